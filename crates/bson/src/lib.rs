@@ -1,0 +1,21 @@
+//! BSON values as MongoDB understands them, on raw bytes.
+//!
+//! - [`RawDoc`], [`Element`], [`Value`]: reading documents in place; everything is `Copy` and borrowed.
+//! - [`DocWriter`], [`DocBuf`], [`doc!`]: building documents where they will be used.
+//! - [`validate`]: the check at the door.
+//! - [`compare()`]: MongoDB's order of values; [`key`]: the same order as comparable bytes.
+//! - [`Decimal128`] arithmetic and the numeric semantics that operators share.
+
+mod build;
+mod compare;
+mod decimal;
+mod raw;
+mod validate;
+mod value;
+
+pub use build::{ArrayBuf, ArrayWriter, DocBuf, DocWriter, Sink, array_in, decimal_digits, document_in};
+pub use bumpalo::Bump;
+pub use compare::{compare, compare_docs};
+pub use raw::{Element, Iter, RawDoc};
+pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, validate};
+pub use value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};

@@ -1,0 +1,272 @@
+//! Documents as they stand in memory and on disk: borrowed bytes, read in place.
+//!
+//! The bytes were checked once at the door ([`crate::validate`]). Readers here therefore trust the
+//! structure, but never their own safety to it: on bytes that were not checked they end an
+//! iteration early or give an empty value, and stay within the slice.
+
+use crate::value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};
+
+/// The five bytes of `{}`.
+pub const EMPTY_DOCUMENT: &[u8] = &[5, 0, 0, 0, 0];
+
+/// A borrowed document (or array: the same bytes with keys "0", "1", ...). Cheap to copy.
+#[derive(Clone, Copy)]
+pub struct RawDoc<'a>(&'a [u8]);
+
+impl<'a> RawDoc<'a> {
+    /// `{}`.
+    pub const EMPTY: RawDoc<'static> = RawDoc(EMPTY_DOCUMENT);
+
+    /// A view of `bytes`, which must hold exactly one document that has passed [`crate::validate`],
+    /// or that this crate built. Bytes whose length prefix does not fit give an empty document.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        match bytes.first_chunk::<4>() {
+            Some(head) if i32::from_le_bytes(*head) as usize == bytes.len() && bytes.len() >= 5 => {
+                RawDoc(bytes)
+            }
+            _ => RawDoc(EMPTY_DOCUMENT),
+        }
+    }
+
+    /// The whole document, length prefix included.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Size in bytes, as the 16 MiB limit counts it.
+    pub fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(self) -> bool {
+        self.0.len() <= 5
+    }
+
+    /// The elements in order.
+    pub fn iter(self) -> Iter<'a> {
+        Iter { rest: &self.0[4..self.0.len() - 1] }
+    }
+
+    /// The values in order: how an array is walked.
+    pub fn values(self) -> impl Iterator<Item = Value<'a>> {
+        self.iter().map(|element| element.value())
+    }
+
+    /// The first field of this name. A name is compared as it stands, dots included.
+    pub fn get(self, key: &str) -> Option<Value<'a>> {
+        self.iter().find(|element| element.key_bytes() == key.as_bytes()).map(|element| element.value())
+    }
+
+    /// Like [`RawDoc::get`], with [`Value::Missing`] for an absent field.
+    pub fn get_or_missing(self, key: &str) -> Value<'a> {
+        self.get(key).unwrap_or(Value::Missing)
+    }
+
+    /// The first element of this name.
+    pub fn element(self, key: &str) -> Option<Element<'a>> {
+        self.iter().find(|element| element.key_bytes() == key.as_bytes())
+    }
+
+    /// Number of elements; walks them all.
+    pub fn count(self) -> usize {
+        self.iter().count()
+    }
+}
+
+impl PartialEq for RawDoc<'_> {
+    /// Byte equality: the same fields in the same order with the same types. MongoDB's comparison,
+    /// in which `1` equals `1.0`, is [`crate::compare`].
+    fn eq(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+impl std::fmt::Debug for RawDoc<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut map = f.debug_map();
+        for element in self.iter() {
+            map.entry(&element.key(), &element.value());
+        }
+        map.finish()
+    }
+}
+
+impl<'a> IntoIterator for RawDoc<'a> {
+    type Item = Element<'a>;
+    type IntoIter = Iter<'a>;
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+/// One field: its type, name and undecoded value.
+#[derive(Clone, Copy)]
+pub struct Element<'a> {
+    kind: u8,
+    key: &'a [u8],
+    data: &'a [u8],
+    /// The element's own bytes: type, name, NUL and value; what a copy into another document takes.
+    whole: &'a [u8],
+}
+
+impl<'a> Element<'a> {
+    /// The name. Names are UTF-8 after validation; other bytes read as an empty name.
+    pub fn key(&self) -> &'a str {
+        std::str::from_utf8(self.key).unwrap_or("")
+    }
+
+    /// The name's bytes, without the closing NUL; comparing these is cheaper than [`Element::key`].
+    pub fn key_bytes(&self) -> &'a [u8] {
+        self.key
+    }
+
+    /// The type byte's meaning.
+    pub fn kind(&self) -> Type {
+        Type::from_byte(self.kind).unwrap_or(Type::Null)
+    }
+
+    /// The value's bytes, without type and name.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// Type byte, name, NUL and value: for copying an element unchanged.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        self.whole
+    }
+
+    /// The decoded value; strings are checked for UTF-8 here, once, when somebody looks.
+    pub fn value(&self) -> Value<'a> {
+        decode(self.kind, self.data)
+    }
+}
+
+/// Iterator over a document's elements.
+#[derive(Clone)]
+pub struct Iter<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iter<'a> {
+    /// The elements not yet visited, as bytes.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = Element<'a>;
+
+    fn next(&mut self) -> Option<Element<'a>> {
+        let (&kind, after) = self.rest.split_first()?;
+        let key_len = short_find_nul(after)?;
+        let value_at = key_len + 1;
+        let size = value_size(kind, &after[value_at..])?;
+        let end = value_at + size;
+        if end > after.len() {
+            self.rest = &[];
+            return None;
+        }
+        let whole = &self.rest[..1 + end];
+        self.rest = &self.rest[1 + end..];
+        Some(Element { kind, key: &after[..key_len], data: &after[value_at..end], whole })
+    }
+}
+
+/// Names are mostly short, for which a plain loop beats a call to memchr.
+fn short_find_nul(bytes: &[u8]) -> Option<usize> {
+    let head = &bytes[..bytes.len().min(16)];
+    match head.iter().position(|b| *b == 0) {
+        Some(at) => Some(at),
+        None => memchr::memchr(0, bytes),
+    }
+}
+
+fn length_at(bytes: &[u8]) -> Option<usize> {
+    let n = i32::from_le_bytes(*bytes.first_chunk::<4>()?);
+    usize::try_from(n).ok()
+}
+
+/// Size of a value of this type that starts `bytes`; `None` for an unknown type or a cut value.
+pub(crate) fn value_size(kind: u8, bytes: &[u8]) -> Option<usize> {
+    Some(match kind {
+        0x01 | 0x09 | 0x11 | 0x12 => 8,
+        0x02 | 0x0D | 0x0E => length_at(bytes)?.checked_add(4)?,
+        0x03 | 0x04 | 0x0F => length_at(bytes)?.max(5),
+        0x05 => length_at(bytes)?.checked_add(5)?,
+        0x06 | 0x0A | 0x7F | 0xFF => 0,
+        0x07 => 12,
+        0x08 => 1,
+        0x0B => {
+            let pattern = memchr::memchr(0, bytes)? + 1;
+            pattern + memchr::memchr(0, &bytes[pattern..])? + 1
+        }
+        0x0C => length_at(bytes)?.checked_add(16)?,
+        0x10 => 4,
+        0x13 => 16,
+        _ => return None,
+    })
+}
+
+fn text(data: &[u8]) -> &str {
+    // 4 bytes of length, the text, a NUL.
+    let bytes = data.get(4..data.len().saturating_sub(1)).unwrap_or_default();
+    match simdutf8::basic::from_utf8(bytes) {
+        Ok(text) => text,
+        Err(_) => "",
+    }
+}
+
+fn cstr(data: &[u8]) -> (&str, &[u8]) {
+    let end = memchr::memchr(0, data).unwrap_or(data.len());
+    (std::str::from_utf8(&data[..end]).unwrap_or(""), data.get(end + 1..).unwrap_or_default())
+}
+
+fn array<const N: usize>(data: &[u8]) -> [u8; N] {
+    data.first_chunk::<N>().copied().unwrap_or([0; N])
+}
+
+/// Decodes the value of one element. `data` is exactly the value's bytes.
+pub(crate) fn decode(kind: u8, data: &[u8]) -> Value<'_> {
+    match kind {
+        0x01 => Value::Double(f64::from_le_bytes(array(data))),
+        0x02 => Value::String(text(data)),
+        0x03 => Value::Document(RawDoc::new(data)),
+        0x04 => Value::Array(RawDoc::new(data)),
+        0x05 => {
+            let subtype = data.get(4).copied().unwrap_or(0);
+            Value::Binary(Binary { subtype, bytes: data.get(5..).unwrap_or_default() })
+        }
+        0x06 => Value::Undefined,
+        0x07 => Value::ObjectId(ObjectId(array(data))),
+        0x08 => Value::Bool(data.first().is_some_and(|b| *b != 0)),
+        0x09 => Value::DateTime(i64::from_le_bytes(array(data))),
+        0x0B => {
+            let (pattern, rest) = cstr(data);
+            Value::Regex(Regex { pattern, options: cstr(rest).0 })
+        }
+        0x0C => {
+            let at = data.len().saturating_sub(12);
+            Value::DbPointer(DbPointer { namespace: text(&data[..at]), id: ObjectId(array(&data[at..])) })
+        }
+        0x0D => Value::JavaScript(text(data)),
+        0x0E => Value::Symbol(text(data)),
+        0x0F => {
+            let code_end = 8 + length_at(data.get(4..).unwrap_or_default()).unwrap_or(0);
+            match (data.get(4..code_end), data.get(code_end..)) {
+                (Some(code), Some(scope)) => {
+                    Value::CodeWithScope(CodeWithScope { code: text(code), scope: RawDoc::new(scope) })
+                }
+                _ => Value::Null,
+            }
+        }
+        0x10 => Value::Int32(i32::from_le_bytes(array(data))),
+        0x11 => Value::Timestamp(Timestamp(u64::from_le_bytes(array(data)))),
+        0x12 => Value::Int64(i64::from_le_bytes(array(data))),
+        0x13 => Value::Decimal128(Decimal128(array(data))),
+        0x7F => Value::MaxKey,
+        0xFF => Value::MinKey,
+        _ => Value::Null,
+    }
+}

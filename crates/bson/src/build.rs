@@ -100,6 +100,12 @@ impl<'s, S: Sink> DocWriter<'s, S> {
         DocWriter { out, start }
     }
 
+    /// Continues the document that starts at `start` of `out` and lacks only its closing NUL: for
+    /// replies that several functions write to in turn.
+    pub fn resume(out: &'s mut S, start: usize) -> Self {
+        DocWriter { out, start }
+    }
+
     /// Appends a field; [`Value::Missing`] appends nothing. `key` must hold no NUL.
     pub fn append<'v>(&mut self, key: &str, value: impl Into<Value<'v>>) -> &mut Self {
         let value = value.into();

@@ -3,7 +3,7 @@
 //! - [`RawDoc`], [`Element`], [`Value`]: reading documents in place; everything is `Copy` and borrowed.
 //! - [`DocWriter`], [`DocBuf`], [`doc!`]: building documents where they will be used.
 //! - [`validate`]: the check at the door.
-//! - [`compare()`]: MongoDB's order of values; [`key`]: the same order as comparable bytes.
+//! - [`compare()`]: MongoDB's order of values.
 //! - [`Decimal128`] arithmetic and the numeric semantics that operators share.
 
 mod build;
@@ -15,7 +15,8 @@ mod value;
 
 pub use build::{ArrayBuf, ArrayWriter, DocBuf, DocWriter, Sink, array_in, decimal_digits, document_in};
 pub use bumpalo::Bump;
-pub use compare::{compare, compare_docs};
+pub use compare::{compare, compare_arrays, compare_docs, hash_value};
+pub use decimal::{Class as DecimalClass, ParseDecimalError};
 pub use raw::{Element, Iter, RawDoc};
 pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, validate};
 pub use value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};

@@ -1,1 +1,27 @@
-//! placeholder
+//! The aggregation expression language: `{$add: ["$price", 1]}` and kin.
+//!
+//! An expression is parsed once ([`Expr::parse`], in a [`ParseCx`] that knows the variables in scope) and
+//! evaluated per document ([`Expr::eval`], in an [`Env`] that holds the arena for computed values and the
+//! values of the variables). Constants are folded while parsing; a folding that fails is kept in the context
+//! until [`ParseCx::finish`], because MongoDB reports parse errors of the whole pipeline before those.
+//!
+//! Operators live in one table ([`operator`]), one file per family under `ops`. To add one: write its
+//! evaluation function in the family's file and its entry in the `OPERATORS` list at the top of that file.
+
+mod constant;
+mod context;
+mod deps;
+mod env;
+mod expr;
+mod operator;
+mod ops;
+mod parse;
+mod path;
+mod serialize;
+
+pub use context::{ParseCx, Scope, Slot, validate_variable_name};
+pub use deps::Deps;
+pub use env::Env;
+pub use expr::{Expr, View};
+pub use operator::{is_known_operator, operator_names};
+pub use path::{FieldPath, get_path};

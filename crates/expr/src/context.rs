@@ -1,0 +1,234 @@
+//! What parsing needs to know: the time, and the variables in scope.
+
+use sheaf_bson::{RawDoc, Timestamp, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+
+use crate::constant::Constant;
+use crate::expr::Expr;
+
+/// The place of a variable's value in an [`crate::Env`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Slot(u32);
+
+impl Slot {
+    /// Its index among an [`crate::Env`]'s values.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a name in scope stands for.
+#[derive(Clone, Debug)]
+pub(crate) enum Binding {
+    Slot(Slot),
+    Constant(Constant),
+}
+
+/// A mark in the list of variables: [`ParseCx::leave`] forgets what was declared since.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub struct Scope {
+    names: usize,
+}
+
+/// The context of parsing: system variables, user variables in scope, and what the place allows.
+/// One context serves a whole command, so that slots never collide.
+#[derive(Clone, Debug)]
+pub struct ParseCx {
+    pub(crate) now: Option<i64>,
+    pub(crate) cluster_time: Option<Timestamp>,
+    pub(crate) redact: bool,
+    pub(crate) api_strict: bool,
+    pub(crate) depth: usize,
+    names: Vec<(Box<str>, Binding)>,
+    next_slot: u32,
+    seed: u64,
+    fold_error: Option<Error>,
+}
+
+impl Default for ParseCx {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl ParseCx {
+    /// No user variables, no known time (`$$NOW` is then read from the [`crate::Env`]).
+    pub fn new() -> Self {
+        use std::hash::BuildHasher;
+        ParseCx {
+            now: None,
+            cluster_time: None,
+            redact: false,
+            api_strict: false,
+            depth: 0,
+            names: Vec::new(),
+            next_slot: 0,
+            seed: std::hash::RandomState::new().hash_one(0u8),
+            fold_error: None,
+        }
+    }
+
+    /// Fixes `$$NOW` (milliseconds since the epoch), which makes it a constant.
+    #[must_use]
+    pub fn with_now(mut self, now_millis: i64) -> Self {
+        self.now = Some(now_millis);
+        self
+    }
+
+    /// Makes `$$CLUSTER_TIME` known; without it, its use is an error as on a standalone mongod.
+    #[must_use]
+    pub fn with_cluster_time(mut self, cluster_time: Timestamp) -> Self {
+        self.cluster_time = Some(cluster_time);
+        self
+    }
+
+    /// Refuses operators outside the stable API (`apiStrict: true`).
+    #[must_use]
+    pub fn with_api_strict(mut self, api_strict: bool) -> Self {
+        self.api_strict = api_strict;
+        self
+    }
+
+    /// Seeds `$rand`; without it, every context is seeded differently.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Allows or refuses `$$DESCEND`, `$$PRUNE` and `$$KEEP` (only `$redact` allows them).
+    pub fn set_redact(&mut self, allowed: bool) {
+        self.redact = allowed;
+    }
+
+    /// Opens a scope for variables.
+    pub fn enter(&self) -> Scope {
+        Scope { names: self.names.len() }
+    }
+
+    /// Forgets the variables declared since [`ParseCx::enter`]. Their slots are not used again.
+    pub fn leave(&mut self, scope: Scope) {
+        self.names.truncate(scope.names);
+    }
+
+    /// Declares a user variable whose value is set in the [`crate::Env`] before each evaluation. The name is
+    /// checked as MongoDB does for names that users may define.
+    pub fn declare(&mut self, name: &str) -> Result<Slot> {
+        validate_variable_name(name)?;
+        let slot = Slot(self.next_slot);
+        self.next_slot += 1;
+        self.names.push((name.into(), Binding::Slot(slot)));
+        Ok(slot)
+    }
+
+    /// Declares a user variable with a value known now, which becomes a constant where it is used.
+    pub fn declare_constant(&mut self, name: &str, value: Value<'_>) -> Result<()> {
+        validate_variable_name(name)?;
+        self.names.push((name.into(), Binding::Constant(Constant::new(value))));
+        Ok(())
+    }
+
+    /// Declares the variables of a command's `let` document: each is an expression without field paths,
+    /// evaluated now; later ones may use earlier ones.
+    pub fn declare_let(&mut self, variables: RawDoc<'_>) -> Result<()> {
+        for element in variables.iter() {
+            validate_variable_name(element.key())?;
+            let expr = Expr::parse(element.value(), self)?;
+            let mut deps = crate::Deps::new();
+            expr.dependencies(&mut deps);
+            if !deps.is_empty() {
+                bail!(
+                    4890500,
+                    "Command let Expression tried to access a field, but this is not allowed because Command \
+                     let Expressions run before the query examines any documents."
+                );
+            }
+            let arena = bumpalo::Bump::new();
+            let env = crate::Env::new(&arena).with_now(self.now.unwrap_or(0));
+            let value = expr.eval(RawDoc::EMPTY, &env)?;
+            self.declare_constant(element.key(), value)?;
+        }
+        Ok(())
+    }
+
+    /// The user variables in scope whose values are known: `(name, value)`, for passing on a command's
+    /// `let`.
+    pub fn constants(&self) -> impl Iterator<Item = (&str, Value<'_>)> {
+        self.names.iter().filter_map(|(name, binding)| match binding {
+            Binding::Constant(value) => Some((&**name, value.value())),
+            Binding::Slot(_) => None,
+        })
+    }
+
+    /// Number of slots given out so far.
+    pub fn slot_count(&self) -> usize {
+        self.next_slot as usize
+    }
+
+    /// Ends parsing: gives the first error that folding constants met, if any, with MongoDB's words for a
+    /// pipeline in front (`Failed to optimize pipeline`).
+    pub fn finish(&mut self) -> Result<()> {
+        self.finish_as("Failed to optimize pipeline")
+    }
+
+    /// Like [`ParseCx::finish`], with other words in front (`$expr` in a find has
+    /// `Failed to optimize expression`); empty words put nothing there.
+    pub fn finish_as(&mut self, context: &str) -> Result<()> {
+        match self.fold_error.take() {
+            None => Ok(()),
+            Some(error) if context.is_empty() => Err(error),
+            Some(error) => Err(error.context(context)),
+        }
+    }
+
+    /// Keeps the first error of folding.
+    pub(crate) fn fold_failed(&mut self, error: Error) {
+        self.fold_error.get_or_insert(error);
+    }
+
+    /// Takes the kept folding error out, for operators that look only at some of their arguments.
+    pub(crate) fn swap_fold_error(&mut self, error: Option<Error>) -> Option<Error> {
+        std::mem::replace(&mut self.fold_error, error)
+    }
+
+    pub(crate) fn lookup(&self, name: &str) -> Option<&Binding> {
+        self.names.iter().rev().find(|(n, _)| **n == *name).map(|(_, binding)| binding)
+    }
+
+    pub(crate) fn next_seed(&mut self) -> u64 {
+        self.seed = self.seed.wrapping_add(0xA076_1D64_78BD_642F);
+        self.seed
+    }
+}
+
+/// Checks a name that a user gives to a variable (`$let`, `$map.as`, a command's `let`).
+pub fn validate_variable_name(name: &str) -> Result<()> {
+    if name == "CURRENT" {
+        return Ok(());
+    }
+    check_name(name, |b| b.is_ascii_lowercase())
+}
+
+/// Checks a name that is read (`$$name`), which may be a system variable's.
+pub(crate) fn validate_variable_read(name: &str) -> Result<()> {
+    check_name(name, |b| b.is_ascii_alphabetic())
+}
+
+fn check_name(name: &str, first: impl Fn(u8) -> bool) -> Result<()> {
+    let bytes = name.as_bytes();
+    let Some(head) = bytes.first() else {
+        bail!(16867, "empty variable names are not allowed");
+    };
+    if !first(*head) && head.is_ascii() {
+        bail!(Code::FAILED_TO_PARSE, "'{name}' starts with an invalid character for a user variable name");
+    }
+    match bytes[1..].iter().find(|b| b.is_ascii() && !b.is_ascii_alphanumeric() && **b != b'_') {
+        Some(bad) => bail!(
+            Code::FAILED_TO_PARSE,
+            "'{name}' contains an invalid character for a variable name: '{}'",
+            *bad as char
+        ),
+        None => Ok(()),
+    }
+}

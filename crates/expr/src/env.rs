@@ -1,0 +1,78 @@
+//! What an evaluation needs besides the document.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
+
+use bumpalo::Bump;
+use sheaf_bson::{RawDoc, Value};
+use smallvec::SmallVec;
+
+use crate::context::Slot;
+
+/// The surroundings of an evaluation: the arena in which computed values are built, and the values of the
+/// variables. Cheap to create per document.
+pub struct Env<'a> {
+    arena: &'a Bump,
+    now: i64,
+    slots: RefCell<SmallVec<[Value<'a>; 4]>>,
+    metadata: Cell<RawDoc<'a>>,
+}
+
+impl<'a> Env<'a> {
+    /// Surroundings with no variables set and `$$NOW` at the epoch (an expression parsed with a known
+    /// `$$NOW` does not look here).
+    pub fn new(arena: &'a Bump) -> Self {
+        Env { arena, now: 0, slots: RefCell::new(SmallVec::new()), metadata: Cell::new(RawDoc::EMPTY) }
+    }
+
+    /// Sets `$$NOW` for expressions that were parsed before the time was known (validators, views).
+    #[must_use]
+    pub fn with_now(mut self, now_millis: i64) -> Self {
+        self.now = now_millis;
+        self
+    }
+
+    /// The arena for computed values.
+    pub fn arena(&self) -> &'a Bump {
+        self.arena
+    }
+
+    /// `$$NOW`, in milliseconds since the epoch.
+    pub fn now(&self) -> i64 {
+        self.now
+    }
+
+    /// The value of a variable; [`Value::Missing`] until it is set.
+    pub fn get(&self, slot: Slot) -> Value<'a> {
+        self.slots.borrow().get(slot.index()).copied().unwrap_or(Value::Missing)
+    }
+
+    /// Gives a variable a value.
+    pub fn set(&self, slot: Slot, value: Value<'a>) {
+        let mut slots = self.slots.borrow_mut();
+        while slots.len() <= slot.index() {
+            slots.push(Value::Missing);
+        }
+        slots[slot.index()] = value;
+    }
+
+    /// Sets the document's metadata for `$meta`: a document such as `{textScore: 1.5}`.
+    pub fn set_metadata(&self, metadata: RawDoc<'a>) {
+        self.metadata.set(metadata);
+    }
+
+    /// One piece of the document's metadata.
+    pub fn metadata(&self, name: &str) -> Value<'a> {
+        self.metadata.get().get_or_missing(name)
+    }
+
+    /// Compares two values as the operation does. (The hook for collations.)
+    pub fn compare(&self, a: Value<'_>, b: Value<'_>) -> Ordering {
+        sheaf_bson::compare(a, b)
+    }
+
+    /// Text built in the arena.
+    pub(crate) fn text(&self, text: &str) -> Value<'a> {
+        Value::String(self.arena.alloc_str(text))
+    }
+}

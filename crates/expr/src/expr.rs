@@ -1,0 +1,222 @@
+//! Parsed expressions and their evaluation.
+
+use sheaf_bson::{RawDoc, Value, array_in, document_in};
+use sheaf_errors::Result;
+
+use crate::constant::Constant;
+use crate::context::Slot;
+use crate::deps::Deps;
+use crate::env::Env;
+use crate::operator::{Form, Operator, State};
+use crate::path::{FieldPath, descend, get_path};
+
+/// A parsed expression.
+#[derive(Debug)]
+pub struct Expr(pub(crate) Node);
+
+/// What a field path starts from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Base {
+    /// The document, written `$a` or `$$CURRENT`.
+    Current,
+    /// The document, written `$$ROOT`.
+    Root,
+    /// A variable.
+    Slot(Slot),
+}
+
+#[derive(Debug)]
+pub(crate) enum Node {
+    Constant(Constant),
+    /// A path from the document or a variable; `name` is the variable's, for serialising.
+    Path {
+        base: Base,
+        path: FieldPath,
+        name: Option<Box<str>>,
+    },
+    /// `$$NOW` where the time was not known at parse time.
+    Now,
+    Object(Box<[(Box<str>, Expr)]>),
+    Array(Box<[Expr]>),
+    Call(Box<Call>),
+    /// An optional argument that was not given.
+    Absent,
+}
+
+/// An operator with its arguments.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) op: &'static Operator,
+    pub(crate) args: Box<[Expr]>,
+    /// What the operator's parser prepared besides arguments.
+    pub(crate) state: State,
+}
+
+/// The document and surroundings of an evaluation.
+#[derive(Clone, Copy)]
+pub(crate) struct Cx<'a, 'e> {
+    pub(crate) root: RawDoc<'a>,
+    pub(crate) env: &'e Env<'a>,
+}
+
+/// The shape of an expression, for planners and optimisers.
+#[derive(Debug)]
+pub enum View<'e> {
+    /// A value known since parsing.
+    Constant(Value<'e>),
+    /// A path into the document; empty for the document itself.
+    Path(&'e FieldPath),
+    /// A path into a variable; empty for the variable itself.
+    Variable(Slot, &'e FieldPath),
+    /// `$$NOW`, not known yet.
+    Now,
+    /// An object of expressions.
+    Object(&'e [(Box<str>, Expr)]),
+    /// An array of expressions.
+    Array(&'e [Expr]),
+    /// An operator and its arguments, in the order of its parameters.
+    Operator(&'static str, &'e [Expr]),
+}
+
+impl Expr {
+    /// The expression that always has this value.
+    pub fn literal(value: Value<'_>) -> Expr {
+        Expr(Node::Constant(Constant::new(value)))
+    }
+
+    /// The value for a document.
+    pub fn eval<'a>(&'a self, root: RawDoc<'a>, env: &Env<'a>) -> Result<Value<'a>> {
+        self.value(Cx { root, env })
+    }
+
+    /// The value, if it is known without a document.
+    pub fn constant(&self) -> Option<Value<'_>> {
+        match &self.0 {
+            Node::Constant(constant) => Some(constant.value()),
+            _ => None,
+        }
+    }
+
+    /// The shape, for planners.
+    pub fn view(&self) -> View<'_> {
+        match &self.0 {
+            Node::Constant(constant) => View::Constant(constant.value()),
+            Node::Path { base: Base::Slot(slot), path, .. } => View::Variable(*slot, path),
+            Node::Path { path, .. } => View::Path(path),
+            Node::Now => View::Now,
+            Node::Object(fields) => View::Object(fields),
+            Node::Array(items) => View::Array(items),
+            Node::Call(call) => View::Operator(call.op.name, &call.args),
+            Node::Absent => View::Constant(Value::Missing),
+        }
+    }
+
+    /// The path into the document that this expression is (`"$a.b"`), if it is no more than that.
+    pub fn as_path(&self) -> Option<&FieldPath> {
+        match &self.0 {
+            Node::Path { base: Base::Current | Base::Root, path, .. } if !path.parts().is_empty() => {
+                Some(path)
+            }
+            _ => None,
+        }
+    }
+
+    /// Adds what this expression reads to `deps`.
+    pub fn dependencies(&self, deps: &mut Deps) {
+        match &self.0 {
+            Node::Path { base: Base::Slot(_), .. } | Node::Constant(_) | Node::Now | Node::Absent => {}
+            Node::Path { path, .. } if path.parts().is_empty() => deps.whole_document = true,
+            Node::Path { path, .. } => _ = deps.paths.insert(path.dotted()),
+            Node::Object(fields) => fields.iter().for_each(|(_, expr)| expr.dependencies(deps)),
+            Node::Array(items) => items.iter().for_each(|expr| expr.dependencies(deps)),
+            Node::Call(call) => {
+                call.args.iter().for_each(|expr| expr.dependencies(deps));
+                match &call.state {
+                    State::Metadata(name) => _ = deps.metadata.insert(name),
+                    State::Random(_) => deps.random = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self.0, Node::Absent)
+    }
+
+    pub(crate) fn value<'a>(&'a self, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+        match &self.0 {
+            Node::Constant(constant) => Ok(constant.value()),
+            Node::Path { base: Base::Slot(slot), path, .. } => {
+                Ok(descend(cx.env.get(*slot), path.parts(), cx.env.arena()))
+            }
+            Node::Path { path, .. } => Ok(get_path(cx.root, path.parts(), cx.env.arena())),
+            Node::Now => Ok(Value::DateTime(cx.env.now())),
+            Node::Object(fields) => object(fields, cx),
+            Node::Array(items) => array(items, cx),
+            Node::Call(call) => call.value(cx),
+            Node::Absent => Ok(Value::Missing),
+        }
+    }
+}
+
+impl Call {
+    /// An argument's value.
+    pub(crate) fn arg<'a>(&'a self, at: usize, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+        self.args[at].value(cx)
+    }
+
+    /// Whether an optional argument was given.
+    pub(crate) fn has(&self, at: usize) -> bool {
+        !self.args[at].is_absent()
+    }
+
+    fn value<'a>(&'a self, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+        match &self.op.form {
+            Form::Values(_, eval) => match &*self.args {
+                [a] => eval(&[a.value(cx)?], cx),
+                [a, b] => eval(&[a.value(cx)?, b.value(cx)?], cx),
+                args => {
+                    let mut values = bumpalo::collections::Vec::with_capacity_in(args.len(), cx.env.arena());
+                    for arg in args {
+                        values.push(arg.value(cx)?);
+                    }
+                    eval(&values, cx)
+                }
+            },
+            Form::Lazy(_, eval) | Form::Named(_, eval) | Form::Custom(_, eval) => eval(self, cx),
+        }
+    }
+}
+
+fn object<'a>(fields: &'a [(Box<str>, Expr)], cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let mut failed = None;
+    let doc = document_in(cx.env.arena(), |out| {
+        for (name, expr) in fields {
+            match expr.value(cx) {
+                Ok(value) => _ = out.append(name, value),
+                Err(error) => {
+                    failed = Some(error);
+                    return;
+                }
+            }
+        }
+    });
+    failed.map_or(Ok(Value::Document(doc)), Err)
+}
+
+fn array<'a>(items: &'a [Expr], cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let mut failed = None;
+    let array = array_in(cx.env.arena(), |out| {
+        for expr in items {
+            match expr.value(cx) {
+                Ok(value) => _ = out.push(value),
+                Err(error) => {
+                    failed = Some(error);
+                    return;
+                }
+            }
+        }
+    });
+    failed.map_or(Ok(Value::Array(array)), Err)
+}

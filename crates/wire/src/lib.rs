@@ -1,1 +1,74 @@
-//! placeholder
+//! MongoDB's wire protocol: bytes to messages and back. No socket is ever seen here.
+//!
+//! - [`Header`]: the sixteen bytes in front of every message, checked before anything is allocated.
+//! - [`parse`]: a whole message to a [`Request`], validated; everything borrows from the bytes.
+//! - [`decompress`], [`compress`]: OP_COMPRESSED with snappy, zlib and zstd, bounded.
+//! - [`finish_msg`], [`op_reply`]: closing a reply that was built in the buffer that is sent.
+//!
+//! Life of a request: the server reads a header, checks it ([`Header::parse`]), reads the rest as it
+//! arrives, undoes OP_COMPRESSED, parses, and from there on trusts the BSON.
+
+mod compressed;
+mod header;
+mod msg;
+mod query;
+mod reply;
+
+pub use compressed::{Compressor, compress, decompress};
+pub use header::{HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode};
+pub use msg::{Flags, MAX_BODY_SIZE, MAX_COMMAND_DEPTH, OpMsg, Sequence, SequenceIter};
+pub use query::OpQuery;
+pub use reply::{REPLY_HEAD, checksum_matches, finish_msg, op_reply};
+
+use sheaf_errors::Error;
+
+/// A parsed message that asks for something.
+#[derive(Debug)]
+pub enum Request<'a> {
+    /// OP_MSG.
+    Msg(OpMsg<'a>),
+    /// OP_QUERY, which only handshakes still use.
+    Query(OpQuery<'a>),
+}
+
+/// Why a message could not be read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WireError {
+    /// The stream can't be trusted any more: close it. The text is for the log.
+    Close(String),
+    /// The message is whole, but what it holds is wrong: answer with this error.
+    Answer(Error),
+}
+
+impl WireError {
+    pub(crate) fn close(text: impl Into<String>) -> Self {
+        WireError::Close(text.into())
+    }
+}
+
+impl From<Error> for WireError {
+    fn from(error: Error) -> Self {
+        WireError::Answer(error)
+    }
+}
+
+/// Parses one whole message (not OP_COMPRESSED; see [`decompress`]). `bytes` starts at the header
+/// and has exactly the header's length.
+pub fn parse(bytes: &[u8]) -> Result<Request<'_>, WireError> {
+    let header = Header::parse(bytes)?;
+    if header.length as usize != bytes.len() {
+        return Err(WireError::close(format!(
+            "message length {} does not match its {} bytes",
+            header.length,
+            bytes.len()
+        )));
+    }
+    match header.opcode {
+        OpCode::Msg => OpMsg::parse(bytes).map(Request::Msg),
+        OpCode::Query => OpQuery::parse(bytes).map(Request::Query),
+        other => Err(WireError::close(format!("unexpected opcode {}", other.number()))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! The header of every message.
+
+use crate::WireError;
+
+/// Bytes of a header.
+pub const HEADER_LEN: usize = 16;
+
+/// Largest message, header included: `maxMessageSizeBytes` of hello.
+pub const MAX_MESSAGE_SIZE: usize = 48_000_000;
+
+/// Operation codes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpCode {
+    /// 1: the answer to OP_QUERY.
+    Reply,
+    /// 2004.
+    Query,
+    /// 2012.
+    Compressed,
+    /// 2013.
+    Msg,
+    /// Anything else, among it the opcodes that MongoDB 5.1 removed.
+    Other(i32),
+}
+
+impl OpCode {
+    /// From its number.
+    pub fn from_number(number: i32) -> OpCode {
+        match number {
+            1 => OpCode::Reply,
+            2004 => OpCode::Query,
+            2012 => OpCode::Compressed,
+            2013 => OpCode::Msg,
+            other => OpCode::Other(other),
+        }
+    }
+
+    /// Its number.
+    pub fn number(self) -> i32 {
+        match self {
+            OpCode::Reply => 1,
+            OpCode::Query => 2004,
+            OpCode::Compressed => 2012,
+            OpCode::Msg => 2013,
+            OpCode::Other(other) => other,
+        }
+    }
+}
+
+/// A message's header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// Length of the whole message, header included.
+    pub length: u32,
+    /// The sender's number for this message.
+    pub request_id: i32,
+    /// The request that this message answers.
+    pub response_to: i32,
+    /// What follows.
+    pub opcode: OpCode,
+}
+
+impl Header {
+    /// Reads a header and checks its length and opcode, so that neither a wrong length nor
+    /// another protocol (a TLS hello, an HTTP request) makes the reader wait for or allocate
+    /// anything.
+    pub fn parse(bytes: &[u8]) -> Result<Header, WireError> {
+        let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
+            return Err(WireError::close("message shorter than its header"));
+        };
+        let int = |at: usize| i32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let length = int(0);
+        if &head[..4] == b"GET " || &head[..4] == b"HEAD" || &head[..4] == b"POST" {
+            return Err(WireError::close("It looks like you are trying to access MongoDB over HTTP on the native driver port."));
+        }
+        if (length as u32) < HEADER_LEN as u32 || length < 0 || length as usize > MAX_MESSAGE_SIZE {
+            return Err(WireError::close(format!(
+                "recv(): message msgLen {length} is invalid. Min {HEADER_LEN} Max: {MAX_MESSAGE_SIZE}"
+            )));
+        }
+        let opcode = OpCode::from_number(int(12));
+        Ok(Header { length: length as u32, request_id: int(4), response_to: int(8), opcode })
+    }
+
+    /// Writes the header over the first bytes of `out`.
+    pub fn write(self, out: &mut [u8]) {
+        out[0..4].copy_from_slice(&self.length.to_le_bytes());
+        out[4..8].copy_from_slice(&self.request_id.to_le_bytes());
+        out[8..12].copy_from_slice(&self.response_to.to_le_bytes());
+        out[12..16].copy_from_slice(&self.opcode.number().to_le_bytes());
+    }
+}

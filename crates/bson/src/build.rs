@@ -27,6 +27,18 @@ impl Sink for Vec<u8> {
     }
 }
 
+impl<const N: usize> Sink for smallvec::SmallVec<[u8; N]> {
+    fn put(&mut self, bytes: &[u8]) {
+        self.extend_from_slice(bytes);
+    }
+    fn written(&mut self) -> &mut [u8] {
+        self
+    }
+    fn truncate(&mut self, len: usize) {
+        smallvec::SmallVec::truncate(self, len);
+    }
+}
+
 impl Sink for bumpalo::collections::Vec<'_, u8> {
     fn put(&mut self, bytes: &[u8]) {
         self.extend_from_slice_copy(bytes);
@@ -40,7 +52,7 @@ impl Sink for bumpalo::collections::Vec<'_, u8> {
 }
 
 /// Writes the value's bytes (not its type or name).
-fn put_value<S: Sink>(out: &mut S, value: Value<'_>) {
+pub(crate) fn put_value<S: Sink>(out: &mut S, value: Value<'_>) {
     match value {
         Value::Missing | Value::MinKey | Value::MaxKey | Value::Null | Value::Undefined => {}
         Value::Int32(n) => out.put(&n.to_le_bytes()),

@@ -1,9 +1,11 @@
 //! Decimal128: its parts, exact comparison, and conversions.
 
+mod arithmetic;
 mod text;
 
 use std::cmp::Ordering;
 
+pub use arithmetic::Rounding;
 pub use text::ParseDecimalError;
 
 use crate::value::Decimal128;

@@ -4,11 +4,14 @@
 //! - [`DocWriter`], [`DocBuf`], [`doc!`]: building documents where they will be used.
 //! - [`validate`]: the check at the door.
 //! - [`compare()`]: MongoDB's order of values.
-//! - [`Decimal128`] arithmetic and the numeric semantics that operators share.
+//! - [`OwnedValue`], [`Ordered`]: a value kept, a value as a key of sets and maps.
+//! - [`number`]: the numeric semantics that operators share, over [`Decimal128`] arithmetic.
 
 mod build;
 mod compare;
 mod decimal;
+pub mod number;
+mod owned;
 mod raw;
 mod validate;
 mod value;
@@ -16,7 +19,8 @@ mod value;
 pub use build::{ArrayBuf, ArrayWriter, DocBuf, DocWriter, Sink, array_in, decimal_digits, document_in};
 pub use bumpalo::Bump;
 pub use compare::{compare, compare_arrays, compare_docs, hash_value};
-pub use decimal::{Class as DecimalClass, ParseDecimalError};
+pub use decimal::{Class as DecimalClass, ParseDecimalError, Rounding};
+pub use owned::{Ordered, OwnedValue};
 pub use raw::{Element, Iter, RawDoc};
 pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, validate};
 pub use value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};

@@ -1,0 +1,149 @@
+//! Values that own their bytes, and values as keys of sets and maps.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use smallvec::SmallVec;
+
+use crate::build::put_value;
+use crate::compare::{compare, hash_value};
+use crate::raw::decode;
+use crate::value::{Type, Value};
+
+/// One value with its bytes; small ones (numbers, dates, ObjectIds) are kept without an allocation.
+///
+/// Equality, order and hash are MongoDB's: `1` equals `1.0`. See [`compare()`].
+#[derive(Clone)]
+pub struct OwnedValue {
+    kind: Type,
+    data: SmallVec<[u8; 16]>,
+}
+
+impl OwnedValue {
+    /// A borrowed view.
+    pub fn as_value(&self) -> Value<'_> {
+        if self.kind == Type::Missing { Value::Missing } else { decode(self.kind as u8, &self.data) }
+    }
+
+    /// The value's type.
+    pub fn kind(&self) -> Type {
+        self.kind
+    }
+
+    /// Bytes that it takes in memory.
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + if self.data.spilled() { self.data.capacity() } else { 0 }
+    }
+}
+
+impl From<Value<'_>> for OwnedValue {
+    fn from(value: Value<'_>) -> Self {
+        let mut data = SmallVec::new();
+        put_value(&mut data, value);
+        OwnedValue { kind: value.kind(), data }
+    }
+}
+
+impl<'a> From<&'a OwnedValue> for Value<'a> {
+    fn from(owned: &'a OwnedValue) -> Self {
+        owned.as_value()
+    }
+}
+
+impl Default for OwnedValue {
+    /// [`Value::Missing`].
+    fn default() -> Self {
+        Value::Missing.into()
+    }
+}
+
+impl fmt::Debug for OwnedValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_value().fmt(f)
+    }
+}
+
+impl PartialEq for OwnedValue {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for OwnedValue {}
+
+impl PartialOrd for OwnedValue {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for OwnedValue {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.as_value(), other.as_value())
+    }
+}
+
+impl Hash for OwnedValue {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash_value(self.as_value(), state);
+    }
+}
+
+/// A borrowed value with MongoDB's equality, order and hash, for sets and maps of values.
+#[derive(Clone, Copy, Debug)]
+pub struct Ordered<'a>(pub Value<'a>);
+
+impl PartialEq for Ordered<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        compare(self.0, other.0).is_eq()
+    }
+}
+
+impl Eq for Ordered<'_> {}
+
+impl PartialOrd for Ordered<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ordered<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        compare(self.0, other.0)
+    }
+}
+
+impl Hash for Ordered<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash_value(self.0, state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::{array, doc};
+
+    #[test]
+    fn keeps_any_value() {
+        let doc = doc! { "a": 1, "b": "text", "c": { "d": [1, 2] }, "e": (), "f": 2.5, "g": true };
+        for element in doc.as_raw().iter() {
+            let owned = OwnedValue::from(element.value());
+            let copy = doc! { "x": &owned };
+            assert_eq!(copy.as_raw().element("x").unwrap().data(), element.data());
+            assert_eq!(owned.kind(), element.kind());
+        }
+        assert!(OwnedValue::default().as_value().is_missing());
+    }
+
+    #[test]
+    fn sets_know_equal_numbers() {
+        let values = array![1, 1.0, 1i64, 2, "a", "a"];
+        let borrowed: HashSet<_> = values.as_raw().values().map(Ordered).collect();
+        let owned: HashSet<_> = values.as_raw().values().map(OwnedValue::from).collect();
+        assert_eq!((borrowed.len(), owned.len()), (3, 3));
+    }
+}

@@ -1,1 +1,83 @@
-//! placeholder
+//! The one log: journal, oplog and Raft log at once.
+//!
+//! A [`Log`] is a folder of append-only segment files. An entry is `(term, index, time, payload)` with
+//! a CRC-32C; what the payload means is not known here. Appending is one `write` for a whole entry, so
+//! an entry survives a crash of the process as soon as [`Log::append`] returns, and a crash of the
+//! machine once [`Log::sync`] has returned after it.
+//!
+//! Recovery ([`Log::open`]) cuts a torn tail at the last whole entry. Telling a torn tail from damage
+//! is possible because every entry also says up to which index the log was durable when it was
+//! written: an unreadable entry that a later one calls durable is damage, and is reported.
+//!
+//! ```text
+//! segment  = header(32) entry*                       file name: <first index, 20 digits>.log
+//! header   = "SHEAFLOG" version:u32 crc:u32 first_index:u64 0:u64
+//! entry    = length:u32 crc:u32 term:u64 index:u64 time:u64 durable:u64 payload[length]
+//! ```
+
+mod entry;
+mod log;
+mod reader;
+mod recover;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+pub use entry::{Entry, HEADER_LEN, Position};
+pub use log::{Log, Options, Recovered, Stats};
+pub use reader::Reader;
+
+/// What can go wrong with the log.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system said no; `full` tells a full disk from the rest.
+    #[error("log {what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Bytes that had been durable are not what was written.
+    #[error("log is damaged in {segment} at byte {offset}: {what}")]
+    Damaged {
+        /// File name of the segment.
+        segment: String,
+        /// Where the unreadable entry starts.
+        offset: u64,
+        /// What was found there.
+        what: String,
+    },
+    /// The segment format is one that this version does not know.
+    #[error("log segment {segment} has format version {version}, newer than this program knows")]
+    TooNew {
+        /// File name of the segment.
+        segment: String,
+        /// The version found.
+        version: u32,
+    },
+    /// The entry asked for has been removed already; the oldest one left is named.
+    #[error("log entry is gone; the oldest is {first}")]
+    Gone {
+        /// Index of the oldest entry.
+        first: u64,
+    },
+    /// A sync failed earlier, so it is unknown what is on disk: no further appends.
+    #[error("the log accepts no writes after a failed sync or write")]
+    Failed,
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+        Error::Io { what: what.into(), source }
+    }
+
+    /// Whether the disk (or quota) is full.
+    pub fn is_disk_full(&self) -> bool {
+        matches!(self, Error::Io { source, .. }
+            if matches!(source.raw_os_error(), Some(libc::ENOSPC) | Some(libc::EDQUOT)))
+    }
+}
+
+/// The result of log operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

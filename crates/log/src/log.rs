@@ -1,0 +1,334 @@
+//! The writing side: append, sync, retention, cutting.
+
+use std::fs::{self, File};
+use std::io::{IoSlice, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+
+use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Position};
+use crate::reader::Reader;
+use crate::recover::recover;
+use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
+use crate::{Error, Result};
+
+/// How to open a log.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The log's folder; created when missing.
+    pub dir: PathBuf,
+    /// A segment is closed when it would grow above this. Default 64 MiB.
+    pub segment_bytes: u64,
+    /// Segments are kept, newest first, until they make up this many bytes.
+    pub retain_bytes: u64,
+}
+
+impl Options {
+    /// Defaults for this folder.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Options { dir: dir.into(), segment_bytes: 64 << 20, retain_bytes: 990 << 20 }
+    }
+}
+
+/// What opening found and did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Recovered {
+    /// The last whole entry (or what the caller said was applied, when the log holds nothing newer).
+    pub last: Position,
+    /// Bytes of a torn tail that were cut off.
+    pub cut_bytes: u64,
+}
+
+/// Counters since the log was opened, and sizes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Entries appended.
+    pub appends: u64,
+    /// Bytes appended, headers included.
+    pub append_bytes: u64,
+    /// Syncs done.
+    pub syncs: u64,
+    /// Time spent in them.
+    pub sync_micros: u64,
+    /// Bytes of all segments.
+    pub bytes: u64,
+    /// Index of the oldest entry kept.
+    pub first_index: u64,
+}
+
+/// An open log. All methods take `&self`; appends are serialised inside.
+pub struct Log {
+    options: Options,
+    writer: Mutex<Writer>,
+    shared: Arc<Shared>,
+}
+
+/// What readers see without the writer's lock.
+pub(crate) struct Shared {
+    pub last_index: AtomicU64,
+    pub segments: Mutex<Vec<Segment>>,
+    durable_index: AtomicU64,
+    /// Set for good when a sync failed, or a failed append could not be taken back.
+    failed: AtomicBool,
+    syncs: AtomicU64,
+    sync_micros: AtomicU64,
+    appends: AtomicU64,
+    append_bytes: AtomicU64,
+}
+
+struct Writer {
+    file: Arc<File>,
+    /// Length of the current segment.
+    offset: u64,
+    last: Position,
+    /// Files with bytes that no sync has covered yet, oldest first; the current one is the last.
+    unsynced: Vec<Arc<File>>,
+    dir_dirty: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Log {
+    /// Opens or creates the log. `applied` is the position up to which the caller needs nothing from
+    /// the log; entries after it are checked, one by one, and a torn tail is cut. A log that ends
+    /// before `applied` starts anew behind it.
+    pub fn open(options: Options, applied: Position) -> Result<(Log, Recovered)> {
+        fs::create_dir_all(&options.dir).map_err(|e| Error::io("creating the log folder", e))?;
+        let mut segments = list(&options.dir)?;
+        let tail = recover(&mut segments, applied)?;
+        let continues = segments
+            .last()
+            .is_some_and(|s| s.first_index <= tail.last.index + 1 && ends_at(&segments, tail.last.index));
+        let mut dir_dirty = false;
+        let file = match segments.last() {
+            Some(last) if continues => last.open(true)?,
+            _ => {
+                for old in segments.drain(..) {
+                    fs::remove_file(&old.path).map_err(|e| Error::io("removing an old segment", e))?;
+                }
+                let (segment, file) = Segment::create(&options.dir, tail.last.index + 1)?;
+                segments.push(segment);
+                dir_dirty = true;
+                file
+            }
+        };
+        let offset = segments.last().map_or(SEGMENT_HEADER_LEN, |s| s.bytes);
+        let file = Arc::new(file);
+        let shared = Arc::new(Shared {
+            last_index: AtomicU64::new(tail.last.index),
+            segments: Mutex::new(segments),
+            durable_index: AtomicU64::new(applied.index),
+            failed: AtomicBool::new(false),
+            syncs: AtomicU64::new(0),
+            sync_micros: AtomicU64::new(0),
+            appends: AtomicU64::new(0),
+            append_bytes: AtomicU64::new(0),
+        });
+        let writer = Writer { file: file.clone(), offset, last: tail.last, unsynced: vec![file], dir_dirty };
+        let log = Log { options, writer: Mutex::new(writer), shared };
+        // What recovery read may still be only in the page cache: from here on it counts as durable.
+        log.sync()?;
+        Ok((log, Recovered { last: tail.last, cut_bytes: tail.cut_bytes }))
+    }
+
+    /// Appends one entry, whose payload is these parts one after another, with one `write`. After an
+    /// error nothing of it is in the log.
+    pub fn append(&self, term: u64, time: u64, parts: &[&[u8]]) -> Result<Position> {
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(length <= MAX_PAYLOAD, "a log entry of {length} bytes");
+        let size = (HEADER_LEN + length) as u64;
+        let mut writer = lock(&self.writer);
+        if self.shared.failed.load(Ordering::Acquire) {
+            return Err(Error::Failed);
+        }
+        let at = Position { term, index: writer.last.index + 1, time };
+        if writer.offset > SEGMENT_HEADER_LEN && writer.offset + size > self.options.segment_bytes {
+            self.next_segment(&mut writer, at.index)?;
+        }
+        let header = Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts);
+        if let Err(error) = write_all(&writer.file, &header, parts) {
+            // Take back what a short write left, so that the log ends in a whole entry.
+            if writer.file.set_len(writer.offset).is_err() {
+                self.shared.failed.store(true, Ordering::Release);
+            }
+            return Err(Error::io("appending", error));
+        }
+        writer.offset += size;
+        writer.last = at;
+        if let Some(segment) = lock(&self.shared.segments).last_mut() {
+            segment.bytes = writer.offset;
+        }
+        self.shared.last_index.store(at.index, Ordering::Release);
+        self.shared.appends.fetch_add(1, Ordering::Relaxed);
+        self.shared.append_bytes.fetch_add(size, Ordering::Relaxed);
+        Ok(at)
+    }
+
+    fn next_segment(&self, writer: &mut Writer, first_index: u64) -> Result<()> {
+        let (segment, file) = Segment::create(&self.options.dir, first_index)?;
+        writer.file = Arc::new(file);
+        writer.offset = segment.bytes;
+        writer.unsynced.push(writer.file.clone());
+        writer.dir_dirty = true;
+        lock(&self.shared.segments).push(segment);
+        Ok(())
+    }
+
+    /// Makes everything durable that was appended before the call, and returns the index of the last
+    /// entry covered. Appends go on meanwhile. A failure is final: see [`Error::Failed`].
+    pub fn sync(&self) -> Result<u64> {
+        let (files, dir_dirty, index) = {
+            let mut writer = lock(&self.writer);
+            if self.shared.failed.load(Ordering::Acquire) {
+                return Err(Error::Failed);
+            }
+            let files = writer.unsynced.clone();
+            // The current file stays in the list: it will be appended to.
+            writer.unsynced = vec![writer.file.clone()];
+            (files, std::mem::take(&mut writer.dir_dirty), writer.last.index)
+        };
+        let started = Instant::now();
+        let mut result = if dir_dirty { sync_dir(&self.options.dir) } else { Ok(()) };
+        for file in files {
+            result = result.and_then(|()| file.sync_data().map_err(|e| Error::io("syncing", e)));
+        }
+        if let Err(error) = result {
+            self.shared.failed.store(true, Ordering::Release);
+            return Err(error);
+        }
+        self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+        self.shared.sync_micros.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.shared.durable_index.fetch_max(index, Ordering::AcqRel);
+        Ok(index)
+    }
+
+    /// Position of the last entry.
+    pub fn last(&self) -> Position {
+        lock(&self.writer).last
+    }
+
+    /// Index up to which the log is durable.
+    pub fn durable_index(&self) -> u64 {
+        self.shared.durable_index.load(Ordering::Acquire)
+    }
+
+    /// Whether writes are refused for good.
+    pub fn has_failed(&self) -> bool {
+        self.shared.failed.load(Ordering::Acquire)
+    }
+
+    /// Refuses all further appends, as a failed sync does.
+    pub fn fail(&self) {
+        self.shared.failed.store(true, Ordering::Release);
+    }
+
+    /// Reads entries from this index on; the reader follows later appends.
+    pub fn read_from(&self, index: u64) -> Result<Reader> {
+        Reader::at_index(self.shared.clone(), index)
+    }
+
+    /// Reads from the first entry whose time is at or above `time`.
+    pub fn read_from_time(&self, time: u64) -> Result<Reader> {
+        Reader::at_time(self.shared.clone(), time)
+    }
+
+    /// Removes the oldest segments that hold only entries at or below `unneeded` and that are not
+    /// within the bytes to retain. Returns how many were removed.
+    pub fn retain(&self, unneeded: u64) -> Result<usize> {
+        let mut removed = Vec::new();
+        {
+            let mut segments = lock(&self.shared.segments);
+            let mut bytes: u64 = segments.iter().map(|s| s.bytes).sum();
+            while segments.len() > 1
+                && segments[1].first_index <= unneeded + 1
+                && bytes.saturating_sub(segments[0].bytes) >= self.options.retain_bytes
+            {
+                bytes -= segments[0].bytes;
+                removed.push(segments.remove(0));
+            }
+        }
+        for segment in &removed {
+            fs::remove_file(&segment.path).map_err(|e| Error::io("removing an old segment", e))?;
+        }
+        Ok(removed.len())
+    }
+
+    /// Cuts all entries after `index`: what a rollback does. The next append gets `index + 1`.
+    pub fn truncate_after(&self, index: u64, at: Position) -> Result<()> {
+        assert_eq!(at.index, index, "the position of the entry that becomes the last");
+        let mut writer = lock(&self.writer);
+        if index >= writer.last.index {
+            return Ok(());
+        }
+        let mut reader = Reader::at_index(self.shared.clone(), index + 1)?;
+        let end = reader.offset();
+        reader.close();
+        let mut segments = lock(&self.shared.segments);
+        let keep = segments.iter().rposition(|s| s.first_index <= index + 1).unwrap_or(0);
+        for later in segments.drain(keep + 1..) {
+            fs::remove_file(&later.path).map_err(|e| Error::io("removing a cut segment", e))?;
+        }
+        let segment = &mut segments[keep];
+        let file = segment.open(true)?;
+        file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| Error::io("cutting the log", e))?;
+        segment.bytes = end;
+        writer.file = Arc::new(file);
+        writer.offset = end;
+        writer.last = at;
+        writer.unsynced = vec![writer.file.clone()];
+        self.shared.last_index.store(index, Ordering::Release);
+        self.shared.durable_index.fetch_min(index, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Counters and sizes.
+    pub fn stats(&self) -> Stats {
+        let segments = lock(&self.shared.segments);
+        Stats {
+            appends: self.shared.appends.load(Ordering::Relaxed),
+            append_bytes: self.shared.append_bytes.load(Ordering::Relaxed),
+            syncs: self.shared.syncs.load(Ordering::Relaxed),
+            sync_micros: self.shared.sync_micros.load(Ordering::Relaxed),
+            bytes: segments.iter().map(|s| s.bytes).sum(),
+            first_index: segments.first().map_or(0, |s| s.first_index),
+        }
+    }
+}
+
+/// Whether the newest segment can be continued with `last + 1`.
+fn ends_at(segments: &[Segment], last: u64) -> bool {
+    let Some(segment) = segments.last() else { return false };
+    if segment.bytes == SEGMENT_HEADER_LEN {
+        return segment.first_index == last + 1;
+    }
+    // Recovery scanned the newest segment, so a log that ends before `applied` is the only other case.
+    let Ok(file) = segment.open(false) else { return false };
+    let mut scanner = crate::recover::Scanner::new(file, segment.bytes);
+    let mut index = segment.first_index.saturating_sub(1);
+    while let Ok(Some((header, end))) = scanner.entry_at(scanner.offset) {
+        index = header.at.index;
+        scanner.offset = end;
+    }
+    index == last
+}
+
+/// `writev` of header and parts until all is written.
+fn write_all(mut file: &File, header: &[u8], parts: &[&[u8]]) -> std::io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(parts.len() + 1);
+    slices.push(IoSlice::new(header));
+    slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+    let mut rest = &mut slices[..];
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match file.write_vectored(rest) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(n) => IoSlice::advance_slices(&mut rest, n),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

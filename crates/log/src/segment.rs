@@ -1,0 +1,133 @@
+//! Segment files: names, headers, the list of them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::entry::{HEADER_LEN, Header};
+use crate::{Error, Result};
+
+const MAGIC: &[u8; 8] = b"SHEAFLOG";
+const VERSION: u32 = 1;
+
+/// Bytes of a segment before its first entry.
+pub(crate) const SEGMENT_HEADER_LEN: u64 = 32;
+
+/// One segment file as the list of segments knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub path: PathBuf,
+    pub first_index: u64,
+    /// Length of the file, as far as it is known to hold whole entries.
+    pub bytes: u64,
+}
+
+impl Segment {
+    pub fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    /// Creates a segment file with its header. The folder is not synced here.
+    pub fn create(dir: &Path, first_index: u64) -> Result<(Segment, File)> {
+        let path = dir.join(format!("{first_index:020}.log"));
+        let what = || format!("creating {}", path.display());
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&path)
+            .map_err(|e| Error::io(what(), e))?;
+        let written = file.set_len(0).and_then(|()| file.write_all(&segment_header(first_index)));
+        if let Err(error) = written {
+            // Nothing of value is in the file; leaving it would only confuse the next start.
+            let _ = fs::remove_file(&path);
+            return Err(Error::io(what(), error));
+        }
+        Ok((Segment { path, first_index, bytes: SEGMENT_HEADER_LEN }, file))
+    }
+
+    pub fn open(&self, write: bool) -> Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .append(write)
+            .open(&self.path)
+            .map_err(|e| Error::io(format!("opening {}", self.path.display()), e))
+    }
+
+    /// The header of the segment's first entry, if it has one.
+    pub fn first_entry(&self) -> Option<Header> {
+        let file = self.open(false).ok()?;
+        let mut bytes = [0; HEADER_LEN];
+        file.read_exact_at(&mut bytes, SEGMENT_HEADER_LEN).ok()?;
+        Some(Header::decode(&bytes))
+    }
+}
+
+fn segment_header(first_index: u64) -> [u8; SEGMENT_HEADER_LEN as usize] {
+    let mut header = [0; SEGMENT_HEADER_LEN as usize];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    header[16..24].copy_from_slice(&first_index.to_le_bytes());
+    let crc = crc32c::crc32c(&header);
+    header[12..16].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// Lists the folder's segments in order. A newest segment whose header never became whole is removed.
+pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>> {
+    let what = || format!("listing {}", dir.display());
+    let mut segments = Vec::new();
+    for item in fs::read_dir(dir).map_err(|e| Error::io(what(), e))? {
+        let path = item.map_err(|e| Error::io(what(), e))?.path();
+        let first_index = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .and_then(|name| name.strip_suffix(".log"))
+            .and_then(|digits| digits.parse::<u64>().ok());
+        let Some(first_index) = first_index else { continue };
+        let bytes = fs::metadata(&path).map_err(|e| Error::io(what(), e))?.len();
+        segments.push(Segment { path, first_index, bytes });
+    }
+    segments.sort_by_key(|segment| segment.first_index);
+    let mut checked = Vec::with_capacity(segments.len());
+    let last = segments.len().saturating_sub(1);
+    for (at, segment) in segments.into_iter().enumerate() {
+        match check_header(&segment)? {
+            Ok(()) => checked.push(segment),
+            Err(_) if at == last => {
+                fs::remove_file(&segment.path).map_err(|e| Error::io("removing an unfinished segment", e))?;
+            }
+            Err(what) => return Err(Error::Damaged { segment: segment.name(), offset: 0, what }),
+        }
+    }
+    Ok(checked)
+}
+
+fn check_header(segment: &Segment) -> Result<std::result::Result<(), String>> {
+    let file = segment.open(false)?;
+    let mut found = [0; SEGMENT_HEADER_LEN as usize];
+    if segment.bytes < SEGMENT_HEADER_LEN {
+        return Ok(Err("segment header is cut".into()));
+    }
+    file.read_exact_at(&mut found, 0).map_err(|e| Error::io("reading a segment header", e))?;
+    if found == segment_header(segment.first_index) {
+        return Ok(Ok(()));
+    }
+    let version = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
+    if found[..8] == *MAGIC && version > VERSION {
+        // Only believed if the rest of the header is whole, else it is a flipped bit.
+        let crc = u32::from_le_bytes([found[12], found[13], found[14], found[15]]);
+        let mut plain = found;
+        plain[12..16].fill(0);
+        if crc32c::crc32c(&plain) == crc {
+            return Err(Error::TooNew { segment: segment.name(), version });
+        }
+    }
+    Ok(Err("segment header is not readable".into()))
+}
+
+/// Makes created and removed names in the folder durable.
+pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("syncing the log folder", e))
+}

@@ -1,1 +1,17 @@
-//! placeholder
+//! The server: sockets, dispatch, sessions, cursors, metrics; one file per command.
+//!
+//! A request's way: [`connection`] reads a message, [`dispatch`] does once what every command
+//! needs, the command's handler (under [`commands`]) parses its [`args::Args`] and runs with an
+//! [`op::OpContext`], and its [`reply::Reply`] goes out in the buffer in which it was built.
+
+pub mod args;
+pub mod client;
+pub mod command;
+pub mod commands;
+pub mod concern;
+pub mod cursors;
+pub mod generic;
+pub mod node;
+pub mod op;
+pub mod reply;
+pub mod session;

@@ -71,7 +71,9 @@ impl Header {
         let int = |at: usize| i32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let length = int(0);
         if &head[..4] == b"GET " || &head[..4] == b"HEAD" || &head[..4] == b"POST" {
-            return Err(WireError::close("It looks like you are trying to access MongoDB over HTTP on the native driver port."));
+            return Err(WireError::close(
+                "It looks like you are trying to access MongoDB over HTTP on the native driver port.",
+            ));
         }
         if (length as u32) < HEADER_LEN as u32 || length < 0 || length as usize > MAX_MESSAGE_SIZE {
             return Err(WireError::close(format!(

@@ -132,13 +132,17 @@ impl<'a> OpMsg<'a> {
                 }
                 1 => {
                     let (sequence, after_sequence) = sequence(after_kind)?;
-                    let Some(free) = sequences.iter_mut().find(|slot| {
-                        slot.is_none_or(|other: Sequence<'_>| other.name == sequence.name)
-                    }) else {
+                    let Some(free) = sequences
+                        .iter_mut()
+                        .find(|slot| slot.is_none_or(|other: Sequence<'_>| other.name == sequence.name))
+                    else {
                         return Err(WireError::close("Too many document sequences"));
                     };
                     if free.is_some() {
-                        return Err(answer(40431, &format!("Duplicate document sequence: {}", sequence.name)));
+                        return Err(answer(
+                            40431,
+                            &format!("Duplicate document sequence: {}", sequence.name),
+                        ));
                     }
                     *free = Some(sequence);
                     rest = after_sequence;

@@ -1,0 +1,159 @@
+//! The arguments that every command takes, parsed once.
+
+use sheaf_bson::{Element, RawDoc, Timestamp, Value};
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::{At, FromValue, Loose, safe_i64};
+use crate::concern::{ReadConcern, WriteConcern};
+use crate::session::LogicalSessionId;
+
+/// Arguments that no handler has to know.
+#[derive(Default)]
+pub struct GenericArgs<'a> {
+    /// `$db`.
+    pub db: Option<&'a str>,
+    /// `lsid`.
+    pub lsid: Option<LogicalSessionId>,
+    /// `txnNumber`.
+    pub txn_number: Option<i64>,
+    /// `autocommit`.
+    pub autocommit: Option<bool>,
+    /// `startTransaction`.
+    pub start_transaction: Option<bool>,
+    /// `readConcern`.
+    pub read_concern: Option<ReadConcern>,
+    /// `writeConcern`.
+    pub write_concern: Option<WriteConcern<'a>>,
+    /// `maxTimeMS`.
+    pub max_time_ms: Option<u64>,
+    /// `apiVersion`.
+    pub api_version: Option<&'a str>,
+    /// `apiStrict`.
+    pub api_strict: Option<bool>,
+    /// `apiDeprecationErrors`.
+    pub api_deprecation_errors: Option<bool>,
+    /// `comment`: any value.
+    pub comment: Option<Value<'a>>,
+    /// `$readPreference`, checked and otherwise without effect on one node.
+    pub read_preference: Option<RawDoc<'a>>,
+    /// The time in `$clusterTime`.
+    pub cluster_time: Option<Timestamp>,
+}
+
+/// Whether dispatch takes this field, so that no handler sees it.
+pub fn is_generic(name: &[u8]) -> bool {
+    match name {
+        b"lsid"
+        | b"txnNumber"
+        | b"autocommit"
+        | b"startTransaction"
+        | b"readConcern"
+        | b"writeConcern"
+        | b"maxTimeMS"
+        | b"apiVersion"
+        | b"apiStrict"
+        | b"apiDeprecationErrors"
+        | b"comment" => true,
+        // Internal to clusters; drivers never send them, and a single node has no use for them.
+        b"stmtId" => false,
+        b"maxTimeMSOpOnly"
+        | b"shardVersion"
+        | b"databaseVersion"
+        | b"coordinator"
+        | b"tracking_info"
+        | b"mayBypassWriteBlocking"
+        | b"rawData" => true,
+        [b'$', ..] => matches!(
+            name,
+            b"$db"
+                | b"$readPreference"
+                | b"$clusterTime"
+                | b"$audit"
+                | b"$client"
+                | b"$configServerState"
+                | b"$queryOptions"
+                | b"$replData"
+                | b"$oplogQueryData"
+                | b"$gleStats"
+                | b"$topologyTime"
+                | b"$configTime"
+                | b"$traceCtx"
+        ),
+        _ => false,
+    }
+}
+
+impl<'a> GenericArgs<'a> {
+    /// Reads one generic field; `field` is one for which [`is_generic`] holds.
+    pub(crate) fn take(&mut self, command: &str, field: Element<'a>) -> Result<()> {
+        let name = field.key();
+        let value = field.value();
+        let at = At::new(command, name);
+        match name {
+            "$db" => self.db = <&str>::from_value(value, &at)?,
+            "lsid" => {
+                if let Some(doc) = RawDoc::from_value(value, &at)? {
+                    self.lsid = Some(LogicalSessionId::parse(doc)?);
+                }
+            }
+            "txnNumber" => match value {
+                Value::Int64(n) => self.txn_number = Some(n),
+                Value::Null | Value::Undefined => {}
+                other => return Err(crate::args::wrong_type(&other, &at, "long")),
+            },
+            "autocommit" => self.autocommit = bool::from_value(value, &at)?,
+            "startTransaction" => self.start_transaction = bool::from_value(value, &at)?,
+            "readConcern" => {
+                if let Some(doc) = RawDoc::from_value(value, &at)? {
+                    self.read_concern = Some(ReadConcern::parse(doc)?);
+                }
+            }
+            "writeConcern" => {
+                if let Some(doc) = RawDoc::from_value(value, &at)? {
+                    self.write_concern = Some(WriteConcern::parse(doc)?);
+                }
+            }
+            "maxTimeMS" => self.max_time_ms = max_time_ms(value)?,
+            "apiVersion" => self.api_version = <&str>::from_value(value, &at)?,
+            "apiStrict" => self.api_strict = Loose::from_value(value, &at)?.map(|b| b.0),
+            "apiDeprecationErrors" => {
+                self.api_deprecation_errors = Loose::from_value(value, &at)?.map(|b| b.0);
+            }
+            "comment" => self.comment = Some(value),
+            "$readPreference" => self.read_preference = RawDoc::from_value(value, &at)?,
+            "$clusterTime" => {
+                if let Some(doc) = RawDoc::from_value(value, &at)? {
+                    if let Value::Timestamp(time) = doc.get_or_missing("clusterTime") {
+                        self.cluster_time = Some(time);
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// `maxTimeMS`: a whole number of milliseconds, at most 2^31 - 1; 0 means no limit.
+///
+/// Errors: `BadValue` for a number out of range, `TypeMismatch`/`FailedToParse` for others.
+pub fn max_time_ms(value: Value<'_>) -> Result<Option<u64>> {
+    if value.is_nullish() {
+        return Ok(None);
+    }
+    if !value.is_number() {
+        bail!(
+            Code::TYPE_MISMATCH,
+            "maxTimeMS must be a number, but got a value of type {}",
+            value.type_name()
+        );
+    }
+    if value.as_exact_i64().is_none() {
+        bail!(Code::BAD_VALUE, "maxTimeMS has non-integral value");
+    }
+    match safe_i64(value) {
+        Some(n) if (0..=i64::from(i32::MAX)).contains(&n) => Ok((n > 0).then_some(n as u64)),
+        Some(n) => bail!(Code::BAD_VALUE, "{n} value for maxTimeMS is out of range [0, {}]", i32::MAX),
+        None => Ok(None),
+    }
+}

@@ -1,1 +1,21 @@
-//! placeholder
+//! The query language: pure functions of documents.
+//!
+//! - [`matcher`]: filters. [`Matcher::parse`](matcher::Matcher::parse) gives a normalised tree that
+//!   the planner reads and that decides, on raw bytes, whether a document matches.
+//! - [`schema`]: `$jsonSchema`, and the `errInfo` of a document that fails validation.
+//! - [`projection`]: find's and `$project`'s projections, and `$addFields`.
+//! - [`sort`]: sort patterns, sort keys, and a bounded sorter.
+//! - [`collation`]: the collation document.
+//! - [`update`] and [`diff`]: update operators, and what they changed.
+//!
+//! Nothing here touches a disk, a clock or a socket: the time and random numbers are passed in.
+
+pub mod collation;
+pub mod diff;
+pub mod matcher;
+pub mod path;
+mod print;
+pub mod projection;
+pub mod schema;
+pub mod sort;
+pub mod update;

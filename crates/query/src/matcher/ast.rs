@@ -1,0 +1,189 @@
+//! The normalised tree of a filter.
+
+use sheaf_bson::{Binary, DocBuf, OwnedValue};
+use sheaf_expr::Expr;
+
+use super::regex::Regex;
+use crate::path::Path;
+use crate::schema::Schema;
+
+/// A condition on a document. The planner reads this tree; [`super::Matcher`] evaluates it.
+#[derive(Debug)]
+pub enum MatchExpr {
+    /// Matches everything: `{}`, `$alwaysTrue`.
+    AlwaysTrue,
+    /// Matches nothing: `$alwaysFalse`, `{a: {$in: []}}`.
+    AlwaysFalse,
+    /// All must match. Normalised: at least two, none of them an `And`.
+    And(Vec<MatchExpr>),
+    /// One must match. Normalised: at least two, none of them an `Or`.
+    Or(Vec<MatchExpr>),
+    /// None may match; at least one.
+    Nor(Vec<MatchExpr>),
+    /// Must not match: `$ne`, `$nin`, `$not`, `$exists: false`.
+    Not(Box<MatchExpr>),
+    /// A test on what a path leads to.
+    Leaf(Leaf),
+    /// `$expr`.
+    Expr(Box<Expr>),
+    /// `$jsonSchema`.
+    Schema(Box<Schema>),
+}
+
+/// A test on what a path leads to. It passes if any of the values that the path leads to passes (see
+/// [`Path::any`]).
+#[derive(Debug)]
+pub struct Leaf {
+    /// The path; unused for the parts of [`Test::ElemMatchValue`], which test the array's elements.
+    pub path: Path,
+    /// The test.
+    pub test: Test,
+}
+
+/// A comparison that a filter can ask for. (`$ne` is a `Not` of `Eq`.)
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum CompareOp {
+    Eq,
+    Gt,
+    Gte,
+    Lt,
+    Lte,
+}
+
+impl CompareOp {
+    /// The operator's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            CompareOp::Eq => "$eq",
+            CompareOp::Gt => "$gt",
+            CompareOp::Gte => "$gte",
+            CompareOp::Lt => "$lt",
+            CompareOp::Lte => "$lte",
+        }
+    }
+}
+
+/// The test of a [`Leaf`].
+#[derive(Debug)]
+pub enum Test {
+    /// `$eq`, `$gt`, `$gte`, `$lt`, `$lte`. Only values of the operand's own type can pass (numbers count as
+    /// one type), except that a missing field equals null, and that MinKey and MaxKey bound everything.
+    Compare {
+        /// Which comparison.
+        op: CompareOp,
+        /// What to compare with.
+        operand: OwnedValue,
+    },
+    /// `$in`.
+    In(InList),
+    /// `$exists: true`.
+    Exists,
+    /// `$type`.
+    Type(TypeSet),
+    /// `$size`.
+    Size(i64),
+    /// `$mod`.
+    Mod {
+        /// Not 0.
+        divisor: i64,
+        /// What must remain.
+        remainder: i64,
+    },
+    /// `$regex`, or a regular expression as the value.
+    Regex(Regex),
+    /// `$bitsAllSet` and kin.
+    Bits {
+        /// Which test.
+        op: BitsOp,
+        /// Positions to look at, ascending.
+        positions: Vec<u32>,
+        /// The positions below 64 as a mask.
+        mask: u64,
+    },
+    /// `$elemMatch` whose conditions are on fields of the array's elements.
+    ElemMatchObject(Box<MatchExpr>),
+    /// `$elemMatch` whose conditions are on the array's elements themselves.
+    ElemMatchValue(Box<MatchExpr>),
+}
+
+/// The operand of `$in`.
+#[derive(Debug, Default)]
+pub struct InList {
+    /// Values to equal, in MongoDB's order, without duplicates.
+    pub values: Vec<OwnedValue>,
+    /// Regular expressions to match.
+    pub regexes: Vec<Regex>,
+    /// `values` holds null, which a missing field matches.
+    pub has_null: bool,
+}
+
+/// The bit tests.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[allow(missing_docs)]
+pub enum BitsOp {
+    AllSet,
+    AllClear,
+    AnySet,
+    AnyClear,
+}
+
+impl BitsOp {
+    /// The operator's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            BitsOp::AllSet => "$bitsAllSet",
+            BitsOp::AllClear => "$bitsAllClear",
+            BitsOp::AnySet => "$bitsAnySet",
+            BitsOp::AnyClear => "$bitsAnyClear",
+        }
+    }
+}
+
+/// The operand of `$type`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TypeSet {
+    /// `"number"` was named: all four numeric types.
+    pub number: bool,
+    /// The types named, by `$type` number, ascending.
+    pub types: Vec<i32>,
+}
+
+/// Bits of binary data that are looked at by position: least significant bit of the first byte first.
+pub(crate) fn binary_bit(binary: Binary<'_>, position: u32) -> bool {
+    binary.bytes.get(position as usize / 8).is_some_and(|byte| byte >> (position % 8) & 1 == 1)
+}
+
+impl MatchExpr {
+    /// A leaf.
+    pub fn leaf(path: &str, test: Test) -> MatchExpr {
+        MatchExpr::Leaf(Leaf { path: Path::new(path), test })
+    }
+
+    /// The negation.
+    pub fn negate(self) -> MatchExpr {
+        MatchExpr::Not(Box::new(self))
+    }
+
+    /// The tree's children.
+    pub fn children(&self) -> &[MatchExpr] {
+        match self {
+            MatchExpr::And(children) | MatchExpr::Or(children) | MatchExpr::Nor(children) => children,
+            MatchExpr::Not(child) => std::slice::from_ref(child),
+            MatchExpr::Leaf(Leaf { test: Test::ElemMatchObject(child) | Test::ElemMatchValue(child), .. }) => {
+                std::slice::from_ref(child)
+            }
+            _ => &[],
+        }
+    }
+
+    /// Whether `$expr` (which needs an environment and may fail) is anywhere inside.
+    pub fn has_expr(&self) -> bool {
+        matches!(self, MatchExpr::Expr(_)) || self.children().iter().any(MatchExpr::has_expr)
+    }
+
+    /// The condition as BSON, as explain's `parsedQuery` prints it.
+    pub fn to_doc(&self) -> DocBuf {
+        super::serialize::to_doc(self)
+    }
+}

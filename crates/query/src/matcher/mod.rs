@@ -1,0 +1,135 @@
+//! Filters: parsing, a normalised tree for the planner, evaluation on raw bytes.
+
+mod ast;
+mod eval;
+mod normalize;
+mod operand;
+mod parse;
+mod regex;
+mod serialize;
+
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_expr::{Deps, Env, ParseCx};
+
+pub use ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet};
+pub use eval::MatchDetails;
+pub(crate) use operand::parse_type_set;
+pub use regex::Regex;
+
+/// A parsed filter.
+#[derive(Debug)]
+pub struct Matcher {
+    filter: DocBuf,
+    root: MatchExpr,
+    has_expr: bool,
+}
+
+impl Matcher {
+    /// Parses a filter. Constants that failed to fold inside `$expr` are kept in `cx`; the command ends
+    /// parsing with [`ParseCx::finish_as`].
+    pub fn parse(filter: RawDoc<'_>, cx: &mut ParseCx) -> Result<Matcher> {
+        let root = normalize::normalize(parse::parse_filter(filter, cx)?);
+        let has_expr = root.has_expr();
+        Ok(Matcher { filter: filter.into(), root, has_expr })
+    }
+
+    /// The filter `{}`.
+    pub fn everything() -> Matcher {
+        Matcher { filter: DocBuf::new(), root: MatchExpr::AlwaysTrue, has_expr: false }
+    }
+
+    /// The filter as it was given.
+    pub fn filter(&self) -> RawDoc<'_> {
+        self.filter.as_raw()
+    }
+
+    /// The normalised tree.
+    pub fn root(&self) -> &MatchExpr {
+        &self.root
+    }
+
+    /// Whether every document matches.
+    pub fn matches_everything(&self) -> bool {
+        matches!(self.root, MatchExpr::AlwaysTrue)
+    }
+
+    /// Whether `$expr` is used: then matching may fail, and allocates in the environment's arena.
+    pub fn has_expr(&self) -> bool {
+        self.has_expr
+    }
+
+    /// Whether a document matches. Nothing is allocated unless the filter has `$expr`.
+    pub fn matches<'a>(&'a self, doc: RawDoc<'a>, env: &Env<'a>) -> Result<bool> {
+        if self.has_expr { self.root.matches(doc, env, None) } else { Ok(self.root.matches_plain(doc)) }
+    }
+
+    /// [`Matcher::matches`] with an environment made for this one call: for filters whose variables are all
+    /// constants, which is so for every filter outside a pipeline of `$lookup`.
+    pub fn matches_doc(&self, doc: RawDoc<'_>) -> Result<bool> {
+        if !self.has_expr {
+            return Ok(self.root.matches_plain(doc));
+        }
+        let arena = Bump::new();
+        self.root.matches(doc, &Env::new(&arena), None)
+    }
+
+    /// Whether a document matches, and which array element `$` stands for.
+    pub fn matches_with_details<'a>(
+        &'a self,
+        doc: RawDoc<'a>,
+        env: &Env<'a>,
+    ) -> Result<Option<MatchDetails>> {
+        let mut details = MatchDetails::default();
+        Ok(self.root.matches(doc, env, Some(&mut details))?.then_some(details))
+    }
+
+    /// The normalised filter as BSON: explain's `parsedQuery`.
+    pub fn to_doc(&self) -> DocBuf {
+        serialize::root_doc(&self.root)
+    }
+
+    /// What the plan cache files a query under: operators and paths without their operands, but with what of
+    /// the operands decides which indexes can serve.
+    pub fn shape(&self) -> Vec<u8> {
+        let mut shape = Vec::new();
+        serialize::put_shape(&self.root, &mut shape);
+        shape
+    }
+
+    /// Adds the paths that the filter reads to `deps`.
+    pub fn dependencies(&self, deps: &mut Deps) {
+        put_dependencies(&self.root, deps);
+    }
+}
+
+fn put_dependencies(expr: &MatchExpr, deps: &mut Deps) {
+    match expr {
+        // The conditions inside an $elemMatch are below the leaf's own path.
+        MatchExpr::Leaf(leaf) => _ = deps.paths.insert(leaf.path.dotted().to_owned()),
+        MatchExpr::Expr(expr) => expr.dependencies(deps),
+        MatchExpr::Schema(_) => deps.whole_document = true,
+        other => other.children().iter().for_each(|child| put_dependencies(child, deps)),
+    }
+}
+
+/// A condition on one value: what `$pull` and `arrayFilters` test array elements with.
+#[derive(Debug)]
+pub struct ValueMatcher(MatchExpr);
+
+impl ValueMatcher {
+    /// Parses `{$gt: 5, $lt: 8}`.
+    pub fn parse(operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<ValueMatcher> {
+        Ok(ValueMatcher(normalize::normalize(parse::parse_operators("", operators, cx)?)))
+    }
+
+    /// The condition that a value equals `operand`, or matches it if it is a regular expression.
+    pub fn equals(operand: Value<'_>) -> Result<ValueMatcher> {
+        Ok(ValueMatcher(parse::parse_equality("", operand)?))
+    }
+
+    /// Whether the value of an element passes. An array is taken as one value.
+    pub fn matches(&self, element: sheaf_bson::Element<'_>) -> bool {
+        self.0.matches_element(element)
+    }
+}

@@ -1,0 +1,205 @@
+//! Bringing trees into one form, so that planner and plan cache see equal filters as equal.
+
+use sheaf_bson::{OwnedValue, Type, compare};
+
+use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test};
+
+/// Flattens, folds constants, and sorts the children of every node.
+pub(super) fn normalize(expr: MatchExpr) -> MatchExpr {
+    let mut expr = match expr {
+        MatchExpr::And(children) => and(children),
+        MatchExpr::Or(children) => or(children),
+        MatchExpr::Nor(children) => nor(children),
+        MatchExpr::Not(child) => not(normalize(*child)),
+        MatchExpr::Leaf(leaf) => normalize_leaf(leaf),
+        other => other,
+    };
+    if let MatchExpr::And(children) | MatchExpr::Or(children) | MatchExpr::Nor(children) = &mut expr {
+        // Stable, so that conditions of one kind on one path keep the order of the filter.
+        children.sort_by(order);
+    }
+    expr
+}
+
+fn and(children: Vec<MatchExpr>) -> MatchExpr {
+    let mut flat = Vec::new();
+    for child in children.into_iter().map(normalize) {
+        match child {
+            MatchExpr::And(inner) => flat.extend(inner),
+            MatchExpr::AlwaysTrue => {}
+            MatchExpr::AlwaysFalse => return MatchExpr::AlwaysFalse,
+            child => flat.push(child),
+        }
+    }
+    single(flat, MatchExpr::AlwaysTrue, MatchExpr::And)
+}
+
+fn or(children: Vec<MatchExpr>) -> MatchExpr {
+    let mut flat = Vec::new();
+    for child in children.into_iter().map(normalize) {
+        match child {
+            MatchExpr::Or(inner) => flat.extend(inner),
+            MatchExpr::AlwaysFalse => {}
+            MatchExpr::AlwaysTrue => return MatchExpr::AlwaysTrue,
+            child => flat.push(child),
+        }
+    }
+    single(equalities_to_in(flat), MatchExpr::AlwaysFalse, MatchExpr::Or)
+}
+
+fn nor(children: Vec<MatchExpr>) -> MatchExpr {
+    let mut kept = Vec::new();
+    for child in children.into_iter().map(normalize) {
+        match child {
+            MatchExpr::AlwaysFalse => {}
+            MatchExpr::AlwaysTrue => return MatchExpr::AlwaysFalse,
+            child => kept.push(child),
+        }
+    }
+    if kept.is_empty() { MatchExpr::AlwaysTrue } else { MatchExpr::Nor(kept) }
+}
+
+fn not(child: MatchExpr) -> MatchExpr {
+    match child {
+        MatchExpr::AlwaysTrue => MatchExpr::AlwaysFalse,
+        MatchExpr::AlwaysFalse => MatchExpr::AlwaysTrue,
+        MatchExpr::Not(inner) => *inner,
+        child => child.negate(),
+    }
+}
+
+fn single(mut children: Vec<MatchExpr>, empty: MatchExpr, many: fn(Vec<MatchExpr>) -> MatchExpr) -> MatchExpr {
+    match children.len() {
+        0 => empty,
+        1 => children.pop().unwrap_or(empty),
+        _ => many(children),
+    }
+}
+
+/// `{$or: [{a: 1}, {a: 2}]}` is `{a: {$in: [1, 2]}}`.
+fn equalities_to_in(children: Vec<MatchExpr>) -> Vec<MatchExpr> {
+    let mut out: Vec<MatchExpr> = Vec::with_capacity(children.len());
+    for child in children {
+        let MatchExpr::Leaf(leaf) = child else {
+            out.push(child);
+            continue;
+        };
+        if !is_plain_equality(&leaf.test) {
+            out.push(MatchExpr::Leaf(leaf));
+            continue;
+        }
+        let earlier = out.iter_mut().find_map(|other| match other {
+            MatchExpr::Leaf(other) if other.path == leaf.path && is_plain_equality(&other.test) => Some(other),
+            _ => None,
+        });
+        match earlier {
+            Some(earlier) => merge_in(earlier, leaf.test),
+            None => out.push(MatchExpr::Leaf(leaf)),
+        }
+    }
+    out
+}
+
+fn is_plain_equality(test: &Test) -> bool {
+    match test {
+        Test::Compare { op: CompareOp::Eq, operand } => operand.kind() != Type::Regex,
+        Test::In(_) => true,
+        _ => false,
+    }
+}
+
+fn merge_in(leaf: &mut Leaf, test: Test) {
+    let mut list = into_list(std::mem::replace(&mut leaf.test, Test::Exists));
+    let more = into_list(test);
+    list.values.extend(more.values);
+    list.regexes.extend(more.regexes);
+    list.has_null |= more.has_null;
+    list.values.sort_by(|a, b| compare(a.as_value(), b.as_value()));
+    list.values.dedup_by(|a, b| compare(a.as_value(), b.as_value()).is_eq());
+    leaf.test = in_test(list);
+}
+
+fn into_list(test: Test) -> InList {
+    match test {
+        Test::In(list) => list,
+        Test::Compare { operand, .. } => one_value(operand),
+        _ => InList::default(),
+    }
+}
+
+fn one_value(operand: OwnedValue) -> InList {
+    InList { has_null: operand.kind() == Type::Null, values: vec![operand], regexes: Vec::new() }
+}
+
+fn in_test(mut list: InList) -> Test {
+    match (list.values.len(), list.regexes.len()) {
+        (1, 0) => match list.values.pop() {
+            Some(operand) => Test::Compare { op: CompareOp::Eq, operand },
+            None => Test::In(list),
+        },
+        (0, 1) => match list.regexes.pop() {
+            Some(regex) => Test::Regex(regex),
+            None => Test::In(list),
+        },
+        _ => Test::In(list),
+    }
+}
+
+fn normalize_leaf(leaf: Leaf) -> MatchExpr {
+    let test = match leaf.test {
+        Test::In(list) if list.values.is_empty() && list.regexes.is_empty() => return MatchExpr::AlwaysFalse,
+        Test::In(list) => in_test(list),
+        Test::ElemMatchObject(inside) => Test::ElemMatchObject(Box::new(normalize(*inside))),
+        Test::ElemMatchValue(inside) => Test::ElemMatchValue(Box::new(normalize(*inside))),
+        test => test,
+    };
+    MatchExpr::Leaf(Leaf { path: leaf.path, test })
+}
+
+/// mongod's order of conditions: by kind, then by path.
+fn order(a: &MatchExpr, b: &MatchExpr) -> std::cmp::Ordering {
+    let path = |expr: &MatchExpr| match expr {
+        MatchExpr::Leaf(leaf) => leaf.path.dotted().to_owned(),
+        _ => String::new(),
+    };
+    let by_head = rank(a).cmp(&rank(b)).then_with(|| path(a).cmp(&path(b)));
+    by_head.then_with(|| {
+        let (a, b) = (a.children(), b.children());
+        a.len().cmp(&b.len()).then_with(|| {
+            a.iter().zip(b).map(|(a, b)| order(a, b)).find(|o| o.is_ne()).unwrap_or(std::cmp::Ordering::Equal)
+        })
+    })
+}
+
+/// The place of a condition's kind in mongod's list of kinds.
+pub(super) fn rank(expr: &MatchExpr) -> u8 {
+    match expr {
+        MatchExpr::And(_) => 0,
+        MatchExpr::Or(_) => 1,
+        MatchExpr::Leaf(leaf) => match &leaf.test {
+            Test::ElemMatchObject(_) => 2,
+            Test::ElemMatchValue(_) => 3,
+            Test::Size(_) => 4,
+            Test::Compare { op: CompareOp::Eq, .. } => 5,
+            Test::Compare { op: CompareOp::Lte, .. } => 6,
+            Test::Compare { op: CompareOp::Lt, .. } => 7,
+            Test::Compare { op: CompareOp::Gt, .. } => 8,
+            Test::Compare { op: CompareOp::Gte, .. } => 9,
+            Test::Regex(_) => 10,
+            Test::Mod { .. } => 11,
+            Test::Exists => 12,
+            Test::In(_) => 13,
+            Test::Bits { op: BitsOp::AllSet, .. } => 14,
+            Test::Bits { op: BitsOp::AllClear, .. } => 15,
+            Test::Bits { op: BitsOp::AnySet, .. } => 16,
+            Test::Bits { op: BitsOp::AnyClear, .. } => 17,
+            Test::Type(_) => 20,
+        },
+        MatchExpr::Not(_) => 18,
+        MatchExpr::Nor(_) => 19,
+        MatchExpr::Expr(_) => 23,
+        MatchExpr::AlwaysFalse => 24,
+        MatchExpr::AlwaysTrue => 25,
+        MatchExpr::Schema(_) => 26,
+    }
+}

@@ -1,0 +1,232 @@
+//! Reading the operands of filter operators.
+
+use sheaf_bson::{Element, OwnedValue, RawDoc, Type, Value, compare};
+use sheaf_errors::{Code, Error, Result, bail};
+
+use super::ast::{BitsOp, InList, Test, TypeSet, binary_bit};
+use super::regex::Regex;
+use crate::path::inner;
+use crate::print;
+
+/// An integer operand, whatever its numeric type; for the errors it is printed with its name.
+pub(super) fn integer(element: Element<'_>) -> Result<i64> {
+    let value = element.value();
+    let fail = |text: &str| {
+        Err(Error::failed_to_parse(format!("{text}: {}", print::element(element.key(), value))))
+    };
+    if !value.is_number() {
+        return fail("Expected a number in");
+    }
+    if value.as_f64().is_some_and(f64::is_nan) {
+        return fail("Expected an integer, but found NaN in");
+    }
+    match sheaf_bson::number::truncate_to_i64(value) {
+        Some(sheaf_bson::number::Truncated::Integer(_)) => match value.as_exact_i64() {
+            Some(n) => Ok(n),
+            None => fail("Expected an integer"),
+        },
+        _ => fail("Cannot represent as a 64-bit integer"),
+    }
+}
+
+/// An integer operand that is not negative.
+pub(super) fn non_negative(element: Element<'_>) -> Result<i64> {
+    match integer(element)? {
+        n if n < 0 => Err(Error::failed_to_parse(format!(
+            "Expected a non-negative number in: {}",
+            print::element(element.key(), element.value())
+        ))),
+        n => Ok(n),
+    }
+}
+
+/// A non-negative 32-bit integer.
+pub(super) fn non_negative_i32(element: Element<'_>) -> Result<u32> {
+    let n = non_negative(element)?;
+    match i32::try_from(n) {
+        Ok(n) => Ok(n as u32),
+        Err(_) => Err(Error::failed_to_parse(format!(
+            "Cannot represent as a 32-bit integer: {}",
+            print::element(element.key(), element.value())
+        ))),
+    }
+}
+
+/// `$size`.
+pub(super) fn size(element: Element<'_>) -> Result<Test> {
+    match non_negative_i32(element) {
+        Ok(n) => Ok(Test::Size(i64::from(n))),
+        Err(error) => bail!(Code::BAD_VALUE, "Failed to parse $size. {}", error.message()),
+    }
+}
+
+/// `$mod: [divisor, remainder]`.
+pub(super) fn modulo(element: Element<'_>) -> Result<Test> {
+    if element.kind() != Type::Array {
+        bail!(Code::BAD_VALUE, "malformed mod, needs to be an array");
+    }
+    let items: Vec<Element<'_>> = inner(element).iter().take(3).collect();
+    let [divisor, remainder] = items[..] else {
+        let problem = if items.len() < 2 { "not enough" } else { "too many" };
+        bail!(Code::BAD_VALUE, "malformed mod, {problem} elements");
+    };
+    for (name, item) in [("divisor", divisor), ("remainder", remainder)] {
+        if !item.value().is_number() {
+            bail!(Code::BAD_VALUE, "malformed mod, {name} not a number");
+        }
+    }
+    let divisor = mod_number("divisor", divisor.value())?;
+    if divisor == 0 {
+        bail!(Code::BAD_VALUE, "divisor cannot be 0");
+    }
+    Ok(Test::Mod { divisor, remainder: mod_number("remainder", remainder.value())? })
+}
+
+fn mod_number(name: &str, value: Value<'_>) -> Result<i64> {
+    use sheaf_bson::number::Truncated;
+    let reason = match sheaf_bson::number::truncate_to_i64(value) {
+        Some(Truncated::Integer(n)) => return Ok(n),
+        Some(Truncated::Overflow) | None => "Out of bounds coercing to integral value",
+        Some(Truncated::Infinite | Truncated::Nan) => "Unable to coerce NaN/Inf to integral type",
+    };
+    bail!(Code::BAD_VALUE, "malformed mod, {name} value is invalid :: caused by :: {reason}")
+}
+
+/// `$bitsAllSet` and kin. Errors name the field, not the operator, as mongod's do.
+pub(super) fn bits(op: BitsOp, field: &str, element: Element<'_>) -> Result<Test> {
+    let positions = match element.value() {
+        Value::Array(array) => {
+            let mut positions = Vec::new();
+            for item in array.iter() {
+                match non_negative_i32(item) {
+                    Ok(position) => positions.push(position),
+                    Err(error) => {
+                        bail!(Code::BAD_VALUE, "Failed to parse bit position. {}", error.message())
+                    }
+                }
+            }
+            positions.sort_unstable();
+            positions.dedup();
+            positions
+        }
+        Value::Binary(binary) => {
+            (0..binary.bytes.len() as u32 * 8).filter(|at| binary_bit(binary, *at)).collect()
+        }
+        value if value.is_number() => {
+            let mask = non_negative(element)?;
+            (0..64).filter(|at| mask >> at & 1 == 1).collect()
+        }
+        value => bail!(
+            Code::BAD_VALUE,
+            "{field} takes an Array, a number, or a BinData but received: {}",
+            print::element(element.key(), value)
+        ),
+    };
+    let mask = positions.iter().filter(|at| **at < 64).fold(0, |mask, at| mask | 1u64 << at);
+    Ok(Test::Bits { op, positions, mask })
+}
+
+/// The operand of `$type`, and of `bsonType` in a schema (`numbers_allowed: false`).
+pub(crate) fn parse_type_set(value: Value<'_>, numbers_allowed: bool) -> Result<TypeSet> {
+    let mut set = TypeSet::default();
+    match value {
+        Value::Array(array) => {
+            for item in array.values() {
+                add_type(&mut set, item, numbers_allowed)?;
+            }
+            if array.is_empty() {
+                bail!(Code::FAILED_TO_PARSE, "$type must match at least one type");
+            }
+        }
+        value => add_type(&mut set, value, numbers_allowed)?,
+    }
+    set.types.sort_unstable();
+    set.types.dedup();
+    Ok(set)
+}
+
+fn add_type(set: &mut TypeSet, value: Value<'_>, numbers_allowed: bool) -> Result<()> {
+    match value {
+        Value::String("number") => set.number = true,
+        Value::String(alias) => match Type::from_name(alias) {
+            Some(kind) => set.types.push(kind.number()),
+            None => bail!(Code::BAD_VALUE, "Unknown type name alias: {alias}"),
+        },
+        value if value.is_number() && numbers_allowed => {
+            let number = value.as_exact_i64().and_then(|n| i32::try_from(n).ok());
+            match number {
+                Some(0) => {
+                    bail!(Code::BAD_VALUE, "Invalid numerical type code: 0. Instead use {{$exists:false}}.")
+                }
+                Some(n) if Type::from_number(n).is_some() => set.types.push(n),
+                _ => bail!(Code::BAD_VALUE, "Invalid numerical type code: {}", type_number(value)),
+            }
+        }
+        _ => bail!(Code::TYPE_MISMATCH, "type must be represented as a number or a string"),
+    }
+    Ok(())
+}
+
+/// A wrong type number as the error shows it: as a stream prints a number, `42` also for `42.0`.
+fn type_number(value: Value<'_>) -> String {
+    match value {
+        Value::Double(n) if n.is_nan() => "nan".into(),
+        Value::Double(n) => format!("{n}"),
+        other => print::value(other),
+    }
+}
+
+/// The array of `$in`.
+pub(super) fn in_list(array: RawDoc<'_>) -> Result<InList> {
+    let mut list = InList::default();
+    for value in array.values() {
+        match value {
+            Value::Regex(regex) => list.regexes.push(Regex::new(regex.pattern, regex.options)?),
+            Value::Document(doc) if super::parse::is_operators(doc, false) => {
+                bail!(Code::BAD_VALUE, "cannot nest $ under $in")
+            }
+            Value::Undefined => bail!(Code::BAD_VALUE, "InMatchExpression equality cannot be undefined"),
+            value => {
+                list.has_null |= matches!(value, Value::Null);
+                list.values.push(OwnedValue::from(value));
+            }
+        }
+    }
+    list.values.sort_by(|a, b| compare(a.as_value(), b.as_value()));
+    list.values.dedup_by(|a, b| compare(a.as_value(), b.as_value()).is_eq());
+    Ok(list)
+}
+
+/// `{$regex: ..., $options: ...}`, in either order, among other operators.
+pub(super) fn regex(operators: RawDoc<'_>) -> Result<Test> {
+    let (mut pattern, mut options) = ("", "");
+    for element in operators.iter() {
+        match (element.key(), element.value()) {
+            ("$regex", Value::String(text)) => pattern = text,
+            ("$regex", Value::Regex(regex)) => {
+                pattern = regex.pattern;
+                if !regex.options.is_empty() {
+                    if !options.is_empty() {
+                        bail!(51074, "options set in both $regex and $options");
+                    }
+                    options = regex.options;
+                }
+            }
+            ("$regex", _) => bail!(Code::BAD_VALUE, "$regex has to be a string"),
+            ("$options", Value::String(text)) => {
+                if !options.is_empty() {
+                    bail!(51075, "options set in both $regex and $options");
+                }
+                options = text;
+            }
+            ("$options", _) => bail!(Code::BAD_VALUE, "$options has to be a string"),
+            _ => {}
+        }
+    }
+    for (text, what) in [(pattern, "Regular expression"), (options, "Regular expression options string")] {
+        if text.contains('\0') {
+            bail!(Code::BAD_VALUE, "{what} cannot contain an embedded null byte");
+        }
+    }
+    Ok(Test::Regex(Regex::new(pattern, options)?))
+}

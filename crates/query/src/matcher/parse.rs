@@ -1,0 +1,314 @@
+//! Parsing filters into trees.
+
+use sheaf_bson::{Bump, Element, MAX_DEPTH, OwnedValue, RawDoc, Type, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::{Expr, ParseCx};
+
+use super::ast::{BitsOp, CompareOp, InList, MatchExpr, Test};
+use super::operand;
+use super::regex::Regex;
+use crate::path::inner;
+use crate::schema::Schema;
+
+/// Where in the filter the parser is.
+struct Parser<'p> {
+    cx: &'p mut ParseCx,
+    /// Inside `$elemMatch`: conditions are on a part of the document, so `$expr` has no place.
+    embedded: bool,
+    depth: usize,
+}
+
+/// Parses a whole filter.
+pub(super) fn parse_filter(filter: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
+    Parser { cx, embedded: false, depth: 0 }.filter(filter)
+}
+
+/// Parses operators on one path: `{$gt: 1, $lt: 5}`.
+pub(super) fn parse_operators(path: &str, operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
+    let mut parts = Vec::new();
+    Parser { cx, embedded: true, depth: 0 }.operators(path, operators, &mut parts)?;
+    Ok(MatchExpr::And(parts))
+}
+
+/// `{path: value}`.
+pub(super) fn parse_equality(path: &str, value: Value<'_>) -> Result<MatchExpr> {
+    if let Value::Regex(regex) = value {
+        let test = Test::Regex(Regex::new(regex.pattern, regex.options)?);
+        return Ok(MatchExpr::leaf(path, test));
+    }
+    compare(path, CompareOp::Eq, value)
+}
+
+/// Whether a document is operators (`{$gt: 5}`) and not a value: its first name starts with `$`, and it is no
+/// DBRef (`{$ref: ..., $id: ...}`; with `partial`, any of their names will do).
+pub(super) fn is_operators(doc: RawDoc<'_>, partial: bool) -> bool {
+    doc.iter().next().is_some_and(|first| first.key_bytes().first() == Some(&b'$')) && !is_db_ref(doc, partial)
+}
+
+fn is_db_ref(doc: RawDoc<'_>, partial: bool) -> bool {
+    let has = |name| doc.element(name).is_some();
+    if partial { has("$ref") || has("$id") || has("$db") } else { has("$ref") && has("$id") }
+}
+
+/// Names that stand for themselves at the start of a document, without a path.
+const PATHLESS: &[&str] = &[
+    "$alwaysFalse",
+    "$alwaysTrue",
+    "$and",
+    "$comment",
+    "$db",
+    "$expr",
+    "$id",
+    "$jsonSchema",
+    "$nor",
+    "$or",
+    "$ref",
+    "$sampleRate",
+    "$text",
+    "$where",
+];
+
+fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
+    if op != CompareOp::Eq && matches!(value, Value::Regex(_)) {
+        bail!(Code::BAD_VALUE, "Can't have RegEx as arg to predicate over field '{path}'.");
+    }
+    if matches!(value, Value::Undefined) {
+        bail!(Code::BAD_VALUE, "cannot compare to undefined");
+    }
+    Ok(MatchExpr::leaf(path, Test::Compare { op, operand: OwnedValue::from(value) }))
+}
+
+impl Parser<'_> {
+    fn filter(&mut self, filter: RawDoc<'_>) -> Result<MatchExpr> {
+        if self.depth > MAX_DEPTH {
+            bail!(Code::BAD_VALUE, "exceeded maximum query tree depth of {MAX_DEPTH} at {}", crate::print::document(filter));
+        }
+        self.depth += 1;
+        let mut parts = Vec::new();
+        for element in filter.iter() {
+            let name = element.key();
+            if name.starts_with('$') {
+                parts.extend(self.pathless(name, element)?);
+                continue;
+            }
+            match element.value() {
+                Value::Document(doc) if is_operators(doc, false) => self.operators(name, doc, &mut parts)?,
+                value => parts.push(parse_equality(name, value)?),
+            }
+        }
+        self.depth -= 1;
+        Ok(MatchExpr::And(parts))
+    }
+
+    /// A top-level operator; `None` for what has no effect.
+    fn pathless(&mut self, name: &str, element: Element<'_>) -> Result<Option<MatchExpr>> {
+        let value = element.value();
+        Ok(Some(match name {
+            "$and" => MatchExpr::And(self.branches(name, value)?),
+            "$or" => MatchExpr::Or(self.branches(name, value)?),
+            "$nor" => MatchExpr::Nor(self.branches(name, value)?),
+            "$comment" => return Ok(None),
+            "$expr" => {
+                if self.embedded {
+                    bail!(Code::BAD_VALUE, "$expr can only be applied to the top-level document");
+                }
+                MatchExpr::Expr(Box::new(Expr::parse(value, self.cx)?))
+            }
+            "$sampleRate" => self.sample_rate(value)?,
+            "$jsonSchema" => {
+                if self.embedded {
+                    bail!(Code::BAD_VALUE, "$jsonSchema can only be applied to the top-level document");
+                }
+                let Value::Document(schema) = value else {
+                    bail!(Code::TYPE_MISMATCH, "$jsonSchema must be an object");
+                };
+                MatchExpr::Schema(Box::new(Schema::parse(schema)?))
+            }
+            "$alwaysTrue" | "$alwaysFalse" => {
+                if operand::integer(element)? != 1 {
+                    bail!(Code::FAILED_TO_PARSE, "{name} must be an integer value of 1");
+                }
+                if name == "$alwaysTrue" { MatchExpr::AlwaysTrue } else { MatchExpr::AlwaysFalse }
+            }
+            "$ref" | "$id" | "$db" => parse_equality(name, value)?,
+            // What mongod says when no text index serves, and when it was started without JavaScript.
+            "$text" => bail!(Code::INDEX_NOT_FOUND, "text index required for $text query"),
+            "$where" => bail!(Code::BAD_VALUE, "no globalScriptEngine in $where parsing"),
+            _ => bail!(
+                Code::BAD_VALUE,
+                "unknown top level operator: {name}. If you have a field name that starts with a '$' symbol, \
+                 consider using $getField or $setField."
+            ),
+        }))
+    }
+
+    fn branches(&mut self, name: &str, value: Value<'_>) -> Result<Vec<MatchExpr>> {
+        let Value::Array(array) = value else { bail!(Code::BAD_VALUE, "{name} must be an array") };
+        if array.is_empty() {
+            bail!(Code::BAD_VALUE, "$and/$or/$nor must be a nonempty array");
+        }
+        let mut branches = Vec::new();
+        for item in array.values() {
+            let Value::Document(filter) = item else {
+                bail!(Code::BAD_VALUE, "$or/$and/$nor entries need to be full objects");
+            };
+            branches.push(self.filter(filter)?);
+        }
+        Ok(branches)
+    }
+
+    /// `$sampleRate: p` is `$expr: {$lt: [{$rand: {}}, p]}`.
+    fn sample_rate(&mut self, value: Value<'_>) -> Result<MatchExpr> {
+        let Some(rate) = value.as_f64() else {
+            bail!(Code::BAD_VALUE, "argument to $sampleRate must be a numeric type");
+        };
+        if !(0.0..=1.0).contains(&rate) {
+            bail!(Code::BAD_VALUE, "numeric argument to $sampleRate must be in [0, 1]");
+        }
+        if rate == 1.0 {
+            return Ok(MatchExpr::AlwaysTrue);
+        }
+        if rate == 0.0 {
+            return Ok(MatchExpr::AlwaysFalse);
+        }
+        let arena = Bump::new();
+        let test = sheaf_bson::document_in(&arena, |doc| {
+            let mut args = doc.array("$lt");
+            args.document().document("$rand");
+            args.push(rate);
+        });
+        Ok(MatchExpr::Expr(Box::new(Expr::parse(Value::Document(test), self.cx)?)))
+    }
+
+    /// All operators on one path, added to `parts`.
+    fn operators(&mut self, path: &str, operators: RawDoc<'_>, parts: &mut Vec<MatchExpr>) -> Result<()> {
+        if self.depth > MAX_DEPTH {
+            bail!(Code::BAD_VALUE, "exceeded maximum query tree depth of {MAX_DEPTH} at {}", crate::print::document(operators));
+        }
+        self.depth += 1;
+        for element in operators.iter() {
+            parts.extend(self.operator(path, operators, element)?);
+        }
+        self.depth -= 1;
+        Ok(())
+    }
+
+    /// One operator on a path; `None` for `$options`, which belongs to its `$regex`.
+    fn operator(
+        &mut self,
+        path: &str,
+        operators: RawDoc<'_>,
+        element: Element<'_>,
+    ) -> Result<Option<MatchExpr>> {
+        let (name, value) = (element.key(), element.value());
+        let test = match name {
+            "$eq" => return compare(path, CompareOp::Eq, value).map(Some),
+            "$gt" => return compare(path, CompareOp::Gt, value).map(Some),
+            "$gte" => return compare(path, CompareOp::Gte, value).map(Some),
+            "$lt" => return compare(path, CompareOp::Lt, value).map(Some),
+            "$lte" => return compare(path, CompareOp::Lte, value).map(Some),
+            "$ne" => {
+                if matches!(value, Value::Regex(_)) {
+                    bail!(Code::BAD_VALUE, "Can't have regex as arg to $ne.");
+                }
+                return Ok(Some(compare(path, CompareOp::Eq, value)?.negate()));
+            }
+            "$in" => Test::In(in_operand(name, value)?),
+            "$nin" => return Ok(Some(MatchExpr::leaf(path, Test::In(in_operand(name, value)?)).negate())),
+            "$not" => return self.not(path, value).map(Some),
+            "$all" => return self.all(path, value).map(Some),
+            "$elemMatch" => return self.elem_match(path, value).map(Some),
+            "$exists" if value.truthy() => Test::Exists,
+            "$exists" => return Ok(Some(MatchExpr::leaf(path, Test::Exists).negate())),
+            "$type" => Test::Type(operand::parse_type_set(value, true)?),
+            "$size" => operand::size(element)?,
+            "$mod" => operand::modulo(element)?,
+            "$regex" => operand::regex(operators)?,
+            "$options" => {
+                if operators.element("$regex").is_none() {
+                    bail!(Code::BAD_VALUE, "$options needs a $regex");
+                }
+                return Ok(None);
+            }
+            "$bitsAllSet" => operand::bits(BitsOp::AllSet, path, element)?,
+            "$bitsAllClear" => operand::bits(BitsOp::AllClear, path, element)?,
+            "$bitsAnySet" => operand::bits(BitsOp::AnySet, path, element)?,
+            "$bitsAnyClear" => operand::bits(BitsOp::AnyClear, path, element)?,
+            "$near" | "$nearSphere" | "$geoNear" => {
+                // What mongod says where no geo index serves.
+                bail!(Code::NO_QUERY_EXECUTION_PLANS, "unable to find index for $geoNear query")
+            }
+            "$where" => bail!(Code::BAD_VALUE, "$where cannot be applied to a field"),
+            _ => bail!(Code::BAD_VALUE, "unknown operator: {name}"),
+        };
+        Ok(Some(MatchExpr::leaf(path, test)))
+    }
+
+    fn not(&mut self, path: &str, value: Value<'_>) -> Result<MatchExpr> {
+        match value {
+            Value::Regex(_) => Ok(parse_equality(path, value)?.negate()),
+            Value::Document(doc) if doc.is_empty() => bail!(Code::BAD_VALUE, "$not cannot be empty"),
+            Value::Document(doc) => {
+                let mut parts = Vec::new();
+                self.operators(path, doc, &mut parts)?;
+                Ok(MatchExpr::And(parts).negate())
+            }
+            _ => bail!(Code::BAD_VALUE, "$not needs a regex or a document"),
+        }
+    }
+
+    fn all(&mut self, path: &str, value: Value<'_>) -> Result<MatchExpr> {
+        let Value::Array(array) = value else { bail!(Code::BAD_VALUE, "$all needs an array") };
+        let Some(first) = array.iter().next() else { return Ok(MatchExpr::AlwaysFalse) };
+        let mut parts = Vec::new();
+        if elem_match_of(first).is_some() {
+            for item in array.iter() {
+                let Some(inside) = elem_match_of(item) else {
+                    bail!(Code::BAD_VALUE, "$all/$elemMatch has to be consistent");
+                };
+                parts.push(self.elem_match(path, inside)?);
+            }
+        } else {
+            for value in array.values() {
+                match value {
+                    Value::Document(doc) if is_operators(doc, false) => {
+                        bail!(Code::BAD_VALUE, "no $ expressions in $all")
+                    }
+                    value => parts.push(parse_equality(path, value)?),
+                }
+            }
+        }
+        Ok(MatchExpr::And(parts))
+    }
+
+    fn elem_match(&mut self, path: &str, value: Value<'_>) -> Result<MatchExpr> {
+        let Value::Document(doc) = value else { bail!(Code::BAD_VALUE, "$elemMatch needs an Object") };
+        let on_values = is_operators(doc, true)
+            && doc.iter().next().is_some_and(|first| !PATHLESS.contains(&first.key()));
+        let outer = std::mem::replace(&mut self.embedded, true);
+        let test = if on_values {
+            let mut parts = Vec::new();
+            self.operators("", doc, &mut parts)?;
+            Test::ElemMatchValue(Box::new(MatchExpr::And(parts)))
+        } else {
+            Test::ElemMatchObject(Box::new(self.filter(doc)?))
+        };
+        self.embedded = outer;
+        Ok(MatchExpr::leaf(path, test))
+    }
+}
+
+fn in_operand(name: &str, value: Value<'_>) -> Result<InList> {
+    match value {
+        Value::Array(array) => operand::in_list(array),
+        _ => bail!(Code::BAD_VALUE, "{name} needs an array"),
+    }
+}
+
+/// The inside of `{$elemMatch: ...}`.
+fn elem_match_of(element: Element<'_>) -> Option<Value<'_>> {
+    if element.kind() != Type::Document {
+        return None;
+    }
+    inner(element).iter().next().filter(|first| first.key() == "$elemMatch").map(|first| first.value())
+}

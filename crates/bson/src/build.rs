@@ -3,7 +3,7 @@
 use bumpalo::Bump;
 
 use crate::raw::{Element, RawDoc};
-use crate::value::Value;
+use crate::value::{Type, Value};
 
 /// A growing byte buffer: a `Vec<u8>`, or one in an arena.
 pub trait Sink {
@@ -151,6 +151,22 @@ impl<'s, S: Sink> DocWriter<'s, S> {
     pub fn append_raw_elements(&mut self, elements: &[u8]) -> &mut Self {
         self.out.put(elements);
         self
+    }
+
+    /// Appends a field whose bytes and type `fill` gives: nothing for [`Type::Missing`] or `None`.
+    pub(crate) fn append_with(&mut self, key: &str, fill: impl FnOnce(&mut S) -> Option<Type>) -> Option<()> {
+        let start = self.out.written().len();
+        self.head(0, key.as_bytes());
+        match fill(self.out) {
+            Some(kind) if kind != Type::Missing => {
+                self.out.written()[start] = kind as u8;
+                Some(())
+            }
+            outcome => {
+                self.out.truncate(start);
+                outcome.map(|_| ())
+            }
+        }
     }
 
     /// Starts an embedded document.

@@ -58,6 +58,12 @@ impl Decimal128 {
         Decimal128((((negative as u128) << 127) | (biased << 113) | coefficient).to_le_bytes())
     }
 
+    /// The decimal of these parts, if they are in range.
+    pub fn checked(negative: bool, coefficient: u128, exponent: i32) -> Option<Decimal128> {
+        let fits = coefficient <= MAX_COEFFICIENT && (MIN_EXPONENT..=MAX_EXPONENT).contains(&exponent);
+        fits.then(|| Decimal128::from_parts(negative, coefficient, exponent))
+    }
+
     /// Takes the decimal apart. Coefficients beyond 34 digits count as zero, as IEEE 754 has it.
     pub fn class(self) -> Class {
         let bits = u128::from_le_bytes(self.0);

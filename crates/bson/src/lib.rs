@@ -3,16 +3,19 @@
 //! - [`RawDoc`], [`Element`], [`Value`]: reading documents in place; everything is `Copy` and borrowed.
 //! - [`DocWriter`], [`DocBuf`], [`doc!`]: building documents where they will be used.
 //! - [`validate`]: the check at the door.
-//! - [`compare()`]: MongoDB's order of values.
+//! - [`compare()`]: MongoDB's order of values; [`key`]: the same order as comparable bytes.
 //! - [`OwnedValue`], [`Ordered`]: a value kept, a value as a key of sets and maps.
 //! - [`number`]: the numeric semantics that operators share, over [`Decimal128`] arithmetic.
 
 mod build;
 mod compare;
 mod decimal;
+pub mod key;
 pub mod number;
 mod owned;
 mod raw;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod validate;
 mod value;
 

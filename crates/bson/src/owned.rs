@@ -21,6 +21,11 @@ pub struct OwnedValue {
 }
 
 impl OwnedValue {
+    /// A value by type and the bytes that BSON has for it.
+    pub(crate) fn from_parts(kind: Type, data: SmallVec<[u8; 16]>) -> Self {
+        OwnedValue { kind, data }
+    }
+
     /// A borrowed view.
     pub fn as_value(&self) -> Value<'_> {
         if self.kind == Type::Missing { Value::Missing } else { decode(self.kind as u8, &self.data) }
@@ -29,6 +34,11 @@ impl OwnedValue {
     /// The value's type.
     pub fn kind(&self) -> Type {
         self.kind
+    }
+
+    /// The value's bytes, as [`crate::Element::data`] gives them.
+    pub fn data(&self) -> &[u8] {
+        &self.data
     }
 
     /// Bytes that it takes in memory.

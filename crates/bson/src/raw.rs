@@ -149,6 +149,11 @@ pub struct Iter<'a> {
 }
 
 impl<'a> Iter<'a> {
+    /// Walks elements that stand without a document around them: what [`Iter::rest`] gave.
+    pub fn over(elements: &'a [u8]) -> Self {
+        Iter { rest: elements }
+    }
+
     /// The elements not yet visited, as bytes.
     pub fn rest(&self) -> &'a [u8] {
         self.rest

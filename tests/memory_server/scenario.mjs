@@ -1,0 +1,49 @@
+// mongodb-memory-server starts the binary as its system mongod; mongoose connects through it and saves documents.
+
+import assert from 'node:assert/strict';
+import { createRequire } from 'node:module';
+
+const require = createRequire(`${process.env.SHEAF_NODE_HOME}/package.json`);
+const { MongoMemoryServer } = require('mongodb-memory-server-core');
+const mongoose = require('mongoose');
+
+const warnings = [];
+const warn = console.warn;
+console.warn = (...message) => { warnings.push(message.join(' ')); warn(...message); };
+
+const server = await MongoMemoryServer.create({
+  binary: { systemBinary: process.env.SHEAF_MONGOD, version: process.env.SHEAF_VERSION },
+});
+try {
+  await mongoose.connect(server.getUri('shop'));
+  const productSchema = new mongoose.Schema({
+    name: { type: String, required: true, unique: true, index: true },
+    price: mongoose.Schema.Types.Decimal128,
+    tags: [String],
+    maker: { type: mongoose.Schema.Types.ObjectId, ref: 'Maker' },
+  }, { timestamps: true });
+  const Maker = mongoose.model('Maker', new mongoose.Schema({ name: String }));
+  const Product = mongoose.model('Product', productSchema);
+  await Product.init();
+
+  const maker = await Maker.create({ name: 'Farm' });
+  const wheat = await new Product({ name: 'wheat', price: '2.50', tags: ['grain'], maker }).save();
+  assert.ok(wheat.createdAt instanceof Date);
+  const found = await Product.findOne({ tags: 'grain' }).populate('maker');
+  assert.equal(found.maker.name, 'Farm');
+  assert.equal(found.price.toString(), '2.50');
+  found.tags.push('bread');
+  await found.save();
+  assert.deepEqual([...(await Product.findById(wheat._id)).tags], ['grain', 'bread']);
+  await assert.rejects(Product.create({ name: 'wheat' }), (error) => error.code === 11000);
+  await assert.rejects(Product.create({}), mongoose.Error.ValidationError);
+  assert.equal(await Product.countDocuments(), 1);
+  await Product.deleteOne({ _id: wheat._id });
+  assert.equal(await Product.exists({ name: 'wheat' }), null);
+} finally {
+  await mongoose.disconnect();
+  await server.stop();
+}
+assert.deepEqual(warnings, [], 'mongodb-memory-server warned');
+console.log('mongodb-memory-server + mongoose: 1 passed, 0 failed');
+process.exit(0);

@@ -1,0 +1,159 @@
+"""Starts and stops Sheaf servers for the tests.
+
+Only the standard library is used, so that every test program can import this before any driver is installed.
+"""
+
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import tempfile
+import time
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+
+
+def cache_dir():
+    """Where the tests keep what they downloaded (virtualenv, node_modules, sources)."""
+    path = pathlib.Path(os.environ.get("SHEAF_CACHE", pathlib.Path.home() / ".cache" / "sheaf"))
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def find_binary():
+    """The server binary: $SHEAF_BIN, or the release build in the usual target directories."""
+    if os.environ.get("SHEAF_BIN"):
+        return pathlib.Path(os.environ["SHEAF_BIN"]).resolve()
+    candidates = []
+    if os.environ.get("CARGO_TARGET_DIR"):
+        candidates.append(pathlib.Path(os.environ["CARGO_TARGET_DIR"]))
+    candidates += [cache_dir() / "target", REPOSITORY / "target"]
+    for target in candidates:
+        binary = target / "release" / "sheaf"
+        if binary.exists():
+            return binary
+    raise SystemExit("no sheaf binary found: build it with `cargo build --release -p sheaf` or set SHEAF_BIN")
+
+
+def free_port():
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# {hello: 1, $db: "admin"} as one OP_MSG: enough to know that the server answers commands.
+_HELLO_BODY = b"\x10hello\x00\x01\x00\x00\x00\x02$db\x00\x06\x00\x00\x00admin\x00"
+_HELLO_DOC = struct.pack("<i", len(_HELLO_BODY) + 5) + _HELLO_BODY + b"\x00"
+
+
+def answers_hello(port, timeout=1.0):
+    """True when a server on this port replies to `hello`."""
+    body = struct.pack("<IB", 0, 0) + _HELLO_DOC
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout) as connection:
+            connection.settimeout(timeout)
+            connection.sendall(struct.pack("<iiii", len(body) + 16, 1, 0, 2013) + body)
+            return len(connection.recv(16)) == 16
+    except OSError:
+        return False
+
+
+class Server:
+    """One `sheaf server` process with its own data folder and port, on the loopback interface."""
+
+    def __init__(self, args=(), dbpath=None, port=None, log=None, binary=None):
+        self.binary = binary or find_binary()
+        self.args = list(args)
+        self.own_dbpath = dbpath is None
+        self.dbpath = pathlib.Path(dbpath or tempfile.mkdtemp(prefix="sheaf-test-"))
+        self.port = port or free_port()
+        self.log_path = pathlib.Path(log or f"{self.dbpath}.log")
+        self.process = None
+
+    @property
+    def uri(self):
+        return f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
+
+    @property
+    def command(self):
+        return [
+            str(self.binary), "server", "--dbpath", str(self.dbpath), "--port", str(self.port),
+            "--bind_ip", "127.0.0.1", *self.args,
+        ]
+
+    def start(self, timeout=60.0):
+        """Starts the process and returns the seconds until it answered its first command."""
+        self.dbpath.mkdir(parents=True, exist_ok=True)
+        log = open(self.log_path, "ab")
+        began = time.monotonic()
+        self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
+        log.close()
+        while not answers_hello(self.port):
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() - began > timeout:
+                self.kill()
+                raise RuntimeError(f"the server did not answer in {timeout} s:\n{self.log_tail()}")
+            time.sleep(0.005)
+        return time.monotonic() - began
+
+    def log_tail(self, lines=30):
+        try:
+            return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+        except OSError:
+            return "(no log)"
+
+    def kill(self):
+        """SIGKILL: the crash that the durability tests want."""
+        if self.process and self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+    def stop(self, timeout=60.0):
+        """Clean shutdown by SIGTERM; returns the exit code. A server that does not end is killed and reported."""
+        if not self.process or self.process.poll() is not None:
+            return self.process.returncode if self.process else None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError(f"the server ignored SIGTERM for {timeout} s:\n{self.log_tail()}") from None
+
+    def cleanup(self):
+        """Ends the process and removes what it left, unless $SHEAF_KEEP asks to keep it."""
+        self.kill()
+        if os.environ.get("SHEAF_KEEP"):
+            print(f"kept: {self.dbpath} {self.log_path}")
+            return
+        if self.own_dbpath:
+            shutil.rmtree(self.dbpath, ignore_errors=True)
+            self.log_path.unlink(missing_ok=True)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None:
+            print(f"--- end of the server's log ({self.log_path})\n{self.log_tail()}")
+        self.cleanup()
+
+
+def venv_python(packages):
+    """The interpreter of the cached virtualenv, after installing whatever of `packages` it lacks."""
+    venv = cache_dir() / "venv"
+    python = venv / "bin" / "python"
+    if not python.exists():
+        subprocess.run(["python3", "-m", "venv", str(venv)], check=True)
+    stamp = venv / "installed.txt"
+    have = set(stamp.read_text().split()) if stamp.exists() else set()
+    missing = [package for package in packages if package not in have]
+    if missing:
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *missing], check=True)
+        stamp.write_text("\n".join(sorted(have | set(missing))) + "\n")
+    return str(python)

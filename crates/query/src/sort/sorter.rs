@@ -1,0 +1,205 @@
+//! A sorter bounded in memory.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use sheaf_errors::{Code, Result, bail};
+
+/// Bytes that a sort may hold in memory before it spills or gives up.
+pub const MEMORY_LIMIT_BYTES: usize = 100 * 1024 * 1024;
+
+/// Where a sorter puts what does not fit in memory: runs, each sorted.
+pub trait Runs {
+    /// Keeps one run; the items come in order.
+    fn write(&mut self, items: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()>;
+    /// Gives the runs back, in the order in which they were written.
+    fn open(&mut self) -> Result<Vec<Run>>;
+}
+
+/// One run being read: keys and payloads in order.
+pub type Run = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + Send>;
+
+/// Sorts payloads by comparable keys ([`super::SortPattern::put_key_bytes`]). Equal keys keep the order in which they
+/// were added.
+pub struct Sorter {
+    limit: usize,
+    memory_limit_bytes: usize,
+    used_bytes: usize,
+    added: u64,
+    /// A heap whose top is the last of the kept items, if there is a limit; otherwise just a list.
+    items: Items,
+    runs: Option<Box<dyn Runs + Send>>,
+    spilled: bool,
+}
+
+enum Items {
+    List(Vec<Item>),
+    Top(BinaryHeap<Item>),
+}
+
+#[derive(PartialEq, Eq)]
+struct Item {
+    key: Box<[u8]>,
+    added: u64,
+    payload: Box<[u8]>,
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        self.key.len() + self.payload.len() + size_of::<Item>()
+    }
+}
+
+impl Ord for Item {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key.cmp(&other.key).then(self.added.cmp(&other.added))
+    }
+}
+
+impl PartialOrd for Item {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Sorter {
+    /// A sorter that keeps the first `limit` items (all, without one), in at most `memory_limit_bytes`. Beyond those it
+    /// spills to `runs`, or fails with `QueryExceededMemoryLimitNoDiskUseAllowed` without them.
+    pub fn new(limit: Option<u64>, memory_limit_bytes: usize, runs: Option<Box<dyn Runs + Send>>) -> Self {
+        let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let items =
+            if limit == usize::MAX { Items::List(Vec::new()) } else { Items::Top(BinaryHeap::new()) };
+        Sorter { limit, memory_limit_bytes, used_bytes: 0, added: 0, items, runs, spilled: false }
+    }
+
+    /// Bytes held in memory now.
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes
+    }
+
+    /// Whether anything was spilled.
+    pub fn spilled(&self) -> bool {
+        self.spilled
+    }
+
+    /// Adds an item.
+    pub fn add(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
+        self.added += 1;
+        if let Items::Top(heap) = &mut self.items
+            && heap.len() >= self.limit
+        {
+            // A later item with an equal key comes after, so it must be strictly smaller to get in.
+            match heap.peek() {
+                Some(last) if key < &*last.key => self.used_bytes -= last.bytes(),
+                _ => return Ok(()),
+            }
+            heap.pop();
+        }
+        let item = Item { key: key.into(), added: self.added, payload: payload.into() };
+        self.used_bytes += item.bytes();
+        match &mut self.items {
+            Items::List(list) => list.push(item),
+            Items::Top(heap) => heap.push(item),
+        }
+        if self.used_bytes > self.memory_limit_bytes { self.spill() } else { Ok(()) }
+    }
+
+    /// Ends adding; gives the items in order.
+    pub fn finish(mut self) -> Result<Sorted> {
+        let mut sources: Vec<Run> = match (self.spilled, &mut self.runs) {
+            (true, Some(runs)) => runs.open()?,
+            _ => Vec::new(),
+        };
+        let memory = self.take_sorted();
+        sources.push(Box::new(memory.into_iter().map(|item| Ok((item.key.into_vec(), item.payload.into_vec())))));
+        let mut sorted = Sorted { sources, heads: BinaryHeap::new(), left: self.limit };
+        for source in 0..sorted.sources.len() {
+            sorted.advance(source)?;
+        }
+        Ok(sorted)
+    }
+
+    fn take_sorted(&mut self) -> Vec<Item> {
+        self.used_bytes = 0;
+        match &mut self.items {
+            Items::List(list) => {
+                let mut list = std::mem::take(list);
+                // `added` is part of the order, so an unstable sort keeps equal keys in place.
+                list.sort_unstable();
+                list
+            }
+            Items::Top(heap) => std::mem::take(heap).into_sorted_vec(),
+        }
+    }
+
+    fn spill(&mut self) -> Result<()> {
+        if self.runs.is_none() {
+            bail!(
+                Code::QUERY_EXCEEDED_MEMORY_LIMIT_NO_DISK_USE_ALLOWED,
+                "Sort exceeded memory limit of {} bytes, but did not opt in to external sorting.",
+                self.memory_limit_bytes
+            );
+        }
+        let items = self.take_sorted();
+        self.spilled = true;
+        match &mut self.runs {
+            Some(runs) => runs.write(&mut items.iter().map(|item| (&*item.key, &*item.payload))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The items of a [`Sorter`] in order: payloads.
+pub struct Sorted {
+    sources: Vec<Run>,
+    heads: BinaryHeap<Head>,
+    left: usize,
+}
+
+/// The next item of one source. The heap's top is the smallest; of equal keys, the earlier run's.
+#[derive(PartialEq, Eq)]
+struct Head {
+    key: Vec<u8>,
+    source: usize,
+    payload: Vec<u8>,
+}
+
+impl Ord for Head {
+    fn cmp(&self, other: &Self) -> Ordering {
+        other.key.cmp(&self.key).then(other.source.cmp(&self.source))
+    }
+}
+
+impl PartialOrd for Head {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Sorted {
+    fn advance(&mut self, source: usize) -> Result<()> {
+        if let Some((key, payload)) = self.sources[source].next().transpose()? {
+            self.heads.push(Head { key, source, payload });
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Sorted {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let head = self.heads.pop()?;
+        self.left -= 1;
+        match self.advance(head.source) {
+            Ok(()) => Some(Ok(head.payload)),
+            Err(error) => {
+                self.left = 0;
+                Some(Err(error))
+            }
+        }
+    }
+}

@@ -90,6 +90,11 @@ impl ParseCx {
         self
     }
 
+    /// Whether only the stable API may be used.
+    pub fn is_api_strict(&self) -> bool {
+        self.api_strict
+    }
+
     /// Seeds `$rand`; without it, every context is seeded differently.
     #[must_use]
     pub fn with_seed(mut self, seed: u64) -> Self {

@@ -140,6 +140,21 @@ impl Expr {
         }
     }
 
+    /// The constant null.
+    pub(crate) fn null() -> Expr {
+        Expr(Node::Constant(Constant::Scalar(Value::Null)))
+    }
+
+    /// An optional argument that was not given.
+    pub(crate) fn absent() -> Expr {
+        Expr(Node::Absent)
+    }
+
+    /// A call that is never folded.
+    pub(crate) fn unfolded(op: &'static Operator, args: Vec<Expr>, state: State) -> Expr {
+        Expr(Node::Call(Box::new(Call { op, args: args.into(), state })))
+    }
+
     pub(crate) fn is_absent(&self) -> bool {
         matches!(self.0, Node::Absent)
     }
@@ -169,6 +184,19 @@ impl Call {
     /// Whether an optional argument was given.
     pub(crate) fn has(&self, at: usize) -> bool {
         !self.args[at].is_absent()
+    }
+
+    /// The variables that the operator sets.
+    pub(crate) fn slots(&self) -> &[(Box<str>, Slot)] {
+        match &self.state {
+            State::Variables(variables) => variables,
+            _ => &[],
+        }
+    }
+
+    /// The slot of the variable at this place.
+    pub(crate) fn slot(&self, at: usize) -> Slot {
+        self.slots()[at].1
     }
 
     fn value<'a>(&'a self, cx: Cx<'a, '_>) -> Result<Value<'a>> {

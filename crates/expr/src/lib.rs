@@ -10,6 +10,7 @@
 
 mod constant;
 mod context;
+mod date_text;
 mod deps;
 mod env;
 mod expr;
@@ -18,6 +19,7 @@ mod ops;
 mod parse;
 mod path;
 mod serialize;
+mod time;
 
 pub use context::{ParseCx, Scope, Slot, validate_variable_name};
 pub use deps::Deps;

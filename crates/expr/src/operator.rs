@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::sync::atomic::AtomicU64;
 
-use sheaf_bson::Value;
+use sheaf_bson::{Bump, DocBuf, Value};
 use sheaf_errors::Result;
 
 use crate::context::{ParseCx, Slot};
 use crate::expr::{Call, Cx, Expr};
-use crate::ops;
+use crate::ops::{self, Pattern, SortBy};
 
 /// Evaluation of an operator whose arguments are all evaluated first.
 pub(crate) type ValuesFn = for<'a, 'e> fn(&[Value<'a>], Cx<'a, 'e>) -> Result<Value<'a>>;
@@ -17,6 +17,9 @@ pub(crate) type ValuesFn = for<'a, 'e> fn(&[Value<'a>], Cx<'a, 'e>) -> Result<Va
 pub(crate) type LazyFn = for<'a, 'e> fn(&'a Call, Cx<'a, 'e>) -> Result<Value<'a>>;
 /// Parsing of an operator with a grammar of its own.
 pub(crate) type ParseFn = fn(&'static Operator, Value<'_>, &mut ParseCx) -> Result<Expr>;
+
+/// Prints the argument of an operator with a grammar of its own, for explain.
+pub(crate) type SerializeFn = for<'a> fn(&'a Call, &'a Bump) -> Value<'a>;
 
 /// One operator.
 #[derive(Debug)]
@@ -26,6 +29,8 @@ pub(crate) struct Operator {
     pub(crate) form: Form,
     /// Whether constant arguments make a constant.
     pub(crate) pure: bool,
+    /// How explain prints the argument of an operator with a grammar of its own.
+    pub(crate) serialize: Option<SerializeFn>,
 }
 
 /// How many positional arguments.
@@ -80,10 +85,19 @@ pub(crate) enum State {
     Metadata(&'static str),
     /// The state of a random generator.
     Random(AtomicU64),
+    /// A compiled pattern; `None` if it is known to be null.
+    Regex(Option<Pattern>),
+    /// How many of the arguments are inputs, and `useLongestLength`.
+    Zip {
+        inputs: usize,
+        longest: bool,
+    },
+    /// An order of elements, and the field that gave it, for explain.
+    SortBy(SortBy, DocBuf),
 }
 
 const fn entry(name: &'static str, form: Form) -> Operator {
-    Operator { name, form, pure: true }
+    Operator { name, form, pure: true, serialize: None }
 }
 
 /// Exactly one argument.
@@ -127,6 +141,12 @@ pub(crate) const fn custom(name: &'static str, parse: ParseFn, eval: LazyFn) -> 
 }
 
 impl Operator {
+    /// Says how explain prints the argument of a custom operator; without this it is printed as an array.
+    pub(crate) const fn serialized(mut self, serialize: SerializeFn) -> Self {
+        self.serialize = Some(serialize);
+        self
+    }
+
     /// Marks an operator whose value is not decided by its arguments.
     pub(crate) const fn impure(mut self) -> Self {
         self.pure = false;

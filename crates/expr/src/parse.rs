@@ -1,11 +1,11 @@
 //! From BSON to expressions.
 
 use sheaf_bson::{RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::constant::Constant;
 use crate::context::{Binding, ParseCx, validate_variable_read};
-use crate::expr::{Base, Call, Expr, Node};
+use crate::expr::{Base, Expr, Node};
 use crate::operator::{self, Arity, Form, Named, Operator, State};
 use crate::path::{FieldPath, validate_field_name};
 
@@ -54,7 +54,7 @@ impl Expr {
     /// A call, or its value if that is known already.
     pub(crate) fn call(op: &'static Operator, args: Vec<Expr>, state: State, cx: &mut ParseCx) -> Expr {
         let fixed = op.pure && args.iter().all(|arg| arg.constant().is_some() || arg.is_absent());
-        let call = Expr(Node::Call(Box::new(Call { op, args: args.into(), state })));
+        let call = Expr::unfolded(op, args, state);
         if !fixed {
             return call;
         }
@@ -63,7 +63,11 @@ impl Expr {
         match folded {
             Ok(literal) => literal,
             Err(error) => {
-                cx.fold_failed(error);
+                // A quotient that is zero for sure is BadValue to mongod's optimiser, and has a number of its
+                // own only where documents are at hand.
+                let known_zero = error.code() == Code(16608);
+                let message = error.message().to_owned();
+                cx.fold_failed(if known_zero { Error::bad_value(message) } else { error });
                 call
             }
         }

@@ -43,7 +43,10 @@ impl Expr {
                             }
                         }
                     })),
-                    Form::Custom(..) => crate::ops::serialize_custom(call, arena),
+                    Form::Custom(..) => match call.op.serialize {
+                        Some(serialize) => serialize(call, arena),
+                        None => Value::Array(serialize_all(&call.args, arena)),
+                    },
                 };
                 Value::Document(document_in(arena, |doc| _ = doc.append(call.op.name, argument)))
             }

@@ -1,16 +1,163 @@
 //! The operators, one file per family. Each file starts with its part of the table.
 
+mod accumulator;
+mod arithmetic;
+mod array;
+mod array_loop;
+mod binary;
+mod bits;
+mod boolean;
 mod comparison;
+mod conditional;
+mod convert;
+mod date;
+mod date_parts;
+mod date_unit;
+mod misc;
+mod n_array;
+mod object;
+mod regex;
+mod set;
+mod sort_array;
+mod string;
+mod substring;
+mod trigonometry;
+mod trim;
+mod types;
+mod variable;
 
-use sheaf_bson::{Bump, Value};
+use bumpalo::collections::Vec as BumpVec;
+use sheaf_bson::{ArrayWriter, RawDoc, Value, array_in};
+use sheaf_errors::{Code, Error, Result, bail};
 
-use crate::expr::Call;
+pub(crate) use date::checked_millis;
+pub(crate) use regex::Pattern;
+pub(crate) use sort_array::SortBy;
+
+use crate::expr::Cx;
 use crate::operator::Operator;
 
 /// All parts of the table.
-pub(crate) static FAMILIES: &[&[Operator]] = &[comparison::OPERATORS];
+pub(crate) static FAMILIES: &[&[Operator]] = &[
+    accumulator::OPERATORS,
+    arithmetic::OPERATORS,
+    array::OPERATORS,
+    array_loop::OPERATORS,
+    bits::OPERATORS,
+    boolean::OPERATORS,
+    comparison::OPERATORS,
+    conditional::OPERATORS,
+    convert::OPERATORS,
+    date::OPERATORS,
+    date_parts::OPERATORS,
+    date_unit::OPERATORS,
+    misc::OPERATORS,
+    n_array::OPERATORS,
+    object::OPERATORS,
+    regex::OPERATORS,
+    set::OPERATORS,
+    sort_array::OPERATORS,
+    string::OPERATORS,
+    substring::OPERATORS,
+    trigonometry::OPERATORS,
+    trim::OPERATORS,
+    types::OPERATORS,
+    variable::OPERATORS,
+];
 
-/// The argument of an operator with a grammar of its own, for explain.
-pub(crate) fn serialize_custom<'a>(_call: &'a Call, _arena: &'a Bump) -> Value<'a> {
-    Value::Null
+/// Computed values past this size are refused, as mongod's buffers are.
+const MAX_COMPUTED_SIZE: usize = 64 * 1024 * 1024;
+
+/// Builds an array in the arena with steps that may fail.
+fn build_array<'a>(
+    cx: Cx<'a, '_>,
+    fill: impl FnOnce(&mut ArrayWriter<'_, BumpVec<'a, u8>>) -> Result<()>,
+) -> Result<Value<'a>> {
+    let mut filled = Ok(());
+    let array = array_in(cx.env.arena(), |out| filled = fill(out));
+    filled?;
+    check_size(array.len())?;
+    Ok(Value::Array(array))
+}
+
+/// Refuses computed values that no document could hold by far.
+fn check_size(len: usize) -> Result<()> {
+    if len > MAX_COMPUTED_SIZE {
+        bail!(13548, "BufBuilder attempted to grow() to {len} bytes, past the 64MB limit.");
+    }
+    Ok(())
+}
+
+/// Refuses values nested deeper than a document may be: a loop could otherwise nest without bound, and
+/// comparing such a value would exhaust the stack.
+fn check_nesting(value: Value<'_>) -> Result<()> {
+    let mut level = match value {
+        Value::Document(doc) | Value::Array(doc) => Some(doc),
+        _ => return Ok(()),
+    };
+    // A loop can only nest through its first container, step by step; a full walk would make loops quadratic.
+    for _ in 0..MAX_NESTING {
+        let inner = level.and_then(|doc| {
+            doc.iter().find_map(|element| match element.value() {
+                Value::Document(inner) | Value::Array(inner) => Some(inner),
+                _ => None,
+            })
+        });
+        match inner {
+            Some(_) => level = inner,
+            None => return Ok(()),
+        }
+    }
+    Err(Error::new(
+        Code::OVERFLOW,
+        format!(
+            "Exceeded depth limit of {MAX_NESTING} when converting a value to BSON. Do you have a cycle?"
+        ),
+    ))
+}
+
+const MAX_NESTING: usize = 200;
+
+/// The values of an array, for random access.
+fn items<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> BumpVec<'a, Value<'a>> {
+    let mut items = BumpVec::new_in(cx.env.arena());
+    items.extend(array.values());
+    items
+}
+
+/// The 32-bit integer that a number stands for exactly.
+fn exact_i32(value: Value<'_>) -> Option<i32> {
+    value.as_exact_i64().and_then(|n| i32::try_from(n).ok())
+}
+
+/// A value for an error message.
+fn show(value: Value<'_>) -> String {
+    match value {
+        Value::Missing => "MISSING".to_owned(),
+        Value::Null => "null".to_owned(),
+        Value::Undefined => "undefined".to_owned(),
+        Value::Int32(n) => n.to_string(),
+        Value::Int64(n) => n.to_string(),
+        Value::Double(n) if n.is_nan() => "nan".to_owned(),
+        Value::Double(n) if n.is_infinite() => if n > 0.0 { "inf" } else { "-inf" }.to_owned(),
+        Value::Double(n) => format!("{n}"),
+        Value::Decimal128(n) => n.to_string(),
+        Value::Bool(b) => b.to_string(),
+        Value::String(text) => format!("\"{text}\""),
+        Value::Array(array) => {
+            format!("[{}]", array.values().map(show).collect::<Vec<_>>().join(", "))
+        }
+        Value::Document(doc) => {
+            let fields: Vec<_> = doc.iter().map(|e| format!("{}: {}", e.key(), show(e.value()))).collect();
+            format!("{{{}}}", fields.join(", "))
+        }
+        Value::ObjectId(id) => hex(&id.0),
+        Value::DateTime(millis) => crate::time::iso_string(millis),
+        other => format!("{other:?}"),
+    }
+}
+
+/// Lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

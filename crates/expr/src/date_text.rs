@@ -1,0 +1,405 @@
+//! Reading dates from text, freely or by a format.
+
+use sheaf_errors::{Result, bail};
+
+use crate::ops::checked_millis;
+use crate::time::{self, Civil, Zone};
+
+pub(crate) const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// A date read from text: local time, and the zone if the text names one.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) local: i64,
+    pub(crate) zone: Option<Zone>,
+}
+
+/// Why text is no date.
+type Reason = String;
+
+/// Checks the letters of a format for reading.
+pub(crate) fn check_format(format: &str) -> Result<()> {
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            continue;
+        }
+        match chars.next() {
+            None => bail!(18535, "Unmatched '%' at end of format string"),
+            Some(c) if "%bBdGHjLmMSuVYzZ".contains(c) => {}
+            Some(c) => bail!(18536, "Invalid format character '%{c}' in format string"),
+        }
+    }
+    Ok(())
+}
+
+/// A reader of text from left to right.
+struct Reader<'t> {
+    rest: &'t str,
+}
+
+impl<'t> Reader<'t> {
+    fn eat(&mut self, wanted: char) -> bool {
+        match self.rest.strip_prefix(wanted) {
+            Some(rest) => {
+                self.rest = rest;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest.chars().next()
+    }
+
+    fn skip_spaces(&mut self) {
+        self.rest = self.rest.trim_start();
+    }
+
+    /// The run of characters at the front of this kind.
+    fn run(&mut self, kind: impl Fn(char) -> bool) -> &'t str {
+        let end = self.rest.find(|c| !kind(c)).unwrap_or(self.rest.len());
+        let (run, rest) = self.rest.split_at(end);
+        self.rest = rest;
+        run
+    }
+
+    fn digits(&mut self, min: usize, max: usize) -> Option<i64> {
+        let available = self.rest.bytes().take(max).take_while(u8::is_ascii_digit).count();
+        if available < min {
+            return None;
+        }
+        let (digits, rest) = self.rest.split_at(available);
+        self.rest = rest;
+        digits.parse().ok()
+    }
+
+    /// A month by name or by its first three letters, in any case.
+    fn month_name(&mut self) -> Option<i64> {
+        let before = self.rest;
+        let word = self.run(|c| c.is_ascii_alphabetic()).to_ascii_lowercase();
+        let found = MONTHS.iter().position(|month| {
+            let month = month.to_ascii_lowercase();
+            word == month || word == month[..3] || (word == "sept" && month == "september")
+        });
+        if found.is_none() {
+            self.rest = before;
+        }
+        found.map(|at| at as i64 + 1)
+    }
+
+    /// Digits of a fraction of a second, as milliseconds.
+    fn fraction(&mut self) -> i64 {
+        let digits = self.run(|c| c.is_ascii_digit());
+        let mut millis = 0;
+        for at in 0..3 {
+            millis = millis * 10 + digits.as_bytes().get(at).map_or(0, |b| i64::from(b - b'0'));
+        }
+        millis
+    }
+
+    /// `Z`, `+02:00`, `GMT`, `EST`, `Europe/London`, ...
+    fn zone(&mut self) -> Option<Zone> {
+        match self.peek()? {
+            '+' | '-' => {
+                let text = self.run(|c| c.is_ascii_digit() || matches!(c, '+' | '-' | ':'));
+                time::parse_offset(text).map(Zone::Offset)
+            }
+            c if c.is_ascii_alphabetic() => {
+                let name = self.run(|c| c.is_ascii_alphanumeric() || matches!(c, '/' | '_' | '-' | '+'));
+                named_zone(name)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn named_zone(name: &str) -> Option<Zone> {
+    let hours = match name.to_ascii_uppercase().as_str() {
+        "Z" | "UTC" | "GMT" => return Some(Zone::Utc),
+        "EST" | "CDT" => -5,
+        "EDT" => -4,
+        "CST" | "MDT" => -6,
+        "MST" | "PDT" => -7,
+        "PST" => -8,
+        "CET" | "BST" => 1,
+        "CEST" | "EET" => 2,
+        "EEST" | "MSK" => 3,
+        _ => return Zone::parse(name).ok(),
+    };
+    Some(Zone::Offset(hours * 3600))
+}
+
+/// Reads a date by a format; every character of the text must be used.
+pub(crate) fn parse_by(text: &str, format: &str) -> Result<Parsed, Reason> {
+    let mut at = Reader { rest: text };
+    let (mut year, mut month, mut day) = (None, None, None);
+    let (mut iso_year, mut iso_week, mut iso_day, mut day_of_year) = (None, None, None, None);
+    let mut c = Civil { year: 1970, month: 1, day: 1, hour: 0, minute: 0, second: 0, millis: 0 };
+    let mut zone = None;
+    let mut letters = format.chars();
+    while let Some(letter) = letters.next() {
+        if letter != '%' {
+            if !at.eat(letter) {
+                return Err(format!("Format literal not found '{letter}'"));
+            }
+            continue;
+        }
+        let wanted = letters.next().unwrap_or('%');
+        let read = match wanted {
+            'd' => put(&mut day, at.digits(2, 2)),
+            'm' => put(&mut month, at.digits(2, 2)),
+            'Y' => put(&mut year, at.digits(4, 4)),
+            'b' | 'B' => put(&mut month, at.month_name()),
+            'G' => put(&mut iso_year, at.digits(4, 4)),
+            'V' => put(&mut iso_week, at.digits(1, 2)),
+            'u' => put(&mut iso_day, at.digits(1, 1)),
+            'j' => put(&mut day_of_year, at.digits(1, 3)),
+            'H' => set(&mut c.hour, at.digits(2, 2)),
+            'M' => set(&mut c.minute, at.digits(2, 2)),
+            'S' => set(&mut c.second, at.digits(2, 2)),
+            'L' => match at.peek() {
+                Some(digit) if digit.is_ascii_digit() => {
+                    c.millis = at.fraction();
+                    true
+                }
+                _ => false,
+            },
+            'z' => put(&mut zone, at.zone()),
+            'Z' => put(&mut zone, offset_minutes(&mut at)),
+            literal => at.eat(literal),
+        };
+        if !read {
+            return Err(format!("text does not match '%{wanted}' at '{}'", at.rest));
+        }
+    }
+    if !at.rest.is_empty() {
+        return Err(format!("Trailing data '{}'", at.rest));
+    }
+    let days = resolve_day(year, month, day, (iso_year, iso_week, iso_day), day_of_year)?;
+    let in_day = checked_millis(c).ok_or("a part of the time is out of range")?;
+    Ok(Parsed { local: days * time::MILLIS_PER_DAY + in_day, zone })
+}
+
+fn put<T>(target: &mut Option<T>, value: Option<T>) -> bool {
+    let read = value.is_some();
+    if read {
+        *target = value;
+    }
+    read
+}
+
+fn set(target: &mut i64, value: Option<i64>) -> bool {
+    match value {
+        Some(value) => {
+            *target = value;
+            true
+        }
+        None => false,
+    }
+}
+
+/// `%Z`: minutes east of Greenwich.
+fn offset_minutes(at: &mut Reader<'_>) -> Option<Zone> {
+    let sign = if at.eat('-') {
+        -1
+    } else {
+        at.eat('+');
+        1
+    };
+    at.digits(1, 4).map(|minutes| Zone::Offset(sign * minutes * 60))
+}
+
+type IsoDay = (Option<i64>, Option<i64>, Option<i64>);
+
+/// The day that the date parts of a format name.
+fn resolve_day(
+    year: Option<i64>,
+    month: Option<i64>,
+    day: Option<i64>,
+    iso: IsoDay,
+    day_of_year: Option<i64>,
+) -> Result<i64, Reason> {
+    match (year, month, day, iso, day_of_year) {
+        (Some(year), Some(month), Some(day), (None, None, None), None) => {
+            checked_millis(Civil { year, month, day, hour: 0, minute: 0, second: 0, millis: 0 })
+                .map(|millis| millis.div_euclid(time::MILLIS_PER_DAY))
+                .ok_or_else(|| "The parsed date was invalid".to_owned())
+        }
+        (Some(year), None, None, (None, None, None), Some(day)) if (1..=366).contains(&day) => {
+            Ok(time::days_from_civil(year, 1, 1) + day - 1)
+        }
+        (None, None, None, (Some(year), Some(week), day), None) => {
+            let day = day.unwrap_or(1);
+            if !(1..=53).contains(&week) || !(1..=7).contains(&day) {
+                return Err("The parsed date was invalid".to_owned());
+            }
+            Ok(time::iso_year_start(year) + (week - 1) * 7 + day - 1)
+        }
+        _ => Err("an incomplete date/time string has been found, with elements missing".to_owned()),
+    }
+}
+
+/// Reads a date in one of the customary forms.
+pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
+    let mut at = Reader { rest: text.trim() };
+    if at.rest.is_empty() {
+        return Err("Empty string".to_owned());
+    }
+    let days =
+        read_day(&mut at).ok_or("an incomplete date/time string has been found, with elements missing")?;
+    let mut c = Civil { year: 1970, month: 1, day: 1, hour: 0, minute: 0, second: 0, millis: 0 };
+    let had_space = at.peek().is_some_and(char::is_whitespace);
+    at.skip_spaces();
+    let marked = at.eat('T') || at.eat('t') || at.eat(',');
+    at.skip_spaces();
+    if at.peek().is_some_and(|c| c.is_ascii_digit()) && (marked || had_space) {
+        read_time(&mut at, &mut c).ok_or("Unexpected character")?;
+    } else if marked {
+        return Err("Unexpected character".to_owned());
+    }
+    at.skip_spaces();
+    let zone = if at.rest.is_empty() {
+        None
+    } else {
+        Some(at.zone().ok_or("The timezone could not be found in the database")?)
+    };
+    at.skip_spaces();
+    if !at.rest.is_empty() {
+        return Err(format!("Unexpected character '{}'", at.rest));
+    }
+    let in_day = checked_millis(c).ok_or("The parsed time was invalid")?;
+    Ok(Parsed { local: days * time::MILLIS_PER_DAY + in_day, zone })
+}
+
+fn day_number(year: i64, month: i64, day: i64) -> Option<i64> {
+    checked_millis(Civil { year, month, day, hour: 0, minute: 0, second: 0, millis: 0 })
+        .map(|millis| millis.div_euclid(time::MILLIS_PER_DAY))
+}
+
+/// A date at the front of the text, in any of the forms that are read.
+fn read_day(at: &mut Reader<'_>) -> Option<i64> {
+    skip_weekday(at);
+    if at.peek()?.is_ascii_alphabetic() {
+        return read_month_first(at);
+    }
+    let digits = at.rest.bytes().take_while(u8::is_ascii_digit).count();
+    match digits {
+        8 => day_number(at.digits(4, 4)?, at.digits(2, 2)?, at.digits(2, 2)?),
+        4 => read_year_first(at),
+        1 | 2 => read_day_first(at),
+        _ => None,
+    }
+}
+
+/// `Tue, ` in front of a date adds nothing.
+fn skip_weekday(at: &mut Reader<'_>) {
+    let before = at.rest;
+    let word = at.run(|c| c.is_ascii_alphabetic()).to_ascii_lowercase();
+    const DAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+    if DAYS.iter().any(|day| word == *day || word == day[..3]) {
+        at.eat(',');
+        at.skip_spaces();
+    } else {
+        at.rest = before;
+    }
+}
+
+/// `July 4, 2017`, `Jul 4th 2017`.
+fn read_month_first(at: &mut Reader<'_>) -> Option<i64> {
+    let month = at.month_name()?;
+    at.run(|c| c == '.' || c == '-' || c.is_whitespace());
+    let day = at.digits(1, 2)?;
+    at.run(|c| c.is_ascii_alphabetic());
+    at.run(|c| c == ',' || c == '-' || c.is_whitespace());
+    day_number(at.digits(4, 4)?, month, day)
+}
+
+/// `2017-07-04`, `2017/7/4`, `2017-W27-2`, `2017-185`, `2017-Jul-04`.
+fn read_year_first(at: &mut Reader<'_>) -> Option<i64> {
+    let year = at.digits(4, 4)?;
+    if at.eat('-') || at.eat('/') || at.eat('.') {
+        if at.eat('W') {
+            let week = at.digits(2, 2)?;
+            let day = if at.eat('-') { at.digits(1, 1)? } else { 1 };
+            return Some(time::iso_year_start(year) + (week - 1) * 7 + day - 1);
+        }
+        if at.rest.bytes().take_while(u8::is_ascii_digit).count() == 3 {
+            return Some(time::days_from_civil(year, 1, 1) + at.digits(3, 3)? - 1);
+        }
+        let month = if at.peek()?.is_ascii_alphabetic() { at.month_name()? } else { at.digits(1, 2)? };
+        // A month alone is its first day.
+        if !(at.eat('-') || at.eat('/') || at.eat('.')) {
+            return day_number(year, month, 1);
+        }
+        return day_number(year, month, at.digits(1, 2)?);
+    }
+    at.skip_spaces();
+    let month = at.month_name()?;
+    at.skip_spaces();
+    day_number(year, month, at.digits(1, 2).unwrap_or(1))
+}
+
+/// `7/4/2017` (month first), `04-07-2017` and `4.7.2017` (day first), `4 July 2017`.
+fn read_day_first(at: &mut Reader<'_>) -> Option<i64> {
+    let first = at.digits(1, 2)?;
+    if at.eat('/') {
+        let day = at.digits(1, 2)?;
+        return if at.eat('/') { day_number(at.digits(4, 4)?, first, day) } else { None };
+    }
+    at.run(|c| c.is_ascii_alphabetic() && matches!(c, 's' | 't' | 'n' | 'r' | 'h'));
+    let separated = at.run(|c| c == '-' || c == '.' || c.is_whitespace());
+    if at.peek()?.is_ascii_alphabetic() {
+        let month = at.month_name()?;
+        at.run(|c| c == '-' || c == ',' || c.is_whitespace());
+        return day_number(at.digits(4, 4)?, month, first);
+    }
+    if !matches!(separated, "-" | ".") {
+        return None;
+    }
+    let month = at.digits(1, 2)?;
+    if at.eat('-') || at.eat('.') { day_number(at.digits(4, 4)?, month, first) } else { None }
+}
+
+/// `12:30`, `12:30:45.123`, `123045`, `1230`, `11:15 am`.
+fn read_time(at: &mut Reader<'_>, c: &mut Civil) -> Option<()> {
+    c.hour = at.digits(1, 2)?;
+    if at.eat(':') {
+        c.minute = at.digits(1, 2)?;
+        if at.eat(':') {
+            c.second = at.digits(1, 2)?;
+        }
+    } else if let Some(minute) = at.digits(2, 2) {
+        c.minute = minute;
+        c.second = at.digits(2, 2).unwrap_or(0);
+    }
+    if at.eat('.') || at.eat(',') {
+        if !at.peek()?.is_ascii_digit() {
+            return None;
+        }
+        c.millis = at.fraction();
+    }
+    let before = at.rest;
+    at.skip_spaces();
+    let word = at.run(|c| c.is_ascii_alphabetic() || c == '.').to_ascii_lowercase();
+    match word.replace('.', "").as_str() {
+        "am" if (1..=12).contains(&c.hour) => c.hour %= 12,
+        "pm" if (1..=12).contains(&c.hour) => c.hour = c.hour % 12 + 12,
+        _ => at.rest = before,
+    }
+    Some(())
+}

@@ -1,0 +1,223 @@
+//! `$regexFind`, `$regexFindAll`, `$regexMatch`, over PCRE2.
+
+use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+use sheaf_bson::{Bump, DocWriter, Value, document_in};
+use sheaf_errors::{Result, bail};
+
+use super::build_array;
+use super::string::next_char;
+use crate::context::ParseCx;
+use crate::expr::{Call, Cx, Expr};
+use crate::operator::{Named, Operator, State, custom};
+use crate::parse::parse_named;
+
+static FIELDS: Named = Named {
+    fields: &[("input", 31022), ("regex", 31023), ("options", 0)],
+    not_object: 51103,
+    unknown: 31024,
+};
+
+pub(crate) static OPERATORS: &[Operator] = &[
+    custom("$regexFind", parse, regex_find).serialized(serialize),
+    custom("$regexFindAll", parse, regex_find_all).serialized(serialize),
+    custom("$regexMatch", parse, regex_match).serialized(serialize),
+];
+
+/// A compiled regular expression.
+#[derive(Debug)]
+pub(crate) struct Pattern(Regex);
+
+impl Pattern {
+    /// Compiles a pattern with option letters; `name` is the operator's, for errors.
+    pub(crate) fn compile(name: &str, pattern: &str, options: &str) -> Result<Pattern> {
+        if pattern.contains('\0') {
+            bail!(51109, "{name}: regular expression cannot contain an embedded null byte");
+        }
+        if options.contains('\0') {
+            bail!(51110, "{name}: regular expression options cannot contain an embedded null byte");
+        }
+        let mut builder = RegexBuilder::new();
+        builder.utf(true).jit_if_available(true);
+        for option in options.chars() {
+            match option {
+                'i' => builder.caseless(true),
+                'm' => builder.multi_line(true),
+                's' => builder.dotall(true),
+                'x' => builder.extended(true),
+                'u' => &mut builder,
+                other => bail!(51108, "{name} invalid flag in regex options: {other}"),
+            };
+        }
+        match builder.build(pattern) {
+            Ok(regex) => Ok(Pattern(regex)),
+            Err(error) => bail!(51111, "Invalid Regex in {name}: {error}"),
+        }
+    }
+
+    /// The first match at or after `from`, as a byte range.
+    pub(crate) fn find_at(&self, text: &str, from: usize) -> Result<Option<(usize, usize)>> {
+        match self.0.find_at(text.as_bytes(), from) {
+            Ok(found) => Ok(found.map(|found| (found.start(), found.end()))),
+            Err(error) => bail!(51156, "Error occurred while executing the regular expression: {error}"),
+        }
+    }
+
+    fn captures_at(&self, at: &mut CaptureLocations, text: &str, from: usize) -> Result<bool> {
+        match self.0.captures_read_at(at, text.as_bytes(), from) {
+            Ok(found) => Ok(found.is_some()),
+            Err(error) => bail!(51156, "Error occurred while executing the regular expression: {error}"),
+        }
+    }
+}
+
+fn parse(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let args = parse_named(op.name, &FIELDS, argument, cx)?;
+    let known = |at: usize| if args[at].is_absent() { Some(Value::Missing) } else { args[at].constant() };
+    let state = match (known(1), known(2)) {
+        (Some(regex), Some(options)) => match compile(op.name, regex, options) {
+            Ok(pattern) => State::Regex(pattern),
+            Err(error) => {
+                cx.fold_failed(error);
+                State::None
+            }
+        },
+        _ => State::None,
+    };
+    Ok(Expr::call(op, args, state, cx))
+}
+
+/// Compiles what the arguments `regex` and `options` say; `None` for a null pattern.
+fn compile(name: &str, regex: Value<'_>, options: Value<'_>) -> Result<Option<Pattern>> {
+    let options = match options {
+        Value::String(options) => options,
+        value if value.is_nullish() => "",
+        _ => bail!(51106, "{name} needs 'options' to be of type string"),
+    };
+    match regex {
+        Value::String(pattern) => Pattern::compile(name, pattern, options).map(Some),
+        Value::Regex(regex) if !regex.options.is_empty() && !options.is_empty() => {
+            bail!(51107, "{name} found regex option(s) specified in both 'regex' and 'option' fields")
+        }
+        Value::Regex(regex) => {
+            let options = if options.is_empty() { regex.options } else { options };
+            Pattern::compile(name, regex.pattern, options).map(Some)
+        }
+        value if value.is_nullish() => Ok(None),
+        _ => bail!(51105, "{name} needs 'regex' to be of type string or regex"),
+    }
+}
+
+/// Runs `search` on the input and the pattern; `None` if one of them is null.
+fn with_pattern<'a, T>(
+    call: &'a Call,
+    cx: Cx<'a, '_>,
+    search: impl FnOnce(&'a str, &Pattern) -> Result<T>,
+) -> Result<Option<T>> {
+    let input = call.arg(0, cx)?;
+    let text = match input {
+        Value::String(text) => Some(text),
+        value if value.is_nullish() => None,
+        _ => bail!(51104, "{} needs 'input' to be of type string", call.op.name),
+    };
+    let compiled;
+    let pattern = match &call.state {
+        State::Regex(pattern) => pattern,
+        _ => {
+            compiled = compile(call.op.name, call.arg(1, cx)?, call.arg(2, cx)?)?;
+            &compiled
+        }
+    };
+    match (text, pattern) {
+        (Some(text), Some(pattern)) => search(text, pattern).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn regex_match<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let found = with_pattern(call, cx, |text, pattern| Ok(pattern.find_at(text, 0)?.is_some()))?;
+    Ok(Value::Bool(found.unwrap_or(false)))
+}
+
+fn regex_find<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let found = with_pattern(call, cx, |text, pattern| {
+        let mut at = pattern.0.capture_locations();
+        if !pattern.captures_at(&mut at, text, 0)? {
+            return Ok(Value::Null);
+        }
+        Ok(Value::Document(document_in(cx.env.arena(), |out| describe(out, text, &at, &mut (0, 0)))))
+    })?;
+    Ok(found.unwrap_or(Value::Null))
+}
+
+fn regex_find_all<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let found = with_pattern(call, cx, |text, pattern| {
+        let mut at = pattern.0.capture_locations();
+        let (mut from, mut counted) = (0, (0, 0));
+        build_array(cx, |out| {
+            while from <= text.len() && pattern.captures_at(&mut at, text, from)? {
+                describe(&mut out.document(), text, &at, &mut counted);
+                let (start, end) = at.get(0).unwrap_or((from, from));
+                from = if end > start { end } else { next_char(text, end) };
+            }
+            Ok(())
+        })
+    })?;
+    Ok(found.unwrap_or(Value::Array(sheaf_bson::RawDoc::EMPTY)))
+}
+
+/// Writes `match`, `idx` (in code points) and `captures`. `counted` is a place in bytes and code points from
+/// which to go on counting.
+fn describe<S: sheaf_bson::Sink>(
+    out: &mut DocWriter<'_, S>,
+    text: &str,
+    at: &CaptureLocations,
+    counted: &mut (usize, usize),
+) {
+    let (start, end) = at.get(0).unwrap_or((0, 0));
+    counted.1 += text[counted.0..start].chars().count();
+    counted.0 = start;
+    out.append("match", &text[start..end]).append("idx", counted.1 as i32);
+    let mut captures = out.array("captures");
+    for group in 1..at.len() {
+        match at.get(group) {
+            Some((start, end)) => captures.push(&text[start..end]),
+            None => captures.push(Value::Null),
+        };
+    }
+}
+
+/// `$split` by a pattern: the parts between matches, with what groups caught between them.
+pub(super) fn split<'a>(pattern: &Pattern, text: &'a str, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let mut at = pattern.0.capture_locations();
+    let (mut kept, mut from) = (0, 0);
+    build_array(cx, |out| {
+        while from <= text.len() && pattern.captures_at(&mut at, text, from)? {
+            let (start, end) = at.get(0).unwrap_or((from, from));
+            if start == end && (start == text.len() || start == kept) {
+                // An empty match parts nothing at the edges.
+                from = next_char(text, end);
+                continue;
+            }
+            out.push(&text[kept..start]);
+            for group in 1..at.len() {
+                if let Some((start, end)) = at.get(group) {
+                    out.push(&text[start..end]);
+                }
+            }
+            kept = end;
+            from = if end > start { end } else { next_char(text, end) };
+        }
+        out.push(&text[kept..]);
+        Ok(())
+    })
+}
+
+fn serialize<'a>(call: &'a Call, arena: &'a Bump) -> Value<'a> {
+    Value::Document(document_in(arena, |out| {
+        for ((name, _), arg) in FIELDS.fields.iter().zip(&call.args) {
+            if !arg.is_absent() {
+                out.append(name, arg.serialize(arena));
+            }
+        }
+    }))
+}

@@ -1,0 +1,192 @@
+//! Arrays as sets.
+
+use std::cmp::Ordering;
+
+use bumpalo::collections::Vec as BumpVec;
+use sheaf_bson::{RawDoc, Value, array_in};
+use sheaf_errors::{Code, Error, Result, bail};
+
+use super::items;
+use crate::context::ParseCx;
+use crate::expr::{Call, Cx, Expr};
+use crate::operator::{Arity, Operator, State, binary, custom, lazy, unary};
+use crate::parse::parse_arguments;
+
+pub(crate) static OPERATORS: &[Operator] = &[
+    unary("$allElementsTrue", |v, _| elements_true("$allElementsTrue", 17040, v[0], true)),
+    unary("$anyElementTrue", |v, _| elements_true("$anyElementTrue", 17041, v[0], false)),
+    binary("$setDifference", set_difference),
+    custom("$setEquals", parse_set_equals, set_equals),
+    lazy("$setIntersection", Arity::Any, set_intersection),
+    binary("$setIsSubset", set_is_subset),
+    lazy("$setUnion", Arity::Any, set_union),
+];
+
+/// Whether all elements are true, or any is.
+fn elements_true<'a>(name: &str, code: i32, value: Value<'a>, all: bool) -> Result<Value<'a>> {
+    let Value::Array(array) = value else {
+        bail!(Code(code), "{name}'s argument must be an array, but is {}", value.type_name());
+    };
+    Ok(Value::Bool(if all {
+        array.values().all(|item| item.truthy())
+    } else {
+        array.values().any(|item| item.truthy())
+    }))
+}
+
+/// The distinct elements in order.
+fn sorted<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> BumpVec<'a, Value<'a>> {
+    let mut items = items(array, cx);
+    items.sort_by(|a, b| cx.env.compare(*a, *b));
+    items.dedup_by(|a, b| cx.env.compare(*a, *b) == Ordering::Equal);
+    items
+}
+
+fn contains(sorted: &[Value<'_>], value: Value<'_>, cx: Cx<'_, '_>) -> bool {
+    sorted.binary_search_by(|item| cx.env.compare(*item, value)).is_ok()
+}
+
+fn array_of<'a>(items: &[Value<'a>], cx: Cx<'a, '_>) -> Value<'a> {
+    Value::Array(array_in(cx.env.arena(), |out| items.iter().for_each(|item| _ = out.push(*item))))
+}
+
+fn set_difference<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    if v[0].is_nullish() || v[1].is_nullish() {
+        return Ok(Value::Null);
+    }
+    let Value::Array(left) = v[0] else {
+        bail!(
+            17048,
+            "both operands of $setDifference must be arrays. First argument is of type: {}",
+            v[0].type_name()
+        );
+    };
+    let Value::Array(right) = v[1] else {
+        bail!(
+            17049,
+            "both operands of $setDifference must be arrays. Second argument is of type: {}",
+            v[1].type_name()
+        );
+    };
+    let right = sorted(right, cx);
+    // What is left keeps the order of first appearance.
+    let mut seen = BumpVec::new_in(cx.env.arena());
+    let left = items(left, cx);
+    for (at, item) in left.iter().enumerate() {
+        if !contains(&right, *item, cx) {
+            seen.push((at, *item));
+        }
+    }
+    seen.sort_by(|a, b| cx.env.compare(a.1, b.1).then(a.0.cmp(&b.0)));
+    seen.dedup_by(|a, b| cx.env.compare(a.1, b.1) == Ordering::Equal);
+    seen.sort_by_key(|(at, _)| *at);
+    Ok(Value::Array(array_in(cx.env.arena(), |out| seen.iter().for_each(|(_, item)| _ = out.push(*item)))))
+}
+
+fn parse_set_equals(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let args = parse_arguments(op.name, Arity::Any, argument, cx)?;
+    if args.len() < 2 {
+        bail!(17045, "$setEquals needs at least two arguments had: {}", args.len());
+    }
+    // A constant operand that is no array is found while optimising, even beside unknown ones.
+    for known in args.iter().filter_map(Expr::constant) {
+        if known.as_array().is_none() {
+            cx.fold_failed(Error::location(
+                5887502,
+                format!(
+                    "All operands of $setEquals must be arrays. One argument is of type: {}",
+                    known.type_name()
+                ),
+            ));
+        }
+    }
+    Ok(Expr::call(op, args, State::None, cx))
+}
+
+fn set_equals<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let mut first: Option<BumpVec<'a, Value<'a>>> = None;
+    for (at, arg) in call.args.iter().enumerate() {
+        let value = arg.value(cx)?;
+        let Value::Array(array) = value else {
+            bail!(
+                17044,
+                "All operands of $setEquals must be arrays. {}-th argument is of type: {}",
+                at + 1,
+                value.type_name()
+            );
+        };
+        let set = sorted(array, cx);
+        match &first {
+            None => first = Some(set),
+            Some(first) => {
+                let equal = first.len() == set.len()
+                    && first.iter().zip(&set).all(|(a, b)| cx.env.compare(*a, *b) == Ordering::Equal);
+                if !equal {
+                    return Ok(Value::Bool(false));
+                }
+            }
+        }
+    }
+    Ok(Value::Bool(true))
+}
+
+fn set_intersection<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let mut common: Option<BumpVec<'a, Value<'a>>> = None;
+    for arg in &call.args {
+        let array = match arg.value(cx)? {
+            Value::Array(array) => array,
+            value if value.is_nullish() => return Ok(Value::Null),
+            other => bail!(
+                17047,
+                "All operands of $setIntersection must be arrays. One argument is of type: {}",
+                other.type_name()
+            ),
+        };
+        let set = sorted(array, cx);
+        match &mut common {
+            None => common = Some(set),
+            Some(common) => common.retain(|item| contains(&set, *item, cx)),
+        }
+        if common.as_ref().is_some_and(|common| common.is_empty()) {
+            break;
+        }
+    }
+    Ok(array_of(common.as_deref().unwrap_or_default(), cx))
+}
+
+fn set_is_subset<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let Value::Array(left) = v[0] else {
+        bail!(
+            17046,
+            "both operands of $setIsSubset must be arrays. First argument is of type: {}",
+            v[0].type_name()
+        );
+    };
+    let Value::Array(right) = v[1] else {
+        bail!(
+            17042,
+            "both operands of $setIsSubset must be arrays. Second argument is of type: {}",
+            v[1].type_name()
+        );
+    };
+    let right = sorted(right, cx);
+    Ok(Value::Bool(left.values().all(|item| contains(&right, item, cx))))
+}
+
+fn set_union<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let mut all = BumpVec::new_in(cx.env.arena());
+    for arg in &call.args {
+        match arg.value(cx)? {
+            Value::Array(array) => all.extend(array.values()),
+            value if value.is_nullish() => return Ok(Value::Null),
+            other => bail!(
+                17043,
+                "All operands of $setUnion must be arrays. One argument is of type: {}",
+                other.type_name()
+            ),
+        }
+    }
+    all.sort_by(|a, b| cx.env.compare(*a, *b));
+    all.dedup_by(|a, b| cx.env.compare(*a, *b) == Ordering::Equal);
+    Ok(array_of(&all, cx))
+}

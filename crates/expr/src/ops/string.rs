@@ -1,0 +1,251 @@
+//! Strings: joining, splitting, searching, replacing, case, length.
+
+use sheaf_bson::{Value, array_in};
+use sheaf_errors::{Result, bail};
+
+use super::{Pattern, exact_i32, regex, show};
+use crate::expr::{Call, Cx};
+use crate::operator::{Arity, Named, Operator, between, binary, lazy, named, unary};
+
+pub(crate) static OPERATORS: &[Operator] = &[
+    lazy("$concat", Arity::Any, concat),
+    between("$indexOfBytes", 2, 4, index_of_bytes),
+    between("$indexOfCP", 2, 4, index_of_cp),
+    named("$replaceOne", &REPLACE, |call, cx| replace(call, cx, false)),
+    named("$replaceAll", &REPLACE, |call, cx| replace(call, cx, true)),
+    binary("$split", split),
+    binary("$strcasecmp", strcasecmp),
+    unary("$strLenBytes", |v, _| match v[0] {
+        Value::String(text) => Ok(Value::Int32(text.len() as i32)),
+        other => bail!(34473, "$strLenBytes requires a string argument, found: {}", other.type_name()),
+    }),
+    unary("$strLenCP", |v, _| match v[0] {
+        Value::String(text) => Ok(Value::Int32(text.chars().count() as i32)),
+        other => bail!(34471, "$strLenCP requires a string argument, found: {}", other.type_name()),
+    }),
+    unary("$toLower", |v, cx| Ok(change_case(coerce(v[0], cx)?, cx, false))),
+    unary("$toUpper", |v, cx| Ok(change_case(coerce(v[0], cx)?, cx, true))),
+];
+
+static REPLACE: Named = Named {
+    fields: &[("input", 51749), ("find", 51748), ("replacement", 51747)],
+    not_object: 51751,
+    unknown: 51750,
+};
+
+/// The longest string that an expression may make.
+const MAX_STRING: usize = 16 * 1024 * 1024;
+
+fn check_length(len: usize) -> Result<()> {
+    if len > MAX_STRING {
+        bail!(16493, "Tried to create string longer than 16MB");
+    }
+    Ok(())
+}
+
+/// The text of values that string operators take for strings; null is the empty one.
+pub(super) fn coerce<'a>(value: Value<'a>, cx: Cx<'a, '_>) -> Result<&'a str> {
+    let made = match value {
+        Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => return Ok(text),
+        value if value.is_nullish() => return Ok(""),
+        Value::Int32(n) => n.to_string(),
+        Value::Int64(n) => n.to_string(),
+        Value::Double(n) => super::convert::double_text(n),
+        Value::Decimal128(n) => n.to_string(),
+        Value::DateTime(millis) => crate::time::iso_string(millis),
+        Value::Timestamp(time) => format!("Timestamp({}, {})", time.seconds(), time.increment()),
+        other => bail!(16007, "can't convert from BSON type {} to String", other.type_name()),
+    };
+    Ok(cx.env.arena().alloc_str(&made))
+}
+
+fn concat<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let mut joined = bumpalo::collections::String::new_in(cx.env.arena());
+    for arg in &call.args {
+        match arg.value(cx)? {
+            Value::String(text) => {
+                check_length(joined.len() + text.len())?;
+                joined.push_str(text);
+            }
+            value if value.is_nullish() => return Ok(Value::Null),
+            other => bail!(16702, "$concat only supports strings, not {}", other.type_name()),
+        }
+    }
+    Ok(Value::String(joined.into_bump_str()))
+}
+
+/// A start or end index of a search.
+fn search_bound(name: &str, which: &str, value: Value<'_>) -> Result<usize> {
+    match exact_i32(value) {
+        Some(n) if n >= 0 => Ok(n as usize),
+        Some(n) => bail!(40097, "{name} requires a nonnegative {which} index, found: {n}"),
+        None => bail!(
+            40096,
+            "{name} requires an integral {which} index, found a value of type: {}, with value: \"{}\"",
+            value.type_name(),
+            show(value)
+        ),
+    }
+}
+
+fn index_of_bytes<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
+    if v[0].is_nullish() {
+        return Ok(Value::Null);
+    }
+    let Value::String(text) = v[0] else {
+        bail!(40091, "$indexOfBytes requires a string as the first argument, found: {}", v[0].type_name());
+    };
+    let Value::String(wanted) = v[1] else {
+        bail!(40092, "$indexOfBytes requires a string as the second argument, found: {}", v[1].type_name());
+    };
+    let start = v.get(2).map_or(Ok(0), |value| search_bound("$indexOfBytes", "starting", *value))?;
+    let end = v.get(3).map_or(Ok(usize::MAX), |value| search_bound("$indexOfBytes", "ending", *value))?;
+    let end = end.min(text.len());
+    let found = text.as_bytes().get(start..end).and_then(|part| find_bytes(part, wanted.as_bytes()));
+    Ok(Value::Int32(found.map_or(-1, |at| (start + at) as i32)))
+}
+
+/// Where `wanted` first stands in `text`.
+fn find_bytes(text: &[u8], wanted: &[u8]) -> Option<usize> {
+    if wanted.is_empty() {
+        return Some(0);
+    }
+    text.windows(wanted.len()).position(|window| window == wanted)
+}
+
+fn index_of_cp<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
+    if v[0].is_nullish() {
+        return Ok(Value::Null);
+    }
+    let Value::String(text) = v[0] else {
+        bail!(40093, "$indexOfCP requires a string as the first argument, found: {}", v[0].type_name());
+    };
+    let Value::String(wanted) = v[1] else {
+        bail!(40094, "$indexOfCP requires a string as the second argument, found: {}", v[1].type_name());
+    };
+    let start = v.get(2).map_or(Ok(0), |value| search_bound("$indexOfCP", "starting", *value))?;
+    let end = v.get(3).map_or(Ok(usize::MAX), |value| search_bound("$indexOfCP", "ending", *value))?;
+    let length = text.chars().count();
+    let end = end.min(length);
+    if start > length || end < start {
+        return Ok(Value::Int32(-1));
+    }
+    if wanted.is_empty() {
+        return Ok(Value::Int32(start as i32));
+    }
+    let mut places = text.char_indices().enumerate().take(end).skip(start);
+    let found = places.find(|(_, (at, _))| text[*at..].starts_with(wanted));
+    Ok(Value::Int32(found.map_or(-1, |(index, _)| index as i32)))
+}
+
+/// What `$replaceOne`, `$replaceAll` and `$split` look for.
+enum Needle<'a> {
+    Text(&'a str),
+    Regex(Pattern),
+}
+
+impl<'a> Needle<'a> {
+    fn of(name: &str, value: Value<'a>) -> Result<Option<Needle<'a>>> {
+        match value {
+            Value::String(text) => Ok(Some(Needle::Text(text))),
+            Value::Regex(regex) => {
+                Ok(Some(Needle::Regex(Pattern::compile(name, regex.pattern, regex.options)?)))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The first place at or after `from`, as a byte range.
+    fn find(&self, text: &str, from: usize) -> Result<Option<(usize, usize)>> {
+        match self {
+            Needle::Text(wanted) => {
+                Ok(text[from..].find(wanted).map(|at| (from + at, from + at + wanted.len())))
+            }
+            Needle::Regex(pattern) => pattern.find_at(text, from),
+        }
+    }
+}
+
+fn replace<'a>(call: &'a Call, cx: Cx<'a, '_>, all: bool) -> Result<Value<'a>> {
+    let name = call.op.name;
+    let (input, find, replacement) = (call.arg(0, cx)?, call.arg(1, cx)?, call.arg(2, cx)?);
+    if !input.is_nullish() && input.as_str().is_none() {
+        bail!(10503904, "{name} requires that 'input' be a string, found: {}", show(input));
+    }
+    let needle = Needle::of(name, find)?;
+    if !find.is_nullish() && needle.is_none() {
+        bail!(10503901, "{name} requires that 'find' be a string or a regex, found: {}", show(find));
+    }
+    if !replacement.is_nullish() && replacement.as_str().is_none() {
+        bail!(10503902, "{name} requires that 'replacement' be a string, found: {}", show(replacement));
+    }
+    let (Value::String(text), Some(needle), Value::String(replacement)) = (input, needle, replacement) else {
+        return Ok(Value::Null);
+    };
+    let mut out = bumpalo::collections::String::new_in(cx.env.arena());
+    let (mut copied, mut from) = (0, 0);
+    while let Some((start, end)) = needle.find(text, from)? {
+        out.push_str(&text[copied..start]);
+        out.push_str(replacement);
+        check_length(out.len())?;
+        copied = end;
+        // Behind an empty match the search goes on at the next character.
+        from = if end > start { end } else { next_char(text, end) };
+        if !all || from > text.len() {
+            break;
+        }
+    }
+    out.push_str(&text[copied..]);
+    check_length(out.len())?;
+    Ok(Value::String(out.into_bump_str()))
+}
+
+/// The start of the character behind the one at `at`; past the end if there is none.
+pub(super) fn next_char(text: &str, at: usize) -> usize {
+    at + text[at..].chars().next().map_or(1, char::len_utf8)
+}
+
+fn split<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    if v[0].is_nullish() || v[1].is_nullish() {
+        return Ok(Value::Null);
+    }
+    let Value::String(text) = v[0] else {
+        bail!(
+            40085,
+            "$split requires an expression that evaluates to a string as a first argument, found: {}",
+            v[0].type_name()
+        );
+    };
+    match v[1] {
+        Value::String("") => bail!(40087, "$split requires a non-empty separator"),
+        Value::String(separator) => Ok(Value::Array(array_in(cx.env.arena(), |out| {
+            text.split(separator).for_each(|part| _ = out.push(part));
+        }))),
+        Value::Regex(pattern) => {
+            let pattern = Pattern::compile("$split", pattern.pattern, pattern.options)?;
+            regex::split(&pattern, text, cx)
+        }
+        other => bail!(
+            10503900,
+            "$split requires an expression that evaluates to a string or regex as a second argument, found: {}",
+            other.type_name()
+        ),
+    }
+}
+
+fn strcasecmp<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    let (a, b) = (coerce(v[0], cx)?, coerce(v[1], cx)?);
+    let upper = |text: &'a str| text.bytes().map(|b| b.to_ascii_uppercase());
+    Ok(Value::Int32(upper(a).cmp(upper(b)) as i32))
+}
+
+/// Changes the case of ASCII letters only, as MongoDB does.
+fn change_case<'a>(text: &'a str, cx: Cx<'a, '_>, upper: bool) -> Value<'a> {
+    let text = cx.env.arena().alloc_str(text);
+    if upper {
+        text.make_ascii_uppercase();
+    } else {
+        text.make_ascii_lowercase();
+    }
+    Value::String(text)
+}

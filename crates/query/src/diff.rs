@@ -1,0 +1,278 @@
+//! Differences between two versions of a document, as the oplog keeps them (`$v: 2`).
+//!
+//! A document's delta is `{d: {gone: false}, u: {changed: value}, i: {new: value}, s<field>: delta}`: deletes,
+//! updates in place, inserts at the end (a field that exists is moved there), and deltas of embedded documents
+//! and arrays. An array's is `{a: true, l: <new length>, u<index>: value, s<index>: delta}`. Applying one twice
+//! gives the same as applying it once.
+
+use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value};
+
+/// The delta that turns `old` into `new`, byte for byte. `None` if no delta can do it (repeated names) or
+/// if the whole new document is not larger than the delta.
+pub fn diff(old: RawDoc<'_>, new: RawDoc<'_>) -> Option<DocBuf> {
+    let delta = DocBuf::from_bytes(object_delta(old, new));
+    // Applying is cheap next to an oplog entry that rebuilds something else.
+    (delta.as_bytes().len() < new.len() && apply_diff(old, delta.as_raw()).as_bytes() == new.as_bytes())
+        .then_some(delta)
+}
+
+/// The document that a delta makes of `old`.
+pub fn apply_diff(old: RawDoc<'_>, delta: RawDoc<'_>) -> DocBuf {
+    let mut bytes = Vec::with_capacity(old.len() + delta.len());
+    apply_to_object(old, delta, DocWriter::new(&mut bytes));
+    DocBuf::from_bytes(bytes)
+}
+
+fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
+    let mut deletes: Vec<Element<'_>> = Vec::new();
+    let mut updates: Vec<Element<'_>> = Vec::new();
+    let mut inserts: Vec<Element<'_>> = Vec::new();
+    let mut deltas: Vec<(Element<'_>, Vec<u8>)> = Vec::new();
+    let mut before = old.iter().peekable();
+    for element in new.iter() {
+        // Fields of the old document that do not stand here any more are deleted, and inserted again
+        // at the end if they come later.
+        while before.peek().is_some_and(|old| old.key_bytes() != element.key_bytes()) {
+            deletes.extend(before.next());
+        }
+        match before.next() {
+            None => inserts.push(element),
+            Some(old) if old.as_bytes() == element.as_bytes() => {}
+            Some(old) => match nested_delta(old, element) {
+                Some(delta) => deltas.push((element, delta)),
+                None => updates.push(element),
+            },
+        }
+    }
+    deletes.extend(before);
+    deletes.retain(|gone| inserts.iter().all(|insert| insert.key_bytes() != gone.key_bytes()));
+
+    let mut bytes = Vec::new();
+    let mut out = DocWriter::new(&mut bytes);
+    if !deletes.is_empty() {
+        let mut section = out.document("d");
+        deletes.iter().for_each(|gone| _ = section.append(gone.key(), false));
+    }
+    for (name, elements) in [("u", &updates), ("i", &inserts)] {
+        if !elements.is_empty() {
+            let mut section = out.document(name);
+            elements.iter().for_each(|element| _ = section.append_element(*element));
+        }
+    }
+    for (element, delta) in &deltas {
+        out.append(&format!("s{}", element.key()), RawDoc::new(delta));
+    }
+    drop(out);
+    bytes
+}
+
+fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut out = DocWriter::new(&mut bytes);
+    out.append("a", true);
+    let (old_count, new_count) = (old.count(), new.count());
+    if new_count < old_count {
+        out.append("l", new_count as i32);
+    }
+    let mut before = old.iter();
+    for (index, element) in new.iter().enumerate() {
+        match before.next() {
+            Some(old) if old.kind() == element.kind() && old.data() == element.data() => {}
+            Some(old) => match nested_delta(old, element) {
+                Some(delta) => _ = out.append(&format!("s{index}"), RawDoc::new(&delta)),
+                None => _ = out.append_renamed(&format!("u{index}"), element),
+            },
+            None => _ = out.append_renamed(&format!("u{index}"), element),
+        }
+    }
+    drop(out);
+    bytes
+}
+
+/// The delta between two embedded documents or two arrays, if it is shorter than the new value.
+fn nested_delta(old: Element<'_>, new: Element<'_>) -> Option<Vec<u8>> {
+    let delta = match (old.value(), new.value()) {
+        (Value::Document(old), Value::Document(new)) => object_delta(old, new),
+        (Value::Array(old), Value::Array(new)) => array_delta(old, new),
+        _ => return None,
+    };
+    (delta.len() < new.data().len()).then_some(delta)
+}
+
+fn apply_to_object(old: RawDoc<'_>, delta: RawDoc<'_>, mut out: DocWriter<'_, Vec<u8>>) {
+    let section = |name| match delta.get(name) {
+        Some(Value::Document(fields)) => fields,
+        _ => RawDoc::EMPTY,
+    };
+    let (deletes, updates, inserts) = (section("d"), section("u"), section("i"));
+    let has = |fields: RawDoc<'_>, element: &Element<'_>| {
+        !fields.is_empty() && fields.iter().any(|field| field.key_bytes() == element.key_bytes())
+    };
+    let changes = |element: &Element<'_>| {
+        delta.iter().find(|field| field.key_bytes().strip_prefix(b"s") == Some(element.key_bytes()))
+    };
+    for element in old.iter() {
+        if has(deletes, &element) || has(inserts, &element) {
+            continue;
+        }
+        if let Some(update) = updates.iter().find(|update| update.key_bytes() == element.key_bytes()) {
+            out.append_element(update);
+        } else if let Some(change) = changes(&element) {
+            apply_nested(element, change.value(), &mut out, element.key());
+        } else {
+            out.append_element(element);
+        }
+    }
+    updates.iter().filter(|update| !has(old, update)).for_each(|update| _ = out.append_element(update));
+    inserts.iter().for_each(|insert| _ = out.append_element(insert));
+}
+
+fn apply_nested(old: Element<'_>, delta: Value<'_>, out: &mut DocWriter<'_, Vec<u8>>, key: &str) {
+    match (old.value(), delta) {
+        (Value::Document(inner), Value::Document(delta)) if !is_array_delta(delta) => {
+            apply_to_object(inner, delta, out.document(key));
+        }
+        (Value::Array(inner), Value::Document(delta)) if is_array_delta(delta) => {
+            apply_to_array(inner, delta, out.array(key));
+        }
+        // The field has changed its type since; a later entry of the log sets it.
+        _ => _ = out.append_renamed(key, old),
+    }
+}
+
+fn is_array_delta(delta: RawDoc<'_>) -> bool {
+    delta.iter().next().is_some_and(|first| first.key() == "a" && first.kind() == Type::Bool)
+}
+
+fn apply_to_array(old: RawDoc<'_>, delta: RawDoc<'_>, mut out: ArrayWriter<'_, Vec<u8>>) {
+    let mut changes: Vec<(usize, bool, Element<'_>)> = Vec::new();
+    let mut limit = usize::MAX;
+    for field in delta.iter() {
+        let key = field.key();
+        if key == "l" {
+            limit = field.value().as_exact_i64().and_then(|n| usize::try_from(n).ok()).unwrap_or(limit);
+        } else if let Some(index) = key.get(1..).and_then(|digits| digits.parse().ok()) {
+            changes.push((index, key.starts_with('u'), field));
+        }
+    }
+    changes.sort_by_key(|(index, ..)| *index);
+    let mut changes = changes.into_iter().peekable();
+    let mut index = 0;
+    for element in old.iter().take(limit) {
+        match changes.next_if(|(at, ..)| *at == index) {
+            Some((_, true, update)) => _ = out.push_element(update),
+            Some((_, false, change)) => match (element.value(), change.value()) {
+                (Value::Document(inner), Value::Document(delta)) if !is_array_delta(delta) => {
+                    apply_to_object(inner, delta, out.document());
+                }
+                (Value::Array(inner), Value::Document(delta)) if is_array_delta(delta) => {
+                    apply_to_array(inner, delta, out.array());
+                }
+                _ => _ = out.push_element(element),
+            },
+            None => _ = out.push_element(element),
+        }
+        index += 1;
+    }
+    for (at, is_update, field) in changes {
+        if !is_update || at >= limit {
+            continue;
+        }
+        while index < at {
+            out.push(Value::Null);
+            index += 1;
+        }
+        out.push_element(field);
+        index += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use sheaf_bson::doc;
+
+    #[test]
+    fn shapes_of_deltas() {
+        let long = "a text that is long enough to make a delta worth while";
+        let old = doc! { "_id": 1, "pad": long, "a": 1, "b": { "pad": long, "c": 1 }, "l": [1, 2, 3, long] };
+        let new = doc! { "_id": 1, "pad": long, "b": { "pad": long, "c": 2 }, "l": [1, 5, 3, long, 4], "n": 1 };
+        assert_eq!(diff(old.as_raw(), new.as_raw()).unwrap(), doc! {
+            "d": { "a": false },
+            "i": { "n": 1 },
+            "sb": { "u": { "c": 2 } },
+            "sl": { "a": true, "u1": 5, "u4": 4 },
+        });
+        let short = doc! { "_id": 1, "pad": long, "a": 1, "b": { "pad": long, "c": 1 }, "l": [1] };
+        assert_eq!(diff(old.as_raw(), short.as_raw()).unwrap(), doc! { "sl": { "a": true, "l": 1 } });
+    }
+
+    #[test]
+    fn no_delta_for_repeated_names() {
+        let pad = "x".repeat(100);
+        let twice = DocBuf::new().with("pad", &pad).with("a", 1).with("a", 2);
+        assert!(diff(doc! { "pad": &pad }.as_raw(), twice.as_raw()).is_none());
+    }
+
+    /// A value's description, from which documents are built.
+    #[derive(Clone, Debug)]
+    enum Shape {
+        Int(i32),
+        Text(String),
+        Object(Vec<(String, Shape)>),
+        List(Vec<Shape>),
+    }
+
+    fn put(out: &mut DocWriter<'_, Vec<u8>>, key: &str, shape: &Shape) {
+        match shape {
+            Shape::Int(n) => _ = out.append(key, *n),
+            Shape::Text(text) => _ = out.append(key, text),
+            Shape::Object(fields) => fill(&mut out.document(key), fields),
+            Shape::List(items) => items.iter().for_each({
+                let mut list = out.array(key);
+                move |item| match item {
+                    Shape::Int(n) => _ = list.push(*n),
+                    Shape::Text(text) => _ = list.push(text),
+                    Shape::Object(fields) => fill(&mut list.document(), fields),
+                    Shape::List(inner) => {
+                        let mut nested = list.array();
+                        inner.iter().filter_map(|i| if let Shape::Int(n) = i { Some(*n) } else { None }).for_each(
+                            |n| _ = nested.push(n),
+                        );
+                    }
+                }
+            }),
+        }
+    }
+
+    fn fill(out: &mut DocWriter<'_, Vec<u8>>, fields: &[(String, Shape)]) {
+        fields.iter().for_each(|(key, shape)| put(out, key, shape));
+    }
+
+    fn shape() -> impl Strategy<Value = Shape> {
+        let leaf = prop_oneof![(0..4i32).prop_map(Shape::Int), "[a-c]{0,40}".prop_map(Shape::Text)];
+        leaf.prop_recursive(4, 40, 6, |inner| {
+            prop_oneof![
+                proptest::collection::vec(("[a-d]{1}", inner.clone()), 0..5).prop_map(Shape::Object),
+                proptest::collection::vec(inner, 0..5).prop_map(Shape::List),
+            ]
+        })
+    }
+
+    fn document() -> impl Strategy<Value = DocBuf> {
+        proptest::collection::vec(("[a-f]{1}", shape()), 0..7)
+            .prop_map(|fields| DocBuf::build(|out| fill(out, &fields)))
+    }
+
+    proptest! {
+        #[test]
+        fn a_delta_gives_the_new_version_and_is_idempotent(old in document(), new in document()) {
+            if let Some(delta) = diff(old.as_raw(), new.as_raw()) {
+                let applied = apply_diff(old.as_raw(), delta.as_raw());
+                prop_assert_eq!(&applied, &new);
+                prop_assert_eq!(&apply_diff(new.as_raw(), delta.as_raw()), &new);
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Updates: modifiers (`{$set: ...}`), replacements and pipelines, from parsing to the new bytes.
+//!
+//! [`Update::parse`] reads an update once; [`Update::apply`] then makes the new version of a document (or says
+//! that nothing changes), and [`Update::upsert`] the document to insert when nothing matched.
+
+mod apply;
+mod array_filter;
+mod array_ops;
+mod modifiers;
+mod ops;
+mod pipeline;
+mod tree;
+mod upsert;
+
+use std::cmp::Ordering;
+
+use sheaf_bson::{Bump, DocBuf, MAX_DOCUMENT_SIZE, ObjectId, RawDoc, Timestamp, Value, compare};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
+
+use crate::print;
+
+pub use pipeline::ReplaceRoot;
+pub use upsert::Equalities;
+
+use modifiers::Modifiers;
+use pipeline::PipelineUpdate;
+
+/// A parsed update.
+#[derive(Debug)]
+pub struct Update(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Modifiers(Modifiers),
+    Replacement(DocBuf),
+    Pipeline(PipelineUpdate),
+}
+
+/// What an application of an update needs besides the document.
+#[derive(Clone, Copy, Debug)]
+pub struct ApplyCx<'p> {
+    /// The array index that `$` stands for, as the query's match found it.
+    pub matched_index: Option<&'p str>,
+    /// The time for `$currentDate`, in milliseconds since the epoch.
+    pub now_millis: i64,
+    /// The timestamp for `$currentDate` and for empty timestamps in a replacement.
+    pub timestamp: Timestamp,
+}
+
+/// Which fields an update may change.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Touched {
+    /// Any.
+    All,
+    /// Those at, above or below these dotted paths, which have no `$`, `$[]` or array index left in them: the
+    /// path ends before the first such part.
+    Paths(Vec<String>),
+}
+
+impl Update {
+    /// Reads an update: a document whose first name starts with `$` holds modifiers, other documents replace,
+    /// and an array is a pipeline. `cx` gives `$$NOW` and the command's variables.
+    pub fn parse(update: Value<'_>, array_filters: &[RawDoc<'_>], cx: &mut ParseCx) -> Result<Update> {
+        Ok(Update(match update {
+            Value::Array(stages) => {
+                if !array_filters.is_empty() {
+                    bail!(
+                        Code::FAILED_TO_PARSE,
+                        "arrayFilters may not be specified for pipeline-syle updates"
+                    );
+                }
+                Kind::Pipeline(PipelineUpdate::parse(stages, cx)?)
+            }
+            Value::Document(doc) if doc.iter().next().is_some_and(|first| first.key().starts_with('$')) => {
+                Kind::Modifiers(Modifiers::parse(doc, array_filters, cx)?)
+            }
+            Value::Document(doc) => {
+                if !array_filters.is_empty() {
+                    bail!(
+                        Code::FAILED_TO_PARSE,
+                        "arrayFilters may not be specified for replacement-style updates"
+                    );
+                }
+                check_replacement(doc)?;
+                Kind::Replacement(DocBuf::from(doc))
+            }
+            _ => bail!(
+                Code::FAILED_TO_PARSE,
+                "Update argument must be either an object or an array"
+            ),
+        }))
+    }
+
+    /// Whether the whole document is replaced, which a multi-update may not do.
+    pub fn is_replacement(&self) -> bool {
+        matches!(self.0, Kind::Replacement(_))
+    }
+
+    /// Whether this is a pipeline, the only kind that takes constants (`c`).
+    pub fn is_pipeline(&self) -> bool {
+        matches!(self.0, Kind::Pipeline(_))
+    }
+
+    /// Whether some path holds the positional `$`, so that the query must say where it matched.
+    pub fn needs_matched_index(&self) -> bool {
+        matches!(&self.0, Kind::Modifiers(modifiers) if modifiers.positional)
+    }
+
+    /// The fields that may change; what lies elsewhere keeps its value.
+    pub fn touched(&self) -> Touched {
+        match &self.0 {
+            Kind::Modifiers(modifiers) => Touched::Paths(modifiers.touched.clone()),
+            _ => Touched::All,
+        }
+    }
+
+    /// The document's new version; `None` if not a byte of it changes.
+    pub fn apply(&self, doc: RawDoc<'_>, cx: &ApplyCx<'_>) -> Result<Option<DocBuf>> {
+        self.apply_in(doc, cx, false, &Bump::new())
+    }
+
+    /// Like [`Update::apply`], with an arena for intermediate values that the caller resets.
+    pub fn apply_with(&self, doc: RawDoc<'_>, cx: &ApplyCx<'_>, arena: &Bump) -> Result<Option<DocBuf>> {
+        self.apply_in(doc, cx, false, arena)
+    }
+
+    fn apply_in(&self, doc: RawDoc<'_>, cx: &ApplyCx<'_>, insert: bool, arena: &Bump) -> Result<Option<DocBuf>> {
+        let new = match &self.0 {
+            Kind::Modifiers(modifiers) => modifiers.apply(doc, cx, insert, arena)?,
+            Kind::Replacement(replacement) => Some(replace(doc, replacement.as_raw(), cx.timestamp)),
+            Kind::Pipeline(pipeline) => Some(pipeline.apply(doc, arena)?),
+        };
+        let Some(new) = new.filter(|new| new.as_slice() != doc.as_bytes()) else { return Ok(None) };
+        if new.len() > MAX_DOCUMENT_SIZE {
+            bail!(
+                17419,
+                "Resulting document after update is larger than {MAX_DOCUMENT_SIZE}"
+            );
+        }
+        let new = DocBuf::from_bytes(new);
+        self.check_id(doc, new.as_raw())?;
+        Ok(Some(new))
+    }
+
+    /// The document to insert when a query matched nothing: what the query holds equal, then the update, with
+    /// `_id` first (`new_id` if neither names one).
+    pub fn upsert(&self, query: RawDoc<'_>, new_id: impl FnOnce() -> ObjectId, cx: &ApplyCx<'_>) -> Result<DocBuf> {
+        let start = match &self.0 {
+            Kind::Replacement(_) => match Equalities::id_of_query(query)? {
+                Some(id) => DocBuf::new().with("_id", &id),
+                None => DocBuf::new(),
+            },
+            _ => Equalities::of_query(query)?.document(),
+        };
+        let cx = ApplyCx { matched_index: None, ..*cx };
+        let built = self.apply_in(start.as_raw(), &cx, true, &Bump::new())?.unwrap_or(start);
+        let built = id_first(built, new_id)?;
+        if built.as_bytes().len() > MAX_DOCUMENT_SIZE {
+            bail!(17420, "Document to upsert is larger than {MAX_DOCUMENT_SIZE}");
+        }
+        Ok(built)
+    }
+
+    /// `_id` never changes once a document has one.
+    fn check_id(&self, old: RawDoc<'_>, new: RawDoc<'_>) -> Result<()> {
+        let Some(before) = old.get("_id") else { return Ok(()) };
+        let after = new.get_or_missing("_id");
+        if !after.is_missing() && compare(before, after) == Ordering::Equal {
+            return Ok(());
+        }
+        match &self.0 {
+            Kind::Modifiers(modifiers) => bail!(
+                Code::IMMUTABLE_FIELD,
+                "Performing an update on the path '{}' would modify the immutable field '_id'",
+                modifiers.id_path()
+            ),
+            _ if after.is_missing() => bail!(
+                Code::IMMUTABLE_FIELD,
+                "After applying the update, the '_id' (required and immutable) field was found to have been \
+                 removed --{}",
+                print::document(old)
+            ),
+            _ => bail!(
+                Code::IMMUTABLE_FIELD,
+                "After applying the update, the (immutable) field '_id' was found to have been altered to {}",
+                print::element("_id", after)
+            ),
+        }
+    }
+}
+
+/// A replacement may hold dollar-prefixed names below the top level only.
+fn check_replacement(doc: RawDoc<'_>) -> Result<()> {
+    for element in doc.iter() {
+        let key = element.key();
+        if key.starts_with('$') {
+            bail!(
+                Code::DOLLAR_PREFIXED_FIELD_NAME,
+                "The dollar ($) prefixed field '{key}' in '{key}' is not allowed in the context of an update's \
+                 replacement document. Consider using an aggregation pipeline with $replaceWith."
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The replacement with the old `_id` unless it brings its own, and with empty timestamps filled.
+fn replace(old: RawDoc<'_>, new: RawDoc<'_>, timestamp: Timestamp) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(new.len() + 32);
+    let mut out = sheaf_bson::DocWriter::new(&mut bytes);
+    if let Some(id) = new.element("_id").or_else(|| old.element("_id")) {
+        out.append_element(id);
+    }
+    for element in new.iter().filter(|element| element.key() != "_id") {
+        match element.value() {
+            Value::Timestamp(Timestamp(0)) => out.append(element.key(), timestamp),
+            _ => out.append_element(element),
+        };
+    }
+    drop(out);
+    bytes
+}
+
+/// Puts `_id` first, adding one where it lacks, and checks that it can be one.
+fn id_first(doc: DocBuf, new_id: impl FnOnce() -> ObjectId) -> Result<DocBuf> {
+    let raw = doc.as_raw();
+    let id = raw.get("_id").unwrap_or_else(|| Value::ObjectId(new_id()));
+    if let Value::Array(_) | Value::Regex(_) | Value::Undefined = id {
+        bail!(
+            Code::INVALID_ID_FIELD,
+            "The '_id' value cannot be of type {}",
+            id.type_name()
+        );
+    }
+    if let Value::Document(inner) = id
+        && let Some(bad) = inner.iter().find(|element| element.key().starts_with('$'))
+    {
+        bail!(
+            Code::DOLLAR_PREFIXED_FIELD_NAME,
+            "_id fields may not contain '$'-prefixed fields: {} is not valid for storage.",
+            bad.key()
+        );
+    }
+    if raw.iter().next().is_some_and(|first| first.key() == "_id") {
+        return Ok(doc);
+    }
+    Ok(DocBuf::build(|out| {
+        out.append("_id", id);
+        for element in raw.iter().filter(|element| element.key() != "_id") {
+            out.append_element(element);
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! Modifier documents: `{$set: {"a.b": 1}, $inc: {c: 2}}`.
+
+use sheaf_bson::{Bump, Element, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
+
+use super::ApplyCx;
+use super::apply::Walk;
+use super::array_filter::ArrayFilter;
+use super::ops::{Op, OpCx, is_operator};
+use crate::print;
+use super::tree::{ObjectNode, identifier};
+
+/// Parsed modifiers.
+#[derive(Debug, Default)]
+pub(super) struct Modifiers {
+    root: ObjectNode,
+    filters: Vec<ArrayFilter>,
+    /// Per `$rename`: source and target.
+    renames: Vec<(String, String)>,
+    /// Whether some path holds `$`.
+    pub(super) positional: bool,
+    /// See [`super::Touched::Paths`].
+    pub(super) touched: Vec<String>,
+    /// All paths as written, for naming the one that touched `_id`.
+    paths: Vec<String>,
+    /// Filters that some path uses.
+    used: Vec<String>,
+}
+
+impl Modifiers {
+    pub(super) fn parse(doc: RawDoc<'_>, array_filters: &[RawDoc<'_>], cx: &mut ParseCx) -> Result<Self> {
+        let filters = ArrayFilter::parse_all(array_filters, cx)?;
+        let mut parsed = Modifiers { filters, ..Modifiers::default() };
+        for operator in doc.iter() {
+            let name = operator.key();
+            if !is_operator(name) {
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "Unknown modifier: {name}. Expected a valid update modifier or pipeline-style update specified \
+                     as an array"
+                );
+            }
+            let Value::Document(arguments) = operator.value() else {
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "Modifiers operate on fields but we found type {} instead. For example: {{$mod: {{<field>: \
+                     ...}}}} not {{{}}}",
+                    operator.value().type_name(),
+                    print::element(name, operator.value())
+                );
+            };
+            for argument in arguments.iter() {
+                if name == "$rename" {
+                    parsed.add_rename(argument)?;
+                } else {
+                    parsed.add_path(argument.key())?;
+                    let op = Op::parse(name, argument, cx)?;
+                    parsed.root.insert(argument.key(), op)?;
+                }
+            }
+        }
+        parsed.check_filters_used(doc)?;
+        Ok(parsed)
+    }
+
+    fn check_filters_used(&self, doc: RawDoc<'_>) -> Result<()> {
+        match self.filters.iter().find(|filter| !self.used.contains(&filter.identifier)) {
+            None => Ok(()),
+            Some(unused) => bail!(
+                Code::FAILED_TO_PARSE,
+                "The array filter for identifier '{}' was not used in the update {}",
+                unused.identifier,
+                print::document(doc)
+            ),
+        }
+    }
+
+    /// Checks a path and notes it.
+    fn add_path(&mut self, path: &str) -> Result<()> {
+        if path.is_empty() {
+            bail!(Code::EMPTY_FIELD_NAME, "An empty update path is not valid.");
+        }
+        if path.split('.').any(str::is_empty) {
+            bail!(
+                Code::EMPTY_FIELD_NAME,
+                "The update path '{path}' contains an empty field name, which is not allowed."
+            );
+        }
+        match path.split('.').filter(|part| *part == "$").count() {
+            0 => {}
+            _ if path.starts_with("$.") || path == "$" => bail!(
+                Code::BAD_VALUE,
+                "Cannot have positional (i.e. '$') element in the first position in path '{path}'"
+            ),
+            1 => self.positional = true,
+            _ => bail!(
+                Code::BAD_VALUE,
+                "Too many positional (i.e. '$') elements found in path '{path}'"
+            ),
+        }
+        for (at, part) in path.split('.').enumerate() {
+            let Some(id) = identifier(part) else { continue };
+            if at == 0 {
+                bail!(
+                    Code::BAD_VALUE,
+                    "Cannot have array filter identifier (i.e. '$[<id>]') element in the first position in path \
+                     '{path}'"
+                );
+            }
+            if !id.is_empty() && !self.filters.iter().any(|filter| filter.identifier == id) {
+                bail!(
+                    Code::BAD_VALUE,
+                    "No array filter found for identifier '{id}' in path '{path}'"
+                );
+            }
+            self.used.push(id.to_owned());
+        }
+        let fixed: Vec<&str> = path
+            .split('.')
+            .take_while(|part| *part != "$" && identifier(part).is_none() && part.parse::<u32>().is_err())
+            .collect();
+        // A path of an index alone names a field of the document.
+        self.touched.push(if fixed.is_empty() { path.to_owned() } else { fixed.join(".") });
+        self.paths.push(path.to_owned());
+        Ok(())
+    }
+
+    fn add_rename(&mut self, argument: Element<'_>) -> Result<()> {
+        let source = argument.key();
+        let Value::String(target) = argument.value() else {
+            bail!(
+                Code::BAD_VALUE,
+                "The 'to' field for $rename must be a string: {}",
+                print::element(source, argument.value())
+            );
+        };
+        if target.contains('\0') {
+            bail!(
+                Code::BAD_VALUE,
+                "The 'to' field for $rename cannot contain an embedded null byte"
+            );
+        }
+        if source == target {
+            bail!(
+                Code::BAD_VALUE,
+                "The source and target field for $rename must differ: {}",
+                print::element(source, argument.value())
+            );
+        }
+        for (path, which) in [(source, "source"), (target, "destination")] {
+            if path.split('.').any(|part| part == "$" || identifier(part).is_some()) {
+                bail!(
+                    Code::BAD_VALUE,
+                    "The {which} field for $rename may not be dynamic: {path}"
+                );
+            }
+        }
+        self.add_path(source)?;
+        self.add_path(target)?;
+        let slot = self.renames.len();
+        self.renames.push((source.to_owned(), target.to_owned()));
+        self.root.insert(target, Op::RenameTo(slot))?;
+        self.root.insert(source, Op::RenameFrom(slot))
+    }
+
+    /// The path that touches `_id`, for the message that it must not.
+    pub(super) fn id_path(&self) -> &str {
+        self.paths.iter().find(|path| *path == "_id" || path.starts_with("_id.")).map_or("_id", String::as_str)
+    }
+
+    /// The bytes afterwards; `None` if no operator changes anything.
+    pub(super) fn apply(
+        &self,
+        doc: RawDoc<'_>,
+        cx: &ApplyCx<'_>,
+        insert: bool,
+        arena: &Bump,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut renamed = Vec::with_capacity(self.renames.len());
+        for (source, target) in &self.renames {
+            let value = rename_end(doc, source, "source")?;
+            if !value.is_missing() {
+                rename_end(doc, target, "destination")?;
+            }
+            renamed.push(value);
+        }
+        let op =
+            OpCx { arena, root: doc, insert, now: cx.now_millis, timestamp: cx.timestamp, renamed };
+        Walk::new(op, cx.matched_index, &self.filters).run(&self.root, doc)
+    }
+}
+
+/// The value at an end of a `$rename`, whose path may not lead through an array.
+fn rename_end<'a>(doc: RawDoc<'a>, path: &str, which: &str) -> Result<Value<'a>> {
+    let mut at = Value::Document(doc);
+    let mut above = "";
+    for part in path.split('.') {
+        at = match at {
+            Value::Document(doc) => doc.get_or_missing(part),
+            Value::Array(_) => {
+                let id = doc.get("_id").map_or_else(|| "no id".to_owned(), |id| print::element("_id", id));
+                bail!(
+                    Code::BAD_VALUE,
+                    "The {which} field cannot be an array element, '{path}' in doc with {id} has an array field \
+                     called '{above}'"
+                )
+            }
+            _ => Value::Missing,
+        };
+        above = part;
+    }
+    Ok(at)
+}

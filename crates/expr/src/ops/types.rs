@@ -7,6 +7,7 @@ use crate::operator::{Operator, unary};
 
 pub(crate) static OPERATORS: &[Operator] = &[
     unary("$type", |v, _| Ok(Value::String(v[0].type_name()))),
+    unary("$toHashedIndexKey", |v, _| Ok(Value::Int64(sheaf_bson::hashed_index_value(v[0])))),
     unary("$isNumber", |v, _| Ok(Value::Bool(v[0].is_number()))),
     unary("$bsonSize", |v, _| match v[0] {
         Value::Document(doc) => Ok(Value::Int32(doc.len() as i32)),

@@ -133,3 +133,6 @@ impl ValueMatcher {
         self.0.matches_element(element)
     }
 }
+
+#[cfg(test)]
+mod tests;

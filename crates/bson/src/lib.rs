@@ -4,15 +4,20 @@
 //! - [`DocWriter`], [`DocBuf`], [`doc!`]: building documents where they will be used.
 //! - [`validate`]: the check at the door.
 //! - [`compare()`]: MongoDB's order of values; [`key`]: the same order as comparable bytes.
+//! - [`path`]: dotted paths; [`json`]: Extended JSON.
 //! - [`OwnedValue`], [`Ordered`]: a value kept, a value as a key of sets and maps.
 //! - [`number`]: the numeric semantics that operators share, over [`Decimal128`] arithmetic.
 
 mod build;
 mod compare;
 mod decimal;
+mod hash;
+mod id;
+pub mod json;
 pub mod key;
 pub mod number;
 mod owned;
+pub mod path;
 mod raw;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -23,6 +28,8 @@ pub use build::{ArrayBuf, ArrayWriter, DocBuf, DocWriter, Sink, array_in, decima
 pub use bumpalo::Bump;
 pub use compare::{compare, compare_arrays, compare_docs, hash_value};
 pub use decimal::{Class as DecimalClass, ParseDecimalError, Rounding};
+pub use hash::{hashed_index_value, hashed_index_value_seeded};
+pub use id::{ObjectIdGenerator, ParseIdError, parse_uuid, uuid_text};
 pub use owned::{Ordered, OwnedValue};
 pub use raw::{Element, Iter, RawDoc};
 pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, validate};

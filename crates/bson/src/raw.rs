@@ -217,10 +217,7 @@ pub(crate) fn value_size(kind: u8, bytes: &[u8]) -> Option<usize> {
 fn text(data: &[u8]) -> &str {
     // 4 bytes of length, the text, a NUL.
     let bytes = data.get(4..data.len().saturating_sub(1)).unwrap_or_default();
-    match simdutf8::basic::from_utf8(bytes) {
-        Ok(text) => text,
-        Err(_) => "",
-    }
+    simdutf8::basic::from_utf8(bytes).unwrap_or_default()
 }
 
 fn cstr(data: &[u8]) -> (&str, &[u8]) {

@@ -19,6 +19,10 @@ pub enum Rounding {
 impl Decimal128 {
     /// The sum.
     #[must_use]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "named like its neighbours, and never written as an operator"
+    )]
     pub fn add(self, other: Decimal128) -> Decimal128 {
         exact_sum(self, other).unwrap_or_else(|| binary(self, other, |cx, a, b| cx.add(a, b)))
     }

@@ -106,7 +106,7 @@ const ZERO_EXPONENT: u64 = -MIN_EXPONENT as u64;
 
 fn trailing_zeros(mut coefficient: u128) -> u32 {
     let mut zeros = 0;
-    while coefficient % 10 == 0 {
+    while coefficient.is_multiple_of(10) {
         coefficient /= 10;
         zeros += 1;
     }

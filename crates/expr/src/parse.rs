@@ -6,6 +6,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use crate::constant::Constant;
 use crate::context::{Binding, ParseCx, validate_variable_read};
 use crate::expr::{Base, Expr, Node};
+use crate::ops::show;
 use crate::operator::{self, Arity, Form, Named, Operator, State};
 use crate::path::{FieldPath, validate_field_name};
 
@@ -89,7 +90,7 @@ fn parse_operator_document(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let mut elements = doc.iter();
     match (elements.next(), elements.next()) {
         (Some(only), None) => Expr::parse_operator(only.key(), only.value(), cx),
-        _ => bail!(15983, "an object representing an expression must have exactly one field: {doc:?}"),
+        _ => bail!(15983, "an object representing an expression must have exactly one field: {}", show(Value::Document(doc))),
     }
 }
 
@@ -99,7 +100,7 @@ fn parse_fields(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
         let name = element.key();
         validate_field_name(name)?;
         if fields.iter().any(|(earlier, _)| **earlier == *name) {
-            bail!(16406, "duplicate field name specified in object literal: {doc:?}");
+            bail!(16406, "duplicate field name specified in object literal: {}", show(Value::Document(doc)));
         }
         fields.push((name.into(), Expr::parse(element.value(), cx)?));
     }

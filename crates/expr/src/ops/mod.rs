@@ -131,7 +131,7 @@ fn exact_i32(value: Value<'_>) -> Option<i32> {
 }
 
 /// A value for an error message.
-fn show(value: Value<'_>) -> String {
+pub(crate) fn show(value: Value<'_>) -> String {
     match value {
         Value::Missing => "MISSING".to_owned(),
         Value::Null => "null".to_owned(),

@@ -1,1 +1,17 @@
-//! placeholder
+//! From commands to storage: index bounds, the choice of plans, running them on a snapshot, explain, and
+//! turning write commands into commit units.
+//!
+//! - [`plan`]: a [`plan::Query`] becomes a [`plan::Node`]; [`bounds`] says what of an index can match.
+//! - [`run`]: a plan's operators, pulled on a view by an [`run::Executor`].
+//! - [`write`]: insert, update, delete and find-and-modify on anything that implements `sheaf_storage::Write`.
+//! - [`ddl`]: checks of collection options and index specifications.
+//! - [`explain`]: plans and their figures in MongoDB's shape.
+
+pub mod bounds;
+pub mod ddl;
+pub mod explain;
+pub mod find;
+pub mod index;
+pub mod plan;
+pub mod run;
+pub mod write;

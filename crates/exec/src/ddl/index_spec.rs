@@ -1,0 +1,570 @@
+//! Index specifications: what `createIndexes` accepts, and the form in which they are kept.
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_expr::ParseCx;
+use sheaf_query::matcher::Matcher;
+
+/// The options that an index specification may have, beside those kept for kinds of index that this
+/// server does not build.
+const KNOWN: &[&str] = &[
+    "v",
+    "key",
+    "name",
+    "ns",
+    "unique",
+    "sparse",
+    "background",
+    "expireAfterSeconds",
+    "partialFilterExpression",
+    "collation",
+    "hidden",
+    "wildcardProjection",
+    "storageEngine",
+    "prepareUnique",
+    "clustered",
+    "dropDups",
+    "weights",
+    "default_language",
+    "language_override",
+    "textIndexVersion",
+    "2dsphereIndexVersion",
+    "bits",
+    "min",
+    "max",
+    "finestIndexedLevel",
+    "coarsestIndexedLevel",
+    "bucketSize",
+    "columnstoreProjection",
+    "originalSpec",
+];
+
+/// Checks the specification and gives it in normal form: `{v: 2, key, name, ...options}`.
+///
+/// Errors: `CannotCreateIndex`, `InvalidIndexSpecificationOption`, `TypeMismatch`, `FailedToParse`.
+pub fn normalize(spec: RawDoc<'_>) -> Result<DocBuf> {
+    let key = check_fields(spec)?;
+    check_key_pattern(key)?;
+    check_name(spec, key)?;
+    check_version(spec)?;
+    check_options(spec, key)?;
+    Ok(DocBuf::build(|out| write_normal(out, spec, key)))
+}
+
+/// The name that a driver gives an index without one: `a_1_b_-1`.
+pub fn default_name(key: RawDoc<'_>) -> String {
+    let mut name = String::new();
+    for element in key.iter() {
+        if !name.is_empty() {
+            name.push('_');
+        }
+        name.push_str(element.key());
+        name.push('_');
+        match element.value() {
+            Value::String(kind) => name.push_str(kind),
+            Value::Double(n) if n.trunc() == n => name.push_str(&format!("{n:.0}")),
+            other => name.push_str(&crate::bounds::value_text(other)),
+        }
+    }
+    name
+}
+
+fn check_fields<'a>(spec: RawDoc<'a>) -> Result<RawDoc<'a>> {
+    let mut key = None;
+    let mut named = false;
+    for element in spec.iter() {
+        let value = element.value();
+        match element.key() {
+            "key" => match value {
+                Value::Document(doc) => key = Some(doc),
+                other => bail!(
+                    Code::TYPE_MISMATCH,
+                    "The field 'key' must be an object, but got {}",
+                    other.type_name()
+                ),
+            },
+            "name" => match value {
+                Value::String(_) => named = true,
+                other => bail!(
+                    Code::TYPE_MISMATCH,
+                    "The field 'name' must be a string, but got {}",
+                    other.type_name()
+                ),
+            },
+            "unique" | "sparse" | "background" | "hidden" | "prepareUnique" | "clustered" | "dropDups" => {
+                let numeric = value.is_number() || value.as_bool().is_some();
+                if !numeric {
+                    bail!(
+                        Code::TYPE_MISMATCH,
+                        "The field '{}' has value {}, which is not convertible to bool",
+                        element.key(),
+                        shown(value)
+                    );
+                }
+            }
+            "partialFilterExpression" | "collation" | "storageEngine" | "wildcardProjection" => {
+                if value.as_doc().is_none() {
+                    bail!(
+                        Code::TYPE_MISMATCH,
+                        "The field '{}' must be an object, but got {}",
+                        element.key(),
+                        value.type_name()
+                    );
+                }
+            }
+            name if KNOWN.contains(&name) => {}
+            name => bail!(
+                Code::INVALID_INDEX_SPECIFICATION_OPTION,
+                "The field '{name}' is not valid for an index specification. Specification: {}",
+                shown(Value::Document(spec))
+            ),
+        }
+    }
+    let Some(key) = key else {
+        bail!(Code::FAILED_TO_PARSE, "The 'key' field is a required property of an index specification");
+    };
+    if !named {
+        bail!(Code::FAILED_TO_PARSE, "The 'name' field is a required property of an index specification");
+    }
+    Ok(key)
+}
+
+/// Checks an index's key pattern.
+///
+/// Errors: `CannotCreateIndex`.
+pub fn check_key_pattern(key: RawDoc<'_>) -> Result<()> {
+    if key.is_empty() {
+        bail!(Code::CANNOT_CREATE_INDEX, "Index keys cannot be empty.");
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    let mut kind: Option<&str> = None;
+    let mut hashed = 0;
+    let mut wildcards = 0;
+    for element in key.iter() {
+        let name = element.key();
+        if seen.contains(&name) {
+            bail!(
+                Code::CANNOT_CREATE_INDEX,
+                "Field '{name}' appears more than once in index key pattern {}",
+                shown(Value::Document(key))
+            );
+        }
+        seen.push(name);
+        check_direction(element.value())?;
+        if let Value::String(plugin) = element.value() {
+            check_plugin(plugin)?;
+            if kind.is_some_and(|other| other != plugin) {
+                bail!(
+                    Code::CANNOT_CREATE_INDEX,
+                    "Can't use more than one index plugin for a single index."
+                );
+            }
+            kind = Some(plugin);
+            hashed += usize::from(plugin == "hashed");
+        }
+        wildcards += usize::from(is_wildcard(name));
+        check_path(name)?;
+    }
+    if hashed > 1 {
+        bail!(
+            31303,
+            "A maximum of one index field is allowed to be hashed but found {hashed} for 'key' {}",
+            shown(Value::Document(key))
+        );
+    }
+    if wildcards > 1 {
+        bail!(67, "wildcard indexes do not allow more than one wildcard field");
+    }
+    if wildcards == 1 && kind.is_some() {
+        bail!(67, "wildcard indexes do not allow index plugins: {}", kind.unwrap_or_default());
+    }
+    Ok(())
+}
+
+fn check_direction(value: Value<'_>) -> Result<()> {
+    match value {
+        Value::Int32(_) | Value::Int64(_) | Value::Double(_) | Value::Decimal128(_) => {
+            let number = value.as_f64().unwrap_or(f64::NAN);
+            if number.is_nan() {
+                bail!(Code::CANNOT_CREATE_INDEX, "Values in the index key pattern cannot be NaN.");
+            }
+            if number == 0.0 {
+                bail!(Code::CANNOT_CREATE_INDEX, "Values in the index key pattern cannot be 0.");
+            }
+            Ok(())
+        }
+        Value::String(_) => Ok(()),
+        other => bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Values in v:2 index key pattern cannot be of type {}. Only numbers > 0, numbers < 0, and strings are allowed.",
+            other.type_name()
+        ),
+    }
+}
+
+fn check_plugin(plugin: &str) -> Result<()> {
+    match plugin {
+        "hashed" => Ok(()),
+        "text" | "2d" | "2dsphere" | "2dsphere_bucket" => bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Index type '{plugin}' is not supported by this server yet"
+        ),
+        "" => bail!(Code::CANNOT_CREATE_INDEX, "Values in the index key pattern cannot be an empty string."),
+        _ => bail!(Code::CANNOT_CREATE_INDEX, "Unknown index plugin '{plugin}'"),
+    }
+}
+
+fn is_wildcard(name: &str) -> bool {
+    name == "$**" || name.ends_with(".$**")
+}
+
+fn check_path(name: &str) -> Result<()> {
+    if name.is_empty() {
+        bail!(Code::CANNOT_CREATE_INDEX, "Index keys cannot be an empty field.");
+    }
+    if name == "_fts" {
+        bail!(Code::CANNOT_CREATE_INDEX, "Index key contains an illegal field name: '_fts'");
+    }
+    let plain = if name == "$**" { return Ok(()) } else { name.strip_suffix(".$**").unwrap_or(name) };
+    for (at, part) in plain.split('.').enumerate() {
+        if part.is_empty() {
+            bail!(Code::CANNOT_CREATE_INDEX, "Index keys cannot contain an empty field.");
+        }
+        // The parts of a DBRef may be indexed, though their names start with a dollar.
+        if part.starts_with('$') && !(at > 0 && matches!(part, "$id" | "$ref" | "$db")) {
+            bail!(
+                Code::CANNOT_CREATE_INDEX,
+                "Index key contains an illegal field name: field name starts with '$'."
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_name(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
+    let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or_default();
+    if name.is_empty() {
+        bail!(Code::CANNOT_CREATE_INDEX, "The index name cannot be empty");
+    }
+    if name == "*" {
+        bail!(Code::BAD_VALUE, "The index name '*' is not valid.");
+    }
+    if name == "_id_" && !is_id_key(key) {
+        bail!(
+            Code::BAD_VALUE,
+            "The index name '_id_' is reserved for the _id index, which must have key pattern {{_id: 1}}, found key: {}",
+            shown(Value::Document(key))
+        );
+    }
+    Ok(())
+}
+
+/// Whether the key pattern is `{_id: 1}` (any positive number stands for 1).
+pub fn is_id_key(key: RawDoc<'_>) -> bool {
+    let mut fields = key.iter();
+    let first = fields.next();
+    let ascending = first.is_some_and(|e| e.key() == "_id" && e.value().as_f64().is_some_and(|n| n > 0.0));
+    ascending && fields.next().is_none()
+}
+
+fn check_version(spec: RawDoc<'_>) -> Result<()> {
+    let Some(version) = spec.get("v") else { return Ok(()) };
+    if !version.is_number() {
+        bail!(Code::TYPE_MISMATCH, "The field 'v' must be a number, but got {}", version.type_name());
+    }
+    match version.as_exact_i64() {
+        Some(1 | 2) => Ok(()),
+        Some(0) => bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Invalid index specification {}; cannot create an index with v=0",
+            shown(Value::Document(spec))
+        ),
+        Some(n) => bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "Invalid index specification {}; cannot create an index with v={n}",
+            shown(Value::Document(spec))
+        ),
+        None => bail!(
+            Code::BAD_VALUE,
+            "Index version must be representable as a 32-bit integer, but got {}",
+            shown(version)
+        ),
+    }
+}
+
+fn flag(spec: RawDoc<'_>, name: &str) -> bool {
+    spec.get(name).is_some_and(|v| v.truthy())
+}
+
+fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
+    let hashed = key.iter().any(|e| e.value().as_str() == Some("hashed"));
+    let wildcard = key.iter().any(|e| is_wildcard(e.key()));
+    let unique = flag(spec, "unique");
+    let sparse = flag(spec, "sparse");
+    if hashed && unique {
+        bail!(
+            16764,
+            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index."
+        );
+    }
+    if wildcard {
+        for (on, what) in [(unique, "unique"), (spec.get("expireAfterSeconds").is_some(), "TTL")] {
+            if on {
+                bail!(67, "Index type 'wildcard' does not support the {what} option");
+            }
+        }
+        if sparse {
+            bail!(67, "Index type 'wildcard' does not support the sparse option");
+        }
+    } else if spec.get("wildcardProjection").is_some() {
+        bail!(
+            Code::BAD_VALUE,
+            "The field 'wildcardProjection' is only allowed in an 'wildcard' index"
+        );
+    }
+    if is_id_key(key) {
+        check_id_index(spec)?;
+    }
+    if let Some(filter) = spec.get("partialFilterExpression").and_then(|v| v.as_doc()) {
+        if sparse {
+            bail!(
+                Code::CANNOT_CREATE_INDEX,
+                "cannot mix \"partialFilterExpression\" and \"sparse\" options"
+            );
+        }
+        check_partial_filter(filter)?;
+    }
+    if let Some(projection) = spec.get("wildcardProjection").and_then(|v| v.as_doc()) {
+        if projection.is_empty() {
+            bail!(Code::FAILED_TO_PARSE, "The 'wildcardProjection' field can't be an empty object");
+        }
+        if !key.iter().any(|e| e.key() == "$**") {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "The field 'wildcardProjection' is only allowed when 'key' is {{\"$**\": ±1}}"
+            );
+        }
+    }
+    if let Some(seconds) = spec.get("expireAfterSeconds") {
+        check_ttl(seconds, key)?;
+    }
+    Ok(())
+}
+
+fn check_id_index(spec: RawDoc<'_>) -> Result<()> {
+    for element in spec.iter() {
+        let allowed = matches!(element.key(), "key" | "name" | "ns" | "v" | "collation" | "clustered" | "unique" | "background");
+        if !allowed {
+            let neutral = matches!(element.key(), "sparse" | "hidden") && !element.value().truthy();
+            if element.key() == "hidden" && element.value().truthy() {
+                bail!(Code::BAD_VALUE, "can't hide _id index");
+            }
+            if !neutral {
+                bail!(
+                    Code::INVALID_INDEX_SPECIFICATION_OPTION,
+                    "The field '{}' is not valid for an _id index specification. Specification: {}",
+                    element.key(),
+                    shown(Value::Document(spec))
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Partial filters allow a small part of the query language.
+fn check_partial_filter(filter: RawDoc<'_>) -> Result<()> {
+    let matcher = Matcher::parse(filter, &mut ParseCx::new())?;
+    crate::bounds::implication::check_partial_filter(&matcher)
+}
+
+/// The greatest TTL: what a signed 32-bit count of seconds holds.
+const TTL_MAX: i64 = i32::MAX as i64;
+
+fn check_ttl(seconds: Value<'_>, key: RawDoc<'_>) -> Result<()> {
+    if !seconds.is_number() {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "TTL index 'expireAfterSeconds' option must be numeric, but received a type of '{}'.",
+            seconds.type_name()
+        );
+    }
+    let number = seconds.as_f64().unwrap_or(f64::NAN);
+    if number.is_nan() {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "TTL index 'expireAfterSeconds' option must not be NaN"
+        );
+    }
+    if number < 0.0 {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "TTL index 'expireAfterSeconds' option cannot be less than 0. Index spec: {}",
+            shown(Value::Document(key))
+        );
+    }
+    if number > TTL_MAX as f64 {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different number than {number}"
+        );
+    }
+    if key.iter().count() != 1 {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "TTL indexes are single-field indexes, compound indexes do not support TTL. Index spec: {}",
+            shown(Value::Document(key))
+        );
+    }
+    if key.iter().next().is_some_and(|e| e.key() == "_id") {
+        bail!(
+            Code::INVALID_INDEX_SPECIFICATION_OPTION,
+            "The field 'expireAfterSeconds' is not valid for an _id index specification. Specification: {}",
+            shown(Value::Document(key))
+        );
+    }
+    Ok(())
+}
+
+fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<'_>) {
+    let version = spec.get("v").and_then(|v| v.as_exact_i64()).unwrap_or(2) as i32;
+    out.append("v", version);
+    out.append("key", key);
+    out.append("name", spec.get_or_missing("name"));
+    let id = is_id_key(key);
+    for element in spec.iter() {
+        match element.key() {
+            "v" | "key" | "name" | "ns" | "dropDups" | "originalSpec" => {}
+            "unique" | "sparse" | "hidden" | "background" | "prepareUnique" => {
+                // `background` is kept as it came; a false flag is as good as none.
+                let keep = element.value().truthy() || element.key() == "background";
+                if keep && !(id && element.key() == "unique") {
+                    match element.key() {
+                        "background" => out.append_element(element),
+                        key => out.append(key, true),
+                    };
+                }
+            }
+            "expireAfterSeconds" => {
+                let seconds = element.value().as_f64().unwrap_or(0.0) as i64;
+                match i32::try_from(seconds) {
+                    Ok(n) => out.append("expireAfterSeconds", n),
+                    Err(_) => out.append("expireAfterSeconds", seconds),
+                };
+            }
+            "collation" => {
+                if !is_simple_collation(element.value()) {
+                    out.append_element(element);
+                }
+            }
+            _ => {
+                out.append_element(element);
+            }
+        }
+    }
+}
+
+/// `{locale: "simple"}` is the same as no collation.
+pub fn is_simple_collation(collation: Value<'_>) -> bool {
+    collation.as_doc().is_none_or(|doc| doc.is_empty() || doc.get("locale").and_then(|v| v.as_str()) == Some("simple"))
+}
+
+fn shown(value: Value<'_>) -> String {
+    crate::bounds::value_text(value)
+}
+
+/// Whether two key patterns are the same index key: same fields in the same order with the same
+/// directions or kinds (`1` and `1.0` and `5` all ascend, but MongoDB compares the numbers).
+pub fn same_key(a: RawDoc<'_>, b: RawDoc<'_>) -> bool {
+    let mut left = a.iter();
+    let mut right = b.iter();
+    loop {
+        match (left.next(), right.next()) {
+            (None, None) => return true,
+            (Some(x), Some(y)) => {
+                if x.key_bytes() != y.key_bytes() || sheaf_bson::compare(x.value(), y.value()).is_ne() {
+                    return false;
+                }
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// How a new specification relates to an index that exists.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Relation {
+    /// Another index.
+    Different,
+    /// The same index: creating it does nothing.
+    Same,
+}
+
+/// Options that make two indexes with the same key different ones.
+const IDENTIFYING: &[&str] = &["unique", "sparse", "collation", "partialFilterExpression", "wildcardProjection"];
+
+fn same_option(a: RawDoc<'_>, b: RawDoc<'_>, name: &str) -> bool {
+    let (x, y) = (a.get_or_missing(name), b.get_or_missing(name));
+    match name {
+        "unique" | "sparse" | "hidden" => x.truthy() == y.truthy(),
+        _ => x.is_missing() == y.is_missing() && sheaf_bson::compare(x, y).is_eq(),
+    }
+}
+
+/// Compares a new (normal) specification with one that exists.
+///
+/// Errors: `IndexKeySpecsConflict` (same name, other key), `IndexOptionsConflict` (same index under
+/// another name or with other options).
+pub fn relate(new: RawDoc<'_>, existing: RawDoc<'_>) -> Result<Relation> {
+    let key = |doc: RawDoc<'_>| doc.get("key").and_then(|v| v.as_doc()).map(DocBuf::from).unwrap_or_default();
+    let (new_key, old_key) = (key(new), key(existing));
+    let same_name = sheaf_bson::compare(new.get_or_missing("name"), existing.get_or_missing("name")).is_eq();
+    let same_keys = same_key(new_key.as_raw(), old_key.as_raw());
+    // A sparse or unique index beside a plain one of the same key is refused; one that differs in what it
+    // holds (partial filter, collation) is another index.
+    let same_identity = same_keys
+        && IDENTIFYING.iter().filter(|o| **o != "unique" && **o != "sparse").all(|o| same_option(new, existing, o));
+    let same_flags = same_option(new, existing, "unique") && same_option(new, existing, "sparse");
+    let ttl_same = same_option(new, existing, "expireAfterSeconds");
+    if same_name {
+        if same_identity && same_flags {
+            if ttl_same {
+                return Ok(Relation::Same);
+            }
+            return Err(options_conflict(new, existing));
+        }
+        if !same_keys {
+            bail!(
+                Code::INDEX_KEY_SPECS_CONFLICT,
+                "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {}",
+                shown(Value::Document(new)),
+                shown(Value::Document(existing))
+            );
+        }
+        bail!(
+            Code::INDEX_KEY_SPECS_CONFLICT,
+            "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {}",
+            shown(Value::Document(new)),
+            shown(Value::Document(existing))
+        );
+    }
+    if same_identity && same_flags {
+        let name = existing.get("name").and_then(|v| v.as_str()).unwrap_or_default();
+        if !ttl_same {
+            return Err(options_conflict(new, existing));
+        }
+        bail!(Code::INDEX_OPTIONS_CONFLICT, "Index already exists with a different name: {name}");
+    }
+    Ok(Relation::Different)
+}
+
+fn options_conflict(new: RawDoc<'_>, existing: RawDoc<'_>) -> Error {
+    Error::new(
+        Code::INDEX_OPTIONS_CONFLICT,
+        format!(
+            "An equivalent index already exists with the same name but different options. Requested index: {}, existing index: {}",
+            shown(Value::Document(new)),
+            shown(Value::Document(existing))
+        ),
+    )
+}

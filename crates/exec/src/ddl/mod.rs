@@ -1,0 +1,3 @@
+//! Checks of what DDL commands ask for.
+
+pub mod index_spec;

@@ -1,0 +1,112 @@
+//! Opening a query: its candidates, the choice among them, and the run.
+
+use std::sync::Arc;
+
+use sheaf_errors::Result;
+use sheaf_storage::Collection;
+
+use crate::plan::cache::{self, Choice};
+use crate::plan::{Node, Query, choose};
+use crate::run::{Executor, ReadCx, Step};
+
+/// Works that a trial gives each candidate.
+const TRIAL_WORKS: usize = 10_000;
+/// Results that end a trial.
+const TRIAL_RESULTS: u64 = 101;
+
+/// Plans the query and readies its run. With several candidates, a short trial of all decides.
+pub fn open(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Executor> {
+    let mut plans = choose::candidates(query, collection)?;
+    if plans.len() == 1 {
+        return Executor::new(Arc::new(plans.remove(0)), collection.clone(), query.tailable);
+    }
+    if let Some(plan) = cache::lookup(query, collection, cx.view.catalog().version(), &plans) {
+        return Executor::new(plan, collection.clone(), query.tailable);
+    }
+    let trial = try_out(plans, collection, cx)?;
+    cache::store(query, collection, cx.view.catalog().version(), Choice::of(trial.winner.plan()));
+    Ok(trial.winner)
+}
+
+/// How a trial ended.
+pub struct Trial {
+    /// The best candidate, in the middle of its run.
+    pub winner: Executor,
+    /// The others, best first, with what they scored.
+    pub losers: Vec<(Executor, f64)>,
+    /// The winner's score.
+    pub score: f64,
+}
+
+/// Runs all candidates side by side for a little while.
+pub fn try_out(plans: Vec<Node>, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Trial> {
+    let mut runs = Vec::with_capacity(plans.len());
+    for plan in plans {
+        runs.push((Executor::new(Arc::new(plan), collection.clone(), false)?, Tally::default()));
+    }
+    let mut failure = None;
+    'trial: for _ in 0..TRIAL_WORKS {
+        let mut alive = false;
+        for (run, tally) in &mut runs {
+            if tally.failed {
+                continue;
+            }
+            alive = true;
+            tally.works += 1;
+            match run.trial_step(cx) {
+                Ok(Step::Row) => tally.rows += 1,
+                Ok(Step::More) => {}
+                Ok(Step::Eof) => tally.done = true,
+                // One candidate may fail (a sort too large) where another does not.
+                Err(error) => {
+                    tally.failed = true;
+                    failure = Some(error);
+                }
+            }
+            if tally.done || tally.rows >= TRIAL_RESULTS {
+                break 'trial;
+            }
+        }
+        if !alive {
+            break;
+        }
+    }
+    if let (true, Some(error)) = (runs.iter().all(|(_, tally)| tally.failed), failure) {
+        return Err(error);
+    }
+    let mut scored: Vec<(Executor, f64)> = runs.into_iter().map(|(run, tally)| {
+        let score = tally.score(run.plan());
+        (run, score)
+    }).collect();
+    // Equal scores keep the candidates' order, so that the choice does not depend on chance.
+    scored.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let (winner, score) = scored.remove(0);
+    Ok(Trial { winner, losers: scored, score })
+}
+
+#[derive(Default)]
+struct Tally {
+    works: u64,
+    rows: u64,
+    done: bool,
+    failed: bool,
+}
+
+impl Tally {
+    /// Rows per work decide; small bonuses break ties as mongod does.
+    fn score(&self, plan: &Node) -> f64 {
+        if self.failed {
+            return -1.0;
+        }
+        let productivity = self.rows as f64 / self.works.max(1) as f64;
+        let epsilon = (1.0 / (10.0 * self.works.max(1) as f64)).min(1e-4);
+        let no_fetch = if has(plan, &|node| matches!(node, Node::Fetch { .. })) { 0.0 } else { epsilon };
+        let no_sort = if plan.blocks() { 0.0 } else { epsilon };
+        let end = if self.done { 1.0 } else { 0.0 };
+        1.0 + productivity + no_fetch + no_sort + epsilon + end
+    }
+}
+
+fn has(node: &Node, test: &dyn Fn(&Node) -> bool) -> bool {
+    test(node) || node.inputs().iter().any(|input| has(input, test))
+}

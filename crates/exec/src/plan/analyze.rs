@@ -1,0 +1,276 @@
+//! What a filter lets one index do: bounds for its fields, and what is left to check.
+
+use std::sync::Arc;
+
+use sheaf_expr::ParseCx;
+use sheaf_query::matcher::{MatchExpr, Matcher, Test};
+use sheaf_storage::{Index, IndexKind};
+
+use crate::bounds::predicate::{FieldTraits, negated_bounds, test_bounds};
+use crate::bounds::{FieldBounds, IndexBounds, Intervals, Tightness, implication};
+
+/// One conjunct of a filter, brought down to a path.
+struct Predicate<'m> {
+    path: String,
+    test: &'m Test,
+    negated: bool,
+    /// Number of the top-level conjunct that it comes from.
+    conjunct: usize,
+    /// The `$elemMatch` in which it stands: conditions of one group hold for one array element.
+    group: Option<usize>,
+}
+
+/// The use of one index for a filter.
+#[derive(Clone)]
+pub struct IndexUse {
+    /// The index.
+    pub index: Arc<Index>,
+    /// What to scan.
+    pub bounds: IndexBounds,
+    /// Fields as the scan has them (a wildcard index expands to the path that it is used for).
+    pub fields: Vec<(String, bool)>,
+    /// Conjuncts (by number) of which the bounds leave nothing to check.
+    pub exact: Vec<usize>,
+    /// Conjuncts that the key alone can check.
+    pub covered: Vec<usize>,
+    /// Some array makes several keys of one document.
+    pub multikey: bool,
+}
+
+/// The top-level conjuncts of a condition.
+pub fn conjuncts(expr: &MatchExpr) -> &[MatchExpr] {
+    match expr {
+        MatchExpr::And(children) => children,
+        MatchExpr::AlwaysTrue => &[],
+        other => std::slice::from_ref(other),
+    }
+}
+
+/// The children that a [`super::FilterPart`] numbers: conjuncts or branches.
+pub fn conjuncts_or_branches(expr: &MatchExpr) -> &[MatchExpr] {
+    match expr {
+        MatchExpr::And(children) | MatchExpr::Or(children) => children,
+        _ => &[],
+    }
+}
+
+/// Whether the planner may use the index at all for this filter.
+pub fn eligible(index: &Index, expr: &MatchExpr) -> bool {
+    if !index.ready || index.hidden {
+        return false;
+    }
+    match &index.partial {
+        None => true,
+        Some(filter) => match Matcher::parse(filter.as_raw(), &mut ParseCx::new()) {
+            Ok(filter) => implication::implies(expr, filter.root()),
+            Err(_) => false,
+        },
+    }
+}
+
+/// What bounds the index gets from the filter; `None` if the filter says nothing about its first field.
+/// A wildcard index may serve several paths, each a use of its own.
+pub fn uses(index: &Arc<Index>, expr: &MatchExpr) -> Vec<IndexUse> {
+    let mut predicates = Vec::new();
+    let mut groups = 0;
+    for (at, conjunct) in conjuncts(expr).iter().enumerate() {
+        collect(conjunct, "", at, None, &mut groups, &mut predicates);
+    }
+    if index.kind == IndexKind::Wildcard {
+        return super::wildcard::expand(index, &predicates_paths(&predicates))
+            .into_iter()
+            .filter_map(|fields| bound(index, fields, &predicates))
+            .collect();
+    }
+    bound(index, index.fields.clone(), &predicates).into_iter().collect()
+}
+
+fn predicates_paths<'p>(predicates: &'p [Predicate<'_>]) -> Vec<&'p str> {
+    let mut paths: Vec<&str> = predicates.iter().map(|p| &*p.path).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+fn collect<'m>(
+    expr: &'m MatchExpr,
+    prefix: &str,
+    conjunct: usize,
+    group: Option<usize>,
+    groups: &mut usize,
+    out: &mut Vec<Predicate<'m>>,
+) {
+    match expr {
+        MatchExpr::And(children) => {
+            for child in children {
+                collect(child, prefix, conjunct, group, groups, out);
+            }
+        }
+        MatchExpr::Leaf(leaf) => {
+            let path = join(prefix, leaf.path.dotted());
+            match &leaf.test {
+                Test::ElemMatchObject(inner) => {
+                    // Nested groups count as the outer one's, which only widens what is scanned.
+                    let group = group.unwrap_or_else(|| {
+                        *groups += 1;
+                        *groups
+                    });
+                    collect(inner, &path, conjunct, Some(group), groups, out);
+                }
+                test => out.push(Predicate { path, test, negated: false, conjunct, group }),
+            }
+        }
+        MatchExpr::Not(child) => {
+            if let MatchExpr::Leaf(leaf) = &**child {
+                let path = join(prefix, leaf.path.dotted());
+                out.push(Predicate { path, test: &leaf.test, negated: true, conjunct, group });
+            }
+        }
+        _ => {}
+    }
+}
+
+fn join(prefix: &str, path: &str) -> String {
+    if prefix.is_empty() { path.to_owned() } else { format!("{prefix}.{path}") }
+}
+
+/// Length of the longest prefix of the path that is an array in some document, in path components;
+/// 0 when none is.
+fn multikey_prefix(paths: &Option<Vec<Vec<usize>>>, field: usize, path: &str, multikey: bool) -> usize {
+    match paths {
+        Some(paths) => paths.get(field).and_then(|p| p.iter().max()).map_or(0, |at| at + 1),
+        None if multikey => path.split('.').count(),
+        None => 0,
+    }
+}
+
+fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicate<'_>]) -> Option<IndexUse> {
+    let multikey = index.multikey();
+    let paths = if index.kind == IndexKind::Wildcard { None } else { index.multikey_paths() };
+    let hashed = crate::index::hashed_fields(index);
+    let mut out = IndexUse {
+        index: index.clone(),
+        bounds: IndexBounds::default(),
+        fields: fields.clone(),
+        exact: Vec::new(),
+        covered: Vec::new(),
+        multikey,
+    };
+    // For each conjunct: parts seen, and the loosest of their tightnesses.
+    let mut served: Vec<(usize, Tightness)> = Vec::new();
+    let mut used: Vec<UsedField> = Vec::new();
+    for (at, (path, descending)) in fields.iter().enumerate() {
+        let prefix = multikey_prefix(&paths, at, path, multikey);
+        let traits = FieldTraits {
+            hashed: hashed[at],
+            multikey: prefix > 0,
+            sparse: index.sparse || index.kind == IndexKind::Wildcard,
+            numeric_path: path.split('.').any(|part| part.bytes().all(|b| b.is_ascii_digit())),
+        };
+        let candidates: Vec<(&Predicate<'_>, Intervals, Tightness)> = predicates
+            .iter()
+            .filter(|p| p.path == *path)
+            .filter_map(|p| {
+                let found = if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
+                found.map(|(intervals, tight)| (p, intervals, tight))
+            })
+            .collect();
+        let intervals = choose(candidates, path, prefix, &used, &mut served);
+        if at == 0 && intervals.is_none() {
+            return None;
+        }
+        if let Some((_, group)) = &intervals {
+            used.push(UsedField { path: path.clone(), prefix, group: *group });
+        }
+        out.bounds.fields.push(FieldBounds {
+            path: path.clone(),
+            descending: *descending,
+            intervals: intervals.map_or_else(Intervals::all, |(intervals, _)| intervals),
+        });
+    }
+    settle(&mut out, predicates, &served);
+    Some(out)
+}
+
+/// A field that has got bounds already.
+struct UsedField {
+    path: String,
+    prefix: usize,
+    group: Option<usize>,
+}
+
+/// Chooses the conditions that bound a field. On a field with arrays each condition may hold for another
+/// element, so only those of one `$elemMatch` are intersected.
+fn choose<'p>(
+    candidates: Vec<(&'p Predicate<'_>, Intervals, Tightness)>,
+    path: &str,
+    prefix: usize,
+    used: &[UsedField],
+    served: &mut Vec<(usize, Tightness)>,
+) -> Option<(Intervals, Option<usize>)> {
+    let clashing = used.iter().find(|other| shares_array(path, prefix, other));
+    let allowed = candidates.into_iter().filter(|(p, ..)| match clashing {
+        // Two fields below one array may be bounded together only by one `$elemMatch`.
+        Some(other) => p.group.is_some() && p.group == other.group,
+        None => true,
+    });
+    let mut allowed: Vec<_> = allowed.collect();
+    if prefix == 0 {
+        let mut result: Option<Intervals> = None;
+        for (predicate, intervals, tight) in allowed {
+            served.push((predicate.conjunct, tight));
+            result = Some(match result {
+                Some(so_far) => so_far.intersect(&intervals),
+                None => intervals,
+            });
+        }
+        return result.map(|intervals| (intervals, None));
+    }
+    // The narrowest first: points before ranges before everything.
+    allowed.sort_by_key(|(p, intervals, _)| {
+        let whole = intervals.is_all();
+        (whole, !intervals.all_points(), p.negated, intervals.len())
+    });
+    let (first, mut intervals, tight) = {
+        let mut iter = allowed.iter();
+        let (p, intervals, tight) = iter.next()?;
+        (*p, intervals.clone(), *tight)
+    };
+    served.push((first.conjunct, tight));
+    if first.group.is_some() {
+        for (other, more, tight) in &allowed[1..] {
+            if other.group == first.group {
+                intervals = intervals.intersect(more);
+                served.push((other.conjunct, *tight));
+            }
+        }
+    }
+    Some((intervals, first.group))
+}
+
+/// Whether two fields have an array on the part of their paths that they share.
+fn shares_array(path: &str, prefix: usize, other: &UsedField) -> bool {
+    let shared = path.split('.').zip(other.path.split('.')).take_while(|(a, b)| a == b).count();
+    let array = prefix.max(other.prefix).min(shared);
+    // `prefix` counts components up to the last array; an array deeper than what is shared does not clash
+    // by itself, but its shallower ones may, which is not known: be careful.
+    array > 0 && prefix > 0 && other.prefix > 0
+}
+
+/// Works out which conjuncts need no more checking. A conjunct is exact if all of its parts bound the scan
+/// exactly; one inside `$elemMatch` never is.
+fn settle(out: &mut IndexUse, predicates: &[Predicate<'_>], served: &[(usize, Tightness)]) {
+    let total = predicates.iter().map(|p| p.conjunct + 1).max().unwrap_or(0);
+    for conjunct in 0..total {
+        let parts: Vec<&Predicate<'_>> = predicates.iter().filter(|p| p.conjunct == conjunct).collect();
+        let [part] = &parts[..] else { continue };
+        if part.group.is_some() {
+            continue;
+        }
+        match served.iter().filter(|(c, _)| *c == conjunct).map(|(_, tight)| *tight).max() {
+            Some(Tightness::Exact) => out.exact.push(conjunct),
+            Some(Tightness::Covered) => out.covered.push(conjunct),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! The candidate plans of a query.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, OwnedValue, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
+use sheaf_storage::{Collection, Index, IndexKind};
+
+use super::analyze::{IndexUse, conjuncts, eligible, uses};
+use super::hint::key_range;
+use super::query::Hint;
+use super::{FilterPart, Node, Query, Scan};
+use crate::bounds::{FieldBounds, IndexBounds, Intervals};
+use crate::index::{hashed_fields, is_record_order};
+
+/// More scans than this are not made of one to get an order from an index.
+const MAX_EXPLODED: usize = 200;
+
+/// The `_id` of a filter that is exactly `{_id: value}` (for values that equal only themselves).
+pub fn id_equality(expr: &MatchExpr) -> Option<&OwnedValue> {
+    match expr {
+        MatchExpr::Leaf(leaf) if leaf.path.dotted() == "_id" => match &leaf.test {
+            Test::Compare { op: CompareOp::Eq, operand } => {
+                // No `_id` is an array, and a stored null is not the same as a missing field: left to a scan.
+                let simple = !matches!(operand.as_value(), Value::Array(_) | Value::Null | Value::Undefined | Value::Regex(_));
+                simple.then_some(operand)
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// All plans worth trying; at least one.
+///
+/// Errors: `BadValue` for a hint that fits no index, those of `min` and `max`.
+pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
+    let filter = FilterPart::whole(query.matcher());
+    let hinted = query.hint.index(collection)?;
+    let keys = key_range(hinted.as_ref(), query.min.as_ref(), query.max.as_ref())?;
+    if matches!(filter.expr(), MatchExpr::AlwaysFalse) {
+        return Ok(vec![Node::Eof]);
+    }
+    if query.tailable || query.natural_sort().is_some() || matches!(query.hint, Hint::Natural(_)) {
+        if query.natural_sort().is_some() && hinted.is_some() {
+            bail!(Code::BAD_VALUE, "Cannot combine a $natural sort with a hint");
+        }
+        return Ok(vec![natural(query, &filter)]);
+    }
+    if let (None, Some(id), true) = (&hinted, id_equality(filter.expr()), crate::index::clustered_by_id(collection)) {
+        if !query.return_key {
+            let lookup = Node::IdLookup { id: id.clone(), filter: None };
+            return Ok(vec![finish(query, lookup, true)]);
+        }
+    }
+    if let Some(index) = &hinted {
+        let plans = with_index(query, collection, &filter, index, keys);
+        if !plans.is_empty() {
+            return Ok(plans);
+        }
+    }
+    let mut plans = Vec::new();
+    for index in collection.indexes.iter().filter(|index| eligible(index, filter.expr())) {
+        for found in uses(index, filter.expr()) {
+            plans.extend(index_plans(query, collection, &filter, &found));
+        }
+    }
+    if let Some(plan) = or_plan(query, collection, &filter) {
+        plans.push(plan);
+    }
+    if plans.iter().all(Node::blocks) && query.sort_fields().is_some() {
+        plans.extend(full_scans(query, collection, &filter, true));
+    }
+    if plans.is_empty() && query.needed_paths().is_some() {
+        plans.extend(full_scans(query, collection, &filter, false));
+    }
+    if plans.is_empty() {
+        plans.push(finish(query, collection_scan(collection, &filter), false));
+    }
+    Ok(plans)
+}
+
+fn residual(filter: &FilterPart, without: &[usize]) -> Option<FilterPart> {
+    let all = conjuncts(filter.expr()).len();
+    filter.only((0..all).filter(|at| !without.contains(at)).map(|at| at as u16).collect())
+}
+
+fn whole(filter: &FilterPart) -> Option<FilterPart> {
+    residual(filter, &[])
+}
+
+fn natural(query: &Query, filter: &FilterPart) -> Node {
+    let backward = match (&query.hint, query.natural_sort()) {
+        (_, Some(backward)) => backward,
+        (Hint::Natural(backward), None) => *backward,
+        _ => false,
+    };
+    let sorted = query.natural_sort().is_some();
+    finish(query, Node::CollScan { filter: whole(filter), backward, range: None }, sorted)
+}
+
+fn collection_scan(_collection: &Collection, filter: &FilterPart) -> Node {
+    Node::CollScan { filter: whole(filter), backward: false, range: None }
+}
+
+/// Plans with a hinted index: its bounds if the filter gives any, else all of it.
+fn with_index(
+    query: &Query,
+    collection: &Arc<Collection>,
+    filter: &FilterPart,
+    index: &Arc<Index>,
+    keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
+) -> Vec<Node> {
+    if keys.is_some() {
+        let mut found = full_use(index);
+        found.multikey = index.multikey();
+        return scan_plan(query, collection, filter, &found, keys).into_iter().collect();
+    }
+    let mut plans = Vec::new();
+    for found in uses(index, filter.expr()) {
+        plans.extend(index_plans(query, collection, filter, &found));
+    }
+    if let (true, Some(plan)) = (plans.is_empty(), or_plan_with(query, collection, filter, Some(index))) {
+        plans.push(plan);
+    }
+    if plans.is_empty() && index.kind != IndexKind::Wildcard {
+        plans.extend(scan_plan(query, collection, filter, &full_use(index), None));
+    }
+    plans
+}
+
+/// All of an index.
+fn full_use(index: &Arc<Index>) -> IndexUse {
+    let field = |(path, descending): &(String, bool)| FieldBounds {
+        path: path.clone(),
+        descending: *descending,
+        intervals: Intervals::all(),
+    };
+    IndexUse {
+        index: index.clone(),
+        bounds: IndexBounds { fields: index.fields.iter().map(field).collect() },
+        fields: index.fields.clone(),
+        exact: Vec::new(),
+        covered: Vec::new(),
+        multikey: index.multikey(),
+    }
+}
+
+/// Whole-index scans that give the order (or, without `sorted`, cover what is needed).
+fn full_scans(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, sorted: bool) -> Vec<Node> {
+    let usable = |index: &&Arc<Index>| {
+        eligible(index, filter.expr())
+            && !index.sparse
+            && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
+    };
+    let mut out = Vec::new();
+    for index in collection.indexes.iter().filter(usable) {
+        let found = full_use(index);
+        if let Some(plan) = scan_plan(query, collection, filter, &found, None) {
+            let wanted = if sorted { !plan.blocks() } else { is_covered(&plan) };
+            if wanted {
+                out.push(plan);
+            }
+        }
+    }
+    out
+}
+
+fn is_covered(plan: &Node) -> bool {
+    match plan {
+        Node::Project { covered, .. } => *covered,
+        Node::Skip { input, .. } | Node::Limit { input, .. } => is_covered(input),
+        Node::IndexScan(_) => true,
+        _ => false,
+    }
+}
+
+fn index_plans(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, found: &IndexUse) -> Vec<Node> {
+    let mut plans: Vec<Node> = scan_plan(query, collection, filter, found, None).into_iter().collect();
+    if plans.iter().all(Node::blocks)
+        && let Some(plan) = exploded(query, collection, filter, found)
+    {
+        plans.push(plan);
+    }
+    plans
+}
+
+/// Whether a scan in the given direction yields the wanted order.
+fn gives_order(found: &IndexUse, wanted: &[(String, bool)]) -> Option<bool> {
+    if matches!(found.index.kind, IndexKind::Wildcard) && wanted.len() > 1 {
+        return None;
+    }
+    let hashed = hashed_fields(&found.index);
+    let paths = found.index.multikey_paths();
+    let mut wanted = wanted.iter().peekable();
+    let mut backward = None;
+    for (at, field) in found.bounds.fields.iter().enumerate() {
+        let Some((path, descending)) = wanted.peek() else { break };
+        let point = field.intervals.as_point().is_some();
+        if *path != field.path {
+            // A field held to one value does not disturb the order.
+            if point { continue } else { return None }
+        }
+        let arrays = match &paths {
+            Some(paths) => paths.get(at).is_some_and(|p| !p.is_empty()),
+            None => found.multikey,
+        };
+        if hashed.get(at).copied().unwrap_or(false) || (arrays && !field.intervals.is_all()) {
+            return None;
+        }
+        let against = *descending != field.descending;
+        if !point || backward.is_none() {
+            if backward.is_some_and(|backward| backward != against) {
+                return None;
+            }
+            if !point {
+                backward = Some(against);
+            }
+        }
+        wanted.next();
+    }
+    wanted.peek().is_none().then(|| backward.unwrap_or(false))
+}
+
+fn scan_plan(
+    query: &Query,
+    collection: &Arc<Collection>,
+    filter: &FilterPart,
+    found: &IndexUse,
+    keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
+) -> Option<Node> {
+    if found.bounds.is_empty() {
+        return Some(Node::Eof);
+    }
+    let order = query.sort_fields().map(|wanted| gives_order(found, &wanted));
+    let backward = order.flatten().unwrap_or(false);
+    let sorted = matches!(order, Some(Some(_)));
+    let node = access(query, collection, filter, found, backward, sorted || query.sort.is_none(), keys);
+    Some(finish(query, node, sorted))
+}
+
+/// The scan with what is needed above it to have the matching documents.
+fn access(
+    query: &Query,
+    collection: &Arc<Collection>,
+    filter: &FilterPart,
+    found: &IndexUse,
+    backward: bool,
+    in_order: bool,
+    keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
+) -> Node {
+    let on_records = is_record_order(collection, &found.index);
+    let covered = if on_records || found.multikey { &[][..] } else { &found.covered };
+    let key_filter = filter.only(covered.iter().map(|at| *at as u16).collect());
+    let done: Vec<usize> = found.exact.iter().chain(covered).copied().collect();
+    let left = residual(filter, &done);
+    let scan = Node::IndexScan(Scan {
+        index: found.index.clone(),
+        fields: found.fields.clone(),
+        bounds: found.bounds.clone(),
+        backward,
+        multikey: found.multikey,
+        filter: key_filter,
+        keys,
+    });
+    let from_keys = left.is_none() && in_order && covers(query, found) && !query.show_record_id;
+    if from_keys || (query.return_key && left.is_none()) {
+        return scan;
+    }
+    Node::Fetch { input: Box::new(scan), filter: left }
+}
+
+/// Whether the index's keys hold all that the query needs.
+fn covers(query: &Query, found: &IndexUse) -> bool {
+    if found.multikey || !matches!(found.index.kind, IndexKind::Btree | IndexKind::Id) {
+        return false;
+    }
+    match query.needed_paths() {
+        Some(paths) => paths.iter().all(|path| found.fields.iter().any(|(field, _)| field == path)),
+        None => false,
+    }
+}
+
+/// For each combination of points on the leading fields one scan, merged: `{a: {$in: [1, 2]}}` sorted by `b`
+/// with an index on `{a: 1, b: 1}`.
+fn exploded(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, found: &IndexUse) -> Option<Node> {
+    let wanted = query.sort_fields()?;
+    let pattern = query.sort.clone()?;
+    if found.index.kind != IndexKind::Btree {
+        return None;
+    }
+    let leading: Vec<&FieldBounds> = found
+        .bounds
+        .fields
+        .iter()
+        .take_while(|field| field.intervals.all_points() && field.path != wanted[0].0)
+        .collect();
+    let total: usize = leading.iter().map(|field| field.intervals.len()).product();
+    if leading.is_empty() || !(2..=MAX_EXPLODED).contains(&total) {
+        return None;
+    }
+    let mut inputs = Vec::with_capacity(total);
+    for number in 0..total {
+        let mut rest = number;
+        let mut part = found.clone();
+        for (at, field) in leading.iter().enumerate() {
+            let chosen = rest % field.intervals.len();
+            rest /= field.intervals.len();
+            let point = field.intervals.iter().nth(chosen)?.low.as_value();
+            part.bounds.fields[at].intervals = Intervals::point(point);
+        }
+        let backward = gives_order(&part, &wanted)?;
+        let Node::Fetch { input, filter: left } = access(query, collection, filter, &part, backward, false, None)
+        else {
+            return None;
+        };
+        inputs.push(Node::Fetch { input, filter: left });
+    }
+    Some(finish(query, Node::SortMerge { inputs, pattern }, true))
+}
+
+fn or_plan(query: &Query, collection: &Arc<Collection>, filter: &FilterPart) -> Option<Node> {
+    or_plan_with(query, collection, filter, None)
+}
+
+/// A plan for the first `$or` among the conjuncts of which every branch has an index.
+fn or_plan_with(
+    query: &Query,
+    collection: &Arc<Collection>,
+    filter: &FilterPart,
+    only: Option<&Arc<Index>>,
+) -> Option<Node> {
+    let root = filter.expr();
+    let at = conjuncts(root).iter().position(|part| matches!(part, MatchExpr::Or(_)))?;
+    let part = if matches!(root, MatchExpr::Or(_)) { filter.clone() } else { filter.child(at) };
+    let MatchExpr::Or(branches) = part.expr() else { return None };
+    let wanted = query.sort_fields();
+    let mut inputs = Vec::with_capacity(branches.len());
+    let mut all_sorted = wanted.is_some();
+    for (number, branch) in branches.iter().enumerate() {
+        let found = best_branch(collection, root, branch, wanted.as_deref(), only)?;
+        let backward = match (&wanted, all_sorted) {
+            (Some(wanted), true) => match gives_order(&found, wanted) {
+                Some(backward) => backward,
+                None => {
+                    all_sorted = false;
+                    false
+                }
+            },
+            _ => false,
+        };
+        inputs.push(branch_access(collection, &part.child(number), &found, backward));
+    }
+    let rest = residual(filter, &[at]);
+    let joined = match (&query.sort, all_sorted) {
+        (Some(pattern), true) => Node::SortMerge { inputs, pattern: pattern.clone() },
+        _ => Node::Or { inputs },
+    };
+    let fetch = Node::Fetch { input: Box::new(joined), filter: rest };
+    Some(finish(query, fetch, all_sorted))
+}
+
+/// A branch's scan; documents are fetched only if something is left to check.
+fn branch_access(collection: &Collection, branch: &FilterPart, found: &IndexUse, backward: bool) -> Node {
+    let scan = Node::IndexScan(Scan {
+        index: found.index.clone(),
+        fields: found.fields.clone(),
+        bounds: found.bounds.clone(),
+        backward,
+        multikey: found.multikey,
+        filter: None,
+        keys: None,
+    });
+    match residual(branch, &found.exact) {
+        None if !is_record_order(collection, &found.index) => scan,
+        left => Node::Fetch { input: Box::new(scan), filter: left },
+    }
+}
+
+/// The index that narrows a branch most.
+fn best_branch(
+    collection: &Collection,
+    root: &MatchExpr,
+    branch: &MatchExpr,
+    wanted: Option<&[(String, bool)]>,
+    only: Option<&Arc<Index>>,
+) -> Option<IndexUse> {
+    let fits = |index: &&Arc<Index>| match only {
+        Some(only) => Arc::ptr_eq(index, only),
+        None => eligible(index, branch) || eligible(index, root),
+    };
+    collection
+        .indexes
+        .iter()
+        .filter(fits)
+        .flat_map(|index| uses(index, branch))
+        .filter(|found| !found.bounds.is_full())
+        .max_by_key(|found| {
+            let sorted = wanted.is_some_and(|wanted| gives_order(found, wanted).is_some());
+            let points = found.bounds.point_prefix();
+            let bounded = found.bounds.fields.iter().filter(|field| !field.intervals.is_all()).count();
+            (points, bounded, sorted, std::cmp::Reverse(found.fields.len()))
+        })
+}
+
+/// Sort, skip, limit and projection above the access path.
+fn finish(query: &Query, mut node: Node, sorted: bool) -> Node {
+    if let (Some(pattern), false, None) = (&query.sort, sorted, query.natural_sort()) {
+        let limit = query.limit.map_or(0, |limit| limit.saturating_add(query.skip));
+        node = Node::Sort { input: Box::new(node), pattern: pattern.clone(), limit };
+    }
+    if query.skip > 0 {
+        node = Node::Skip { input: Box::new(node), skip: query.skip };
+    }
+    // A bounded sort gives no more than the limit by itself, but a skip above it counts too.
+    if let Some(limit) = query.limit {
+        node = Node::Limit { input: Box::new(node), limit };
+    }
+    if query.return_key {
+        return Node::ReturnKey { input: Box::new(node) };
+    }
+    if let Some(projection) = &query.projection {
+        let covered = node.gives_keys();
+        let (projection, matcher) = (projection.clone(), query.matcher());
+        node = Node::Project { input: Box::new(node), projection, matcher, covered };
+    }
+    node
+}

@@ -1,0 +1,112 @@
+//! Hints, and what `min` and `max` ask of them.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc, Value, compare};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::{Collection, Index};
+
+use super::query::Hint;
+use crate::ddl::index_spec::same_key;
+use crate::index::{key_pattern, plain_pattern};
+
+impl Hint {
+    /// Reads a command's `hint`.
+    ///
+    /// Errors: `FailedToParse`, `BadValue`.
+    pub fn parse(value: Value<'_>) -> Result<Hint> {
+        match value {
+            Value::Missing | Value::Null | Value::Undefined => Ok(Hint::None),
+            Value::String(name) => Ok(Hint::Name(name.to_owned())),
+            Value::Document(doc) if doc.is_empty() => Ok(Hint::None),
+            Value::Document(doc) => match doc.get("$natural") {
+                Some(direction) => match direction.as_exact_i64() {
+                    Some(n @ (1 | -1)) => Ok(Hint::Natural(n < 0)),
+                    _ => bail!(
+                        Code::BAD_VALUE,
+                        "$natural hint may only accept a value of 1 or -1, but got: {}",
+                        crate::bounds::value_text(direction)
+                    ),
+                },
+                None => Ok(Hint::Pattern(plain_pattern(doc))),
+            },
+            _ => bail!(Code::FAILED_TO_PARSE, "Hint must be a string or an object"),
+        }
+    }
+
+    /// The index that the hint names.
+    ///
+    /// Errors: `BadValue` if there is none.
+    pub fn index(&self, collection: &Collection) -> Result<Option<Arc<Index>>> {
+        let found = |test: &dyn Fn(&Index) -> bool| {
+            collection.indexes.iter().find(|index| index.ready && !index.hidden && test(index)).cloned()
+        };
+        let index = match self {
+            Hint::None | Hint::Natural(_) => return Ok(None),
+            Hint::Name(name) => found(&|index| index.name == *name),
+            Hint::Pattern(pattern) => {
+                found(&|index| same_key(plain_pattern(key_pattern(index)).as_raw(), pattern.as_raw()))
+            }
+        };
+        match index {
+            Some(index) => Ok(Some(index)),
+            None => bail!(
+                Code::BAD_VALUE,
+                "error processing query: ns={} planner returned error :: caused by :: hint provided does not correspond to an existing index",
+                collection.namespace
+            ),
+        }
+    }
+}
+
+/// Checks `min` and `max` against the hinted index and brings them into the key pattern's order.
+///
+/// Errors: 51173 to 51176, `BadValue`.
+pub fn key_range(
+    index: Option<&Arc<Index>>,
+    min: Option<&DocBuf>,
+    max: Option<&DocBuf>,
+) -> Result<Option<(Option<DocBuf>, Option<DocBuf>)>> {
+    if min.is_none() && max.is_none() {
+        return Ok(None);
+    }
+    let Some(index) = index else {
+        bail!(51173, "When using min()/max() a hint of which index to use must be provided");
+    };
+    let arrange = |doc: &DocBuf| -> Result<DocBuf> {
+        let pattern = key_pattern(index);
+        let given = doc.as_raw();
+        let fits = given.count() == pattern.count() && pattern.iter().all(|e| given.element(e.key()).is_some());
+        if !fits {
+            bail!(
+                51174,
+                "The index chosen is not compatible with min/max"
+            );
+        }
+        Ok(DocBuf::build(|out| {
+            for element in pattern.iter() {
+                out.append(element.key(), given.get_or_missing(element.key()));
+            }
+        }))
+    };
+    let min = min.map(arrange).transpose()?;
+    let max = max.map(arrange).transpose()?;
+    if let (Some(min), Some(max)) = (&min, &max)
+        && !in_order(key_pattern(index), min.as_raw(), max.as_raw())
+    {
+        bail!(51175, "The value provided for min() does not come before the value provided for max() in the hinted index");
+    }
+    Ok(Some((min, max)))
+}
+
+fn in_order(pattern: RawDoc<'_>, min: RawDoc<'_>, max: RawDoc<'_>) -> bool {
+    for (field, (low, high)) in pattern.iter().zip(min.values().zip(max.values())) {
+        let descending = field.value().as_f64().is_some_and(|n| n < 0.0);
+        let order = compare(low, high);
+        let order = if descending { order.reverse() } else { order };
+        if order.is_ne() {
+            return order.is_lt();
+        }
+    }
+    false
+}

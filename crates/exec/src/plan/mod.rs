@@ -1,0 +1,279 @@
+//! Plans: how a query's documents are found.
+//!
+//! - [`analyze`]: what a filter lets an index do.
+//! - [`choose`]: the candidates for a query; [`cache`]: the choices remembered by query shape.
+//! - [`Node`]: a plan, which [`crate::run`] turns into operators.
+
+pub mod analyze;
+pub mod cache;
+pub mod choose;
+pub mod hint;
+pub mod query;
+pub mod wildcard;
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, OwnedValue};
+use sheaf_query::matcher::{MatchExpr, Matcher};
+use sheaf_query::projection::Projection;
+use sheaf_query::sort::SortPattern;
+use sheaf_storage::{Index, Range};
+use smallvec::SmallVec;
+
+use crate::bounds::IndexBounds;
+
+pub use query::Query;
+
+/// A part of a filter: a node of its tree, or some of that node's conjuncts.
+#[derive(Clone, Debug)]
+pub struct FilterPart {
+    matcher: Arc<Matcher>,
+    /// Child numbers from the root down.
+    node: SmallVec<[u16; 4]>,
+    /// The conjuncts that are left; `None`: the whole node.
+    conjuncts: Option<Vec<u16>>,
+}
+
+impl FilterPart {
+    /// The whole filter.
+    pub fn whole(matcher: Arc<Matcher>) -> Self {
+        FilterPart { matcher, node: SmallVec::new(), conjuncts: None }
+    }
+
+    /// The node of a child.
+    #[must_use]
+    pub fn child(&self, at: usize) -> Self {
+        let mut node = self.node.clone();
+        node.push(at as u16);
+        FilterPart { matcher: self.matcher.clone(), node, conjuncts: None }
+    }
+
+    /// Only these conjuncts; `None` if none are left.
+    pub fn only(&self, left: Vec<u16>) -> Option<Self> {
+        let total = analyze::conjuncts(self.expr()).len();
+        match left.len() {
+            0 => None,
+            n if n == total => Some(FilterPart { conjuncts: None, ..self.clone() }),
+            _ => Some(FilterPart { conjuncts: Some(left), ..self.clone() }),
+        }
+    }
+
+    /// The node.
+    pub fn expr(&self) -> &MatchExpr {
+        self.node.iter().fold(self.matcher.root(), |expr, at| match analyze::conjuncts_or_branches(expr) {
+            children if !children.is_empty() => &children[usize::from(*at)],
+            _ => expr,
+        })
+    }
+
+    /// The conditions to check, all of which must hold.
+    pub fn conditions(&self) -> impl Iterator<Item = &MatchExpr> {
+        let node = self.expr();
+        let picked: SmallVec<[&MatchExpr; 4]> = match &self.conjuncts {
+            None => SmallVec::from_elem(node, 1),
+            Some(left) => {
+                let all = analyze::conjuncts(node);
+                left.iter().map(|at| &all[usize::from(*at)]).collect()
+            }
+        };
+        picked.into_iter()
+    }
+
+    /// Whether `$expr` is part of it.
+    pub fn has_expr(&self) -> bool {
+        self.matcher.has_expr() && self.conditions().any(MatchExpr::has_expr)
+    }
+
+    /// As explain prints it.
+    pub fn to_doc(&self) -> DocBuf {
+        let mut parts = self.conditions();
+        match (parts.next(), parts.next()) {
+            (None, _) => DocBuf::new(),
+            (Some(only), None) => only.to_doc(),
+            _ => DocBuf::build(|out| {
+                let mut list = out.array("$and");
+                for part in self.conditions() {
+                    list.push(&part.to_doc());
+                }
+            }),
+        }
+    }
+}
+
+/// An index scan.
+#[derive(Clone)]
+pub struct Scan {
+    /// The index.
+    pub index: Arc<Index>,
+    /// Its fields as the scan has them.
+    pub fields: Vec<(String, bool)>,
+    /// What to scan.
+    pub bounds: IndexBounds,
+    /// Whether it walks downwards.
+    pub backward: bool,
+    /// A document may have several keys within the bounds.
+    pub multikey: bool,
+    /// Conditions that are checked on the key.
+    pub filter: Option<FilterPart>,
+    /// `min` and `max`: whole keys between which to scan, as documents in the key pattern's order.
+    pub keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
+}
+
+impl Scan {
+    /// The scan's bounds as bytes.
+    pub fn byte_bounds(&self) -> crate::bounds::bytes::ByteBounds {
+        let hashed = crate::index::hashed_fields(&self.index);
+        let bounds = crate::bounds::bytes::ByteBounds::new(&self.bounds, &hashed, self.backward);
+        let encode = |key: &DocBuf| {
+            let mut bytes = Vec::new();
+            for (element, (_, descending)) in key.as_raw().iter().zip(&self.fields) {
+                sheaf_bson::key::encode_bound(element.value(), *descending, &mut bytes);
+            }
+            bytes
+        };
+        match &self.keys {
+            None => bounds,
+            Some((min, max)) => bounds.between(min.as_ref().map(encode), max.as_ref().map(encode)),
+        }
+    }
+}
+
+/// A plan: a tree of operators.
+#[derive(Clone)]
+pub enum Node {
+    /// No documents.
+    Eof,
+    /// All records in natural order, or those between two record keys.
+    CollScan {
+        /// What to check.
+        filter: Option<FilterPart>,
+        /// Newest first.
+        backward: bool,
+        /// The record keys to walk.
+        range: Option<Range>,
+    },
+    /// One record by `_id`.
+    IdLookup {
+        /// The `_id`.
+        id: OwnedValue,
+        /// What to check besides.
+        filter: Option<FilterPart>,
+    },
+    /// Keys of an index.
+    IndexScan(Scan),
+    /// The documents of the keys below.
+    Fetch {
+        /// Gives keys.
+        input: Box<Node>,
+        /// What to check.
+        filter: Option<FilterPart>,
+    },
+    /// All documents of all children, each once.
+    Or {
+        /// The branches.
+        inputs: Vec<Node>,
+    },
+    /// The children's documents merged; each child is in the order of the pattern.
+    SortMerge {
+        /// The branches.
+        inputs: Vec<Node>,
+        /// The order.
+        pattern: Arc<SortPattern>,
+    },
+    /// All documents, sorted in memory.
+    Sort {
+        /// Gives documents.
+        input: Box<Node>,
+        /// The order.
+        pattern: Arc<SortPattern>,
+        /// How many of the first are wanted (0: all).
+        limit: u64,
+    },
+    /// Leaves out the first documents.
+    Skip {
+        /// Gives documents.
+        input: Box<Node>,
+        /// How many.
+        skip: u64,
+    },
+    /// Ends after some documents.
+    Limit {
+        /// Gives documents.
+        input: Box<Node>,
+        /// How many.
+        limit: u64,
+    },
+    /// Shapes the documents.
+    Project {
+        /// Gives documents or keys.
+        input: Box<Node>,
+        /// The shape.
+        projection: Arc<Projection>,
+        /// The filter, for `a.$`.
+        matcher: Arc<Matcher>,
+        /// Built from keys alone.
+        covered: bool,
+    },
+    /// Gives index keys instead of documents (`returnKey`).
+    ReturnKey {
+        /// Gives keys.
+        input: Box<Node>,
+    },
+    /// One key for each value of an index's first field.
+    DistinctScan(Scan),
+    /// Counts keys without looking at documents.
+    CountScan(Scan),
+}
+
+impl Node {
+    /// The operators directly below.
+    pub fn inputs(&self) -> &[Node] {
+        match self {
+            Node::Fetch { input, .. }
+            | Node::Sort { input, .. }
+            | Node::Skip { input, .. }
+            | Node::Limit { input, .. }
+            | Node::Project { input, .. }
+            | Node::ReturnKey { input } => std::slice::from_ref(&**input),
+            Node::Or { inputs } | Node::SortMerge { inputs, .. } => inputs,
+            _ => &[],
+        }
+    }
+
+    /// Whether its rows are keys without documents.
+    pub fn gives_keys(&self) -> bool {
+        match self {
+            Node::IndexScan(_) | Node::DistinctScan(_) | Node::CountScan(_) => true,
+            Node::Fetch { .. } | Node::CollScan { .. } | Node::IdLookup { .. } | Node::Eof => false,
+            other => other.inputs().first().is_some_and(Node::gives_keys),
+        }
+    }
+
+    /// Whether it must read everything before it gives anything.
+    pub fn blocks(&self) -> bool {
+        matches!(self, Node::Sort { .. }) || self.inputs().iter().any(Node::blocks)
+    }
+
+    /// The plan summary of logs and the profiler: `IXSCAN { a: 1 }`, `COLLSCAN`.
+    pub fn summary(&self) -> String {
+        let mut parts = Vec::new();
+        self.collect_summary(&mut parts);
+        parts.join(", ")
+    }
+
+    fn collect_summary(&self, out: &mut Vec<String>) {
+        let scan = |name: &str, scan: &Scan| {
+            format!("{name} {}", crate::index::pattern_text(crate::index::key_pattern(&scan.index)))
+        };
+        match self {
+            Node::Eof => out.push("EOF".into()),
+            Node::CollScan { range: None, .. } => out.push("COLLSCAN".into()),
+            Node::CollScan { .. } => out.push("CLUSTERED_IXSCAN".into()),
+            Node::IdLookup { .. } => out.push("IDHACK".into()),
+            Node::IndexScan(s) => out.push(scan("IXSCAN", s)),
+            Node::DistinctScan(s) => out.push(scan("DISTINCT_SCAN", s)),
+            Node::CountScan(s) => out.push(scan("COUNT_SCAN", s)),
+            other => other.inputs().iter().for_each(|input| input.collect_summary(out)),
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! A query in the form that planning reads.
+
+use std::sync::Arc;
+
+use sheaf_bson::DocBuf;
+use sheaf_query::matcher::Matcher;
+use sheaf_query::projection::Projection;
+use sheaf_query::sort::SortPattern;
+
+/// Which plans a client allows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Hint {
+    /// Any.
+    #[default]
+    None,
+    /// A collection scan, backward or not.
+    Natural(bool),
+    /// The index of this name.
+    Name(String),
+    /// The index with this key pattern.
+    Pattern(DocBuf),
+}
+
+/// What is asked of a collection.
+#[derive(Clone, Debug, Default)]
+pub struct Query {
+    /// The filter.
+    pub matcher: Option<Arc<Matcher>>,
+    /// The order, if one is asked for.
+    pub sort: Option<Arc<SortPattern>>,
+    /// The order as it was given.
+    pub sort_spec: DocBuf,
+    /// The shape of the documents.
+    pub projection: Option<Arc<Projection>>,
+    /// The projection as it was given.
+    pub projection_spec: DocBuf,
+    /// Documents to leave out.
+    pub skip: u64,
+    /// Documents wanted; `None`: all.
+    pub limit: Option<u64>,
+    /// Which plans are allowed.
+    pub hint: Hint,
+    /// The least key, with a hinted index.
+    pub min: Option<DocBuf>,
+    /// The key to stop before, with a hinted index.
+    pub max: Option<DocBuf>,
+    /// Give index keys instead of documents.
+    pub return_key: bool,
+    /// Add `$recordId`.
+    pub show_record_id: bool,
+    /// A tailable cursor: natural order on a capped collection.
+    pub tailable: bool,
+    /// Only the paths needed; documents need not be whole (count, distinct).
+    pub only_paths: Option<Vec<String>>,
+}
+
+impl Query {
+    /// All documents that match.
+    pub fn filtered(matcher: Matcher) -> Self {
+        Query { matcher: Some(Arc::new(matcher)), ..Query::default() }
+    }
+
+    /// The filter; `{}` if there is none.
+    pub fn matcher(&self) -> Arc<Matcher> {
+        self.matcher.clone().unwrap_or_else(|| Arc::new(Matcher::everything()))
+    }
+
+    /// The sort's fields and whether each descends; `None` if it sorts by anything but fields, or not at all.
+    pub fn sort_fields(&self) -> Option<Vec<(String, bool)>> {
+        self.sort.as_ref()?;
+        let fields: Option<Vec<(String, bool)>> = self
+            .sort_spec
+            .as_raw()
+            .iter()
+            .map(|element| {
+                element.value().as_f64().map(|direction| (element.key().to_owned(), direction < 0.0))
+            })
+            .collect();
+        fields.filter(|fields| !fields.is_empty())
+    }
+
+    /// For `sort: {$natural: 1}`: whether it goes backward.
+    pub fn natural_sort(&self) -> Option<bool> {
+        let first = self.sort_spec.as_raw().iter().next()?;
+        (first.key() == "$natural").then(|| first.value().as_f64().is_some_and(|n| n < 0.0))
+    }
+
+    /// The paths that suffice to answer, if whole documents are not needed.
+    pub fn needed_paths(&self) -> Option<Vec<String>> {
+        if let Some(paths) = &self.only_paths {
+            return Some(paths.clone());
+        }
+        if self.return_key || self.show_record_id {
+            return None;
+        }
+        self.projection.as_ref()?.included_paths()
+    }
+}

@@ -1,0 +1,237 @@
+//! A plan being run, over one batch or many.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sheaf_bson::{OwnedValue, RawDoc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::Slot;
+use sheaf_storage::{Collection, View};
+
+use super::{Cx, Row, Stage, Stats, Step};
+use crate::plan::Node;
+
+/// What a command brings to a run: the state to read and its limits.
+#[derive(Clone, Copy)]
+pub struct ReadCx<'c> {
+    /// The state that is read.
+    pub view: &'c View,
+    /// The error to end with, if the operation was killed or is out of time.
+    pub interrupt: &'c dyn Fn() -> Result<()>,
+    /// Values of variables that change while a pipeline runs.
+    pub variables: &'c [(Slot, OwnedValue)],
+    /// `$$NOW`, milliseconds since the epoch.
+    pub now_millis: i64,
+    /// Memory that a blocking sort may take.
+    pub sort_memory_bytes: usize,
+    /// Whether a blocking sort may go on past that (`allowDiskUse`).
+    pub allow_disk_use: bool,
+}
+
+impl<'c> ReadCx<'c> {
+    /// With MongoDB's limits.
+    pub fn new(view: &'c View, interrupt: &'c dyn Fn() -> Result<()>, now_millis: i64) -> Self {
+        ReadCx {
+            view,
+            interrupt,
+            variables: &[],
+            now_millis,
+            sort_memory_bytes: 100 << 20,
+            allow_disk_use: true,
+        }
+    }
+}
+
+/// Where a batch of documents goes.
+pub trait Batch {
+    /// Whether no more is wanted now.
+    fn is_full(&self) -> bool;
+    /// Whether a document of this size may be added.
+    fn fits(&mut self, bytes: usize) -> bool;
+    /// Adds a document.
+    fn push(&mut self, document: &[u8]);
+}
+
+/// Rows between two checks for an interrupt.
+const CHECK_EVERY: u32 = 128;
+
+/// A plan being run. Between batches it holds positions only, and may be kept for as long as a cursor lives.
+pub struct Executor {
+    root: Box<dyn Stage>,
+    plan: Arc<Node>,
+    stats: Vec<Stats>,
+    collection: Arc<Collection>,
+    /// Documents that were produced and not yet taken: results of a trial, or one that did not fit a batch.
+    stash: VecDeque<Vec<u8>>,
+    done: bool,
+    tailable: bool,
+    ticks: u32,
+}
+
+impl Executor {
+    /// Readies a plan on a collection.
+    pub fn new(plan: Arc<Node>, collection: Arc<Collection>, tailable: bool) -> Result<Self> {
+        let mut stats = Vec::new();
+        let root = super::build::build(&plan, &collection, tailable, &mut stats)?;
+        Ok(Executor { root, plan, stats, collection, stash: VecDeque::new(), done: false, tailable, ticks: 0 })
+    }
+
+    /// The plan.
+    pub fn plan(&self) -> &Arc<Node> {
+        &self.plan
+    }
+
+    /// The collection as it was when the plan was made.
+    pub fn collection(&self) -> &Arc<Collection> {
+        &self.collection
+    }
+
+    /// The operators' figures, in the plan's order (an operator before its inputs).
+    pub fn stats(&self) -> &[Stats] {
+        &self.stats
+    }
+
+    /// Sum of keys and documents looked at.
+    pub fn examined(&self) -> (u64, u64) {
+        self.stats.iter().fold((0, 0), |(keys, docs), s| (keys + s.keys_examined, docs + s.docs_examined))
+    }
+
+    /// Whether the end was reached.
+    pub fn is_done(&self) -> bool {
+        (self.done || (self.root.is_eof() && !self.tailable)) && self.stash.is_empty()
+    }
+
+    /// Does one piece of work; used by trials. A row's document goes to the stash.
+    pub fn trial_step(&mut self, cx: &ReadCx<'_>) -> Result<Step> {
+        let step = self.step(cx)?;
+        if step == Step::Row {
+            let doc = self.root.row().doc.map_or(RawDoc::EMPTY.as_bytes(), RawDoc::as_bytes).to_vec();
+            self.stash.push_back(doc);
+        }
+        Ok(step)
+    }
+
+    fn step(&mut self, read: &ReadCx<'_>) -> Result<Step> {
+        if self.done {
+            return Ok(Step::Eof);
+        }
+        self.ticks += 1;
+        if self.ticks % CHECK_EVERY == 0 {
+            (read.interrupt)()?;
+        }
+        let mut cx = Cx {
+            view: read.view,
+            collection: &self.collection,
+            interrupt: read.interrupt,
+            variables: read.variables,
+            now_millis: read.now_millis,
+            sort_memory_bytes: read.sort_memory_bytes,
+            allow_disk_use: read.allow_disk_use,
+            stats: &mut self.stats,
+        };
+        let step = self.root.work(&mut cx)?;
+        if step == Step::Eof && !self.tailable {
+            self.done = true;
+        }
+        Ok(step)
+    }
+
+    /// Moves to the next row; [`Executor::row`] then gives it. Not for use after a trial or a batch.
+    pub fn advance(&mut self, cx: &ReadCx<'_>) -> Result<bool> {
+        loop {
+            match self.step(cx)? {
+                Step::Row => return Ok(true),
+                Step::More => {}
+                Step::Eof => return Ok(false),
+            }
+        }
+    }
+
+    /// The row that [`Executor::advance`] moved to.
+    pub fn row(&self) -> Row<'_> {
+        self.root.row()
+    }
+
+    /// The next document, copied.
+    pub fn next_document(&mut self, cx: &ReadCx<'_>) -> Result<Option<Vec<u8>>> {
+        if let Some(doc) = self.stash.pop_front() {
+            return Ok(Some(doc));
+        }
+        if !self.advance(cx)? {
+            return Ok(None);
+        }
+        Ok(Some(self.root.row().doc.unwrap_or(RawDoc::EMPTY).as_bytes().to_vec()))
+    }
+
+    /// Adds documents to a batch until it is full or there are no more; the result says whether the end
+    /// was reached. Holds nothing of the view afterwards.
+    pub fn fill(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch) -> Result<bool> {
+        let result = self.fill_inner(cx, batch);
+        self.suspend();
+        result
+    }
+
+    fn fill_inner(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch) -> Result<bool> {
+        while let Some(doc) = self.stash.front() {
+            if batch.is_full() || !batch.fits(doc.len()) {
+                return Ok(false);
+            }
+            batch.push(doc);
+            self.stash.pop_front();
+        }
+        while !batch.is_full() {
+            if !self.advance(cx)? {
+                return Ok(!self.tailable);
+            }
+            let doc = self.root.row().doc.unwrap_or(RawDoc::EMPTY);
+            if !batch.fits(doc.len()) {
+                self.stash.push_back(doc.as_bytes().to_vec());
+                return Ok(false);
+            }
+            batch.push(doc.as_bytes());
+        }
+        Ok(self.is_done())
+    }
+
+    /// Lets go of the view; the run can go on with another.
+    pub fn suspend(&mut self) {
+        self.root.suspend();
+        self.stats.iter_mut().for_each(|s| s.saves += 1);
+    }
+
+    /// Checks before another batch that collection and indexes are still there, and takes over the
+    /// collection's present definition.
+    ///
+    /// Errors: `QueryPlanKilled`.
+    pub fn resume(&mut self, view: &View) -> Result<()> {
+        let Some(now) = view.catalog().by_uuid(&self.collection.uuid) else {
+            bail!(
+                Code::QUERY_PLAN_KILLED,
+                "collection dropped. UUID {}",
+                self.collection.uuid
+            );
+        };
+        let mut missing = None;
+        each_index(&self.plan, &mut |index| {
+            let there = now.indexes.iter().any(|other| other.ident == index.ident && other.name == index.name);
+            if !there {
+                missing = Some(index.name.clone());
+            }
+        });
+        if let Some(name) = missing {
+            bail!(Code::QUERY_PLAN_KILLED, "index '{name}' dropped");
+        }
+        if now.ident != self.collection.ident {
+            bail!(Code::QUERY_PLAN_KILLED, "collection dropped. UUID {}", self.collection.uuid);
+        }
+        self.collection = now.clone();
+        Ok(())
+    }
+}
+
+fn each_index(node: &Node, visit: &mut dyn FnMut(&sheaf_storage::Index)) {
+    match node {
+        Node::IndexScan(scan) | Node::CountScan(scan) | Node::DistinctScan(scan) => visit(&scan.index),
+        other => other.inputs().iter().for_each(|input| each_index(input, visit)),
+    }
+}

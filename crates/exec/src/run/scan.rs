@@ -1,0 +1,350 @@
+//! Operators that read records and index entries.
+
+use ahash::AHashSet;
+use sheaf_bson::RawDoc;
+use sheaf_bson::key::Decoder;
+use sheaf_errors::Result;
+use sheaf_storage::{Cut, Direction, IndexCursor, Position, Range, RecordCursor};
+
+use super::{Cx, Row, Stage, Step, count};
+use crate::bounds::bytes::{ByteBounds, Place};
+use crate::plan::{FilterPart, Scan};
+
+fn direction(backward: bool) -> Direction {
+    if backward { Direction::Backward } else { Direction::Forward }
+}
+
+/// A cursor, or where one stood.
+enum Stand<C> {
+    Fresh,
+    Saved(Position),
+    Open(C),
+    Done,
+}
+
+/// All records, or a range of them.
+pub struct CollScan {
+    pub id: usize,
+    pub filter: Option<FilterPart>,
+    pub backward: bool,
+    pub range: Range,
+    /// A tailable cursor comes to its end again and again.
+    pub tailable: bool,
+    stand: Stand<RecordCursor>,
+}
+
+impl CollScan {
+    pub fn new(id: usize, filter: Option<FilterPart>, backward: bool, range: Range, tailable: bool) -> Self {
+        CollScan { id, filter, backward, range, tailable, stand: Stand::Fresh }
+    }
+
+    fn open(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let cursor = match &self.stand {
+            Stand::Fresh => cx.view.records(cx.collection, self.range.clone(), direction(self.backward))?,
+            Stand::Saved(position) => RecordCursor::restore(
+                cx.view,
+                cx.collection,
+                self.range.clone(),
+                direction(self.backward),
+                position,
+            )?,
+            Stand::Open(_) | Stand::Done => return Ok(()),
+        };
+        self.stand = Stand::Open(cursor);
+        Ok(())
+    }
+}
+
+impl Stage for CollScan {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.open(cx)?;
+        let Stand::Open(cursor) = &mut self.stand else {
+            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        };
+        if !cursor.next()? {
+            if !self.tailable {
+                self.stand = Stand::Done;
+            }
+            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        }
+        cx.stats[self.id].docs_examined += 1;
+        let passes = match &self.filter {
+            None => true,
+            Some(filter) => cx.passes(filter, cursor.doc())?,
+        };
+        Ok(count(&mut cx.stats[self.id], if passes { Step::Row } else { Step::More }))
+    }
+
+    fn row(&self) -> Row<'_> {
+        match &self.stand {
+            Stand::Open(cursor) => Row { doc: Some(cursor.doc()), record: cursor.key(), key: None },
+            _ => Row::default(),
+        }
+    }
+
+    fn suspend(&mut self) {
+        if let Stand::Open(cursor) = &self.stand {
+            self.stand = Stand::Saved(cursor.save());
+        }
+    }
+}
+
+/// The record of one `_id`.
+pub struct IdLookup {
+    pub id: usize,
+    pub key: Vec<u8>,
+    pub filter: Option<FilterPart>,
+    doc: Vec<u8>,
+    done: bool,
+}
+
+impl IdLookup {
+    pub fn new(id: usize, key: Vec<u8>, filter: Option<FilterPart>) -> Self {
+        IdLookup { id, key, filter, doc: Vec::new(), done: false }
+    }
+}
+
+impl Stage for IdLookup {
+    fn is_eof(&self) -> bool {
+        self.done
+    }
+
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.done {
+            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        }
+        self.done = true;
+        cx.stats[self.id].keys_examined += 1;
+        let Some(doc) = cx.view.get(cx.collection, &self.key)? else {
+            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        };
+        cx.stats[self.id].docs_examined += 1;
+        if let Some(filter) = &self.filter
+            && !cx.passes(filter, doc.as_raw())?
+        {
+            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        }
+        self.doc.clear();
+        self.doc.extend_from_slice(&doc);
+        Ok(count(&mut cx.stats[self.id], Step::Row))
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row { doc: Some(RawDoc::new(&self.doc)), record: &self.key, key: None }
+    }
+
+    fn suspend(&mut self) {}
+}
+
+/// Either kind of cursor that an index scan walks: entries, or the records themselves for `_id`.
+enum Walk {
+    Entries(IndexCursor),
+    Records(RecordCursor, bool),
+}
+
+impl Walk {
+    fn key(&self) -> &[u8] {
+        match self {
+            Walk::Entries(cursor) => cursor.key(),
+            Walk::Records(cursor, _) => cursor.key(),
+        }
+    }
+
+    fn record(&self) -> &[u8] {
+        match self {
+            Walk::Entries(cursor) => cursor.record_key(),
+            Walk::Records(cursor, _) => cursor.key(),
+        }
+    }
+
+    fn next(&mut self) -> Result<bool> {
+        match self {
+            Walk::Entries(cursor) => cursor.next(),
+            Walk::Records(cursor, _) => cursor.next(),
+        }
+    }
+
+    fn seek(&mut self, bytes: &mut Vec<u8>, after: bool) -> Result<bool> {
+        match self {
+            Walk::Entries(cursor) => cursor.seek(if after { Cut::After(bytes) } else { Cut::Before(bytes) }),
+            // A record key has one component, so that no key extends another.
+            Walk::Records(cursor, backward) => match (after, *backward) {
+                (true, false) => {
+                    bytes.push(sheaf_bson::key::HIGH);
+                    cursor.seek(bytes)
+                }
+                (false, true) => {
+                    let found = cursor.seek(bytes)?;
+                    if found && cursor.key() == &bytes[..] { cursor.next() } else { Ok(found) }
+                }
+                _ => cursor.seek(bytes),
+            },
+        }
+    }
+
+    fn save(&self) -> Position {
+        match self {
+            Walk::Entries(cursor) => cursor.save(),
+            Walk::Records(cursor, _) => cursor.save(),
+        }
+    }
+}
+
+/// The keys of an index within bounds.
+pub struct IndexScan {
+    pub id: usize,
+    pub scan: Scan,
+    bytes: ByteBounds,
+    records: bool,
+    stand: Stand<Walk>,
+    seen: AHashSet<Box<[u8]>>,
+    scratch: Vec<u8>,
+    /// After a row of a distinct scan: seek beyond this many leading components.
+    skip_prefix: Option<usize>,
+}
+
+impl IndexScan {
+    pub fn new(id: usize, scan: Scan, records: bool) -> Self {
+        let bytes = scan.byte_bounds();
+        IndexScan {
+            id,
+            scan,
+            bytes,
+            records,
+            stand: Stand::Fresh,
+            seen: AHashSet::new(),
+            scratch: Vec::new(),
+            skip_prefix: None,
+        }
+    }
+
+    /// Gives one key for each value of the first `fields` fields.
+    pub fn distinct(mut self, fields: usize) -> Self {
+        self.skip_prefix = Some(fields);
+        self
+    }
+
+    fn begin(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+        let Some(after) = self.bytes.start(&mut self.scratch) else { return Ok(false) };
+        let direction = direction(self.scan.backward);
+        let mut walk = if self.records {
+            Walk::Records(cx.view.records(cx.collection, Range::ALL, direction)?, self.scan.backward)
+        } else {
+            Walk::Entries(cx.view.index(&self.scan.index, direction)?)
+        };
+        cx.stats[self.id].seeks += 1;
+        let found = walk.seek(&mut self.scratch, after)?;
+        self.stand = Stand::Open(walk);
+        Ok(found)
+    }
+
+    /// Moves to the next entry, in bounds or not.
+    fn advance(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+        let walk = match &mut self.stand {
+            Stand::Fresh => return self.begin(cx),
+            Stand::Done => return Ok(false),
+            Stand::Open(walk) => walk,
+            Stand::Saved(position) => {
+                let direction = direction(self.scan.backward);
+                let walk = if self.records {
+                    let cursor = RecordCursor::restore(cx.view, cx.collection, Range::ALL, direction, position)?;
+                    Walk::Records(cursor, self.scan.backward)
+                } else {
+                    Walk::Entries(IndexCursor::restore(cx.view, &self.scan.index, direction, position)?)
+                };
+                self.stand = Stand::Open(walk);
+                match &mut self.stand {
+                    Stand::Open(walk) => walk,
+                    _ => return Ok(false),
+                }
+            }
+        };
+        if let Some(fields) = self.skip_prefix {
+            let descending: Vec<bool> = self.scan.fields.iter().map(|(_, d)| *d).collect();
+            let mut len = 0;
+            for desc in descending.iter().take(fields) {
+                len += sheaf_bson::key::component_len(&walk.key()[len..], *desc).unwrap_or(0);
+            }
+            self.scratch.clear();
+            self.scratch.extend_from_slice(&walk.key()[..len]);
+            cx.stats[self.id].seeks += 1;
+            return walk.seek(&mut self.scratch, !self.scan.backward);
+        }
+        walk.next()
+    }
+
+    fn end(&mut self, cx: &mut Cx<'_>) -> Step {
+        self.stand = Stand::Done;
+        count(&mut cx.stats[self.id], Step::Eof)
+    }
+}
+
+impl Stage for IndexScan {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let mut found = self.advance(cx)?;
+        loop {
+            if !found {
+                return Ok(self.end(cx));
+            }
+            let Stand::Open(walk) = &mut self.stand else { return Ok(self.end(cx)) };
+            cx.stats[self.id].keys_examined += 1;
+            match self.bytes.place(walk.key(), &mut self.scratch) {
+                Place::Inside => break,
+                Place::Done => return Ok(self.end(cx)),
+                Place::Seek(after) => {
+                    cx.stats[self.id].seeks += 1;
+                    found = walk.seek(&mut self.scratch, after)?;
+                }
+            }
+            (cx.interrupt)()?;
+        }
+        let Stand::Open(walk) = &self.stand else { return Ok(self.end(cx)) };
+        if self.scan.multikey {
+            cx.stats[self.id].dups_tested += 1;
+            if self.seen.contains(walk.record()) {
+                cx.stats[self.id].dups_dropped += 1;
+                return Ok(count(&mut cx.stats[self.id], Step::More));
+            }
+            self.seen.insert(walk.record().into());
+        }
+        if let Some(filter) = &self.scan.filter {
+            let Walk::Entries(cursor) = walk else { return Ok(count(&mut cx.stats[self.id], Step::Row)) };
+            let doc = key_document(&self.scan.fields, cursor.key(), cursor.type_bits());
+            if !cx.passes(filter, doc.as_raw())? {
+                return Ok(count(&mut cx.stats[self.id], Step::More));
+            }
+        }
+        Ok(count(&mut cx.stats[self.id], Step::Row))
+    }
+
+    fn row(&self) -> Row<'_> {
+        match &self.stand {
+            Stand::Open(Walk::Entries(cursor)) => Row {
+                doc: None,
+                record: cursor.record_key(),
+                key: Some((cursor.key(), cursor.type_bits())),
+            },
+            Stand::Open(Walk::Records(cursor, _)) => {
+                Row { doc: Some(cursor.doc()), record: cursor.key(), key: None }
+            }
+            _ => Row::default(),
+        }
+    }
+
+    fn suspend(&mut self) {
+        if let Stand::Open(walk) = &self.stand {
+            self.stand = Stand::Saved(walk.save());
+        }
+    }
+}
+
+/// The document that an index key says: its fields by their paths, dotted paths nested.
+pub fn key_document(fields: &[(String, bool)], key: &[u8], type_bits: &[u8]) -> sheaf_bson::DocBuf {
+    let mut decoder = Decoder::new(key, type_bits);
+    let mut values = Vec::with_capacity(fields.len());
+    for (path, descending) in fields {
+        let Some(value) = decoder.next_value(*descending) else { break };
+        values.push((path.as_str(), value));
+    }
+    super::project::nest(&values)
+}

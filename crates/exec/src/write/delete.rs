@@ -1,0 +1,77 @@
+//! Deletes.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf};
+use sheaf_errors::Result;
+use sheaf_expr::Env;
+use sheaf_query::matcher::Matcher;
+use sheaf_storage::{Collection, Write};
+
+use super::WriteCx;
+use super::update::next_record;
+use crate::find;
+use crate::plan::Query;
+use crate::plan::choose::id_equality;
+use crate::plan::query::Hint;
+use crate::run::ReadCx;
+
+/// One statement of a `delete` command.
+pub struct Delete {
+    /// Which documents.
+    pub query: Query,
+    /// All of them, or the first.
+    pub multi: bool,
+}
+
+/// Runs a delete and gives the number of documents deleted, and the last one of them if `keep`.
+pub fn run_delete(
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    collection: &Arc<Collection>,
+    statement: &Delete,
+    keep: bool,
+) -> Result<(u64, Option<DocBuf>)> {
+    let matcher = statement.query.matcher();
+    let by_id = statement.query.hint == Hint::None && crate::index::clustered_by_id(collection);
+    if by_id && let Some(id) = id_equality(matcher.root()) {
+        let key = collection.record_key(id.as_value())?;
+        let gone = delete_one(w, cx, collection, &matcher, &key, None)?;
+        return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
+    }
+    let view = w.view()?;
+    let read = ReadCx::new(&view, cx.interrupt, cx.now_millis);
+    let mut executor = find::open(&statement.query, collection, &read)?;
+    let (mut count, mut last) = (0, None);
+    while let Some((key, doc)) = next_record(&mut executor, &read)? {
+        let Some(gone) = delete_one(w, cx, collection, &matcher, &key, Some(&doc))? else { continue };
+        count += 1;
+        if keep {
+            last = Some(gone);
+        }
+        if !statement.multi {
+            break;
+        }
+    }
+    Ok((count, last))
+}
+
+fn delete_one(
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    collection: &Arc<Collection>,
+    matcher: &Matcher,
+    key: &[u8],
+    seen: Option<&[u8]>,
+) -> Result<Option<DocBuf>> {
+    let Some(old) = w.read_for_update(collection, key)? else { return Ok(None) };
+    let old = DocBuf::from_bytes(old);
+    if seen.is_none_or(|seen| seen != old.as_bytes()) {
+        let arena = Bump::new();
+        if !matcher.matches(old.as_raw(), &Env::new(&arena).with_now(cx.now_millis))? {
+            return Ok(None);
+        }
+    }
+    w.delete(collection, key, old.as_raw())?;
+    Ok(Some(old))
+}

@@ -1,0 +1,45 @@
+//! Writes: what each statement of a write command does to a collection.
+
+mod check;
+mod delete;
+mod find_and_modify;
+mod update;
+mod validator;
+
+use sheaf_bson::{ObjectId, Timestamp};
+use sheaf_errors::{Code, Error, Result};
+
+pub use check::{check_document, prepare_insert};
+pub use delete::{Delete, run_delete};
+pub use find_and_modify::{FindAndModify, Modified, run_find_and_modify};
+pub use update::{UpdateResult, UpdateStatement, run_update};
+pub use validator::{Validation, Validator};
+
+/// What writes need of their surroundings.
+#[derive(Clone, Copy)]
+pub struct WriteCx<'c> {
+    /// The error to end with, if the operation was killed or is out of time.
+    pub interrupt: &'c dyn Fn() -> Result<()>,
+    /// `$$NOW`, milliseconds since the epoch.
+    pub now_millis: i64,
+    /// A time for `$currentDate` and for empty timestamps.
+    pub timestamp: Timestamp,
+    /// Makes an `_id`.
+    pub new_object_id: &'c dyn Fn() -> ObjectId,
+    /// `bypassDocumentValidation`.
+    pub bypass_validation: bool,
+}
+
+/// Whether an error belongs to one statement of a write command (and goes into `writeErrors`), or ends the
+/// command.
+pub fn ends_command(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Code::WRITE_CONFLICT
+            | Code::INTERRUPTED
+            | Code::INTERRUPTED_AT_SHUTDOWN
+            | Code::MAX_TIME_MS_EXPIRED
+            | Code::NO_SUCH_TRANSACTION
+            | Code::LOCK_TIMEOUT
+    ) || error.labels().contains(&"TransientTransactionError")
+}

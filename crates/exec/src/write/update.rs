@@ -1,0 +1,183 @@
+//! Updates.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::Env;
+use sheaf_query::diff::diff;
+use sheaf_query::matcher::Matcher;
+use sheaf_query::update::{ApplyCx, Update};
+use sheaf_storage::{Collection, Write};
+
+use super::{Validator, WriteCx};
+use crate::find;
+use crate::plan::Query;
+use crate::plan::choose::id_equality;
+use crate::run::{Executor, ReadCx};
+
+/// Documents of this size and above go to the oplog as what changed, smaller ones whole.
+const DIFF_FROM_BYTES: usize = 1024;
+
+/// One statement of an `update` command.
+pub struct UpdateStatement {
+    /// Which documents.
+    pub query: Query,
+    /// What becomes of them.
+    pub update: Update,
+    /// All of them, or the first.
+    pub multi: bool,
+    /// Insert if there are none.
+    pub upsert: bool,
+}
+
+/// What an update did.
+#[derive(Debug, Default)]
+pub struct UpdateResult {
+    /// Documents that matched.
+    pub matched: u64,
+    /// Documents of which bytes changed.
+    pub modified: u64,
+    /// The `_id` of the document that was inserted.
+    pub upserted: Option<OwnedValue>,
+    /// The last document before its update.
+    pub before: Option<DocBuf>,
+    /// The last document after its update (or the one inserted).
+    pub after: Option<DocBuf>,
+    /// Index keys and documents looked at.
+    pub examined: (u64, u64),
+}
+
+/// Runs an update. `keep` asks for the documents before and after.
+///
+/// Errors: those of the update, `DuplicateKey`, `DocumentValidationFailure`, `WriteConflict` in a transaction.
+pub fn run_update(
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    collection: &Arc<Collection>,
+    statement: &UpdateStatement,
+    keep: bool,
+) -> Result<UpdateResult> {
+    let validator = if cx.bypass_validation { None } else { Validator::of(collection)? };
+    let mut run = Run { cx, collection, statement, validator, keep, arena: Bump::new(), result: UpdateResult::default() };
+    // A document that another writer inserts between the search and the upsert is then found by a second search.
+    for attempt in 0.. {
+        run.search(w)?;
+        if run.result.matched > 0 || !statement.upsert {
+            break;
+        }
+        match run.upsert(w) {
+            Ok(()) => break,
+            Err(error) if error.code() == Code::DUPLICATE_KEY && attempt < 1 => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(run.result)
+}
+
+struct Run<'r> {
+    cx: &'r WriteCx<'r>,
+    collection: &'r Arc<Collection>,
+    statement: &'r UpdateStatement,
+    validator: Option<Validator>,
+    keep: bool,
+    arena: Bump,
+    result: UpdateResult,
+}
+
+impl Run<'_> {
+    fn search(&mut self, w: &mut dyn Write) -> Result<()> {
+        let matcher = self.statement.query.matcher();
+        let by_id = self.statement.query.hint == crate::plan::query::Hint::None
+            && crate::index::clustered_by_id(self.collection);
+        if by_id && let Some(id) = id_equality(matcher.root()) {
+            let key = self.collection.record_key(id.as_value())?;
+            self.result.examined.0 += 1;
+            self.one(w, &matcher, &key, None)?;
+            return Ok(());
+        }
+        let view = w.view()?;
+        let read = ReadCx::new(&view, self.cx.interrupt, self.cx.now_millis);
+        let mut executor = find::open(&self.statement.query, self.collection, &read)?;
+        while let Some((key, doc)) = next_record(&mut executor, &read)? {
+            if self.one(w, &matcher, &key, Some(&doc))? && !self.statement.multi {
+                break;
+            }
+        }
+        self.result.examined = executor.examined();
+        Ok(())
+    }
+
+    /// Updates the record if it is still there and still matches.
+    fn one(&mut self, w: &mut dyn Write, matcher: &Matcher, key: &[u8], seen: Option<&[u8]>) -> Result<bool> {
+        let Some(old) = w.read_for_update(self.collection, key)? else { return Ok(false) };
+        self.result.examined.1 += u64::from(seen.is_none());
+        let old = DocBuf::from_bytes(old);
+        let changed = seen.is_none_or(|seen| seen != old.as_bytes());
+        let mut position = None;
+        self.arena.reset();
+        if self.statement.update.needs_matched_index() {
+            let env = Env::new(&self.arena).with_now(self.cx.now_millis);
+            match matcher.matches_with_details(old.as_raw(), &env)? {
+                Some(details) => position = details.elem_match_index.map(|at| at.to_string()),
+                None => return Ok(false),
+            }
+        } else if changed {
+            let env = Env::new(&self.arena).with_now(self.cx.now_millis);
+            if !matcher.matches(old.as_raw(), &env)? {
+                return Ok(false);
+            }
+        }
+        self.result.matched += 1;
+        let apply = ApplyCx {
+            matched_index: position.as_deref(),
+            now_millis: self.cx.now_millis,
+            timestamp: self.cx.timestamp,
+        };
+        let new = self.statement.update.apply_with(old.as_raw(), &apply, &self.arena)?;
+        if let Some(new) = &new {
+            self.check(Some(old.as_raw()), new.as_raw())?;
+            let delta = (new.as_bytes().len() >= DIFF_FROM_BYTES).then(|| diff(old.as_raw(), new.as_raw())).flatten();
+            w.update(self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;
+            self.result.modified += 1;
+        }
+        if self.keep {
+            self.result.after = Some(new.unwrap_or_else(|| old.clone()));
+            self.result.before = Some(old);
+        }
+        Ok(true)
+    }
+
+    fn check(&self, old: Option<RawDoc<'_>>, new: RawDoc<'_>) -> Result<()> {
+        match &self.validator {
+            Some(validator) => validator.enforce(old, new),
+            None => Ok(()),
+        }
+    }
+
+    fn upsert(&mut self, w: &mut dyn Write) -> Result<()> {
+        if self.collection.is_view() {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot write to a view");
+        }
+        let apply = ApplyCx { matched_index: None, now_millis: self.cx.now_millis, timestamp: self.cx.timestamp };
+        let filter = self.statement.query.matcher();
+        let new = self.statement.update.upsert(filter.filter(), || (self.cx.new_object_id)(), &apply)?;
+        self.check(None, new.as_raw())?;
+        w.insert(self.collection, new.as_raw())?;
+        self.result.upserted = new.as_raw().get("_id").map(OwnedValue::from);
+        if self.keep {
+            self.result.after = Some(new);
+        }
+        Ok(())
+    }
+}
+
+/// The next record of a search: its key and document, copied, because the write that follows may need the
+/// cursor's memory.
+pub(super) fn next_record(executor: &mut Executor, read: &ReadCx<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    if !executor.advance(read)? {
+        return Ok(None);
+    }
+    let row = executor.row();
+    Ok(Some((row.record.to_vec(), row.doc.unwrap_or(RawDoc::EMPTY).as_bytes().to_vec())))
+}

@@ -243,8 +243,8 @@ fn resolve_day(
         (Some(year), None, None, (None, None, None), Some(day)) if (1..=366).contains(&day) => {
             Ok(time::days_from_civil(year, 1, 1) + day - 1)
         }
-        (None, None, None, (Some(year), Some(week), day), None) => {
-            let day = day.unwrap_or(1);
+        (None, None, None, (Some(year), week, day), None) => {
+            let (week, day) = (week.unwrap_or(1), day.unwrap_or(1));
             if !(1..=53).contains(&week) || !(1..=7).contains(&day) {
                 return Err("The parsed date was invalid".to_owned());
             }
@@ -259,6 +259,9 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
     let mut at = Reader { rest: text.trim() };
     if at.rest.is_empty() {
         return Err("Empty string".to_owned());
+    }
+    if let Some(parsed) = read_year_last(text.trim()) {
+        return Ok(parsed);
     }
     let days =
         read_day(&mut at).ok_or("an incomplete date/time string has been found, with elements missing")?;
@@ -284,6 +287,28 @@ pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
     }
     let in_day = checked_millis(c).ok_or("The parsed time was invalid")?;
     Ok(Parsed { local: days * time::MILLIS_PER_DAY + in_day, zone })
+}
+
+/// `Wed Jan 31 12:05:28 +03:30 1996`: the form of C's `asctime` and of `date`, with the year last.
+fn read_year_last(text: &str) -> Option<Parsed> {
+    let mut at = Reader { rest: text };
+    skip_weekday(&mut at);
+    let month = at.month_name()?;
+    at.skip_spaces();
+    let day = at.digits(1, 2)?;
+    at.skip_spaces();
+    let mut c = Civil { year: 1970, month: 1, day: 1, hour: 0, minute: 0, second: 0, millis: 0 };
+    // Without a colon this would be a year.
+    if at.rest.find(':').is_none_or(|colon| colon > 2) {
+        return None;
+    }
+    read_time(&mut at, &mut c)?;
+    at.skip_spaces();
+    let zone = if at.peek()?.is_ascii_digit() { None } else { Some(at.zone()?) };
+    at.skip_spaces();
+    let days = day_number(at.digits(4, 4)?, month, day)?;
+    let in_day = checked_millis(c)?;
+    at.rest.is_empty().then_some(Parsed { local: days * time::MILLIS_PER_DAY + in_day, zone })
 }
 
 fn day_number(year: i64, month: i64, day: i64) -> Option<i64> {

@@ -6,8 +6,8 @@ use sheaf_errors::{Code, Error, Result, bail};
 use crate::constant::Constant;
 use crate::context::{Binding, ParseCx, validate_variable_read};
 use crate::expr::{Base, Expr, Node};
-use crate::ops::show;
 use crate::operator::{self, Arity, Form, Named, Operator, State};
+use crate::ops::show;
 use crate::path::{FieldPath, validate_field_name};
 
 /// Nesting beyond this is refused; documents from clients cannot be deeper.
@@ -90,7 +90,11 @@ fn parse_operator_document(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let mut elements = doc.iter();
     match (elements.next(), elements.next()) {
         (Some(only), None) => Expr::parse_operator(only.key(), only.value(), cx),
-        _ => bail!(15983, "an object representing an expression must have exactly one field: {}", show(Value::Document(doc))),
+        _ => bail!(
+            15983,
+            "an object representing an expression must have exactly one field: {}",
+            show(Value::Document(doc))
+        ),
     }
 }
 

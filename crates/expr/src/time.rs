@@ -145,7 +145,7 @@ pub(crate) enum Zone {
 impl Zone {
     /// Parses an Olson name (`Europe/London`) or an offset (`+05:30`, `-0800`, `+03`).
     pub(crate) fn parse(text: &str) -> Result<Zone> {
-        if matches!(text, "UTC" | "GMT" | "Z") {
+        if matches!(text, "UTC" | "GMT") {
             return Ok(Zone::Utc);
         }
         if let Some(offset) = parse_offset(text) {

@@ -97,7 +97,12 @@ fn convert<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
 fn target_of<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Option<Target<'a>>> {
     let to = call.arg(1, cx)?;
     let (kind, subtype) = match to {
-        Value::Document(doc) => (doc.get_or_missing("type"), doc.get_or_missing("subtype")),
+        Value::Document(doc) => {
+            if let Some(other) = doc.iter().find(|element| !matches!(element.key(), "type" | "subtype")) {
+                bail!(Code::FAILED_TO_PARSE, "$convert found an unknown field in 'to': {}", other.key());
+            }
+            (doc.get_or_missing("type"), doc.get_or_missing("subtype"))
+        }
         other => (other, Value::Missing),
     };
     let format = match call.arg(2, cx)? {
@@ -221,7 +226,14 @@ fn parse_integer<T: std::str::FromStr>(text: &str) -> Result<T> {
     if text.starts_with("0x") {
         return Err(failure(format!("Illegal hexadecimal input in $convert with no onError value: {text}")));
     }
-    text.parse().map_err(|_| parse_failure(text, "Did not consume whole string."))
+    let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let reason = match (whole, digits.is_empty()) {
+        (true, _) => "Overflow",
+        (_, true) => "No digits",
+        _ => "Did not consume whole string.",
+    };
+    text.parse().map_err(|_| parse_failure(text, reason))
 }
 
 fn parse_failure(text: &str, reason: &str) -> Error {

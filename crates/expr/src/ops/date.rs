@@ -182,11 +182,11 @@ fn parse_date(value: Value<'_>, format: Option<&str>, zone: Option<Zone>) -> Res
         Err(reason) => bail!(Code::CONVERSION_FAILURE, "Error parsing date string '{text}'; {reason}"),
     };
     match (own, zone) {
-        (Some(_), Some(_)) => bail!(
+        (Some(_), Some(given)) if !given.is_utc() => bail!(
             Code::CONVERSION_FAILURE,
             "you cannot pass in a date/time string with time zone information together with a timezone argument"
         ),
-        (Some(zone), None) | (None, Some(zone)) => Ok(zone.to_utc(local)),
+        (Some(zone), _) | (None, Some(zone)) => Ok(zone.to_utc(local)),
         (None, None) => Ok(local),
     }
 }

@@ -101,12 +101,7 @@ fn date_add<'a>(call: &'a Call, cx: Cx<'a, '_>, sign: i64) -> Result<Value<'a>> 
     if start.is_nullish() || unit.is_nullish() || amount.is_nullish() || zone_null {
         return Ok(Value::Null);
     }
-    let Value::String(unit) = unit else {
-        bail!(5166404, "{name} expects string defining the time unit");
-    };
-    let Some(unit) = Unit::of(unit) else {
-        bail!(Code::FAILED_TO_PARSE, "unknown time unit value: {unit}");
-    };
+    let unit = unit_of(name, unit)?;
     let Some(start) = time::date_of(start) else {
         bail!(5166403, "{name} requires startDate to be convertible to a date");
     };
@@ -157,7 +152,7 @@ fn unit_of(name: &str, value: Value<'_>) -> Result<Unit> {
     };
     match Unit::of(text) {
         Some(unit) => Ok(unit),
-        None => bail!(5439014, "{name} parameter 'unit' value cannot be recognized as a time unit: {text}"),
+        None => bail!(Code::FAILED_TO_PARSE, "unknown time unit value: {text}"),
     }
 }
 
@@ -231,7 +226,7 @@ fn date_trunc<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         return Ok(Value::Null);
     }
     let Some(date) = time::date_of(date) else {
-        bail!(5439012, "$dateTrunc requires 'date' to be a date, but got {}", date.type_name());
+        bail!(5166307, "$dateTrunc requires 'date' to be a date, but got {}", date.type_name());
     };
     let bin = if !call.has(2) {
         1

@@ -1,8 +1,6 @@
 //! Shell notation for values in scripts: `{a: 1, b: NumberLong(2), c: ISODate("2024-01-01T00:00:00Z")}`.
 
-use sheaf_bson::{
-    ArrayBuf, Binary, DocBuf, ObjectId, OwnedValue, Regex, Timestamp, Value,
-};
+use sheaf_bson::{ArrayBuf, Binary, DocBuf, ObjectId, OwnedValue, Regex, Timestamp, Value};
 
 /// Reads one value from the front of `text`; gives it and the rest.
 pub fn read(text: &str) -> (OwnedValue, &str) {
@@ -209,7 +207,8 @@ pub fn show(value: Value<'_>) -> String {
         Value::String(text) => format!("{text:?}"),
         Value::Bool(b) => b.to_string(),
         Value::Document(doc) => {
-            let fields: Vec<_> = doc.iter().map(|e| format!("{}: {}", show_key(e.key()), show(e.value()))).collect();
+            let fields: Vec<_> =
+                doc.iter().map(|e| format!("{}: {}", show_key(e.key()), show(e.value()))).collect();
             format!("{{{}}}", fields.join(", "))
         }
         Value::Array(array) => format!("[{}]", array.values().map(show).collect::<Vec<_>>().join(", ")),

@@ -1,1 +1,48 @@
-//! placeholder
+//! The aggregation pipeline: stages as pull operators over streams of raw documents, and the accumulators.
+//!
+//! [`Pipeline::parse`] reads and optimises a pipeline; [`Pipeline::open`] starts it over a [`Source`] of documents and
+//! gives a [`Source`] of results, pulled with a [`RunCx`]. What a stage needs from outside (other collections,
+//! statistics, writing) it asks of the [`Database`] that the context holds. A planner can take over the leading stages,
+//! which [`Pipeline::head`] shows it.
+//!
+//! To add a stage: write its file under `stages`, a variant of [`Stage`], and its entry in [`STAGES`]. To add an
+//! accumulator: write its state under `accumulators` and its entry in [`ACCUMULATORS`].
+
+mod accumulators;
+mod database;
+mod join;
+mod optimize;
+mod pipeline;
+mod print;
+mod source;
+mod stage;
+pub mod stages;
+
+use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE};
+use sheaf_errors::{Code, Result, bail};
+
+pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
+pub use database::{Database, MergeWrite, Namespace, OutWriter, StatsSource};
+pub use pipeline::{Head, Pipeline};
+pub use source::{BoxSource, Documents, Empty, RunCx, RunOptions, Source};
+pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stage_entry};
+
+/// Documents between stages may be a little larger than stored ones.
+pub(crate) const MAX_INTERNAL_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
+
+/// Refuses a document that is larger than any may be.
+pub(crate) fn check_size(document: &DocBuf) -> Result<()> {
+    check_internal_size(document)
+}
+
+/// Refuses a document that even a stage in the middle may not make.
+pub(crate) fn check_internal_size(document: &DocBuf) -> Result<()> {
+    let size = document.as_bytes().len();
+    if size > MAX_INTERNAL_SIZE {
+        bail!(
+            Code::BSON_OBJECT_TOO_LARGE,
+            "BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {MAX_INTERNAL_SIZE}(16MB)"
+        );
+    }
+    Ok(())
+}

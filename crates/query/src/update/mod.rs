@@ -20,7 +20,7 @@ use sheaf_expr::ParseCx;
 
 use crate::print;
 
-pub use pipeline::ReplaceRoot;
+pub use pipeline::{ReplaceRoot, unset_spec};
 pub use upsert::Equalities;
 
 use modifiers::Modifiers;
@@ -252,6 +252,3 @@ fn id_first(doc: DocBuf, new_id: impl FnOnce() -> ObjectId) -> Result<DocBuf> {
         }
     }))
 }
-
-#[cfg(test)]
-mod tests;

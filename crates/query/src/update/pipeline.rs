@@ -1,10 +1,11 @@
 //! Updates by a pipeline: `[{$set: {total: {$sum: "$items.price"}}}]`.
 
-use sheaf_bson::{Bump, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 
 use crate::print;
+use crate::projection::{Mode, Projection};
 
 /// `$replaceRoot` and `$replaceWith`: the document that an expression gives.
 #[derive(Debug)]
@@ -66,6 +67,7 @@ pub(super) struct PipelineUpdate(Vec<Step>);
 
 #[derive(Debug)]
 enum Step {
+    Project(Projection),
     ReplaceRoot(ReplaceRoot),
 }
 
@@ -95,22 +97,92 @@ impl PipelineUpdate {
         for step in &self.0 {
             at = step.apply(at, &env)?;
         }
-        Ok(at.as_bytes().to_vec())
+        if at.iter().next().is_some_and(|first| first.key() == "_id") {
+            return Ok(at.as_bytes().to_vec());
+        }
+        let mut bytes = Vec::with_capacity(at.len() + 32);
+        let mut out = DocWriter::new(&mut bytes);
+        // A result without an _id keeps the document's own.
+        if let Some(id) = at.element("_id").or_else(|| doc.element("_id")) {
+            out.append_element(id);
+        }
+        at.iter().filter(|element| element.key() != "_id").for_each(|element| _ = out.append_element(element));
+        drop(out);
+        Ok(bytes)
     }
 }
 
 impl Step {
     fn parse(name: &str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Step> {
+        let in_stage = |error: sheaf_errors::Error| error.context(format_args!("Invalid {name}"));
         Ok(match name {
+            "$set" | "$addFields" => {
+                let Value::Document(spec) = argument else {
+                    bail!(
+                        40272,
+                        "{name} specification stage must be an object, got {}",
+                        argument.type_name()
+                    );
+                };
+                Step::Project(Projection::parse_add_fields(spec, cx).map_err(in_stage)?)
+            }
+            "$project" => {
+                let Value::Document(spec) = argument else {
+                    bail!(15969, "$project specification must be an object");
+                };
+                Step::Project(Projection::parse(spec, Mode::Aggregate, cx).map_err(in_stage)?)
+            }
+            "$unset" => {
+                let spec = unset_spec(argument)?;
+                Step::Project(Projection::parse(spec.as_raw(), Mode::Aggregate, cx).map_err(in_stage)?)
+            }
             "$replaceRoot" => Step::ReplaceRoot(ReplaceRoot::parse(argument, cx)?),
             "$replaceWith" => Step::ReplaceRoot(ReplaceRoot::parse_with(argument, cx)?),
+            _ if OTHER_STAGES.contains(&name) => {
+                bail!(Code::INVALID_OPTIONS, "{name} is not allowed to be used within an update")
+            }
             _ => bail!(40324, "Unrecognized pipeline stage name: '{name}'"),
         })
     }
 
     fn apply<'a>(&'a self, doc: RawDoc<'a>, env: &Env<'a>) -> Result<RawDoc<'a>> {
         match self {
+            Step::Project(projection) if projection.is_identity() => Ok(doc),
+            Step::Project(projection) => projection.apply_in(doc, env, None),
             Step::ReplaceRoot(stage) => stage.apply(doc, env),
         }
     }
+}
+
+/// Stages that an aggregation has and an update has not.
+const OTHER_STAGES: &[&str] = &[
+    "$bucket", "$bucketAuto", "$changeStream", "$collStats", "$count", "$currentOp", "$densify", "$documents", "$facet",
+    "$fill", "$geoNear", "$graphLookup", "$group", "$indexStats", "$limit", "$listLocalSessions", "$listSessions",
+    "$lookup", "$match", "$merge", "$out", "$planCacheStats", "$redact", "$sample", "$setWindowFields", "$skip", "$sort",
+    "$sortByCount", "$unionWith", "$unwind",
+];
+
+/// The exclusion `{a: false, b: false}` that the argument of `$unset` stands for.
+pub fn unset_spec(argument: Value<'_>) -> Result<DocBuf> {
+    let mut spec = DocBuf::new();
+    match argument {
+        Value::String(path) => _ = spec.append(path, false),
+        Value::Array(paths) if paths.is_empty() => bail!(
+            31119,
+            "$unset specification must be a string or an array with at least one field"
+        ),
+        Value::Array(paths) => {
+            for path in paths.values() {
+                let Value::String(path) = path else {
+                    bail!(
+                        31120,
+                        "$unset specification must be a string or an array containing only string values"
+                    );
+                };
+                spec.append(path, false);
+            }
+        }
+        _ => bail!(31002, "$unset specification must be a string or an array"),
+    }
+    Ok(spec)
 }

@@ -1,0 +1,86 @@
+//! `$min`, `$max`, `$first`, `$last`.
+
+use std::cmp::Ordering;
+
+use sheaf_bson::{Bump, OwnedValue, Value, compare};
+use sheaf_errors::Result;
+
+use super::{State, copy_in};
+
+/// `$min` and `$max`: null, undefined and missing do not take part.
+pub(super) struct Extreme {
+    wanted: Ordering,
+    best: Option<OwnedValue>,
+}
+
+impl Extreme {
+    pub(super) fn min() -> Self {
+        Extreme { wanted: Ordering::Less, best: None }
+    }
+
+    pub(super) fn max() -> Self {
+        Extreme { wanted: Ordering::Greater, best: None }
+    }
+}
+
+impl State for Extreme {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        if value.is_nullish() {
+            return Ok(());
+        }
+        let better = match &self.best {
+            Some(best) => compare(value, best.as_value()) == self.wanted,
+            None => true,
+        };
+        if better {
+            self.best = Some(OwnedValue::from(value));
+        }
+        Ok(())
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(self.best.as_ref().map_or(Value::Null, |best| copy_in(best, arena)))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.best.as_ref().map_or(0, OwnedValue::memory_bytes)
+    }
+}
+
+/// `$first`.
+#[derive(Default)]
+pub(super) struct First(Option<OwnedValue>);
+
+impl State for First {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        self.0.get_or_insert_with(|| OwnedValue::from(value));
+        Ok(())
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(self.0.as_ref().map_or(Value::Missing, |value| copy_in(value, arena)))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, OwnedValue::memory_bytes)
+    }
+}
+
+/// `$last`.
+#[derive(Default)]
+pub(super) struct Last(OwnedValue);
+
+impl State for Last {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        self.0 = OwnedValue::from(value);
+        Ok(())
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(copy_in(&self.0, arena))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+}

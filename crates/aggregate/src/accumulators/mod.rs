@@ -1,0 +1,192 @@
+//! Accumulators of `$group`, `$bucket` and `$bucketAuto`: `{$sum: "$price"}`.
+//!
+//! One entry of [`ACCUMULATORS`] per accumulator: its name, how its argument is read and what gathers its
+//! values. To add one: write a [`State`] and its entry.
+
+mod minmax;
+mod n;
+mod numeric;
+mod set;
+mod top;
+
+use sheaf_bson::{Bump, Element, OwnedValue, RawDoc, Type, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::{Deps, Env, Expr, ParseCx};
+
+/// What gathers the values of one accumulator in one group.
+pub trait State: Send {
+    /// Takes in one value ([`Value::Missing`] where the document has none).
+    fn add(&mut self, value: Value<'_>) -> Result<()>;
+
+    /// The result; [`Value::Missing`] counts as null.
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>>;
+
+    /// Bytes held apart from the state itself.
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// An accumulator as the table describes it.
+pub struct Accumulator {
+    /// The name, `$` included.
+    pub name: &'static str,
+    parse: fn(&'static str, Value<'_>, &mut ParseCx) -> Result<Parsed>,
+}
+
+/// A parsed argument.
+struct Parsed {
+    /// Evaluated for each document; its value is added.
+    input: Expr,
+    /// Evaluated once for each group (`n` of `$firstN`).
+    init: Option<Expr>,
+    make: Make,
+}
+
+/// Makes the state of a group from the value of `init`.
+type Make = Box<dyn Fn(Value<'_>) -> Result<Box<dyn State>> + Send + Sync>;
+
+macro_rules! unary {
+    ($state:expr) => {
+        |name, argument, cx| {
+            Ok(Parsed { input: unary(name, argument, cx)?, init: None, make: Box::new(|_| Ok(Box::new($state))) })
+        }
+    };
+}
+
+/// All accumulators.
+pub static ACCUMULATORS: &[Accumulator] = &[
+    Accumulator { name: "$sum", parse: unary!(numeric::Total::default()) },
+    Accumulator { name: "$avg", parse: unary!(numeric::Average::default()) },
+    Accumulator { name: "$stdDevPop", parse: unary!(numeric::Deviation::population()) },
+    Accumulator { name: "$stdDevSamp", parse: unary!(numeric::Deviation::sample()) },
+    Accumulator { name: "$count", parse: numeric::parse_count },
+    Accumulator { name: "$min", parse: unary!(minmax::Extreme::min()) },
+    Accumulator { name: "$max", parse: unary!(minmax::Extreme::max()) },
+    Accumulator { name: "$first", parse: unary!(minmax::First::default()) },
+    Accumulator { name: "$last", parse: unary!(minmax::Last::default()) },
+    Accumulator { name: "$push", parse: unary!(set::Push::default()) },
+    Accumulator { name: "$addToSet", parse: unary!(set::AddToSet::default()) },
+    Accumulator { name: "$mergeObjects", parse: unary!(set::MergeObjects::default()) },
+    Accumulator { name: "$firstN", parse: n::parse_first },
+    Accumulator { name: "$lastN", parse: n::parse_last },
+    Accumulator { name: "$minN", parse: n::parse_min },
+    Accumulator { name: "$maxN", parse: n::parse_max },
+    Accumulator { name: "$top", parse: top::parse },
+    Accumulator { name: "$topN", parse: top::parse },
+    Accumulator { name: "$bottom", parse: top::parse },
+    Accumulator { name: "$bottomN", parse: top::parse },
+];
+
+/// Whether `name` is an accumulator.
+pub fn is_accumulator(name: &str) -> bool {
+    ACCUMULATORS.iter().any(|accumulator| accumulator.name == name)
+}
+
+/// One output field of a group: `total: {$sum: "$price"}`.
+pub struct Accumulation {
+    field: String,
+    operator: &'static str,
+    parsed: Parsed,
+}
+
+impl std::fmt::Debug for Accumulation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {{{}: {:?}}}", self.field, self.operator, self.parsed.input)
+    }
+}
+
+impl Accumulation {
+    /// Reads one output field.
+    pub fn parse(element: Element<'_>, cx: &mut ParseCx) -> Result<Self> {
+        let field = element.key();
+        let Value::Document(spec) = element.value() else {
+            bail!(40234, "The field '{field}' must be an accumulator object");
+        };
+        if field.contains('.') {
+            bail!(40235, "The field name '{field}' cannot contain '.'");
+        }
+        if field.starts_with('$') {
+            bail!(40236, "The field name '{field}' cannot be an operator name");
+        }
+        let mut operators = spec.iter();
+        let (Some(operator), None) = (operators.next(), operators.next()) else {
+            bail!(40238, "The field '{field}' must specify one accumulator");
+        };
+        let Some(entry) = ACCUMULATORS.iter().find(|entry| entry.name == operator.key()) else {
+            bail!(15952, "unknown group operator '{}'", operator.key());
+        };
+        let parsed = (entry.parse)(entry.name, operator.value(), cx)?;
+        Ok(Accumulation { field: field.to_owned(), operator: entry.name, parsed })
+    }
+
+    /// The count of documents, under this name: what `$bucket` puts out by default.
+    pub fn count(field: &str) -> Self {
+        let make: Make = Box::new(|_| Ok(Box::new(numeric::Total::default())));
+        let parsed = Parsed { input: Expr::literal(Value::Int32(1)), init: None, make };
+        Accumulation { field: field.to_owned(), operator: "$sum", parsed }
+    }
+
+    /// The name of the output field.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// The accumulator's name.
+    pub fn operator(&self) -> &'static str {
+        self.operator
+    }
+
+    /// The expression that is evaluated for each document.
+    pub fn input(&self) -> &Expr {
+        &self.parsed.input
+    }
+
+    /// The state for a new group with this `_id`.
+    pub fn start<'a>(&'a self, id: Value<'a>, env: &Env<'a>) -> Result<Box<dyn State>> {
+        let init = match &self.parsed.init {
+            Some(expr) => expr.eval(id.as_doc().unwrap_or(RawDoc::EMPTY), env)?,
+            None => Value::Missing,
+        };
+        (self.parsed.make)(init)
+    }
+
+    /// What the document contributes.
+    pub fn value<'a>(&'a self, document: RawDoc<'a>, env: &Env<'a>) -> Result<Value<'a>> {
+        self.parsed.input.eval(document, env)
+    }
+
+    /// What of the documents is read.
+    pub fn dependencies(&self, deps: &mut Deps) {
+        self.parsed.input.dependencies(deps);
+    }
+}
+
+/// The argument of an accumulator that takes one expression.
+fn unary(name: &str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    if argument.kind() == Type::Array {
+        bail!(40237, "The {name} accumulator is a unary operator");
+    }
+    Expr::parse(argument, cx)
+}
+
+/// Refuses to hold more than 100 MiB in one state that cannot go to disk.
+fn check_state_memory(name: &str, held: usize) -> Result<()> {
+    const LIMIT: usize = 100 << 20;
+    if held > LIMIT {
+        bail!(
+            Code::EXCEEDED_MEMORY_LIMIT,
+            "{name} used too much memory and cannot spill to disk. Used: {held} bytes. Memory limit: {LIMIT} bytes"
+        );
+    }
+    Ok(())
+}
+
+/// A copy of an owned value in an arena.
+fn copy_in<'a>(value: &OwnedValue, arena: &'a Bump) -> Value<'a> {
+    let holder = sheaf_bson::document_in(arena, |out| _ = out.append("", value.as_value()));
+    holder.iter().next().map_or(Value::Missing, |element| element.value())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,102 @@
+//! `$push`, `$addToSet`, `$mergeObjects`.
+
+use std::collections::HashSet;
+
+use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, array_in};
+use sheaf_errors::{Result, bail};
+
+use super::{State, check_state_memory};
+
+/// `$push`.
+#[derive(Default)]
+pub(super) struct Push {
+    values: Vec<OwnedValue>,
+    held: usize,
+}
+
+impl State for Push {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        if value.is_missing() {
+            return Ok(());
+        }
+        let value = OwnedValue::from(value);
+        self.held += value.memory_bytes();
+        self.values.push(value);
+        check_state_memory("$push", self.held)
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| _ = out.push(value)))))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.held
+    }
+}
+
+/// `$addToSet`.
+#[derive(Default)]
+pub(super) struct AddToSet {
+    values: HashSet<OwnedValue, ahash::RandomState>,
+    held: usize,
+}
+
+impl State for AddToSet {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        if value.is_missing() {
+            return Ok(());
+        }
+        let value = OwnedValue::from(value);
+        let bytes = value.memory_bytes();
+        if self.values.insert(value) {
+            self.held += bytes;
+        }
+        check_state_memory("$addToSet", self.held)
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| _ = out.push(value)))))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.held
+    }
+}
+
+/// `$mergeObjects`.
+#[derive(Default)]
+pub(super) struct MergeObjects(DocBuf);
+
+impl State for MergeObjects {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        let new = match value {
+            Value::Document(new) => new,
+            _ if value.is_nullish() => return Ok(()),
+            _ => bail!(
+                40400,
+                "$mergeObjects requires object inputs, but input {} is of type {}",
+                crate::print::value(value),
+                value.type_name()
+            ),
+        };
+        let old = self.0.as_raw();
+        let merged = DocBuf::build(|out| {
+            for element in old.iter() {
+                out.append_element(new.element(element.key()).unwrap_or(element));
+            }
+            for element in new.iter().filter(|element| old.element(element.key()).is_none()) {
+                out.append_element(element);
+            }
+        });
+        self.0 = merged;
+        Ok(())
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(Value::Document(sheaf_bson::document_in(arena, |out| _ = out.append_all(self.0.as_raw()))))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.as_bytes().len()
+    }
+}

@@ -1,0 +1,103 @@
+//! `$top`, `$topN`, `$bottom`, `$bottomN`.
+
+use sheaf_bson::{Bump, OwnedValue, RawDoc, Value, array_in};
+use sheaf_errors::{Result, bail};
+use sheaf_expr::{Expr, ParseCx};
+use sheaf_query::sort::SortPattern;
+
+use super::{Parsed, State, check_state_memory, copy_in, n};
+use crate::print;
+
+/// The name under which a document's output value travels beside its sort keys.
+const OUTPUT: &str = "output";
+
+pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            5788001,
+            "specification must be an object; found {name}: {}",
+            print::value(argument)
+        );
+    };
+    let single = matches!(name, "$top" | "$bottom");
+    let (mut sort_by, mut output, mut count) = (None, None, None);
+    for field in spec.iter() {
+        match (field.key(), field.value()) {
+            ("n", value) if !single => count = Some(Expr::parse(value, cx)?),
+            ("output", value) => output = Some(value),
+            ("sortBy", Value::Document(pattern)) => sort_by = Some(SortPattern::parse(pattern)?),
+            ("sortBy", other) => bail!(
+                10065,
+                "invalid parameter: expected an object (sortBy), found {}",
+                other.type_name()
+            ),
+            (other, _) => bail!(5788002, "Unknown argument to {name} '{other}'"),
+        }
+    }
+    if !single && count.is_none() {
+        bail!(5788003, "Missing value for 'n'");
+    }
+    let Some(output) = output else { bail!(5788004, "Missing value for 'output'") };
+    let Some(sort_by) = sort_by else { bail!(5788005, "Missing value for 'sortBy'") };
+    // The sort needs the whole document, so that is what is taken in, with the output's value beside it.
+    let wrapped = sheaf_bson::DocBuf::build(|out| {
+        out.append("root", "$$ROOT").append(OUTPUT, output);
+    });
+    let input = Expr::parse(Value::Document(wrapped.as_raw()), cx)?;
+    let bottom = name.starts_with("$bottom");
+    Ok(Parsed {
+        input,
+        init: count,
+        make: Box::new(move |count| {
+            let keep = if single { 1 } else { n::count(count)? };
+            Ok(Box::new(Top { name, bottom, single, keep, sort_by: sort_by.clone(), best: Vec::new(), held: 0 }))
+        }),
+    })
+}
+
+struct Top {
+    name: &'static str,
+    bottom: bool,
+    single: bool,
+    keep: usize,
+    sort_by: SortPattern,
+    /// Sort key bytes and output, in the order of the sort.
+    best: Vec<(Vec<u8>, OwnedValue)>,
+    held: usize,
+}
+
+impl State for Top {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        let Value::Document(both) = value else { return Ok(()) };
+        let root = both.get("root").and_then(|root| root.as_doc()).unwrap_or(RawDoc::EMPTY);
+        let mut key = Vec::new();
+        self.sort_by.put_key_bytes(root, RawDoc::EMPTY, &mut key)?;
+        let full = self.best.len() >= self.keep;
+        let place = self.best.partition_point(|(known, _)| *known <= key);
+        if full && (if self.bottom { place == 0 } else { place == self.best.len() }) {
+            return Ok(());
+        }
+        let output = match both.get_or_missing(OUTPUT) {
+            Value::Missing => OwnedValue::from(Value::Null),
+            value => OwnedValue::from(value),
+        };
+        self.held += key.len() + output.memory_bytes();
+        self.best.insert(place, (key, output));
+        if full {
+            let (key, output) = self.best.remove(if self.bottom { 0 } else { self.best.len() - 1 });
+            self.held -= key.len() + output.memory_bytes();
+        }
+        check_state_memory(self.name, self.held)
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        if self.single {
+            return Ok(self.best.first().map_or(Value::Null, |(_, output)| copy_in(output, arena)));
+        }
+        Ok(Value::Array(array_in(arena, |out| self.best.iter().for_each(|(_, output)| _ = out.push(output)))))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.held
+    }
+}

@@ -1,0 +1,241 @@
+//! Pipelines: parsing and its rules, and starting one over its input.
+
+use std::sync::Arc;
+
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_expr::{Deps, ParseCx};
+use sheaf_query::matcher::Matcher;
+
+use crate::database::Namespace;
+use crate::optimize;
+use crate::source::{BoxSource, Empty};
+use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
+use crate::stages::sort::Sort;
+
+/// More stages than this are refused.
+const MAX_STAGES: usize = 1000;
+
+/// A parsed pipeline.
+#[derive(Clone, Debug, Default)]
+pub struct Pipeline {
+    stages: Vec<Stage>,
+    /// The stages as they were given, for explain and for views.
+    spec: Vec<DocBuf>,
+    /// The first stage makes its documents itself.
+    own_source: bool,
+}
+
+/// The leading stages that a planner can take over: `$match`, then `$sort`, then `$skip` and `$limit`.
+#[derive(Debug, Default)]
+pub struct Head<'p> {
+    /// The filter of the leading `$match`.
+    pub matcher: Option<&'p Matcher>,
+    /// The `$sort` after it. Its own `limit` is counted in `limit`.
+    pub sort: Option<&'p Sort>,
+    /// Documents to pass over.
+    pub skip: u64,
+    /// The most documents that any later stage can see.
+    pub limit: Option<u64>,
+    /// Number of stages that go with the filter alone.
+    pub stages_of_match: usize,
+    /// Number of stages that go with filter and sort.
+    pub stages_of_sort: usize,
+    /// Number of stages in the whole head.
+    pub stages: usize,
+}
+
+impl Pipeline {
+    /// Reads a command's pipeline: an array of stages. The command ends its parsing with
+    /// [`ParseCx::finish`].
+    pub fn parse(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
+        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::Top, depth: 0 })
+    }
+
+    /// Reads a view's pipeline, which may not write.
+    pub fn parse_view(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
+        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::View, depth: 0 })
+    }
+
+    /// Reads a pipeline in any place, and optimises it.
+    pub(crate) fn parse_at(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
+        let mut pipeline = Pipeline::default();
+        let count = stages.count();
+        if count > MAX_STAGES {
+            bail!(7749501, "Pipeline length must be no longer than {MAX_STAGES} stages");
+        }
+        for (at, stage) in stages.values().enumerate() {
+            let Value::Document(spec) = stage else {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "Each element of the 'pipeline' array must be an object"
+                );
+            };
+            let mut fields = spec.iter();
+            let (Some(field), None) = (fields.next(), fields.next()) else {
+                bail!(40323, "A pipeline stage specification object must contain exactly one field.");
+            };
+            let Some(entry) = stage_entry(field.key()) else {
+                bail!(40324, "Unrecognized pipeline stage name: '{}'", field.key());
+            };
+            if cx.expr.is_api_strict() && !entry.stable_api {
+                bail!(
+                    Code::API_STRICT_ERROR,
+                    "stage {} is not allowed with 'apiStrict: true' in API Version 1",
+                    entry.name
+                );
+            }
+            let parsed = entry.parse(field.value(), cx)?;
+            check_position(entry, at, count, cx)?;
+            pipeline.own_source |= at == 0 && matches!(entry.position, Position::First);
+            pipeline.stages.extend(parsed);
+            pipeline.spec.push(DocBuf::from(spec));
+        }
+        pipeline.check_namespace(cx)?;
+        optimize::optimize(&mut pipeline.stages);
+        Ok(pipeline)
+    }
+
+    /// A pipeline without a collection must start with a stage that needs none.
+    fn check_namespace(&self, cx: &StageCx<'_>) -> Result<()> {
+        let first = self.spec.first().and_then(|spec| spec.as_raw().iter().next());
+        let entry = first.and_then(|first| stage_entry(first.key()));
+        if cx.namespace.collection.is_empty() && cx.place == Place::Top && !entry.is_some_and(|e| e.collectionless) {
+            bail!(
+                Code::INVALID_NAMESPACE,
+                "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
+                entry.map_or("an empty pipeline", |entry| entry.name)
+            );
+        }
+        Ok(())
+    }
+
+    /// This view's pipeline followed by another: what a query on the view runs.
+    pub fn followed_by(&self, rest: &Pipeline) -> Pipeline {
+        let mut joined = Pipeline {
+            stages: self.stages.iter().chain(&rest.stages).cloned().collect(),
+            spec: self.spec.iter().chain(&rest.spec).cloned().collect(),
+            own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
+        };
+        optimize::optimize(&mut joined.stages);
+        joined
+    }
+
+    /// The stages, optimised.
+    pub fn stages(&self) -> &[Stage] {
+        &self.stages
+    }
+
+    /// Whether there are no stages.
+    pub fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+
+    /// Whether the first stage makes the documents, so that the collection is not read.
+    pub fn has_own_source(&self) -> bool {
+        self.own_source
+    }
+
+    /// The stages as they were given.
+    pub fn spec(&self) -> ArrayBuf {
+        ArrayBuf::of(self.spec.iter())
+    }
+
+    /// Starts the pipeline over the documents of its collection.
+    pub fn open(&self, input: BoxSource) -> BoxSource {
+        self.open_from(0, input)
+    }
+
+    /// Starts the stages from this one on, over a source that has done the work of those before.
+    pub fn open_from(&self, first: usize, input: BoxSource) -> BoxSource {
+        self.stages.iter().skip(first).fold(input, |input, stage| stage.open(input))
+    }
+
+    /// Starts a pipeline that [has its own source](Pipeline::has_own_source).
+    pub fn open_own(&self) -> BoxSource {
+        self.open(Box::new(Empty))
+    }
+
+    /// The leading stages that a planner can take over.
+    pub fn head(&self) -> Head<'_> {
+        let mut head = Head::default();
+        let mut at = 0;
+        if let Some(Stage::Match(stage)) = self.stages.first() {
+            head.matcher = Some(&stage.matcher);
+            at = 1;
+        }
+        head.stages_of_match = at;
+        if let Some(Stage::Sort(sort)) = self.stages.get(at) {
+            head.sort = Some(sort);
+            head.limit = sort.limit;
+            at += 1;
+        }
+        head.stages_of_sort = at;
+        while let Some(stage) = self.stages.get(at) {
+            match (stage, head.limit) {
+                (Stage::Limit(limit), known) => head.limit = Some(known.map_or(*limit, |known| known.min(*limit))),
+                // A skip after a limit also lowers the limit, which a planner need not know how to do.
+                (Stage::Skip(skip), None) => head.skip = head.skip.saturating_add(*skip),
+                _ => break,
+            }
+            at += 1;
+        }
+        head.stages = at;
+        head
+    }
+
+    /// What the stages from this one on read of their input. `None` if they need whole documents.
+    pub fn dependencies_from(&self, first: usize) -> Option<Deps> {
+        let mut deps = Deps::new();
+        for stage in self.stages.iter().skip(first) {
+            match stage.dependencies(&mut deps) {
+                Reads::AndPassesOn => {}
+                Reads::Only => return (!deps.whole_document).then_some(deps),
+                Reads::All => return None,
+            }
+        }
+        None
+    }
+
+    /// Other namespaces that the pipeline reads.
+    pub fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
+        self.stages.iter().for_each(|stage| stage.foreign_namespaces(found));
+    }
+
+    /// The namespace that the pipeline writes (`$out`, `$merge`).
+    pub fn target_namespace(&self) -> Option<&Namespace> {
+        self.stages.last().and_then(Stage::target_namespace)
+    }
+}
+
+/// A shared pipeline, as stages keep those inside them.
+pub(crate) type SharedPipeline = Arc<Pipeline>;
+
+fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>) -> Result<()> {
+    let name = entry.name;
+    match cx.place {
+        Place::Facet if !entry.in_facet => {
+            bail!(40600, "{name} is not allowed to be used within a $facet stage");
+        }
+        Place::Lookup if entry.position == Position::Last => {
+            bail!(51047, "{name} is not allowed within a $lookup's sub-pipeline");
+        }
+        Place::Union if entry.position == Position::Last => {
+            bail!(31441, "{name} is not allowed within a $unionWith's sub-pipeline");
+        }
+        Place::View if entry.position == Position::Last => bail!(
+            Code::OPTION_NOT_SUPPORTED_ON_VIEW,
+            "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition"
+        ),
+        _ => {}
+    }
+    match entry.position {
+        Position::First if at != 0 => {
+            Err(Error::location(40602, format!("{name} is only valid as the first stage in a pipeline")))
+        }
+        Position::Last if at + 1 != count => {
+            Err(Error::location(40601, format!("{name} can only be the final stage in the pipeline")))
+        }
+        _ => Ok(()),
+    }
+}

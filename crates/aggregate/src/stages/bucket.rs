@@ -1,0 +1,183 @@
+//! `$bucket`: short for `$group` by a range of boundaries, and `$sort`.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, OwnedValue, Value, compare};
+use sheaf_errors::{Result, bail};
+use sheaf_expr::{Expr, ParseCx};
+
+use super::group::Group;
+use super::sort::Sort;
+use crate::accumulators::Accumulation;
+use crate::print;
+use crate::stage::{Stage, StageCx};
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            40201,
+            "Argument to $bucket stage must be an object, but found type: {}.",
+            argument.type_name()
+        );
+    };
+    let (mut group_by, mut boundaries, mut default, mut output) = (None, None, None, None);
+    for field in spec.iter() {
+        let value = field.value();
+        match field.key() {
+            "groupBy" => {
+                check_group_by(value, 40202, "$bucket")?;
+                group_by = Some(value);
+            }
+            "boundaries" => boundaries = Some(parse_boundaries(value, cx.expr)?),
+            "default" => default = Some(constant(value, cx.expr, "default")?),
+            "output" => output = Some(parse_output(value, 40196, "$bucket", cx.expr)?),
+            other => bail!(40197, "Unrecognized option to $bucket: {other}."),
+        }
+    }
+    let (Some(group_by), Some(boundaries)) = (group_by, boundaries) else {
+        bail!(
+            40198,
+            "$bucket requires 'groupBy' and 'boundaries' to be specified."
+        );
+    };
+    if let Some(default) = &default {
+        check_default(default, &boundaries)?;
+    }
+    let switch = switch_document(group_by, &boundaries, default.as_ref());
+    let id = Expr::parse(Value::Document(switch.as_raw()), cx.expr)?;
+    let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
+    let sort = Sort::new(DocBuf::new().with("_id", 1).as_raw(), cx.expr)?;
+    Ok(vec![Stage::Group(Arc::new(Group { id, accumulations })), Stage::Sort(Arc::new(sort))])
+}
+
+/// `groupBy` is a path or an expression, no literal.
+pub(super) fn check_group_by(value: Value<'_>, code: i32, stage: &str) -> Result<()> {
+    let fits = match value {
+        Value::String(path) => path.starts_with('$'),
+        Value::Document(expr) => expr.iter().next().is_some_and(|first| first.key().starts_with('$')),
+        _ => false,
+    };
+    if !fits {
+        return Err(sheaf_errors::Error::location(
+            code,
+            format!(
+                "The {stage} 'groupBy' field must be defined as a $-prefixed path or an expression, but found: {}.",
+                print::value(value)
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The output fields, none of which may be `_id`.
+pub(super) fn parse_output(value: Value<'_>, code: i32, stage: &str, cx: &mut ParseCx) -> Result<Vec<Accumulation>> {
+    let Value::Document(fields) = value else {
+        return Err(sheaf_errors::Error::location(
+            code,
+            format!("The {stage} 'output' field must be an object, but found type: {}.", value.type_name()),
+        ));
+    };
+    fields
+        .iter()
+        .map(|field| {
+            if field.key() == "_id" {
+                bail!(15948, "a group's _id may only be specified once");
+            }
+            Accumulation::parse(field, cx)
+        })
+        .collect()
+}
+
+fn constant(value: Value<'_>, cx: &mut ParseCx, which: &str) -> Result<OwnedValue> {
+    match Expr::parse(value, cx)?.constant() {
+        Some(value) => Ok(OwnedValue::from(value)),
+        None if which == "default" => bail!(
+            40195,
+            "The $bucket 'default' field must be a constant value, but found a non-constant expression: {}.",
+            print::value(value)
+        ),
+        None => bail!(
+            40191,
+            "The $bucket 'boundaries' field must be an array of constant values, but found value: {}.",
+            print::value(value)
+        ),
+    }
+}
+
+fn parse_boundaries(value: Value<'_>, cx: &mut ParseCx) -> Result<Vec<OwnedValue>> {
+    let Value::Array(items) = value else {
+        bail!(
+            40200,
+            "The $bucket 'boundaries' field must be an array, but found type: {}.",
+            value.type_name()
+        );
+    };
+    let boundaries: Vec<OwnedValue> =
+        items.values().map(|item| constant(item, cx, "boundaries")).collect::<Result<_>>()?;
+    if boundaries.len() < 2 {
+        bail!(
+            40192,
+            "The $bucket 'boundaries' field must have at least 2 values, but found {} value(s).",
+            boundaries.len()
+        );
+    }
+    for pair in boundaries.windows(2) {
+        let (low, high) = (pair[0].as_value(), pair[1].as_value());
+        if low.kind().order() != high.kind().order() {
+            bail!(
+                40193,
+                "All values in the 'boundaries' option to $bucket must have the same type. Found conflicting types {} \
+                 and {}.",
+                low.type_name(),
+                high.type_name()
+            );
+        }
+        if compare(low, high) != Ordering::Less {
+            bail!(
+                40194,
+                "The 'boundaries' option to $bucket must be sorted, but elements are not in ascending order: {} and {}.",
+                print::value(low),
+                print::value(high)
+            );
+        }
+    }
+    Ok(boundaries)
+}
+
+fn check_default(default: &OwnedValue, boundaries: &[OwnedValue]) -> Result<()> {
+    let (low, high) = (&boundaries[0], &boundaries[boundaries.len() - 1]);
+    let same_type = default.kind().order() == low.kind().order();
+    if same_type && default >= low && default < high {
+        bail!(
+            40199,
+            "The $bucket 'default' field must be less than the lowest boundary or greater than or equal to the highest \
+             boundary."
+        );
+    }
+    Ok(())
+}
+
+/// `{$switch: ...}` that gives a value's lower boundary.
+fn switch_document(group_by: Value<'_>, boundaries: &[OwnedValue], default: Option<&OwnedValue>) -> DocBuf {
+    let literal = |value: &OwnedValue| DocBuf::new().with("$literal", value);
+    DocBuf::build(|out| {
+        let mut switch = out.document("$switch");
+        {
+            let mut branches = switch.array("branches");
+            for pair in boundaries.windows(2) {
+                let mut branch = branches.document();
+                {
+                    let mut case = branch.document("case");
+                    let mut both = case.array("$and");
+                    both.document().array("$gte").push(group_by).push(&literal(&pair[0]));
+                    both.document().array("$lt").push(group_by).push(&literal(&pair[1]));
+                }
+                branch.append("then", &literal(&pair[0]));
+            }
+        }
+        if let Some(default) = default {
+            switch.append("default", &literal(default));
+        }
+    })
+}

@@ -1,0 +1,68 @@
+//! `$documents`: literal documents as the input.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::Expr;
+
+use crate::print;
+use crate::source::{RunCx, Source};
+use crate::stage::{Place, Stage, StageCx};
+
+/// A parsed `$documents`.
+#[derive(Debug)]
+pub struct Documents {
+    /// Gives the array of documents.
+    pub array: Expr,
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    if cx.place == Place::Top && !cx.namespace.collection.is_empty() {
+        bail!(
+            Code::INVALID_NAMESPACE,
+            "'$documents' can only be run with {{aggregate: 1}}"
+        );
+    }
+    let array = Expr::parse(argument, cx.expr)?;
+    Ok(vec![Stage::Documents(Arc::new(Documents { array }))])
+}
+
+/// Runs `$documents`.
+pub struct DocumentsRun {
+    stage: Option<Arc<Documents>>,
+    documents: std::vec::IntoIter<DocBuf>,
+}
+
+impl DocumentsRun {
+    pub(crate) fn new(stage: Arc<Documents>) -> Self {
+        DocumentsRun { stage: Some(stage), documents: Vec::new().into_iter() }
+    }
+}
+
+impl Source for DocumentsRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        if let Some(stage) = self.stage.take() {
+            let arena = Bump::new();
+            let Value::Array(array) = stage.array.eval(RawDoc::EMPTY, &cx.env(&arena))? else {
+                bail!(5858203, "an array is expected");
+            };
+            let mut documents = Vec::new();
+            for value in array.values() {
+                match value {
+                    Value::Document(document) => documents.push(DocBuf::from(document)),
+                    other => bail!(
+                        40228,
+                        "'newRoot' expression  must evaluate to an object, but resulting value was: {}. Type of \
+                         resulting value: '{}'. Input document: {}",
+                        print::value(other),
+                        other.type_name(),
+                        print::document(RawDoc::EMPTY)
+                    ),
+                }
+            }
+            self.documents = documents.into_iter();
+        }
+        Ok(self.documents.next())
+    }
+}

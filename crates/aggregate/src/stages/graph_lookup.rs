@@ -1,0 +1,164 @@
+//! `$graphLookup`: documents reached from each document by following a field through a collection.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::{Expr, FieldPath};
+use sheaf_query::matcher::Matcher;
+
+use super::unwind::rewrite;
+use crate::database::Namespace;
+use crate::join::{Join, values_at};
+use crate::print;
+use crate::source::{BoxSource, RunCx, Source};
+use crate::stage::{Stage, StageCx};
+
+/// A parsed `$graphLookup`.
+#[derive(Debug)]
+pub struct GraphLookup {
+    /// The collection that is searched.
+    pub from: Namespace,
+    start: Expr,
+    connect_from: FieldPath,
+    connect_to: FieldPath,
+    output: FieldPath,
+    max_depth: Option<i64>,
+    depth_field: Option<FieldPath>,
+    restrict: Option<Matcher>,
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "the $graphLookup stage specification must be an object, but found {}",
+            argument.type_name()
+        );
+    };
+    let (mut from, mut start, mut restrict, mut max_depth, mut depth_field) = (None, None, None, None, None);
+    let (mut connect_from, mut connect_to, mut output) = (None, None, None);
+    for field in spec.iter() {
+        let (key, value) = (field.key(), field.value());
+        match (key, value) {
+            ("startWith", value) => start = Some(Expr::parse(value, cx.expr)?),
+            ("maxDepth", value) if !value.is_number() => bail!(
+                40100,
+                "maxDepth requires numeric argument, found value of type {}",
+                value.type_name()
+            ),
+            ("maxDepth", value) => match value.as_exact_i64() {
+                Some(n) if n >= 0 => max_depth = Some(n),
+                Some(n) => bail!(40101, "maxDepth requires a nonnegative argument, found: {n}"),
+                None => bail!(
+                    40102,
+                    "maxDepth could not be represented as a long long: {}",
+                    print::value(value)
+                ),
+            },
+            ("restrictSearchWithMatch", Value::Document(filter)) => restrict = Some(Matcher::parse(filter, cx.expr)?),
+            ("restrictSearchWithMatch", other) => bail!(
+                40185,
+                "restrictSearchWithMatch must be an object, found {}",
+                other.type_name()
+            ),
+            ("from", Value::String(name)) => from = Some(Namespace::new(cx.namespace.database.clone(), name)),
+            ("connectFromField", Value::String(path)) => connect_from = Some(FieldPath::parse(path)?),
+            ("connectToField", Value::String(path)) => connect_to = Some(FieldPath::parse(path)?),
+            ("as", Value::String(path)) => output = Some(FieldPath::parse(path)?),
+            ("depthField", Value::String(path)) => depth_field = Some(FieldPath::parse(path)?),
+            ("from" | "connectFromField" | "connectToField" | "as" | "depthField", other) => bail!(
+                40103,
+                "expected string as argument for {key}, found: {}",
+                print::value(other)
+            ),
+            _ => bail!(40104, "Unknown argument to $graphLookup: {key}"),
+        }
+    }
+    match (from, output, start, connect_from, connect_to) {
+        (Some(from), Some(output), Some(start), Some(connect_from), Some(connect_to)) => {
+            let stage =
+                GraphLookup { from, start, connect_from, connect_to, output, max_depth, depth_field, restrict };
+            Ok(vec![Stage::GraphLookup(Arc::new(stage))])
+        }
+        _ => bail!(
+            40105,
+            "$graphLookup requires 'from', 'as', 'startWith', 'connectFromField', and 'connectToField' to be specified."
+        ),
+    }
+}
+
+/// Runs `$graphLookup`.
+pub struct GraphLookupRun {
+    stage: Arc<GraphLookup>,
+    input: BoxSource,
+    join: Join,
+    arena: Bump,
+}
+
+impl GraphLookupRun {
+    pub(crate) fn new(stage: Arc<GraphLookup>, input: BoxSource) -> Self {
+        let join = Join::new(stage.from.clone(), &stage.connect_to.dotted());
+        GraphLookupRun { stage, input, join, arena: Bump::new() }
+    }
+
+    /// Breadth first: every document once, at the least depth at which it is reached.
+    fn search(&mut self, document: RawDoc<'_>, cx: &mut RunCx<'_>) -> Result<Vec<DocBuf>> {
+        let stage = self.stage.clone();
+        self.arena.reset();
+        let mut frontier: Vec<OwnedValue> = match stage.start.eval(document, &cx.env(&self.arena))? {
+            Value::Array(items) => items.values().map(OwnedValue::from).collect(),
+            Value::Missing => vec![OwnedValue::from(Value::Null)],
+            value => vec![OwnedValue::from(value)],
+        };
+        let mut asked: HashMap<OwnedValue, (), ahash::RandomState> = HashMap::default();
+        let mut seen: HashMap<OwnedValue, (), ahash::RandomState> = HashMap::default();
+        let mut found = Vec::new();
+        let (mut depth, mut held) = (0, 0);
+        while !frontier.is_empty() && stage.max_depth.is_none_or(|limit| depth <= limit) {
+            frontier.retain(|value| asked.insert(value.clone(), ()).is_none());
+            if frontier.is_empty() {
+                break;
+            }
+            let mut next = Vec::new();
+            for reached in self.join.find(&frontier, cx)? {
+                cx.check_interrupt()?;
+                let raw = reached.as_raw();
+                if let Some(restrict) = &stage.restrict
+                    && !restrict.matches(raw, &cx.env(&self.arena))?
+                {
+                    continue;
+                }
+                if seen.insert(OwnedValue::from(raw.get_or_missing("_id")), ()).is_some() {
+                    continue;
+                }
+                next.extend(values_at(raw, stage.connect_from.parts()));
+                held += raw.len();
+                if held > cx.options.stage_memory_bytes {
+                    bail!(40099, "$graphLookup reached maximum memory consumption");
+                }
+                found.push(match &stage.depth_field {
+                    Some(path) => rewrite(raw, path.parts(), Value::Int64(depth)),
+                    None => reached,
+                });
+            }
+            frontier = next;
+            depth += 1;
+        }
+        Ok(found)
+    }
+}
+
+impl Source for GraphLookupRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(document) = self.input.next(cx)? else { return Ok(None) };
+        let found = self.search(document.as_raw(), cx)?;
+        let array = sheaf_bson::ArrayBuf::build(|out| {
+            found.iter().for_each(|document| _ = out.push_raw_document(document.as_bytes()));
+        });
+        let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(array.as_raw()));
+        crate::check_internal_size(&output)?;
+        Ok(Some(output))
+    }
+}

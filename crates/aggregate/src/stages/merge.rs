@@ -1,0 +1,452 @@
+//! `$merge`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_expr::{Expr, ParseCx, Slot};
+use sheaf_query::update::{ApplyCx, Update};
+
+use super::out::with_id;
+use crate::database::{MergeWrite, Namespace};
+use crate::pipeline::{Pipeline, SharedPipeline};
+use crate::source::{BoxSource, Documents, RunCx, Source};
+use crate::stage::{Place, Stage, StageCx};
+
+/// A parsed `$merge`.
+#[derive(Debug)]
+pub struct Merge {
+    /// The collection that is written.
+    pub target: Namespace,
+    /// The fields by which documents are told apart.
+    pub on: Vec<String>,
+    when_matched: WhenMatched,
+    when_not_matched: WhenNotMatched,
+    variables: Vec<(Slot, Expr)>,
+}
+
+#[derive(Debug)]
+enum WhenMatched {
+    Replace,
+    KeepExisting,
+    Merge,
+    Fail,
+    Pipeline(SharedPipeline),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WhenNotMatched {
+    Insert,
+    Discard,
+    Fail,
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let database = cx.namespace.database.clone();
+    let mut target = None;
+    let mut on = vec!["_id".to_owned()];
+    let (mut matched, mut not_matched, mut variables) = (None, WhenNotMatched::Insert, None);
+    match argument {
+        Value::String(collection) => target = Some(Namespace::new(database, collection)),
+        Value::Document(spec) => {
+            for field in spec.iter() {
+                let value = field.value();
+                match field.key() {
+                    "into" => target = Some(parse_into(value, &database)?),
+                    "on" => on = parse_on(value)?,
+                    "let" => match value {
+                        Value::Document(doc) => variables = Some(doc),
+                        other => bail!(
+                            Code::TYPE_MISMATCH,
+                            "BSON field '$merge.let' is the wrong type '{}', expected type 'object'",
+                            other.type_name()
+                        ),
+                    },
+                    "whenMatched" => matched = Some(value),
+                    "whenNotMatched" => not_matched = parse_not_matched(value)?,
+                    "targetCollectionVersion" | "allowMergeOnNullishValues" => {}
+                    other => bail!(40415, "BSON field '$merge.{other}' is an unknown field."),
+                }
+            }
+        }
+        other => bail!(
+            51182,
+            "$merge only supports a string or object argument, not {}",
+            other.type_name()
+        ),
+    }
+    let Some(target) = target else {
+        bail!(40414, "BSON field '$merge.into' is missing but a required field");
+    };
+    check_target(&target)?;
+    let (variables, when_matched) = parse_matched(matched, variables, &target, cx)?;
+    check_modes(&when_matched, not_matched)?;
+    let stage = Merge { target, on, when_matched, when_not_matched: not_matched, variables };
+    Ok(vec![Stage::Merge(Arc::new(stage))])
+}
+
+fn parse_into(value: Value<'_>, database: &str) -> Result<Namespace> {
+    match value {
+        Value::String("") => bail!(5786800, "$merge 'into' field cannot be an empty string"),
+        Value::String(collection) => Ok(Namespace::new(database, collection)),
+        Value::Document(spec) => {
+            if let Some(unknown) = spec.iter().find(|field| !matches!(field.key(), "db" | "coll")) {
+                bail!(40415, "BSON field 'into.{}' is an unknown field.", unknown.key());
+            }
+            let database = spec.get("db").and_then(|db| db.as_str()).unwrap_or(database);
+            match spec.get("coll").and_then(|coll| coll.as_str()) {
+                Some(collection) if !collection.is_empty() => Ok(Namespace::new(database, collection)),
+                _ => bail!(
+                    5786801,
+                    "$merge 'into' field must specify a 'coll' that is not empty, null or undefined"
+                ),
+            }
+        }
+        other => bail!(
+            51178,
+            "$merge 'into' field  must be either a string or an object, but found {}",
+            other.type_name()
+        ),
+    }
+}
+
+fn parse_on(value: Value<'_>) -> Result<Vec<String>> {
+    match value {
+        Value::String(field) => Ok(vec![field.to_owned()]),
+        Value::Array(items) if items.is_empty() => {
+            bail!(51187, "If explicitly specifying $merge 'on', must include at least one field")
+        }
+        Value::Array(items) => {
+            let mut on: Vec<String> = Vec::new();
+            for item in items.values() {
+                match item {
+                    Value::String(field) if on.iter().any(|known| known == field) => {
+                        bail!(31465, "Found a duplicate field '{field}' in $merge 'on'")
+                    }
+                    Value::String(field) => on.push(field.to_owned()),
+                    other => bail!(
+                        51134,
+                        "$merge 'on' array elements must be strings, but found {}",
+                        other.type_name()
+                    ),
+                }
+            }
+            Ok(on)
+        }
+        other => bail!(
+            51186,
+            "$merge 'on' field  must be either a string or an array of strings, but found {}",
+            other.type_name()
+        ),
+    }
+}
+
+fn parse_not_matched(value: Value<'_>) -> Result<WhenNotMatched> {
+    match value {
+        Value::String("insert") => Ok(WhenNotMatched::Insert),
+        Value::String("discard") => Ok(WhenNotMatched::Discard),
+        Value::String("fail") => Ok(WhenNotMatched::Fail),
+        Value::String(other) => bail!(
+            Code::BAD_VALUE,
+            "Enumeration value '{other}' for field '$merge.whenNotMatched' is not a valid value."
+        ),
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "BSON field '$merge.whenNotMatched' is the wrong type '{}', expected type 'string'",
+            other.type_name()
+        ),
+    }
+}
+
+type Matched = (Vec<(Slot, Expr)>, WhenMatched);
+
+fn parse_matched(
+    value: Option<Value<'_>>,
+    variables: Option<RawDoc<'_>>,
+    target: &Namespace,
+    cx: &mut StageCx<'_>,
+) -> Result<Matched> {
+    let mode = match value {
+        None => WhenMatched::Merge,
+        Some(Value::String(name)) => match name {
+            "replace" => WhenMatched::Replace,
+            "keepExisting" => WhenMatched::KeepExisting,
+            "merge" => WhenMatched::Merge,
+            "fail" => WhenMatched::Fail,
+            other => bail!(
+                Code::BAD_VALUE,
+                "Enumeration value '{other}' for field 'whenMatched' is not a valid value."
+            ),
+        },
+        Some(Value::Array(stages)) => return parse_matched_pipeline(stages, variables, target, cx),
+        Some(other) => bail!(
+            51191,
+            "$merge 'whenMatched' field  must be either a string or an array, but found {}",
+            other.type_name()
+        ),
+    };
+    if variables.is_some() {
+        bail!(
+            51199,
+            "Cannot use 'let' variables with 'whenMatched: {}' mode",
+            mode.name()
+        );
+    }
+    Ok((Vec::new(), mode))
+}
+
+/// The pipeline runs on the target's document, with the new one as `$$new`.
+fn parse_matched_pipeline(
+    stages: RawDoc<'_>,
+    variables: Option<RawDoc<'_>>,
+    target: &Namespace,
+    cx: &mut StageCx<'_>,
+) -> Result<Matched> {
+    for stage in stages.values() {
+        let name = stage.as_doc().and_then(|stage| stage.iter().next()).map_or("", |first| first.key());
+        let allowed = ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
+        if crate::stage::stage_entry(name).is_some() && !allowed.contains(&name) {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "{name} is not allowed to be used within an update"
+            );
+        }
+    }
+    let mut exprs = Vec::new();
+    let given = variables.unwrap_or(RawDoc::EMPTY);
+    for variable in given.iter() {
+        if variable.key() == "new" && !matches!(variable.value(), Value::String("$$ROOT")) {
+            bail!(
+                51273,
+                "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'"
+            );
+        }
+        exprs.push((variable.key(), Expr::parse(variable.value(), cx.expr)?));
+    }
+    if given.get("new").is_none() {
+        exprs.push(("new", Expr::parse(Value::String("$$ROOT"), cx.expr)?));
+    }
+    let scope = cx.expr.enter();
+    let mut slots = Vec::with_capacity(exprs.len());
+    for (name, expr) in exprs {
+        slots.push((cx.expr.declare(name)?, expr));
+    }
+    let pipeline = Pipeline::parse_at(stages, &mut cx.nested(target, Place::Union)?)?;
+    cx.expr.leave(scope);
+    Ok((slots, WhenMatched::Pipeline(Arc::new(pipeline))))
+}
+
+fn check_target(target: &Namespace) -> Result<()> {
+    if target.collection.starts_with("system.") {
+        bail!(31319, "Cannot $merge to special collection: {}", target.collection);
+    }
+    if matches!(target.database.as_str(), "admin" | "config" | "local") {
+        bail!(31320, "Cannot $merge to internal database: {}", target.database);
+    }
+    Ok(())
+}
+
+fn check_modes(matched: &WhenMatched, not_matched: WhenNotMatched) -> Result<()> {
+    let only_insert = matches!(matched, WhenMatched::KeepExisting | WhenMatched::Fail);
+    if only_insert && not_matched != WhenNotMatched::Insert {
+        bail!(
+            51181,
+            "Combination of {} and {} is not supported",
+            format_args!("whenMatched: {}", matched.name()),
+            format_args!("whenNotMatched: {}", if not_matched == WhenNotMatched::Fail { "fail" } else { "discard" })
+        );
+    }
+    Ok(())
+}
+
+impl WhenMatched {
+    fn name(&self) -> &'static str {
+        match self {
+            WhenMatched::Replace => "replace",
+            WhenMatched::KeepExisting => "keepExisting",
+            WhenMatched::Merge => "merge",
+            WhenMatched::Fail => "fail",
+            WhenMatched::Pipeline(_) => "pipeline",
+        }
+    }
+}
+
+/// Runs `$merge`: takes in everything, gives nothing.
+pub struct MergeRun {
+    stage: Arc<Merge>,
+    input: Option<BoxSource>,
+}
+
+impl MergeRun {
+    pub(crate) fn new(stage: Arc<Merge>, input: BoxSource) -> Self {
+        MergeRun { stage, input: Some(input) }
+    }
+}
+
+impl Source for MergeRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(mut input) = self.input.take() else { return Ok(None) };
+        if !cx.database.check_merge_key(&self.stage.target, &self.stage.on)? {
+            bail!(
+                51183,
+                "Cannot find index to verify that join fields will be unique"
+            );
+        }
+        while let Some(document) = input.next(cx)? {
+            cx.check_interrupt()?;
+            self.stage.write(document, cx)?;
+        }
+        Ok(None)
+    }
+}
+
+impl Merge {
+    fn write(&self, mut document: DocBuf, cx: &mut RunCx<'_>) -> Result<()> {
+        if self.on.iter().any(|field| field == "_id") && document.as_raw().get("_id").is_none() {
+            document = with_id(document, cx.database);
+        }
+        let key = self.key(document.as_raw())?;
+        // Each round sees the target as it is then; a write that another one overtook is tried again.
+        loop {
+            let old = match self.when_matched {
+                WhenMatched::Fail => None,
+                _ => cx.database.find_merge_target(&self.target, key.as_raw())?,
+            };
+            let done = match old {
+                Some(old) => self.write_matched(&old, &document, cx)?,
+                None => self.write_new(&document, cx)?,
+            };
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The values of the fields that tell documents apart.
+    fn key(&self, document: RawDoc<'_>) -> Result<DocBuf> {
+        let mut key = DocBuf::new();
+        for field in &self.on {
+            let mut at = Value::Document(document);
+            for part in field.split('.') {
+                at = match at {
+                    Value::Document(inner) => inner.get_or_missing(part),
+                    Value::Array(_) => bail!(
+                        51185,
+                        "$merge write error: 'on' field '{field}' cannot be missing, null, undefined or contain an array"
+                    ),
+                    _ => Value::Missing,
+                };
+            }
+            match at {
+                Value::Array(_) => bail!(51185, "$merge write error: 'on' field '{field}' cannot be an array"),
+                value if value.is_nullish() => bail!(
+                    51132,
+                    "$merge write error: 'on' field '{field}' cannot be missing, null or undefined if supporting index \
+                     is sparse"
+                ),
+                value => _ = key.append(field, value),
+            }
+        }
+        Ok(key)
+    }
+
+    /// The target has no such document. False to try again.
+    fn write_new(&self, document: &DocBuf, cx: &RunCx<'_>) -> Result<bool> {
+        match self.when_not_matched {
+            WhenNotMatched::Discard => return Ok(true),
+            WhenNotMatched::Fail => bail!(
+                13113,
+                "$merge could not find a matching document in the target collection for at least one document in the \
+                 source collection"
+            ),
+            WhenNotMatched::Insert => {}
+        }
+        let document = with_id(document.clone(), cx.database);
+        match cx.database.merge_write(&self.target, MergeWrite::Insert, None, document.as_raw()) {
+            Err(error) if error.code() == Code::DUPLICATE_KEY && !matches!(self.when_matched, WhenMatched::Fail) => {
+                // Somebody inserted it just now: then it is matched in the next round, unless the duplicate is of
+                // another index.
+                let key = self.key(document.as_raw())?;
+                match cx.database.find_merge_target(&self.target, key.as_raw())? {
+                    Some(_) => Ok(false),
+                    None => Err(error),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// The target has this document. False to try again.
+    fn write_matched(&self, old: &DocBuf, document: &DocBuf, cx: &mut RunCx<'_>) -> Result<bool> {
+        let new = match &self.when_matched {
+            WhenMatched::KeepExisting | WhenMatched::Fail => return Ok(true),
+            WhenMatched::Replace => Some(replaced(old.as_raw(), document.as_raw())),
+            WhenMatched::Merge => merged(old.as_raw(), document.as_raw(), cx)?,
+            WhenMatched::Pipeline(pipeline) => self.piped(pipeline, old, document, cx)?,
+        };
+        let Some(new) = new.filter(|new| new != old) else { return Ok(true) };
+        check_id(old.as_raw(), new.as_raw())?;
+        cx.database.merge_write(&self.target, MergeWrite::Replace, Some(old.as_raw()), new.as_raw())
+    }
+
+    fn piped(
+        &self,
+        pipeline: &SharedPipeline,
+        old: &DocBuf,
+        document: &DocBuf,
+        cx: &mut RunCx<'_>,
+    ) -> Result<Option<DocBuf>> {
+        let arena = Bump::new();
+        let mut values = Vec::with_capacity(self.variables.len());
+        {
+            let env = cx.env(&arena);
+            for (slot, expr) in &self.variables {
+                values.push((*slot, OwnedValue::from(expr.eval(document.as_raw(), &env)?)));
+            }
+        }
+        let new = cx.with_variables(values, |cx| {
+            pipeline.open(Box::new(Documents::new(vec![old.clone()]))).next(cx)
+        })?;
+        Ok(new.map(|new| replaced(old.as_raw(), new.as_raw())))
+    }
+}
+
+/// The new document with the old `_id` unless it brings its own, first.
+fn replaced(old: RawDoc<'_>, new: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        if let Some(id) = new.element("_id").or_else(|| old.element("_id")) {
+            out.append_element(id);
+        }
+        new.iter().filter(|element| element.key() != "_id").for_each(|element| _ = out.append_element(element));
+    })
+}
+
+/// The new document's fields set on the old one, as `$set` does it.
+fn merged(old: RawDoc<'_>, new: RawDoc<'_>, cx: &RunCx<'_>) -> Result<Option<DocBuf>> {
+    let set = DocBuf::new().with("$set", new);
+    let update = Update::parse(Value::Document(set.as_raw()), &[], &mut ParseCx::new())?;
+    let apply =
+        ApplyCx { matched_index: None, now_millis: cx.options.now_millis, timestamp: sheaf_bson::Timestamp(0) };
+    update.apply(old, &apply).map_err(immutable)
+}
+
+fn check_id(old: RawDoc<'_>, new: RawDoc<'_>) -> Result<()> {
+    let (before, after) = (old.get_or_missing("_id"), new.get_or_missing("_id"));
+    if compare(before, after).is_eq() {
+        return Ok(());
+    }
+    Err(immutable(Error::new(
+        Code::IMMUTABLE_FIELD,
+        format!(
+            "After applying the update, the (immutable) field '_id' was found to have been altered to _id: {}",
+            crate::print::value(after)
+        ),
+    )))
+}
+
+fn immutable(error: Error) -> Error {
+    if error.code() != Code::IMMUTABLE_FIELD {
+        return error;
+    }
+    error.context("$merge failed to update the matching document, did you attempt to modify the _id or the shard key?")
+}

@@ -1,0 +1,20 @@
+//! The stages, one file each.
+
+pub mod bucket;
+pub mod bucket_auto;
+pub mod documents;
+pub mod facet;
+pub mod graph_lookup;
+mod granularity;
+pub mod group;
+pub mod lookup;
+pub mod merge;
+pub mod out;
+pub mod project;
+pub mod redact;
+pub mod sample;
+pub mod simple;
+pub mod sort;
+pub mod stats;
+pub mod union;
+pub mod unwind;

@@ -1,0 +1,105 @@
+//! `$out`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, OwnedValue, Value};
+use sheaf_errors::{Code, Result, bail};
+
+use crate::database::{Database, Namespace};
+use crate::source::{BoxSource, RunCx, Source};
+use crate::stage::{Stage, StageCx};
+
+/// A parsed `$out`.
+#[derive(Debug)]
+pub struct Out {
+    /// The collection that is replaced.
+    pub target: Namespace,
+    /// The argument as it was given.
+    pub spec: OwnedValue,
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let target = match argument {
+        Value::String(collection) => Namespace::new(cx.namespace.database.clone(), collection),
+        Value::Document(spec) => {
+            for field in spec.iter() {
+                match (field.key(), field.value()) {
+                    ("db" | "coll", Value::String(_)) | ("timeseries", Value::Document(_)) => {}
+                    (key @ ("db" | "coll"), other) => bail!(
+                        Code::TYPE_MISMATCH,
+                        "BSON field '$out.{key}' is the wrong type '{}', expected type 'string'",
+                        other.type_name()
+                    ),
+                    ("timeseries", other) => bail!(
+                        Code::TYPE_MISMATCH,
+                        "BSON field '$out.timeseries' is the wrong type '{}', expected type 'object'",
+                        other.type_name()
+                    ),
+                    (other, _) => bail!(40415, "BSON field '$out.{other}' is an unknown field."),
+                }
+            }
+            let text = |key| match spec.get(key) {
+                Some(Value::String(text)) => Ok(text),
+                _ => bail!(40414, "BSON field '$out.{key}' is missing but a required field"),
+            };
+            Namespace::new(text("db")?, text("coll")?)
+        }
+        other => bail!(
+            16990,
+            "$out only supports a string or object argument, but found {}",
+            other.type_name()
+        ),
+    };
+    if target.collection.is_empty() {
+        bail!(
+            Code::INVALID_NAMESPACE,
+            "Invalid $out target namespace, {}.",
+            target.database
+        );
+    }
+    if target.collection.starts_with("system.") {
+        bail!(17385, "Can't $out to special collection: {}", target.collection);
+    }
+    if matches!(target.database.as_str(), "admin" | "config" | "local") {
+        bail!(31321, "Can't $out to internal database: {}", target.database);
+    }
+    Ok(vec![Stage::Out(Arc::new(Out { target, spec: OwnedValue::from(argument) }))])
+}
+
+/// Runs `$out`: takes in everything, gives nothing.
+pub struct OutRun {
+    stage: Arc<Out>,
+    input: Option<BoxSource>,
+}
+
+impl OutRun {
+    pub(crate) fn new(stage: Arc<Out>, input: BoxSource) -> Self {
+        OutRun { stage, input: Some(input) }
+    }
+}
+
+impl Source for OutRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(mut input) = self.input.take() else { return Ok(None) };
+        let mut writer = cx.database.begin_out(&self.stage.target, self.stage.spec.as_value())?;
+        while let Some(document) = input.next(cx)? {
+            cx.check_interrupt()?;
+            writer.write(cx.database, with_id(document, cx.database))?;
+        }
+        writer.finish(cx.database)?;
+        Ok(None)
+    }
+}
+
+/// The document with `_id` first, a new one if it has none.
+pub(crate) fn with_id(document: DocBuf, database: &dyn Database) -> DocBuf {
+    let raw = document.as_raw();
+    if raw.iter().next().is_some_and(|first| first.key() == "_id") {
+        return document;
+    }
+    let id = raw.get("_id").unwrap_or_else(|| Value::ObjectId(database.new_object_id()));
+    DocBuf::build(|out| {
+        out.append("_id", id);
+        raw.iter().filter(|element| element.key() != "_id").for_each(|element| _ = out.append_element(element));
+    })
+}

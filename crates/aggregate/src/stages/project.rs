@@ -1,0 +1,149 @@
+//! `$project`, `$addFields` (`$set`), `$unset`, `$replaceRoot` (`$replaceWith`).
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, DocWriter, Value};
+use sheaf_errors::{Result, bail};
+use sheaf_expr::Deps;
+use sheaf_query::projection::{Kind, Mode, Projection};
+use sheaf_query::update::ReplaceRoot;
+
+use crate::source::{BoxSource, RunCx, Source};
+use crate::stage::{Reads, Stage, StageCx};
+
+/// A parsed `$project`, `$addFields` or `$unset`.
+#[derive(Debug)]
+pub struct Project {
+    /// What it does.
+    pub projection: Projection,
+    /// The top-level names in the specification.
+    names: Vec<String>,
+}
+
+/// A parsed `$replaceRoot` or `$replaceWith`.
+pub type Replace = ReplaceRoot;
+
+impl Project {
+    fn stage(projection: Projection, spec: sheaf_bson::RawDoc<'_>) -> Vec<Stage> {
+        let names = spec.iter().map(|element| element.key().to_owned()).collect();
+        vec![Stage::Project(Arc::new(Project { projection, names }))]
+    }
+
+    /// Notes what the projection reads.
+    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
+        self.projection.dependencies(deps);
+        if self.projection.kind() == Kind::Inclusion { Reads::Only } else { Reads::AndPassesOn }
+    }
+
+    /// Whether a filter on this path sees the same before and after.
+    pub fn preserves(&self, path: &str) -> bool {
+        let at_or_below =
+            |path: &str, above: &str| path == above || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'));
+        match self.projection.kind() {
+            Kind::Inclusion => {
+                let included = self.projection.included_paths();
+                included.is_some_and(|included| included.iter().any(|kept| at_or_below(path, kept)))
+            }
+            Kind::Exclusion | Kind::Addition => {
+                !self.names.iter().any(|name| at_or_below(path, name) || at_or_below(name, path))
+            }
+        }
+    }
+}
+
+pub(crate) fn parse_project(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let Value::Document(spec) = argument else {
+        bail!(15969, "$project specification must be an object");
+    };
+    let projection = Projection::parse(spec, Mode::Aggregate, cx.expr);
+    Ok(Project::stage(projection.map_err(|error| error.context("Invalid $project"))?, spec))
+}
+
+pub(crate) fn parse_add_fields(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    parse_addition("$addFields", argument, cx)
+}
+
+pub(crate) fn parse_set(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    parse_addition("$set", argument, cx)
+}
+
+fn parse_addition(name: &str, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            40272,
+            "{name} specification stage must be an object, got {}",
+            argument.type_name()
+        );
+    };
+    let projection = Projection::parse_add_fields(spec, cx.expr);
+    Ok(Project::stage(projection.map_err(|error| error.context(format_args!("Invalid {name}")))?, spec))
+}
+
+pub(crate) fn parse_unset(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let spec = sheaf_query::update::unset_spec(argument)?;
+    let projection = Projection::parse(spec.as_raw(), Mode::Aggregate, cx.expr);
+    Ok(Project::stage(projection.map_err(|error| error.context("Invalid $unset"))?, spec.as_raw()))
+}
+
+pub(crate) fn parse_replace_root(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    Ok(vec![Stage::ReplaceRoot(Arc::new(ReplaceRoot::parse(argument, cx.expr)?))])
+}
+
+pub(crate) fn parse_replace_with(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    Ok(vec![Stage::ReplaceRoot(Arc::new(ReplaceRoot::parse_with(argument, cx.expr)?))])
+}
+
+/// Runs a projection.
+pub struct ProjectRun {
+    stage: Arc<Project>,
+    input: BoxSource,
+    arena: Bump,
+}
+
+impl ProjectRun {
+    pub(crate) fn new(stage: Arc<Project>, input: BoxSource) -> Self {
+        ProjectRun { stage, input, arena: Bump::new() }
+    }
+}
+
+impl Source for ProjectRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(document) = self.input.next(cx)? else { return Ok(None) };
+        if self.stage.projection.is_identity() {
+            return Ok(Some(document));
+        }
+        self.arena.reset();
+        let env = cx.env(&self.arena);
+        let raw = document.as_raw();
+        let mut bytes = Vec::with_capacity(raw.len() + 64);
+        let mut out = DocWriter::new(&mut bytes);
+        self.stage.projection.apply(raw, &env, None, &mut out)?;
+        drop(out);
+        let output = DocBuf::from_bytes(bytes);
+        crate::check_internal_size(&output)?;
+        Ok(Some(output))
+    }
+}
+
+/// Runs `$replaceRoot`.
+pub struct ReplaceRun {
+    stage: Arc<Replace>,
+    input: BoxSource,
+    arena: Bump,
+}
+
+impl ReplaceRun {
+    pub(crate) fn new(stage: Arc<Replace>, input: BoxSource) -> Self {
+        ReplaceRun { stage, input, arena: Bump::new() }
+    }
+}
+
+impl Source for ReplaceRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(document) = self.input.next(cx)? else { return Ok(None) };
+        self.arena.reset();
+        let env = cx.env(&self.arena);
+        let new = self.stage.apply(document.as_raw(), &env)?;
+        Ok(Some(DocBuf::from(new)))
+    }
+}

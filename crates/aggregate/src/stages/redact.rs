@@ -1,0 +1,98 @@
+//! `$redact`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value, array_in, document_in};
+use sheaf_errors::{Result, bail};
+use sheaf_expr::{Env, Expr};
+
+use crate::print;
+use crate::source::{BoxSource, RunCx, Source};
+use crate::stage::{Stage, StageCx};
+
+/// A parsed `$redact`.
+#[derive(Debug)]
+pub struct Redact {
+    expr: Expr,
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    cx.expr.set_redact(true);
+    let expr = Expr::parse(argument, cx.expr);
+    cx.expr.set_redact(false);
+    Ok(vec![Stage::Redact(Arc::new(Redact { expr: expr? }))])
+}
+
+impl Redact {
+    /// What of a level stays; `None` for nothing.
+    fn level<'a>(&'a self, level: RawDoc<'a>, env: &Env<'a>) -> Result<Option<RawDoc<'a>>> {
+        match self.expr.eval(level, env)? {
+            Value::String("keep") => Ok(Some(level)),
+            Value::String("prune") => Ok(None),
+            Value::String("descend") => {
+                let mut fields = Vec::new();
+                for element in level.iter() {
+                    let value = self.inside(element.value(), env)?;
+                    if !value.is_missing() {
+                        fields.push((element.key(), value));
+                    }
+                }
+                Ok(Some(document_in(env.arena(), |out| {
+                    for (key, value) in fields {
+                        out.append(key, value);
+                    }
+                })))
+            }
+            other => bail!(
+                17053,
+                "$redact's expression should not return anything aside from the variables $$KEEP, $$DESCEND, and \
+                 $$PRUNE, but returned {}",
+                print::value(other)
+            ),
+        }
+    }
+
+    /// Descends into documents, also those in arrays.
+    fn inside<'a>(&'a self, value: Value<'a>, env: &Env<'a>) -> Result<Value<'a>> {
+        Ok(match value {
+            Value::Document(level) => self.level(level, env)?.map_or(Value::Missing, Value::Document),
+            Value::Array(items) => {
+                let mut kept = Vec::new();
+                for item in items.values() {
+                    let item = self.inside(item, env)?;
+                    if !item.is_missing() {
+                        kept.push(item);
+                    }
+                }
+                Value::Array(array_in(env.arena(), |out| kept.into_iter().for_each(|item| _ = out.push(item))))
+            }
+            other => other,
+        })
+    }
+}
+
+/// Runs `$redact`.
+pub struct RedactRun {
+    stage: Arc<Redact>,
+    input: BoxSource,
+    arena: Bump,
+}
+
+impl RedactRun {
+    pub(crate) fn new(stage: Arc<Redact>, input: BoxSource) -> Self {
+        RedactRun { stage, input, arena: Bump::new() }
+    }
+}
+
+impl Source for RedactRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        while let Some(document) = self.input.next(cx)? {
+            self.arena.reset();
+            let env = cx.env(&self.arena);
+            if let Some(kept) = self.stage.level(document.as_raw(), &env)? {
+                return Ok(Some(DocBuf::from(kept)));
+            }
+        }
+        Ok(None)
+    }
+}

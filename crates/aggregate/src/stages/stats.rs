@@ -1,0 +1,149 @@
+//! Stages whose documents come from the server itself: `$collStats`, `$indexStats`, `$currentOp`,
+//! `$listLocalSessions`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+
+use crate::database::{Namespace, StatsSource};
+use crate::source::{RunCx, Source};
+use crate::stage::{Stage, StageCx};
+
+/// A parsed stage of this kind.
+#[derive(Debug)]
+pub struct Stats {
+    /// Which.
+    pub source: StatsSource,
+    /// The namespace that it was asked on.
+    pub namespace: Namespace,
+    /// Its argument.
+    pub spec: DocBuf,
+}
+
+fn stage(source: StatsSource, spec: RawDoc<'_>, cx: &StageCx<'_>) -> Vec<Stage> {
+    vec![Stage::Stats(Arc::new(Stats { source, namespace: cx.namespace.clone(), spec: DocBuf::from(spec) }))]
+}
+
+pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            5447000,
+            "$collStats must take a nested object but found: $collStats: {}",
+            crate::print::value(argument)
+        );
+    };
+    for field in spec.iter() {
+        let key = field.key();
+        match (key, field.value()) {
+            ("latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats", Value::Document(_)) => {}
+            ("latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats", other) => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field '$collStats.{key}' is the wrong type '{}', expected type 'object'",
+                other.type_name()
+            ),
+            _ => bail!(40415, "BSON field '$collStats.{key}' is an unknown field."),
+        }
+    }
+    Ok(stage(StatsSource::CollStats, spec, cx))
+}
+
+pub(crate) fn parse_index_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    match argument {
+        Value::Document(spec) if spec.is_empty() => Ok(stage(StatsSource::IndexStats, spec, cx)),
+        _ => bail!(
+            28803,
+            "The $indexStats stage specification must be an empty object"
+        ),
+    }
+}
+
+pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "$currentOp options must be specified in an object, but found: {}",
+            argument.type_name()
+        );
+    };
+    if cx.namespace.database != "admin" || !cx.namespace.collection.is_empty() {
+        bail!(
+            Code::INVALID_NAMESPACE,
+            "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
+        );
+    }
+    for field in spec.iter() {
+        let key = field.key();
+        match (key, field.value()) {
+            (
+                "allUsers" | "idleConnections" | "idleSessions" | "localOps" | "truncateOps" | "idleCursors"
+                | "backtrace" | "targetAllNodes",
+                value,
+            ) => {
+                if value.as_bool().is_none() {
+                    bail!(
+                        Code::FAILED_TO_PARSE,
+                        "The '{key}' parameter of the $currentOp stage must be a boolean value, but found: {}",
+                        value.type_name()
+                    );
+                }
+            }
+            _ => bail!(
+                Code::FAILED_TO_PARSE,
+                "Unrecognized option '{key}' in $currentOp stage."
+            ),
+        }
+    }
+    Ok(stage(StatsSource::CurrentOp, spec, cx))
+}
+
+pub(crate) fn parse_list_local_sessions(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            Code::TYPE_MISMATCH,
+            "$listLocalSessions options must be specified in an object, but found: {}",
+            argument.type_name()
+        );
+    };
+    if !cx.namespace.collection.is_empty() {
+        bail!(
+            Code::INVALID_NAMESPACE,
+            "$listLocalSessions must be run against the database with {{aggregate: 1}}, not a collection"
+        );
+    }
+    let mut all_users = false;
+    for field in spec.iter() {
+        match field.key() {
+            "allUsers" => all_users = field.value().truthy(),
+            "users" if all_users => bail!(
+                Code::UNSUPPORTED_FORMAT,
+                "$listLocalSessions may not specify {{allUsers:true}} and {{users:[...]}} at the same time"
+            ),
+            "users" | "$_internalPredicate" => {}
+            other => bail!(40415, "BSON field 'ListSessionsSpec.{other}' is an unknown field."),
+        }
+    }
+    Ok(stage(StatsSource::ListLocalSessions, spec, cx))
+}
+
+/// Runs such a stage.
+pub struct StatsRun {
+    stage: Option<Arc<Stats>>,
+    documents: std::vec::IntoIter<DocBuf>,
+}
+
+impl StatsRun {
+    pub(crate) fn new(stage: Arc<Stats>) -> Self {
+        StatsRun { stage: Some(stage), documents: Vec::new().into_iter() }
+    }
+}
+
+impl Source for StatsRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        if let Some(stage) = self.stage.take() {
+            let documents = cx.database.stats(stage.source, &stage.namespace, stage.spec.as_raw())?;
+            self.documents = documents.into_iter();
+        }
+        Ok(self.documents.next())
+    }
+}

@@ -1,0 +1,210 @@
+//! `$unwind`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, DocWriter, Iter, RawDoc, Sink, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::FieldPath;
+
+use crate::source::{BoxSource, RunCx, Source};
+use crate::stage::{Stage, StageCx};
+
+/// A parsed `$unwind`.
+#[derive(Debug)]
+pub struct Unwind {
+    /// The array's path.
+    pub path: FieldPath,
+    /// Where the element's index goes.
+    pub include_array_index: Option<FieldPath>,
+    /// Whether documents without elements stay.
+    pub preserve_null_and_empty: bool,
+}
+
+pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    let (mut path, mut index, mut preserve) = (None, None, false);
+    match argument {
+        Value::String(text) => path = Some(text),
+        Value::Document(spec) => {
+            for field in spec.iter() {
+                match (field.key(), field.value()) {
+                    ("path", Value::String(text)) => path = Some(text),
+                    ("path", other) => bail!(
+                        28808,
+                        "expected a string as the path for $unwind stage, got {}",
+                        other.type_name()
+                    ),
+                    ("preserveNullAndEmptyArrays", Value::Bool(on)) => preserve = on,
+                    ("preserveNullAndEmptyArrays", other) => bail!(
+                        28809,
+                        "expected a boolean for the preserveNullAndEmptyArrays option to $unwind stage, got {}",
+                        other.type_name()
+                    ),
+                    ("includeArrayIndex", Value::String("")) => {
+                        bail!(28810, "expected a non-empty string for the includeArrayIndex  option to $unwind stage, got string")
+                    }
+                    ("includeArrayIndex", Value::String(text)) => index = Some(text),
+                    ("includeArrayIndex", other) => bail!(
+                        28810,
+                        "expected a non-empty string for the includeArrayIndex  option to $unwind stage, got {}",
+                        other.type_name()
+                    ),
+                    (other, _) => bail!(28811, "unrecognized option to $unwind stage: {other}"),
+                }
+            }
+        }
+        other => bail!(
+            15981,
+            "expected either a string or an object as specification for $unwind stage, got {}",
+            other.type_name()
+        ),
+    }
+    let Some(path) = path.filter(|path| !path.is_empty()) else {
+        bail!(28812, "no path specified to $unwind stage");
+    };
+    let Some(path) = path.strip_prefix('$') else {
+        bail!(28818, "path option to $unwind stage should be prefixed with a '$': {path}");
+    };
+    if let Some(index) = index.filter(|index| index.starts_with('$')) {
+        bail!(
+            28822,
+            "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {index}"
+        );
+    }
+    let path = FieldPath::parse(path)?;
+    let include_array_index = index.map(FieldPath::parse).transpose()?;
+    if let Some(index) = &include_array_index
+        && collide(path.parts(), index.parts())
+    {
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "The 'includeArrayIndex' and 'path' options to $unwind conflict: {}",
+            index.dotted()
+        );
+    }
+    Ok(vec![Stage::Unwind(Arc::new(Unwind { path, include_array_index, preserve_null_and_empty: preserve }))])
+}
+
+/// Whether the index would be written above the path that is unwound.
+fn collide(path: &[Box<str>], index: &[Box<str>]) -> bool {
+    index.len() < path.len() && path.starts_with(index)
+}
+
+/// Runs `$unwind`.
+pub struct UnwindRun {
+    stage: Arc<Unwind>,
+    input: BoxSource,
+    /// The document being unwound.
+    current: Option<Unwinding>,
+}
+
+struct Unwinding {
+    document: DocBuf,
+    /// Byte offset, within the array's elements, of the next one.
+    offset: usize,
+    index: i64,
+}
+
+impl UnwindRun {
+    pub(crate) fn new(stage: Arc<Unwind>, input: BoxSource) -> Self {
+        UnwindRun { stage, input, current: None }
+    }
+}
+
+impl Source for UnwindRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        loop {
+            if let Some(current) = &mut self.current {
+                if let Some(document) = current.next(&self.stage) {
+                    return Ok(Some(document));
+                }
+                self.current = None;
+            }
+            let Some(document) = self.input.next(cx)? else { return Ok(None) };
+            match find(document.as_raw(), self.stage.path.parts()) {
+                Value::Array(array) if !array.is_empty() => {
+                    self.current = Some(Unwinding { document, offset: 0, index: 0 });
+                }
+                Value::Array(_) if self.stage.preserve_null_and_empty => {
+                    // An empty array leaves the field out.
+                    let without = rewrite(document.as_raw(), self.stage.path.parts(), Value::Missing);
+                    return Ok(Some(self.stage.with_index(without, Value::Null)));
+                }
+                Value::Array(_) => {}
+                value if value.is_nullish() && !self.stage.preserve_null_and_empty => {}
+                // What is no array is treated as an array of one.
+                _ => return Ok(Some(self.stage.with_index(document, Value::Null))),
+            }
+            cx.check_interrupt()?;
+        }
+    }
+}
+
+impl Unwinding {
+    fn next(&mut self, stage: &Unwind) -> Option<DocBuf> {
+        let document = self.document.as_raw();
+        let array = find(document, stage.path.parts()).as_array()?;
+        // Walking on from a remembered place keeps this linear in the array's length.
+        let rest = array.iter().rest().get(self.offset..)?;
+        let element = Iter::over(rest).next()?;
+        self.offset += element.as_bytes().len();
+        let unwound = rewrite(document, stage.path.parts(), element.value());
+        let index = self.index;
+        self.index += 1;
+        Some(stage.with_index(unwound, Value::Int64(index)))
+    }
+}
+
+impl Unwind {
+    fn with_index(&self, document: DocBuf, index: Value<'_>) -> DocBuf {
+        match &self.include_array_index {
+            Some(path) => rewrite(document.as_raw(), path.parts(), index),
+            None => document,
+        }
+    }
+}
+
+/// The value at a path that leads through documents only.
+fn find<'a>(document: RawDoc<'a>, parts: &[Box<str>]) -> Value<'a> {
+    let Some((last, above)) = parts.split_last() else { return Value::Missing };
+    let mut at = document;
+    for part in above {
+        match at.get(part) {
+            Some(Value::Document(inner)) => at = inner,
+            _ => return Value::Missing,
+        }
+    }
+    at.get_or_missing(last)
+}
+
+/// The document with another value at a path, which is created if it is absent; [`Value::Missing`] removes it.
+pub(crate) fn rewrite(document: RawDoc<'_>, parts: &[Box<str>], value: Value<'_>) -> DocBuf {
+    let mut bytes = Vec::with_capacity(document.len() + 32);
+    put(document, parts, value, DocWriter::new(&mut bytes));
+    DocBuf::from_bytes(bytes)
+}
+
+fn put<S: Sink>(document: RawDoc<'_>, parts: &[Box<str>], value: Value<'_>, mut out: DocWriter<'_, S>) {
+    let Some((part, below)) = parts.split_first() else { return };
+    let mut found = false;
+    for element in document.iter() {
+        if found || element.key_bytes() != part.as_bytes() {
+            out.append_element(element);
+            continue;
+        }
+        found = true;
+        if below.is_empty() {
+            out.append(part, value);
+        } else {
+            let inner = element.value().as_doc().unwrap_or(RawDoc::EMPTY);
+            put(inner, below, value, out.document(part));
+        }
+    }
+    if found || value.is_missing() {
+        return;
+    }
+    if below.is_empty() {
+        out.append(part, value);
+    } else {
+        put(RawDoc::EMPTY, below, value, out.document(part));
+    }
+}

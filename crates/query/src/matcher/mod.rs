@@ -49,6 +49,11 @@ impl Matcher {
         &self.root
     }
 
+    /// The normalised tree, owned.
+    pub fn into_root(self) -> MatchExpr {
+        self.root
+    }
+
     /// Whether every document matches.
     pub fn matches_everything(&self) -> bool {
         matches!(self.root, MatchExpr::AlwaysTrue)

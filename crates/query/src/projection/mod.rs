@@ -1,1 +1,125 @@
-//! Being written.
+//! Projections: find's, `$project`, `$addFields`.
+//!
+//! All are one tree of fields ([`Node`]) and one pass over the document. Fields keep the order that they have in the
+//! document; computed fields that the document does not have follow, in the order of the specification.
+
+mod add_fields;
+mod apply;
+mod parse;
+mod tree;
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Sink, document_in};
+use sheaf_errors::Result;
+use sheaf_expr::{Deps, Env, ParseCx};
+
+use crate::matcher::MatchDetails;
+use tree::Node;
+
+/// Which projections are allowed: find has `$slice`, `$elemMatch` and `a.$`, and the empty projection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// The `projection` or `fields` of find and findAndModify.
+    Find,
+    /// The `$project` stage (and `$unset`, as an exclusion).
+    Aggregate,
+}
+
+/// What happens to the fields that the projection does not name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// They are left out.
+    Inclusion,
+    /// They are kept.
+    Exclusion,
+    /// They are kept, and named fields are set: `$addFields`.
+    Addition,
+}
+
+/// A parsed projection.
+#[derive(Debug)]
+pub struct Projection {
+    kind: Kind,
+    root: Node,
+    positional: bool,
+}
+
+impl Projection {
+    /// Parses a projection. Stages put their name before the error themselves (`Invalid $project :: caused by :: `).
+    pub fn parse(spec: RawDoc<'_>, mode: Mode, cx: &mut ParseCx) -> Result<Projection> {
+        parse::parse(spec, mode, cx)
+    }
+
+    /// Parses the argument of `$addFields` or `$set`.
+    pub fn parse_add_fields(spec: RawDoc<'_>, cx: &mut ParseCx) -> Result<Projection> {
+        add_fields::parse(spec, cx)
+    }
+
+    /// Whether it includes, excludes, or adds.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Whether every document comes out as it went in.
+    pub fn is_identity(&self) -> bool {
+        self.kind != Kind::Inclusion && self.root.is_empty()
+    }
+
+    /// Whether `a.$` is used, so that [`Projection::apply`] needs the details of the match.
+    pub fn needs_match_details(&self) -> bool {
+        self.positional
+    }
+
+    /// Whether anything is computed, so that evaluation may fail and uses the arena.
+    pub fn is_computed(&self) -> bool {
+        self.root.computed
+    }
+
+    /// The paths kept, if the projection only includes fields as they are: then an index that has them all (and no
+    /// arrays) covers it.
+    pub fn included_paths(&self) -> Option<Vec<String>> {
+        if self.kind != Kind::Inclusion || self.positional {
+            return None;
+        }
+        let mut paths = Vec::new();
+        self.root.put_included("", &mut paths).then_some(paths)
+    }
+
+    /// Adds what of the document the projection reads to `deps`.
+    pub fn dependencies(&self, deps: &mut Deps) {
+        if self.kind != Kind::Inclusion {
+            deps.whole_document = true;
+        }
+        self.root.dependencies("", deps);
+    }
+
+    /// The projection as explain prints it.
+    pub fn to_doc(&self) -> DocBuf {
+        DocBuf::build(|doc| self.root.serialize(self.kind, true, doc))
+    }
+
+    /// Writes the projected document's fields. `details` is what the query's match told, for `a.$`.
+    pub fn apply<'a, S: Sink>(
+        &'a self,
+        doc: RawDoc<'a>,
+        env: &Env<'a>,
+        details: Option<MatchDetails>,
+        out: &mut DocWriter<'_, S>,
+    ) -> Result<()> {
+        apply::apply(self, doc, env, details, out)
+    }
+
+    /// The projected document, built in the environment's arena.
+    pub fn apply_in<'a>(
+        &'a self,
+        doc: RawDoc<'a>,
+        env: &Env<'a>,
+        details: Option<MatchDetails>,
+    ) -> Result<RawDoc<'a>> {
+        let mut result = Ok(());
+        let projected = document_in(env.arena(), |out| result = self.apply(doc, env, details, out));
+        result.map(|()| projected)
+    }
+}
+
+#[cfg(test)]
+mod tests;

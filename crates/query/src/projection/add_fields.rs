@@ -1,0 +1,80 @@
+//! Parsing `$addFields` (`$set`).
+
+use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::{Result, bail};
+use sheaf_expr::{Expr, FieldPath, ParseCx};
+
+use super::tree::{Field, Node, join};
+use super::{Kind, Projection, parse};
+
+pub(super) fn parse(spec: RawDoc<'_>, cx: &mut ParseCx) -> Result<Projection> {
+    if spec.is_empty() {
+        bail!(40177, "specification must have at least one field");
+    }
+    let mut root = Node::default();
+    let mut seen = Vec::new();
+    fields(&mut root, &mut seen, "", spec, cx)?;
+    Ok(Projection { kind: Kind::Addition, root, positional: false })
+}
+
+fn fields(
+    root: &mut Node,
+    seen: &mut Vec<String>,
+    parent: &str,
+    spec: RawDoc<'_>,
+    cx: &mut ParseCx,
+) -> Result<()> {
+    for element in spec.iter() {
+        let (name, value) = (element.key(), element.value());
+        if !parent.is_empty() && name.contains('.') {
+            bail!(40183, "cannot use dotted field name '{name}' in a sub object");
+        }
+        let path = join(parent, name);
+        FieldPath::parse(&path)?;
+        match value {
+            Value::Document(inside) if inside.is_empty() => {
+                bail!(40180, "an empty object is not a valid value. Found empty object at path {path}")
+            }
+            Value::Document(inside) if !is_expression(inside, &path)? => {
+                fields(root, seen, &path, inside, cx)?;
+            }
+            value => {
+                check_conflict(seen, &path)?;
+                let expr = Expr::parse(value, cx)?;
+                parse::insert(root, &path, &path, Field::Computed(expr))?;
+                seen.push(path);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether an object is an expression; one with operators among other fields is nothing.
+fn is_expression(spec: RawDoc<'_>, path: &str) -> Result<bool> {
+    let operators = spec.iter().filter(|element| element.key().starts_with('$')).count();
+    match (operators, spec.count()) {
+        (0, _) => Ok(false),
+        (1, 1) => Ok(true),
+        _ => bail!(
+            40181,
+            "an expression specification must contain exactly one field, the name of the expression. Found {} fields in \
+             {}, while parsing object {}",
+            spec.count(),
+            path,
+            crate::print::document(spec)
+        ),
+    }
+}
+
+fn check_conflict(seen: &[String], path: &str) -> Result<()> {
+    let below = |path: &str, other: &str| path.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'));
+    for other in seen {
+        if other == path || below(path, other) || below(other, path) {
+            bail!(
+                40176,
+                "specification contains two conflicting paths. Cannot specify both '{path}' and '{other}'"
+            );
+        }
+    }
+    Ok(())
+}

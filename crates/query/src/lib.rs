@@ -2,7 +2,7 @@
 //!
 //! - [`matcher`]: filters. [`Matcher::parse`](matcher::Matcher::parse) gives a normalised tree that
 //!   the planner reads and that decides, on raw bytes, whether a document matches.
-//! - [`schema`]: `$jsonSchema`, and the `errInfo` of a document that fails validation.
+//! - [`schema`]: `$jsonSchema`; [`validation`]: the `errInfo` of a document that fails its validator.
 //! - [`projection`]: find's and `$project`'s projections, and `$addFields`.
 //! - [`sort`]: sort patterns, sort keys, and a bounded sorter.
 //! - [`collation`]: the collation document.
@@ -19,3 +19,4 @@ pub mod projection;
 pub mod schema;
 pub mod sort;
 pub mod update;
+pub mod validation;

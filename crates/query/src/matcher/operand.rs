@@ -30,7 +30,7 @@ pub(super) fn integer(element: Element<'_>) -> Result<i64> {
 }
 
 /// An integer operand that is not negative.
-pub(super) fn non_negative(element: Element<'_>) -> Result<i64> {
+pub(crate) fn non_negative(element: Element<'_>) -> Result<i64> {
     match integer(element)? {
         n if n < 0 => Err(Error::failed_to_parse(format!(
             "Expected a non-negative number in: {}",

@@ -41,7 +41,7 @@ pub(super) fn parse_equality(path: &str, value: Value<'_>) -> Result<MatchExpr> 
 
 /// Whether a document is operators (`{$gt: 5}`) and not a value: its first name starts with `$`, and it is no
 /// DBRef (`{$ref: ..., $id: ...}`; with `partial`, any of their names will do).
-pub(super) fn is_operators(doc: RawDoc<'_>, partial: bool) -> bool {
+pub(crate) fn is_operators(doc: RawDoc<'_>, partial: bool) -> bool {
     doc.iter().next().is_some_and(|first| first.key_bytes().first() == Some(&b'$')) && !is_db_ref(doc, partial)
 }
 

@@ -1,18 +1,27 @@
-//! `$jsonSchema`.
+//! `$jsonSchema`: JSON Schema draft 4 without references, with `bsonType`.
 
-use sheaf_bson::{DocBuf, RawDoc};
+mod check;
+mod failure;
+mod parse;
+mod rule;
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
+
+use rule::Rule;
 
 /// A parsed schema.
 #[derive(Debug)]
 pub struct Schema {
     source: DocBuf,
+    /// In the order in which mongod reports them.
+    rules: Vec<Rule>,
 }
 
 impl Schema {
     /// Parses a schema.
     pub fn parse(schema: RawDoc<'_>) -> Result<Schema> {
-        Ok(Schema { source: schema.into() })
+        parse::root(schema)
     }
 
     /// The schema as it was given.
@@ -21,7 +30,15 @@ impl Schema {
     }
 
     /// Whether a document satisfies the schema.
-    pub fn matches(&self, _doc: RawDoc<'_>) -> bool {
-        true
+    pub fn matches(&self, doc: RawDoc<'_>) -> bool {
+        self.holds(Value::Document(doc))
+    }
+
+    /// Why a document does not satisfy the schema: the `details` of `errInfo`.
+    pub fn failure(&self, doc: RawDoc<'_>) -> DocBuf {
+        failure::details(self, doc)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,234 @@
+//! Why a document does not satisfy a schema, in the shape of MongoDB's `errInfo.details`.
+
+use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, RawDoc, Value};
+
+use super::Schema;
+use super::check::{duplicate, is_additional};
+use super::rule::{Allowed, Dependency, Rule};
+
+type Writer<'w> = DocWriter<'w, Vec<u8>>;
+type List<'w> = ArrayWriter<'w, Vec<u8>>;
+
+/// The details of a failing `$jsonSchema`.
+pub(super) fn details(schema: &Schema, doc: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| {
+        out.append("operatorName", "$jsonSchema");
+        put_annotations(schema, out);
+        put_failures(schema, Value::Document(doc), &mut out.array("schemaRulesNotSatisfied"));
+    })
+}
+
+fn put_annotations(schema: &Schema, out: &mut Writer<'_>) {
+    for annotation in ["title", "description"] {
+        out.append(annotation, schema.source().get_or_missing(annotation));
+    }
+}
+
+/// One document for each rule that does not hold.
+fn put_failures(schema: &Schema, value: Value<'_>, out: &mut List<'_>) {
+    for rule in schema.rules.iter().filter(|rule| !rule.holds(value)) {
+        let mut doc = out.document();
+        doc.append("operatorName", rule.keyword());
+        match value {
+            Value::Document(inside) if put_document_rule(rule, schema, inside, &mut doc) => {}
+            Value::Array(array) if put_array_rule(rule, schema, array, &mut doc) => {}
+            _ => put_rule(rule, schema, value, &mut doc),
+        }
+    }
+}
+
+/// `specifiedAs`: the keyword with its operand and what modifies it.
+fn put_specified(rule: &Rule, schema: &Schema, out: &mut Writer<'_>) {
+    let mut specified = out.document("specifiedAs");
+    let keyword = rule.keyword();
+    specified.append(keyword, schema.source().get_or_missing(keyword));
+    match keyword {
+        "maximum" => _ = specified.append("exclusiveMaximum", schema.source().get_or_missing("exclusiveMaximum")),
+        "minimum" => _ = specified.append("exclusiveMinimum", schema.source().get_or_missing("exclusiveMinimum")),
+        _ => {}
+    }
+}
+
+/// Rules about single values and combinations of schemas.
+fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>) {
+    match rule {
+        Rule::AllOf(schemas) | Rule::AnyOf(schemas) => put_schemas(schemas, value, out),
+        Rule::OneOf(schemas) => {
+            let matching: Vec<i32> =
+                (0..).zip(schemas).filter(|(_, schema)| schema.holds(value)).map(|(at, _)| at).collect();
+            if matching.is_empty() {
+                put_schemas(schemas, value, out);
+            } else {
+                out.append("reason", "more than one subschema matched");
+                let mut indexes = out.array("matchingSchemaIndexes");
+                matching.iter().for_each(|at| _ = indexes.push(*at));
+            }
+        }
+        Rule::Not(_) => _ = out.append("reason", "child expression matched"),
+        rule => {
+            put_specified(rule, schema, out);
+            let reason = match rule {
+                Rule::MultipleOf(_) => "considered value is not a multiple of the specified value",
+                Rule::MaxLength(_) | Rule::MinLength(_) => "specified string length was not satisfied",
+                Rule::Pattern(_) => "regular expression did not match",
+                Rule::Enum(_) => "value was not found in enum",
+                Rule::Type { .. } => "type did not match",
+                _ => "comparison failed",
+            };
+            out.append("reason", reason);
+            out.append("consideredValue", value);
+            if matches!(rule, Rule::Type { .. }) {
+                out.append("consideredType", value.type_name());
+            }
+        }
+    }
+}
+
+fn put_schemas(schemas: &[Schema], value: Value<'_>, out: &mut Writer<'_>) {
+    let mut list = out.array("schemasNotSatisfied");
+    for (index, schema) in (0i32..).zip(schemas).filter(|(_, schema)| !schema.holds(value)) {
+        let mut doc = list.document();
+        doc.append("index", index);
+        put_annotations(schema, &mut doc);
+        put_failures(schema, value, &mut doc.array("details"));
+    }
+}
+
+/// Rules about documents; false for others.
+fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Writer<'_>) -> bool {
+    match rule {
+        Rule::Properties(properties) => {
+            let mut list = out.array("propertiesNotSatisfied");
+            for (name, schema) in properties {
+                let Some(value) = doc.get(name).filter(|value| !schema.holds(*value)) else { continue };
+                let mut failing = list.document();
+                failing.append("propertyName", &**name);
+                put_annotations(schema, &mut failing);
+                put_failures(schema, value, &mut failing.array("details"));
+            }
+        }
+        Rule::PatternProperties(patterns) => {
+            let mut list = out.array("details");
+            for element in doc.iter() {
+                for (pattern, schema) in patterns {
+                    if pattern.is_match(element.key()) && !schema.holds(element.value()) {
+                        let mut failing = list.document();
+                        failing.append("propertyName", element.key());
+                        put_annotations(schema, &mut failing);
+                        failing.append("regexMatched", pattern.pattern());
+                        put_failures(schema, element.value(), &mut failing.array("details"));
+                    }
+                }
+            }
+        }
+        Rule::AdditionalProperties { names, patterns, allowed } => {
+            let mut failing = doc.iter().filter(|element| {
+                is_additional(element, names, patterns) && !allowed.holds(element.value())
+            });
+            match allowed {
+                Allowed::None => {
+                    put_specified(rule, schema, out);
+                    let mut list = out.array("additionalProperties");
+                    failing.for_each(|element| _ = list.push(element.key()));
+                }
+                Allowed::If(schema) => {
+                    out.append("reason", "at least one additional property did not match the subschema");
+                    if let Some(element) = failing.next() {
+                        out.append("failingProperty", element.key());
+                        put_failures(schema, element.value(), &mut out.array("details"));
+                    }
+                }
+            }
+        }
+        Rule::Required(names) => {
+            put_specified(rule, schema, out);
+            put_missing(names, doc, out);
+        }
+        Rule::MinProperties(_) | Rule::MaxProperties(_) => {
+            put_specified(rule, schema, out);
+            out.append("reason", "specified number of properties was not satisfied");
+            out.append("consideredValue", Value::Document(doc));
+            out.append("numProperties", doc.count() as i32);
+        }
+        Rule::Dependencies(dependencies) => {
+            let mut list = out.array("failingDependencies");
+            let failing = |(name, dependency): &&(Box<str>, Dependency)| {
+                doc.element(name).is_some() && !dependency.holds(doc)
+            };
+            for (name, dependency) in dependencies.iter().filter(failing) {
+                let mut entry = list.document();
+                entry.append("conditionalProperty", &**name);
+                match dependency {
+                    Dependency::Properties(names) => put_missing(names, doc, &mut entry),
+                    Dependency::Schema(schema) => {
+                        put_failures(schema, Value::Document(doc), &mut entry.array("details"));
+                    }
+                }
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn put_missing(names: &[Box<str>], doc: RawDoc<'_>, out: &mut Writer<'_>) {
+    let mut list = out.array("missingProperties");
+    // mongod keeps required names in a sorted set.
+    let mut missing: Vec<&str> =
+        names.iter().map(|name| &**name).filter(|name| doc.element(name).is_none()).collect();
+    missing.sort_unstable();
+    missing.into_iter().for_each(|name| _ = list.push(name));
+}
+
+/// Rules about arrays; false for others.
+fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Writer<'_>) -> bool {
+    let considered = Value::Array(array);
+    match rule {
+        Rule::MinItems(_) | Rule::MaxItems(_) => {
+            put_specified(rule, schema, out);
+            out.append("reason", "array did not match specified length");
+            out.append("consideredValue", considered);
+        }
+        Rule::UniqueItems => {
+            put_specified(rule, schema, out);
+            out.append("reason", "found a duplicate item");
+            out.append("consideredValue", considered);
+            out.append("duplicatedValue", duplicate(array).unwrap_or(Value::Missing));
+        }
+        Rule::Items(schema) => {
+            out.append("reason", "At least one item did not match the sub-schema");
+            put_first_item(schema, array, 0, out);
+        }
+        Rule::ItemsEach(schemas) => {
+            let mut list = out.array("details");
+            for (index, (item, schema)) in (0i32..).zip(array.values().zip(schemas)) {
+                if !schema.holds(item) {
+                    let mut failing = list.document();
+                    failing.append("itemIndex", index);
+                    put_annotations(schema, &mut failing);
+                    put_failures(schema, item, &mut failing.array("details"));
+                }
+            }
+        }
+        Rule::AdditionalItems { from, allowed: Allowed::None } => {
+            put_specified(rule, schema, out);
+            out.append("reason", "found additional items");
+            let mut list = out.array("additionalItems");
+            array.values().skip(*from).for_each(|item| _ = list.push(item));
+        }
+        Rule::AdditionalItems { from, allowed: Allowed::If(schema) } => {
+            out.append("reason", "At least one additional item did not match the sub-schema");
+            put_first_item(schema, array, *from, out);
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn put_first_item(schema: &Schema, array: RawDoc<'_>, from: usize, out: &mut Writer<'_>) {
+    let failing = (0i32..).zip(array.values()).skip(from).find(|(_, item)| !schema.holds(*item));
+    if let Some((index, item)) = failing {
+        out.append("itemIndex", index);
+        put_failures(schema, item, &mut out.array("details"));
+    }
+}

@@ -1,0 +1,391 @@
+//! Parsing schemas.
+
+use sheaf_bson::{Element, MAX_DEPTH, OwnedValue, RawDoc, Value, number};
+use sheaf_errors::{Code, Result, bail};
+
+use super::Schema;
+use super::check::same;
+use super::rule::{Allowed, Dependency, Rule};
+use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set};
+
+/// Keywords that have an effect, in the order in which rules are made of them.
+const KEYWORDS: &[&str] = &[
+    "multipleOf",
+    "maximum",
+    "minimum",
+    "maxLength",
+    "minLength",
+    "pattern",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "items",
+    "additionalItems",
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+    "dependencies",
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "enum",
+    "type",
+    "bsonType",
+];
+
+/// Keywords without a rule of their own.
+const MODIFIERS: &[&str] = &["exclusiveMaximum", "exclusiveMinimum", "title", "description"];
+
+/// Keywords of JSON Schema that MongoDB names in its refusal.
+const UNSUPPORTED: &[&str] = &["$ref", "$schema", "default", "definitions", "format", "id"];
+
+pub(super) fn root(schema: RawDoc<'_>) -> Result<Schema> {
+    parse(schema, 0)
+}
+
+fn parse(source: RawDoc<'_>, depth: usize) -> Result<Schema> {
+    if depth > MAX_DEPTH {
+        bail!(Code::OVERFLOW, "Maximum number of nested $jsonSchema levels exceeded: {MAX_DEPTH}");
+    }
+    check_keywords(source)?;
+    let mut rules = Vec::new();
+    for keyword in KEYWORDS {
+        if let Some(element) = source.element(keyword) {
+            rules.extend(Parser { source, keyword, element, depth }.rule()?);
+        }
+    }
+    for (keyword, bound) in [("exclusiveMaximum", "maximum"), ("exclusiveMinimum", "minimum")] {
+        if let Some(value) = source.get(keyword) {
+            if source.get(bound).is_none() {
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "$jsonSchema keyword '{bound}' must be a present if {keyword} is present"
+                );
+            }
+            if value.as_bool().is_none() {
+                bail!(Code::TYPE_MISMATCH, "$jsonSchema keyword '{keyword}' must be a boolean");
+            }
+        }
+    }
+    Ok(Schema { source: source.into(), rules })
+}
+
+fn check_keywords(source: RawDoc<'_>) -> Result<()> {
+    let mut seen = Vec::new();
+    for element in source.iter() {
+        let keyword = element.key();
+        if UNSUPPORTED.contains(&keyword) {
+            bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword '{keyword}' is not currently supported");
+        }
+        if !KEYWORDS.contains(&keyword) && !MODIFIERS.contains(&keyword) {
+            bail!(Code::FAILED_TO_PARSE, "Unknown $jsonSchema keyword: {keyword}");
+        }
+        if seen.contains(&keyword) {
+            bail!(Code::FAILED_TO_PARSE, "Duplicate $jsonSchema keyword: {keyword}");
+        }
+        seen.push(keyword);
+        if matches!(keyword, "title" | "description") && element.value().as_str().is_none() {
+            bail!(Code::TYPE_MISMATCH, "$jsonSchema keyword '{keyword}' must be of type string");
+        }
+    }
+    if seen.contains(&"type") && seen.contains(&"bsonType") {
+        bail!(Code::FAILED_TO_PARSE, "Cannot specify both $jsonSchema keywords 'type' and 'bsonType'");
+    }
+    Ok(())
+}
+
+/// One keyword being parsed.
+struct Parser<'s> {
+    source: RawDoc<'s>,
+    keyword: &'static str,
+    element: Element<'s>,
+    depth: usize,
+}
+
+impl<'s> Parser<'s> {
+    fn rule(&self) -> Result<Option<Rule>> {
+        Ok(Some(match self.keyword {
+            "multipleOf" => Rule::MultipleOf(self.positive()?),
+            "maximum" => Rule::Maximum { bound: self.number()?, exclusive: self.is_set("exclusiveMaximum") },
+            "minimum" => Rule::Minimum { bound: self.number()?, exclusive: self.is_set("exclusiveMinimum") },
+            "maxLength" => Rule::MaxLength(self.count()?),
+            "minLength" => Rule::MinLength(self.count()?),
+            "pattern" => Rule::Pattern(self.pattern()?),
+            "minItems" => Rule::MinItems(self.count()?),
+            "maxItems" => Rule::MaxItems(self.count()?),
+            "uniqueItems" => match self.value() {
+                Value::Bool(true) => Rule::UniqueItems,
+                Value::Bool(false) => return Ok(None),
+                _ => return self.wrong("a boolean"),
+            },
+            "items" => match self.value() {
+                Value::Document(schema) => Rule::Items(Box::new(self.nested(schema)?)),
+                Value::Array(array) => Rule::ItemsEach(self.schemas(array)?),
+                _ => return self.wrong("an array or an object"),
+            },
+            "additionalItems" => return self.additional_items(),
+            "properties" => Rule::Properties(self.properties()?),
+            "patternProperties" => Rule::PatternProperties(self.pattern_properties()?),
+            "additionalProperties" => return self.additional_properties(),
+            "required" => Rule::Required(self.names(self.value())?),
+            "minProperties" => Rule::MinProperties(self.count()?),
+            "maxProperties" => Rule::MaxProperties(self.count()?),
+            "dependencies" => Rule::Dependencies(self.dependencies()?),
+            "allOf" => Rule::AllOf(self.alternatives()?),
+            "anyOf" => Rule::AnyOf(self.alternatives()?),
+            "oneOf" => Rule::OneOf(self.alternatives()?),
+            "not" => Rule::Not(Box::new(self.nested(self.object()?)?)),
+            "enum" => Rule::Enum(self.enumeration()?),
+            "type" => Rule::Type { keyword: "type", types: self.json_types()? },
+            _ => Rule::Type { keyword: "bsonType", types: self.bson_types()? },
+        }))
+    }
+
+    fn value(&self) -> Value<'s> {
+        self.element.value()
+    }
+
+    fn wrong<T>(&self, expected: &str) -> Result<T> {
+        bail!(
+            Code::TYPE_MISMATCH,
+            "$jsonSchema keyword '{}' must be {expected}, but found an element of type {}",
+            self.keyword,
+            self.value().type_name()
+        )
+    }
+
+    fn nested(&self, schema: RawDoc<'_>) -> Result<Schema> {
+        parse(schema, self.depth + 1)
+    }
+
+    fn object(&self) -> Result<RawDoc<'s>> {
+        self.value().as_doc().map_or_else(|| self.wrong("an object"), Ok)
+    }
+
+    fn is_set(&self, modifier: &str) -> bool {
+        self.source.get(modifier).and_then(|value| value.as_bool()).unwrap_or(false)
+    }
+
+    fn number(&self) -> Result<OwnedValue> {
+        if self.value().is_number() { Ok(self.value().into()) } else { self.wrong("a number") }
+    }
+
+    fn positive(&self) -> Result<OwnedValue> {
+        let n = self.number()?;
+        let value = n.as_value();
+        if number::is_zero(value) || value.as_f64().is_none_or(|n| n <= 0.0 || n.is_nan()) {
+            bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'multipleOf' must have a positive value");
+        }
+        Ok(n)
+    }
+
+    /// A length or number of items.
+    fn count(&self) -> Result<i64> {
+        if self.value().is_number() { non_negative(self.element) } else { self.wrong("a number") }
+    }
+
+    fn pattern(&self) -> Result<Regex> {
+        match self.value() {
+            Value::String(text) => Regex::new(text, ""),
+            _ => self.wrong("a string"),
+        }
+    }
+
+    fn schemas(&self, array: RawDoc<'_>) -> Result<Vec<Schema>> {
+        let schema = |item: Value<'_>| match item {
+            Value::Document(schema) => self.nested(schema),
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "$jsonSchema keyword '{}' must be an array of objects, but found an element of type {}",
+                self.keyword,
+                other.type_name()
+            ),
+        };
+        array.values().map(schema).collect()
+    }
+
+    fn alternatives(&self) -> Result<Vec<Schema>> {
+        match self.value() {
+            Value::Array(array) if array.is_empty() => {
+                bail!(Code::BAD_VALUE, "$jsonSchema keyword '{}' must be a non-empty array", self.keyword)
+            }
+            Value::Array(array) => self.schemas(array),
+            _ => self.wrong("an array"),
+        }
+    }
+
+    fn additional_items(&self) -> Result<Option<Rule>> {
+        let allowed = self.allowed()?;
+        // Without a list of schemas in `items`, there are no additional items.
+        let from = match self.source.get("items") {
+            Some(Value::Array(items)) => items.count(),
+            _ => return Ok(None),
+        };
+        Ok(allowed.map(|allowed| Rule::AdditionalItems { from, allowed }))
+    }
+
+    /// A boolean or a schema; `None` if everything is allowed.
+    fn allowed(&self) -> Result<Option<Allowed>> {
+        match self.value() {
+            Value::Bool(true) => Ok(None),
+            Value::Bool(false) => Ok(Some(Allowed::None)),
+            Value::Document(schema) => Ok(Some(Allowed::If(Box::new(self.nested(schema)?)))),
+            _ => self.wrong("either an object or a boolean"),
+        }
+    }
+
+    fn properties(&self) -> Result<Vec<(Box<str>, Schema)>> {
+        let mut properties = Vec::new();
+        for element in self.object()?.iter() {
+            let Value::Document(schema) = element.value() else {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "Nested schema for $jsonSchema property '{}' must be an object",
+                    element.key()
+                );
+            };
+            properties.push((element.key().into(), self.nested(schema)?));
+        }
+        Ok(properties)
+    }
+
+    fn pattern_properties(&self) -> Result<Vec<(Regex, Schema)>> {
+        let with_regex = |(pattern, schema): (Box<str>, Schema)| Ok((Regex::new(&pattern, "")?, schema));
+        self.properties()?.into_iter().map(with_regex).collect()
+    }
+
+    fn additional_properties(&self) -> Result<Option<Rule>> {
+        let Some(allowed) = self.allowed()? else { return Ok(None) };
+        let keys = |keyword| match self.source.get(keyword) {
+            Some(Value::Document(doc)) => doc.iter().map(|element| element.key()).collect(),
+            _ => Vec::new(),
+        };
+        let patterns = keys("patternProperties").into_iter().map(|pattern| Regex::new(pattern, ""));
+        Ok(Some(Rule::AdditionalProperties {
+            names: keys("properties").into_iter().map(Box::from).collect(),
+            patterns: patterns.collect::<Result<_>>()?,
+            allowed,
+        }))
+    }
+
+    /// A non-empty list of different names.
+    fn names(&self, value: Value<'_>) -> Result<Vec<Box<str>>> {
+        let Value::Array(array) = value else { return self.wrong("an array") };
+        if array.is_empty() {
+            bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword '{}' cannot be an empty array", self.keyword);
+        }
+        let mut names: Vec<Box<str>> = Vec::new();
+        for item in array.values() {
+            let Value::String(name) = item else {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "$jsonSchema keyword '{}' must be an array of strings, but found an element of type {}",
+                    self.keyword,
+                    item.type_name()
+                );
+            };
+            if names.iter().any(|known| **known == *name) {
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "$jsonSchema keyword '{}' array cannot contain duplicate values",
+                    self.keyword
+                );
+            }
+            names.push(name.into());
+        }
+        Ok(names)
+    }
+
+    fn dependencies(&self) -> Result<Vec<(Box<str>, Dependency)>> {
+        let mut dependencies = Vec::new();
+        for element in self.object()?.iter() {
+            let dependency = match element.value() {
+                Value::Document(schema) => Dependency::Schema(self.nested(schema)?),
+                array @ Value::Array(_) => Dependency::Properties(self.names(array)?),
+                other => bail!(
+                    Code::TYPE_MISMATCH,
+                    "Dependency '{}' in $jsonSchema keyword 'dependencies' must be either an object or an array, but got \
+                     an element of type {}",
+                    element.key(),
+                    other.type_name()
+                ),
+            };
+            dependencies.push((element.key().into(), dependency));
+        }
+        Ok(dependencies)
+    }
+
+    fn enumeration(&self) -> Result<Vec<OwnedValue>> {
+        let Value::Array(array) = self.value() else { return self.wrong("an array") };
+        if array.is_empty() {
+            bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'enum' cannot be an empty array");
+        }
+        let values: Vec<Value<'_>> = array.values().collect();
+        let repeated = |at: usize| values[..at].iter().any(|earlier| same(*earlier, values[at]));
+        if (0..values.len()).any(repeated) {
+            bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'enum' array cannot contain duplicate values.");
+        }
+        Ok(values.into_iter().map(OwnedValue::from).collect())
+    }
+
+    fn bson_types(&self) -> Result<TypeSet> {
+        self.check_type_names()?;
+        parse_type_set(self.value(), false)
+    }
+
+    /// `type` knows JSON's types only.
+    fn json_types(&self) -> Result<TypeSet> {
+        self.check_type_names()?;
+        let mut set = TypeSet::default();
+        let names = match self.value() {
+            Value::Array(names) => names.values().filter_map(|name| name.as_str()).collect(),
+            name => name.as_str().into_iter().collect::<Vec<_>>(),
+        };
+        for name in names {
+            match name {
+                "integer" => {
+                    bail!(Code::FAILED_TO_PARSE, "$jsonSchema type 'integer' is not currently supported.")
+                }
+                "number" => set.number = true,
+                "boolean" => set.types.push(8),
+                "array" => set.types.push(4),
+                "object" => set.types.push(3),
+                "string" => set.types.push(2),
+                "null" => set.types.push(10),
+                _ => bail!(Code::BAD_VALUE, "Unknown type name alias: {name}"),
+            }
+        }
+        Ok(set)
+    }
+
+    fn check_type_names(&self) -> Result<()> {
+        match self.value() {
+            Value::String(_) => Ok(()),
+            Value::Array(names) if names.is_empty() => {
+                bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword '{}' must name at least one type", self.keyword)
+            }
+            Value::Array(names) => {
+                let mut seen = Vec::new();
+                for name in names.values() {
+                    let Value::String(name) = name else {
+                        return self.wrong("either a string or an array of strings");
+                    };
+                    if seen.contains(&name) {
+                        bail!(
+                            Code::FAILED_TO_PARSE,
+                            "$jsonSchema keyword '{}' has duplicate value: \"{name}\"",
+                            self.keyword
+                        );
+                    }
+                    seen.push(name);
+                }
+                Ok(())
+            }
+            _ => self.wrong("either a string or an array of strings"),
+        }
+    }
+}

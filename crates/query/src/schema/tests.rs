@@ -1,0 +1,100 @@
+//! Tables: schema, documents that satisfy it, documents that do not; and schemas that are refused.
+
+use sheaf_bson::{DocBuf, Value, doc};
+
+use super::*;
+
+fn schema(of_a: DocBuf) -> Schema {
+    Schema::parse(doc! { "properties": { "a": &of_a } }.as_raw()).unwrap_or_else(|e| panic!("{of_a:?}: {e:?}"))
+}
+
+#[test]
+fn keywords_of_one_value() {
+    let dec = |text: &str| Value::Decimal128(text.parse().unwrap());
+    let table: Vec<(DocBuf, Vec<DocBuf>, Vec<DocBuf>)> = vec![
+        (doc! { "bsonType": "int" }, vec![doc! { "a": 1 }, doc! {}], vec![doc! { "a": 1i64 }, doc! { "a": [1] }]),
+        (doc! { "bsonType": ["int", "array"] }, vec![doc! { "a": [] }], vec![doc! { "a": "x" }]),
+        (doc! { "type": "number" }, vec![doc! { "a": 1.5 }, doc! { "a": 1i64 }], vec![doc! { "a": "1" }]),
+        (doc! { "type": ["boolean", "null"] }, vec![doc! { "a": true }, doc! { "a": () }], vec![doc! { "a": 1 }]),
+        (doc! { "minimum": 5 }, vec![doc! { "a": 5.0 }, doc! { "a": "x" }], vec![doc! { "a": 4i64 }, doc! { "a": f64::NAN }]),
+        (doc! { "minimum": 5, "exclusiveMinimum": true }, vec![doc! { "a": 6 }], vec![doc! { "a": 5 }]),
+        (doc! { "maximum": 5, "exclusiveMaximum": false }, vec![doc! { "a": 5 }], vec![doc! { "a": dec("5.01") }]),
+        (doc! { "multipleOf": 0.1 }, vec![doc! { "a": 0.3 }, doc! { "a": 2 }], vec![doc! { "a": 0.35 }]),
+        (doc! { "minLength": 2, "maxLength": 3 }, vec![doc! { "a": "éé" }, doc! { "a": 1 }], vec![doc! { "a": "é" }, doc! { "a": "abcd" }]),
+        (doc! { "pattern": "^a.c$" }, vec![doc! { "a": "abc" }, doc! { "a": 1 }], vec![doc! { "a": "ab" }]),
+        (doc! { "enum": [1, "x", { "p": 1, "q": 2 }] }, vec![doc! { "a": 1.0 }, doc! { "a": { "q": 2, "p": 1 } }], vec![doc! { "a": 2 }, doc! { "a": [1] }]),
+        (doc! { "minItems": 1, "maxItems": 2 }, vec![doc! { "a": [1] }, doc! { "a": 1 }], vec![doc! { "a": [] }, doc! { "a": [1, 2, 3] }]),
+        (doc! { "uniqueItems": true }, vec![doc! { "a": [1, 2, "1"] }], vec![doc! { "a": [1, 1.0] }, doc! { "a": [{ "p": 1, "q": 2 }, { "q": 2, "p": 1 }] }]),
+        (doc! { "items": { "bsonType": "int" } }, vec![doc! { "a": [] }, doc! { "a": [1] }], vec![doc! { "a": [1, "x"] }]),
+        (doc! { "items": [{ "bsonType": "int" }], "additionalItems": { "bsonType": "string" } },
+            vec![doc! { "a": [1, "x"] }, doc! { "a": [] }], vec![doc! { "a": ["x"] }, doc! { "a": [1, 2] }]),
+        (doc! { "items": [{}], "additionalItems": false }, vec![doc! { "a": [1] }], vec![doc! { "a": [1, 2] }]),
+        (doc! { "required": ["b"], "maxProperties": 1 }, vec![doc! { "a": { "b": 1 } }, doc! { "a": 1 }], vec![doc! { "a": {} }, doc! { "a": { "b": 1, "c": 1 } }]),
+        (doc! { "properties": { "b": { "minimum": 1 } }, "additionalProperties": false },
+            vec![doc! { "a": { "b": 1 } }, doc! { "a": {} }], vec![doc! { "a": { "b": 0 } }, doc! { "a": { "c": 1 } }]),
+        (doc! { "patternProperties": { "^s": { "bsonType": "string" } }, "additionalProperties": { "bsonType": "int" } },
+            vec![doc! { "a": { "s1": "x", "n": 1 } }], vec![doc! { "a": { "s1": 1 } }, doc! { "a": { "n": "x" } }]),
+        (doc! { "dependencies": { "b": ["c"], "d": { "minProperties": 3 } } },
+            vec![doc! { "a": { "c": 1 } }, doc! { "a": { "b": 1, "c": 1 } }], vec![doc! { "a": { "b": 1 } }, doc! { "a": { "d": 1 } }]),
+        (doc! { "anyOf": [{ "bsonType": "int" }, { "minLength": 3 }] }, vec![doc! { "a": 1 }, doc! { "a": "abc" }, doc! { "a": true }], vec![doc! { "a": "ab" }]),
+        (doc! { "oneOf": [{ "minimum": 3 }, { "maximum": 5 }] }, vec![doc! { "a": 1 }, doc! { "a": 9 }], vec![doc! { "a": 4 }, doc! { "a": "x" }]),
+        (doc! { "allOf": [{ "minimum": 3 }, { "maximum": 5 }] }, vec![doc! { "a": 4 }], vec![doc! { "a": 9 }]),
+        (doc! { "not": { "bsonType": "int" } }, vec![doc! { "a": "x" }, doc! {}], vec![doc! { "a": 1 }]),
+    ];
+    for (of_a, yes, no) in table {
+        let schema = schema(of_a.clone());
+        yes.iter().for_each(|doc| assert!(schema.matches(doc.as_raw()), "{of_a:?} on {doc:?}"));
+        no.iter().for_each(|doc| {
+            assert!(!schema.matches(doc.as_raw()), "{of_a:?} on {doc:?}");
+            let failure = schema.failure(doc.as_raw());
+            assert!(sheaf_bson::validate(failure.as_bytes(), 100).is_ok());
+        });
+    }
+}
+
+#[test]
+fn the_document_itself_is_an_object() {
+    let check = |schema: DocBuf| Schema::parse(schema.as_raw()).unwrap().matches(doc! { "a": 1 }.as_raw());
+    assert!(check(doc! { "bsonType": "object" }));
+    assert!(!check(doc! { "bsonType": "string" }));
+    assert!(check(doc! { "enum": [{ "a": 1 }] }));
+    assert!(check(doc! {}));
+}
+
+#[test]
+fn refused() {
+    let table: &[(DocBuf, i32)] = &[
+        (doc! { "foo": 1 }, 9),
+        (doc! { "$ref": "x" }, 9),
+        (doc! { "format": "date" }, 9),
+        (doc! { "type": "object", "bsonType": "object" }, 9),
+        (doc! { "type": "integer" }, 9),
+        (doc! { "type": "nonsense" }, 2),
+        (doc! { "bsonType": "nonsense" }, 2),
+        (doc! { "bsonType": 2 }, 14),
+        (doc! { "minimum": "x" }, 14),
+        (doc! { "exclusiveMinimum": true }, 9),
+        (doc! { "minimum": 1, "exclusiveMinimum": 1 }, 14),
+        (doc! { "multipleOf": 0 }, 9),
+        (doc! { "minLength": -1 }, 9),
+        (doc! { "minLength": 1.5 }, 9),
+        (doc! { "pattern": 1 }, 14),
+        (doc! { "properties": 1 }, 14),
+        (doc! { "properties": { "a": 1 } }, 14),
+        (doc! { "required": [] }, 9),
+        (doc! { "required": ["a", "a"] }, 9),
+        (doc! { "required": [1] }, 14),
+        (doc! { "enum": [] }, 9),
+        (doc! { "enum": [1, 1.0] }, 9),
+        (doc! { "allOf": [] }, 2),
+        (doc! { "allOf": 1 }, 14),
+        (doc! { "additionalProperties": 1 }, 14),
+        (doc! { "items": 1 }, 14),
+        (doc! { "uniqueItems": 1 }, 14),
+        (doc! { "dependencies": { "a": 1 } }, 14),
+        (doc! { "title": 1 }, 14),
+    ];
+    for (schema, code) in table {
+        assert_eq!(Schema::parse(schema.as_raw()).unwrap_err().code().0, *code, "{schema:?}");
+    }
+}

@@ -1,0 +1,319 @@
+//! The error of a document that fails its collection's validator, with the reasons in `errInfo`.
+//!
+//! The reasons follow the validator as it was written, clause by clause, and not its normalised tree: users look
+//! for their own words in it.
+
+use sheaf_bson::{ArrayWriter, Bump, DocBuf, DocWriter, Element, RawDoc, Type, Value};
+use sheaf_errors::{Code, Error};
+use sheaf_expr::{Env, Expr, ParseCx};
+
+use crate::matcher::Matcher;
+use crate::path::Path;
+use crate::schema::Schema;
+
+type Writer<'w> = DocWriter<'w, Vec<u8>>;
+
+/// `DocumentValidationFailure`, with `{failingDocumentId, details}` as its `errInfo`.
+pub fn validation_error(validator: &Matcher, doc: RawDoc<'_>) -> Error {
+    let info = DocBuf::build(|out| {
+        out.append("failingDocumentId", doc.get_or_missing("_id"));
+        out.append("details", &validation_error_details(validator, doc));
+    });
+    Error::new(Code::DOCUMENT_VALIDATION_FAILURE, "Document failed validation").with_err_info(info.into_bytes())
+}
+
+/// Why `doc` does not match `validator`: operators, what they were given, and what they looked at.
+pub fn validation_error_details(validator: &Matcher, doc: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|out| put_filter(validator.filter(), Side { doc, inverted: false }, out))
+}
+
+/// The document, and which outcome is to be explained: that a clause failed, or (inverted, below `$not` and `$nor`)
+/// that it did not.
+#[derive(Clone, Copy)]
+struct Side<'a> {
+    doc: RawDoc<'a>,
+    inverted: bool,
+}
+
+impl Side<'_> {
+    fn flip(self) -> Self {
+        Side { inverted: !self.inverted, ..self }
+    }
+
+    /// Whether a clause had the outcome that is to be explained.
+    fn concerns(self, clause: &Clause<'_>) -> bool {
+        holds(&clause.as_filter(), self.doc) == self.inverted
+    }
+}
+
+/// One condition of a filter.
+enum Clause<'a> {
+    /// `$and`, `$or`, `$nor`, `$expr`, `$jsonSchema`, ...
+    TopLevel(Element<'a>),
+    /// `path: value`
+    Equality(Element<'a>),
+    /// `path: {operator: operand}`; `$options` goes with its `$regex`.
+    Operator { path: &'a str, operand: Element<'a>, options: Option<Element<'a>> },
+}
+
+fn clauses(filter: RawDoc<'_>) -> Vec<Clause<'_>> {
+    let mut clauses = Vec::new();
+    for element in filter.iter() {
+        match element.value() {
+            _ if element.key() == "$comment" => {}
+            _ if element.key().starts_with('$') => clauses.push(Clause::TopLevel(element)),
+            Value::Document(doc) if crate::matcher::is_operators(doc, false) => {
+                clauses.extend(operators(element.key(), doc));
+            }
+            _ => clauses.push(Clause::Equality(element)),
+        }
+    }
+    clauses
+}
+
+fn operators<'a>(path: &'a str, operators: RawDoc<'a>) -> impl Iterator<Item = Clause<'a>> {
+    operators.iter().filter(|operand| operand.key() != "$options").map(move |operand| {
+        let options = operators.element("$options").filter(|_| operand.key() == "$regex");
+        Clause::Operator { path, operand, options }
+    })
+}
+
+impl Clause<'_> {
+    /// The clause as a filter of its own: `specifiedAs`.
+    fn as_filter(&self) -> DocBuf {
+        DocBuf::build(|doc| match self {
+            Clause::TopLevel(element) | Clause::Equality(element) => _ = doc.append_element(*element),
+            Clause::Operator { path, operand, options } => {
+                let mut inside = doc.document(path);
+                inside.append_element(*operand);
+                options.iter().for_each(|options| _ = inside.append_element(*options));
+            }
+        })
+    }
+
+    fn operator(&self) -> &str {
+        match self {
+            Clause::TopLevel(element) => element.key(),
+            Clause::Equality(element) if element.kind() == Type::Regex => "$regex",
+            Clause::Equality(_) => "$eq",
+            Clause::Operator { operand, .. } => operand.key(),
+        }
+    }
+
+    fn path(&self) -> &str {
+        match self {
+            Clause::TopLevel(_) => "",
+            Clause::Equality(element) => element.key(),
+            Clause::Operator { path, .. } => path,
+        }
+    }
+}
+
+/// Whether a part of a validator matches; the whole was parsed before, so its parts parse too.
+fn holds(filter: &DocBuf, doc: RawDoc<'_>) -> bool {
+    Matcher::parse(filter.as_raw(), &mut ParseCx::new())
+        .and_then(|matcher| matcher.matches_doc(doc))
+        .unwrap_or(false)
+}
+
+/// A filter: its clause if it has just one, otherwise an `$and` of them.
+fn put_filter(filter: RawDoc<'_>, side: Side<'_>, out: &mut Writer<'_>) {
+    match &clauses(filter)[..] {
+        [clause] => put_clause(clause, side, out),
+        clauses => {
+            out.append("operatorName", "$and");
+            put_clauses(clauses, side, out);
+        }
+    }
+}
+
+fn put_clauses(clauses: &[Clause<'_>], side: Side<'_>, out: &mut Writer<'_>) {
+    let mut list = out.array(list_name(side));
+    for (index, clause) in (0i32..).zip(clauses).filter(|(_, clause)| side.concerns(clause)) {
+        let mut entry = list.document();
+        entry.append("index", index);
+        put_clause(clause, side, &mut entry.document("details"));
+    }
+}
+
+fn list_name(side: Side<'_>) -> &'static str {
+    if side.inverted { "clausesSatisfied" } else { "clausesNotSatisfied" }
+}
+
+fn put_clause(clause: &Clause<'_>, side: Side<'_>, out: &mut Writer<'_>) {
+    match clause {
+        Clause::TopLevel(element) => put_top_level(*element, side, out),
+        Clause::Operator { path, operand, .. } if operand.key() == "$not" => {
+            out.append("operatorName", "$not");
+            put_not(path, *operand, side.flip(), &mut out.document("details"));
+        }
+        clause => put_test(clause, side, out),
+    }
+}
+
+fn put_not(path: &str, operand: Element<'_>, side: Side<'_>, out: &mut Writer<'_>) {
+    let inside = DocBuf::build(|doc| _ = doc.append_renamed(path, operand));
+    put_filter(inside.as_raw(), side, out);
+}
+
+fn put_top_level(element: Element<'_>, side: Side<'_>, out: &mut Writer<'_>) {
+    let (name, value) = (element.key(), element.value());
+    match (name, value) {
+        ("$and" | "$or" | "$nor", Value::Array(branches)) => {
+            out.append("operatorName", name);
+            let side = if name == "$nor" { side.flip() } else { side };
+            put_branches(branches, side, &mut out.array(list_name(side)));
+        }
+        ("$jsonSchema", Value::Document(schema)) => match Schema::parse(schema) {
+            Ok(schema) if !side.inverted => _ = out.append_all(schema.failure(side.doc).as_raw()),
+            _ => _ = out.append("operatorName", name).append("reason", "schema matched"),
+        },
+        ("$expr", value) => {
+            put_head(name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
+            out.append("reason", if side.inverted { "expression did match" } else { "expression did not match" });
+            let mut cx = ParseCx::new();
+            if let Ok(expr) = Expr::parse(value, &mut cx) {
+                let arena = Bump::new();
+                let env = Env::new(&arena);
+                if let Ok(result) = expr.eval(side.doc, &env) {
+                    out.append("expressionResult", result);
+                }
+            }
+        }
+        (name, _) => {
+            put_head(name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
+            let truth = if side.inverted { "true" } else { "false" };
+            out.append("reason", &format!("expression always evaluates to {truth}"));
+        }
+    }
+}
+
+fn put_branches(branches: RawDoc<'_>, side: Side<'_>, list: &mut ArrayWriter<'_, Vec<u8>>) {
+    for (index, branch) in (0i32..).zip(branches.values()) {
+        let Value::Document(filter) = branch else { continue };
+        if holds(&filter.into(), side.doc) == side.inverted {
+            let mut entry = list.document();
+            entry.append("index", index);
+            put_filter(filter, side, &mut entry.document("details"));
+        }
+    }
+}
+
+fn put_head(operator: &str, specified: &DocBuf, out: &mut Writer<'_>) {
+    out.append("operatorName", operator);
+    out.append("specifiedAs", specified);
+}
+
+/// A test on what a path leads to.
+fn put_test(clause: &Clause<'_>, side: Side<'_>, out: &mut Writer<'_>) {
+    let operator = clause.operator();
+    put_head(operator, &clause.as_filter(), out);
+    // `$ne` and `$nin` are negations themselves.
+    let inverted = side.inverted != matches!(operator, "$ne" | "$nin");
+    let (failed, passed) = reasons(operator);
+    let values = considered(clause.path(), operator, side.doc);
+    if operator == "$exists" {
+        let exists = !values.is_empty();
+        out.append("reason", if exists { passed } else { failed });
+        return;
+    }
+    if values.is_empty() && !inverted {
+        out.append("reason", "field was missing");
+        return;
+    }
+    let expected = expected_types(operator);
+    if !inverted && !expected.is_empty() && !values.iter().any(|v| expected.contains(&v.kind())) {
+        out.append("reason", "type did not match");
+        put_values(&values, out);
+        put_types(&values, out);
+        match expected {
+            [one] => _ = out.append("expectedType", one.name()),
+            many => {
+                let mut list = out.array("expectedTypes");
+                many.iter().for_each(|kind| _ = list.push(kind.name()));
+            }
+        }
+        return;
+    }
+    out.append("reason", if inverted { passed } else { failed });
+    put_values(&values, out);
+    if operator == "$type" {
+        put_types(&values, out);
+    }
+}
+
+/// What an operator says when it fails, and when it passes where it should not.
+fn reasons(operator: &str) -> (&'static str, &'static str) {
+    match operator {
+        "$exists" => ("path does not exist", "path does exist"),
+        "$type" => ("type did not match", "type did match"),
+        "$in" | "$nin" => ("no matching value found in array", "matching value found in array"),
+        "$all" => ("array did not contain all specified values", "array did contain all specified values"),
+        "$size" => {
+            ("array length was not equal to given size", "array length was equal to given size")
+        }
+        "$mod" => {
+            ("$mod did not evaluate to expected remainder", "$mod did evaluate to expected remainder")
+        }
+        "$regex" => ("regular expression did not match", "regular expression did match"),
+        "$elemMatch" => {
+            ("array did not satisfy the child predicate", "array did satisfy the child predicate")
+        }
+        "$bitsAllSet" | "$bitsAllClear" | "$bitsAnySet" | "$bitsAnyClear" => {
+            ("bitwise operator failed to match", "bitwise operator matched successfully")
+        }
+        _ => ("comparison failed", "comparison succeeded"),
+    }
+}
+
+/// The types that an operator can do anything with; none if all.
+fn expected_types(operator: &str) -> &'static [Type] {
+    match operator {
+        "$mod" => &[Type::Decimal128, Type::Double, Type::Int32, Type::Int64],
+        "$regex" => &[Type::Regex, Type::String, Type::Symbol],
+        "$size" | "$elemMatch" => &[Type::Array],
+        "$bitsAllSet" | "$bitsAllClear" | "$bitsAnySet" | "$bitsAnyClear" => {
+            &[Type::Binary, Type::Decimal128, Type::Double, Type::Int32, Type::Int64]
+        }
+        _ => &[],
+    }
+}
+
+/// The values that the operator looked at.
+fn considered<'a>(path: &str, operator: &str, doc: RawDoc<'a>) -> Vec<Value<'a>> {
+    let mut values = Vec::new();
+    let leaves = !matches!(operator, "$size" | "$elemMatch" | "$exists");
+    Path::new(path).any(doc, leaves, &mut |element: Option<Element<'a>>, _| {
+        values.extend(element.map(|element| element.value()));
+        false
+    });
+    values
+}
+
+fn put_values(values: &[Value<'_>], out: &mut Writer<'_>) {
+    match values {
+        [] => {}
+        [value] => _ = out.append("consideredValue", *value),
+        values => {
+            let mut list = out.array("consideredValues");
+            values.iter().for_each(|value| _ = list.push(*value));
+        }
+    }
+}
+
+fn put_types(values: &[Value<'_>], out: &mut Writer<'_>) {
+    let mut types: Vec<&str> = values.iter().map(|value| value.type_name()).collect();
+    types.sort_unstable();
+    types.dedup();
+    match types[..] {
+        [] => {}
+        [one] => _ = out.append("consideredType", one),
+        ref many => {
+            let mut list = out.array("consideredTypes");
+            many.iter().for_each(|name| _ = list.push(*name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

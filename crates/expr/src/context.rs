@@ -223,7 +223,7 @@ pub(crate) fn validate_variable_read(name: &str) -> Result<()> {
 fn check_name(name: &str, first: impl Fn(u8) -> bool) -> Result<()> {
     let bytes = name.as_bytes();
     let Some(head) = bytes.first() else {
-        bail!(16867, "empty variable names are not allowed");
+        bail!(Code::FAILED_TO_PARSE, "empty variable names are not allowed");
     };
     if !first(*head) && head.is_ascii() {
         bail!(Code::FAILED_TO_PARSE, "'{name}' starts with an invalid character for a user variable name");

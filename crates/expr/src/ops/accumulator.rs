@@ -74,16 +74,12 @@ impl Deviation {
         deviation
     }
 
+    /// NaN if infinities or NaN took part, but null for one such value alone.
     fn population(&self) -> Value<'static> {
-        if self.count == 0.0 { Value::Null } else { finite((self.squares / self.count).sqrt()) }
+        if self.count == 0.0 { Value::Null } else { Value::Double((self.squares / self.count).sqrt()) }
     }
 
     fn sample(&self) -> Value<'static> {
-        if self.count < 2.0 { Value::Null } else { finite((self.squares / (self.count - 1.0)).sqrt()) }
+        if self.count < 2.0 { Value::Null } else { Value::Double((self.squares / (self.count - 1.0)).sqrt()) }
     }
-}
-
-/// MongoDB gives null where infinities or NaN took part.
-fn finite(n: f64) -> Value<'static> {
-    if n.is_finite() { Value::Double(n) } else { Value::Null }
 }

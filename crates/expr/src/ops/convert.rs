@@ -1,7 +1,7 @@
 //! `$convert`, and `$toInt` and kin, which are short for it.
 
 use sheaf_bson::number::{self, Truncated};
-use sheaf_bson::{Binary, Bump, Decimal128, ObjectId, Type, Value};
+use sheaf_bson::{Binary, Decimal128, ObjectId, Type, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::{binary, date, exact_i32, hex, show};
@@ -40,7 +40,7 @@ static FIELDS: Named = Named {
 };
 
 const fn to_type(name: &'static str, eval: crate::operator::LazyFn) -> Operator {
-    custom(name, parse_to_type, eval).serialized(serialize_to_type)
+    custom(name, parse_to_type, eval)
 }
 
 fn parse_to_type(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
@@ -51,10 +51,6 @@ fn parse_to_type(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -
     }
     let args = parse_arguments(op.name, crate::operator::Arity::Any, argument, cx)?;
     Ok(Expr::call(op, args, State::None, cx))
-}
-
-fn serialize_to_type<'a>(call: &'a Call, arena: &'a Bump) -> Value<'a> {
-    call.args[0].serialize(arena)
 }
 
 /// What a conversion makes.

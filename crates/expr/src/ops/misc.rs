@@ -37,11 +37,10 @@ const METADATA: &[&str] = &[
 ];
 
 fn parse_rand(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
-    let empty = match argument {
-        Value::Document(doc) | Value::Array(doc) => doc.is_empty(),
-        _ => false,
+    let (Value::Document(doc) | Value::Array(doc)) = argument else {
+        bail!(10065, "invalid parameter: expected an object ($rand)");
     };
-    if !empty {
+    if !doc.is_empty() {
         bail!(3040501, "$rand does not currently accept arguments");
     }
     let seed = cx.next_seed();

@@ -153,7 +153,16 @@ pub(crate) fn show(value: Value<'_>) -> String {
         }
         Value::ObjectId(id) => hex(&id.0),
         Value::DateTime(millis) => crate::time::iso_string(millis),
-        other => format!("{other:?}"),
+        Value::Regex(regex) => format!("/{}/{}", regex.pattern, regex.options),
+        Value::Timestamp(time) => format!("Timestamp({}, {})", time.seconds(), time.increment()),
+        Value::Binary(binary) => format!("BinData({}, \"{}\")", binary.subtype, hex(binary.bytes)),
+        Value::JavaScript(code) | Value::Symbol(code) => format!("\"{code}\""),
+        Value::MinKey => "MinKey".to_owned(),
+        Value::MaxKey => "MaxKey".to_owned(),
+        Value::DbPointer(pointer) => format!("DBRef(\"{}\", {})", pointer.namespace, hex(&pointer.id.0)),
+        Value::CodeWithScope(code) => {
+            format!("CodeWScope(\"{}\", {})", code.code, show(Value::Document(code.scope)))
+        }
     }
 }
 

@@ -115,17 +115,22 @@ fn parse_set_field(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx)
     Ok(Expr::call(op, vec![field, input, value], State::None, cx))
 }
 
+/// The name must be written out, or stand behind `$literal`: a constant that would have to be computed is
+/// none yet when mongod looks.
 fn parse_field_name(name: &str, value: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let field = Expr::parse(value, cx)?;
-    if matches!(&field.0, Node::Path { .. }) {
+    if let (Node::Path { .. }, Value::String(text)) = (&field.0, value) {
         bail!(
             4161108,
-            "'{}' is a field path reference which is not allowed in this context. Did you mean {{$literal: '{}'}}?",
-            show(value).trim_matches('"'),
-            show(value).trim_matches('"')
+            "'{text}' is a field path reference which is not allowed in this context. Did you mean {{$literal: \
+             '{text}'}}?"
         );
     }
-    let Some(known) = field.constant() else {
+    let written = match value {
+        Value::Document(doc) => doc.iter().all(|only| matches!(only.key(), "$literal" | "$const")),
+        other => other.as_array().is_none(),
+    };
+    let Some(known) = field.constant().filter(|_| written) else {
         bail!(4161106, "{name} requires 'field' to evaluate to a constant, but got a non-constant argument");
     };
     let text = field_name(name, Code(4161107), known)?;

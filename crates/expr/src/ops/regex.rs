@@ -95,12 +95,13 @@ fn compile(name: &str, regex: Value<'_>, options: Value<'_>) -> Result<Option<Pa
     };
     match regex {
         Value::String(pattern) => Pattern::compile(name, pattern, options).map(Some),
-        Value::Regex(regex) if !regex.options.is_empty() && !options.is_empty() => {
-            bail!(51107, "{name} found regex option(s) specified in both 'regex' and 'option' fields")
-        }
         Value::Regex(regex) => {
-            let options = if options.is_empty() { regex.options } else { options };
-            Pattern::compile(name, regex.pattern, options).map(Some)
+            // Flags of the literal that nobody knows count for nothing.
+            let flags: String = regex.options.chars().filter(|flag| "imsx".contains(*flag)).collect();
+            if !flags.is_empty() && !options.is_empty() {
+                bail!(51107, "{name} found regex option(s) specified in both 'regex' and 'option' fields");
+            }
+            Pattern::compile(name, regex.pattern, if options.is_empty() { &flags } else { options }).map(Some)
         }
         value if value.is_nullish() => Ok(None),
         _ => bail!(51105, "{name} needs 'regex' to be of type string or regex"),
@@ -114,11 +115,7 @@ fn with_pattern<'a, T>(
     search: impl FnOnce(&'a str, &Pattern) -> Result<T>,
 ) -> Result<Option<T>> {
     let input = call.arg(0, cx)?;
-    let text = match input {
-        Value::String(text) => Some(text),
-        value if value.is_nullish() => None,
-        _ => bail!(51104, "{} needs 'input' to be of type string", call.op.name),
-    };
+    // What is wrong with the pattern is found before what is wrong with the input.
     let compiled;
     let pattern = match &call.state {
         State::Regex(pattern) => pattern,
@@ -126,6 +123,11 @@ fn with_pattern<'a, T>(
             compiled = compile(call.op.name, call.arg(1, cx)?, call.arg(2, cx)?)?;
             &compiled
         }
+    };
+    let text = match input {
+        Value::String(text) => Some(text),
+        value if value.is_nullish() => None,
+        _ => bail!(51104, "{} needs 'input' to be of type string", call.op.name),
     };
     match (text, pattern) {
         (Some(text), Some(pattern)) => search(text, pattern).map(Some),

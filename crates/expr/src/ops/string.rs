@@ -125,14 +125,11 @@ fn index_of_cp<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
     };
     let start = v.get(2).map_or(Ok(0), |value| search_bound("$indexOfCP", "starting", *value))?;
     let end = v.get(3).map_or(Ok(usize::MAX), |value| search_bound("$indexOfCP", "ending", *value))?;
-    let length = text.chars().count();
-    let end = end.min(length);
-    if start > length || end < start {
-        return Ok(Value::Int32(-1));
+    // An empty text has no place to look at, and yet an empty one is found in it.
+    if text.is_empty() && wanted.is_empty() && start == 0 {
+        return Ok(Value::Int32(0));
     }
-    if wanted.is_empty() {
-        return Ok(Value::Int32(start as i32));
-    }
+    // A match must begin before `end`, but may reach past it.
     let mut places = text.char_indices().enumerate().take(end).skip(start);
     let found = places.find(|(_, (at, _))| text[*at..].starts_with(wanted));
     Ok(Value::Int32(found.map_or(-1, |(index, _)| index as i32)))
@@ -172,9 +169,11 @@ fn replace<'a>(call: &'a Call, cx: Cx<'a, '_>, all: bool) -> Result<Value<'a>> {
     if !input.is_nullish() && input.as_str().is_none() {
         bail!(10503904, "{name} requires that 'input' be a string, found: {}", show(input));
     }
-    let needle = Needle::of(name, find)?;
+    // Only `$replaceAll` looks for regular expressions.
+    let needle = Needle::of(name, find)?.filter(|needle| all || matches!(needle, Needle::Text(_)));
     if !find.is_nullish() && needle.is_none() {
-        bail!(10503901, "{name} requires that 'find' be a string or a regex, found: {}", show(find));
+        let kinds = if all { "a string or a regex" } else { "a string" };
+        bail!(10503901, "{name} requires that 'find' be {kinds}, found: {}", show(find));
     }
     if !replacement.is_nullish() && replacement.as_str().is_none() {
         bail!(10503902, "{name} requires that 'replacement' be a string, found: {}", show(replacement));

@@ -43,7 +43,8 @@ fn parse_let(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Re
     }
     let Some(vars) = vars else { bail!(16876, "Missing 'vars' parameter to $let") };
     let Some(inner) = inner else { bail!(16877, "Missing 'in' parameter to $let") };
-    let Value::Document(vars) = vars else {
+    // An array passes for an object here, and fails by the names of its elements.
+    let (Value::Document(vars) | Value::Array(vars)) = vars else {
         bail!(10065, "invalid parameter: expected an object (vars)");
     };
     let mut args = Vec::new();

@@ -10,6 +10,7 @@ use crate::value::{Decimal128, Type, Value};
 /// MongoDB's total order: by type place ([`crate::Type::order`]), then by value. Numbers compare
 /// by exact mathematical value whatever their types; NaN is smallest among numbers and equals
 /// itself; -0.0 equals 0.0.
+#[inline]
 pub fn compare(a: Value<'_>, b: Value<'_>) -> Ordering {
     match (a, b) {
         // The pairs that indexes and sorts meet most.
@@ -35,6 +36,9 @@ pub fn compare_arrays(a: RawDoc<'_>, b: RawDoc<'_>) -> Ordering {
 }
 
 fn compare_fields(a: RawDoc<'_>, b: RawDoc<'_>, names: bool) -> Ordering {
+    if a == b {
+        return Ordering::Equal;
+    }
     let (mut left, mut right) = (a.iter(), b.iter());
     loop {
         let (x, y) = match (left.next(), right.next()) {

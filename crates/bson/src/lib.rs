@@ -16,6 +16,8 @@ mod id;
 pub mod json;
 pub mod key;
 pub mod number;
+#[cfg(test)]
+mod official;
 mod owned;
 pub mod path;
 mod raw;

@@ -169,10 +169,22 @@ const TYPES: &[(Type, &str, i32)] = &[
     (Type::MinKey, "minKey", -1),
 ];
 
+/// [`TYPES`] by type byte: elements are asked for their type too often to search for it.
+const BY_BYTE: [Option<Type>; 256] = {
+    let mut table = [None; 256];
+    let mut at = 0;
+    while at < TYPES.len() {
+        table[TYPES[at].0 as usize] = Some(TYPES[at].0);
+        at += 1;
+    }
+    table
+};
+
 impl Type {
     /// The type of a BSON type byte; `None` for a byte that BSON does not know.
+    #[inline]
     pub fn from_byte(byte: u8) -> Option<Type> {
-        TYPES.iter().find(|(t, ..)| *t as u8 == byte).map(|(t, ..)| *t)
+        BY_BYTE[usize::from(byte)]
     }
 
     /// The alias that `$type` takes and gives: `"double"`, `"int"`, ... and `"missing"`.
@@ -198,6 +210,7 @@ impl Type {
     /// The place of the type in MongoDB's order between types; types with equal places (all
     /// numbers; strings and symbols) compare by value. Missing and undefined share the first
     /// place after MinKey.
+    #[inline]
     pub fn order(self) -> u8 {
         match self {
             Type::MinKey => 0,
@@ -223,6 +236,7 @@ impl Type {
 
 impl<'a> Value<'a> {
     /// The value's type.
+    #[inline]
     pub fn kind(&self) -> Type {
         match self {
             Value::Missing => Type::Missing,
@@ -256,16 +270,19 @@ impl<'a> Value<'a> {
     }
 
     /// Whether it is [`Value::Missing`].
+    #[inline]
     pub fn is_missing(&self) -> bool {
         matches!(self, Value::Missing)
     }
 
     /// Null, undefined or missing: what most expressions treat alike.
+    #[inline]
     pub fn is_nullish(&self) -> bool {
         matches!(self, Value::Missing | Value::Null | Value::Undefined)
     }
 
     /// int32, int64, double or decimal128.
+    #[inline]
     pub fn is_number(&self) -> bool {
         matches!(self, Value::Int32(_) | Value::Int64(_) | Value::Double(_) | Value::Decimal128(_))
     }

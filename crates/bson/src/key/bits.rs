@@ -42,18 +42,20 @@ impl TypeBits {
     #[inline]
     pub(super) fn push(&mut self, bits: u64, count: usize) {
         if bits != 0 {
-            self.set(bits, count);
+            self.set(bits);
         }
         self.len += count;
     }
 
-    fn set(&mut self, bits: u64, count: usize) {
-        for at in (0..count).filter(|at| bits >> at & 1 == 1) {
-            let place = self.len + at;
-            if self.bytes.len() <= place / 8 {
-                self.bytes.resize(place / 8 + 1, 0);
-            }
-            self.bytes[place / 8] |= 1 << (place % 8);
+    fn set(&mut self, bits: u64) {
+        let (first, shift) = (self.len / 8, self.len % 8);
+        // At most 64 bits, moved by at most 7.
+        let mut word = u128::from(bits) << shift;
+        let used = (self.len + bits.ilog2() as usize) / 8 + 1;
+        self.bytes.resize(used.max(self.bytes.len()), 0);
+        for byte in &mut self.bytes[first..] {
+            *byte |= word as u8;
+            word >>= 8;
         }
     }
 }

@@ -2,9 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use parking_lot::Mutex;
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_wire::Compressor;
+
+use crate::session::LogicalSessionId;
 
 /// One connection's client, as `currentOp`, `connectionStatus` and logs see it.
 pub struct Client {
@@ -14,21 +18,108 @@ pub struct Client {
     pub remote: Option<SocketAddr>,
     /// Set by `killOp`; the running operation stops at its next check.
     pub killed: AtomicBool,
-    /// The `client` document of its first hello.
-    pub metadata: Mutex<Option<DocBuf>>,
+    /// What its hellos agreed on.
+    pub handshake: Mutex<Handshake>,
+    /// The operation under way.
+    pub current: Mutex<CurrentOp>,
+}
+
+/// What a connection's hellos agreed on.
+#[derive(Default)]
+pub struct Handshake {
+    /// Whether there was a hello.
+    pub done: bool,
+    /// The `client` document of the first hello.
+    pub metadata: Option<DocBuf>,
+    /// Compressors that both sides know, in the client's order.
+    pub compressors: Vec<Compressor>,
+}
+
+/// The operation that a connection is running; reused from one to the next.
+pub struct CurrentOp {
+    /// Its number; 0 when idle.
+    pub op_id: u64,
+    /// When it began.
+    pub started: Instant,
+    /// Its database.
+    pub db: String,
+    /// Its command's name.
+    pub name: &'static str,
+    /// The command's bytes, if it is short.
+    pub command: Vec<u8>,
+    /// The session.
+    pub lsid: Option<LogicalSessionId>,
+}
+
+/// Longest command that `currentOp` shows; longer ones appear by name only.
+const SHOWN_COMMAND_BYTES: usize = 4096;
+
+impl CurrentOp {
+    /// Notes the start of an operation.
+    pub fn begin(
+        &mut self,
+        op_id: u64,
+        started: Instant,
+        db: &str,
+        name: &'static str,
+        body: RawDoc<'_>,
+        lsid: Option<LogicalSessionId>,
+    ) {
+        self.op_id = op_id;
+        self.started = started;
+        self.db.clear();
+        self.db.push_str(db);
+        self.name = name;
+        self.lsid = lsid;
+        self.command.clear();
+        if body.len() <= SHOWN_COMMAND_BYTES {
+            self.command.extend_from_slice(body.as_bytes());
+        }
+    }
+
+    /// Notes its end.
+    pub fn end(&mut self) {
+        self.op_id = 0;
+    }
 }
 
 impl Client {
     /// A new connection's client.
     pub fn new(id: i64, remote: Option<SocketAddr>) -> Self {
-        Client { id, remote, killed: AtomicBool::new(false), metadata: Mutex::new(None) }
+        Client {
+            id,
+            remote,
+            killed: AtomicBool::new(false),
+            handshake: Mutex::default(),
+            current: Mutex::new(CurrentOp {
+                op_id: 0,
+                started: Instant::now(),
+                db: String::new(),
+                name: "",
+                command: Vec::new(),
+                lsid: None,
+            }),
+        }
     }
 
-    /// `127.0.0.1:54321`, or `anonymous unix socket`.
+    /// `127.0.0.1:54321`, or mongod's words for a Unix domain socket.
     pub fn remote_text(&self) -> String {
         match self.remote {
             Some(address) => address.to_string(),
-            None => "anonymous unix socket:27017".to_owned(),
+            None => "anonymous unix socket".to_owned(),
         }
+    }
+
+    /// `conn12`: the context of its log lines.
+    pub fn context(&self) -> String {
+        format!("conn{}", self.id)
+    }
+
+    /// `application.name` of its metadata.
+    pub fn app_name(&self) -> Option<String> {
+        let handshake = self.handshake.lock();
+        let metadata = handshake.metadata.as_ref()?;
+        let application = metadata.as_raw().get("application")?.as_doc()?;
+        Some(application.get("name")?.as_str()?.to_owned())
     }
 }

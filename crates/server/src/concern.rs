@@ -187,11 +187,20 @@ impl<'a> WriteConcern<'a> {
         }
     }
 
-    /// The rules of a node that is not replicated, checked before a command runs.
+    /// What a single node can promise, checked before a command runs.
     ///
-    /// Errors: `BadValue` for `w` > 1 and for modes other than `majority`.
-    pub fn check_standalone(&self) -> Result<()> {
+    /// Errors: `BadValue` for `w` > 1 and for modes other than `majority`; on a node that shows
+    /// itself as a replica set of one, `UnsatisfiableWriteConcern` and `UnknownReplWriteConcern`.
+    pub fn check(&self, as_set: bool) -> Result<()> {
         match self.w {
+            Some(W::Nodes(n)) if n > 1 && as_set => {
+                bail!(Code::UNSATISFIABLE_WRITE_CONCERN, "Not enough data-bearing nodes")
+            }
+            Some(W::Mode(_) | W::Tags(_)) if as_set => bail!(
+                Code::UNKNOWN_REPL_WRITE_CONCERN,
+                "No write concern mode named '{}' found in replica set configuration",
+                self.mode()
+            ),
             Some(W::Nodes(n)) if n > 1 => {
                 bail!(Code::BAD_VALUE, "cannot use 'w' > 1 when a host is not replicated")
             }

@@ -1,30 +1,100 @@
 //! The server as a whole: what all connections share.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
+use sheaf_bson::ObjectId;
+use sheaf_errors::{Code, Error};
 use sheaf_storage::Engine;
+use tokio::sync::Notify;
+
+use crate::client::Client;
+use crate::cursors::Cursors;
+use crate::failpoint::FailPoints;
+use crate::metrics::{CommandCount, Metrics};
+use crate::options::Options;
+use crate::params::Parameters;
+use crate::profile::Profiling;
+use crate::session::Sessions;
 
 /// Everything that connections share.
 pub struct Node {
+    /// How the server was started.
+    pub options: Options,
     /// The time of day.
     pub clock: Clock,
     /// Open cursors.
-    pub cursors: crate::cursors::Cursors,
+    pub cursors: Cursors,
+    /// Logical sessions and their transactions.
+    pub sessions: Sessions,
+    /// Server parameters.
+    pub parameters: Parameters,
+    /// Fail points.
+    pub fail_points: FailPoints,
+    /// Figures.
+    pub metrics: Metrics,
+    /// Calls of each command.
+    pub command_counts: HashMap<&'static str, CommandCount, ahash::RandomState>,
+    /// Profiling levels.
+    pub profiling: Profiling,
+    /// When the server started.
+    pub started: Instant,
+    /// `topologyVersion.processId`.
+    pub process_id: ObjectId,
+    /// The port that is listened on (chosen by the system if 0 was asked for).
+    pub port: AtomicI64,
+    /// Woken when shutdown begins.
+    pub shutdown: Notify,
+    /// Locks taken with `fsync {lock: true}`.
+    pub fsync_locks: AtomicI64,
     engine: OnceLock<Engine>,
+    clients: Mutex<HashMap<i64, Arc<Client>, ahash::RandomState>>,
+    next_client: AtomicI64,
+    next_op: AtomicU64,
     shutting_down: AtomicBool,
 }
 
 impl Node {
-    /// A new node.
-    pub fn new() -> Self {
-        Node {
-            clock: Clock,
-            cursors: Default::default(),
-            engine: OnceLock::new(),
-            shutting_down: AtomicBool::new(false),
+    /// A new node; parameters of the command line are applied.
+    ///
+    /// Errors: `BadValue` for a bad `--setParameter`.
+    pub fn new(options: Options) -> sheaf_errors::Result<Arc<Self>> {
+        let parameters = Parameters::default();
+        for (name, value) in &options.parameters {
+            parameters.set_at_start(name, value)?;
         }
+        let command_counts =
+            crate::commands::all().map(|command| (command.name, CommandCount::default())).collect();
+        let profiling = Profiling::new(options.profile_level, options.slow_ms, options.sample_rate);
+        Ok(Arc::new(Node {
+            port: AtomicI64::new(i64::from(options.port)),
+            options,
+            clock: Clock,
+            cursors: Cursors::default(),
+            sessions: Sessions::default(),
+            parameters,
+            fail_points: FailPoints::default(),
+            metrics: Metrics::default(),
+            command_counts,
+            profiling,
+            started: Instant::now(),
+            process_id: new_object_id(),
+            shutdown: Notify::new(),
+            fsync_locks: AtomicI64::new(0),
+            engine: OnceLock::new(),
+            clients: Mutex::default(),
+            next_client: AtomicI64::new(0),
+            next_op: AtomicU64::new(0),
+            shutting_down: AtomicBool::new(false),
+        }))
+    }
+
+    /// Hands over the open storage engine; once, before the first connection is accepted.
+    pub fn set_engine(&self, engine: Engine) {
+        assert!(self.engine.set(engine).is_ok(), "the engine is set once");
     }
 
     /// The storage engine; it is open before the first connection is accepted.
@@ -36,11 +106,66 @@ impl Node {
     pub fn is_shutting_down(&self) -> bool {
         self.shutting_down.load(Ordering::Relaxed)
     }
-}
 
-impl Default for Node {
-    fn default() -> Self {
-        Self::new()
+    /// Begins a clean shutdown: running operations are interrupted, listeners stop.
+    pub fn begin_shutdown(&self) {
+        self.shutting_down.store(true, Ordering::Relaxed);
+        self.shutdown.notify_waiters();
+    }
+
+    /// Waits until shutdown begins.
+    pub async fn until_shutdown(&self) {
+        let woken = self.shutdown.notified();
+        tokio::pin!(woken);
+        // Register before looking, so that a shutdown in between is not missed.
+        woken.as_mut().enable();
+        if !self.is_shutting_down() {
+            woken.await;
+        }
+    }
+
+    /// Registers a connection. `None`: there are too many.
+    pub fn connect(&self, remote: Option<std::net::SocketAddr>) -> Option<Arc<Client>> {
+        let mut clients = self.clients.lock();
+        if clients.len() >= self.options.max_connections {
+            self.metrics.connections_rejected.add(1);
+            return None;
+        }
+        let id = self.next_client.fetch_add(1, Ordering::Relaxed) + 1;
+        let client = Arc::new(Client::new(id, remote));
+        clients.insert(id, client.clone());
+        self.metrics.connections_created.add(1);
+        Some(client)
+    }
+
+    /// Forgets a connection.
+    pub fn disconnect(&self, client: &Client) {
+        self.clients.lock().remove(&client.id);
+    }
+
+    /// Connections now.
+    pub fn connection_count(&self) -> usize {
+        self.clients.lock().len()
+    }
+
+    /// All connections.
+    pub fn clients(&self) -> Vec<Arc<Client>> {
+        self.clients.lock().values().cloned().collect()
+    }
+
+    /// A number for the next operation.
+    pub fn next_op_id(&self) -> u64 {
+        self.next_op.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Whether `enableTestCommands` is on.
+    pub fn test_commands(&self) -> bool {
+        self.parameters.bool("enableTestCommands")
+    }
+
+    /// `host:port`, as `serverStatus` and `hello` name this node.
+    pub fn host_and_port(&self) -> String {
+        format!("{}:{}", hostname(), self.port.load(Ordering::Relaxed))
     }
 }
 
@@ -52,4 +177,24 @@ impl Clock {
     pub fn now_millis(&self) -> i64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
     }
+}
+
+/// A fresh ObjectId: seconds, then noise.
+pub fn new_object_id() -> ObjectId {
+    let mut id: [u8; 12] = rand::random();
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as u32);
+    id[..4].copy_from_slice(&seconds.to_be_bytes());
+    ObjectId(id)
+}
+
+/// The machine's name.
+pub fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
+}
+
+/// `ShutdownInProgress`.
+pub fn shutting_down_error() -> Error {
+    Error::new(Code::SHUTDOWN_IN_PROGRESS, "The server is in quiesce mode and will shut down")
 }

@@ -39,9 +39,27 @@ pub struct OpContext<'a> {
     /// The open transaction that this operation belongs to; back in its session afterwards.
     pub(crate) transaction: RefCell<Option<Transaction>>,
     pub(crate) in_transaction: bool,
+    /// How this operation ended its transaction.
+    pub(crate) txn_ended: Cell<Option<TxnEnd>>,
+    /// Where the transaction had been committed already, for a repeated `commitTransaction`.
+    pub(crate) txn_found: Cell<Option<OpTime>>,
+    pub(crate) max_time_ms: Option<u64>,
+    /// The reply is one of several to an exhaust request.
+    pub(crate) exhaust_reply: Cell<bool>,
+    /// The reply goes out at this time.
+    pub(crate) hold_until: Cell<Option<Instant>>,
     /// The newest commit that this operation made or found; what its write concern waits for.
     pub(crate) committed: Cell<Option<OpTime>>,
     pub(crate) metrics: OpMetrics,
+}
+
+/// How an operation ended its transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TxnEnd {
+    /// Committed at this position.
+    Committed(OpTime),
+    /// Aborted on request.
+    Aborted,
 }
 
 /// `apiVersion` and its companions.
@@ -242,6 +260,22 @@ impl<'a> OpContext<'a> {
     /// Shortens the deadline, as an awaitData cursor's `maxTimeMS` does for its own wait.
     pub fn set_deadline(&self, deadline: Option<Instant>) {
         self.deadline.set(deadline);
+    }
+
+    /// `maxTimeMS` as it came; `getMore` alone has to look at it.
+    pub fn max_time_ms(&self) -> Option<u64> {
+        self.max_time_ms
+    }
+
+    /// Marks the reply as one of several: the same request runs again after it. Only for requests
+    /// with [`OpContext::exhaust_allowed`].
+    pub fn set_exhaust_reply(&self) {
+        self.exhaust_reply.set(self.exhaust);
+    }
+
+    /// Keeps the finished reply back for this long, without holding a thread.
+    pub fn hold_reply(&self, time: Duration) {
+        self.hold_until.set(Some(Instant::now() + time));
     }
 
     /// Whether the client sent `exhaustAllowed`.

@@ -1,73 +1,69 @@
 //! Logical sessions: identifiers, their life of thirty minutes, the transactions that they carry.
 
-use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Sink, Value};
-use sheaf_errors::{Code, Result, bail};
+mod id;
+mod state;
 
-/// `lsid`: a UUID made by the driver and, with authentication, the digest of a user.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
-pub struct LogicalSessionId {
-    /// The session's UUID.
-    pub id: [u8; 16],
+pub use id::LogicalSessionId;
+pub use state::{Role, SessionState, TxnState};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use parking_lot::Mutex;
+
+/// One logical session.
+pub struct Session {
+    /// Its identifier.
+    pub id: LogicalSessionId,
+    /// When it was last used, milliseconds since the epoch.
+    pub last_used: AtomicI64,
+    /// Its transaction or retryable writes. Held by an operation with a `txnNumber` while it runs,
+    /// so that such operations of one session come one after another.
+    pub state: Mutex<SessionState>,
+    /// Somebody wants the running transaction gone (`killSessions`, its lifetime is over).
+    pub doomed: AtomicBool,
 }
 
-impl LogicalSessionId {
-    /// Parses `{id: UUID}`.
-    ///
-    /// Errors: 40414 without `id`, `TypeMismatch`, `InvalidUUID`, 40415.
-    pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
-        let mut id = None;
-        for field in doc {
-            match (field.key(), field.value()) {
-                ("id", Value::Binary(Binary { subtype: 4, bytes })) => match <[u8; 16]>::try_from(bytes) {
-                    Ok(bytes) => id = Some(bytes),
-                    Err(_) => bail!(Code::INVALID_UUID, "uuid must be 16 bytes long, got {}", bytes.len()),
-                },
-                ("id", Value::Binary(Binary { subtype, .. })) => bail!(
-                    Code::TYPE_MISMATCH,
-                    "BSON field 'OperationSessionInfo.lsid.id' is the wrong binData type '{}', expected type 'UUID'",
-                    subtype_name(subtype)
-                ),
-                ("id", other) => bail!(
-                    Code::TYPE_MISMATCH,
-                    "BSON field 'OperationSessionInfo.lsid.id' is the wrong type '{}', expected type 'binData'",
-                    other.type_name()
-                ),
-                ("uid" | "txnNumber" | "txnUUID" | "stmtId", _) => {}
-                (name, _) => {
-                    bail!(40415, "BSON field 'OperationSessionInfo.lsid.{name}' is an unknown field.")
-                }
-            }
-        }
-        match id {
-            Some(id) => Ok(LogicalSessionId { id }),
-            None => bail!(40414, "BSON field 'OperationSessionInfo.lsid.id' is missing but a required field"),
-        }
-    }
-
-    /// `{id: UUID}`: how storage names the session.
-    pub fn document(&self) -> DocBuf {
-        DocBuf::build(|doc| {
-            doc.append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
-        })
-    }
-
-    /// Writes `{id: UUID}` as the field `key`.
-    pub fn write<S: Sink>(&self, doc: &mut DocWriter<'_, S>, key: &str) {
-        doc.document(key).append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
-    }
+/// All sessions of the node.
+#[derive(Default)]
+pub struct Sessions {
+    live: Mutex<HashMap<LogicalSessionId, Arc<Session>, ahash::RandomState>>,
 }
 
-fn subtype_name(subtype: u8) -> &'static str {
-    match subtype {
-        0 => "general",
-        1 => "function",
-        2 => "general(deprecated)",
-        3 => "UUID(deprecated)",
-        5 => "MD5",
-        6 => "encrypt",
-        7 => "column",
-        8 => "sensitive",
-        9 => "vector",
-        _ => "user-defined",
+impl Sessions {
+    /// The session of this id, made if there is none; counts as use.
+    pub fn touch(&self, id: LogicalSessionId, now_millis: i64) -> Arc<Session> {
+        let mut live = self.live.lock();
+        let session = live.entry(id).or_insert_with(|| {
+            Arc::new(Session {
+                id,
+                last_used: AtomicI64::new(now_millis),
+                state: Mutex::new(SessionState::default()),
+                doomed: AtomicBool::new(false),
+            })
+        });
+        session.last_used.store(now_millis, Ordering::Relaxed);
+        session.clone()
+    }
+
+    /// The session of this id, if it is known.
+    pub fn get(&self, id: LogicalSessionId) -> Option<Arc<Session>> {
+        self.live.lock().get(&id).cloned()
+    }
+
+    /// Forgets a session.
+    pub fn remove(&self, id: LogicalSessionId) -> Option<Arc<Session>> {
+        self.live.lock().remove(&id)
+    }
+
+    /// All sessions.
+    pub fn list(&self) -> Vec<Arc<Session>> {
+        self.live.lock().values().cloned().collect()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.live.lock().len()
     }
 }

@@ -1,1 +1,27 @@
-fn main(){}
+//! The `sheaf` binary: flags, configuration files and wiring.
+//!
+//! `sheaf server` plays mongod's part. Started through a link named `mongod` the program is that
+//! role without being told.
+
+mod config;
+mod flags;
+mod limits;
+mod metrics;
+mod server;
+
+use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let mut argv: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+    let program = argv.first().map_or("", |path| path.rsplit('/').next().unwrap_or(""));
+    if program == "mongod" {
+        argv.insert(1, "server".to_owned());
+    }
+    match flags::parse(&argv) {
+        flags::Parsed::Server(flags) => server::main(*flags, &argv),
+        flags::Parsed::Done(code) => code,
+    }
+}

@@ -1,6 +1,54 @@
 //! Commands for administrators and handshakes.
 
+mod build_info;
+mod cmd_line;
+mod connection_status;
+mod fail_point;
+mod fsync;
+mod get_log;
+mod hello;
+mod host_info;
+mod list_commands;
+mod parameters;
+mod ping;
+mod replication;
+mod shutdown;
+mod users;
+
 use crate::command::Registered;
+use crate::registered;
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[];
+pub const COMMANDS: &[Registered] = &[
+    registered!(build_info::BuildInfo),
+    registered!(cmd_line::GetCmdLineOpts),
+    registered!(connection_status::ConnectionStatus),
+    registered!(connection_status::WhatsMyUri),
+    registered!(fail_point::ConfigureFailPoint<'_>),
+    registered!(fsync::Fsync),
+    registered!(fsync::FsyncUnlock),
+    registered!(get_log::GetLog),
+    registered!(get_log::LogRotate),
+    registered!(hello::Hello<'_>),
+    registered!(hello::IsMaster<'_>),
+    registered!(host_info::HostInfo),
+    registered!(list_commands::ListCommands),
+    registered!(parameters::GetParameter<'_>),
+    registered!(parameters::SetParameter<'_>),
+    registered!(ping::Ping),
+    registered!(replication::GetDefaultRwConcern),
+    registered!(replication::SetDefaultRwConcern),
+    registered!(replication::ReplSetGetStatus),
+    registered!(replication::ReplSetGetConfig),
+    registered!(replication::ReplSetInitiate),
+    registered!(replication::Features),
+    registered!(replication::ValidateDbMetadata),
+    registered!(replication::GetFreeMonitoringStatus),
+    registered!(shutdown::Shutdown),
+    registered!(users::UsersInfo),
+    registered!(users::RolesInfo),
+    registered!(users::SaslStart),
+    registered!(users::SaslContinue),
+    registered!(users::Authenticate),
+    registered!(users::Logout),
+];

@@ -1,6 +1,21 @@
 //! Commands of sessions and transactions.
 
+mod end;
+mod kill;
+mod start;
+mod transaction;
+
 use crate::command::Registered;
+use crate::registered;
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[];
+pub const COMMANDS: &[Registered] = &[
+    registered!(end::EndSessions),
+    registered!(end::RefreshSessions),
+    registered!(kill::KillAllSessions),
+    registered!(kill::KillAllSessionsByPattern),
+    registered!(kill::KillSessions),
+    registered!(start::StartSession),
+    registered!(transaction::AbortTransaction),
+    registered!(transaction::CommitTransaction),
+];

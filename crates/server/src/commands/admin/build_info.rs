@@ -1,0 +1,56 @@
+//! `buildInfo`.
+
+use sheaf_errors::Result;
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+use crate::version;
+
+/// `{buildInfo: 1}`.
+pub struct BuildInfo;
+
+impl<'a> Command<'a> for BuildInfo {
+    const NAME: &'static str = "buildInfo";
+    const SPEC: Spec =
+        Spec::plain().aliases(&["buildinfo"]).help("the server's version and how it was built");
+
+    fn parse(_: &mut Args<'a>) -> Result<Self> {
+        Ok(BuildInfo)
+    }
+
+    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+        Ok(Reply::ok().with_fields(|doc| {
+            doc.append("version", version::COMPATIBLE);
+            // Fields that tools expect to find; what would name a build of mongod stays general.
+            doc.append("gitVersion", concat!("sheaf-", env!("CARGO_PKG_VERSION")));
+            let _ = doc.array("modules");
+            doc.append("allocator", "mimalloc");
+            doc.append("javascriptEngine", "none");
+            doc.append("sysInfo", "deprecated");
+            {
+                let mut parts = doc.array("versionArray");
+                for part in version::COMPATIBLE_PARTS {
+                    parts.push(part);
+                }
+            }
+            doc.document("openssl").append("running", "disabled").append("compiled", "disabled");
+            {
+                let mut build = doc.document("buildEnvironment");
+                build.append("distarch", std::env::consts::ARCH);
+                build.append("target_arch", std::env::consts::ARCH);
+                build.append("target_os", std::env::consts::OS);
+                build.append("cxx", "rustc");
+            }
+            doc.append("bits", 64);
+            doc.append("debug", cfg!(debug_assertions));
+            doc.append("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32);
+            {
+                let mut engines = doc.array("storageEngines");
+                engines.push("wiredTiger");
+            }
+            doc.document("sheaf").append("version", version::OWN);
+        }))
+    }
+}

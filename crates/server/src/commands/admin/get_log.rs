@@ -1,0 +1,83 @@
+//! `getLog` and `logRotate`.
+
+use sheaf_bson::Value;
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{getLog: "global" | "startupWarnings" | "*"}`.
+pub struct GetLog {
+    which: Which,
+}
+
+enum Which {
+    Names,
+    Global,
+    StartupWarnings,
+}
+
+impl<'a> Command<'a> for GetLog {
+    const NAME: &'static str = "getLog";
+    const SPEC: Spec = Spec::plain().admin_only().help("the newest lines of the log");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let which = match args.own_value() {
+            Value::String("*") => Which::Names,
+            Value::String("global") => Which::Global,
+            Value::String("startupWarnings") => Which::StartupWarnings,
+            Value::String(other) => bail!(Code::OPERATION_FAILED, "No log named '{other}'"),
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "Argument to getLog must be of type String; found {} of type {}",
+                "value",
+                other.type_name()
+            ),
+        };
+        Ok(GetLog { which })
+    }
+
+    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+        let lines = match self.which {
+            Which::Names => {
+                return Ok(Reply::ok().with_array("names", |names| {
+                    names.push("global").push("startupWarnings");
+                }));
+            }
+            Which::Global => crate::log::recent(),
+            Which::StartupWarnings => crate::log::startup_warnings(),
+        };
+        Ok(Reply::ok().with("totalLinesWritten", lines.len() as i32).with_array("log", |log| {
+            for line in &lines {
+                log.push(line.as_str());
+            }
+        }))
+    }
+}
+
+/// `{logRotate: 1 | "server"}`.
+pub struct LogRotate;
+
+impl<'a> Command<'a> for LogRotate {
+    const NAME: &'static str = "logRotate";
+    const SPEC: Spec = Spec::plain().admin_only().may_block().help("starts a new log file");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        if let Value::String(kind) = args.own_value() {
+            if !matches!(kind, "server" | "audit") {
+                bail!(Code::NO_SUCH_KEY, "Unknown log type: {kind}");
+            }
+        }
+        args.ignore(&["comment"]);
+        Ok(LogRotate)
+    }
+
+    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+        if let Err(error) = crate::log::rotate(true) {
+            bail!(Code::FILE_RENAME_FAILED, "Failed to rotate log: {error}");
+        }
+        Ok(Reply::ok())
+    }
+}

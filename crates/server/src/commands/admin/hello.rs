@@ -1,0 +1,235 @@
+//! `hello` and `isMaster`: how drivers learn whom they talk to.
+
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_wire::Compressor;
+
+use crate::args::{Args, Array};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// Arguments of either spelling.
+pub struct Hello<'a> {
+    legacy: bool,
+    client: Option<RawDoc<'a>>,
+    compression: Option<RawDoc<'a>>,
+    topology_version: Option<RawDoc<'a>>,
+    max_await: Option<i64>,
+    sasl_supported_mechs: bool,
+    hello_ok: bool,
+}
+
+/// `isMaster`, the older spelling.
+pub struct IsMaster<'a>(Hello<'a>);
+
+const SPEC: Spec = Spec::plain().help("reports how this node takes part in its topology");
+
+impl<'a> Command<'a> for Hello<'a> {
+    const NAME: &'static str = "hello";
+    const SPEC: Spec = SPEC.api_v1();
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        parse(args, false)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        run(&self, op)
+    }
+}
+
+impl<'a> Command<'a> for IsMaster<'a> {
+    const NAME: &'static str = "isMaster";
+    const SPEC: Spec = SPEC.aliases(&["ismaster"]);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        Ok(IsMaster(parse(args, true)?))
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        run(&self.0, op)
+    }
+}
+
+fn parse<'a>(args: &mut Args<'a>, legacy: bool) -> Result<Hello<'a>> {
+    let hello = Hello {
+        legacy,
+        client: args.optional("client")?,
+        compression: args.optional::<Array<'a>>("compression")?.map(|array| array.0),
+        topology_version: args.optional("topologyVersion")?,
+        max_await: args.optional("maxAwaitTimeMS")?,
+        sasl_supported_mechs: args.optional::<Value<'a>>("saslSupportedMechs")?.is_some(),
+        hello_ok: args.optional::<Value<'a>>("helloOk")?.is_some_and(|v| v.truthy()),
+    };
+    match (hello.topology_version, hello.max_await) {
+        (Some(_), None) => bail!(31368, "A request with 'topologyVersion' must include 'maxAwaitTimeMS'"),
+        (None, Some(_)) => bail!(31368, "A request with 'maxAwaitTimeMS' must include a 'topologyVersion'"),
+        (_, Some(ms)) if ms < 0 => bail!(31373, "maxAwaitTimeMS must be a non-negative integer"),
+        _ => {}
+    }
+    // Older drivers and other members send more (speculative authentication, hosts); none matters here.
+    args.ignore_rest();
+    Ok(hello)
+}
+
+fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
+    let agreed = handshake(hello, op)?;
+    await_change(hello, op)?;
+    let node = op.node();
+    let mut reply = Reply::with_capacity(512);
+    reply.fill(|doc| {
+        doc.append("helloOk", true);
+        let primary = if hello.legacy { "ismaster" } else { "isWritablePrimary" };
+        match &node.options.set_name {
+            Some(name) => as_set(doc, op, name, primary),
+            None => {
+                doc.append(primary, true);
+            }
+        }
+        topology(doc, op);
+        doc.append("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32);
+        doc.append("maxMessageSizeBytes", sheaf_wire::MAX_MESSAGE_SIZE as i32);
+        doc.append("maxWriteBatchSize", 100_000);
+        doc.append("localTime", Value::DateTime(op.now_millis()));
+        doc.append(
+            "logicalSessionTimeoutMinutes",
+            node.parameters.int("localLogicalSessionTimeoutMinutes") as i32,
+        );
+        doc.append("connectionId", op.client().id as i32);
+        doc.append("minWireVersion", 0);
+        doc.append("maxWireVersion", crate::version::MAX_WIRE_VERSION);
+        doc.append("readOnly", false);
+        if !agreed.is_empty() {
+            let mut names = doc.array("compression");
+            for compressor in &agreed {
+                names.push(compressor.name());
+            }
+        }
+        if hello.sasl_supported_mechs {
+            let _ = doc.array("saslSupportedMechs");
+        }
+    });
+    let _ = hello.hello_ok;
+    Ok(reply)
+}
+
+/// `topologyVersion`: this node's never changes while it runs.
+fn topology(doc: &mut DocWriter<'_, Vec<u8>>, op: &OpContext<'_>) {
+    doc.document("topologyVersion").append("processId", op.node().process_id).append("counter", 0i64);
+}
+
+/// The fields of the only member of a replica set.
+fn as_set(doc: &mut DocWriter<'_, Vec<u8>>, op: &OpContext<'_>, name: &str, primary: &str) {
+    let me = op.node().host_and_port();
+    doc.array("hosts").push(me.as_str());
+    doc.append("setName", name);
+    doc.append("setVersion", 1);
+    doc.append(primary, true);
+    doc.append("secondary", false);
+    doc.append("primary", &me);
+    doc.append("me", &me);
+    doc.append("electionId", sheaf_bson::ObjectId([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]));
+    let last = op.engine().last_applied();
+    let date = Value::DateTime(((last.time >> 32) * 1000) as i64);
+    let time = sheaf_bson::Timestamp(last.time);
+    let mut write = doc.document("lastWrite");
+    write.document("opTime").append("ts", time).append("t", 1i64);
+    write.append("lastWriteDate", date);
+    write.document("majorityOpTime").append("ts", time).append("t", 1i64);
+    write.append("majorityWriteDate", date);
+}
+
+/// What the first hello of a connection settles: metadata and compressors.
+fn handshake(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Vec<Compressor>> {
+    let mut shake = op.client().handshake.lock();
+    if let Some(metadata) = hello.client {
+        if shake.metadata.is_some() {
+            bail!(
+                Code::CLIENT_METADATA_CANNOT_BE_MUTATED,
+                "The client metadata document may only be sent in the first hello"
+            );
+        }
+        check_metadata(metadata)?;
+        shake.metadata = Some(DocBuf::from(metadata));
+        let attributes = sheaf_bson::doc! {
+            "remote": &op.client().remote_text(), "client": &op.client().context(), "doc": metadata,
+        };
+        crate::log::info("NETWORK", 51800, &op.client().context(), "client metadata", Some(attributes));
+    }
+    shake.done = true;
+    if let Some(offered) = hello.compression {
+        let known = &op.node().options.compressors;
+        shake.compressors = offered
+            .values()
+            .filter_map(|name| name.as_str().and_then(Compressor::from_name))
+            .filter(|compressor| known.contains(compressor))
+            .collect();
+        return Ok(shake.compressors.clone());
+    }
+    Ok(Vec::new())
+}
+
+/// Largest `client` document that is kept.
+const MAX_METADATA_BYTES: usize = 1024;
+/// Longest `application.name`.
+const MAX_APP_NAME_BYTES: usize = 128;
+
+fn check_metadata(metadata: RawDoc<'_>) -> Result<()> {
+    if metadata.len() > MAX_METADATA_BYTES {
+        bail!(
+            Code::CLIENT_METADATA_DOCUMENT_TOO_LARGE,
+            "The client metadata document must be less then or equal to {MAX_METADATA_BYTES} bytes"
+        );
+    }
+    let sub = |doc: RawDoc<'_>, name: &str, part: &str| -> Result<()> {
+        match doc.get(name).map(|v| v.as_doc()) {
+            Some(Some(inner)) if inner.get(part).and_then(|v| v.as_str()).is_some() => Ok(()),
+            _ => bail!(
+                Code::CLIENT_METADATA_MISSING_FIELD,
+                "Missing required field '{name}.{part}' in the client metadata document"
+            ),
+        }
+    };
+    if let Some(application) = metadata.get("application") {
+        let Some(application) = application.as_doc() else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "The 'application' field is required to be a BSON document in the client metadata document"
+            );
+        };
+        if application.get("name").and_then(|v| v.as_str()).is_some_and(|n| n.len() > MAX_APP_NAME_BYTES) {
+            bail!(
+                Code::CLIENT_METADATA_APP_NAME_TOO_LARGE,
+                "The 'application.name' field must be less then or equal to {MAX_APP_NAME_BYTES} bytes in the client metadata document"
+            );
+        }
+    }
+    sub(metadata, "driver", "name")?;
+    sub(metadata, "driver", "version")?;
+    sub(metadata, "os", "type")
+}
+
+/// An awaitable hello answers when the topology changes, which here it never does, or when the
+/// client's patience is over.
+fn await_change(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<()> {
+    let (Some(version), Some(max_await)) = (hello.topology_version, hello.max_await) else { return Ok(()) };
+    let Some(Value::ObjectId(process)) = version.get("processId") else {
+        bail!(40414, "BSON field 'TopologyVersion.processId' is missing but a required field");
+    };
+    let Some(counter) = version.get("counter").and_then(|v| v.as_exact_i64()) else {
+        bail!(40414, "BSON field 'TopologyVersion.counter' is missing but a required field");
+    };
+    op.set_exhaust_reply();
+    if process == op.node().process_id {
+        if counter > 0 {
+            bail!(
+                31382,
+                "Received a topology version with counter: {counter} which is greater than the server topology version counter: 0"
+            );
+        }
+        op.hold_reply(Duration::from_millis(max_await as u64));
+    }
+    Ok(())
+}

@@ -1,0 +1,122 @@
+//! `getParameter` and `setParameter`.
+
+use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::{Args, Loose};
+use crate::command::{Command, Spec};
+use crate::generic::is_generic;
+use crate::op::OpContext;
+use crate::params::Parameters;
+use crate::reply::Reply;
+
+/// `{getParameter: 1, name: 1, ...}`, `{getParameter: "*"}`, `{getParameter: {showDetails: true}, ...}`.
+pub struct GetParameter<'a> {
+    all: bool,
+    details: bool,
+    set_at: Option<&'a str>,
+    names: Vec<&'a str>,
+}
+
+impl<'a> Command<'a> for GetParameter<'a> {
+    const NAME: &'static str = "getParameter";
+    const SPEC: Spec = Spec::plain().admin_only().help("values of server parameters");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let (mut all, mut details, mut set_at) = (false, false, None);
+        match args.own_value() {
+            Value::String("*") => all = true,
+            Value::Document(options) => {
+                details = options.get_or_missing("showDetails").truthy();
+                all = options.get_or_missing("allParameters").truthy();
+                set_at = options.get("setAt").and_then(|v| v.as_str());
+            }
+            _ => {}
+        }
+        // An old form; it means the same as "*".
+        all |= args.optional::<Loose>("allParameters").ok().flatten().is_some_and(|b| b.0);
+        let names = parameter_names(args.body());
+        args.ignore_rest();
+        if !all && names.is_empty() {
+            bail!(Code::INVALID_OPTIONS, "no option found to get");
+        }
+        Ok(GetParameter { all, details, set_at, names })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let parameters = &op.node().parameters;
+        let mut reply = Reply::ok();
+        let mut found = 0;
+        for (name, at_runtime, at_startup) in Parameters::names() {
+            let wanted = match self.set_at {
+                Some("runtime") => at_runtime,
+                Some("startup") => at_startup,
+                _ => true,
+            };
+            if !wanted || !(self.all || self.names.contains(&name)) {
+                continue;
+            }
+            found += 1;
+            reply.fill(|doc| {
+                if self.details {
+                    let mut about = doc.document(name);
+                    parameters.write_value(name, "value", &mut about);
+                    about.append("settableAtRuntime", at_runtime);
+                    about.append("settableAtStartup", at_startup);
+                } else {
+                    parameters.write_value(name, name, doc);
+                }
+            });
+        }
+        if found == 0 {
+            bail!(Code::INVALID_OPTIONS, "no option found to get");
+        }
+        Ok(reply)
+    }
+}
+
+/// `{setParameter: 1, name: value}`.
+pub struct SetParameter<'a> {
+    settings: Vec<(&'a str, Value<'a>)>,
+}
+
+impl<'a> Command<'a> for SetParameter<'a> {
+    const NAME: &'static str = "setParameter";
+    const SPEC: Spec = Spec::plain().admin_only().help("sets a server parameter");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let settings: Vec<_> = parameter_names(args.body())
+            .into_iter()
+            .filter_map(|name| args.body().get(name).map(|value| (name, value)))
+            .collect();
+        args.ignore_rest();
+        if settings.is_empty() {
+            bail!(Code::INVALID_OPTIONS, "no option found to set, use help:true to see options ");
+        }
+        Ok(SetParameter { settings })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let node = op.node();
+        let mut reply = Reply::ok();
+        for (at, (name, value)) in self.settings.iter().enumerate() {
+            let was = node.parameters.set(name, *value)?;
+            if at == 0 {
+                reply.fill(|doc| {
+                    doc.append_all(was.as_raw());
+                });
+            }
+            match *name {
+                "logLevel" => crate::log::set_verbosity(node.parameters.int("logLevel")),
+                "quiet" => crate::log::set_quiet(node.parameters.bool("quiet")),
+                _ => {}
+            }
+        }
+        Ok(reply)
+    }
+}
+
+/// All fields but the command's own and the generic ones name parameters.
+fn parameter_names(body: RawDoc<'_>) -> Vec<&str> {
+    body.iter().skip(1).filter(|f| !is_generic(f.key_bytes())).map(|f| f.key()).collect()
+}

@@ -1,0 +1,24 @@
+//! `ping`: the round trip and nothing else.
+
+use sheaf_errors::Result;
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{ping: 1}`.
+pub struct Ping;
+
+impl<'a> Command<'a> for Ping {
+    const NAME: &'static str = "ping";
+    const SPEC: Spec = Spec::plain().api_v1().help("a way to check that the server is alive");
+
+    fn parse(_: &mut Args<'a>) -> Result<Self> {
+        Ok(Ping)
+    }
+
+    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+        Ok(Reply::ok())
+    }
+}

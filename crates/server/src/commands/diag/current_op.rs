@@ -1,0 +1,181 @@
+//! `currentOp`, and `killOp`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::{Args, Loose};
+use crate::client::Client;
+use crate::command::{Command, Spec};
+use crate::node::Node;
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{currentOp: 1, $all: bool, $ownOps: bool, <filter>}`.
+pub struct CurrentOp<'a> {
+    all: bool,
+    filter: Vec<sheaf_bson::Element<'a>>,
+}
+
+impl<'a> Command<'a> for CurrentOp<'a> {
+    const NAME: &'static str = "currentOp";
+    const SPEC: Spec = Spec::plain().admin_only().help("operations under way");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let all = args.optional::<Loose>("$all")?.is_some_and(|b| b.0);
+        args.ignore(&["$ownOps", "$truncateOps"]);
+        let filter = args
+            .body()
+            .iter()
+            .skip(1)
+            .filter(|f| !f.key().starts_with('$') && !crate::generic::is_generic(f.key_bytes()))
+            .collect();
+        args.ignore_rest();
+        Ok(CurrentOp { all, filter })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let filter = DocBuf::build(|doc| {
+            for field in &self.filter {
+                doc.append_element(*field);
+            }
+        });
+        let matcher = matcher(filter.as_raw())?;
+        let operations = operations(op.node(), self.all);
+        Ok(Reply::ok().with_array("inprog", |inprog| {
+            for operation in operations.iter().filter(|operation| matcher(operation.as_raw())) {
+                inprog.push_raw_document(operation.as_bytes());
+            }
+        }))
+    }
+}
+
+/// Top-level equality, which is what people filter `currentOp` by; `$currentOp` in a pipeline takes
+/// any `$match`.
+fn matcher(filter: RawDoc<'_>) -> Result<impl Fn(RawDoc<'_>) -> bool> {
+    for field in filter {
+        let operator = field.value().as_doc().and_then(|doc| doc.iter().next());
+        if operator.is_some_and(|first| first.key().starts_with('$')) {
+            bail!(
+                Code::BAD_VALUE,
+                "currentOp takes equality only; use the $currentOp stage for operators in '{}'",
+                field.key()
+            );
+        }
+    }
+    Ok(move |operation: RawDoc<'_>| {
+        filter.iter().all(|field| {
+            let value = lookup(operation, field.key());
+            sheaf_bson::compare(value, field.value()).is_eq()
+        })
+    })
+}
+
+fn lookup<'d>(doc: RawDoc<'d>, path: &str) -> Value<'d> {
+    let mut value = Value::Document(doc);
+    for part in path.split('.') {
+        value = value.as_doc().map_or(Value::Missing, |doc| doc.get_or_missing(part));
+    }
+    value
+}
+
+/// A document for each operation under way, and with `all` for each idle connection.
+pub fn operations(node: &Arc<Node>, all: bool) -> Vec<DocBuf> {
+    let host = node.host_and_port();
+    let now = crate::log::json::iso_date(node.clock.now_millis());
+    let describe = |client: Arc<Client>| {
+        let active = client.current.lock().op_id != 0;
+        (active || all).then(|| describe(&client, &host, &now))
+    };
+    node.clients().into_iter().filter_map(describe).collect()
+}
+
+fn describe(client: &Client, host: &str, now: &str) -> DocBuf {
+    let app_name = client.app_name();
+    let metadata = client.handshake.lock().metadata.clone();
+    let current = client.current.lock();
+    let active = current.op_id != 0;
+    DocBuf::build(|doc| {
+        doc.append("type", "op");
+        doc.append("host", host);
+        doc.append("desc", &client.context());
+        doc.append("connectionId", client.id as i32);
+        doc.append("client", &client.remote_text());
+        if let Some(name) = &app_name {
+            doc.append("appName", name);
+        }
+        if let Some(metadata) = &metadata {
+            doc.append("clientMetadata", metadata);
+        }
+        doc.append("active", active);
+        doc.append("currentOpTime", now);
+        if !active {
+            return;
+        }
+        if let Some(lsid) = current.lsid {
+            lsid.write(doc, "lsid");
+        }
+        running(doc, &current, client);
+    })
+}
+
+fn running(doc: &mut DocWriter<'_, Vec<u8>>, current: &crate::client::CurrentOp, client: &Client) {
+    let took = current.started.elapsed();
+    doc.append("isFromUserConnection", true);
+    doc.append("opid", current.op_id as i32);
+    doc.append("secs_running", took.as_secs() as i64);
+    doc.append("microsecs_running", took.as_micros() as i64);
+    let op = match current.name {
+        "getMore" => "getmore",
+        "insert" => "insert",
+        "update" => "update",
+        "delete" => "remove",
+        "find" => "query",
+        _ => "command",
+    };
+    doc.append("op", op);
+    let command = RawDoc::new(&current.command);
+    let collection = command.iter().next().and_then(|first| first.value().as_str());
+    let namespace = format!("{}.{}", current.db, collection.unwrap_or("$cmd"));
+    doc.append("ns", &namespace);
+    if command.is_empty() {
+        doc.document("command").append(current.name, 1).append("$truncated", true);
+    } else {
+        doc.append("command", command);
+    }
+    doc.append("numYields", 0);
+    let _ = doc.document("locks");
+    doc.append("waitingForLock", false);
+    doc.append("killPending", client.killed.load(Ordering::Relaxed));
+}
+
+/// `{killOp: 1, op: n}`.
+pub struct KillOp {
+    op_id: i64,
+}
+
+impl<'a> Command<'a> for KillOp {
+    const NAME: &'static str = "killOp";
+    const SPEC: Spec = Spec::plain().admin_only().help("stops an operation");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let value = args.value("op");
+        let op_id = match value {
+            Value::Missing => bail!(Code::NO_SUCH_KEY, "Did not provide \"op\" field"),
+            number => crate::args::exact_i64(number, "op")?,
+        };
+        Ok(KillOp { op_id })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        for client in op.node().clients() {
+            if client.current.lock().op_id as i32 == self.op_id as i32 {
+                client.killed.store(true, Ordering::Relaxed);
+            }
+        }
+        // MongoDB answers alike whether or not there was such an operation.
+        Ok(Reply::ok().with("info", "attempting to kill op"))
+    }
+}

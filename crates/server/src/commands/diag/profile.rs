@@ -1,0 +1,160 @@
+//! `profile`, and writing `system.profile`.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::{CreateCollection, Write};
+
+use crate::args::{Args, safe_i64};
+use crate::command::{Command, Counter, Registered, Spec};
+use crate::dispatch::{Outcome, figures};
+use crate::op::OpContext;
+use crate::profile::ProfileSettings;
+use crate::reply::Reply;
+
+/// Size of `system.profile`, as MongoDB makes it.
+const PROFILE_BYTES: i64 = 1024 * 1024;
+
+/// `{profile: level, slowms: n, sampleRate: x, filter: {...} | "unset"}`.
+pub struct Profile<'a> {
+    level: i64,
+    slow_ms: Option<i64>,
+    sample_rate: Option<f64>,
+    filter: Option<Value<'a>>,
+}
+
+impl<'a> Command<'a> for Profile<'a> {
+    const NAME: &'static str = "profile";
+    const SPEC: Spec = Spec::plain().help("the profiler's level and what counts as slow");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let own = args.own_value();
+        let Some(level) = safe_i64(own) else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'profile.profile' is the wrong type '{}', expected types '[long, int, decimal, double]'",
+                own.type_name()
+            );
+        };
+        let filter = args.optional::<Value<'a>>("filter")?;
+        match filter {
+            None | Some(Value::Document(_) | Value::String("unset")) => {}
+            Some(_) => bail!(Code::BAD_VALUE, "Expected an object, or the string 'unset'."),
+        }
+        let sample_rate: Option<f64> = args.optional("sampleRate")?;
+        if sample_rate.is_some_and(|rate| !(0.0..=1.0).contains(&rate)) {
+            bail!(Code::BAD_VALUE, "'sampleRate' must be between 0.0 and 1.0 inclusive");
+        }
+        Ok(Profile { level, slow_ms: args.optional("slowms")?, sample_rate, filter })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let profiling = &op.node().profiling;
+        let before = profiling.of(op.db());
+        let reply = Reply::ok().with_fields(|doc| {
+            doc.append("was", before.level);
+            doc.append("slowms", profiling.slow_ms.load(Ordering::Relaxed) as i32);
+            doc.append("sampleRate", profiling.sample_rate());
+            if let Some(filter) = &before.filter {
+                doc.append("filter", filter);
+                doc.append("note", "When a filter expression is set, slowms and sampleRate are not used for profiling and slow-query log lines.");
+            }
+        });
+        if let Some(slow_ms) = self.slow_ms {
+            profiling.slow_ms.store(slow_ms, Ordering::Relaxed);
+        }
+        if let Some(rate) = self.sample_rate {
+            profiling.set_sample_rate(rate);
+        }
+        let level = if (0..=2).contains(&self.level) { self.level as i32 } else { before.level };
+        let filter = match self.filter {
+            Some(Value::Document(filter)) => Some(DocBuf::from(filter)),
+            Some(_) => None,
+            None => before.filter,
+        };
+        profiling.set(op.db(), ProfileSettings { level, filter });
+        Ok(reply)
+    }
+}
+
+/// Writes a finished operation to its database's `system.profile`. What can't be written is
+/// logged and forgotten: profiling never makes an operation fail.
+pub fn record(op: &OpContext<'_>, command: &Registered, outcome: &Outcome, took: Duration) {
+    let namespace = op.namespace("system.profile");
+    let own = op.metrics().namespace.borrow().clone();
+    if own.as_deref() == Some(namespace.as_str()) {
+        return;
+    }
+    let entry = entry(op, command, outcome, took, own.as_deref());
+    let result = tokio::task::block_in_place(|| write(op, &namespace, entry.as_raw()));
+    if let Err(error) = result {
+        let attributes = doc! { "error": error.message() };
+        crate::log::warning(
+            "COMMAND",
+            20504,
+            &op.client().context(),
+            "Caught exception while trying to profile operation",
+            Some(attributes),
+        );
+    }
+}
+
+fn write(op: &OpContext<'_>, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
+    let engine = op.engine();
+    let go_on = || Ok(());
+    if engine.catalog().collection(namespace).is_none() {
+        let spec = CreateCollection {
+            options: doc! { "capped": true, "size": PROFILE_BYTES },
+            ..CreateCollection::default()
+        };
+        match engine.create_collection(namespace, spec, &go_on) {
+            Err(error) if error.code() != Code::NAMESPACE_EXISTS => return Err(error),
+            _ => {}
+        }
+    }
+    let mut unit = engine.write(&go_on);
+    if let Some(collection) = unit.collection(namespace)? {
+        unit.insert(&collection, entry)?;
+    }
+    unit.commit()?;
+    Ok(())
+}
+
+fn entry(
+    op: &OpContext<'_>,
+    command: &Registered,
+    outcome: &Outcome,
+    took: Duration,
+    namespace: Option<&str>,
+) -> DocBuf {
+    let kind = match (command.name, command.spec.counter) {
+        (_, Counter::Query) => "query",
+        (_, Counter::Insert) => "insert",
+        (_, Counter::Update) => "update",
+        (_, Counter::Delete) => "remove",
+        (_, Counter::GetMore) => "getmore",
+        _ => "command",
+    };
+    let everything = op.namespace("$cmd");
+    DocBuf::build(|doc| {
+        doc.append("op", kind);
+        doc.append("ns", namespace.unwrap_or(&everything));
+        doc.append("command", op.body());
+        figures(op, doc);
+        doc.append("numYield", 0);
+        let _ = doc.document("locks");
+        doc.append("responseLength", outcome.reply.body_len() as i32);
+        doc.append("protocol", "op_msg");
+        doc.append("millis", took.as_millis() as i32);
+        doc.append("ts", Value::DateTime(op.now_millis()));
+        doc.append("client", op.client().remote.map(|a| a.ip().to_string()).unwrap_or_default().as_str());
+        if let Some(name) = op.client().app_name() {
+            doc.append("appName", &name);
+        }
+        let _ = doc.array("allUsers");
+        doc.append("user", "");
+        doc.append("_id", crate::node::new_object_id());
+    })
+}

@@ -1,0 +1,290 @@
+//! `serverStatus`: the figures that monitoring reads.
+
+use std::sync::atomic::Ordering;
+
+use sheaf_bson::{DocWriter, Value};
+use sheaf_errors::Result;
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::metrics::Count;
+use crate::node::Node;
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+type Doc<'w> = DocWriter<'w, Vec<u8>>;
+type Section = (&'static str, fn(&Node, &mut Doc<'_>));
+
+/// `{serverStatus: 1, <section>: 0 | 1}`.
+pub struct ServerStatus<'a> {
+    body: sheaf_bson::RawDoc<'a>,
+}
+
+/// Sections in MongoDB's (alphabetical) order; ours stand among them.
+const SECTIONS: &[Section] = &[
+    ("asserts", asserts),
+    ("connections", connections),
+    ("extra_info", extra_info),
+    ("globalLock", global_lock),
+    ("locks", |_, _| {}),
+    ("logicalSessionRecordCache", session_cache),
+    ("mem", memory),
+    ("metrics", metrics),
+    ("network", network),
+    ("opLatencies", latencies),
+    ("opcounters", opcounters),
+    ("opcountersRepl", opcounters_repl),
+    ("security", |_, doc| {
+        let _ = doc.document("authentication");
+    }),
+    ("sheaf", engine),
+    ("storageEngine", storage_engine),
+    ("transactions", transactions),
+    ("wiredTiger", wired_tiger),
+];
+
+impl<'a> Command<'a> for ServerStatus<'a> {
+    const NAME: &'static str = "serverStatus";
+    const SPEC: Spec = Spec::plain().help("figures about the whole server");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(ServerStatus { body: args.body() })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let node = op.node();
+        let uptime = node.started.elapsed();
+        let mut reply = Reply::with_capacity(8192);
+        reply.fill(|doc| {
+            doc.append("host", &node.host_and_port());
+            doc.append("version", crate::version::COMPATIBLE);
+            doc.append("process", "mongod");
+            let _ = doc.array("service").push("shard");
+            doc.append("pid", i64::from(std::process::id()));
+            doc.append("uptime", uptime.as_secs_f64().floor());
+            doc.append("uptimeMillis", uptime.as_millis() as i64);
+            doc.append("uptimeEstimate", uptime.as_secs() as i64);
+            doc.append("localTime", Value::DateTime(op.now_millis()));
+            let all_off = self.body.get("all").is_some_and(|v| !v.truthy());
+            for (name, fill) in SECTIONS {
+                let wanted = self.body.get(name).map_or(!all_off, |v| v.truthy());
+                if wanted {
+                    fill(node, &mut doc.document(name));
+                }
+            }
+        });
+        Ok(reply)
+    }
+}
+
+fn put(doc: &mut Doc<'_>, name: &str, count: &Count) {
+    doc.append(name, count.get() as i64);
+}
+
+fn asserts(node: &Node, doc: &mut Doc<'_>) {
+    put(doc, "regular", &node.metrics.asserts_regular);
+    doc.append("warning", 0).append("msg", 0);
+    put(doc, "user", &node.metrics.asserts_user);
+    doc.append("tripwire", 0).append("rollovers", 0);
+}
+
+fn connections(node: &Node, doc: &mut Doc<'_>) {
+    let now = node.connection_count();
+    let limit = node.options.max_connections.min(i32::MAX as usize);
+    let active = node.clients().iter().filter(|client| client.current.lock().op_id != 0).count();
+    doc.append("current", now as i32);
+    doc.append("available", limit.saturating_sub(now) as i32);
+    doc.append("totalCreated", node.metrics.connections_created.get() as i64);
+    put(doc, "rejected", &node.metrics.connections_rejected);
+    doc.append("active", active as i32);
+    doc.append("threaded", now as i32);
+}
+
+fn extra_info(_: &Node, doc: &mut Doc<'_>) {
+    doc.append("note", "fields vary by platform");
+    doc.append("page_faults", crate::system::page_faults() as i64);
+}
+
+fn global_lock(node: &Node, doc: &mut Doc<'_>) {
+    let readers = node.metrics.active_reads.load(Ordering::Relaxed) as i32;
+    let writers = node.metrics.active_writes.load(Ordering::Relaxed) as i32;
+    doc.append("totalTime", node.started.elapsed().as_micros() as i64);
+    doc.document("currentQueue").append("total", 0).append("readers", 0).append("writers", 0);
+    doc.document("activeClients")
+        .append("total", readers + writers)
+        .append("readers", readers)
+        .append("writers", writers);
+}
+
+fn session_cache(node: &Node, doc: &mut Doc<'_>) {
+    doc.append("activeSessionsCount", node.sessions.count() as i32);
+    doc.append("sessionsCollectionJobCount", 0);
+}
+
+fn memory(_: &Node, doc: &mut Doc<'_>) {
+    let (resident, size) = crate::system::process_memory();
+    doc.append("bits", 64);
+    doc.append("resident", (resident >> 20) as i32);
+    doc.append("virtual", (size >> 20) as i32);
+    doc.append("supported", true);
+}
+
+fn network(node: &Node, doc: &mut Doc<'_>) {
+    let metrics = &node.metrics;
+    put(doc, "bytesIn", &metrics.bytes_in);
+    put(doc, "bytesOut", &metrics.bytes_out);
+    put(doc, "physicalBytesIn", &metrics.physical_bytes_in);
+    put(doc, "physicalBytesOut", &metrics.physical_bytes_out);
+    doc.append("numSlowDNSOperations", 0i64).append("numSlowSSLOperations", 0i64);
+    put(doc, "numRequests", &metrics.requests);
+}
+
+fn latencies(node: &Node, doc: &mut Doc<'_>) {
+    for (name, usage) in ["reads", "writes", "commands", "transactions"].iter().zip(&node.metrics.latencies) {
+        let usage = *usage.lock();
+        doc.document(name).append("latency", usage.micros as i64).append("ops", usage.ops as i64);
+    }
+}
+
+fn opcounters(node: &Node, doc: &mut Doc<'_>) {
+    let counters = &node.metrics.opcounters;
+    put(doc, "insert", &counters.insert);
+    put(doc, "query", &counters.query);
+    put(doc, "update", &counters.update);
+    put(doc, "delete", &counters.delete);
+    put(doc, "getmore", &counters.getmore);
+    put(doc, "command", &counters.command);
+}
+
+/// A node that nobody replicates to has applied nothing.
+fn opcounters_repl(_: &Node, doc: &mut Doc<'_>) {
+    for name in ["insert", "query", "update", "delete", "getmore", "command"] {
+        doc.append(name, 0i64);
+    }
+}
+
+fn storage_engine(_: &Node, doc: &mut Doc<'_>) {
+    doc.append("name", "wiredTiger");
+    doc.append("supportsCommittedReads", true);
+    doc.append("oldestRequiredTimestampForCrashRecovery", sheaf_bson::Timestamp(0));
+    doc.append("supportsPendingDrops", true);
+    doc.append("supportsSnapshotReadConcern", true);
+    doc.append("readOnly", false);
+    doc.append("persistent", true);
+    doc.append("backupCursorOpen", false);
+}
+
+fn transactions(node: &Node, doc: &mut Doc<'_>) {
+    let txn = &node.metrics.txn;
+    let open = txn.open.load(Ordering::Relaxed) as i64;
+    put(doc, "retriedCommandsCount", &txn.retried_commands);
+    put(doc, "retriedStatementsCount", &txn.retried_statements);
+    doc.append("transactionsCollectionWriteCount", 0i64);
+    doc.append("currentActive", 0i64);
+    doc.append("currentInactive", open);
+    doc.append("currentOpen", open);
+    put(doc, "totalAborted", &txn.aborted);
+    put(doc, "totalCommitted", &txn.committed);
+    put(doc, "totalStarted", &txn.started);
+    doc.append("totalPrepared", 0i64);
+    doc.append("currentPrepared", 0i64);
+}
+
+fn metrics(node: &Node, doc: &mut Doc<'_>) {
+    let metrics = &node.metrics;
+    {
+        let mut commands = doc.document("commands");
+        let mut names: Vec<_> = node.command_counts.iter().filter(|(_, c)| c.total.get() > 0).collect();
+        names.sort_by_key(|(name, _)| **name);
+        for (name, count) in names {
+            let mut command = commands.document(name);
+            put(&mut command, "failed", &count.failed);
+            put(&mut command, "total", &count.total);
+        }
+    }
+    {
+        let counts = node.cursors.counts();
+        let mut cursor = doc.document("cursor");
+        cursor.append("timedOut", counts.timed_out as i64);
+        cursor.append("totalOpened", counts.total_opened as i64);
+        let mut open = cursor.document("open");
+        open.append("noTimeout", counts.no_timeout as i64);
+        open.append("pinned", counts.pinned as i64);
+        open.append("total", counts.open as i64);
+    }
+    {
+        let mut document = doc.document("document");
+        put(&mut document, "deleted", &metrics.docs_deleted);
+        put(&mut document, "inserted", &metrics.docs_inserted);
+        put(&mut document, "returned", &metrics.docs_returned);
+        put(&mut document, "updated", &metrics.docs_updated);
+    }
+    {
+        let mut operation = doc.document("operation");
+        operation.append("scanAndOrder", metrics.sorts.get() as i64);
+        operation.append("writeConflicts", metrics.write_conflicts.get() as i64);
+    }
+    {
+        let mut executor = doc.document("queryExecutor");
+        put(&mut executor, "scanned", &metrics.keys_examined);
+        put(&mut executor, "scannedObjects", &metrics.docs_examined);
+    }
+    let mut ttl = doc.document("ttl");
+    put(&mut ttl, "deletedDocuments", &metrics.ttl_deleted);
+    put(&mut ttl, "passes", &metrics.ttl_passes);
+}
+
+/// The figures of the engine, in its own words.
+fn engine(node: &Node, doc: &mut Doc<'_>) {
+    let stats = node.engine().stats();
+    doc.append("version", crate::version::OWN);
+    doc.document("cache")
+        .append("capacityBytes", stats.cache_capacity as i64)
+        .append("usedBytes", stats.cache_used as i64)
+        .append("memtableBytes", stats.memtable_bytes as i64);
+    doc.document("log")
+        .append("bytes", stats.log_bytes as i64)
+        .append("firstIndex", stats.log_first_index as i64)
+        .append("lastIndex", stats.log_last_index as i64)
+        .append("appends", stats.log_appends as i64)
+        .append("appendedBytes", stats.log_append_bytes as i64)
+        .append("syncs", stats.log_syncs as i64)
+        .append("syncMicros", stats.log_sync_micros as i64);
+    doc.document("pipeline")
+        .append("commits", stats.commits as i64)
+        .append("flushes", stats.flushes as i64)
+        .append("lockWaits", stats.lock_waits as i64)
+        .append("conflicts", stats.conflicts as i64)
+        .append("openTransactions", stats.open_transactions as i64);
+    doc.append("dataFileBytes", stats.sst_bytes as i64);
+}
+
+/// The same figures under the names that tools (mongostat, Compass, exporters) read.
+fn wired_tiger(node: &Node, doc: &mut Doc<'_>) {
+    let stats = node.engine().stats();
+    let dirty = stats.memtable_bytes as i64;
+    doc.document("cache")
+        .append("maximum bytes configured", node.options.cache_bytes as i64)
+        .append("bytes currently in the cache", stats.cache_used as i64 + dirty)
+        .append("tracked dirty bytes in the cache", dirty);
+    doc.document("log")
+        .append("total log buffer size", stats.log_bytes as i64)
+        .append("log bytes written", stats.log_append_bytes as i64)
+        .append("log write operations", stats.log_appends as i64)
+        .append("log sync operations", stats.log_syncs as i64)
+        .append("log sync time duration (usecs)", stats.log_sync_micros as i64);
+    doc.document("transaction")
+        .append("transactions committed", stats.commits as i64)
+        .append("transaction checkpoints", stats.flushes as i64);
+    let mut tickets = doc.document("concurrentTransactions");
+    let (reads, writes) = (&node.metrics.active_reads, &node.metrics.active_writes);
+    for (name, gauge) in [("write", writes), ("read", reads)] {
+        let out = gauge.load(Ordering::Relaxed) as i32;
+        tickets
+            .document(name)
+            .append("out", out)
+            .append("available", (128 - out).max(0))
+            .append("totalTickets", 128);
+    }
+}

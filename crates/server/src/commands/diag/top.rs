@@ -1,0 +1,46 @@
+//! `top`.
+
+use sheaf_errors::Result;
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{top: 1}`.
+pub struct Top;
+
+impl<'a> Command<'a> for Top {
+    const NAME: &'static str = "top";
+    const SPEC: Spec = Spec::plain().admin_only().help("time spent per collection");
+
+    fn parse(_: &mut Args<'a>) -> Result<Self> {
+        Ok(Top)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let top = op.node().metrics.top.lock();
+        let mut namespaces: Vec<_> = top.iter().collect();
+        namespaces.sort_by_key(|(name, _)| name.as_str());
+        Ok(Reply::ok().with_document("totals", |totals| {
+            totals.append("note", "all times in microseconds");
+            for (namespace, entry) in namespaces {
+                let mut doc = totals.document(namespace);
+                let parts = [
+                    ("total", entry.total),
+                    ("readLock", entry.read_lock),
+                    ("writeLock", entry.write_lock),
+                    ("queries", entry.queries),
+                    ("getmore", entry.getmore),
+                    ("insert", entry.insert),
+                    ("update", entry.update),
+                    ("remove", entry.remove),
+                    ("commands", entry.commands),
+                ];
+                for (name, usage) in parts {
+                    doc.document(name).append("time", usage.micros as i64).append("count", usage.ops as i64);
+                }
+            }
+        }))
+    }
+}

@@ -1,0 +1,31 @@
+//! `startSession`.
+
+use sheaf_errors::Result;
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+use crate::session::LogicalSessionId;
+
+/// `{startSession: 1}`.
+pub struct StartSession;
+
+impl<'a> Command<'a> for StartSession {
+    const NAME: &'static str = "startSession";
+    const SPEC: Spec = Spec::plain().help("makes a session");
+
+    fn parse(_: &mut Args<'a>) -> Result<Self> {
+        Ok(StartSession)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let id = LogicalSessionId { id: *uuid::Uuid::new_v4().as_bytes() };
+        op.node().sessions.touch(id, op.now_millis());
+        let minutes = op.node().parameters.int("localLogicalSessionTimeoutMinutes") as i32;
+        Ok(Reply::ok().with_fields(|doc| {
+            id.write(doc, "id");
+            doc.append("timeoutMinutes", minutes);
+        }))
+    }
+}

@@ -1,0 +1,62 @@
+//! `commitTransaction` and `abortTransaction`.
+
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::{OpContext, TxnEnd};
+use crate::reply::Reply;
+
+const SPEC: Spec = Spec::plain().admin_only().in_transaction().write_concern().api_v1();
+
+/// `{commitTransaction: 1}`.
+pub struct CommitTransaction;
+
+impl<'a> Command<'a> for CommitTransaction {
+    const NAME: &'static str = "commitTransaction";
+    const SPEC: Spec = SPEC.may_block().help("commits a transaction");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore(&["recoveryToken", "commitTimestamp", "durableTimestamp"]);
+        Ok(CommitTransaction)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        if let Some(position) = op.txn_found.get() {
+            // Committed before: the answer got lost, or a stronger write concern is wanted now.
+            op.node().metrics.txn.retried_commands.add(1);
+            op.note_commit(position);
+            return Ok(Reply::ok());
+        }
+        let Some(transaction) = op.transaction.borrow_mut().take() else {
+            bail!(Code::NO_SUCH_TRANSACTION, "commitTransaction must be run within a transaction");
+        };
+        let stop = op.interrupter();
+        let position = transaction.commit(&|| stop.check())?;
+        op.txn_ended.set(Some(TxnEnd::Committed(position)));
+        op.note_commit(position);
+        Ok(Reply::ok())
+    }
+}
+
+/// `{abortTransaction: 1}`.
+pub struct AbortTransaction;
+
+impl<'a> Command<'a> for AbortTransaction {
+    const NAME: &'static str = "abortTransaction";
+    const SPEC: Spec = SPEC.help("aborts a transaction");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore(&["recoveryToken"]);
+        Ok(AbortTransaction)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let Some(transaction) = op.transaction.borrow_mut().take() else {
+            bail!(Code::NO_SUCH_TRANSACTION, "abortTransaction must be run within a transaction");
+        };
+        transaction.abort();
+        op.txn_ended.set(Some(TxnEnd::Aborted));
+        Ok(Reply::ok())
+    }
+}

@@ -1,0 +1,319 @@
+//! One connection: reading messages, running them one after another, sending answers.
+//!
+//! Nothing is held for a client that is idle, slow or gone: a command has finished, and let go of
+//! snapshots and locks, before its reply is written.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sheaf_errors::Error;
+use sheaf_wire::{
+    Compressor, Flags, HEADER_LEN, Header, OpCode, WireError, compress, decompress, finish_msg, op_reply,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::client::Client;
+use crate::dispatch::{self, Outcome, Request};
+use crate::node::Node;
+
+/// Room that an idle connection keeps for its next message.
+const IDLE_BUFFER_BYTES: usize = 4096;
+
+/// The most that is allocated for a message of which little has arrived yet.
+const FIRST_STEP_BYTES: usize = 64 * 1024;
+
+/// A buffer that grew beyond this is given back after the message.
+const KEPT_BUFFER_BYTES: usize = 1024 * 1024;
+
+/// A large buffer is given back when the connection has been silent for this long.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Commands whose messages are never compressed, as the protocol demands.
+const UNCOMPRESSED: &[&str] = &[
+    "hello",
+    "isMaster",
+    "ismaster",
+    "saslStart",
+    "saslContinue",
+    "getnonce",
+    "authenticate",
+    "createUser",
+    "updateUser",
+    "copydbSaslStart",
+    "copydbgetnonce",
+    "copydb",
+];
+
+/// Serves a connection until it ends.
+pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Arc<Client>, node: Arc<Node>) {
+    let mut connection = Connection { stream, client, node, buffer: Vec::new(), filled: 0 };
+    if let Err(reason) = connection.run().await {
+        let attributes = sheaf_bson::doc! { "remote": &connection.client.remote_text(), "error": &reason };
+        let context = connection.client.context();
+        crate::log::debug(
+            "NETWORK",
+            22988,
+            &context,
+            "Error receiving request from client. Ending connection from remote",
+            Some(attributes),
+        );
+    }
+}
+
+struct Connection<S> {
+    stream: S,
+    client: Arc<Client>,
+    node: Arc<Node>,
+    /// Bytes read; the first `filled` are real.
+    buffer: Vec<u8>,
+    filled: usize,
+}
+
+/// What to send, and what then.
+struct Answer {
+    bytes: Vec<u8>,
+    /// Run the same request again.
+    again: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    async fn run(&mut self) -> Result<(), String> {
+        loop {
+            let Some(length) = self.read_message().await? else { return Ok(()) };
+            self.node.metrics.physical_bytes_in.add(length as u64);
+            let header = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?;
+            if header.opcode == OpCode::Compressed {
+                let (message, compressor) = decompress(&self.buffer[..length]).map_err(reason)?;
+                self.answer(&message, Some(compressor)).await?;
+            } else {
+                // The message is taken out while it is worked on, because `self` is needed too.
+                let buffer = std::mem::take(&mut self.buffer);
+                let result = self.answer(&buffer[..length], None).await;
+                self.buffer = buffer;
+                result?;
+            }
+            self.buffer.copy_within(length..self.filled, 0);
+            self.filled -= length;
+            if self.buffer.len() > KEPT_BUFFER_BYTES && self.filled == 0 {
+                self.buffer = Vec::new();
+            }
+        }
+    }
+
+    /// Reads until one whole message stands at the start of the buffer, and gives its length.
+    /// `None`: the client closed the connection between two messages.
+    async fn read_message(&mut self) -> Result<Option<usize>, String> {
+        loop {
+            let mut wanted = IDLE_BUFFER_BYTES;
+            if self.filled >= HEADER_LEN {
+                let length = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?.length as usize;
+                if self.filled >= length {
+                    return Ok(Some(length));
+                }
+                // What is allocated follows what has arrived, not what the header claims.
+                wanted = length.min((self.filled * 4).max(FIRST_STEP_BYTES));
+            }
+            if self.buffer.len() < wanted {
+                self.buffer.resize(wanted, 0);
+            }
+            let n = self.read_some().await?;
+            if n == 0 {
+                return if self.filled == 0 {
+                    Ok(None)
+                } else {
+                    Err("connection closed within a message".into())
+                };
+            }
+            self.filled += n;
+        }
+    }
+
+    async fn read_some(&mut self) -> Result<usize, String> {
+        loop {
+            let large = self.buffer.len() > IDLE_BUFFER_BYTES && self.filled == 0;
+            let reading = self.stream.read(&mut self.buffer[self.filled..]);
+            if !large {
+                return reading.await.map_err(|error| error.to_string());
+            }
+            match tokio::time::timeout(SILENCE, reading).await {
+                Ok(result) => return result.map_err(|error| error.to_string()),
+                Err(_) => self.buffer = vec![0; IDLE_BUFFER_BYTES],
+            }
+        }
+    }
+
+    /// Runs one message and sends what it is answered with, several times for an exhaust request.
+    async fn answer(&mut self, message: &[u8], compressor: Option<Compressor>) -> Result<(), String> {
+        self.node.metrics.bytes_in.add(message.len() as u64);
+        let mut response_to = None;
+        loop {
+            let answer = self.run_message(message, compressor, response_to).await?;
+            let Some(Answer { bytes, again }) = answer else { return Ok(()) };
+            response_to = Header::parse(&bytes).ok().map(|header| header.request_id);
+            self.send(&bytes).await?;
+            if !again {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn run_message(
+        &mut self,
+        message: &[u8],
+        compressor: Option<Compressor>,
+        response_to: Option<i32>,
+    ) -> Result<Option<Answer>, String> {
+        let header = Header::parse(message).map_err(reason)?;
+        let response_to = response_to.unwrap_or(header.request_id);
+        let (outcome, flags, packable) = match sheaf_wire::parse(message) {
+            Ok(sheaf_wire::Request::Msg(msg)) => {
+                let (sequences, count) = msg.sequences();
+                let request = Request {
+                    body: msg.body,
+                    sequences: &sequences[..count],
+                    flags: msg.flags,
+                    query_db: None,
+                };
+                let name = msg.body.iter().next().map_or("", |first| first.key());
+                (dispatch::run(&self.node, &self.client, &request), msg.flags, !UNCOMPRESSED.contains(&name))
+            }
+            Ok(sheaf_wire::Request::Query(query)) => {
+                let bytes = self.run_query(&query, response_to).await?;
+                return Ok(Some(Answer { bytes, again: false }));
+            }
+            Err(WireError::Answer(error)) => (Outcome::of_error(&error), Flags::default(), true),
+            Err(WireError::Close(text)) => return Err(text),
+        };
+        if outcome.close {
+            return Err("closed by a fail point".into());
+        }
+        let again = outcome.exhaust;
+        let reply = self.complete(outcome).await;
+        if flags.more_to_come() {
+            return Ok(None);
+        }
+        let mut out_flags = 0;
+        if flags.checksum_present() {
+            out_flags |= Flags::CHECKSUM_PRESENT;
+        }
+        if again {
+            out_flags |= Flags::MORE_TO_COME;
+        }
+        let mut bytes = reply;
+        finish_msg(&mut bytes, self.node.next_op_id() as i32, response_to, out_flags);
+        self.node.metrics.bytes_out.add(bytes.len() as u64);
+        if let Some(compressor) = compressor.filter(|_| packable) {
+            let level = self.node.parameters.int("zlibCompressionLevel") as u32;
+            bytes = compress(&bytes, compressor, level).map_err(|error| error.to_string())?;
+        }
+        Ok(Some(Answer { bytes, again }))
+    }
+
+    /// OP_QUERY: MongoDB 5.1 and later take handshakes only.
+    async fn run_query(
+        &mut self,
+        query: &sheaf_wire::OpQuery<'_>,
+        response_to: i32,
+    ) -> Result<Vec<u8>, String> {
+        let name = query.body.iter().next().map_or("", |first| first.key());
+        let handshake = matches!(name, "hello" | "isMaster" | "ismaster");
+        let outcome = match query.command_db() {
+            Some(db) if handshake => {
+                let request =
+                    Request { body: query.body, sequences: &[], flags: Flags::default(), query_db: Some(db) };
+                dispatch::run(&self.node, &self.client, &request)
+            }
+            _ => Outcome::of_error(&Error::new(
+                sheaf_errors::Code(352),
+                format!(
+                    "Unsupported OP_QUERY command: {name}. The client driver may require an upgrade. For more details see https://dochub.mongodb.org/core/legacy-opcode-removal"
+                ),
+            )),
+        };
+        if outcome.close {
+            return Err("closed by a fail point".into());
+        }
+        let reply = self.complete(outcome).await;
+        Ok(op_reply(&reply, self.node.next_op_id() as i32, response_to))
+    }
+
+    /// Waits for what the reply has to wait for, and closes its document.
+    async fn complete(&self, mut outcome: Outcome) -> Vec<u8> {
+        if let Some(index) = outcome.wait_durable {
+            if let Err(error) = durable(&self.node, index).await {
+                outcome.write_concern_error.get_or_insert(error);
+            }
+        }
+        if let Some(until) = outcome.hold_until {
+            tokio::select! {
+                () = tokio::time::sleep_until(until.into()) => {}
+                () = self.node.until_shutdown() => {}
+            }
+        }
+        let mut reply = outcome.reply;
+        if let Some(error) = outcome.write_concern_error {
+            reply = reply.with_document("writeConcernError", |doc| {
+                doc.append("code", error.code().0);
+                doc.append("codeName", &*error.code().name());
+                doc.append("errmsg", error.message());
+            });
+        }
+        if !outcome.labels.is_empty() {
+            reply = reply.with_array("errorLabels", |labels| {
+                outcome.labels.iter().for_each(|label| {
+                    labels.push(label.as_str());
+                });
+            });
+        }
+        if outcome.ok {
+            reply.append("ok", 1.0);
+        }
+        reply.into_bytes()
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.node.metrics.physical_bytes_out.add(bytes.len() as u64);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // The clock runs anew with every piece that the client takes.
+            let piece = &rest[..rest.len().min(1 << 20)];
+            let n = tokio::time::timeout(self.node.options.write_timeout, self.stream.write(piece))
+                .await
+                .map_err(|_| "the client does not read its replies".to_owned())?
+                .map_err(|error| error.to_string())?;
+            if n == 0 {
+                return Err("connection closed".into());
+            }
+            rest = &rest[n..];
+        }
+        Ok(())
+    }
+}
+
+fn reason(error: WireError) -> String {
+    match error {
+        WireError::Close(text) => text,
+        WireError::Answer(error) => error.to_string(),
+    }
+}
+
+/// Waits until the log is on stable storage up to `index`.
+async fn durable(node: &Node, index: u64) -> sheaf_errors::Result<()> {
+    let (done, waiting) = tokio::sync::oneshot::channel();
+    node.engine().on_durable(
+        index,
+        Box::new(move |result| {
+            // Nobody listens any more when the connection is gone.
+            let _ = done.send(result);
+        }),
+    );
+    match waiting.await {
+        Ok(result) => result,
+        Err(_) => Err(crate::node::shutting_down_error()),
+    }
+}
+
+/// A moment that lies `millis` ahead.
+pub fn after_millis(millis: u64) -> Instant {
+    Instant::now() + Duration::from_millis(millis)
+}

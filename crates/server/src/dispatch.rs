@@ -1,0 +1,303 @@
+//! What every command needs, done once: names, generic arguments, sessions, concerns, limits,
+//! fail points, counting, the slow log. The command itself is in its handler.
+
+mod check;
+mod fail;
+mod finish;
+mod transaction;
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bumpalo::Bump;
+use sheaf_bson::{Element, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_wire::{Flags, Sequence};
+use smallvec::SmallVec;
+
+use crate::args::Args;
+use crate::client::Client;
+use crate::command::{Access, Registered};
+use crate::generic::{GenericArgs, is_generic};
+use crate::node::Node;
+use crate::op::{ApiParams, OpContext, OpMetrics};
+use crate::reply::Reply;
+use crate::session::{Role, Session};
+
+pub use finish::figures;
+
+/// A request as the connection read it.
+pub struct Request<'a> {
+    /// The command.
+    pub body: RawDoc<'a>,
+    /// Its kind-1 sections.
+    pub sequences: &'a [Sequence<'a>],
+    /// Flags of the message; those of OP_QUERY are 0.
+    pub flags: Flags,
+    /// The database that an OP_QUERY names; OP_MSG has it in `$db`.
+    pub query_db: Option<&'a str>,
+}
+
+/// What came of a request; the connection completes and sends it.
+pub struct Outcome {
+    /// The reply, still open: `ok` and what the wait brings are added at the end.
+    pub reply: Reply,
+    /// Whether the command succeeded.
+    pub ok: bool,
+    /// Log index that must be on stable storage before the reply goes out.
+    pub wait_durable: Option<u64>,
+    /// A `writeConcernError` to add.
+    pub write_concern_error: Option<Error>,
+    /// Labels to add to a successful reply, from a fail point.
+    pub labels: Vec<String>,
+    /// The reply goes out at this time (or when the server shuts down): an awaitable hello.
+    pub hold_until: Option<Instant>,
+    /// The same request runs again after this reply, which is marked `moreToCome`.
+    pub exhaust: bool,
+    /// Close the connection instead of answering.
+    pub close: bool,
+}
+
+impl Outcome {
+    /// An error as the whole answer.
+    pub fn of_error(error: &Error) -> Self {
+        Outcome { ok: false, ..Outcome::of_reply(Reply::error(error)) }
+    }
+
+    fn of_reply(reply: Reply) -> Self {
+        Outcome {
+            reply,
+            ok: true,
+            wait_durable: None,
+            write_concern_error: None,
+            labels: Vec::new(),
+            hold_until: None,
+            exhaust: false,
+            close: false,
+        }
+    }
+}
+
+/// A command with its arguments taken apart.
+struct Prepared<'a> {
+    command: &'static Registered,
+    /// The name that the client used, which may be an alias.
+    called: &'a str,
+    db: &'a str,
+    generic: GenericArgs<'a>,
+    fields: SmallVec<[Element<'a>; 12]>,
+    api: ApiParams,
+    role: Role,
+}
+
+/// Runs one request to the point where its answer only has to wait and be sent.
+pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Outcome {
+    let started = Instant::now();
+    node.metrics.requests.add(1);
+    let prepared = match prepare(node, client, request) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            node.metrics.asserts_user.add(1);
+            return Outcome::of_error(&error);
+        }
+    };
+    let command = prepared.command;
+    node.metrics.opcounters.count(command.spec.counter);
+    if let Some(count) = node.command_counts.get(command.name) {
+        count.total.add(1);
+    }
+    let op_id = node.next_op_id();
+    client.killed.store(false, Ordering::Relaxed);
+    client.current.lock().begin(
+        op_id,
+        started,
+        prepared.db,
+        command.name,
+        request.body,
+        prepared.generic.lsid,
+    );
+    let mut outcome = if command.spec.may_block {
+        tokio::task::block_in_place(|| execute(node, client, request, prepared, started))
+    } else {
+        execute(node, client, request, prepared, started)
+    };
+    client.current.lock().end();
+    if !outcome.ok {
+        node.metrics.asserts_user.add(1);
+        if let Some(count) = node.command_counts.get(command.name) {
+            count.failed.add(1);
+        }
+    }
+    outcome.exhaust &= outcome.ok;
+    outcome
+}
+
+/// Finds the command, sorts its fields, and checks what concerns no session.
+fn prepare<'a>(node: &Node, client: &Client, request: &Request<'a>) -> Result<Prepared<'a>> {
+    let Some(first) = request.body.iter().next() else {
+        bail!(Code::FAILED_TO_PARSE, "OP_MSG requests require a command");
+    };
+    let called = first.key();
+    let found = crate::commands::find(called).filter(|c| !c.spec.test_only || node.test_commands());
+    let name = found.map_or(called, |command| command.name);
+    let mut generic = GenericArgs::default();
+    let mut fields = SmallVec::new();
+    for field in request.body {
+        if is_generic(field.key_bytes()) {
+            generic.take(name, field)?;
+        } else {
+            fields.push(field);
+        }
+    }
+    let Some(db) = generic.db.or(request.query_db) else {
+        bail!(40571, "OP_MSG requests require a $db argument");
+    };
+    crate::args::check_db_name(db)?;
+    let Some(command) = found else {
+        bail!(Code::COMMAND_NOT_FOUND, "no such command: '{called}'");
+    };
+    if command.spec.admin_only && db != "admin" {
+        bail!(Code::UNAUTHORIZED, "{} may only be run against the admin database.", command.name);
+    }
+    let api = check::api_version(node, command, &generic)?;
+    let role = check::session_arguments(command, &generic)?;
+    check::concerns(node, command, &generic, role)?;
+    check::in_transaction(command, db, &generic, role)?;
+    if node.is_shutting_down() && command.name != "hello" {
+        return Err(crate::node::shutting_down_error());
+    }
+    let _ = client;
+    Ok(Prepared { command, called, db, generic, fields, api, role })
+}
+
+/// Runs a prepared command within its session.
+fn execute<'a>(
+    node: &'a Arc<Node>,
+    client: &'a Arc<Client>,
+    request: &'a Request<'a>,
+    prepared: Prepared<'a>,
+    started: Instant,
+) -> Outcome {
+    let injected = match fail::before(node, client, &prepared) {
+        Ok(injected) => injected,
+        Err(fail::Injected::Close) => {
+            let error = Error::new(Code::INTERNAL_ERROR, "closed by a fail point");
+            return Outcome { close: true, ..Outcome::of_error(&error) };
+        }
+        Err(fail::Injected::Error(error, labels)) => {
+            return finish::failed(&prepared, error, labels);
+        }
+    };
+    let session: Option<Arc<Session>> =
+        prepared.generic.lsid.map(|id| node.sessions.touch(id, node.clock.now_millis()));
+    let Prepared { command, db, ref generic, api, role, .. } = prepared;
+    let mut op = OpContext {
+        node,
+        client,
+        db,
+        body: request.body,
+        arena: Bump::new(),
+        lsid: generic.lsid,
+        txn_number: generic.txn_number,
+        read_concern: generic.read_concern.unwrap_or_default(),
+        write_concern: generic.write_concern.unwrap_or_default(),
+        comment: generic.comment.unwrap_or(Value::Missing),
+        api,
+        started,
+        deadline: Cell::new(deadline(node, command, generic, started)),
+        max_time_ms: generic.max_time_ms,
+        killed: &client.killed,
+        may_block: command.spec.may_block,
+        exhaust: request.flags.exhaust_allowed(),
+        exhaust_reply: Cell::new(false),
+        hold_until: Cell::new(None),
+        transaction: RefCell::new(None),
+        in_transaction: role.in_transaction(),
+        txn_ended: Cell::new(None),
+        txn_found: Cell::new(None),
+        committed: Cell::new(None),
+        metrics: OpMetrics::default(),
+    };
+    let fields = prepared.fields.clone();
+    let work = |op: &OpContext<'a>| {
+        let mut args = Args::new(command.name, request.body, fields.into_iter(), request.sequences)?;
+        invoke(command, &mut args, op)
+    };
+    let result = match (&session, op.txn_number) {
+        (Some(session), Some(txn_number)) if role != Role::Plain => {
+            transaction::run_in_session(&mut op, session, role, txn_number, work)
+        }
+        _ => work(&op),
+    };
+    finish::finish(&op, &prepared, result, injected)
+}
+
+/// Calls the handler; a panic in it becomes an error of this one command.
+fn invoke<'a>(command: &Registered, args: &mut Args<'a>, op: &OpContext<'a>) -> Result<Reply> {
+    let _active = Active::begin(op.node, command.spec.access);
+    match catch_unwind(AssertUnwindSafe(|| (command.invoke)(args, op))) {
+        Ok(result) => result,
+        Err(panic) => {
+            let text = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or_else(|| panic.downcast_ref::<&str>().copied())
+                .unwrap_or("unknown panic");
+            op.node.metrics.asserts_regular.add(1);
+            let attributes = sheaf_bson::doc! { "command": command.name, "error": text };
+            crate::log::error(
+                "COMMAND",
+                99_000_001,
+                &op.client.context(),
+                "Command panicked",
+                Some(attributes),
+            );
+            bail!(Code::INTERNAL_ERROR, "internal error in command {}: {text}", command.name)
+        }
+    }
+}
+
+/// Counts running reads and writes for `globalLock.activeClients`.
+struct Active<'n>(Option<&'n std::sync::atomic::AtomicU64>);
+
+impl<'n> Active<'n> {
+    fn begin(node: &'n Node, access: Access) -> Self {
+        let gauge = match access {
+            Access::None => None,
+            Access::Read => Some(&node.metrics.active_reads),
+            Access::Write => Some(&node.metrics.active_writes),
+        };
+        if let Some(gauge) = gauge {
+            gauge.fetch_add(1, Ordering::Relaxed);
+        }
+        Active(gauge)
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        if let Some(gauge) = self.0 {
+            gauge.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// When the operation's time is over. `getMore` gives `maxTimeMS` a meaning of its own.
+fn deadline(
+    node: &Node,
+    command: &Registered,
+    generic: &GenericArgs<'_>,
+    started: Instant,
+) -> Option<Instant> {
+    let limit = generic.max_time_ms.filter(|_| command.name != "getMore")?;
+    if node.fail_points.enter("maxTimeNeverTimeOut", |_| true).is_some() {
+        return None;
+    }
+    if node.fail_points.enter("maxTimeAlwaysTimeOut", |_| true).is_some() {
+        return Some(started);
+    }
+    Some(started + Duration::from_millis(limit))
+}

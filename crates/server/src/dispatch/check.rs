@@ -1,0 +1,170 @@
+//! Rules about generic arguments that need nothing but the arguments.
+
+use sheaf_errors::{Code, Result, bail};
+
+use crate::command::Registered;
+use crate::concern::ReadLevel;
+use crate::generic::GenericArgs;
+use crate::node::Node;
+use crate::op::ApiParams;
+use crate::session::Role;
+
+/// `apiVersion` and its companions.
+///
+/// Errors: `APIVersionError`, `APIStrictError`, 4886600, 498870.
+pub fn api_version(node: &Node, command: &Registered, generic: &GenericArgs<'_>) -> Result<ApiParams> {
+    let Some(version) = generic.api_version else {
+        if generic.api_strict.is_some() || generic.api_deprecation_errors.is_some() {
+            bail!(4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion");
+        }
+        // A getMore inherits the parameters of its cursor, so it need not repeat them.
+        if node.parameters.bool("requireApiVersion") && command.name != "getMore" {
+            bail!(
+                498870,
+                "The apiVersion parameter is required, please configure your MongoClient's API version"
+            );
+        }
+        return Ok(ApiParams::default());
+    };
+    if version != "1" {
+        bail!(Code::API_VERSION_ERROR, "API version must be \"1\"");
+    }
+    let strict = generic.api_strict.unwrap_or(false);
+    if strict && !command.spec.api_v1 {
+        bail!(
+            Code::API_STRICT_ERROR,
+            "Provided apiStrict:true, but the command {} is not in API Version 1. Information on supported commands and migrations in API Version 1 can be found at https://dochub.mongodb.org/core/manual-versioned-api",
+            command.name
+        );
+    }
+    Ok(ApiParams { v1: true, strict, deprecation_errors: generic.api_deprecation_errors.unwrap_or(false) })
+}
+
+/// What the session arguments make of the operation.
+///
+/// Errors: `InvalidOptions` for combinations that mean nothing, 50768 for a `txnNumber` on a
+/// command that is no retryable write.
+pub fn session_arguments(command: &Registered, generic: &GenericArgs<'_>) -> Result<Role> {
+    let Some(txn_number) = generic.txn_number else {
+        if generic.autocommit.is_some() {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "'autocommit' field requires a transaction number to also be specified"
+            );
+        }
+        if generic.start_transaction.is_some() {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "'startTransaction' field requires a transaction number to also be specified"
+            );
+        }
+        if matches!(command.name, "commitTransaction" | "abortTransaction") {
+            if generic.lsid.is_none() {
+                bail!(125, "{} must be run within a transaction", command.name);
+            }
+            bail!(125, "{} must be run within a transaction", command.name);
+        }
+        return Ok(Role::Plain);
+    };
+    if generic.lsid.is_none() {
+        bail!(Code::INVALID_OPTIONS, "Transaction number requires a session ID to also be specified");
+    }
+    if txn_number < 0 {
+        bail!(Code::INVALID_OPTIONS, "Transaction number cannot be negative");
+    }
+    match (generic.autocommit, generic.start_transaction) {
+        (Some(true), _) => {
+            bail!(Code::INVALID_OPTIONS, "Specifying autocommit=true is not allowed.")
+        }
+        (None, Some(_)) => bail!(
+            Code::INVALID_OPTIONS,
+            "'startTransaction' field requires 'autocommit' field to also be specified"
+        ),
+        (Some(false), Some(false)) => {
+            bail!(Code::INVALID_OPTIONS, "Specifying startTransaction=false is not allowed.")
+        }
+        (Some(false), start) => Ok(match (command.name, start) {
+            ("commitTransaction", None) => Role::Commit,
+            ("abortTransaction", None) => Role::Abort,
+            (_, Some(_)) => Role::Start,
+            (_, None) => Role::Continue,
+        }),
+        (None, None) if command.spec.retryable => Ok(Role::RetryableWrite),
+        (None, None) => bail!(
+            50768,
+            "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
+            command.name
+        ),
+    }
+}
+
+/// Rules of commands within multi-document transactions.
+///
+/// Errors: `OperationNotSupportedInTransaction`, `InvalidOptions`.
+pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>, role: Role) -> Result<()> {
+    if !role.in_transaction() {
+        return Ok(());
+    }
+    let ends = matches!(role, Role::Commit | Role::Abort);
+    if !ends && !command.spec.in_transaction {
+        bail!(
+            Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            "Cannot run '{}' in a multi-document transaction.",
+            command.name
+        );
+    }
+    if !ends && matches!(db, "admin" | "config" | "local") {
+        bail!(
+            Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+            "Cannot run command against the '{db}' database in a transaction."
+        );
+    }
+    if !ends && generic.write_concern.is_some() {
+        bail!(Code::INVALID_OPTIONS, "writeConcern is not allowed within a multi-statement transaction");
+    }
+    match (role, generic.read_concern) {
+        (Role::Start, Some(concern)) => match concern.level {
+            None | Some(ReadLevel::Local | ReadLevel::Majority | ReadLevel::Snapshot) => Ok(()),
+            Some(_) => bail!(
+                Code::INVALID_OPTIONS,
+                "The readConcern level must be either 'local' (default), 'majority' or 'snapshot' in order to run in a transaction"
+            ),
+        },
+        (_, Some(_)) => {
+            bail!(Code::INVALID_OPTIONS, "Only the first command in a transaction may specify a readConcern")
+        }
+        (_, None) => Ok(()),
+    }
+}
+
+/// Which commands take concerns, and which concerns one node can satisfy.
+///
+/// Errors: `InvalidOptions`, `BadValue`, `NotAReplicaSet`.
+pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, role: Role) -> Result<()> {
+    if let Some(concern) = generic.write_concern {
+        if !command.spec.write_concern {
+            bail!(Code::INVALID_OPTIONS, "Command does not support writeConcern");
+        }
+        concern.check(node.options.set_name.is_some())?;
+        if concern.journal == Some(true) && !node.options.journal {
+            bail!(Code::BAD_VALUE, "cannot use 'j' option when a host does not have journaling enabled");
+        }
+    }
+    let Some(concern) = generic.read_concern else { return Ok(()) };
+    let level = concern.level.unwrap_or(ReadLevel::Local);
+    if !command.spec.read_concern && !role.in_transaction() && level != ReadLevel::Local {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "Command {} does not support {{ readConcern: {{ level: \"{}\", provenance: \"clientSupplied\" }} }} :: caused by :: read concern not supported",
+            command.name,
+            level.name()
+        );
+    }
+    if level == ReadLevel::Linearizable && node.options.set_name.is_none() {
+        bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
+    }
+    if concern.at_cluster_time.is_some() && level != ReadLevel::Snapshot {
+        bail!(Code::INVALID_OPTIONS, "atClusterTime field can be set only if level is equal to snapshot");
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! The `failCommand` fail point.
+
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error};
+
+use super::Prepared;
+use crate::client::Client;
+use crate::node::Node;
+
+/// What a fail point does instead of the command.
+pub enum Injected {
+    /// Close the connection.
+    Close,
+    /// Answer with this error; labels given there replace the server's own.
+    Error(Error, Option<Vec<String>>),
+}
+
+/// What a fail point adds to the command's answer.
+#[derive(Default)]
+pub struct Additions {
+    /// Its data, if it struck.
+    pub data: Option<DocBuf>,
+}
+
+/// Asks the fail point before the command runs.
+pub fn before(node: &Node, client: &Client, prepared: &Prepared<'_>) -> Result<Additions, Injected> {
+    if !node.fail_points.any() || prepared.command.name == "configureFailPoint" {
+        return Ok(Additions::default());
+    }
+    let Some(data) = node.fail_points.enter("failCommand", |data| applies(data, client, prepared)) else {
+        return Ok(Additions::default());
+    };
+    let doc = data.as_raw();
+    if doc.get_or_missing("blockConnection").truthy() {
+        let millis = doc.get("blockTimeMS").and_then(|v| v.as_f64()).unwrap_or(0.0).max(0.0);
+        tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(millis as u64)));
+    }
+    if doc.get_or_missing("closeConnection").truthy() {
+        return Err(Injected::Close);
+    }
+    if let Some(code) = doc.get("errorCode").and_then(|v| v.as_exact_i64()) {
+        let error = Error::new(Code(code as i32), "Failing command via 'failCommand' failpoint");
+        let error = match doc.get("errorExtraInfo").and_then(|v| v.as_doc()) {
+            Some(extra) => error.with_extra(extra.as_bytes().to_vec()),
+            None => error,
+        };
+        return Err(Injected::Error(error, labels(doc)));
+    }
+    Ok(Additions { data: Some(data) })
+}
+
+/// `errorLabels` of the fail point's data.
+pub fn labels(data: RawDoc<'_>) -> Option<Vec<String>> {
+    let labels = data.get("errorLabels")?.as_array()?;
+    Some(labels.values().filter_map(|v| v.as_str()).map(str::to_owned).collect())
+}
+
+fn applies(data: RawDoc<'_>, client: &Client, prepared: &Prepared<'_>) -> bool {
+    let names = [prepared.command.name, prepared.called];
+    let named = match data.get("failCommands") {
+        Some(Value::Array(commands)) => {
+            commands.values().any(|command| command.as_str().is_some_and(|c| names.contains(&c)))
+        }
+        _ => false,
+    };
+    let app = data.get("appName").and_then(|v| v.as_str());
+    let namespace = data.get("namespace").and_then(|v| v.as_str());
+    named
+        && app.is_none_or(|app| client.app_name().as_deref() == Some(app))
+        && namespace.is_none_or(|namespace| {
+            let collection = prepared.fields.first().and_then(|f| f.value().as_str()).unwrap_or("");
+            namespace == format!("{}.{collection}", prepared.db)
+        })
+}

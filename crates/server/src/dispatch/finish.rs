@@ -1,0 +1,181 @@
+//! After the handler: labels, counting, the slow log, what the reply has to wait for.
+
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, doc};
+use sheaf_errors::{Code, Error, Result};
+
+use super::{Outcome, Prepared, fail};
+use crate::command::Access;
+use crate::metrics::Class;
+use crate::op::OpContext;
+use crate::reply::Reply;
+use crate::session::Role;
+
+/// Turns a handler's result into what the connection sends.
+pub fn finish(
+    op: &OpContext<'_>,
+    prepared: &Prepared<'_>,
+    result: Result<Reply>,
+    injected: fail::Additions,
+) -> Outcome {
+    let mut outcome = match result {
+        Ok(reply) => Outcome::of_reply(reply),
+        Err(error) => failed(prepared, error, None),
+    };
+    outcome.hold_until = op.hold_until.get();
+    outcome.exhaust = op.exhaust_reply.get() && outcome.ok;
+    if let Some(data) = injected.data.filter(|_| outcome.ok) {
+        inject(&mut outcome, data.as_raw());
+    }
+    if op.write_concern.wants_journal() && op.node.options.journal {
+        outcome.wait_durable = op.committed.get().map(|position| position.index);
+    }
+    count(op, prepared, &outcome);
+    outcome
+}
+
+/// An error reply with the labels that it deserves.
+pub fn failed(prepared: &Prepared<'_>, error: Error, labels: Option<Vec<String>>) -> Outcome {
+    let Some(labels) = labels else {
+        return Outcome::of_error(&labelled(error, prepared.role));
+    };
+    let mut reply = Reply::ok();
+    if !labels.is_empty() {
+        reply.fill(|doc| {
+            let mut array = doc.array("errorLabels");
+            labels.iter().for_each(|label| {
+                array.push(label.as_str());
+            });
+        });
+    }
+    reply.fill(|doc| crate::reply::write_error(doc, &error));
+    Outcome { ok: false, ..Outcome::of_reply(reply) }
+}
+
+fn labelled(error: Error, role: Role) -> Error {
+    let code = error.code();
+    let ends = matches!(role, Role::Commit | Role::Abort);
+    let transient = matches!(
+        code,
+        Code::WRITE_CONFLICT
+            | Code::LOCK_TIMEOUT
+            | Code::PREPARED_TRANSACTION_IN_PROGRESS
+            | Code::SNAPSHOT_TOO_OLD
+            | Code::SNAPSHOT_UNAVAILABLE
+            | Code::STALE_CHUNK_HISTORY
+    );
+    if role.in_transaction() && (transient || (!ends && is_retryable(code))) {
+        return error.with_label("TransientTransactionError");
+    }
+    if (ends || role == Role::RetryableWrite) && is_retryable(code) {
+        return error.with_label("RetryableWriteError");
+    }
+    error
+}
+
+/// The codes after which a driver may send the same write again.
+fn is_retryable(code: Code) -> bool {
+    matches!(code.0, 6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
+}
+
+/// `writeConcernError` and labels of a `failCommand` that lets the command run.
+fn inject(outcome: &mut Outcome, data: RawDoc<'_>) {
+    if let Some(error) = data.get("writeConcernError").and_then(|v| v.as_doc()) {
+        outcome.reply.append("writeConcernError", error);
+    }
+    outcome.labels = fail::labels(data).unwrap_or_default();
+}
+
+fn count(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) {
+    let spec = &prepared.command.spec;
+    let took = op.started.elapsed();
+    let class = match spec.access {
+        Access::Read => Class::Read,
+        Access::Write => Class::Write,
+        Access::None => Class::Command,
+    };
+    let namespace = op.metrics.namespace.borrow();
+    let node = op.node;
+    node.metrics.finished(class, spec.counter, namespace.as_deref(), took);
+    node.metrics.docs_examined.add(op.metrics.docs_examined.get());
+    node.metrics.keys_examined.add(op.metrics.keys_examined.get());
+    node.metrics.docs_returned.add(op.metrics.returned.get().unwrap_or(0));
+    let slow = node.profiling.is_slow(took.as_millis() as i64) && prepared.command.name != "hello";
+    let level = node.profiling.level(op.db);
+    if slow || crate::log::verbosity() > 0 {
+        node.metrics.slow_ops.add(u64::from(slow));
+        log_slow(op, prepared, outcome, took, slow);
+    }
+    if level == 2 || (level == 1 && slow) {
+        crate::commands::diag::profile::record(op, prepared.command, outcome, took);
+    }
+}
+
+/// Longest command that is logged whole.
+const LOGGED_COMMAND_BYTES: usize = 8 * 1024;
+
+fn log_slow(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome, took: Duration, slow: bool) {
+    let namespace = op.metrics.namespace.borrow();
+    let everything = format!("{}.$cmd", op.db);
+    let attributes = DocBuf::build(|attr| {
+        attr.append("type", "command");
+        attr.append("isFromUserConnection", true);
+        attr.append("ns", namespace.as_deref().unwrap_or(&everything));
+        if let Some(app) = op.client.app_name() {
+            attr.append("appName", &app);
+        }
+        if op.body.len() <= LOGGED_COMMAND_BYTES {
+            attr.append("command", op.body);
+        } else {
+            attr.append("command", &doc! { (prepared.command.name): "too large to log" });
+        }
+        figures(op, attr);
+        attr.append("reslen", outcome.reply.body_len() as i32);
+        attr.append("protocol", "op_msg");
+        attr.append("durationMillis", took.as_millis() as i64);
+    });
+    let context = op.client.context();
+    if slow {
+        crate::log::info("COMMAND", 51803, &context, "Slow query", Some(attributes));
+    } else {
+        crate::log::debug("COMMAND", 51803, &context, "Slow query", Some(attributes));
+    }
+}
+
+/// The figures that handlers noted, as the slow log and the profiler name them.
+pub fn figures(op: &OpContext<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let metrics = &op.metrics;
+    if let Some(plan) = metrics.plan_summary.borrow().as_deref() {
+        doc.append("planSummary", plan);
+    }
+    if let Some(id) = metrics.cursor_id.get() {
+        doc.append("cursorid", id);
+    }
+    if metrics.cursor_exhausted.get() {
+        doc.append("cursorExhausted", true);
+    }
+    if metrics.docs_examined.get() > 0 || metrics.keys_examined.get() > 0 {
+        doc.append("keysExamined", metrics.keys_examined.get() as i64);
+        doc.append("docsExamined", metrics.docs_examined.get() as i64);
+    }
+    if metrics.has_sort_stage.get() {
+        doc.append("hasSortStage", true);
+    }
+    let counts = [
+        ("nreturned", &metrics.returned),
+        ("ninserted", &metrics.inserted),
+        ("nMatched", &metrics.matched),
+        ("nModified", &metrics.modified),
+        ("nUpserted", &metrics.upserted),
+        ("ndeleted", &metrics.deleted),
+    ];
+    for (name, figure) in counts {
+        if let Some(n) = figure.get() {
+            doc.append(name, n as i64);
+        }
+    }
+    if metrics.write_conflicts.get() > 0 {
+        doc.append("writeConflicts", metrics.write_conflicts.get() as i64);
+    }
+}

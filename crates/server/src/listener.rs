@@ -1,0 +1,217 @@
+//! Listening on TCP and on a Unix domain socket.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, doc};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, UnixListener};
+
+use crate::client::Client;
+use crate::connection;
+use crate::node::Node;
+
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// Silence after which a half-open connection is probed, and given up.
+const KEEPALIVE: Duration = Duration::from_secs(120);
+
+/// Sockets that are bound and listen, not yet accepting.
+pub struct Listeners {
+    tcp: Vec<TcpListener>,
+    unix: Option<(UnixListener, PathBuf)>,
+}
+
+/// Why a socket could not be bound.
+#[derive(Debug)]
+pub struct BindError {
+    /// The address or path.
+    pub address: String,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// Binds everything that the options name. With port 0 the system chooses a port, the same for all
+/// addresses, and `node.port` is set to it.
+pub fn bind(node: &Node) -> Result<Listeners, BindError> {
+    let options = &node.options;
+    let mut tcp = Vec::new();
+    let mut port = options.port;
+    for host in &options.bind {
+        for address in resolve(host, port)? {
+            let listener =
+                bind_tcp(address).map_err(|source| BindError { address: address.to_string(), source })?;
+            if port == 0 {
+                port = listener.local_addr().map_or(0, |address| address.port());
+                node.port.store(i64::from(port), Ordering::Relaxed);
+            }
+            tcp.push(listener);
+        }
+    }
+    let unix = match &options.unix_socket_folder {
+        Some(folder) => {
+            let path = folder.join(format!("mongodb-{port}.sock"));
+            let listener = bind_unix(&path, options.unix_socket_permissions)
+                .map_err(|source| BindError { address: path.display().to_string(), source })?;
+            Some((listener, path))
+        }
+        None => None,
+    };
+    Ok(Listeners { tcp, unix })
+}
+
+fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>, BindError> {
+    use std::net::ToSocketAddrs;
+    let wrap = |source| BindError { address: format!("{host}:{port}"), source };
+    let host = match host {
+        "*" => "0.0.0.0",
+        other => other,
+    };
+    let mut addresses: Vec<_> = (host, port).to_socket_addrs().map_err(wrap)?.collect();
+    if host == "localhost" {
+        addresses.retain(SocketAddr::is_ipv4);
+    }
+    addresses.dedup();
+    Ok(addresses)
+}
+
+fn bind_tcp(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn bind_unix(path: &Path, permissions: u32) -> io::Result<UnixListener> {
+    // A socket left behind by a server that was killed; the TCP port has told whether one still runs.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(permissions))?;
+    Ok(listener)
+}
+
+impl Listeners {
+    /// Accepts connections until shutdown.
+    pub async fn run(self, node: Arc<Node>) {
+        for listener in self.tcp {
+            tokio::spawn(accept_tcp(listener, node.clone()));
+        }
+        if let Some((listener, path)) = self.unix {
+            tokio::spawn(accept_unix(listener, path, node.clone()));
+        }
+        let port = node.port.load(Ordering::Relaxed) as i32;
+        let attributes = doc! { "port": port, "ssl": "off" };
+        crate::log::info("NETWORK", 23016, "listener", "Waiting for connections", Some(attributes));
+        node.until_shutdown().await;
+    }
+}
+
+async fn accept_tcp(listener: TcpListener, node: Arc<Node>) {
+    if let Ok(address) = listener.local_addr() {
+        let attributes = doc! { "address": &address.to_string() };
+        crate::log::info("NETWORK", 23015, "listener", "Listening on", Some(attributes));
+    }
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = node.until_shutdown() => return,
+        };
+        match accepted {
+            Ok((stream, remote)) => {
+                // A connection works without these, only less well.
+                let _ = stream.set_nodelay(true);
+                let keepalive =
+                    TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(10));
+                let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
+                if let Some(client) = admit(&node, Some(remote)) {
+                    tokio::spawn(serve(stream, client, node.clone()));
+                }
+            }
+            Err(error) => refused(&error).await,
+        }
+    }
+}
+
+async fn accept_unix(listener: UnixListener, path: PathBuf, node: Arc<Node>) {
+    let attributes = doc! { "address": &path.display().to_string() };
+    crate::log::info("NETWORK", 23015, "listener", "Listening on", Some(attributes));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = node.until_shutdown() => break,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                if let Some(client) = admit(&node, None) {
+                    tokio::spawn(serve(stream, client, node.clone()));
+                }
+            }
+            Err(error) => refused(&error).await,
+        }
+    }
+    // The next server that starts would remove it as well.
+    let _ = std::fs::remove_file(&path);
+}
+
+/// Out of file descriptors, mostly: wait for some to be given back instead of spinning.
+async fn refused(error: &io::Error) {
+    let attributes = doc! { "error": &error.to_string() };
+    crate::log::warning("NETWORK", 23022, "listener", "Error accepting new connection", Some(attributes));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+fn admit(node: &Node, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
+    let client = node.connect(remote);
+    match &client {
+        Some(client) if !crate::log::is_quiet() => {
+            let attributes = about(client, node);
+            crate::log::info("NETWORK", 22943, "listener", "Connection accepted", Some(attributes));
+        }
+        None => {
+            let attributes = doc! { "connectionCount": node.connection_count() as i64 };
+            crate::log::info(
+                "NETWORK",
+                22942,
+                "listener",
+                "Connection refused because there are too many open connections",
+                Some(attributes),
+            );
+        }
+        _ => {}
+    }
+    client
+}
+
+fn about(client: &Client, node: &Node) -> DocBuf {
+    doc! {
+        "remote": &client.remote_text(),
+        "connectionId": client.id,
+        "connectionCount": node.connection_count() as i64,
+    }
+}
+
+async fn serve<S>(stream: S, client: Arc<Client>, node: Arc<Node>)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
+{
+    connection::serve(stream, client.clone(), node.clone()).await;
+    node.disconnect(&client);
+    if !crate::log::is_quiet() {
+        let attributes = about(&client, &node);
+        crate::log::info("NETWORK", 22944, &client.context(), "Connection ended", Some(attributes));
+    }
+}

@@ -1,0 +1,214 @@
+//! The server's log: one JSON object per line, in the shape that mongod writes and that tools parse.
+//!
+//! Severity, component and id are mongod's own for the messages that tools look for
+//! ("Waiting for connections", "Slow query"); messages of ours have ids above 99,000,000.
+
+pub mod json;
+
+use std::collections::VecDeque;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use sheaf_bson::DocBuf;
+
+/// How bad a message is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Severity {
+    /// The process ends.
+    Fatal,
+    /// Something failed.
+    Error,
+    /// Something is not as it should be.
+    Warning,
+    /// What everybody sees.
+    Info,
+    /// What is seen with `-v`.
+    Debug,
+}
+
+impl Severity {
+    fn letter(self) -> &'static str {
+        match self {
+            Severity::Fatal => "F",
+            Severity::Error => "E",
+            Severity::Warning => "W",
+            Severity::Info => "I",
+            Severity::Debug => "D1",
+        }
+    }
+}
+
+/// Lines that `getLog` keeps.
+const KEPT_LINES: usize = 1024;
+
+struct Logger {
+    sink: Mutex<Sink>,
+    recent: Mutex<VecDeque<String>>,
+    warnings: Mutex<VecDeque<String>>,
+    verbosity: AtomicI64,
+    quiet: std::sync::atomic::AtomicBool,
+}
+
+enum Sink {
+    Stdout,
+    File { file: File, path: PathBuf },
+    Nowhere,
+}
+
+static LOGGER: OnceLock<Logger> = OnceLock::new();
+
+fn logger() -> &'static Logger {
+    LOGGER.get_or_init(|| Logger {
+        sink: Mutex::new(Sink::Stdout),
+        recent: Mutex::default(),
+        warnings: Mutex::default(),
+        verbosity: AtomicI64::new(0),
+        quiet: false.into(),
+    })
+}
+
+/// Sends the log to a file. Without `append` a file that exists is first renamed with a time stamp,
+/// as mongod does.
+pub fn to_file(path: &Path, append: bool) -> io::Result<()> {
+    if !append && path.exists() {
+        std::fs::rename(path, rotated_name(path))?;
+    }
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    *logger().sink.lock() = Sink::File { file, path: path.to_owned() };
+    Ok(())
+}
+
+/// Switches the log off, for tests.
+pub fn to_nowhere() {
+    *logger().sink.lock() = Sink::Nowhere;
+}
+
+/// `-v`: how many levels of debug messages are written.
+pub fn set_verbosity(level: i64) {
+    logger().verbosity.store(level, Ordering::Relaxed);
+}
+
+/// The level set by [`set_verbosity`].
+pub fn verbosity() -> i64 {
+    logger().verbosity.load(Ordering::Relaxed)
+}
+
+/// `--quiet`: no messages about connections.
+pub fn set_quiet(quiet: bool) {
+    logger().quiet.store(quiet, Ordering::Relaxed);
+}
+
+/// Whether `--quiet` is on.
+pub fn is_quiet() -> bool {
+    logger().quiet.load(Ordering::Relaxed)
+}
+
+/// Opens the log file anew: with `rename` the old one is kept under a name with a time stamp,
+/// otherwise something else (logrotate) has moved it.
+pub fn rotate(rename: bool) -> io::Result<()> {
+    let mut sink = logger().sink.lock();
+    if let Sink::File { path, .. } = &*sink {
+        let path = path.clone();
+        if rename && path.exists() {
+            std::fs::rename(&path, rotated_name(&path))?;
+        }
+        let file = OpenOptions::new().create(true).append(true).open(&path)?;
+        *sink = Sink::File { file, path };
+    }
+    Ok(())
+}
+
+fn rotated_name(path: &Path) -> PathBuf {
+    let stamp = json::iso_date(now_millis());
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(stamp[..19].replace(':', "-"));
+    PathBuf::from(name)
+}
+
+fn now_millis() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
+}
+
+/// The newest lines, oldest first: `getLog: "global"`.
+pub fn recent() -> Vec<String> {
+    logger().recent.lock().iter().cloned().collect()
+}
+
+/// Warnings since start, oldest first: `getLog: "startupWarnings"`.
+pub fn startup_warnings() -> Vec<String> {
+    logger().warnings.lock().iter().cloned().collect()
+}
+
+/// Writes a line.
+pub fn write(
+    severity: Severity,
+    component: &str,
+    id: i32,
+    context: &str,
+    message: &str,
+    attributes: Option<&DocBuf>,
+) {
+    let logger = logger();
+    if severity == Severity::Debug && verbosity() < 1 {
+        return;
+    }
+    let mut line = String::with_capacity(256);
+    line.push_str("{\"t\":{\"$date\":\"");
+    line.push_str(&json::iso_date(now_millis()));
+    let quoted = format!("\"{component}\",");
+    line.push_str(&format!("\"}},\"s\":\"{}\",  \"c\":{quoted:<12}\"id\":{id},", severity.letter()));
+    line.push_str(" \"ctx\":");
+    json::string(&mut line, context);
+    line.push_str(",\"msg\":");
+    json::string(&mut line, message);
+    if let Some(attributes) = attributes {
+        line.push_str(",\"attr\":");
+        json::document(&mut line, attributes.as_raw());
+    }
+    line.push('}');
+    keep(&logger.recent, &line);
+    if severity == Severity::Warning && context == "initandlisten" {
+        keep(&logger.warnings, &line);
+    }
+    line.push('\n');
+    // There is nowhere to report that the log itself can't be written.
+    let _ = match &mut *logger.sink.lock() {
+        Sink::Stdout => io::stdout().lock().write_all(line.as_bytes()),
+        Sink::File { file, .. } => file.write_all(line.as_bytes()),
+        Sink::Nowhere => Ok(()),
+    };
+}
+
+fn keep(lines: &Mutex<VecDeque<String>>, line: &str) {
+    let mut lines = lines.lock();
+    if lines.len() == KEPT_LINES {
+        lines.pop_front();
+    }
+    lines.push_back(line.to_owned());
+}
+
+/// An informational line.
+pub fn info(component: &str, id: i32, context: &str, message: &str, attributes: Option<DocBuf>) {
+    write(Severity::Info, component, id, context, message, attributes.as_ref());
+}
+
+/// A warning.
+pub fn warning(component: &str, id: i32, context: &str, message: &str, attributes: Option<DocBuf>) {
+    write(Severity::Warning, component, id, context, message, attributes.as_ref());
+}
+
+/// An error.
+pub fn error(component: &str, id: i32, context: &str, message: &str, attributes: Option<DocBuf>) {
+    write(Severity::Error, component, id, context, message, attributes.as_ref());
+}
+
+/// A line that only `-v` shows.
+pub fn debug(component: &str, id: i32, context: &str, message: &str, attributes: Option<DocBuf>) {
+    write(Severity::Debug, component, id, context, message, attributes.as_ref());
+}

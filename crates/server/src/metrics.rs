@@ -1,0 +1,175 @@
+//! Figures that the server keeps about itself.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::command::Counter;
+
+/// A figure that only grows.
+#[derive(Default, Debug)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// Adds.
+    pub fn add(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The figure.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// `serverStatus.opcounters`.
+#[derive(Default, Debug)]
+#[allow(missing_docs)]
+pub struct OpCounters {
+    pub insert: Count,
+    pub query: Count,
+    pub update: Count,
+    pub delete: Count,
+    pub getmore: Count,
+    pub command: Count,
+}
+
+impl OpCounters {
+    /// Counts a command once. Inserts, updates and deletes are counted per statement, by their
+    /// handlers.
+    pub fn count(&self, counter: Counter) {
+        match counter {
+            Counter::Insert | Counter::Update | Counter::Delete => {}
+            Counter::Query => self.query.add(1),
+            Counter::GetMore => self.getmore.add(1),
+            Counter::Command => self.command.add(1),
+        }
+    }
+}
+
+/// Calls and failures of one command.
+#[derive(Default, Debug)]
+#[allow(missing_docs)]
+pub struct CommandCount {
+    pub total: Count,
+    pub failed: Count,
+}
+
+/// Number and time of operations of one class, for `opLatencies` and `top`.
+#[derive(Default, Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct Usage {
+    pub micros: u64,
+    pub ops: u64,
+}
+
+impl Usage {
+    fn add(&mut self, micros: u64) {
+        self.micros += micros;
+        self.ops += 1;
+    }
+}
+
+/// What `top` shows for one collection.
+#[derive(Default, Debug, Clone, Copy)]
+#[allow(missing_docs)]
+pub struct TopEntry {
+    pub total: Usage,
+    pub read_lock: Usage,
+    pub write_lock: Usage,
+    pub queries: Usage,
+    pub getmore: Usage,
+    pub insert: Usage,
+    pub update: Usage,
+    pub remove: Usage,
+    pub commands: Usage,
+}
+
+/// All figures.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct Metrics {
+    pub opcounters: OpCounters,
+    pub bytes_in: Count,
+    pub bytes_out: Count,
+    pub physical_bytes_in: Count,
+    pub physical_bytes_out: Count,
+    pub requests: Count,
+    pub connections_created: Count,
+    pub connections_rejected: Count,
+    pub docs_inserted: Count,
+    pub docs_updated: Count,
+    pub docs_deleted: Count,
+    pub docs_returned: Count,
+    pub keys_examined: Count,
+    pub docs_examined: Count,
+    pub sorts: Count,
+    pub write_conflicts: Count,
+    pub asserts_user: Count,
+    pub asserts_regular: Count,
+    pub ttl_passes: Count,
+    pub ttl_deleted: Count,
+    pub slow_ops: Count,
+    pub txn: TxnMetrics,
+    /// Reads, writes, commands, transactions.
+    pub latencies: [Mutex<Usage>; 4],
+    pub top: Mutex<HashMap<String, TopEntry, ahash::RandomState>>,
+    pub active_reads: AtomicU64,
+    pub active_writes: AtomicU64,
+}
+
+/// `serverStatus.transactions`.
+#[derive(Default)]
+#[allow(missing_docs)]
+pub struct TxnMetrics {
+    pub started: Count,
+    pub committed: Count,
+    pub aborted: Count,
+    pub retried_commands: Count,
+    pub retried_statements: Count,
+    pub open: AtomicU64,
+}
+
+/// What an operation did, for `top`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum Class {
+    Read,
+    Write,
+    Command,
+}
+
+impl Metrics {
+    /// Counts one finished operation.
+    pub fn finished(&self, class: Class, counter: Counter, namespace: Option<&str>, took: Duration) {
+        let micros = took.as_micros() as u64;
+        let at = match class {
+            Class::Read => 0,
+            Class::Write => 1,
+            Class::Command => 2,
+        };
+        self.latencies[at].lock().add(micros);
+        let Some(namespace) = namespace else { return };
+        let mut top = self.top.lock();
+        if !top.contains_key(namespace) {
+            top.insert(namespace.to_owned(), TopEntry::default());
+        }
+        let Some(entry) = top.get_mut(namespace) else { return };
+        entry.total.add(micros);
+        match class {
+            Class::Read => entry.read_lock.add(micros),
+            Class::Write => entry.write_lock.add(micros),
+            Class::Command => {}
+        }
+        match counter {
+            Counter::Insert => entry.insert.add(micros),
+            Counter::Query => entry.queries.add(micros),
+            Counter::Update => entry.update.add(micros),
+            Counter::Delete => entry.remove.add(micros),
+            Counter::GetMore => entry.getmore.add(micros),
+            Counter::Command => entry.commands.add(micros),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! Server parameters: `getParameter`, `setParameter`, `--setParameter`.
+
+use parking_lot::RwLock;
+use sheaf_bson::{DocBuf, DocWriter, Value};
+use sheaf_errors::{Code, Result, bail};
+
+/// A parameter's default; it also decides its type.
+#[derive(Clone, Copy, Debug)]
+enum Default_ {
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Text(&'static str),
+}
+
+/// When a parameter may be set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum When {
+    Startup,
+    Runtime,
+    Both,
+    Never,
+}
+
+struct Parameter {
+    name: &'static str,
+    default: Default_,
+    when: When,
+    /// Bounds of a number.
+    range: (f64, f64),
+}
+
+const ANY: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
+const POSITIVE: (f64, f64) = (1.0, f64::INFINITY);
+const NOT_NEGATIVE: (f64, f64) = (0.0, f64::INFINITY);
+
+const fn parameter(name: &'static str, default: Default_, when: When, range: (f64, f64)) -> Parameter {
+    Parameter { name, default, when, range }
+}
+
+use Default_::{Bool, Double, Int, Text};
+use When::{Both, Never, Runtime, Startup};
+
+/// The parameters that have an effect here. Sorted by name.
+const PARAMETERS: &[Parameter] = &[
+    parameter("allowDiskUseByDefault", Bool(true), Both, ANY),
+    parameter("authenticationMechanisms", Text(""), Never, ANY),
+    parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
+    parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
+    parameter("enableTestCommands", Bool(false), Startup, ANY),
+    parameter("internalDocumentSourceGroupMaxMemoryBytes", Int(104_857_600), Both, POSITIVE),
+    parameter("internalInsertMaxBatchSize", Int(500), Both, POSITIVE),
+    parameter("internalQueryExecMaxBlockingSortBytes", Int(104_857_600), Both, NOT_NEGATIVE),
+    parameter("internalQueryMaxBlockingSortMemoryUsageBytes", Int(104_857_600), Both, NOT_NEGATIVE),
+    parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
+    parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
+    parameter("logLevel", Int(0), Both, (0.0, 5.0)),
+    parameter("logicalSessionRefreshMillis", Int(300_000), Startup, POSITIVE),
+    parameter("maxSessions", Int(1_000_000), Startup, POSITIVE),
+    parameter("maxTransactionLockRequestTimeoutMillis", Int(5), Both, ANY),
+    parameter("notablescan", Bool(false), Both, ANY),
+    parameter("quiet", Bool(false), Both, ANY),
+    parameter("requireApiVersion", Bool(false), Both, ANY),
+    parameter("sampleRate", Double(1.0), Never, (0.0, 1.0)),
+    parameter("syncdelay", Double(60.0), Both, (0.0, 3600.0)),
+    parameter("transactionLifetimeLimitSeconds", Int(60), Both, POSITIVE),
+    parameter("ttlMonitorEnabled", Bool(true), Both, ANY),
+    parameter("ttlMonitorSleepSecs", Int(60), Both, POSITIVE),
+    parameter("zlibCompressionLevel", Int(6), Runtime, (0.0, 9.0)),
+];
+
+#[derive(Clone, Debug, PartialEq)]
+enum Setting {
+    Bool(bool),
+    Int(i64),
+    Double(f64),
+    Text(String),
+}
+
+/// The parameters' present values.
+pub struct Parameters {
+    values: RwLock<Vec<Setting>>,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        let values = PARAMETERS
+            .iter()
+            .map(|parameter| match parameter.default {
+                Bool(b) => Setting::Bool(b),
+                Int(n) => Setting::Int(n),
+                Double(n) => Setting::Double(n),
+                Text(text) => Setting::Text(text.to_owned()),
+            })
+            .collect();
+        Parameters { values: RwLock::new(values) }
+    }
+}
+
+fn place(name: &str) -> Option<usize> {
+    PARAMETERS.iter().position(|parameter| parameter.name == name)
+}
+
+impl Parameters {
+    /// An integer parameter; 0 for one that does not exist.
+    pub fn int(&self, name: &str) -> i64 {
+        match place(name).map(|at| self.values.read()[at].clone()) {
+            Some(Setting::Int(n)) => n,
+            Some(Setting::Double(n)) => n as i64,
+            _ => 0,
+        }
+    }
+
+    /// A boolean parameter; false for one that does not exist.
+    pub fn bool(&self, name: &str) -> bool {
+        matches!(place(name).map(|at| self.values.read()[at].clone()), Some(Setting::Bool(true)))
+    }
+
+    /// Writes a parameter's value as the field `key`; false if there is none of this name.
+    pub fn write_value(&self, name: &str, key: &str, doc: &mut DocWriter<'_, Vec<u8>>) -> bool {
+        if name == "featureCompatibilityVersion" {
+            doc.document(key).append("version", crate::version::FEATURE_VERSION);
+            return true;
+        }
+        if name == "authenticationMechanisms" {
+            let _ = doc.array(key);
+            return true;
+        }
+        let Some(at) = place(name) else { return false };
+        append(doc, key, &self.values.read()[at]);
+        true
+    }
+
+    /// All names, with whether each may be set at run time and at start.
+    pub fn names() -> impl Iterator<Item = (&'static str, bool, bool)> {
+        let version = ("featureCompatibilityVersion", false, false);
+        PARAMETERS
+            .iter()
+            .map(|p| (p.name, matches!(p.when, Runtime | Both), matches!(p.when, Startup | Both)))
+            .chain([version])
+    }
+
+    /// Sets a parameter at run time and gives its old value as the document `{was: old}`.
+    ///
+    /// Errors: `InvalidOptions` for an unknown name, `IllegalOperation` for one that is only set at
+    /// start, `BadValue`/`TypeMismatch` for a bad value.
+    pub fn set(&self, name: &str, value: Value<'_>) -> Result<DocBuf> {
+        let Some(at) = place(name) else {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "attempted to set unrecognized parameter [{name}], use help:true to see options "
+            );
+        };
+        if !matches!(PARAMETERS[at].when, Runtime | Both) {
+            bail!(Code::ILLEGAL_OPERATION, "not allowed to change [{name}] at runtime");
+        }
+        let setting = convert(&PARAMETERS[at], value)?;
+        let old = std::mem::replace(&mut self.values.write()[at], setting);
+        Ok(DocBuf::build(|doc| append(doc, "was", &old)))
+    }
+
+    /// Sets a parameter from the command line.
+    ///
+    /// Errors: `BadValue`; the text is for the user.
+    pub fn set_at_start(&self, name: &str, text: &str) -> Result<()> {
+        let Some(at) = place(name) else {
+            bail!(Code::BAD_VALUE, "Unknown --setParameter '{name}'");
+        };
+        if !matches!(PARAMETERS[at].when, Startup | Both) {
+            bail!(Code::BAD_VALUE, "Cannot use --setParameter to set '{name}' at startup");
+        }
+        let value = match (PARAMETERS[at].default, text) {
+            (Bool(_), "true" | "1") => Value::Bool(true),
+            (Bool(_), "false" | "0") => Value::Bool(false),
+            (Text(_), text) => Value::String(text),
+            (Bool(_), _) => Value::String(text),
+            (_, text) => text.parse::<f64>().map_or(Value::String(text), Value::Double),
+        };
+        self.values.write()[at] = convert(&PARAMETERS[at], value)?;
+        Ok(())
+    }
+}
+
+fn append(doc: &mut DocWriter<'_, Vec<u8>>, name: &str, setting: &Setting) {
+    match setting {
+        Setting::Bool(b) => doc.append(name, *b),
+        Setting::Int(n) => match i32::try_from(*n) {
+            Ok(n) => doc.append(name, n),
+            Err(_) => doc.append(name, *n),
+        },
+        Setting::Double(n) => doc.append(name, *n),
+        Setting::Text(text) => doc.append(name, text),
+    };
+}
+
+fn convert(parameter: &Parameter, value: Value<'_>) -> Result<Setting> {
+    let name = parameter.name;
+    let number = |value: Value<'_>| -> Result<f64> {
+        let Some(n) = value.as_f64() else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "Unable to coerce value of type {} for parameter {name}",
+                value.type_name()
+            );
+        };
+        if n < parameter.range.0 {
+            bail!(
+                Code::BAD_VALUE,
+                "Invalid value for parameter {name}: {n} is not greater than or equal to {}",
+                parameter.range.0
+            );
+        }
+        if n > parameter.range.1 {
+            bail!(
+                Code::BAD_VALUE,
+                "Invalid value for parameter {name}: {n} is not less than or equal to {}",
+                parameter.range.1
+            );
+        }
+        Ok(n)
+    };
+    Ok(match (parameter.default, value) {
+        (Bool(_), Value::Bool(b)) => Setting::Bool(b),
+        (Bool(_), value) if value.is_number() => Setting::Bool(value.truthy()),
+        (Int(_), value) => Setting::Int(number(value)? as i64),
+        (Double(_), value) => Setting::Double(number(value)?),
+        (Text(_), Value::String(text)) => Setting::Text(text.to_owned()),
+        (_, value) => {
+            bail!(Code::BAD_VALUE, "Invalid value for parameter {name}: of type {}", value.type_name())
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn setting_and_reading() {
+        let parameters = Parameters::default();
+        assert_eq!(parameters.int("transactionLifetimeLimitSeconds"), 60);
+        let was = parameters.set("transactionLifetimeLimitSeconds", Value::Double(3.0)).unwrap();
+        assert_eq!(was, DocBuf::new().with("was", 60));
+        assert_eq!(parameters.int("transactionLifetimeLimitSeconds"), 3);
+        let code = |name, value| parameters.set(name, value).unwrap_err().code();
+        assert_eq!(code("nonesuch", Value::Int32(1)), Code::INVALID_OPTIONS);
+        assert_eq!(code("enableTestCommands", Value::Int32(1)), Code::ILLEGAL_OPERATION);
+        assert_eq!(code("zlibCompressionLevel", Value::Int32(10)), Code::BAD_VALUE);
+    }
+}

@@ -1,0 +1,79 @@
+//! The slow-operation log and the profiler's settings.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+
+use parking_lot::RwLock;
+use sheaf_bson::DocBuf;
+
+/// Settings of one database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileSettings {
+    /// 0 off, 1 slow operations, 2 all.
+    pub level: i32,
+    /// `filter`: replaces `slowms` and `sampleRate` where it is set.
+    pub filter: Option<DocBuf>,
+}
+
+/// Profiling levels by database, and what counts as slow.
+pub struct Profiling {
+    default_level: i32,
+    /// `slowms`, for all databases.
+    pub slow_ms: AtomicI64,
+    /// `sampleRate` in millionths.
+    sample_millionths: AtomicI64,
+    /// Whether any database profiles: all that most operations read.
+    any: AtomicBool,
+    levels: RwLock<HashMap<String, ProfileSettings>>,
+}
+
+impl Profiling {
+    /// With the command line's settings.
+    pub fn new(default_level: i32, slow_ms: i64, sample_rate: f64) -> Self {
+        Profiling {
+            default_level,
+            slow_ms: AtomicI64::new(slow_ms),
+            sample_millionths: AtomicI64::new((sample_rate * 1e6) as i64),
+            any: AtomicBool::new(default_level > 0),
+            levels: RwLock::default(),
+        }
+    }
+
+    /// The settings of a database.
+    pub fn of(&self, db: &str) -> ProfileSettings {
+        let none = ProfileSettings { level: self.default_level, filter: None };
+        self.levels.read().get(db).cloned().unwrap_or(none)
+    }
+
+    /// The level of a database; cheap when nobody profiles.
+    pub fn level(&self, db: &str) -> i32 {
+        if self.any.load(Ordering::Relaxed) { self.of(db).level } else { 0 }
+    }
+
+    /// Sets a database's level and filter.
+    pub fn set(&self, db: &str, settings: ProfileSettings) {
+        if settings.level > 0 {
+            self.any.store(true, Ordering::Relaxed);
+        }
+        self.levels.write().insert(db.to_owned(), settings);
+    }
+
+    /// `sampleRate`.
+    pub fn sample_rate(&self) -> f64 {
+        self.sample_millionths.load(Ordering::Relaxed) as f64 / 1e6
+    }
+
+    /// Sets `sampleRate`.
+    pub fn set_sample_rate(&self, rate: f64) {
+        self.sample_millionths.store((rate * 1e6) as i64, Ordering::Relaxed);
+    }
+
+    /// Whether an operation that took this long is logged as slow.
+    pub fn is_slow(&self, millis: i64) -> bool {
+        if millis < self.slow_ms.load(Ordering::Relaxed) {
+            return false;
+        }
+        let rate = self.sample_rate();
+        rate >= 1.0 || rand::random::<f64>() < rate
+    }
+}

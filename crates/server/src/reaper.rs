@@ -1,0 +1,90 @@
+//! The end of things by themselves: idle cursors, old sessions, transactions that live too long.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::node::Node;
+use crate::session::{LogicalSessionId, Session, TxnState};
+
+/// How often the reaper looks.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// Runs until shutdown.
+pub async fn run(node: Arc<Node>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(PERIOD) => {}
+            () = node.until_shutdown() => return,
+        }
+        node.cursors.expire(Duration::from_millis(node.parameters.int("cursorTimeoutMillis").max(0) as u64));
+        node.reap_sessions();
+    }
+}
+
+impl Node {
+    /// Aborts transactions whose lifetime is over, and forgets sessions that nobody has used for
+    /// half an hour.
+    pub fn reap_sessions(&self) {
+        let now = self.clock.now_millis();
+        let idle_limit = self.parameters.int("localLogicalSessionTimeoutMinutes") * 60_000;
+        let lifetime =
+            Duration::from_secs(self.parameters.int("transactionLifetimeLimitSeconds").max(0) as u64);
+        for session in self.sessions.list() {
+            if now - session.last_used.load(Ordering::Relaxed) >= idle_limit {
+                self.end_session(session.id);
+                continue;
+            }
+            // A session that is busy shows that its client lives; it is looked at again soon.
+            let Some(mut state) = session.state.try_lock() else { continue };
+            match &state.txn {
+                TxnState::InProgress { started, .. } if started.elapsed() >= lifetime => {
+                    let number = state.txn_number;
+                    state.txn = TxnState::Aborted;
+                    drop(state);
+                    self.transaction_gone(session.id, number);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Ends a session: its transaction is aborted, its cursors close, it is forgotten.
+    pub fn end_session(&self, id: LogicalSessionId) {
+        if let Some(session) = self.sessions.remove(id) {
+            self.kill_session(&session);
+        }
+        self.cursors.kill_where(|cursor| cursor.lsid == Some(id));
+    }
+
+    /// Stops what a session is doing: its running operations, its transaction and its cursors.
+    pub fn kill_session(&self, session: &Session) {
+        session.doomed.store(true, Ordering::Relaxed);
+        for client in self.clients() {
+            let current = client.current.lock();
+            let ends = matches!(current.name, "endSessions" | "killSessions" | "killAllSessions");
+            if current.op_id != 0 && current.lsid == Some(session.id) && !ends {
+                client.killed.store(true, Ordering::Relaxed);
+            }
+        }
+        let gone = {
+            let mut state = session.state.lock();
+            let number = state.txn_number;
+            let open = state.is_open();
+            if open {
+                state.txn = TxnState::Aborted;
+            }
+            open.then_some(number)
+        };
+        if let Some(number) = gone {
+            self.transaction_gone(session.id, number);
+        }
+        self.cursors.kill_where(|cursor| cursor.lsid == Some(session.id));
+    }
+
+    fn transaction_gone(&self, id: LogicalSessionId, number: i64) {
+        self.metrics.txn.aborted.add(1);
+        self.metrics.txn.open.fetch_sub(1, Ordering::Relaxed);
+        self.cursors.kill_where(|cursor| cursor.lsid == Some(id) && cursor.txn_number == Some(number));
+    }
+}

@@ -1,0 +1,227 @@
+//! The state machine of one session's transactions and retryable writes.
+
+use std::time::Instant;
+
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_storage::{OpTime, Transaction};
+
+use crate::concern::ReadConcern;
+
+use super::LogicalSessionId;
+
+/// What the newest `txnNumber` of a session stands for.
+#[derive(Default)]
+pub enum TxnState {
+    /// Nothing yet.
+    #[default]
+    None,
+    /// Retryable writes.
+    Writes,
+    /// An open transaction. Its storage part is `None` while an operation uses it.
+    InProgress {
+        /// The storage part.
+        transaction: Option<Box<Transaction>>,
+        /// When it began.
+        started: Instant,
+        /// `readConcern` of its first operation.
+        read_concern: ReadConcern,
+    },
+    /// Committed at this position.
+    Committed(OpTime),
+    /// Aborted.
+    Aborted,
+}
+
+impl TxnState {
+    fn name(&self) -> &'static str {
+        match self {
+            TxnState::None | TxnState::Writes => "TxnState::None",
+            TxnState::InProgress { .. } => "TxnState::InProgress",
+            TxnState::Committed(_) => "TxnState::Committed",
+            TxnState::Aborted => "TxnState::AbortedWithoutPrepare",
+        }
+    }
+}
+
+/// A session's newest `txnNumber` and what became of it.
+pub struct SessionState {
+    /// The newest number; -1 before the first.
+    pub txn_number: i64,
+    /// What it stands for.
+    pub txn: TxnState,
+    /// Whether storage was asked what it knows of the session from before a restart.
+    pub loaded: bool,
+}
+
+impl Default for SessionState {
+    fn default() -> Self {
+        SessionState { txn_number: -1, txn: TxnState::None, loaded: false }
+    }
+}
+
+/// What an operation with these arguments is to its session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// Nothing that concerns transactions.
+    Plain,
+    /// A statement of a retryable write.
+    RetryableWrite,
+    /// The first operation of a transaction.
+    Start,
+    /// A later one.
+    Continue,
+    /// `commitTransaction`.
+    Commit,
+    /// `abortTransaction`.
+    Abort,
+}
+
+impl Role {
+    /// Whether the operation belongs to a multi-document transaction.
+    pub fn in_transaction(self) -> bool {
+        !matches!(self, Role::Plain | Role::RetryableWrite)
+    }
+}
+
+impl SessionState {
+    /// Admits an operation of role `role` with this number, or says why not. Afterwards the state
+    /// is that of `txn_number`; for [`Role::Start`] the caller puts the new transaction in.
+    ///
+    /// Errors: `TransactionTooOld`, `NoSuchTransaction` (with its label), `TransactionCommitted`,
+    /// `ConflictingOperationInProgress` and kin.
+    pub fn admit(&mut self, id: LogicalSessionId, role: Role, txn_number: i64) -> Result<()> {
+        if txn_number < self.txn_number {
+            return Err(self.too_old(id, role, txn_number));
+        }
+        match role {
+            Role::Plain => Ok(()),
+            Role::RetryableWrite => {
+                if txn_number > self.txn_number {
+                    self.advance(txn_number, TxnState::Writes);
+                } else if !matches!(self.txn, TxnState::Writes | TxnState::None) {
+                    bail!(
+                        Code::INCOMPLETE_TRANSACTION_HISTORY,
+                        "Cannot run a retryable write with txnNumber {txn_number}, which belongs to a multi-document transaction"
+                    );
+                } else {
+                    self.txn = TxnState::Writes;
+                }
+                Ok(())
+            }
+            Role::Start => {
+                if txn_number == self.txn_number && !matches!(self.txn, TxnState::Aborted) {
+                    bail!(
+                        50911,
+                        "Cannot start a transaction at given transaction number {txn_number} a transaction with the same number is in state {}",
+                        self.txn.name()
+                    );
+                }
+                self.advance(txn_number, TxnState::Aborted);
+                Ok(())
+            }
+            Role::Continue | Role::Commit | Role::Abort => self.admit_later(role, txn_number),
+        }
+    }
+
+    fn admit_later(&mut self, role: Role, txn_number: i64) -> Result<()> {
+        if txn_number > self.txn_number || matches!(self.txn, TxnState::None | TxnState::Writes) {
+            return Err(no_such(
+                format!(
+                    "Given transaction number {txn_number} does not match any in-progress transactions. The active transaction number is {}",
+                    self.txn_number
+                ),
+                role,
+            ));
+        }
+        match (&self.txn, role) {
+            (TxnState::Aborted, _) => Err(no_such(
+                format!("Transaction with {{ txnNumber: {txn_number} }} has been aborted."),
+                role,
+            )),
+            (TxnState::Committed(_), Role::Commit) => Ok(()),
+            (TxnState::Committed(_), _) => bail!(
+                Code::TRANSACTION_COMMITTED,
+                "Transaction with {{ txnNumber: {txn_number} }} has been committed."
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves on to a newer number. A transaction that was open is dropped, which aborts it.
+    fn advance(&mut self, txn_number: i64, txn: TxnState) {
+        self.txn_number = txn_number;
+        self.txn = txn;
+    }
+
+    /// Whether a transaction is open.
+    pub fn is_open(&self) -> bool {
+        matches!(self.txn, TxnState::InProgress { .. })
+    }
+
+    fn too_old(&self, id: LogicalSessionId, role: Role, txn_number: i64) -> Error {
+        let newest = self.txn_number;
+        let what = if matches!(self.txn, TxnState::Writes | TxnState::None) {
+            "retryable write"
+        } else {
+            "transaction"
+        };
+        let text = match role {
+            Role::RetryableWrite => format!(
+                "Retryable write with txnNumber {txn_number} is prohibited on session {id} because a newer {what} with txnNumber {newest} has already started on this session."
+            ),
+            _ => format!(
+                "Cannot start transaction with {{ txnNumber: {txn_number} }} on session {id} because a newer {what} with txnNumber {newest} has already started on this session."
+            ),
+        };
+        Error::new(Code::TRANSACTION_TOO_OLD, text)
+    }
+}
+
+fn no_such(text: String, role: Role) -> Error {
+    let error = Error::new(Code::NO_SUCH_TRANSACTION, text);
+    // A commit that finds no transaction is not sure of its fate only where write concerns can
+    // fail; on one node it is: the transaction is gone and may be run again.
+    match role {
+        Role::Abort => error,
+        _ => error.with_label("TransientTransactionError"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: LogicalSessionId = LogicalSessionId { id: [7; 16] };
+
+    fn code(state: &mut SessionState, role: Role, number: i64) -> i32 {
+        state.admit(ID, role, number).map_or_else(|error| error.code().0, |()| 0)
+    }
+
+    #[test]
+    fn numbers_only_grow() {
+        let mut state = SessionState::default();
+        assert_eq!(code(&mut state, Role::RetryableWrite, 3), 0);
+        assert_eq!(code(&mut state, Role::RetryableWrite, 3), 0);
+        assert_eq!(code(&mut state, Role::RetryableWrite, 2), 225);
+        assert_eq!(code(&mut state, Role::Start, 3), 50911);
+        assert_eq!(code(&mut state, Role::Start, 4), 0);
+        assert_eq!(code(&mut state, Role::RetryableWrite, 4), 217);
+    }
+
+    #[test]
+    fn after_the_end() {
+        let mut state = SessionState::default();
+        assert_eq!(code(&mut state, Role::Continue, 1), 251);
+        assert_eq!(code(&mut state, Role::Start, 1), 0);
+        state.txn = TxnState::Committed(OpTime::default());
+        assert_eq!(code(&mut state, Role::Commit, 1), 0);
+        assert_eq!(code(&mut state, Role::Abort, 1), 256);
+        assert_eq!(code(&mut state, Role::Continue, 1), 256);
+        state.txn = TxnState::Aborted;
+        for role in [Role::Commit, Role::Abort, Role::Continue] {
+            assert_eq!(code(&mut state, role, 1), 251);
+        }
+        let error = state.admit(ID, Role::Continue, 1).unwrap_err();
+        assert_eq!(error.labels(), ["TransientTransactionError"]);
+    }
+}

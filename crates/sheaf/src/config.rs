@@ -1,0 +1,271 @@
+//! mongod's YAML configuration file.
+
+use std::path::{Path, PathBuf};
+
+use serde_yaml_ng::Value;
+
+/// What flags and file can decide; `None` is open.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[allow(missing_docs)]
+pub struct Settings {
+    pub dbpath: Option<PathBuf>,
+    pub port: Option<u16>,
+    pub bind_ip: Option<String>,
+    pub bind_ip_all: Option<bool>,
+    pub ipv6: Option<bool>,
+    pub logpath: Option<PathBuf>,
+    pub logappend: Option<bool>,
+    pub log_rotate: Option<String>,
+    pub fork: Option<bool>,
+    pub pidfilepath: Option<PathBuf>,
+    pub repl_set: Option<String>,
+    pub oplog_size_mb: Option<u64>,
+    pub journal: Option<bool>,
+    pub journal_commit_interval: Option<u64>,
+    pub syncdelay: Option<f64>,
+    pub cache_size_gb: Option<f64>,
+    pub storage_engine: Option<String>,
+    pub parameters: Vec<(String, String)>,
+    pub max_conns: Option<usize>,
+    pub slowms: Option<i64>,
+    pub sample_rate: Option<f64>,
+    pub profile: Option<i32>,
+    pub quiet: Option<bool>,
+    pub verbosity: Option<i64>,
+    pub unix_socket: Option<bool>,
+    pub unix_socket_prefix: Option<PathBuf>,
+    pub unix_socket_permissions: Option<u32>,
+    pub compressors: Option<String>,
+    pub auth: Option<bool>,
+    pub tls: Option<bool>,
+    pub metrics_port: Option<u16>,
+}
+
+impl Settings {
+    /// Fills what is open from `file`; what the command line says goes first.
+    #[must_use]
+    pub fn or(self, file: Settings) -> Settings {
+        let mut parameters = file.parameters;
+        parameters.extend(self.parameters);
+        macro_rules! merge {
+            ($($name:ident),* $(,)?) => {
+                Settings { parameters, $($name: self.$name.or(file.$name)),* }
+            };
+        }
+        merge!(
+            dbpath,
+            port,
+            bind_ip,
+            bind_ip_all,
+            ipv6,
+            logpath,
+            logappend,
+            log_rotate,
+            fork,
+            pidfilepath,
+            repl_set,
+            oplog_size_mb,
+            journal,
+            journal_commit_interval,
+            syncdelay,
+            cache_size_gb,
+            storage_engine,
+            max_conns,
+            slowms,
+            sample_rate,
+            profile,
+            quiet,
+            verbosity,
+            unix_socket,
+            unix_socket_prefix,
+            unix_socket_permissions,
+            compressors,
+            auth,
+            tls,
+            metrics_port,
+        )
+    }
+}
+
+/// Reads a configuration file.
+///
+/// Errors: a text for the user; unknown keys are errors, as in mongod.
+pub fn read(path: &Path) -> Result<Settings, String> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| format!("Error opening config file {}: {error}", path.display()))?;
+    parse(&text)
+}
+
+/// Parses a configuration file's text.
+pub fn parse(text: &str) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    if text.trim().is_empty() {
+        return Ok(settings);
+    }
+    let value: Value =
+        serde_yaml_ng::from_str(text).map_err(|error| format!("Error parsing YAML config file: {error}"))?;
+    match value {
+        Value::Null => {}
+        Value::Mapping(_) => section(&mut settings, "", &value)?,
+        _ => return Err("Error parsing YAML config file: no map at top level".to_owned()),
+    }
+    Ok(settings)
+}
+
+/// Walks nested maps; keys are named by their dotted paths, which may stand dotted in the file too.
+fn section(settings: &mut Settings, prefix: &str, value: &Value) -> Result<(), String> {
+    let Value::Mapping(map) = value else { return Err(format!("{prefix} must be a map")) };
+    for (key, value) in map {
+        let Some(key) = key.as_str() else { return Err("keys must be strings".to_owned()) };
+        let path = if prefix.is_empty() { key.to_owned() } else { format!("{prefix}.{key}") };
+        if path == "setParameter" {
+            parameters(settings, value)?;
+        } else if matches!(value, Value::Mapping(_)) {
+            section(settings, &path, value)?;
+        } else if !value.is_null() {
+            apply(settings, &path, value)?;
+        }
+    }
+    Ok(())
+}
+
+fn parameters(settings: &mut Settings, value: &Value) -> Result<(), String> {
+    let Value::Mapping(map) = value else { return Err("setParameter must be a map".to_owned()) };
+    for (name, value) in map {
+        match name.as_str() {
+            Some(name) => settings.parameters.push((name.to_owned(), text(name, value)?)),
+            None => return Err("keys must be strings".to_owned()),
+        }
+    }
+    Ok(())
+}
+
+fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), String> {
+    let path_of = |value: &Value| text(path, value).map(PathBuf::from);
+    match path {
+        "storage.dbPath" => settings.dbpath = Some(path_of(value)?),
+        "storage.journal.enabled" => settings.journal = Some(boolean(path, value)?),
+        "storage.journal.commitIntervalMs" => {
+            settings.journal_commit_interval = Some(number(path, value)? as u64)
+        }
+        "storage.syncPeriodSecs" => settings.syncdelay = Some(number(path, value)?),
+        "storage.engine" => settings.storage_engine = Some(text(path, value)?),
+        "storage.wiredTiger.engineConfig.cacheSizeGB" | "storage.cacheSizeGB" => {
+            settings.cache_size_gb = Some(number(path, value)?);
+        }
+        "storage.directoryPerDB"
+        | "storage.wiredTiger.engineConfig.journalCompressor"
+        | "storage.wiredTiger.engineConfig.directoryForIndexes"
+        | "storage.wiredTiger.collectionConfig.blockCompressor"
+        | "storage.wiredTiger.indexConfig.prefixCompression" => {}
+        "net.port" => settings.port = Some(number(path, value)? as u16),
+        "net.bindIp" => settings.bind_ip = Some(text(path, value)?),
+        "net.bindIpAll" => settings.bind_ip_all = Some(boolean(path, value)?),
+        "net.ipv6" => settings.ipv6 = Some(boolean(path, value)?),
+        "net.maxIncomingConnections" => settings.max_conns = Some(number(path, value)? as usize),
+        "net.wireObjectCheck" => {}
+        "net.unixDomainSocket.enabled" => settings.unix_socket = Some(boolean(path, value)?),
+        "net.unixDomainSocket.pathPrefix" => settings.unix_socket_prefix = Some(path_of(value)?),
+        "net.unixDomainSocket.filePermissions" => {
+            settings.unix_socket_permissions = Some(number(path, value)? as u32);
+        }
+        "net.compression.compressors" => settings.compressors = Some(text(path, value)?),
+        "net.tls.mode" | "net.ssl.mode" => settings.tls = Some(text(path, value)? != "disabled"),
+        "systemLog.destination" => {
+            let destination = text(path, value)?;
+            if destination != "file" {
+                return Err(format!("systemLog.destination: {destination} is not supported"));
+            }
+        }
+        "systemLog.path" => settings.logpath = Some(path_of(value)?),
+        "systemLog.logAppend" => settings.logappend = Some(boolean(path, value)?),
+        "systemLog.logRotate" => settings.log_rotate = Some(text(path, value)?),
+        "systemLog.quiet" => settings.quiet = Some(boolean(path, value)?),
+        "systemLog.verbosity" => settings.verbosity = Some(number(path, value)? as i64),
+        "systemLog.timeStampFormat" | "systemLog.traceAllExceptions" => {}
+        "processManagement.fork" => settings.fork = Some(boolean(path, value)?),
+        "processManagement.pidFilePath" => settings.pidfilepath = Some(path_of(value)?),
+        "processManagement.timeZoneInfo" => {}
+        "operationProfiling.mode" => {
+            settings.profile = Some(match text(path, value)?.as_str() {
+                "off" | "false" => 0,
+                "slowOp" => 1,
+                "all" => 2,
+                other => return Err(format!("Bad value for {path}: {other}")),
+            });
+        }
+        "operationProfiling.slowOpThresholdMs" => settings.slowms = Some(number(path, value)? as i64),
+        "operationProfiling.slowOpSampleRate" => settings.sample_rate = Some(number(path, value)?),
+        "replication.replSetName" => settings.repl_set = Some(text(path, value)?),
+        "replication.oplogSizeMB" => settings.oplog_size_mb = Some(number(path, value)? as u64),
+        "security.authorization" => settings.auth = Some(text(path, value)? == "enabled"),
+        "metrics.port" => settings.metrics_port = Some(number(path, value)? as u16),
+        _ => return Err(format!("Unrecognized option: {path}")),
+    }
+    Ok(())
+}
+
+fn text(path: &str, value: &Value) -> Result<String, String> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Bool(b) => Ok(b.to_string()),
+        Value::Number(n) => Ok(n.to_string()),
+        _ => Err(format!("{path} must be a scalar")),
+    }
+}
+
+fn number(path: &str, value: &Value) -> Result<f64, String> {
+    match value {
+        Value::Number(n) => n.as_f64().ok_or_else(|| format!("{path} must be a number")),
+        Value::String(text) => text.parse().map_err(|_| format!("{path} must be a number")),
+        _ => Err(format!("{path} must be a number")),
+    }
+}
+
+fn boolean(path: &str, value: &Value) -> Result<bool, String> {
+    match value {
+        Value::Bool(b) => Ok(*b),
+        Value::String(text) if text == "true" => Ok(true),
+        Value::String(text) if text == "false" => Ok(false),
+        _ => Err(format!("{path} must be true or false")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_file() {
+        let text = "
+storage:
+  dbPath: /data/db
+  wiredTiger:
+    engineConfig:
+      cacheSizeGB: 1.5
+systemLog:
+  destination: file
+  path: /var/log/sheaf.log
+  logAppend: true
+net:
+  port: 27018
+  bindIp: 127.0.0.1,::1
+setParameter:
+  enableTestCommands: true
+";
+        let settings = parse(text).unwrap();
+        assert_eq!(settings.dbpath, Some(PathBuf::from("/data/db")));
+        assert_eq!((settings.port, settings.cache_size_gb), (Some(27018), Some(1.5)));
+        assert_eq!(settings.parameters, [("enableTestCommands".to_owned(), "true".to_owned())]);
+        let flags = Settings { port: Some(1), ..Settings::default() };
+        assert_eq!(flags.or(settings).port, Some(1));
+    }
+
+    #[test]
+    fn what_is_unknown_is_an_error() {
+        assert_eq!(parse("net:\n  prot: 1\n").unwrap_err(), "Unrecognized option: net.prot");
+        assert!(parse("net:\n  port: many\n").is_err());
+        assert!(parse("- a\n").is_err());
+        assert_eq!(parse("").unwrap(), Settings::default());
+    }
+}

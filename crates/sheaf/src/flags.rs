@@ -1,0 +1,260 @@
+//! The command line, in mongod's words.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::Settings;
+
+#[derive(Parser)]
+#[command(name = "sheaf", about = "A MongoDB-compatible document database", disable_version_flag = true)]
+struct Cli {
+    /// Show the version and exit
+    #[arg(long)]
+    version: bool,
+    #[command(subcommand)]
+    role: Option<Role>,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// A database server; takes mongod's flags
+    Server(Box<ServerFlags>),
+}
+
+/// mongod's flags. What a flag leaves open, the configuration file or the default decides.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ServerFlags {
+    /// Show the version and exit
+    #[arg(long)]
+    pub version: bool,
+    /// Configuration file (YAML, as mongod has it)
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Folder of the data
+    #[arg(long)]
+    pub dbpath: Option<PathBuf>,
+    /// TCP port; 0 picks a free one and logs it
+    #[arg(long)]
+    pub port: Option<u16>,
+    /// Addresses to listen on, with commas between them
+    #[arg(long = "bind_ip")]
+    pub bind_ip: Option<String>,
+    /// Listen on all addresses
+    #[arg(long = "bind_ip_all")]
+    pub bind_ip_all: bool,
+    /// Listen on IPv6 as well
+    #[arg(long)]
+    pub ipv6: bool,
+    /// Log to this file instead of standard output
+    #[arg(long)]
+    pub logpath: Option<PathBuf>,
+    /// Go on with the log file that is there
+    #[arg(long)]
+    pub logappend: bool,
+    /// rename or reopen: what log rotation does
+    #[arg(long)]
+    pub log_rotate: Option<String>,
+    /// Run in the background
+    #[arg(long)]
+    pub fork: bool,
+    /// Write the process id to this file
+    #[arg(long)]
+    pub pidfilepath: Option<PathBuf>,
+    /// Show this node as the only member of a replica set of this name
+    #[arg(long = "replSet")]
+    pub repl_set: Option<String>,
+    /// Megabytes of log (oplog) to keep
+    #[arg(long = "oplogSize")]
+    pub oplog_size: Option<u64>,
+    /// Keep a journal (the default)
+    #[arg(long)]
+    pub journal: bool,
+    /// Keep no journal: a crash loses what was not flushed
+    #[arg(long)]
+    pub nojournal: bool,
+    /// Milliseconds between syncs of the journal
+    #[arg(long = "journalCommitInterval")]
+    pub journal_commit_interval: Option<u64>,
+    /// Seconds between flushes of data files
+    #[arg(long)]
+    pub syncdelay: Option<f64>,
+    /// Gigabytes of memory for caches
+    #[arg(long = "cacheSizeGB", alias = "wiredTigerCacheSizeGB")]
+    pub cache_size_gb: Option<f64>,
+    /// wiredTiger: taken for compatibility, it names the only engine there is
+    #[arg(long = "storageEngine")]
+    pub storage_engine: Option<String>,
+    /// Set a server parameter: name=value
+    #[arg(long = "setParameter", value_name = "NAME=VALUE")]
+    pub set_parameter: Vec<String>,
+    /// Most connections at once
+    #[arg(long = "maxConns")]
+    pub max_conns: Option<usize>,
+    /// Milliseconds after which an operation is logged as slow
+    #[arg(long)]
+    pub slowms: Option<i64>,
+    /// Share of slow operations that are logged, 0 to 1
+    #[arg(long = "slowOpSampleRate")]
+    pub slow_op_sample_rate: Option<f64>,
+    /// Profiling level: 0, 1 or 2
+    #[arg(long)]
+    pub profile: Option<i32>,
+    /// Log less
+    #[arg(long)]
+    pub quiet: bool,
+    /// Log more; repeat for still more
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Open no Unix domain socket
+    #[arg(long)]
+    pub nounixsocket: bool,
+    /// Folder of the Unix domain socket
+    #[arg(long = "unixSocketPrefix")]
+    pub unix_socket_prefix: Option<PathBuf>,
+    /// Permissions of the Unix domain socket, in octal
+    #[arg(long = "filePermissions")]
+    pub file_permissions: Option<String>,
+    /// Compressors to offer, or "disabled"
+    #[arg(long = "networkMessageCompressors")]
+    pub compressors: Option<String>,
+    /// Taken for compatibility; time zones are built in
+    #[arg(long = "timeZoneInfo")]
+    pub time_zone_info: Option<PathBuf>,
+    /// Taken for compatibility; each database has its files together anyway
+    #[arg(long)]
+    pub directoryperdb: bool,
+    /// Taken for compatibility
+    #[arg(long)]
+    pub wired_tiger_directory_for_indexes: bool,
+    /// Not supported
+    #[arg(long)]
+    pub auth: bool,
+    /// Taken for compatibility: there is no authentication
+    #[arg(long)]
+    pub noauth: bool,
+    /// Not supported
+    #[arg(long = "keyFile")]
+    pub key_file: Option<PathBuf>,
+    /// Not supported
+    #[arg(long = "tlsMode")]
+    pub tls_mode: Option<String>,
+    /// Serve Prometheus metrics over HTTP on this port
+    #[arg(long = "metricsPort")]
+    pub metrics_port: Option<u16>,
+}
+
+/// What the command line asks for.
+pub enum Parsed {
+    /// Run a server.
+    Server(Box<ServerFlags>),
+    /// Everything is said and done.
+    Done(ExitCode),
+}
+
+/// mongod's exit code for a bad command line.
+const EXIT_BADOPTIONS: u8 = 2;
+
+/// Parses the command line; answers `--help` and `--version` itself.
+pub fn parse(argv: &[String]) -> Parsed {
+    let cli = match Cli::try_parse_from(argv) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // clap prints help to standard output and errors to standard error.
+            let _ = error.print();
+            let code = if error.use_stderr() { EXIT_BADOPTIONS } else { 0 };
+            return Parsed::Done(ExitCode::from(code));
+        }
+    };
+    match cli.role {
+        Some(Role::Server(flags)) if !flags.version => Parsed::Server(flags),
+        Some(Role::Server(_)) => {
+            print_version();
+            Parsed::Done(ExitCode::SUCCESS)
+        }
+        None if cli.version => {
+            print_version();
+            Parsed::Done(ExitCode::SUCCESS)
+        }
+        None => {
+            eprintln!("sheaf: say what to run, for example: sheaf server --dbpath data");
+            Parsed::Done(ExitCode::from(EXIT_BADOPTIONS))
+        }
+    }
+}
+
+/// The first lines are mongod's, because tools parse them; then our own.
+fn print_version() {
+    use sheaf_server::version;
+    println!("db version v{}", version::COMPATIBLE);
+    println!("Build Info: {{");
+    println!("    \"version\": \"{}\",", version::COMPATIBLE);
+    println!("    \"gitVersion\": \"sheaf-{}\",", version::OWN);
+    println!("    \"modules\": [],");
+    println!("    \"allocator\": \"mimalloc\",");
+    println!("    \"environment\": {{");
+    println!("        \"distarch\": \"{}\",", std::env::consts::ARCH);
+    println!("        \"target_arch\": \"{}\"", std::env::consts::ARCH);
+    println!("    }}");
+    println!("}}");
+    println!("sheaf version v{}", version::OWN);
+}
+
+impl ServerFlags {
+    /// What the flags say, in the form of the configuration file.
+    ///
+    /// Errors: a text for the user.
+    pub fn settings(&self) -> Result<Settings, String> {
+        let mut parameters = Vec::new();
+        for setting in &self.set_parameter {
+            match setting.split_once('=') {
+                Some((name, value)) => parameters.push((name.to_owned(), value.to_owned())),
+                None => return Err(format!("Illegal option assignment: \"{setting}\"")),
+            }
+        }
+        if self.journal && self.nojournal {
+            return Err("Can't specify both --journal and --nojournal options.".to_owned());
+        }
+        let permissions = match &self.file_permissions {
+            Some(text) => match u32::from_str_radix(text, 8) {
+                Ok(mode) => Some(mode),
+                Err(_) => return Err(format!("filePermissions must be octal, not {text}")),
+            },
+            None => None,
+        };
+        Ok(Settings {
+            dbpath: self.dbpath.clone(),
+            port: self.port,
+            bind_ip: self.bind_ip.clone(),
+            bind_ip_all: self.bind_ip_all.then_some(true),
+            ipv6: self.ipv6.then_some(true),
+            logpath: self.logpath.clone(),
+            logappend: self.logappend.then_some(true),
+            log_rotate: self.log_rotate.clone(),
+            fork: self.fork.then_some(true),
+            pidfilepath: self.pidfilepath.clone(),
+            repl_set: self.repl_set.clone(),
+            oplog_size_mb: self.oplog_size,
+            journal: if self.nojournal { Some(false) } else { self.journal.then_some(true) },
+            journal_commit_interval: self.journal_commit_interval,
+            syncdelay: self.syncdelay,
+            cache_size_gb: self.cache_size_gb,
+            storage_engine: self.storage_engine.clone(),
+            parameters,
+            max_conns: self.max_conns,
+            slowms: self.slowms,
+            sample_rate: self.slow_op_sample_rate,
+            profile: self.profile,
+            quiet: self.quiet.then_some(true),
+            verbosity: (self.verbose > 0).then_some(i64::from(self.verbose)),
+            unix_socket: self.nounixsocket.then_some(false),
+            unix_socket_prefix: self.unix_socket_prefix.clone(),
+            unix_socket_permissions: permissions,
+            compressors: self.compressors.clone(),
+            auth: if self.auth || self.key_file.is_some() { Some(true) } else { None },
+            tls: self.tls_mode.as_ref().map(|mode| mode != "disabled"),
+            metrics_port: self.metrics_port,
+        })
+    }
+}

@@ -1,0 +1,463 @@
+//! The server role: from settings to a running server, and down again.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheaf_server::listener;
+use sheaf_server::log;
+use sheaf_server::node::Node;
+use sheaf_server::options::Options;
+use sheaf_storage::Engine;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::config::{self, Settings};
+use crate::flags::ServerFlags;
+use crate::limits;
+
+/// mongod's exit codes.
+mod exit {
+    pub const BAD_OPTIONS: u8 = 2;
+    pub const NET_ERROR: u8 = 48;
+    pub const UNCAUGHT: u8 = 100;
+    pub const FORK_FAILED: u8 = 1;
+}
+
+/// Threads that may wait at once (for locks, for data of tailable cursors).
+const MAX_WAITING_THREADS: usize = 20_000;
+
+/// Runs the server role.
+pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
+    let settings = match settings(&flags) {
+        Ok(settings) => settings,
+        Err(text) => return bad_options(&text),
+    };
+    if settings.fork == Some(true) && std::env::var_os(FORKED).is_none() {
+        return background(&settings, argv);
+    }
+    if let Err(text) = open_log(&settings) {
+        return bad_options(&text);
+    }
+    limits::raise_open_files();
+    let options = match options(&settings, argv) {
+        Ok(options) => options,
+        Err(text) => return bad_options(&text),
+    };
+    let node = match Node::new(options) {
+        Ok(node) => node,
+        Err(error) => return bad_options(error.message()),
+    };
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .max_blocking_threads(MAX_WAITING_THREADS)
+        .thread_name("sheaf-worker")
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(exit::UNCAUGHT, 99_000_010, "Cannot start threads", &error.to_string()),
+    };
+    let code = runtime.block_on(run(node.clone(), &settings));
+    // Whatever still runs has been told to stop; nobody waits for it longer than this.
+    runtime.shutdown_timeout(Duration::from_secs(2));
+    if let Some(path) = &settings.pidfilepath {
+        let _ = std::fs::remove_file(path);
+    }
+    log::info(
+        "CONTROL",
+        23138,
+        "initandlisten",
+        "Shutting down",
+        Some(sheaf_bson::doc! { "exitCode": i32::from(code) }),
+    );
+    ExitCode::from(code)
+}
+
+fn bad_options(text: &str) -> ExitCode {
+    eprintln!("{text}");
+    eprintln!("try 'sheaf server --help' for more information");
+    ExitCode::from(exit::BAD_OPTIONS)
+}
+
+fn fail(code: u8, id: i32, message: &str, error: &str) -> ExitCode {
+    let attributes = sheaf_bson::doc! { "error": error };
+    log::write(log::Severity::Error, "CONTROL", id, "initandlisten", message, Some(&attributes));
+    ExitCode::from(code)
+}
+
+fn settings(flags: &ServerFlags) -> Result<Settings, String> {
+    let file = match &flags.config {
+        Some(path) => config::read(path)?,
+        None => Settings::default(),
+    };
+    let settings = flags.settings()?.or(file);
+    if settings.auth == Some(true) {
+        return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by this server yet".to_owned());
+    }
+    if settings.tls == Some(true) {
+        return Err("Error: TLS is not supported by this server yet".to_owned());
+    }
+    match settings.storage_engine.as_deref() {
+        None | Some("wiredTiger") => {}
+        Some(other) => {
+            return Err(format!(
+                "Unknown storage engine '{other}': 'wiredTiger' is accepted and means the only engine there is"
+            ));
+        }
+    }
+    if settings.journal_commit_interval.is_some_and(|ms| !(1..=500).contains(&ms)) {
+        return Err("--journalCommitInterval must be between 1 and 500 milliseconds".to_owned());
+    }
+    Ok(settings)
+}
+
+fn open_log(settings: &Settings) -> Result<(), String> {
+    if let Some(level) = settings.verbosity {
+        log::set_verbosity(level);
+    }
+    log::set_quiet(settings.quiet == Some(true));
+    let Some(path) = &settings.logpath else { return Ok(()) };
+    if path.is_dir() {
+        return Err(format!("logpath \"{}\" should name a file, not a directory.", path.display()));
+    }
+    log::to_file(path, settings.logappend == Some(true))
+        .map_err(|error| format!("Failed to open \"{}\": {error}", path.display()))
+}
+
+fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
+    let defaults = Options::default();
+    let mut bind: Vec<String> = match (&settings.bind_ip, settings.bind_ip_all) {
+        (Some(list), _) => list.split(',').map(|host| host.trim().to_owned()).collect(),
+        (None, Some(true)) => vec!["0.0.0.0".to_owned()],
+        (None, _) => vec!["127.0.0.1".to_owned()],
+    };
+    if settings.ipv6 == Some(true) && settings.bind_ip_all == Some(true) {
+        bind.push("::".to_owned());
+    }
+    let compressors = match settings.compressors.as_deref() {
+        None => defaults.compressors.clone(),
+        Some("disabled") => Vec::new(),
+        Some(list) => list
+            .split(',')
+            .map(|name| {
+                sheaf_wire::Compressor::from_name(name.trim())
+                    .ok_or_else(|| format!("Invalid network message compressor: {name}"))
+            })
+            .collect::<Result<_, _>>()?,
+    };
+    let cache_bytes = match settings.cache_size_gb {
+        Some(gb) if gb > 0.0 => (gb * f64::from(1 << 30)) as u64,
+        Some(_) => return Err("cacheSizeGB must be above 0".to_owned()),
+        None => sheaf_server::system::default_cache_bytes(),
+    };
+    let folder = settings.unix_socket_prefix.clone().unwrap_or_else(|| PathBuf::from("/tmp"));
+    let sample_rate = settings.sample_rate.unwrap_or(1.0);
+    if !(0.0..=1.0).contains(&sample_rate) {
+        return Err("slowOpSampleRate must be between 0 and 1".to_owned());
+    }
+    Ok(Options {
+        bind,
+        port: settings.port.unwrap_or(27017),
+        unix_socket_folder: (settings.unix_socket != Some(false)).then_some(folder),
+        unix_socket_permissions: settings.unix_socket_permissions.unwrap_or(0o700),
+        max_connections: settings.max_conns.unwrap_or(defaults.max_connections).max(1),
+        slow_ms: settings.slowms.unwrap_or(100),
+        sample_rate,
+        profile_level: settings.profile.unwrap_or(0),
+        compressors,
+        parameters: settings.parameters.clone(),
+        set_name: settings.repl_set.as_ref().map(|name| name.split('/').next().unwrap_or("").to_owned()),
+        argv: argv.to_vec(),
+        parsed: parsed(settings),
+        dbpath: settings.dbpath.clone().unwrap_or_else(|| PathBuf::from("/data/db")),
+        write_timeout: defaults.write_timeout,
+        journal: settings.journal != Some(false),
+        cache_bytes,
+    })
+}
+
+/// The settings as `getCmdLineOpts` shows them.
+fn parsed(settings: &Settings) -> sheaf_bson::DocBuf {
+    sheaf_bson::DocBuf::build(|doc| {
+        {
+            let mut net = doc.document("net");
+            if let Some(hosts) = &settings.bind_ip {
+                net.append("bindIp", hosts);
+            }
+            if let Some(port) = settings.port {
+                net.append("port", i32::from(port));
+            }
+        }
+        if let Some(name) = &settings.repl_set {
+            doc.document("replication").append("replSet", name);
+        }
+        if !settings.parameters.is_empty() {
+            let mut parameters = doc.document("setParameter");
+            for (name, value) in &settings.parameters {
+                parameters.append(name, value);
+            }
+        }
+        if let Some(path) = &settings.dbpath {
+            doc.document("storage").append("dbPath", &path.display().to_string());
+        }
+        if let Some(path) = &settings.logpath {
+            doc.document("systemLog")
+                .append("destination", "file")
+                .append("path", &path.display().to_string());
+        }
+    })
+}
+
+/// Runs until a signal or the `shutdown` command; gives the exit code.
+async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
+    let options = &node.options;
+    let attributes = sheaf_bson::doc! {
+        "pid": i64::from(std::process::id()),
+        "port": i32::from(options.port),
+        "dbPath": &options.dbpath.display().to_string(),
+        "architecture": "64-bit",
+        "host": &sheaf_server::node::hostname(),
+    };
+    log::info("CONTROL", 4615611, "initandlisten", "Sheaf starting", Some(attributes));
+    warn_about_host();
+    // The port first: a second server on it must not get as far as the data.
+    let listeners = match listener::bind(&node) {
+        Ok(listeners) => listeners,
+        Err(error) => {
+            let text = match error.source.kind() {
+                std::io::ErrorKind::AddrInUse => "Address already in use".to_owned(),
+                _ => error.source.to_string(),
+            };
+            let attributes = sheaf_bson::doc! {
+                "error": { "code": 9001, "codeName": "SocketException", "errmsg": &*format!("{text} [{}]", error.address) }
+            };
+            log::write(
+                log::Severity::Error,
+                "CONTROL",
+                20568,
+                "initandlisten",
+                "Error setting up listener",
+                Some(&attributes),
+            );
+            log::write(
+                log::Severity::Error,
+                "NETWORK",
+                23024,
+                "initandlisten",
+                "Failed to set up listener",
+                Some(&attributes),
+            );
+            return exit::NET_ERROR;
+        }
+    };
+    let engine = match tokio::task::block_in_place(|| open_engine(&node, settings)) {
+        Ok(engine) => engine,
+        Err(text) => {
+            let attributes = sheaf_bson::doc! { "error": &text };
+            log::write(
+                log::Severity::Error,
+                "STORAGE",
+                20557,
+                "initandlisten",
+                "DBException in initAndListen, terminating",
+                Some(&attributes),
+            );
+            return exit::UNCAUGHT;
+        }
+    };
+    node.set_engine(engine.clone());
+    if let Some(path) = &settings.pidfilepath {
+        if let Err(error) = std::fs::write(path, format!("{}\n", std::process::id())) {
+            let attributes = sheaf_bson::doc! { "error": &error.to_string() };
+            log::write(
+                log::Severity::Error,
+                "CONTROL",
+                99_000_011,
+                "initandlisten",
+                "Cannot write pid file",
+                Some(&attributes),
+            );
+            return exit::BAD_OPTIONS;
+        }
+    }
+    if let Some(port) = settings.metrics_port {
+        match tokio::net::TcpListener::bind((options.bind[0].as_str(), port)).await {
+            Ok(listener) => {
+                tokio::spawn(crate::metrics::serve(listener, node.clone()));
+            }
+            Err(error) => {
+                let attributes = sheaf_bson::doc! { "error": &error.to_string(), "port": i32::from(port) };
+                log::write(
+                    log::Severity::Error,
+                    "NETWORK",
+                    99_000_012,
+                    "initandlisten",
+                    "Cannot serve metrics",
+                    Some(&attributes),
+                );
+                return exit::NET_ERROR;
+            }
+        }
+    }
+    tokio::spawn(sheaf_server::reaper::run(node.clone()));
+    tokio::spawn(signals(node.clone(), settings.log_rotate.as_deref() == Some("reopen")));
+    listeners.run(node.clone()).await;
+    log::info("CONTROL", 4784901, "SignalHandler", "Shutting down: commands under way are interrupted", None);
+    // Running commands see the flag at their next check; then nothing writes any more.
+    tokio::time::sleep(Duration::from_millis(150)).await;
+    if let Err(error) = tokio::task::block_in_place(|| engine.shutdown(true)) {
+        let attributes = sheaf_bson::doc! { "error": error.message() };
+        log::write(
+            log::Severity::Error,
+            "STORAGE",
+            99_000_013,
+            "SignalHandler",
+            "Unclean end of storage",
+            Some(&attributes),
+        );
+        return exit::UNCAUGHT;
+    }
+    0
+}
+
+fn warn_about_host() {
+    if let Some(files) = limits::open_files().filter(|files| *files < 64_000) {
+        let attributes = sheaf_bson::doc! { "currentValue": files as i64, "recommendedMinimum": 64_000i64 };
+        log::warning(
+            "CONTROL",
+            22184,
+            "initandlisten",
+            "Soft rlimits for open file descriptors too low",
+            Some(attributes),
+        );
+    }
+    log::warning(
+        "CONTROL",
+        22120,
+        "initandlisten",
+        "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted",
+        None,
+    );
+}
+
+fn open_engine(node: &Node, settings: &Settings) -> Result<Engine, String> {
+    let path = &node.options.dbpath;
+    check_folder(path)?;
+    let options = sheaf_storage::Options {
+        path: path.clone(),
+        cache_bytes: node.options.cache_bytes,
+        journal: node.options.journal,
+        journal_commit_interval: Duration::from_millis(settings.journal_commit_interval.unwrap_or(100)),
+        sync_delay: Duration::from_secs_f64(settings.syncdelay.unwrap_or(60.0).max(0.0)),
+        oplog_bytes: settings.oplog_size_mb.unwrap_or(DEFAULT_OPLOG_MB) << 20,
+        block: Arc::new(|work| tokio::task::block_in_place(work)),
+        clock: Arc::new(|| sheaf_server::node::Clock.now_millis()),
+    };
+    Engine::open(options).map_err(|error| error.to_string())
+}
+
+/// Log kept by default; enough for change streams and restarts, small enough for a laptop.
+const DEFAULT_OPLOG_MB: u64 = 1024;
+
+fn check_folder(path: &Path) -> Result<(), String> {
+    match std::fs::metadata(path) {
+        Ok(about) if !about.is_dir() => {
+            return Err(format!("NonExistentPath: Data directory {} is not a directory.", path.display()));
+        }
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(format!(
+                "NonExistentPath: Data directory {} not found. Create the missing directory or specify another path using (1) the --dbpath command line option, or (2) by adding the 'storage.dbPath' option in the configuration file.",
+                path.display()
+            ));
+        }
+        Err(error) => return Err(format!("Data directory {}: {error}", path.display())),
+    }
+    let probe = path.join(".sheaf-probe");
+    match std::fs::write(&probe, b"") {
+        Ok(()) => {
+            let _ = std::fs::remove_file(&probe);
+            Ok(())
+        }
+        Err(error) => Err(format!(
+            "IllegalOperation: Attempted to create a lock file on a read-only directory: {}: {error}",
+            path.display()
+        )),
+    }
+}
+
+/// SIGTERM and SIGINT stop the server, SIGUSR1 rotates the log.
+async fn signals(node: Arc<Node>, reopen: bool) {
+    let (Ok(mut term), Ok(mut int), Ok(mut rotate)) = (
+        signal(SignalKind::terminate()),
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::user_defined1()),
+    ) else {
+        return;
+    };
+    loop {
+        let number = tokio::select! {
+            _ = term.recv() => 15,
+            _ = int.recv() => 2,
+            _ = rotate.recv() => {
+                if let Err(error) = log::rotate(!reopen) {
+                    eprintln!("cannot rotate the log: {error}");
+                }
+                continue;
+            }
+            () = node.until_shutdown() => return,
+        };
+        let attributes = sheaf_bson::doc! { "signal": number, "error": if number == 15 { "Terminated" } else { "Interrupt" } };
+        log::info("CONTROL", 23377, "SignalHandler", "Received signal", Some(attributes));
+        node.begin_shutdown();
+        return;
+    }
+}
+
+/// `--fork`: starts this program again in the background and waits until it listens.
+fn background(settings: &Settings, argv: &[String]) -> ExitCode {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+    let Some(logpath) = &settings.logpath else {
+        return bad_options("BadValue: --fork has to be used with --logpath or --syslog");
+    };
+    let Ok(program) = std::env::current_exe() else {
+        return ExitCode::from(exit::FORK_FAILED);
+    };
+    // `--fork` may stand in the configuration file, where it can't be taken out.
+    let mut child = Command::new(program);
+    child.args(argv[1..].iter().filter(|argument| *argument != "--fork"));
+    child.env(FORKED, "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    let before = std::fs::metadata(logpath).map_or(0, |about| about.len());
+    let mut child = match child.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            eprintln!("cannot start the server in the background: {error}");
+            return ExitCode::from(exit::FORK_FAILED);
+        }
+    };
+    println!("about to fork child process, waiting until server is ready for connections.");
+    println!("forked process: {}", child.id());
+    loop {
+        std::thread::sleep(Duration::from_millis(20));
+        if let Ok(Some(status)) = child.try_wait() {
+            eprintln!("ERROR: child process failed, exited with {}", status.code().unwrap_or(1));
+            return ExitCode::from(exit::FORK_FAILED);
+        }
+        let text = std::fs::read(logpath).unwrap_or_default();
+        let new = if settings.logappend == Some(true) {
+            text.get(before as usize..).unwrap_or_default()
+        } else {
+            &text
+        };
+        if String::from_utf8_lossy(new).contains("Waiting for connections") {
+            println!("child process started successfully, parent exiting");
+            return ExitCode::SUCCESS;
+        }
+    }
+}
+
+/// Set in the process that `--fork` has started.
+const FORKED: &str = "SHEAF_FORKED";

@@ -316,7 +316,8 @@ fn details_name_the_matched_element() {
 
 #[test]
 fn prefixes_of_regular_expressions() {
-    let table: &[(&str, &str, Option<(&str, bool)>)] = &[
+    type Prefix = Option<(&'static str, bool)>;
+    let table: &[(&str, &str, Prefix)] = &[
         ("^abc", "", Some(("abc", true))),
         ("^abc.*", "", Some(("abc", true))),
         ("^abc+", "", Some(("abc", false))),

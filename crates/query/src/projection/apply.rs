@@ -86,7 +86,7 @@ impl<'a> Pass<'a, '_> {
             Field::Positional => match element.value() {
                 Value::Array(array) if positional => {
                     let item = array.iter().nth(self.position()?);
-                    _ = out.array(name).push_element(item.map_or_else(|| mismatch(), Ok)?);
+                    _ = out.array(name).push_element(item.map_or_else(mismatch, Ok)?);
                 }
                 _ => _ = out.append_element(element),
             },
@@ -110,8 +110,8 @@ impl<'a> Pass<'a, '_> {
         match element.kind() {
             Type::Document => self.document(node, inner(element), positional, &mut out.document(name))?,
             Type::Array => self.array(node, inner(element), positional, &mut out.array(name))?,
-            _ if self.kind == Kind::Inclusion => return Ok(false),
             _ if node.computed => self.missing_fields(node, &[], &mut out.document(name))?,
+            _ if self.kind == Kind::Inclusion => {}
             _ => _ = out.append_element(element),
         }
         Ok(true)
@@ -128,7 +128,8 @@ impl<'a> Pass<'a, '_> {
         let mut kept = 0;
         for item in array.iter() {
             let kind = item.kind();
-            if self.kind == Kind::Inclusion && !matches!(kind, Type::Document | Type::Array) {
+            let scalar = !matches!(kind, Type::Document | Type::Array);
+            if scalar && self.kind == Kind::Inclusion && !node.computed {
                 continue;
             }
             kept += 1;

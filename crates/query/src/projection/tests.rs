@@ -59,8 +59,8 @@ fn computed_fields_follow_in_the_order_of_the_specification() {
         (doc! { "z": "$missing", "_id": 0 }, doc! {}),
         (doc! { "_id": "$a", "s": 1 }, doc! { "s": "x", "_id": 2 }),
         (doc! { "b.n": "$a", "b.c": 1, "_id": 0 }, doc! { "b": { "c": 3, "n": 2 } }),
-        (doc! { "e.n": "$a", "_id": 0 }, doc! { "e": [{ "n": 2 }] }),
-        (doc! { "a.n": "$s", "s": 1, "_id": 0 }, doc! { "s": "x", "a": { "n": "x" } }),
+        (doc! { "e.n": "$a", "_id": 0 }, doc! { "e": [{ "n": 2 }, { "n": 2 }] }),
+        (doc! { "a.n": "$s", "s": 1, "_id": 0 }, doc! { "a": { "n": "x" }, "s": "x" }),
         (doc! { "q.r.t": "$s", "_id": 0 }, doc! { "q": { "r": { "t": "x" } } }),
         (doc! { "z": ["$a", "$missing"], "_id": 0 }, doc! { "z": [2, ()] }),
     ];

@@ -41,7 +41,14 @@ pub enum MergeWrite {
     Replace,
 }
 
-/// What a `$collStats` stage asks for, as its specification says.
+/// A unique index on the fields that `$merge` tells documents apart by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MergeIndex {
+    /// Whether documents without the fields are not in it, so that those cannot be told apart.
+    pub sparse: bool,
+}
+
+/// The stages whose documents come from the server itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StatsSource {
     /// `$collStats`: one document.
@@ -52,6 +59,18 @@ pub enum StatsSource {
     CurrentOp,
     /// `$listLocalSessions`: one document for each session.
     ListLocalSessions,
+}
+
+impl StatsSource {
+    /// The name of the stage that asks for it.
+    pub fn stage_name(self) -> &'static str {
+        match self {
+            StatsSource::CollStats => "$collStats",
+            StatsSource::IndexStats => "$indexStats",
+            StatsSource::CurrentOp => "$currentOp",
+            StatsSource::ListLocalSessions => "$listLocalSessions",
+        }
+    }
 }
 
 /// The rest of the server, as stages see it. One value lives as long as one command; it is given with every
@@ -82,11 +101,12 @@ pub trait Database {
     /// `spec` is the stage's argument, which may hold `timeseries`.
     fn begin_out(&self, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn OutWriter>>;
 
-    /// Checks before `$merge` that documents are told apart by these fields: a unique index on exactly them
-    /// must exist.
-    fn check_merge_key(&self, namespace: &Namespace, on: &[String]) -> Result<bool>;
+    /// The index that tells documents apart by exactly these fields, which `$merge` needs. `_id` alone always has
+    /// one, also where there is no collection yet.
+    fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>>;
 
-    /// Finds the target of `$merge`: the document whose fields `on` equal those of `key` (same names).
+    /// Finds the target of `$merge`: the document whose fields equal those of `key`. Its names are the dotted
+    /// paths of `on`; null also stands for a missing field.
     fn find_merge_target(&self, namespace: &Namespace, key: RawDoc<'_>) -> Result<Option<DocBuf>>;
 
     /// Writes one document for `$merge`. A [`MergeWrite::Replace`] gives the version that was read, `old`; if it

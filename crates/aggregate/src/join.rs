@@ -5,9 +5,9 @@ use std::collections::HashMap;
 
 use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::Result;
+use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::path::Path;
-use sheaf_expr::ParseCx;
 use smallvec::SmallVec;
 
 use crate::database::Namespace;
@@ -25,7 +25,10 @@ pub(crate) struct Join {
 
 enum Way {
     Index,
-    Table { documents: Vec<DocBuf>, by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState> },
+    Table {
+        documents: Vec<DocBuf>,
+        by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState>,
+    },
     /// The collection is larger than memory allows: it is read for every question.
     Scan,
 }
@@ -151,7 +154,9 @@ fn collect(value: Value<'_>, path: &[Box<str>], values: &mut Vec<OwnedValue>) {
         (None, Value::Array(items)) => values.extend(items.values().map(OwnedValue::from)),
         (None, Value::Missing) => {}
         (None, value) => values.push(OwnedValue::from(value)),
-        (Some((part, rest)), Value::Document(document)) => collect(document.get_or_missing(part), rest, values),
+        (Some((part, rest)), Value::Document(document)) => {
+            collect(document.get_or_missing(part), rest, values)
+        }
         (Some((part, rest)), Value::Array(items)) => {
             for item in items.values().filter(|item| item.kind() == Type::Document) {
                 collect(item, path, values);

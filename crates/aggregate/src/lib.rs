@@ -22,7 +22,7 @@ use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE};
 use sheaf_errors::{Code, Result, bail};
 
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
-pub use database::{Database, MergeWrite, Namespace, OutWriter, StatsSource};
+pub use database::{Database, MergeIndex, MergeWrite, Namespace, OutWriter, StatsSource};
 pub use pipeline::{Head, Pipeline};
 pub use source::{BoxSource, Documents, Empty, RunCx, RunOptions, Source};
 pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stage_entry};

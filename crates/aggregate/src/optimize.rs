@@ -72,25 +72,53 @@ fn touches(changed: &[String], path: &str) -> bool {
 
 /// Splits a filter's top-level conjunction: the conditions that read only paths which are `free` go first.
 fn split_by(filter: &Arc<Match>, free: impl Fn(&str) -> bool) -> Option<(Arc<Match>, Option<Arc<Match>>)> {
-    let (mut first, mut rest) = (DocBuf::new(), DocBuf::new());
-    for element in filter.matcher.filter().iter() {
-        let single = DocBuf::build(|out| _ = out.append_element(element));
-        let movable = parse(single.as_raw()).is_some_and(|matcher| {
+    let mut clauses = Vec::new();
+    flatten(filter.matcher.filter(), &mut clauses);
+    let movable = |clause: &DocBuf| {
+        parse(clause.as_raw()).is_some_and(|matcher| {
             let mut deps = Deps::new();
             matcher.dependencies(&mut deps);
-            !deps.whole_document && !deps.random && deps.metadata.is_empty() && deps.paths.iter().all(|path| free(path))
-        });
-        let target = if movable { &mut first } else { &mut rest };
-        target.edit(|out| _ = out.append_element(element));
-    }
-    if first.as_raw().is_empty() {
+            !deps.whole_document
+                && !deps.random
+                && deps.metadata.is_empty()
+                && deps.paths.iter().all(|path| free(path))
+        })
+    };
+    let (first, rest): (Vec<DocBuf>, Vec<DocBuf>) = clauses.into_iter().partition(movable);
+    if first.is_empty() {
         return None;
     }
-    if rest.as_raw().is_empty() {
+    if rest.is_empty() {
         return Some((filter.clone(), None));
     }
-    let part = |doc: &DocBuf| parse(doc.as_raw()).map(|matcher| Arc::new(Match { matcher }));
-    Some((part(&first)?, Some(part(&rest)?)))
+    Some((conjunction(&first)?, Some(conjunction(&rest)?)))
+}
+
+/// The conditions of a filter that must all hold, one document each.
+fn flatten(filter: RawDoc<'_>, clauses: &mut Vec<DocBuf>) {
+    for element in filter.iter() {
+        match (element.key(), element.value()) {
+            ("$and", Value::Array(inner)) => {
+                inner
+                    .values()
+                    .filter_map(|clause| clause.as_doc())
+                    .for_each(|clause| flatten(clause, clauses));
+            }
+            _ => clauses.push(DocBuf::build(|out| _ = out.append_element(element))),
+        }
+    }
+}
+
+/// A `$match` of all these conditions.
+fn conjunction(clauses: &[DocBuf]) -> Option<Arc<Match>> {
+    let matcher = match clauses {
+        [only] => parse(only.as_raw())?,
+        _ => {
+            let all = sheaf_bson::ArrayBuf::of(clauses);
+            parse(DocBuf::new().with("$and", &all).as_raw())?
+        }
+    };
+    Some(Arc::new(Match { matcher }))
 }
 
 /// Filters without `$expr` read no variables, so that they parse in any context.
@@ -106,7 +134,6 @@ fn merge_neighbours(stages: &mut Vec<Stage>) {
             (Stage::Limit(a), Stage::Limit(b)) => Some(Stage::Limit(*a.min(b))),
             (Stage::Skip(a), Stage::Skip(b)) => a.checked_add(*b).map(Stage::Skip),
             (Stage::Match(a), Stage::Match(b)) => both(a, b),
-            // A sort that is sorted again at once does nothing.
             _ => None,
         };
         match joined {
@@ -124,11 +151,13 @@ fn both(a: &Match, b: &Match) -> Option<Stage> {
     if a.matcher.has_expr() || b.matcher.has_expr() {
         return None;
     }
-    let filter = DocBuf::build(|out| {
-        let mut clauses = out.array("$and");
-        clauses.push(Value::Document(a.matcher.filter())).push(Value::Document(b.matcher.filter()));
-    });
-    Some(Stage::Match(Arc::new(Match { matcher: parse(filter.as_raw())? })))
+    let mut clauses = Vec::new();
+    flatten(a.matcher.filter(), &mut clauses);
+    flatten(b.matcher.filter(), &mut clauses);
+    if clauses.is_empty() {
+        return Some(Stage::Match(Arc::new(Match { matcher: Matcher::everything() })));
+    }
+    conjunction(&clauses).map(Stage::Match)
 }
 
 /// Tells each `$sort` how many of its documents are wanted: the `$limit` after it, with what is skipped before.

@@ -66,10 +66,7 @@ impl Pipeline {
         }
         for (at, stage) in stages.values().enumerate() {
             let Value::Document(spec) = stage else {
-                bail!(
-                    Code::TYPE_MISMATCH,
-                    "Each element of the 'pipeline' array must be an object"
-                );
+                bail!(Code::TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object");
             };
             let mut fields = spec.iter();
             let (Some(field), None) = (fields.next(), fields.next()) else {
@@ -100,14 +97,18 @@ impl Pipeline {
     fn check_namespace(&self, cx: &StageCx<'_>) -> Result<()> {
         let first = self.spec.first().and_then(|spec| spec.as_raw().iter().next());
         let entry = first.and_then(|first| stage_entry(first.key()));
-        if cx.namespace.collection.is_empty() && cx.place == Place::Top && !entry.is_some_and(|e| e.collectionless) {
-            bail!(
+        if !cx.namespace.collection.is_empty() || cx.place != Place::Top {
+            return Ok(());
+        }
+        match entry {
+            Some(entry) if entry.collectionless => Ok(()),
+            Some(entry) => bail!(
                 Code::INVALID_NAMESPACE,
                 "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
-                entry.map_or("an empty pipeline", |entry| entry.name)
-            );
+                entry.name
+            ),
+            None => bail!(Code::INVALID_NAMESPACE, "{{aggregate: 1}} is not valid for an empty pipeline."),
         }
-        Ok(())
     }
 
     /// This view's pipeline followed by another: what a query on the view runs.
@@ -173,7 +174,9 @@ impl Pipeline {
         head.stages_of_sort = at;
         while let Some(stage) = self.stages.get(at) {
             match (stage, head.limit) {
-                (Stage::Limit(limit), known) => head.limit = Some(known.map_or(*limit, |known| known.min(*limit))),
+                (Stage::Limit(limit), known) => {
+                    head.limit = Some(known.map_or(*limit, |known| known.min(*limit)))
+                }
                 // A skip after a limit also lowers the limit, which a planner need not know how to do.
                 (Stage::Skip(skip), None) => head.skip = head.skip.saturating_add(*skip),
                 _ => break,

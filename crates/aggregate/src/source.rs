@@ -68,7 +68,7 @@ impl<'d> RunCx<'d> {
     /// for every document that they take in.
     pub fn check_interrupt(&mut self) -> Result<()> {
         self.pulled = self.pulled.wrapping_add(1);
-        if self.pulled % 128 == 0 { self.database.check_interrupt() } else { Ok(()) }
+        if self.pulled.is_multiple_of(128) { self.database.check_interrupt() } else { Ok(()) }
     }
 
     /// Sets variables while `run` runs.

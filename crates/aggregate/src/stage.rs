@@ -103,7 +103,13 @@ pub static STAGES: &[StageEntry] = &[
     StageEntry { name: "$bucketAuto", parse: bucket_auto::parse, ..ANY },
     StageEntry { name: "$collStats", parse: stats::parse_coll_stats, stable_api: false, ..FIRST },
     StageEntry { name: "$count", parse: simple::parse_count, ..ANY },
-    StageEntry { name: "$currentOp", parse: stats::parse_current_op, collectionless: true, stable_api: false, ..FIRST },
+    StageEntry {
+        name: "$currentOp",
+        parse: stats::parse_current_op,
+        collectionless: true,
+        stable_api: false,
+        ..FIRST
+    },
     StageEntry { name: "$documents", parse: documents::parse, collectionless: true, ..FIRST },
     StageEntry { name: "$facet", parse: facet::parse, in_facet: false, ..ANY },
     StageEntry { name: "$graphLookup", parse: graph_lookup::parse, ..ANY },
@@ -223,6 +229,35 @@ impl Stage {
         }
     }
 
+    /// The stage's name. Stages that are short for others have those names.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Stage::Match(_) => "$match",
+            Stage::Limit(_) => "$limit",
+            Stage::Skip(_) => "$skip",
+            Stage::Sort(_) => "$sort",
+            Stage::Project(stage) => match stage.projection.kind() {
+                sheaf_query::projection::Kind::Addition => "$addFields",
+                _ => "$project",
+            },
+            Stage::ReplaceRoot(_) => "$replaceRoot",
+            Stage::Group(_) => "$group",
+            Stage::BucketAuto(_) => "$bucketAuto",
+            Stage::Count(_) => "$count",
+            Stage::Unwind(_) => "$unwind",
+            Stage::Sample(_) => "$sample",
+            Stage::Facet(_) => "$facet",
+            Stage::Lookup(_) => "$lookup",
+            Stage::GraphLookup(_) => "$graphLookup",
+            Stage::Union(_) => "$unionWith",
+            Stage::Redact(_) => "$redact",
+            Stage::Documents(_) => "$documents",
+            Stage::Stats(stage) => stage.source.stage_name(),
+            Stage::Out(_) => "$out",
+            Stage::Merge(_) => "$merge",
+        }
+    }
+
     /// Notes what the stage reads of its input.
     pub fn dependencies(&self, deps: &mut Deps) -> Reads {
         match self {
@@ -246,7 +281,9 @@ impl Stage {
             }
             Stage::Facet(stage) => stage.dependencies(deps),
             Stage::Lookup(stage) => stage.dependencies(deps),
-            Stage::GraphLookup(_) | Stage::Union(_) | Stage::Redact(_) | Stage::Out(_) | Stage::Merge(_) => Reads::All,
+            Stage::GraphLookup(_) | Stage::Union(_) | Stage::Redact(_) | Stage::Out(_) | Stage::Merge(_) => {
+                Reads::All
+            }
             Stage::Documents(_) | Stage::Stats(_) => Reads::Only,
         }
     }

@@ -44,7 +44,13 @@ fn run(case: &str) -> String {
     output
 }
 
-fn apply(update: Value<'_>, filters: &[RawDoc<'_>], index: Option<&str>, upsert: bool, text: &str) -> Result<String> {
+fn apply(
+    update: Value<'_>,
+    filters: &[RawDoc<'_>],
+    index: Option<&str>,
+    upsert: bool,
+    text: &str,
+) -> Result<String> {
     let mut parse = ParseCx::new().with_now(NOW);
     let update = Update::parse(update, filters, &mut parse)?;
     parse.finish()?;

@@ -49,7 +49,11 @@ type Make = Box<dyn Fn(Value<'_>) -> Result<Box<dyn State>> + Send + Sync>;
 macro_rules! unary {
     ($state:expr) => {
         |name, argument, cx| {
-            Ok(Parsed { input: unary(name, argument, cx)?, init: None, make: Box::new(|_| Ok(Box::new($state))) })
+            Ok(Parsed {
+                input: unary(name, argument, cx)?,
+                init: None,
+                make: Box::new(|_| Ok(Box::new($state))),
+            })
         }
     };
 }
@@ -187,6 +191,3 @@ fn copy_in<'a>(value: &OwnedValue, arena: &'a Bump) -> Value<'a> {
     let holder = sheaf_bson::document_in(arena, |out| _ = out.append("", value.as_value()));
     holder.iter().next().map_or(Value::Missing, |element| element.value())
 }
-
-#[cfg(test)]
-mod tests;

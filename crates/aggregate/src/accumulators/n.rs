@@ -45,11 +45,7 @@ pub(super) fn parse_max(name: &'static str, argument: Value<'_>, cx: &mut ParseC
 
 fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx, which: Which) -> Result<Parsed> {
     let Value::Document(spec) = argument else {
-        bail!(
-            5787801,
-            "specification must be an object; found {name}: {}",
-            crate::print::value(argument)
-        );
+        bail!(5787801, "specification must be an object; found {name}: {}", crate::print::value(argument));
     };
     let (mut input, mut n) = (None, None);
     for element in spec.iter() {

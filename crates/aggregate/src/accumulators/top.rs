@@ -13,11 +13,7 @@ const OUTPUT: &str = "output";
 
 pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
     let Value::Document(spec) = argument else {
-        bail!(
-            5788001,
-            "specification must be an object; found {name}: {}",
-            print::value(argument)
-        );
+        bail!(5788001, "specification must be an object; found {name}: {}", print::value(argument));
     };
     let single = matches!(name, "$top" | "$bottom");
     let (mut sort_by, mut output, mut count) = (None, None, None);
@@ -26,11 +22,9 @@ pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -
             ("n", value) if !single => count = Some(Expr::parse(value, cx)?),
             ("output", value) => output = Some(value),
             ("sortBy", Value::Document(pattern)) => sort_by = Some(SortPattern::parse(pattern)?),
-            ("sortBy", other) => bail!(
-                10065,
-                "invalid parameter: expected an object (sortBy), found {}",
-                other.type_name()
-            ),
+            ("sortBy", other) => {
+                bail!(10065, "invalid parameter: expected an object (sortBy), found {}", other.type_name())
+            }
             (other, _) => bail!(5788002, "Unknown argument to {name} '{other}'"),
         }
     }
@@ -50,7 +44,15 @@ pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -
         init: count,
         make: Box::new(move |count| {
             let keep = if single { 1 } else { n::count(count)? };
-            Ok(Box::new(Top { name, bottom, single, keep, sort_by: sort_by.clone(), best: Vec::new(), held: 0 }))
+            Ok(Box::new(Top {
+                name,
+                bottom,
+                single,
+                keep,
+                sort_by: sort_by.clone(),
+                best: Vec::new(),
+                held: 0,
+            }))
         }),
     })
 }

@@ -36,10 +36,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         }
     }
     let (Some(group_by), Some(boundaries)) = (group_by, boundaries) else {
-        bail!(
-            40198,
-            "$bucket requires 'groupBy' and 'boundaries' to be specified."
-        );
+        bail!(40198, "$bucket requires 'groupBy' and 'boundaries' to be specified.");
     };
     if let Some(default) = &default {
         check_default(default, &boundaries)?;
@@ -71,7 +68,12 @@ pub(super) fn check_group_by(value: Value<'_>, code: i32, stage: &str) -> Result
 }
 
 /// The output fields, none of which may be `_id`.
-pub(super) fn parse_output(value: Value<'_>, code: i32, stage: &str, cx: &mut ParseCx) -> Result<Vec<Accumulation>> {
+pub(super) fn parse_output(
+    value: Value<'_>,
+    code: i32,
+    stage: &str,
+    cx: &mut ParseCx,
+) -> Result<Vec<Accumulation>> {
     let Value::Document(fields) = value else {
         return Err(sheaf_errors::Error::location(
             code,

@@ -53,10 +53,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         }
     }
     let (Some(group_by), Some(buckets)) = (group_by, buckets) else {
-        bail!(
-            40246,
-            "$bucketAuto requires 'groupBy' and 'buckets' to be specified."
-        );
+        bail!(40246, "$bucketAuto requires 'groupBy' and 'buckets' to be specified.");
     };
     let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
     Ok(vec![Stage::BucketAuto(Arc::new(BucketAuto { group_by, buckets, accumulations, granularity }))])
@@ -76,10 +73,9 @@ fn parse_buckets(value: Value<'_>) -> Result<usize> {
             "The $bucketAuto 'buckets' field must be representable as a 32-bit integer, but found {}.",
             print::value(value)
         ),
-        Some(n) if n <= 0 => bail!(
-            40243,
-            "The $bucketAuto 'buckets' field must be greater than 0, but found: {n}."
-        ),
+        Some(n) if n <= 0 => {
+            bail!(40243, "The $bucketAuto 'buckets' field must be greater than 0, but found: {n}.")
+        }
         Some(n) => Ok(n as usize),
     }
 }
@@ -108,7 +104,9 @@ impl BucketAuto {
             held += value.memory_bytes() + document.as_bytes().len();
             documents.push((value, document));
             cx.check_memory(held, |limit| {
-                format!("Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting.")
+                format!(
+                    "Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting."
+                )
             })?;
             cx.check_interrupt()?;
         }
@@ -191,10 +189,7 @@ fn check_granular(value: Value<'_>) -> Result<()> {
         );
     }
     if value.as_f64().is_some_and(f64::is_nan) {
-        bail!(
-            40259,
-            "$bucketAuto can specify a 'granularity' with numeric boundaries only, but found a NaN"
-        );
+        bail!(40259, "$bucketAuto can specify a 'granularity' with numeric boundaries only, but found a NaN");
     }
     if compare(value, Value::Int32(0)).is_lt() {
         bail!(

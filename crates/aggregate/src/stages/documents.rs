@@ -19,10 +19,7 @@ pub struct Documents {
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     if cx.place == Place::Top && !cx.namespace.collection.is_empty() {
-        bail!(
-            Code::INVALID_NAMESPACE,
-            "'$documents' can only be run with {{aggregate: 1}}"
-        );
+        bail!(Code::INVALID_NAMESPACE, "'$documents' can only be run with {{aggregate: 1}}");
     }
     let array = Expr::parse(argument, cx.expr)?;
     Ok(vec![Stage::Documents(Arc::new(Documents { array }))])

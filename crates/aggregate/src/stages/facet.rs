@@ -32,10 +32,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         let name = field.key();
         FieldPath::parse(name)?;
         if name.contains('.') {
-            bail!(
-                16412,
-                "FieldPath field names may not contain '.'. Consider using $getField or $setField."
-            );
+            bail!(16412, "FieldPath field names may not contain '.'. Consider using $getField or $setField.");
         }
         let Value::Array(stages) = field.value() else {
             bail!(
@@ -45,7 +42,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
             );
         };
         for stage in stages.values() {
-            if !stage.as_doc().is_some_and(|stage| !stage.is_empty()) {
+            if stage.as_doc().is_none_or(|stage| stage.is_empty()) {
                 bail!(
                     40171,
                     "elements of arrays in $facet spec must be non-empty objects, {name} argument contained an element \

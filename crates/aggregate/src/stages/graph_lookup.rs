@@ -43,43 +43,45 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         let (key, value) = (field.key(), field.value());
         match (key, value) {
             ("startWith", value) => start = Some(Expr::parse(value, cx.expr)?),
-            ("maxDepth", value) if !value.is_number() => bail!(
-                40100,
-                "maxDepth requires numeric argument, found value of type {}",
-                value.type_name()
-            ),
+            ("maxDepth", value) if !value.is_number() => {
+                bail!(40100, "maxDepth requires numeric argument, found value of type {}", value.type_name())
+            }
             ("maxDepth", value) => match value.as_exact_i64() {
                 Some(n) if n >= 0 => max_depth = Some(n),
                 Some(n) => bail!(40101, "maxDepth requires a nonnegative argument, found: {n}"),
-                None => bail!(
-                    40102,
-                    "maxDepth could not be represented as a long long: {}",
-                    print::value(value)
-                ),
+                None => {
+                    bail!(40102, "maxDepth could not be represented as a long long: {}", print::value(value))
+                }
             },
-            ("restrictSearchWithMatch", Value::Document(filter)) => restrict = Some(Matcher::parse(filter, cx.expr)?),
-            ("restrictSearchWithMatch", other) => bail!(
-                40185,
-                "restrictSearchWithMatch must be an object, found {}",
-                other.type_name()
-            ),
+            ("restrictSearchWithMatch", Value::Document(filter)) => {
+                restrict = Some(Matcher::parse(filter, cx.expr)?)
+            }
+            ("restrictSearchWithMatch", other) => {
+                bail!(40185, "restrictSearchWithMatch must be an object, found {}", other.type_name())
+            }
             ("from", Value::String(name)) => from = Some(Namespace::new(cx.namespace.database.clone(), name)),
             ("connectFromField", Value::String(path)) => connect_from = Some(FieldPath::parse(path)?),
             ("connectToField", Value::String(path)) => connect_to = Some(FieldPath::parse(path)?),
             ("as", Value::String(path)) => output = Some(FieldPath::parse(path)?),
             ("depthField", Value::String(path)) => depth_field = Some(FieldPath::parse(path)?),
-            ("from" | "connectFromField" | "connectToField" | "as" | "depthField", other) => bail!(
-                40103,
-                "expected string as argument for {key}, found: {}",
-                print::value(other)
-            ),
+            ("from" | "connectFromField" | "connectToField" | "as" | "depthField", other) => {
+                bail!(40103, "expected string as argument for {key}, found: {}", print::value(other))
+            }
             _ => bail!(40104, "Unknown argument to $graphLookup: {key}"),
         }
     }
     match (from, output, start, connect_from, connect_to) {
         (Some(from), Some(output), Some(start), Some(connect_from), Some(connect_to)) => {
-            let stage =
-                GraphLookup { from, start, connect_from, connect_to, output, max_depth, depth_field, restrict };
+            let stage = GraphLookup {
+                from,
+                start,
+                connect_from,
+                connect_to,
+                output,
+                max_depth,
+                depth_field,
+                restrict,
+            };
             Ok(vec![Stage::GraphLookup(Arc::new(stage))])
         }
         _ => bail!(

@@ -77,10 +77,7 @@ pub(crate) fn parse_sort_by_count(argument: Value<'_>, cx: &mut StageCx<'_>) -> 
             40148,
             "the sortByCount field must be defined as a $-prefixed path or an expression inside an object"
         ),
-        _ => bail!(
-            40149,
-            "the sortByCount field must be specified as a string or as an object"
-        ),
+        _ => bail!(40149, "the sortByCount field must be specified as a string or as an object"),
     }
     let id = Expr::parse(argument, cx.expr)?;
     let group = Group { id, accumulations: vec![Accumulation::count("count")] };

@@ -46,10 +46,9 @@ impl<'a> Spec<'a> {
             let (key, value) = (field.key(), field.value());
             match (key, value) {
                 ("pipeline", Value::Array(stages)) => read.pipeline = Some(stages),
-                ("pipeline", _) => bail!(
-                    Code::TYPE_MISMATCH,
-                    "'pipeline' option must be specified as an array"
-                ),
+                ("pipeline", _) => {
+                    bail!(Code::TYPE_MISMATCH, "'pipeline' option must be specified as an array")
+                }
                 ("let", Value::Document(variables)) => read.variables = Some(variables),
                 ("let", other) => bail!(
                     Code::FAILED_TO_PARSE,
@@ -120,10 +119,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         ),
     };
     if spec.variables.is_some() && spec.pipeline.is_none() {
-        bail!(
-            Code::FAILED_TO_PARSE,
-            "$lookup with a 'let' argument must also specify 'pipeline'"
-        );
+        bail!(Code::FAILED_TO_PARSE, "$lookup with a 'let' argument must also specify 'pipeline'");
     }
     let output = FieldPath::parse(output)?;
     let database = cx.namespace.database.clone();
@@ -177,7 +173,11 @@ impl Lookup {
             && !pipeline.stages().iter().any(|stage| {
                 let mut deps = Deps::new();
                 stage.dependencies(&mut deps);
-                deps.random || matches!(stage, Stage::Sample(_) | Stage::Lookup(_) | Stage::Facet(_) | Stage::Union(_))
+                deps.random
+                    || matches!(
+                        stage,
+                        Stage::Sample(_) | Stage::Lookup(_) | Stage::Facet(_) | Stage::Union(_)
+                    )
             })
     }
 }

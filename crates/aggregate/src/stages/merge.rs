@@ -8,7 +8,7 @@ use sheaf_expr::{Expr, ParseCx, Slot};
 use sheaf_query::update::{ApplyCx, Update};
 
 use super::out::with_id;
-use crate::database::{MergeWrite, Namespace};
+use crate::database::{MergeIndex, MergeWrite, Namespace};
 use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::source::{BoxSource, Documents, RunCx, Source};
 use crate::stage::{Place, Stage, StageCx};
@@ -69,11 +69,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
                 }
             }
         }
-        other => bail!(
-            51182,
-            "$merge only supports a string or object argument, not {}",
-            other.type_name()
-        ),
+        other => bail!(51182, "$merge only supports a string or object argument, not {}", other.type_name()),
     }
     let Some(target) = target else {
         bail!(40414, "BSON field '$merge.into' is missing but a required field");
@@ -186,11 +182,7 @@ fn parse_matched(
         ),
     };
     if variables.is_some() {
-        bail!(
-            51199,
-            "Cannot use 'let' variables with 'whenMatched: {}' mode",
-            mode.name()
-        );
+        bail!(51199, "Cannot use 'let' variables with 'whenMatched: {}' mode", mode.name());
     }
     Ok((Vec::new(), mode))
 }
@@ -206,20 +198,14 @@ fn parse_matched_pipeline(
         let name = stage.as_doc().and_then(|stage| stage.iter().next()).map_or("", |first| first.key());
         let allowed = ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
         if crate::stage::stage_entry(name).is_some() && !allowed.contains(&name) {
-            bail!(
-                Code::INVALID_OPTIONS,
-                "{name} is not allowed to be used within an update"
-            );
+            bail!(Code::INVALID_OPTIONS, "{name} is not allowed to be used within an update");
         }
     }
     let mut exprs = Vec::new();
     let given = variables.unwrap_or(RawDoc::EMPTY);
     for variable in given.iter() {
         if variable.key() == "new" && !matches!(variable.value(), Value::String("$$ROOT")) {
-            bail!(
-                51273,
-                "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'"
-            );
+            bail!(51273, "'let' may not define a value for the reserved 'new' variable other than '$$ROOT'");
         }
         exprs.push((variable.key(), Expr::parse(variable.value(), cx.expr)?));
     }
@@ -253,7 +239,10 @@ fn check_modes(matched: &WhenMatched, not_matched: WhenNotMatched) -> Result<()>
             51181,
             "Combination of {} and {} is not supported",
             format_args!("whenMatched: {}", matched.name()),
-            format_args!("whenNotMatched: {}", if not_matched == WhenNotMatched::Fail { "fail" } else { "discard" })
+            format_args!(
+                "whenNotMatched: {}",
+                if not_matched == WhenNotMatched::Fail { "fail" } else { "discard" }
+            )
         );
     }
     Ok(())
@@ -286,26 +275,23 @@ impl MergeRun {
 impl Source for MergeRun {
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
         let Some(mut input) = self.input.take() else { return Ok(None) };
-        if !cx.database.check_merge_key(&self.stage.target, &self.stage.on)? {
-            bail!(
-                51183,
-                "Cannot find index to verify that join fields will be unique"
-            );
-        }
+        let Some(index) = cx.database.merge_index(&self.stage.target, &self.stage.on)? else {
+            bail!(51183, "Cannot find index to verify that join fields will be unique");
+        };
         while let Some(document) = input.next(cx)? {
             cx.check_interrupt()?;
-            self.stage.write(document, cx)?;
+            self.stage.write(document, index, cx)?;
         }
         Ok(None)
     }
 }
 
 impl Merge {
-    fn write(&self, mut document: DocBuf, cx: &mut RunCx<'_>) -> Result<()> {
+    fn write(&self, mut document: DocBuf, index: MergeIndex, cx: &mut RunCx<'_>) -> Result<()> {
         if self.on.iter().any(|field| field == "_id") && document.as_raw().get("_id").is_none() {
             document = with_id(document, cx.database);
         }
-        let key = self.key(document.as_raw())?;
+        let key = self.key(document.as_raw(), index)?;
         // Each round sees the target as it is then; a write that another one overtook is tried again.
         loop {
             let old = match self.when_matched {
@@ -314,7 +300,7 @@ impl Merge {
             };
             let done = match old {
                 Some(old) => self.write_matched(&old, &document, cx)?,
-                None => self.write_new(&document, cx)?,
+                None => self.write_new(&document, &key, cx)?,
             };
             if done {
                 return Ok(());
@@ -323,27 +309,24 @@ impl Merge {
     }
 
     /// The values of the fields that tell documents apart.
-    fn key(&self, document: RawDoc<'_>) -> Result<DocBuf> {
+    fn key(&self, document: RawDoc<'_>, index: MergeIndex) -> Result<DocBuf> {
         let mut key = DocBuf::new();
         for field in &self.on {
             let mut at = Value::Document(document);
             for part in field.split('.') {
                 at = match at {
                     Value::Document(inner) => inner.get_or_missing(part),
-                    Value::Array(_) => bail!(
-                        51185,
-                        "$merge write error: 'on' field '{field}' cannot be missing, null, undefined or contain an array"
-                    ),
+                    Value::Array(_) => bail!(51185, "$merge write error: 'on' field cannot be an array"),
                     _ => Value::Missing,
                 };
             }
             match at {
-                Value::Array(_) => bail!(51185, "$merge write error: 'on' field '{field}' cannot be an array"),
-                value if value.is_nullish() => bail!(
+                Value::Array(_) => bail!(51185, "$merge write error: 'on' field cannot be an array"),
+                value if value.is_nullish() && index.sparse => bail!(
                     51132,
-                    "$merge write error: 'on' field '{field}' cannot be missing, null or undefined if supporting index \
-                     is sparse"
+                    "$merge write error: 'on' field cannot be missing, null or undefined if supporting index is sparse"
                 ),
+                Value::Missing | Value::Undefined => _ = key.append(field, Value::Null),
                 value => _ = key.append(field, value),
             }
         }
@@ -351,7 +334,7 @@ impl Merge {
     }
 
     /// The target has no such document. False to try again.
-    fn write_new(&self, document: &DocBuf, cx: &RunCx<'_>) -> Result<bool> {
+    fn write_new(&self, document: &DocBuf, key: &DocBuf, cx: &RunCx<'_>) -> Result<bool> {
         match self.when_not_matched {
             WhenNotMatched::Discard => return Ok(true),
             WhenNotMatched::Fail => bail!(
@@ -363,10 +346,11 @@ impl Merge {
         }
         let document = with_id(document.clone(), cx.database);
         match cx.database.merge_write(&self.target, MergeWrite::Insert, None, document.as_raw()) {
-            Err(error) if error.code() == Code::DUPLICATE_KEY && !matches!(self.when_matched, WhenMatched::Fail) => {
+            Err(error)
+                if error.code() == Code::DUPLICATE_KEY && !matches!(self.when_matched, WhenMatched::Fail) =>
+            {
                 // Somebody inserted it just now: then it is matched in the next round, unless the duplicate is of
                 // another index.
-                let key = self.key(document.as_raw())?;
                 match cx.database.find_merge_target(&self.target, key.as_raw())? {
                     Some(_) => Ok(false),
                     None => Err(error),
@@ -417,7 +401,9 @@ fn replaced(old: RawDoc<'_>, new: RawDoc<'_>) -> DocBuf {
         if let Some(id) = new.element("_id").or_else(|| old.element("_id")) {
             out.append_element(id);
         }
-        new.iter().filter(|element| element.key() != "_id").for_each(|element| _ = out.append_element(element));
+        new.iter()
+            .filter(|element| element.key() != "_id")
+            .for_each(|element| _ = out.append_element(element));
     })
 }
 
@@ -425,8 +411,11 @@ fn replaced(old: RawDoc<'_>, new: RawDoc<'_>) -> DocBuf {
 fn merged(old: RawDoc<'_>, new: RawDoc<'_>, cx: &RunCx<'_>) -> Result<Option<DocBuf>> {
     let set = DocBuf::new().with("$set", new);
     let update = Update::parse(Value::Document(set.as_raw()), &[], &mut ParseCx::new())?;
-    let apply =
-        ApplyCx { matched_index: None, now_millis: cx.options.now_millis, timestamp: sheaf_bson::Timestamp(0) };
+    let apply = ApplyCx {
+        matched_index: None,
+        now_millis: cx.options.now_millis,
+        timestamp: sheaf_bson::Timestamp(0),
+    };
     update.apply(old, &apply).map_err(immutable)
 }
 
@@ -448,5 +437,7 @@ fn immutable(error: Error) -> Error {
     if error.code() != Code::IMMUTABLE_FIELD {
         return error;
     }
-    error.context("$merge failed to update the matching document, did you attempt to modify the _id or the shard key?")
+    error.context(
+        "$merge failed to update the matching document, did you attempt to modify the _id or the shard key?",
+    )
 }

@@ -44,18 +44,12 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
             };
             Namespace::new(text("db")?, text("coll")?)
         }
-        other => bail!(
-            16990,
-            "$out only supports a string or object argument, but found {}",
-            other.type_name()
-        ),
+        other => {
+            bail!(16990, "$out only supports a string or object argument, but found {}", other.type_name())
+        }
     };
     if target.collection.is_empty() {
-        bail!(
-            Code::INVALID_NAMESPACE,
-            "Invalid $out target namespace, {}.",
-            target.database
-        );
+        bail!(Code::INVALID_NAMESPACE, "Invalid $out target namespace, {}.", target.database);
     }
     if target.collection.starts_with("system.") {
         bail!(17385, "Can't $out to special collection: {}", target.collection);
@@ -100,6 +94,8 @@ pub(crate) fn with_id(document: DocBuf, database: &dyn Database) -> DocBuf {
     let id = raw.get("_id").unwrap_or_else(|| Value::ObjectId(database.new_object_id()));
     DocBuf::build(|out| {
         out.append("_id", id);
-        raw.iter().filter(|element| element.key() != "_id").for_each(|element| _ = out.append_element(element));
+        raw.iter()
+            .filter(|element| element.key() != "_id")
+            .for_each(|element| _ = out.append_element(element));
     })
 }

@@ -37,8 +37,9 @@ impl Project {
 
     /// Whether a filter on this path sees the same before and after.
     pub fn preserves(&self, path: &str) -> bool {
-        let at_or_below =
-            |path: &str, above: &str| path == above || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'));
+        let at_or_below = |path: &str, above: &str| {
+            path == above || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'))
+        };
         match self.projection.kind() {
             Kind::Inclusion => {
                 let included = self.projection.included_paths();
@@ -69,11 +70,7 @@ pub(crate) fn parse_set(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec
 
 fn parse_addition(name: &str, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     let Value::Document(spec) = argument else {
-        bail!(
-            40272,
-            "{name} specification stage must be an object, got {}",
-            argument.type_name()
-        );
+        bail!(40272, "{name} specification stage must be an object, got {}", argument.type_name());
     };
     let projection = Projection::parse_add_fields(spec, cx.expr);
     Ok(Project::stage(projection.map_err(|error| error.context(format_args!("Invalid {name}")))?, spec))

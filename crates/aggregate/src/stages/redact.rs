@@ -64,7 +64,9 @@ impl Redact {
                         kept.push(item);
                     }
                 }
-                Value::Array(array_in(env.arena(), |out| kept.into_iter().for_each(|item| _ = out.push(item))))
+                Value::Array(array_in(env.arena(), |out| {
+                    kept.into_iter().for_each(|item| _ = out.push(item))
+                }))
             }
             other => other,
         })

@@ -15,7 +15,9 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
     let mut size = None;
     for field in spec.iter() {
         match (field.key(), field.value()) {
-            ("size", value) if !value.is_number() => bail!(28746, "size argument to $sample must be a number"),
+            ("size", value) if !value.is_number() => {
+                bail!(28746, "size argument to $sample must be a number")
+            }
             ("size", value) => {
                 // Fractions are cut off, as mongod does.
                 let whole = value.as_f64().map_or(0.0, f64::trunc);
@@ -81,7 +83,9 @@ impl Source for SampleRun {
                     held -= dropped.1.as_bytes().len();
                 }
                 cx.check_memory(held, |limit| {
-                    format!("Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting.")
+                    format!(
+                        "Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting."
+                    )
                 })?;
                 cx.check_interrupt()?;
             }

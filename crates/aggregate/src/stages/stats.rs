@@ -36,12 +36,17 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
     for field in spec.iter() {
         let key = field.key();
         match (key, field.value()) {
-            ("latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats", Value::Document(_)) => {}
-            ("latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats", other) => bail!(
-                Code::TYPE_MISMATCH,
-                "BSON field '$collStats.{key}' is the wrong type '{}', expected type 'object'",
-                other.type_name()
-            ),
+            (
+                "latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats",
+                Value::Document(_),
+            ) => {}
+            ("latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats", other) => {
+                bail!(
+                    Code::TYPE_MISMATCH,
+                    "BSON field '$collStats.{key}' is the wrong type '{}', expected type 'object'",
+                    other.type_name()
+                )
+            }
             _ => bail!(40415, "BSON field '$collStats.{key}' is an unknown field."),
         }
     }
@@ -51,10 +56,7 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
 pub(crate) fn parse_index_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     match argument {
         Value::Document(spec) if spec.is_empty() => Ok(stage(StatsSource::IndexStats, spec, cx)),
-        _ => bail!(
-            28803,
-            "The $indexStats stage specification must be an empty object"
-        ),
+        _ => bail!(28803, "The $indexStats stage specification must be an empty object"),
     }
 }
 
@@ -88,10 +90,7 @@ pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
                     );
                 }
             }
-            _ => bail!(
-                Code::FAILED_TO_PARSE,
-                "Unrecognized option '{key}' in $currentOp stage."
-            ),
+            _ => bail!(Code::FAILED_TO_PARSE, "Unrecognized option '{key}' in $currentOp stage."),
         }
     }
     Ok(stage(StatsSource::CurrentOp, spec, cx))

@@ -49,8 +49,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         ),
     }
     let own = Namespace::new(cx.namespace.database.clone(), collection.unwrap_or_default());
-    let pipeline =
-        Pipeline::parse_at(stages.unwrap_or(RawDoc::EMPTY), &mut cx.nested(&own, Place::Union)?)?;
+    let pipeline = Pipeline::parse_at(stages.unwrap_or(RawDoc::EMPTY), &mut cx.nested(&own, Place::Union)?)?;
     if collection.is_none() && !pipeline.has_own_source() {
         bail!(
             Code::FAILED_TO_PARSE,

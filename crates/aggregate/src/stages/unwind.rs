@@ -40,7 +40,10 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
                         other.type_name()
                     ),
                     ("includeArrayIndex", Value::String("")) => {
-                        bail!(28810, "expected a non-empty string for the includeArrayIndex  option to $unwind stage, got string")
+                        bail!(
+                            28810,
+                            "expected a non-empty string for the includeArrayIndex  option to $unwind stage, got string"
+                        )
                     }
                     ("includeArrayIndex", Value::String(text)) => index = Some(text),
                     ("includeArrayIndex", other) => bail!(
@@ -65,10 +68,7 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
         bail!(28818, "path option to $unwind stage should be prefixed with a '$': {path}");
     };
     if let Some(index) = index.filter(|index| index.starts_with('$')) {
-        bail!(
-            28822,
-            "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {index}"
-        );
+        bail!(28822, "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {index}");
     }
     let path = FieldPath::parse(path)?;
     let include_array_index = index.map(FieldPath::parse).transpose()?;

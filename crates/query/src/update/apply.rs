@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 
 use super::array_filter::ArrayFilter;
 use super::ops::{OpCx, Outcome};
-use crate::print;
 use super::tree::{ArrayNode, Node, ObjectNode, name_order};
+use crate::print;
 
 /// An array is never extended by more nulls than this.
 const MAX_PADDING: usize = 1_500_000;
@@ -172,14 +172,21 @@ impl<'a> Walk<'a> {
         )
     }
 
-    fn object_edits(&mut self, children: &Children<'a>, doc: RawDoc<'a>, edits: &mut Edits<'a>) -> Result<()> {
+    fn object_edits(
+        &mut self,
+        children: &Children<'a>,
+        doc: RawDoc<'a>,
+        edits: &mut Edits<'a>,
+    ) -> Result<()> {
         let mut done: SmallVec<[bool; 16]> = SmallVec::from_elem(false, children.len());
         let mut left = children.len();
         let mut offset = 4;
         for element in doc.iter() {
             let end = offset + element.as_bytes().len();
-            let found =
-                children.iter().position(|(name, _)| name.as_bytes() == element.key_bytes()).filter(|at| !done[*at]);
+            let found = children
+                .iter()
+                .position(|(name, _)| name.as_bytes() == element.key_bytes())
+                .filter(|at| !done[*at]);
             if let Some(at) = found {
                 done[at] = true;
                 self.path.push(children[at].0);
@@ -238,10 +245,7 @@ impl<'a> Walk<'a> {
             self.path.push(name);
             if let Some(value) = self.create(nodes)? {
                 if index > count + MAX_PADDING {
-                    bail!(
-                        Code::CANNOT_BACKFILL_ARRAY,
-                        "can't backfill more than {MAX_PADDING} elements"
-                    );
+                    bail!(Code::CANNOT_BACKFILL_ARRAY, "can't backfill more than {MAX_PADDING} elements");
                 }
                 while count <= index {
                     let key = self.op.arena.alloc_str(&count.to_string());
@@ -396,10 +400,7 @@ impl<'a> Walk<'a> {
             _ => 0,
         };
         if self.path.len() + inner > MAX_DEPTH {
-            bail!(
-                Code::OVERFLOW,
-                "Document exceeds maximum nested object depth: {MAX_DEPTH}"
-            );
+            bail!(Code::OVERFLOW, "Document exceeds maximum nested object depth: {MAX_DEPTH}");
         }
         Ok(())
     }
@@ -438,7 +439,10 @@ fn same_bytes(a: Value<'_>, b: Value<'_>) -> bool {
         (Value::CodeWithScope(a), Value::CodeWithScope(b)) => a == b,
         (a, b) => {
             a.kind() == b.kind()
-                && matches!(a, Value::Null | Value::Undefined | Value::MinKey | Value::MaxKey | Value::Missing)
+                && matches!(
+                    a,
+                    Value::Null | Value::Undefined | Value::MinKey | Value::MaxKey | Value::Missing
+                )
         }
     }
 }
@@ -457,11 +461,11 @@ type Children<'a> = SmallVec<[(&'a str, Nodes<'a>); 4]>;
 /// The children of all these nodes, with `$` replaced by the matched index.
 fn merge<'a>(nodes: &[&'a ObjectNode], matched: Option<&'a str>) -> Result<Children<'a>> {
     let mut merged: Children<'a> = SmallVec::new();
-    let mut add = |name: &'a str, node: &'a Node| match merged.binary_search_by(|(known, _)| name_order(known, name))
-    {
-        Ok(at) => merged[at].1.push(node),
-        Err(at) => merged.insert(at, (name, SmallVec::from_slice(&[node]))),
-    };
+    let mut add =
+        |name: &'a str, node: &'a Node| match merged.binary_search_by(|(known, _)| name_order(known, name)) {
+            Ok(at) => merged[at].1.push(node),
+            Err(at) => merged.insert(at, (name, SmallVec::from_slice(&[node]))),
+        };
     for node in nodes {
         for (name, child) in &node.children {
             add(name, child);

@@ -6,8 +6,8 @@ use sheaf_bson::{Bump, OwnedValue, RawDoc, Value, array_in, compare, document_in
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 
-use crate::print;
 use crate::matcher::Matcher;
+use crate::print;
 
 /// `$push` with its modifiers.
 #[derive(Clone, Debug)]
@@ -27,7 +27,8 @@ enum PushSort {
 
 impl Push {
     pub(super) fn parse(value: Value<'_>) -> Result<Push> {
-        let plain = || Push { values: vec![OwnedValue::from(value)], position: None, slice: None, sort: None };
+        let plain =
+            || Push { values: vec![OwnedValue::from(value)], position: None, slice: None, sort: None };
         let Value::Document(spec) = value else { return Ok(plain()) };
         let Some(each) = spec.get("$each") else { return Ok(plain()) };
         let Value::Array(each) = each else {
@@ -140,10 +141,7 @@ impl PushSort {
             };
         };
         if pattern.is_empty() {
-            bail!(
-                Code::BAD_VALUE,
-                "The $sort pattern is empty when it should be a set of fields."
-            );
+            bail!(Code::BAD_VALUE, "The $sort pattern is empty when it should be a set of fields.");
         }
         let mut fields = Vec::new();
         for element in pattern.iter() {
@@ -155,10 +153,7 @@ impl PushSort {
                 bail!(Code::BAD_VALUE, "The $sort field cannot be empty");
             }
             if path.split('.').any(str::is_empty) {
-                bail!(
-                    Code::BAD_VALUE,
-                    "The $sort field is a dotted field but has an empty part: {path}"
-                );
+                bail!(Code::BAD_VALUE, "The $sort field is a dotted field but has an empty part: {path}");
             }
             fields.push((path.to_owned(), descending));
         }
@@ -210,11 +205,7 @@ pub(super) fn parse_add_to_set(value: Value<'_>) -> Result<Vec<OwnedValue>> {
         );
     };
     if clauses.next().is_some() {
-        bail!(
-            Code::BAD_VALUE,
-            "Found unexpected fields after $each in $addToSet: {}",
-            print::document(each)
-        );
+        bail!(Code::BAD_VALUE, "Found unexpected fields after $each in $addToSet: {}", print::document(each));
     }
     let mut distinct: Vec<OwnedValue> = Vec::new();
     for value in values.values() {
@@ -312,8 +303,20 @@ fn starts_with_operator(query: RawDoc<'_>) -> bool {
         key.starts_with('$')
             && !matches!(
                 key,
-                "$and" | "$or" | "$nor" | "$expr" | "$where" | "$text" | "$comment" | "$jsonSchema"
-                    | "$alwaysTrue" | "$alwaysFalse" | "$ref" | "$id" | "$db" | "$sampleRate"
+                "$and"
+                    | "$or"
+                    | "$nor"
+                    | "$expr"
+                    | "$where"
+                    | "$text"
+                    | "$comment"
+                    | "$jsonSchema"
+                    | "$alwaysTrue"
+                    | "$alwaysFalse"
+                    | "$ref"
+                    | "$id"
+                    | "$db"
+                    | "$sampleRate"
             )
     })
 }

@@ -85,10 +85,7 @@ impl Update {
                 check_replacement(doc)?;
                 Kind::Replacement(DocBuf::from(doc))
             }
-            _ => bail!(
-                Code::FAILED_TO_PARSE,
-                "Update argument must be either an object or an array"
-            ),
+            _ => bail!(Code::FAILED_TO_PARSE, "Update argument must be either an object or an array"),
         }))
     }
 
@@ -125,7 +122,13 @@ impl Update {
         self.apply_in(doc, cx, false, arena)
     }
 
-    fn apply_in(&self, doc: RawDoc<'_>, cx: &ApplyCx<'_>, insert: bool, arena: &Bump) -> Result<Option<DocBuf>> {
+    fn apply_in(
+        &self,
+        doc: RawDoc<'_>,
+        cx: &ApplyCx<'_>,
+        insert: bool,
+        arena: &Bump,
+    ) -> Result<Option<DocBuf>> {
         let new = match &self.0 {
             Kind::Modifiers(modifiers) => modifiers.apply(doc, cx, insert, arena)?,
             Kind::Replacement(replacement) => Some(replace(doc, replacement.as_raw(), cx.timestamp)),
@@ -133,10 +136,7 @@ impl Update {
         };
         let Some(new) = new.filter(|new| new.as_slice() != doc.as_bytes()) else { return Ok(None) };
         if new.len() > MAX_DOCUMENT_SIZE {
-            bail!(
-                17419,
-                "Resulting document after update is larger than {MAX_DOCUMENT_SIZE}"
-            );
+            bail!(17419, "Resulting document after update is larger than {MAX_DOCUMENT_SIZE}");
         }
         let new = DocBuf::from_bytes(new);
         self.check_id(doc, new.as_raw())?;
@@ -145,7 +145,12 @@ impl Update {
 
     /// The document to insert when a query matched nothing: what the query holds equal, then the update, with
     /// `_id` first (`new_id` if neither names one).
-    pub fn upsert(&self, query: RawDoc<'_>, new_id: impl FnOnce() -> ObjectId, cx: &ApplyCx<'_>) -> Result<DocBuf> {
+    pub fn upsert(
+        &self,
+        query: RawDoc<'_>,
+        new_id: impl FnOnce() -> ObjectId,
+        cx: &ApplyCx<'_>,
+    ) -> Result<DocBuf> {
         let start = match &self.0 {
             Kind::Replacement(_) => match Equalities::id_of_query(query)? {
                 Some(id) => DocBuf::new().with("_id", &id),
@@ -227,11 +232,7 @@ fn id_first(doc: DocBuf, new_id: impl FnOnce() -> ObjectId) -> Result<DocBuf> {
     let raw = doc.as_raw();
     let id = raw.get("_id").unwrap_or_else(|| Value::ObjectId(new_id()));
     if let Value::Array(_) | Value::Regex(_) | Value::Undefined = id {
-        bail!(
-            Code::INVALID_ID_FIELD,
-            "The '_id' value cannot be of type {}",
-            id.type_name()
-        );
+        bail!(Code::INVALID_ID_FIELD, "The '_id' value cannot be of type {}", id.type_name());
     }
     if let Value::Document(inner) = id
         && let Some(bad) = inner.iter().find(|element| element.key().starts_with('$'))

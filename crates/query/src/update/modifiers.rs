@@ -8,8 +8,8 @@ use super::ApplyCx;
 use super::apply::Walk;
 use super::array_filter::ArrayFilter;
 use super::ops::{Op, OpCx, is_operator};
-use crate::print;
 use super::tree::{ObjectNode, identifier};
+use crate::print;
 
 /// Parsed modifiers.
 #[derive(Debug, Default)]
@@ -94,10 +94,7 @@ impl Modifiers {
                 "Cannot have positional (i.e. '$') element in the first position in path '{path}'"
             ),
             1 => self.positional = true,
-            _ => bail!(
-                Code::BAD_VALUE,
-                "Too many positional (i.e. '$') elements found in path '{path}'"
-            ),
+            _ => bail!(Code::BAD_VALUE, "Too many positional (i.e. '$') elements found in path '{path}'"),
         }
         for (at, part) in path.split('.').enumerate() {
             let Some(id) = identifier(part) else { continue };
@@ -109,10 +106,7 @@ impl Modifiers {
                 );
             }
             if !id.is_empty() && !self.filters.iter().any(|filter| filter.identifier == id) {
-                bail!(
-                    Code::BAD_VALUE,
-                    "No array filter found for identifier '{id}' in path '{path}'"
-                );
+                bail!(Code::BAD_VALUE, "No array filter found for identifier '{id}' in path '{path}'");
             }
             self.used.push(id.to_owned());
         }
@@ -136,10 +130,7 @@ impl Modifiers {
             );
         };
         if target.contains('\0') {
-            bail!(
-                Code::BAD_VALUE,
-                "The 'to' field for $rename cannot contain an embedded null byte"
-            );
+            bail!(Code::BAD_VALUE, "The 'to' field for $rename cannot contain an embedded null byte");
         }
         if source == target {
             bail!(
@@ -150,10 +141,7 @@ impl Modifiers {
         }
         for (path, which) in [(source, "source"), (target, "destination")] {
             if path.split('.').any(|part| part == "$" || identifier(part).is_some()) {
-                bail!(
-                    Code::BAD_VALUE,
-                    "The {which} field for $rename may not be dynamic: {path}"
-                );
+                bail!(Code::BAD_VALUE, "The {which} field for $rename may not be dynamic: {path}");
             }
         }
         self.add_path(source)?;
@@ -166,7 +154,10 @@ impl Modifiers {
 
     /// The path that touches `_id`, for the message that it must not.
     pub(super) fn id_path(&self) -> &str {
-        self.paths.iter().find(|path| *path == "_id" || path.starts_with("_id.")).map_or("_id", String::as_str)
+        self.paths
+            .iter()
+            .find(|path| *path == "_id" || path.starts_with("_id."))
+            .map_or("_id", String::as_str)
     }
 
     /// The bytes afterwards; `None` if no operator changes anything.
@@ -185,8 +176,7 @@ impl Modifiers {
             }
             renamed.push(value);
         }
-        let op =
-            OpCx { arena, root: doc, insert, now: cx.now_millis, timestamp: cx.timestamp, renamed };
+        let op = OpCx { arena, root: doc, insert, now: cx.now_millis, timestamp: cx.timestamp, renamed };
         Walk::new(op, cx.matched_index, &self.filters).run(&self.root, doc)
     }
 }

@@ -30,10 +30,14 @@ pub(super) enum Op {
     Mul(OwnedValue),
     Min(OwnedValue),
     Max(OwnedValue),
-    CurrentDate { timestamp: bool },
+    CurrentDate {
+        timestamp: bool,
+    },
     Push(Box<Push>),
     AddToSet(Vec<OwnedValue>),
-    Pop { first: bool },
+    Pop {
+        first: bool,
+    },
     Pull(Box<Pull>),
     PullAll(Vec<OwnedValue>),
     Bit(Vec<(BitOp, OwnedValue)>),
@@ -148,11 +152,9 @@ impl Op {
     /// The value for an absent field; asked only when [`Op::creates`].
     pub(super) fn create<'a>(&'a self, cx: &OpCx<'a>) -> Result<Value<'a>> {
         Ok(match self {
-            Op::Set(value)
-            | Op::SetOnInsert(value)
-            | Op::Inc(value)
-            | Op::Min(value)
-            | Op::Max(value) => value.as_value(),
+            Op::Set(value) | Op::SetOnInsert(value) | Op::Inc(value) | Op::Min(value) | Op::Max(value) => {
+                value.as_value()
+            }
             Op::Mul(factor) => {
                 arithmetic(false, Value::Int32(0), factor.as_value()).unwrap_or(Value::Int32(0))
             }
@@ -295,21 +297,15 @@ fn current_date(value: Value<'_>) -> Result<bool> {
 fn pop(argument: Element<'_>) -> Result<bool> {
     let value = argument.value();
     if !value.is_number() {
-        bail!(
-            Code::FAILED_TO_PARSE,
-            "Expected a number in: {}",
-            print::element(argument.key(), value)
-        );
+        bail!(Code::FAILED_TO_PARSE, "Expected a number in: {}", print::element(argument.key(), value));
     }
     match value.as_exact_i64() {
         Some(1) => Ok(false),
         Some(-1) => Ok(true),
         Some(other) => bail!(Code::FAILED_TO_PARSE, "$pop expects 1 or -1, found: {other}"),
-        None => bail!(
-            Code::FAILED_TO_PARSE,
-            "Expected an integer: {}",
-            print::element(argument.key(), value)
-        ),
+        None => {
+            bail!(Code::FAILED_TO_PARSE, "Expected an integer: {}", print::element(argument.key(), value))
+        }
     }
 }
 
@@ -380,7 +376,13 @@ fn bit(ops: &[(BitOp, OwnedValue)], start: Value<'_>) -> Option<Value<'static>> 
     Some(if wide { Value::Int64(bits) } else { Value::Int32(bits as i32) })
 }
 
-fn calculate<'a>(operator: &str, key: &str, old: Value<'a>, by: Value<'a>, cx: &OpCx<'a>) -> Result<Value<'a>> {
+fn calculate<'a>(
+    operator: &str,
+    key: &str,
+    old: Value<'a>,
+    by: Value<'a>,
+    cx: &OpCx<'a>,
+) -> Result<Value<'a>> {
     if !old.is_number() {
         bail!(
             Code::TYPE_MISMATCH,

@@ -76,10 +76,7 @@ impl PipelineUpdate {
         let mut steps = Vec::new();
         for stage in stages.values() {
             let Value::Document(stage) = stage else {
-                bail!(
-                    Code::TYPE_MISMATCH,
-                    "Each element of the 'pipeline' array must be an object"
-                );
+                bail!(Code::TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object");
             };
             let mut fields = stage.iter();
             let (Some(field), None) = (fields.next(), fields.next()) else {
@@ -106,7 +103,9 @@ impl PipelineUpdate {
         if let Some(id) = at.element("_id").or_else(|| doc.element("_id")) {
             out.append_element(id);
         }
-        at.iter().filter(|element| element.key() != "_id").for_each(|element| _ = out.append_element(element));
+        at.iter()
+            .filter(|element| element.key() != "_id")
+            .for_each(|element| _ = out.append_element(element));
         drop(out);
         Ok(bytes)
     }
@@ -156,10 +155,36 @@ impl Step {
 
 /// Stages that an aggregation has and an update has not.
 const OTHER_STAGES: &[&str] = &[
-    "$bucket", "$bucketAuto", "$changeStream", "$collStats", "$count", "$currentOp", "$densify", "$documents", "$facet",
-    "$fill", "$geoNear", "$graphLookup", "$group", "$indexStats", "$limit", "$listLocalSessions", "$listSessions",
-    "$lookup", "$match", "$merge", "$out", "$planCacheStats", "$redact", "$sample", "$setWindowFields", "$skip", "$sort",
-    "$sortByCount", "$unionWith", "$unwind",
+    "$bucket",
+    "$bucketAuto",
+    "$changeStream",
+    "$collStats",
+    "$count",
+    "$currentOp",
+    "$densify",
+    "$documents",
+    "$facet",
+    "$fill",
+    "$geoNear",
+    "$graphLookup",
+    "$group",
+    "$indexStats",
+    "$limit",
+    "$listLocalSessions",
+    "$listSessions",
+    "$lookup",
+    "$match",
+    "$merge",
+    "$out",
+    "$planCacheStats",
+    "$redact",
+    "$sample",
+    "$setWindowFields",
+    "$skip",
+    "$sort",
+    "$sortByCount",
+    "$unionWith",
+    "$unwind",
 ];
 
 /// The exclusion `{a: false, b: false}` that the argument of `$unset` stands for.
@@ -167,10 +192,9 @@ pub fn unset_spec(argument: Value<'_>) -> Result<DocBuf> {
     let mut spec = DocBuf::new();
     match argument {
         Value::String(path) => _ = spec.append(path, false),
-        Value::Array(paths) if paths.is_empty() => bail!(
-            31119,
-            "$unset specification must be a string or an array with at least one field"
-        ),
+        Value::Array(paths) if paths.is_empty() => {
+            bail!(31119, "$unset specification must be a string or an array with at least one field")
+        }
         Value::Array(paths) => {
             for path in paths.values() {
                 let Value::String(path) = path else {

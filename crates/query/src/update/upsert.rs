@@ -73,8 +73,8 @@ impl Equalities {
                 }
                 ("$all", Value::Array(values)) => {
                     for value in values.values() {
-                        let is_match =
-                            matches!(value, Value::Document(d) if is_predicate(d)) || matches!(value, Value::Regex(_));
+                        let is_match = matches!(value, Value::Document(d) if is_predicate(d))
+                            || matches!(value, Value::Regex(_));
                         if !is_match {
                             self.add(path, value)?;
                         }
@@ -126,9 +126,9 @@ fn is_below(path: &str, above: &str) -> bool {
 
 /// Whether a document in a query holds operators; `{$ref: ..., $id: ...}` is a value.
 fn is_predicate(doc: RawDoc<'_>) -> bool {
-    doc.iter().next().is_some_and(|first| {
-        first.key().starts_with('$') && !matches!(first.key(), "$ref" | "$id" | "$db")
-    })
+    doc.iter()
+        .next()
+        .is_some_and(|first| first.key().starts_with('$') && !matches!(first.key(), "$ref" | "$id" | "$db"))
 }
 
 /// A document under construction, for paths that share prefixes.
@@ -180,11 +180,15 @@ mod tests {
 
     #[test]
     fn equalities_become_fields() {
-        assert_eq!(built(doc! { "b": 1, "a.x": 2, "_id": 3, "a.y": { "$eq": 4 } }).unwrap(), doc! {
-            "_id": 3, "a": { "x": 2, "y": 4 }, "b": 1
-        });
         assert_eq!(
-            built(doc! { "$and": [{ "a": { "$in": [5] } }, { "c": { "$gt": 1 } }], "$or": [{ "d": 1 }] }).unwrap(),
+            built(doc! { "b": 1, "a.x": 2, "_id": 3, "a.y": { "$eq": 4 } }).unwrap(),
+            doc! {
+                "_id": 3, "a": { "x": 2, "y": 4 }, "b": 1
+            }
+        );
+        assert_eq!(
+            built(doc! { "$and": [{ "a": { "$in": [5] } }, { "c": { "$gt": 1 } }], "$or": [{ "d": 1 }] })
+                .unwrap(),
             doc! { "a": 5, "d": 1 }
         );
     }

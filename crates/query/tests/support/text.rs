@@ -130,7 +130,8 @@ impl<'t> Reader<'t> {
             "NaN" => Value::Double(f64::NAN),
             "Infinity" => Value::Double(f64::INFINITY),
             "-Infinity" => Value::Double(f64::NEG_INFINITY),
-            "NumberLong" | "Long" | "NumberDecimal" | "Decimal" | "ISODate" | "Date" | "Timestamp" | "ObjectId" => {
+            "NumberLong" | "Long" | "NumberDecimal" | "Decimal" | "ISODate" | "Date" | "Timestamp"
+            | "ObjectId" => {
                 return self.call(word);
             }
             number if number.contains(['.', 'e']) => Value::Double(number.parse().expect("a double")),
@@ -149,11 +150,16 @@ impl<'t> Reader<'t> {
         self.rest = &self.rest[end + 1..];
         OwnedValue::from(match name {
             "NumberLong" | "Long" => Value::Int64(argument.parse().expect("an integer")),
-            "NumberDecimal" | "Decimal" => Value::Decimal128(argument.parse::<Decimal128>().expect("a decimal")),
+            "NumberDecimal" | "Decimal" => {
+                Value::Decimal128(argument.parse::<Decimal128>().expect("a decimal"))
+            }
             "ISODate" | "Date" => Value::DateTime(argument.parse().expect("milliseconds")),
             "Timestamp" => {
                 let (seconds, increment) = argument.split_once(',').expect("two numbers");
-                Value::Timestamp(Timestamp::new(seconds.trim().parse().unwrap(), increment.trim().parse().unwrap()))
+                Value::Timestamp(Timestamp::new(
+                    seconds.trim().parse().unwrap(),
+                    increment.trim().parse().unwrap(),
+                ))
             }
             _ => {
                 let mut id = [0; 12];
@@ -233,9 +239,11 @@ pub fn run_scripts(folder: &str, run: impl Fn(&str) -> String) {
             let actual = if is_comment { String::new() } else { run(&commands) };
             let actual = actual.trim();
             if actual != expected && !update {
-                failures += &format!("{}:\n{input}\n--- expected\n{expected}\n--- got\n{actual}\n\n", file.display());
+                failures +=
+                    &format!("{}:\n{input}\n--- expected\n{expected}\n--- got\n{actual}\n\n", file.display());
             }
-            rewritten += &if is_comment { format!("{input}\n\n") } else { format!("{input}\n---\n{actual}\n\n") };
+            rewritten +=
+                &if is_comment { format!("{input}\n\n") } else { format!("{input}\n---\n{actual}\n\n") };
         }
         if update {
             std::fs::write(&file, rewritten.trim_end().to_owned() + "\n").unwrap();

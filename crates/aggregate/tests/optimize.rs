@@ -1,0 +1,125 @@
+//! A pipeline gives the same whether it is optimised as a whole or run stage by stage.
+#![allow(missing_docs)]
+
+#[path = "../../query/tests/support/text.rs"]
+#[allow(dead_code)]
+mod text;
+
+mod nowhere;
+
+use nowhere::Nowhere;
+use proptest::prelude::*;
+use sheaf_aggregate::{BoxSource, Documents, Namespace, Pipeline, RunCx, RunOptions, Stage};
+use sheaf_bson::{ArrayBuf, DocBuf};
+use sheaf_expr::ParseCx;
+
+const STAGES: &[&str] = &[
+    "{$match: {a: {$gt: 1}}}",
+    "{$match: {b: 1, \"c.d\": {$exists: true}}}",
+    "{$match: {\"c.d\": 2}}",
+    "{$match: {$or: [{a: 1}, {x: {$gt: 2}}]}}",
+    "{$match: {x: null}}",
+    "{$match: {$expr: {$lt: [\"$a\", 3]}}}",
+    "{$match: {}}",
+    "{$sort: {a: 1, _id: 1}}",
+    "{$sort: {\"c.d\": -1, _id: 1}}",
+    "{$limit: 5}",
+    "{$limit: 3}",
+    "{$skip: 1}",
+    "{$skip: 2}",
+    "{$project: {a: 1, \"c.d\": 1}}",
+    "{$project: {a: 0}}",
+    "{$project: {x: {$add: [\"$a\", 1]}, c: 1}}",
+    "{$addFields: {x: \"$a\"}}",
+    "{$addFields: {\"c.d\": \"$b\"}}",
+    "{$unset: \"c.d\"}",
+    "{$unwind: \"$c\"}",
+    "{$unwind: {path: \"$b\", preserveNullAndEmptyArrays: true, includeArrayIndex: \"x\"}}",
+    "{$count: \"a\"}",
+    "{$replaceRoot: {newRoot: {a: \"$b\", c: \"$c\", _id: \"$_id\"}}}",
+];
+
+const DOCUMENTS: &[&str] = &[
+    "{_id: 1, a: 1, b: 1, c: {d: 2}}",
+    "{_id: 2, a: 2, b: [1, 2], c: [{d: 1}, {d: 2}]}",
+    "{_id: 3, a: [3, 1], b: 2}",
+    "{_id: 4, b: [], c: {d: [1, 2]}}",
+    "{_id: 5, a: 5, b: 1, c: [{d: 2}, 3], x: 3}",
+    "{_id: 6, a: null, b: \"s\", c: []}",
+    "{_id: 7, a: 2.5, b: 1, c: {d: 2, e: 1}, x: null}",
+];
+
+fn documents() -> Vec<DocBuf> {
+    DOCUMENTS.iter().map(|text| text::parse_doc(text)).collect()
+}
+
+fn parse(stages: &[&str]) -> Pipeline {
+    let stages: Vec<DocBuf> = stages.iter().map(|stage| text::parse_doc(stage)).collect();
+    let mut cx = ParseCx::new().with_now(0);
+    let pipeline =
+        Pipeline::parse(ArrayBuf::of(&stages).as_raw(), &Namespace::new("test", "c"), &mut cx).unwrap();
+    cx.finish().unwrap();
+    pipeline
+}
+
+fn drain(mut source: BoxSource) -> Result<Vec<DocBuf>, i32> {
+    let mut cx = RunCx::new(&Nowhere, RunOptions::default());
+    let mut found = Vec::new();
+    while let Some(document) = source.next(&mut cx).map_err(|error| error.code().0)? {
+        found.push(document);
+    }
+    Ok(found)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #[test]
+    fn optimising_changes_no_result(picks in proptest::collection::vec(0..STAGES.len(), 1..6)) {
+        let stages: Vec<&str> = picks.iter().map(|pick| STAGES[*pick]).collect();
+        let whole = drain(parse(&stages).open(Box::new(Documents::new(documents()))));
+        let mut source: BoxSource = Box::new(Documents::new(documents()));
+        for stage in &stages {
+            source = parse(&[*stage]).open(source);
+        }
+        prop_assert_eq!(whole, drain(source), "{:?}", stages);
+    }
+}
+
+#[test]
+fn matches_move_to_the_front_and_sorts_know_their_limit() {
+    let pipeline = parse(&[
+        "{$addFields: {x: 1}}",
+        "{$sort: {a: 1}}",
+        "{$match: {b: 1, x: 1}}",
+        "{$skip: 1}",
+        "{$limit: 2}",
+    ]);
+    let names: Vec<_> = pipeline.stages().iter().map(Stage::name).collect();
+    assert_eq!(names, ["$match", "$addFields", "$match", "$sort", "$skip", "$limit"]);
+    let head = pipeline.head();
+    assert_eq!(text::show(head.matcher.unwrap().filter()), "{b: 1}");
+    assert_eq!((head.stages, head.sort.is_some()), (1, false));
+
+    let sorted =
+        parse(&["{$match: {b: 1}}", "{$sort: {a: 1}}", "{$skip: 3}", "{$limit: 2}", "{$project: {a: 1}}"]);
+    let head = sorted.head();
+    assert_eq!((head.stages_of_match, head.stages_of_sort, head.stages), (1, 2, 2));
+    assert_eq!((head.sort.unwrap().limit, head.limit, head.skip), (Some(5), Some(5), 0));
+
+    let plain = parse(&["{$skip: 3}", "{$limit: 2}"]);
+    assert_eq!((plain.head().skip, plain.head().limit, plain.head().stages), (3, Some(2), 2));
+}
+
+#[test]
+fn dependencies_end_where_documents_are_made_anew() {
+    let deps = |stages: &[&str]| {
+        parse(stages).dependencies_from(0).map(|deps| deps.paths.into_iter().collect::<Vec<_>>())
+    };
+    assert_eq!(
+        deps(&["{$match: {b: 1}}", "{$group: {_id: \"$a\", s: {$sum: \"$c.d\"}}}"]).unwrap(),
+        ["a", "b", "c.d"]
+    );
+    assert_eq!(deps(&["{$match: {b: 1}}"]), None);
+    assert_eq!(deps(&["{$group: {_id: \"$a\", all: {$push: \"$$ROOT\"}}}"]), None);
+    assert_eq!(deps(&["{$sort: {a: 1}}", "{$limit: 1}", "{$count: \"n\"}"]).unwrap(), ["a"]);
+}

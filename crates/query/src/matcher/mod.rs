@@ -142,3 +142,6 @@ impl ValueMatcher {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod properties;

@@ -147,8 +147,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
         Rule::MinProperties(_) | Rule::MaxProperties(_) => {
             put_specified(rule, schema, out);
             out.append("reason", "specified number of properties was not satisfied");
-            out.append("consideredValue", Value::Document(doc));
-            out.append("numProperties", doc.count() as i32);
+            out.append("numberOfProperties", doc.count() as i32);
         }
         Rule::Dependencies(dependencies) => {
             let mut list = out.array("failingDependencies");

@@ -30,13 +30,8 @@ pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stag
 /// Documents between stages may be a little larger than stored ones.
 pub(crate) const MAX_INTERNAL_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
 
-/// Refuses a document that is larger than any may be.
+/// Refuses a document that is larger than any stage may make.
 pub(crate) fn check_size(document: &DocBuf) -> Result<()> {
-    check_internal_size(document)
-}
-
-/// Refuses a document that even a stage in the middle may not make.
-pub(crate) fn check_internal_size(document: &DocBuf) -> Result<()> {
     let size = document.as_bytes().len();
     if size > MAX_INTERNAL_SIZE {
         bail!(

@@ -60,6 +60,7 @@ impl Pipeline {
     /// Reads a pipeline in any place, and optimises it.
     pub(crate) fn parse_at(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
         let mut pipeline = Pipeline::default();
+        let mut entries = Vec::new();
         let count = stages.count();
         if count > MAX_STAGES {
             bail!(7749501, "Pipeline length must be no longer than {MAX_STAGES} stages");
@@ -83,10 +84,14 @@ impl Pipeline {
                 );
             }
             let parsed = entry.parse(field.value(), cx)?;
-            check_position(entry, at, count, cx)?;
+            entries.push(entry);
             pipeline.own_source |= at == 0 && matches!(entry.position, Position::First);
             pipeline.stages.extend(parsed);
             pipeline.spec.push(DocBuf::from(spec));
+        }
+        // A stage that cannot be read is reported before one that stands in the wrong place.
+        for (at, entry) in entries.iter().enumerate() {
+            check_position(entry, at, count, cx)?;
         }
         pipeline.check_namespace(cx)?;
         optimize::optimize(&mut pipeline.stages);

@@ -117,7 +117,7 @@ impl Source for ProjectRun {
         self.stage.projection.apply(raw, &env, None, &mut out)?;
         drop(out);
         let output = DocBuf::from_bytes(bytes);
-        crate::check_internal_size(&output)?;
+        crate::check_size(&output)?;
         Ok(Some(output))
     }
 }

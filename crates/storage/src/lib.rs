@@ -8,7 +8,54 @@
 //! - [`Write`] is what statements do to the database, whether each stands alone ([`WriteUnit`]) or
 //!   belongs to a transaction ([`Transaction`]).
 //! - Nothing here is async and nothing here knows a socket. Long waits go through [`Options::block`].
+//!
+//! # The life of a write
+//!
+//! `WriteUnit::insert` computes the document's index keys (`Index::generate`), takes the locks of its
+//! record key and unique keys, looks for duplicates, and appends to a RocksDB batch and to the oplog
+//! payload. `Core::commit` orders the unit, appends the payload to the log in one write, writes the
+//! batch, publishes counters and catalog, and wakes tailing cursors. A flush (`Core::checkpoint`) writes
+//! the position, counters and multikey bits along with the data, atomically; start-up applies the log
+//! from there (`Core::recover`) with the same code that prepared the batches.
 
-mod api;
+mod build;
+mod catalog;
+mod changes;
+mod core;
+mod cursor;
+mod db;
+mod ddl;
+mod durability;
+mod engine;
+mod index;
+mod keys;
+mod locks;
+mod oplog;
+mod options;
+mod overlay;
+mod pipeline;
+mod print;
+mod recovery;
+mod sessions;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod transaction;
+mod unit;
+mod validate;
+mod view;
+mod write;
 
-pub use api::*;
+pub use catalog::{Capped, Catalog, Collection};
+pub use cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, RecordCursor};
+pub use engine::Engine;
+pub use index::{Index, IndexKind, hashed_key};
+pub use options::{Block, Interrupt, OpTime, Options};
+pub use sessions::SessionRecord;
+pub use stats::Stats;
+pub use transaction::Transaction;
+pub use unit::WriteUnit;
+pub use uuid::Uuid;
+pub use validate::Validation;
+pub use view::{Doc, View};
+pub use write::{CreateCollection, Statement, Write};

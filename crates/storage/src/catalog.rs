@@ -1,0 +1,349 @@
+//! The catalog: databases, collections, indexes, as one immutable value that DDL replaces.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::task::Waker;
+
+use ahash::AHashMap;
+use parking_lot::Mutex;
+use sheaf_bson::{DocBuf, RawDoc, Value, key};
+use sheaf_errors::{Code, Error, Result, bail};
+use uuid::Uuid;
+
+use crate::index::{Index, IndexKind, id_index_spec, index_entries};
+use crate::locks::Gate;
+use crate::oplog::{uuid_value, value_uuid};
+
+/// All databases and collections at one moment.
+#[derive(Clone, Default)]
+pub struct Catalog {
+    databases: BTreeMap<String, BTreeMap<String, Arc<Collection>>>,
+    by_uuid: AHashMap<Uuid, Arc<Collection>>,
+    version: u64,
+}
+
+impl Catalog {
+    /// The collection or view of a full name.
+    pub fn collection(&self, namespace: &str) -> Option<&Arc<Collection>> {
+        let (db, name) = split(namespace);
+        self.databases.get(db)?.get(name)
+    }
+
+    /// The collection of a UUID.
+    pub fn by_uuid(&self, uuid: &Uuid) -> Option<&Arc<Collection>> {
+        self.by_uuid.get(uuid)
+    }
+
+    /// Names of the databases that have collections, in order.
+    pub fn databases(&self) -> impl Iterator<Item = &str> {
+        self.databases.keys().map(String::as_str)
+    }
+
+    /// Whether the database has any collection.
+    pub fn has_database(&self, db: &str) -> bool {
+        self.databases.contains_key(db)
+    }
+
+    /// Collections and views of a database, by name.
+    pub fn collections(&self, db: &str) -> impl Iterator<Item = &Arc<Collection>> {
+        self.databases.get(db).into_iter().flat_map(|collections| collections.values())
+    }
+
+    /// Everything, in order of names.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Collection>> {
+        self.databases.values().flat_map(|collections| collections.values())
+    }
+
+    /// Changes with every DDL: a key for plan caches.
+    pub fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// A copy with this collection added or replaced (found by its UUID, so renames move it).
+    pub(crate) fn with(&self, collection: Arc<Collection>) -> Catalog {
+        let mut catalog = self.without(&collection.uuid);
+        let (db, name) = split(&collection.namespace);
+        catalog
+            .databases
+            .entry(db.to_owned())
+            .or_default()
+            .insert(name.to_owned(), collection.clone());
+        catalog.by_uuid.insert(collection.uuid, collection);
+        catalog
+    }
+
+    /// A copy without the collection of this UUID.
+    pub(crate) fn without(&self, uuid: &Uuid) -> Catalog {
+        let mut catalog = self.clone();
+        catalog.version += 1;
+        if let Some(old) = catalog.by_uuid.remove(uuid) {
+            let (db, name) = split(&old.namespace);
+            if let Some(collections) = catalog.databases.get_mut(db) {
+                collections.remove(name);
+                if collections.is_empty() {
+                    catalog.databases.remove(db);
+                }
+            }
+        }
+        catalog
+    }
+}
+
+/// `db.some.collection` as `("db", "some.collection")`.
+pub(crate) fn split(namespace: &str) -> (&str, &str) {
+    namespace.split_once('.').unwrap_or((namespace, ""))
+}
+
+/// What bounds a capped collection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capped {
+    /// Bytes of documents.
+    pub size: i64,
+    /// Number of documents.
+    pub max: Option<i64>,
+}
+
+/// One collection or view as the catalog knows it.
+pub struct Collection {
+    /// Full name.
+    pub namespace: String,
+    /// Never changes, not even by renaming.
+    pub uuid: Uuid,
+    /// Prefix of its records; never used again after a drop.
+    pub ident: u32,
+    /// As given to `create`, for `listCollections`.
+    pub options: DocBuf,
+    /// Bounds, if it is capped.
+    pub capped: Option<Capped>,
+    /// `(viewOn, pipeline)` of a view: the name without database, and the array.
+    pub view: Option<(String, DocBuf)>,
+    /// Ready ones and those being built; a query uses only [`Index::ready`] ones. The `_id` index comes first.
+    pub indexes: Vec<Arc<Index>>,
+    pub(crate) state: Arc<CollectionState>,
+}
+
+/// What changes without DDL; shared by all catalog versions of a collection.
+pub(crate) struct CollectionState {
+    pub docs: AtomicI64,
+    pub bytes: AtomicI64,
+    /// Counters (or multikey bits) changed since they were last written to the catalog.
+    pub dirty: AtomicBool,
+    /// Writers pass, DDL closes.
+    pub gate: Arc<Gate>,
+    /// Key of the next record of a capped collection.
+    pub next_key: AtomicU64,
+    version: AtomicU64,
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl CollectionState {
+    pub fn new(docs: i64, bytes: i64) -> Self {
+        CollectionState {
+            docs: AtomicI64::new(docs),
+            bytes: AtomicI64::new(bytes),
+            dirty: AtomicBool::new(false),
+            gate: Arc::default(),
+            next_key: AtomicU64::new(1),
+            version: AtomicU64::new(1),
+            wakers: Mutex::default(),
+        }
+    }
+
+    /// A commit changed the collection: counters follow, tailing cursors wake.
+    pub fn published(&self, docs: i64, bytes: i64) {
+        if docs != 0 {
+            self.docs.fetch_add(docs, Ordering::AcqRel);
+        }
+        if bytes != 0 {
+            self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        }
+        self.dirty.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes everybody who waits for a change: after a commit, and when the collection goes away.
+    pub fn wake(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+        let mut wakers = self.wakers.lock();
+        if !wakers.is_empty() {
+            for waker in wakers.drain(..) {
+                waker.wake();
+            }
+        }
+    }
+}
+
+impl Collection {
+    /// Database name.
+    pub fn db(&self) -> &str {
+        split(&self.namespace).0
+    }
+
+    /// Name within the database.
+    pub fn name(&self) -> &str {
+        split(&self.namespace).1
+    }
+
+    /// The index of this name, ready or not.
+    pub fn index(&self, name: &str) -> Option<&Arc<Index>> {
+        self.indexes.iter().find(|index| index.name == name)
+    }
+
+    /// Whether it is a view.
+    pub fn is_view(&self) -> bool {
+        self.view.is_some()
+    }
+
+    /// Documents now (fast count).
+    pub fn count(&self) -> u64 {
+        self.state.docs.load(Ordering::Acquire).max(0) as u64
+    }
+
+    /// Sum of document sizes now.
+    pub fn data_bytes(&self) -> u64 {
+        self.state.bytes.load(Ordering::Acquire).max(0) as u64
+    }
+
+    /// The record key that a document with this `_id` has (not of capped collections).
+    pub fn record_key(&self, id: Value<'_>) -> Result<Vec<u8>> {
+        let mut out = Vec::with_capacity(24);
+        put_id_key(id, &mut out)?;
+        Ok(out)
+    }
+
+    /// Grows with each commit to this collection; for tailable cursors.
+    pub fn version(&self) -> u64 {
+        self.state.version.load(Ordering::Acquire)
+    }
+
+    /// Registers `wake` for the next change after version `seen`; returns whether it has changed already
+    /// (then nothing is registered).
+    pub fn on_change(&self, seen: u64, wake: Waker) -> bool {
+        let mut wakers = self.state.wakers.lock();
+        if self.version() > seen {
+            return true;
+        }
+        // Those who stopped waiting leave their wakers behind; one waker per waiter is enough.
+        wakers.retain(|old| !old.will_wake(&wake));
+        wakers.push(wake);
+        false
+    }
+
+    /// Builds a collection from its parts.
+    pub(crate) fn new(
+        namespace: String,
+        uuid: Uuid,
+        ident: u32,
+        options: DocBuf,
+        indexes: Vec<Arc<Index>>,
+        state: Arc<CollectionState>,
+    ) -> Collection {
+        let raw = options.as_raw();
+        let capped = raw.get("capped").is_some_and(|v| v.truthy()).then(|| Capped {
+            size: raw.get("size").and_then(whole).unwrap_or(0),
+            max: raw.get("max").and_then(whole).filter(|max| *max > 0),
+        });
+        let view = raw.get("viewOn").and_then(|v| v.as_str()).map(|on| {
+            let pipeline = raw.get("pipeline").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+            (on.to_owned(), DocBuf::from(pipeline))
+        });
+        Collection { namespace, uuid, ident, capped, view, indexes, state, options }
+    }
+
+    /// The same collection with something changed.
+    pub(crate) fn changed(
+        &self,
+        namespace: Option<&str>,
+        options: Option<RawDoc<'_>>,
+        indexes: Option<Vec<Arc<Index>>>,
+    ) -> Collection {
+        Collection::new(
+            namespace.unwrap_or(&self.namespace).to_owned(),
+            self.uuid,
+            self.ident,
+            options.map_or_else(|| self.options.clone(), DocBuf::from),
+            indexes.unwrap_or_else(|| self.indexes.clone()),
+            self.state.clone(),
+        )
+    }
+
+    /// The catalog document.
+    pub(crate) fn to_doc(&self) -> DocBuf {
+        let indexes = index_entries(&self.indexes);
+        sheaf_bson::doc! {
+            "ns": &self.namespace,
+            "uuid": uuid_value(&self.uuid),
+            "ident": i64::from(self.ident),
+            "options": &self.options,
+            "indexes": &indexes
+        }
+    }
+
+    /// Reads a catalog document back; `masks` gives the multikey bits of an index.
+    pub(crate) fn from_doc(
+        doc: RawDoc<'_>,
+        counters: (i64, i64),
+        masks: impl Fn(u32) -> Option<Vec<u64>>,
+    ) -> Result<Collection> {
+        let broken = || Error::new(Code::INTERNAL_ERROR, format!("catalog entry cannot be read: {doc:?}"));
+        let namespace = doc.get("ns").and_then(|v| v.as_str()).ok_or_else(broken)?.to_owned();
+        let uuid = value_uuid(doc.get("uuid")).ok_or_else(broken)?;
+        let ident = doc.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
+        let options = doc.get("options").and_then(|v| v.as_doc()).ok_or_else(broken)?;
+        let capped = options.get("capped").is_some_and(|v| v.truthy());
+        let mut indexes = Vec::new();
+        for entry in doc.get("indexes").and_then(|v| v.as_array()).ok_or_else(broken)?.values() {
+            let entry = entry.as_doc().ok_or_else(broken)?;
+            let spec = entry.get("spec").and_then(|v| v.as_doc()).ok_or_else(broken)?;
+            let ident = entry.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
+            let ready = entry.get("ready").is_some_and(|v| v.truthy());
+            let mut index = Index::from_spec(spec, ident, ready, masks(ident))?;
+            mark_id_index(&mut index, capped);
+            indexes.push(Arc::new(index));
+        }
+        let state = Arc::new(CollectionState::new(counters.0, counters.1));
+        Ok(Collection::new(namespace, uuid, ident, options.into(), indexes, state))
+    }
+}
+
+/// The `_id` index has no entries of its own, except in a capped collection.
+pub(crate) fn mark_id_index(index: &mut Index, capped: bool) {
+    let on_id = index.fields.len() == 1 && index.fields[0].0 == "_id" && index.kind == IndexKind::Btree;
+    if on_id && (index.name == "_id_" || index.spec.as_raw().get("clustered").is_some()) {
+        index.unique = true;
+        if !capped {
+            index.kind = IndexKind::Id;
+        }
+    }
+}
+
+/// The `_id` index of a new collection; a clustered collection's says so in its spec.
+pub(crate) fn id_index(spec: Option<&DocBuf>, ident: u32, capped: bool) -> Result<Index> {
+    let default = id_index_spec();
+    let mut index = Index::from_spec(spec.unwrap_or(&default).as_raw(), ident, true, None)?;
+    mark_id_index(&mut index, capped);
+    index.unique = true;
+    Ok(index)
+}
+
+/// A whole number of any numeric type.
+pub(crate) fn whole(value: Value<'_>) -> Option<i64> {
+    value.as_exact_i64()
+}
+
+/// Appends the record key of an `_id`.
+pub(crate) fn put_id_key(id: Value<'_>, out: &mut Vec<u8>) -> Result<()> {
+    if id.is_missing() {
+        bail!(Code::BAD_VALUE, "document has no _id");
+    }
+    key::encode_bound(id, false, out);
+    Ok(())
+}
+
+/// The record key of a document.
+pub(crate) fn id_key(doc: RawDoc<'_>) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(24);
+    put_id_key(doc.get_or_missing("_id"), &mut out)?;
+    Ok(out)
+}

@@ -1,0 +1,191 @@
+//! What one document's insert, update or delete means in keys: the same code for plain writes,
+//! transactions and recovery, so that applying the log gives what the write gave.
+
+use rocksdb::WriteBatch;
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+use smallvec::SmallVec;
+
+use crate::catalog::Collection;
+use crate::db::{Cf, Db};
+use crate::index::{Index, IndexKind, KeySet};
+use crate::keys::{entry_key, entry_value, prefixed};
+use crate::locks::{LockKey, LockTable};
+
+/// Where changes go: a write batch, or a transaction's own writes.
+pub(crate) trait Sink {
+    fn put(&mut self, cf: Cf, key: &[u8], value: &[u8]);
+    fn delete(&mut self, cf: Cf, key: &[u8]);
+}
+
+/// A batch that knows its column families.
+pub(crate) struct BatchSink<'b> {
+    pub db: &'b Db,
+    pub batch: &'b mut WriteBatch,
+}
+
+impl Sink for BatchSink<'_> {
+    fn put(&mut self, cf: Cf, key: &[u8], value: &[u8]) {
+        self.batch.put_cf(self.db.cf(cf), key, value);
+    }
+    fn delete(&mut self, cf: Cf, key: &[u8]) {
+        self.batch.delete_cf(self.db.cf(cf), key);
+    }
+}
+
+/// Lock spaces.
+const RECORD: u8 = 0;
+const UNIQUE: u8 = 1;
+const CAPPED: u8 = 2;
+
+/// Keys of one document before and after, per index, and the locks that writing them takes. Kept and
+/// filled again for the next document.
+#[derive(Default)]
+pub(crate) struct Changes {
+    old: Vec<KeySet>,
+    new: Vec<KeySet>,
+    /// `[collection][record key]`.
+    pub record: Vec<u8>,
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// First the record's lock, then unique keys'.
+    pub locks: SmallVec<[LockKey; 8]>,
+}
+
+/// A unique key that a document is about to take.
+pub(crate) struct UniqueKey<'c> {
+    pub index: &'c Index,
+    /// With the index's prefix.
+    pub entry: &'c [u8],
+    pub key: &'c [u8],
+    pub type_bits: &'c [u8],
+}
+
+fn has_entries(index: &Index) -> bool {
+    index.kind != IndexKind::Id
+}
+
+impl Changes {
+    /// Computes everything for a document going from `old` to `new` (either may be missing).
+    pub fn compute(
+        &mut self,
+        collection: &Collection,
+        record_key: &[u8],
+        old: Option<RawDoc<'_>>,
+        new: Option<RawDoc<'_>>,
+        locks: &LockTable,
+    ) -> Result<()> {
+        prefixed(collection.ident, record_key, &mut self.record);
+        self.locks.clear();
+        self.locks.push(locks.key(RECORD, &self.record));
+        let count = collection.indexes.len();
+        self.old.resize_with(count.max(self.old.len()), KeySet::default);
+        self.new.resize_with(count.max(self.new.len()), KeySet::default);
+        for (at, index) in collection.indexes.iter().enumerate() {
+            self.old[at].clear();
+            self.new[at].clear();
+            if !has_entries(index) {
+                continue;
+            }
+            if let Some(old) = old {
+                // What is stored was indexed, unless the index would not have it now (being built).
+                if let Err(error) = index.generate(old, &mut self.old[at]) {
+                    if index.ready {
+                        return Err(error);
+                    }
+                    self.old[at].clear();
+                }
+            }
+            if let Some(new) = new {
+                index.generate(new, &mut self.new[at])?;
+                index.multikey.add(&self.new[at].arrays);
+            }
+            if index.unique {
+                for (key, _) in self.old[at].iter().chain(self.new[at].iter()) {
+                    entry_key(index, key, record_key, &mut self.key);
+                    let lock = locks.key(UNIQUE, &self.key);
+                    if !self.locks.contains(&lock) {
+                        self.locks.push(lock);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `check` for each unique key that the new document takes and the old one had not.
+    pub fn each_new_unique_key(
+        &mut self,
+        collection: &Collection,
+        mut check: impl FnMut(UniqueKey<'_>) -> Result<()>,
+    ) -> Result<()> {
+        for (at, index) in collection.indexes.iter().enumerate() {
+            if !has_entries(index) || !index.unique {
+                continue;
+            }
+            for (key, type_bits) in self.new[at].iter() {
+                if !self.old[at].contains(key) {
+                    entry_key(index, key, &[], &mut self.key);
+                    check(UniqueKey { index, entry: &self.key, key, type_bits })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the record's and all indexes' changes to `sink`.
+    pub fn emit(
+        &mut self,
+        collection: &Collection,
+        record_key: &[u8],
+        new: Option<RawDoc<'_>>,
+        sink: &mut impl Sink,
+    ) {
+        match new {
+            Some(doc) => sink.put(Cf::Records, &self.record, doc.as_bytes()),
+            None => sink.delete(Cf::Records, &self.record),
+        }
+        for (at, index) in collection.indexes.iter().enumerate() {
+            if has_entries(index) {
+                self.emit_index(at, index, record_key, sink);
+            }
+        }
+    }
+
+    fn emit_index(&mut self, at: usize, index: &Index, record_key: &[u8], sink: &mut impl Sink) {
+        for (key, _) in self.old[at].iter() {
+            if !self.new[at].contains(key) {
+                entry_key(index, key, record_key, &mut self.key);
+                sink.delete(Cf::Indexes, &self.key);
+            }
+        }
+        for (key, type_bits) in self.new[at].iter() {
+            if !self.old[at].contains_exactly(key, type_bits) {
+                entry_key(index, key, record_key, &mut self.key);
+                entry_value(index, record_key, type_bits, &mut self.value);
+                sink.put(Cf::Indexes, &self.key, &self.value);
+            }
+        }
+    }
+
+    /// Hands over the entries of one index only: what an index build adds for a document.
+    pub fn emit_built(&mut self, collection: &Collection, name: &str, record_key: &[u8], sink: &mut impl Sink) {
+        for (at, index) in collection.indexes.iter().enumerate() {
+            if index.name == name {
+                self.emit_index(at, index, record_key, sink);
+            }
+        }
+    }
+}
+
+/// The lock of one record.
+pub(crate) fn record_lock(locks: &LockTable, collection: &Collection, record_key: &[u8]) -> LockKey {
+    let mut key = Vec::with_capacity(record_key.len() + 4);
+    prefixed(collection.ident, record_key, &mut key);
+    locks.key(RECORD, &key)
+}
+
+/// The lock that inserts into a capped collection take: they go in one after another.
+pub(crate) fn capped_lock(locks: &LockTable, collection: &Collection) -> LockKey {
+    locks.key(CAPPED, &collection.ident.to_be_bytes())
+}

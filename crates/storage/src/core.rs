@@ -1,0 +1,431 @@
+//! What all parts of an open engine share, how it opens and closes, and its background work.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use parking_lot::{Condvar, Mutex};
+use rocksdb::WriteBatch;
+use sheaf_bson::RawDoc;
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_log::{Log, Position};
+
+use crate::catalog::{Catalog, Collection, whole};
+use crate::db::{Cf, Db, io_error};
+use crate::durability::Durability;
+use crate::keys::{catalog_key, prefix_range};
+use crate::locks::{Gate, LockTable};
+use crate::options::{OpTime, Options};
+use crate::pipeline::Pipeline;
+use crate::transaction::Recent;
+
+/// Version of the folder's layout.
+const FORMAT: u32 = 1;
+
+pub(crate) struct Core {
+    pub options: Options,
+    pub db: Arc<Db>,
+    pub log: Option<Log>,
+    pub catalog: ArcSwap<Catalog>,
+    pub locks: LockTable,
+    pub pipeline: Pipeline,
+    pub durability: Durability,
+    pub recent: Mutex<Recent>,
+    /// Position of the newest commit.
+    pub last: Mutex<OpTime>,
+    /// Position of the newest commit that is in RocksDB's files.
+    pub flushed: Mutex<OpTime>,
+    pub next_ident: AtomicU32,
+    /// One DDL at a time.
+    pub ddl: Mutex<()>,
+    /// Commits pass; `fsyncLock` closes it.
+    pub writes: Arc<Gate>,
+    pub write_locks: Mutex<WriteLocks>,
+    /// Bytes of batches since the last flush began.
+    pub unflushed: AtomicU64,
+    pub commits: AtomicU64,
+    pub flushes: AtomicU64,
+    pub conflicts: AtomicU64,
+    /// Collections that are out of the catalog but may still be read.
+    pub garbage: Mutex<Vec<Garbage>>,
+    failed: AtomicBool,
+    failure: Mutex<Option<String>>,
+    checkpointing: Mutex<()>,
+    keeper: Mutex<Keeper>,
+    keeper_work: Condvar,
+    flushed_room: Condvar,
+    room: Mutex<()>,
+    _lock: File,
+}
+
+/// `fsyncLock`s.
+#[derive(Default)]
+pub(crate) struct WriteLocks {
+    pub closed: Option<crate::locks::Closed>,
+    pub count: u64,
+}
+
+#[derive(Default)]
+struct Keeper {
+    stop: bool,
+    asked: bool,
+}
+
+/// Data of a dropped collection or index; removed when no view can see it any more.
+pub(crate) struct Garbage {
+    /// Keeps count of those who can still read it.
+    pub holder: Arc<Collection>,
+    pub prefixes: Vec<(Cf, u32)>,
+}
+
+impl Core {
+    /// Opens the folder: lock, RocksDB at its last flush, catalog, log from there on.
+    pub fn open(options: Options) -> Result<Arc<Core>> {
+        let lock = lock_folder(&options.path)?;
+        check_format(&options.path)?;
+        let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
+        let (applied, next_ident) = read_applied(&db)?;
+        let log_dir = options.path.join("log");
+        // Without a journal, what an earlier run logged must still be applied once.
+        let use_log = options.journal || log_dir.is_dir();
+        let log = if use_log {
+            let mut log_options = sheaf_log::Options::new(&log_dir);
+            log_options.retain_bytes = options.oplog_bytes;
+            log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
+            let at = Position { term: applied.term, index: applied.index, time: applied.time };
+            let (log, recovered) = Log::open(log_options, at).map_err(log_open_error)?;
+            if recovered.cut_bytes > 0 {
+                tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
+            }
+            Some(log)
+        } else {
+            None
+        };
+        let catalog = crate::ddl::load_catalog(&db)?;
+        let mut core = Core {
+            db,
+            log,
+            catalog: ArcSwap::from_pointee(catalog),
+            locks: LockTable::new(),
+            pipeline: Pipeline::default(),
+            durability: Durability::default(),
+            recent: Mutex::default(),
+            last: Mutex::new(applied),
+            flushed: Mutex::new(applied),
+            next_ident: AtomicU32::new(next_ident),
+            ddl: Mutex::new(()),
+            writes: Arc::default(),
+            write_locks: Mutex::default(),
+            unflushed: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
+            flushes: AtomicU64::new(0),
+            conflicts: AtomicU64::new(0),
+            garbage: Mutex::default(),
+            failed: AtomicBool::new(false),
+            failure: Mutex::default(),
+            checkpointing: Mutex::new(()),
+            keeper: Mutex::default(),
+            keeper_work: Condvar::new(),
+            flushed_room: Condvar::new(),
+            room: Mutex::new(()),
+            _lock: lock,
+            options,
+        };
+        core.recover()?;
+        if !core.options.journal && core.log.take().is_some() {
+            // From here on the flushed state is all there is; an old log must not be applied again.
+            core.checkpoint()?;
+            fs::remove_dir_all(&log_dir).map_err(|e| folder_error("removing the old log", &log_dir, &e))?;
+        }
+        Ok(Arc::new(core))
+    }
+
+    /// Starts the background threads. They end when the engine is dropped or shut down.
+    pub fn start(self: &Arc<Self>) -> Result<Vec<std::thread::JoinHandle<()>>> {
+        let spawn = |name: &str, run: fn(&Core)| {
+            let core = self.clone();
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || run(&core))
+                .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
+        };
+        let mut threads = vec![spawn("sheaf-keeper", Core::run_keeper)?];
+        if self.log.is_some() {
+            threads.push(spawn("sheaf-sync", Core::run_syncs)?);
+        }
+        Ok(threads)
+    }
+
+    /// Ends background work.
+    pub fn stop(&self) {
+        self.durability.stop();
+        self.keeper.lock().stop = true;
+        self.keeper_work.notify_all();
+        self.flushed_room.notify_all();
+    }
+
+    pub fn is_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// Refuses all writes from now on.
+    pub fn fail(&self, why: &str) {
+        if !self.failed.swap(true, Ordering::AcqRel) {
+            tracing::error!(why, "storage refuses writes from now on");
+            *self.failure.lock() = Some(why.to_owned());
+        }
+    }
+
+    pub fn check_writable(&self) -> Result<()> {
+        if !self.is_failed() {
+            return Ok(());
+        }
+        let why = self.failure.lock().clone().unwrap_or_default();
+        Err(Error::new(Code::LOG_WRITE_FAILED, format!("storage accepts no writes: {why}")))
+    }
+
+    pub fn new_ident(&self) -> u32 {
+        self.next_ident.fetch_add(1, Ordering::AcqRel)
+    }
+
+    /// Writers that are faster than the disk wait here, so that memtables keep to their memory.
+    pub fn wait_for_room(&self) {
+        let limit = self.options.memtable_bytes();
+        let used = self.unflushed.load(Ordering::Relaxed);
+        if used < limit {
+            return;
+        }
+        self.ask_for_flush();
+        if used < limit * 2 {
+            return;
+        }
+        (self.options.block)(&mut || {
+            let mut room = self.room.lock();
+            while self.unflushed.load(Ordering::Relaxed) >= limit * 2 && !self.is_failed() && !self.keeper.lock().stop
+            {
+                self.flushed_room.wait_for(&mut room, Duration::from_millis(50));
+            }
+        });
+    }
+
+    pub fn ask_for_flush(&self) {
+        let mut keeper = self.keeper.lock();
+        if !keeper.asked {
+            keeper.asked = true;
+            self.keeper_work.notify_one();
+        }
+    }
+
+    /// Makes everything committed so far part of RocksDB's files, and lets go of the log that is not needed.
+    pub fn checkpoint(&self) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        if let Some(log) = &self.log {
+            // RocksDB's files should not get ahead of the log: change streams would miss entries.
+            log.sync().map_err(|error| {
+                self.fail(&error.to_string());
+                Error::new(Code::LOG_WRITE_FAILED, error.to_string())
+            })?;
+            self.tell(None);
+        }
+        let at = {
+            let _still = self.still();
+            let at = *self.last.lock();
+            let mut batch = WriteBatch::default();
+            self.put_bookkeeping(at, &mut batch);
+            self.db.write(batch)?;
+            // Returns when new memtables have taken over; the rest happens in the background.
+            self.db.flush(false)?;
+            self.unflushed.store(0, Ordering::Relaxed);
+            at
+        };
+        self.wait_for_flush()?;
+        *self.flushed.lock() = at;
+        self.flushes.fetch_add(1, Ordering::Relaxed);
+        self.flushed_room.notify_all();
+        self.tell(None);
+        if let Some(log) = &self.log {
+            log.retain(at.index).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// What a flush must contain besides the data: the position, and counters and multikey bits of
+    /// changed collections. Commits do not carry them; the flush is where they must agree with the data.
+    fn put_bookkeeping(&self, at: OpTime, batch: &mut WriteBatch) {
+        let cf = self.db.cf(Cf::Catalog);
+        let next = self.next_ident.load(Ordering::Acquire);
+        let applied = sheaf_bson::doc! {
+            "term": at.term as i64, "index": at.index as i64, "time": at.time as i64, "nextIdent": i64::from(next)
+        };
+        batch.put_cf(cf, catalog_key::APPLIED, applied.as_bytes());
+        for collection in self.catalog.load().all() {
+            if !collection.state.dirty.swap(false, Ordering::AcqRel) {
+                continue;
+            }
+            let mut counters = [0; 16];
+            counters[..8].copy_from_slice(&collection.state.docs.load(Ordering::Acquire).to_le_bytes());
+            counters[8..].copy_from_slice(&collection.state.bytes.load(Ordering::Acquire).to_le_bytes());
+            batch.put_cf(cf, catalog_key::of(catalog_key::COUNTERS, collection.ident), counters);
+            for index in collection.indexes.iter().filter(|index| index.multikey()) {
+                let masks: Vec<u8> = index.multikey.masks().iter().flat_map(|mask| mask.to_le_bytes()).collect();
+                batch.put_cf(cf, catalog_key::of(catalog_key::MULTIKEY, index.ident), masks);
+            }
+        }
+    }
+
+    fn wait_for_flush(&self) -> Result<()> {
+        let mut pause = Duration::from_micros(200);
+        while self.db.property("rocksdb.num-immutable-mem-table") > 0 {
+            if self.db.property("rocksdb.background-errors") > 0 {
+                self.fail("writing memtables to disk failed");
+                return self.check_writable();
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    fn run_keeper(&self) {
+        let mut last_flush = Instant::now();
+        loop {
+            {
+                let mut keeper = self.keeper.lock();
+                if !keeper.asked && !keeper.stop {
+                    self.keeper_work.wait_for(&mut keeper, Duration::from_millis(500));
+                }
+                if keeper.stop {
+                    return;
+                }
+                keeper.asked = false;
+            }
+            self.collect_garbage();
+            let unflushed = self.unflushed.load(Ordering::Relaxed);
+            let old = !self.options.sync_delay.is_zero() && last_flush.elapsed() >= self.options.sync_delay;
+            if unflushed >= self.options.memtable_bytes() || (old && unflushed > 0) {
+                if let Err(error) = self.checkpoint() {
+                    tracing::error!(%error, "flushing memtables failed");
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                last_flush = Instant::now();
+            } else if old {
+                last_flush = Instant::now();
+            }
+        }
+    }
+
+    /// Removes the data of dropped collections and indexes that nobody can read any more.
+    pub fn collect_garbage(&self) {
+        let ready: Vec<Garbage> = {
+            let mut garbage = self.garbage.lock();
+            let (ready, wait) = garbage.drain(..).partition(|g| Arc::strong_count(&g.holder) == 1);
+            *garbage = wait;
+            ready
+        };
+        for garbage in ready {
+            if let Err(error) = self.remove_prefixes(&garbage.prefixes) {
+                tracing::warn!(%error, "data of a dropped collection stays until the next start");
+            }
+        }
+    }
+
+    /// Deletes everything under these numbers. Needs no log: start-up does it again if it was lost.
+    pub fn remove_prefixes(&self, prefixes: &[(Cf, u32)]) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        for (cf, ident) in prefixes {
+            let (from, to) = prefix_range(*ident);
+            self.db.raw().delete_file_in_range_cf(self.db.cf(*cf), from, to).map_err(io_error)?;
+            batch.delete_range_cf(self.db.cf(*cf), from, to);
+            batch.delete_cf(self.db.cf(Cf::Catalog), crate::ddl::garbage_key(*cf, *ident));
+        }
+        self.db.write(batch)
+    }
+}
+
+fn read_applied(db: &Db) -> Result<(OpTime, u32)> {
+    let Some(bytes) = db.get(Cf::Catalog, catalog_key::APPLIED)? else {
+        return Ok((OpTime { term: 1, index: 0, time: 0 }, 1));
+    };
+    let doc = RawDoc::new(&bytes);
+    let number = |name: &str| doc.get(name).and_then(whole).unwrap_or(0);
+    let at = OpTime {
+        term: number("term") as u64,
+        index: number("index") as u64,
+        time: number("time") as u64,
+    };
+    Ok((at, number("nextIdent").max(1) as u32))
+}
+
+fn folder_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    let code = match error.kind() {
+        std::io::ErrorKind::NotFound => Code::NON_EXISTENT_PATH,
+        std::io::ErrorKind::StorageFull => Code::OUT_OF_DISK_SPACE,
+        _ => Code::FILE_OPEN_FAILED,
+    };
+    Error::new(code, format!("{what} in data folder {} failed: {error}", path.display()))
+}
+
+fn log_open_error(error: sheaf_log::Error) -> Error {
+    let code = match &error {
+        sheaf_log::Error::TooNew { .. } => Code::MUST_UPGRADE,
+        sheaf_log::Error::Damaged { .. } => Code::CHECKSUM_MISMATCH,
+        e if e.is_disk_full() => Code::OUT_OF_DISK_SPACE,
+        _ => Code::FILE_OPEN_FAILED,
+    };
+    Error::new(code, error.to_string())
+}
+
+/// Takes `sheaf.lock`; the lock lasts as long as the file is open.
+fn lock_folder(path: &Path) -> Result<File> {
+    if !path.is_dir() {
+        bail!(Code::NON_EXISTENT_PATH, "data folder {} not found: create it or give another with --dbpath", path.display());
+    }
+    let name = path.join("sheaf.lock");
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&name)
+        .map_err(|e| folder_error("opening sheaf.lock", path, &e))?;
+    if let Err(error) = file.try_lock() {
+        let holder = fs::read_to_string(&name).unwrap_or_default();
+        bail!(
+            Code::DB_PATH_IN_USE,
+            "data folder {} is in use by another process (pid {}): {error}",
+            path.display(),
+            holder.trim()
+        );
+    }
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(|e| folder_error("writing sheaf.lock", path, &e))?;
+    Ok(file)
+}
+
+fn check_format(path: &Path) -> Result<()> {
+    let name = path.join("sheaf.format");
+    match fs::read_to_string(&name) {
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(version) if version <= FORMAT => Ok(()),
+            Ok(version) => bail!(
+                Code::MUST_UPGRADE,
+                "data folder {} has format {version}, made by a newer version; this version knows formats up to {FORMAT}",
+                path.display()
+            ),
+            Err(_) => bail!(Code::UNSUPPORTED_FORMAT, "{} is not readable as a format version", name.display()),
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let made = File::create(&name).and_then(|mut file| {
+                writeln!(file, "{FORMAT}")?;
+                file.sync_all()
+            });
+            made.map_err(|e| folder_error("writing sheaf.format", path, &e))
+        }
+        Err(error) => Err(folder_error("reading sheaf.format", path, &error)),
+    }
+}

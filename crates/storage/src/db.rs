@@ -1,0 +1,210 @@
+//! RocksDB as this crate uses it: one database, four column families, no write-ahead log of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
+    DBPinnableSlice, DBRawIterator, FlushOptions, ReadOptions, Snapshot, WriteBatch, WriteOptions,
+};
+use self_cell::self_cell;
+use sheaf_errors::{Code, Error, Result};
+
+use crate::options::Options;
+
+/// Column families by kind of data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cf {
+    /// `[collection u32][record key] -> BSON`.
+    Records,
+    /// `[index u32][memcomparable key][record key, unless unique] -> record key length, record key, type bits`.
+    Indexes,
+    /// Definitions, counters, applied position.
+    Catalog,
+    /// What retryable writes and transactions must remember.
+    Sessions,
+}
+
+const NAMES: [&str; 4] = ["records", "indexes", "catalog", "sessions"];
+
+/// Values from this size on go to blob files, which compaction does not rewrite.
+const MIN_BLOB_BYTES: u64 = 8 << 10;
+
+pub(crate) struct Db {
+    db: DB,
+    write_options: WriteOptions,
+    cache: Cache,
+}
+
+/// Turns RocksDB's error into ours.
+pub(crate) fn io_error(error: rocksdb::Error) -> Error {
+    let text = error.to_string();
+    if text.contains("No space left") || text.contains("quota") {
+        return Error::new(Code::OUT_OF_DISK_SPACE, format!("storage: {text}"));
+    }
+    Error::new(Code::INTERNAL_ERROR, format!("storage: {text}"))
+}
+
+impl Db {
+    pub fn open(path: &Path, options: &Options) -> Result<Db> {
+        let cache = Cache::new_lru_cache(options.block_cache_bytes() as usize);
+        let mut base = rocksdb::Options::default();
+        base.create_if_missing(true);
+        base.create_missing_column_families(true);
+        base.set_atomic_flush(true);
+        base.set_max_background_jobs(4);
+        base.set_bytes_per_sync(1 << 20);
+        base.set_keep_log_file_num(3);
+        base.set_max_log_file_size(4 << 20);
+        base.set_max_open_files(-1);
+        base.set_skip_stats_update_on_db_open(true);
+        base.set_allow_concurrent_memtable_write(false);
+        base.set_stats_dump_period_sec(0);
+        // Closing must not flush behind our back: what is flushed always goes with its log position.
+        let base = base
+            .get_options_from_string("avoid_flush_during_shutdown=true;avoid_flush_during_recovery=true")
+            .map_err(io_error)?;
+        let families =
+            [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions].map(|cf| family(cf, options, &cache));
+        let db = DB::open_cf_descriptors(&base, path, families).map_err(io_error)?;
+        let mut write_options = WriteOptions::default();
+        write_options.disable_wal(true);
+        Ok(Db { db, write_options, cache })
+    }
+
+    pub fn raw(&self) -> &DB {
+        &self.db
+    }
+
+    pub fn cf(&self, cf: Cf) -> &ColumnFamily {
+        self.db.cf_handle(NAMES[cf as usize]).expect("column families are opened with the database")
+    }
+
+    /// Reads from the newest state.
+    pub fn get(&self, cf: Cf, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>> {
+        self.db.get_pinned_cf(self.cf(cf), key).map_err(io_error)
+    }
+
+    pub fn get_with(&self, cf: Cf, key: &[u8], options: &ReadOptions) -> Result<Option<DBPinnableSlice<'_>>> {
+        self.db.get_pinned_cf_opt(self.cf(cf), key, options).map_err(io_error)
+    }
+
+    pub fn write(&self, batch: WriteBatch) -> Result<()> {
+        self.db.write_opt(batch, &self.write_options).map_err(io_error)
+    }
+
+    /// Starts an atomic flush of all memtables; with `wait`, until it is on disk.
+    pub fn flush(&self, wait: bool) -> Result<()> {
+        let mut options = FlushOptions::default();
+        options.set_wait(wait);
+        let all = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions].map(|cf| self.cf(cf));
+        self.db.flush_cfs_opt(&all.each_ref(), &options).map_err(io_error)
+    }
+
+    /// A number property summed over the column families.
+    pub fn property(&self, name: &str) -> u64 {
+        [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions]
+            .iter()
+            .filter_map(|cf| self.db.property_int_value_cf(self.cf(*cf), name).ok().flatten())
+            .sum()
+    }
+
+    pub fn cache_used(&self) -> u64 {
+        self.cache.get_usage() as u64
+    }
+
+    /// Estimated bytes on disk and in memtables of a key range.
+    pub fn size_of(&self, cf: Cf, from: &[u8], to: &[u8]) -> u64 {
+        let range = rocksdb::Range::new(from, to);
+        self.db.get_approximate_sizes_cf(self.cf(cf), &[range]).first().copied().unwrap_or(0)
+    }
+}
+
+fn family(cf: Cf, options: &Options, cache: &Cache) -> ColumnFamilyDescriptor {
+    let mut family = rocksdb::Options::default();
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(cache);
+    table.set_block_size(16 << 10);
+    table.set_bloom_filter(10.0, false);
+    table.set_format_version(6);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_cache_index_and_filter_blocks_with_high_priority(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    family.set_block_based_table_factory(&table);
+    // Flushes are triggered here, by memory and age, never by RocksDB: so no memtable may fill up.
+    family.set_write_buffer_size(usize::MAX >> 2);
+    family.set_arena_block_size(1 << 20);
+    family.set_max_write_buffer_number(6);
+    family.set_compression_type(DBCompressionType::Lz4);
+    family.set_bottommost_compression_type(DBCompressionType::Zstd);
+    family.set_level_compaction_dynamic_level_bytes(true);
+    let file_bytes = options.memtable_bytes().clamp(16 << 20, 64 << 20);
+    family.set_target_file_size_base(file_bytes);
+    family.set_max_bytes_for_level_base(options.memtable_bytes().max(64 << 20) * 2);
+    family.set_soft_pending_compaction_bytes_limit(0);
+    family.set_hard_pending_compaction_bytes_limit(0);
+    family.set_level_zero_slowdown_writes_trigger(24);
+    family.set_level_zero_stop_writes_trigger(40);
+    if cf == Cf::Records {
+        family.set_enable_blob_files(true);
+        family.set_min_blob_size(MIN_BLOB_BYTES);
+        family.set_blob_compression_type(DBCompressionType::Lz4);
+        family.set_enable_blob_gc(true);
+        family.set_blob_gc_age_cutoff(0.25);
+        family.set_blob_gc_force_threshold(0.5);
+        family.set_blob_cache(cache);
+    }
+    ColumnFamilyDescriptor::new(NAMES[cf as usize], family)
+}
+
+self_cell!(
+    /// A RocksDB snapshot that keeps its database open.
+    pub(crate) struct SnapshotCell {
+        owner: Arc<Db>,
+        #[covariant]
+        dependent: Snapshot,
+    }
+);
+
+impl SnapshotCell {
+    pub fn take(db: &Arc<Db>) -> SnapshotCell {
+        SnapshotCell::new(db.clone(), |db| db.db.snapshot())
+    }
+
+    /// Options for reads at this snapshot; valid only while the snapshot lives.
+    pub fn read_options(&self) -> ReadOptions {
+        let mut options = ReadOptions::default();
+        options.set_snapshot(self.borrow_dependent());
+        options
+    }
+}
+
+self_cell!(
+    /// A RocksDB iterator that keeps its database open. It stays valid after the snapshot that it was made from has gone.
+    pub(crate) struct IterCell {
+        owner: Arc<Db>,
+        #[covariant]
+        dependent: DBRawIterator,
+    }
+);
+
+impl IterCell {
+    pub fn open(db: &Arc<Db>, cf: Cf, options: ReadOptions) -> IterCell {
+        IterCell::new(db.clone(), |db| db.db.raw_iterator_cf_opt(db.cf(cf), options))
+    }
+
+    pub fn iter(&self) -> &DBRawIterator<'_> {
+        self.borrow_dependent()
+    }
+
+    /// Moves the iterator; false when it left its range, an error when a read failed.
+    pub fn step(&mut self, step: impl FnOnce(&mut DBRawIterator<'_>)) -> Result<bool> {
+        self.with_dependent_mut(|_, iter| {
+            step(iter);
+            if iter.valid() {
+                return Ok(true);
+            }
+            iter.status().map(|()| false).map_err(io_error)
+        })
+    }
+}

@@ -1,0 +1,558 @@
+//! DDL: every change of the catalog is a command document, in the log as an operation `c`. Running and
+//! recovering are the same code: [`Command::apply`] turns a catalog into the next one.
+
+use std::sync::Arc;
+
+use rocksdb::{IteratorMode, WriteBatch};
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use uuid::Uuid;
+
+use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_index, split, whole};
+use crate::core::{Core, Garbage};
+use crate::db::{Cf, Db, io_error};
+use crate::index::{Index, IndexKind, index_entries};
+use crate::keys::catalog_key;
+use crate::locks::Closed;
+use crate::oplog;
+use crate::options::{Interrupt, OpTime};
+use crate::pipeline::Prepared;
+use crate::write::CreateCollection;
+
+/// One DDL command as the oplog has it.
+#[derive(Clone)]
+pub(crate) struct Command {
+    /// Full name of the collection that it is about.
+    target: String,
+    uuid: Option<Uuid>,
+    /// `{create: "name", ...}` and so on. What only storage needs is in a field `sheaf`.
+    o: DocBuf,
+}
+
+/// What a command changes.
+pub(crate) struct Applied {
+    pub catalog: Catalog,
+    puts: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    garbage: Vec<Garbage>,
+    /// Collections that are gone: tailing cursors must hear of it.
+    gone: Vec<Arc<Collection>>,
+}
+
+impl Applied {
+    fn new(catalog: Catalog) -> Applied {
+        Applied { catalog, puts: Vec::new(), garbage: Vec::new(), gone: Vec::new() }
+    }
+
+    pub fn put(&self, db: &Db, batch: &mut WriteBatch) {
+        let cf = db.cf(Cf::Catalog);
+        for (key, value) in &self.puts {
+            match value {
+                Some(value) => batch.put_cf(cf, key, value),
+                None => batch.delete_cf(cf, key),
+            }
+        }
+    }
+
+    fn save(&mut self, collection: Collection) {
+        let key = catalog_key::of(catalog_key::COLLECTION, collection.ident).to_vec();
+        self.puts.push((key, Some(collection.to_doc().into_bytes())));
+        self.catalog = self.catalog.with(Arc::new(collection));
+    }
+
+    fn remove(&mut self, collection: &Arc<Collection>) {
+        self.catalog = self.catalog.without(&collection.uuid);
+        for kind in [catalog_key::COLLECTION, catalog_key::COUNTERS] {
+            self.puts.push((catalog_key::of(kind, collection.ident).to_vec(), None));
+        }
+        let mut prefixes = vec![(Cf::Records, collection.ident)];
+        prefixes.extend(collection.indexes.iter().map(|index| (Cf::Indexes, index.ident)));
+        self.discard(collection, prefixes);
+        self.gone.push(collection.clone());
+    }
+
+    fn discard(&mut self, holder: &Arc<Collection>, prefixes: Vec<(Cf, u32)>) {
+        for (cf, ident) in &prefixes {
+            self.puts.push((garbage_key(*cf, *ident), Some(Vec::new())));
+            if *cf == Cf::Indexes {
+                self.puts.push((catalog_key::of(catalog_key::MULTIKEY, *ident).to_vec(), None));
+            }
+        }
+        self.garbage.push(Garbage { holder: holder.clone(), prefixes });
+    }
+}
+
+/// Remembers that a prefix is to be removed.
+pub(crate) fn garbage_key(cf: Cf, ident: u32) -> Vec<u8> {
+    let mut key = vec![catalog_key::GARBAGE, cf as u8];
+    key.extend_from_slice(&ident.to_be_bytes());
+    key
+}
+
+/// Reads the catalog back, and finishes removing what was being removed.
+pub(crate) fn load_catalog(db: &Db) -> Result<Catalog> {
+    let mut catalog = Catalog::default();
+    for item in db.raw().iterator_cf(db.cf(Cf::Catalog), IteratorMode::Start) {
+        let (key, value) = item.map_err(io_error)?;
+        if key.first() != Some(&catalog_key::COLLECTION) || key.len() != 5 {
+            continue;
+        }
+        let ident = u32::from_be_bytes([key[1], key[2], key[3], key[4]]);
+        let counters = db.get(Cf::Catalog, &catalog_key::of(catalog_key::COUNTERS, ident))?;
+        let number = |at: usize| {
+            let bytes = counters.as_ref().and_then(|c| c.get(at..at + 8));
+            bytes.and_then(|b| b.try_into().ok()).map_or(0, i64::from_le_bytes)
+        };
+        let masks = |ident: u32| {
+            let masks = db.get(Cf::Catalog, &catalog_key::of(catalog_key::MULTIKEY, ident)).ok().flatten()?;
+            Some(masks.chunks_exact(8).map(|c| c.try_into().map_or(0, u64::from_le_bytes)).collect())
+        };
+        let collection = Collection::from_doc(RawDoc::new(&value), (number(0), number(8)), masks)?;
+        if collection.capped.is_some() {
+            collection.state.next_key.store(last_rid(db, ident)? + 1, std::sync::atomic::Ordering::Release);
+        }
+        catalog = catalog.with(Arc::new(collection));
+    }
+    Ok(catalog)
+}
+
+/// The number of a capped collection's newest record.
+fn last_rid(db: &Db, ident: u32) -> Result<u64> {
+    let (lower, upper) = crate::keys::prefix_range(ident);
+    let mut iter = db.raw().raw_iterator_cf(db.cf(Cf::Records));
+    iter.seek_for_prev(upper);
+    iter.status().map_err(io_error)?;
+    let rid = iter.key().filter(|key| key.starts_with(&lower)).and_then(|key| key[4..].first_chunk::<8>());
+    Ok(rid.map_or(0, |bytes| u64::from_be_bytes(*bytes)))
+}
+
+/// Builds the command that creates a collection, with numbers of its own.
+pub(crate) fn create_command(core: &Core, namespace: &str, spec: &CreateCollection) -> Result<Command> {
+    let raw = spec.options.as_raw();
+    let capped = raw.get("capped").is_some_and(|v| v.truthy());
+    let indexes = if raw.get("viewOn").is_some() {
+        Vec::new()
+    } else {
+        vec![Arc::new(id_index(spec.id_index.as_ref(), core.new_ident(), capped)?)]
+    };
+    let entries = index_entries(&indexes);
+    let ident = core.new_ident();
+    let o = DocBuf::build(|doc| {
+        doc.append("create", split(namespace).1).append_all(raw);
+        doc.document("sheaf").append("ident", i64::from(ident)).append("indexes", &entries);
+    });
+    Ok(Command { target: namespace.to_owned(), uuid: Some(spec.uuid.unwrap_or_else(Uuid::new_v4)), o })
+}
+
+fn no_collection(namespace: &str) -> Error {
+    Error::new(Code::NAMESPACE_NOT_FOUND, format!("ns not found: {namespace}"))
+}
+
+impl Command {
+    fn new(namespace: &str, uuid: Option<Uuid>, o: DocBuf) -> Command {
+        Command { target: namespace.to_owned(), uuid, o }
+    }
+
+    /// Reads it from an oplog document, or from an element of `applyOps`.
+    pub fn from_oplog(doc: RawDoc<'_>) -> Option<Command> {
+        let db = split(doc.get("ns")?.as_str()?).0;
+        let o = doc.get("o")?.as_doc()?;
+        let first = o.iter().next()?;
+        let name = first.value().as_str().unwrap_or_default();
+        let target = if first.key() == "renameCollection" { name.to_owned() } else { format!("{db}.{name}") };
+        Some(Command { target, uuid: oplog::value_uuid(doc.get("ui")), o: o.into() })
+    }
+
+    pub fn target(&self) -> &str {
+        &self.target
+    }
+
+    fn command_namespace(&self) -> String {
+        format!("{}.$cmd", split(&self.target).0)
+    }
+
+    /// Appends the oplog document.
+    pub fn log(&self, payload: &mut Vec<u8>) {
+        oplog::write(payload, "c", &self.command_namespace(), self.uuid.as_ref(), None, |doc| {
+            doc.append("o", &self.o);
+        });
+    }
+
+    /// As an element of `applyOps`.
+    pub fn inner(&self) -> DocBuf {
+        DocBuf::build(|doc| {
+            doc.append("op", "c").append("ns", &self.command_namespace());
+            if let Some(uuid) = &self.uuid {
+                doc.append("ui", oplog::uuid_value(uuid));
+            }
+            doc.append("o", &self.o);
+        })
+    }
+
+    /// Replaces the indexes that a `create` makes.
+    pub fn set_indexes(&mut self, indexes: &[Arc<Index>]) {
+        let ident = self.storage_field("ident").and_then(whole).unwrap_or(0);
+        let entries = index_entries(indexes);
+        self.o = DocBuf::build(|doc| {
+            for element in self.o.as_raw().iter().filter(|element| element.key() != "sheaf") {
+                doc.append_element(element);
+            }
+            doc.document("sheaf").append("ident", ident).append("indexes", &entries);
+        });
+    }
+
+    fn storage_field(&self, name: &str) -> Option<Value<'_>> {
+        self.o.as_raw().get("sheaf")?.as_doc()?.get(name)
+    }
+
+    /// The next catalog, and what goes to disk for it.
+    pub fn apply(&self, catalog: &Catalog) -> Result<Applied> {
+        self.apply_existing(catalog, None)
+    }
+
+    /// Like [`Command::apply`]; `made` is the collection if it was made already, for its counters to be kept.
+    pub fn apply_existing(&self, catalog: &Catalog, made: Option<&Arc<Collection>>) -> Result<Applied> {
+        let first = self.o.as_raw().iter().next();
+        let mut applied = Applied::new(catalog.clone());
+        match first.map_or("", |element| element.key()) {
+            "create" => self.create(made, &mut applied)?,
+            "drop" => {
+                let collection = self.collection(catalog)?;
+                applied.remove(&collection);
+            }
+            // The collections' own drops are operations of the same commit.
+            "dropDatabase" => {}
+            "renameCollection" => self.rename(catalog, &mut applied)?,
+            "createIndexes" => self.create_index(catalog, &mut applied)?,
+            "commitIndexBuild" => self.commit_build(catalog, &mut applied)?,
+            "dropIndexes" => self.drop_index(catalog, &mut applied)?,
+            "collMod" => self.coll_mod(catalog, &mut applied)?,
+            other => bail!(Code::COMMAND_NOT_FOUND, "the log has an unknown command '{other}'"),
+        }
+        Ok(applied)
+    }
+
+    fn collection(&self, catalog: &Catalog) -> Result<Arc<Collection>> {
+        let by_uuid = self.uuid.as_ref().and_then(|uuid| catalog.by_uuid(uuid));
+        by_uuid.or_else(|| catalog.collection(&self.target)).cloned().ok_or_else(|| no_collection(&self.target))
+    }
+
+    fn create(&self, made: Option<&Arc<Collection>>, applied: &mut Applied) -> Result<()> {
+        let options = DocBuf::build(|doc| {
+            for element in self.o.as_raw().iter().skip(1).filter(|element| element.key() != "sheaf") {
+                doc.append_element(element);
+            }
+        });
+        let capped = options.as_raw().get("capped").is_some_and(|v| v.truthy());
+        let broken = || Error::new(Code::INTERNAL_ERROR, "a create in the log lacks its numbers");
+        let ident = self.storage_field("ident").and_then(whole).ok_or_else(broken)? as u32;
+        let uuid = self.uuid.ok_or_else(broken)?;
+        let mut indexes = Vec::new();
+        for entry in self.storage_field("indexes").and_then(|v| v.as_array()).ok_or_else(broken)?.values() {
+            let mut index = read_index_entry(entry.as_doc().ok_or_else(broken)?)?;
+            mark_id_index(&mut index, capped);
+            indexes.push(Arc::new(index));
+        }
+        let collection = match made {
+            Some(made) => made.changed(None, None, None),
+            None => {
+                let state = Arc::new(CollectionState::new(0, 0));
+                Collection::new(self.target.clone(), uuid, ident, options, indexes, state)
+            }
+        };
+        applied.save(collection);
+        Ok(())
+    }
+
+    fn rename(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(catalog)?;
+        let to = self.o.as_raw().get("to").and_then(|v| v.as_str()).unwrap_or_default();
+        if let Some(target) = catalog.collection(to).filter(|target| target.uuid != collection.uuid) {
+            applied.remove(target);
+        }
+        applied.save(collection.changed(Some(to), None, None));
+        Ok(())
+    }
+
+    fn create_index(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(catalog)?;
+        let mut indexes = collection.indexes.clone();
+        let entries = self.storage_field("indexes").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+        for entry in entries.values().filter_map(|v| v.as_doc()) {
+            indexes.push(Arc::new(read_index_entry(entry)?));
+        }
+        applied.save(collection.changed(None, None, Some(indexes)));
+        Ok(())
+    }
+
+    fn commit_build(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(catalog)?;
+        let names = self.names();
+        let mut indexes = Vec::new();
+        for index in &collection.indexes {
+            let done = names.iter().any(|name| *name == index.name);
+            indexes.push(if done { Arc::new(index.changed(index.spec.as_raw(), true)?) } else { index.clone() });
+        }
+        applied.save(collection.changed(None, None, Some(indexes)));
+        Ok(())
+    }
+
+    /// Names of indexes that the command is about.
+    pub fn names(&self) -> Vec<&str> {
+        let names = self.o.as_raw().get("indexes").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+        names.values().filter_map(|v| v.as_str()).collect()
+    }
+
+    /// Whether recovery has to fill these indexes itself: their entries are not in the log.
+    pub fn is_build_commit(&self) -> bool {
+        self.o.as_raw().element("commitIndexBuild").is_some()
+    }
+
+    fn drop_index(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(catalog)?;
+        let names = self.names();
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            collection.indexes.iter().cloned().partition(|index| names.contains(&index.name.as_str()));
+        applied.discard(&collection, gone.iter().map(|index| (Cf::Indexes, index.ident)).collect());
+        applied.save(collection.changed(None, None, Some(kept)));
+        Ok(())
+    }
+
+    fn coll_mod(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(catalog)?;
+        let o = self.o.as_raw();
+        let specs = o.get("indexes").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+        let mut indexes = Vec::new();
+        for index in &collection.indexes {
+            let spec = specs.get(&index.name).and_then(|v| v.as_doc());
+            indexes.push(match spec {
+                Some(spec) => Arc::new(index.changed(spec, index.ready)?),
+                None => index.clone(),
+            });
+        }
+        let options = o.get("options").and_then(|v| v.as_doc());
+        applied.save(collection.changed(None, options, Some(indexes)));
+        Ok(())
+    }
+}
+
+fn read_index_entry(entry: RawDoc<'_>) -> Result<Index> {
+    let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let ident = entry.get("ident").and_then(whole).unwrap_or(0) as u32;
+    Index::from_spec(spec, ident, entry.get("ready").is_some_and(|v| v.truthy()), None)
+}
+
+/// A `createIndexes` command for these indexes.
+pub(crate) fn create_indexes_command(collection: &Collection, indexes: &[Arc<Index>]) -> Command {
+    let entries = index_entries(indexes);
+    let o = DocBuf::build(|doc| {
+        doc.append("createIndexes", collection.name());
+        doc.document("sheaf").append("indexes", &entries);
+    });
+    Command::new(&collection.namespace, Some(collection.uuid), o)
+}
+
+/// A command about indexes by name: `dropIndexes`, `commitIndexBuild`.
+pub(crate) fn index_names_command(kind: &str, collection: &Collection, names: &[&str]) -> Command {
+    let o = DocBuf::build(|doc| {
+        doc.append(kind, collection.name());
+        let mut array = doc.array("indexes");
+        for name in names {
+            array.push(*name);
+        }
+    });
+    Command::new(&collection.namespace, Some(collection.uuid), o)
+}
+
+impl Core {
+    /// Runs commands as one commit. The caller holds the DDL lock and has closed the gates that matter.
+    pub fn run_commands(&self, commands: &[Command]) -> Result<OpTime> {
+        let mut prepared = Prepared::default();
+        let mut catalog = self.catalog.load_full();
+        let mut garbage = Vec::new();
+        let mut gone = Vec::new();
+        for command in commands {
+            let applied = command.apply(&catalog)?;
+            applied.put(&self.db, &mut prepared.batch);
+            command.log(&mut prepared.payload);
+            garbage.extend(applied.garbage);
+            gone.extend(applied.gone);
+            catalog = Arc::new(applied.catalog);
+        }
+        prepared.publish = Some(Box::new(move |_| (*catalog).clone()));
+        let at = self.commit(prepared)?;
+        for collection in gone {
+            collection.state.wake();
+        }
+        self.garbage.lock().extend(garbage);
+        Ok(at)
+    }
+
+    /// Applies a command from the log.
+    pub fn replay_command(&self, command: &Command) -> Result<()> {
+        if command.is_build_commit() {
+            self.rebuild_indexes(command)?;
+        }
+        let applied = command.apply(&self.catalog.load())?;
+        let mut batch = WriteBatch::default();
+        applied.put(&self.db, &mut batch);
+        self.db.write(batch)?;
+        self.catalog.store(Arc::new(applied.catalog));
+        self.garbage.lock().extend(applied.garbage);
+        Ok(())
+    }
+
+    /// Closes a collection for writers, and makes sure that it still is the one of this name.
+    fn close(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<(Arc<Collection>, Closed)> {
+        loop {
+            let collection =
+                self.catalog.load().collection(namespace).cloned().ok_or_else(|| no_collection(namespace))?;
+            let closed = collection.state.gate.close(&self.options.block, interrupt)?;
+            let now = self.catalog.load();
+            if now.collection(namespace).is_some_and(|now| now.uuid == collection.uuid) {
+                let current = now.collection(namespace).cloned().unwrap_or(collection);
+                return Ok((current, closed));
+            }
+        }
+    }
+
+    /// The DDL lock, and a pass through `fsyncLock`'s gate.
+    pub fn ddl_turn(&self, interrupt: Interrupt<'_>) -> Result<(parking_lot::MutexGuard<'_, ()>, crate::locks::Pass)> {
+        let pass = self.writes.pass(&self.options.block, interrupt)?;
+        loop {
+            interrupt()?;
+            if let Some(guard) = self.ddl.try_lock_for(std::time::Duration::from_millis(20)) {
+                return Ok((guard, pass));
+            }
+        }
+    }
+
+    pub fn create_collection(&self, namespace: &str, spec: &CreateCollection, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let _turn = self.ddl_turn(interrupt)?;
+        if let Some(existing) = self.catalog.load().collection(namespace) {
+            let what = if existing.is_view() { "view" } else { "collection" };
+            bail!(Code::NAMESPACE_EXISTS, "a {what} '{namespace}' already exists");
+        }
+        let command = create_command(self, namespace, spec)?;
+        self.run_commands(&[command])
+    }
+
+    pub fn drop_collection(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let (collection, _closed) = self.close(namespace, interrupt)?;
+        let _turn = self.ddl_turn(interrupt)?;
+        self.run_commands(&[drop_command(&collection)])
+    }
+
+    pub fn drop_database(&self, db: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        loop {
+            let collections: Vec<_> = self.catalog.load().collections(db).cloned().collect();
+            let mut closed = Vec::new();
+            for collection in &collections {
+                closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
+            }
+            let _turn = self.ddl_turn(interrupt)?;
+            let catalog = self.catalog.load_full();
+            let known = |c: &Arc<Collection>| collections.iter().any(|k| k.uuid == c.uuid);
+            if !catalog.collections(db).all(known) {
+                continue;
+            }
+            let mut commands: Vec<Command> = catalog.collections(db).map(drop_command).collect();
+            commands.push(Command::new(&format!("{db}."), None, sheaf_bson::doc! { "dropDatabase": 1 }));
+            return self.run_commands(&commands);
+        }
+    }
+
+    pub fn rename_collection(&self, from: &str, to: &str, drop_target: bool, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let (collection, target, _closed) = self.close_for_rename(from, to, interrupt)?;
+        if target.is_some() && !drop_target {
+            bail!(Code::NAMESPACE_EXISTS, "target namespace exists");
+        }
+        let _turn = self.ddl_turn(interrupt)?;
+        let now = self.catalog.load().collection(to).map(|c| c.uuid);
+        if now != target.as_ref().map(|t| t.uuid) && now.is_some() {
+            bail!(Code::NAMESPACE_EXISTS, "target namespace exists");
+        }
+        let o = DocBuf::build(|doc| {
+            doc.append("renameCollection", from).append("to", to).append("stayTemp", false);
+            if let Some(target) = &target {
+                doc.append("dropTarget", oplog::uuid_value(&target.uuid));
+            }
+        });
+        self.run_commands(&[Command::new(from, Some(collection.uuid), o)])
+    }
+
+    /// Closes both collections, in the order of their names, so that two renames cannot wait for each other.
+    fn close_for_rename(
+        &self,
+        from: &str,
+        to: &str,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(Arc<Collection>, Option<Arc<Collection>>, Vec<Closed>)> {
+        loop {
+            let catalog = self.catalog.load_full();
+            let source = catalog.collection(from).cloned().ok_or_else(|| no_collection(from))?;
+            let target = catalog.collection(to).filter(|target| target.uuid != source.uuid).cloned();
+            let mut both: Vec<_> = std::iter::once(&source).chain(&target).collect();
+            both.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+            let mut closed = Vec::new();
+            for collection in both {
+                closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
+            }
+            let now = self.catalog.load();
+            let same = |name: &str, was: Option<&Arc<Collection>>| now.collection(name).map(|c| c.uuid) == was.map(|c| c.uuid);
+            if same(from, Some(&source)) && same(to, target.as_ref()) {
+                return Ok((source, target, closed));
+            }
+        }
+    }
+
+    pub fn drop_indexes(&self, namespace: &str, names: &[&str], interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let (collection, _closed) = self.close(namespace, interrupt)?;
+        let _turn = self.ddl_turn(interrupt)?;
+        for name in names {
+            match collection.index(name) {
+                None => bail!(Code::INDEX_NOT_FOUND, "index not found with name [{name}]"),
+                Some(index) if index.kind == IndexKind::Id || index.name == "_id_" => {
+                    bail!(Code::INVALID_OPTIONS, "cannot drop _id index")
+                }
+                Some(_) => {}
+            }
+        }
+        self.run_commands(&[index_names_command("dropIndexes", &collection, names)])
+    }
+
+    pub fn coll_mod(
+        &self,
+        namespace: &str,
+        options: Option<RawDoc<'_>>,
+        index_specs: &[(&str, RawDoc<'_>)],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        let (collection, _closed) = self.close(namespace, interrupt)?;
+        let _turn = self.ddl_turn(interrupt)?;
+        for (name, spec) in index_specs {
+            let Some(index) = collection.index(name) else {
+                bail!(Code::INDEX_NOT_FOUND, "cannot find index {name} for ns {namespace}");
+            };
+            let unique = spec.get("unique").is_some_and(|v| v.truthy());
+            if index.kind != IndexKind::Id && unique != index.unique {
+                bail!(Code::INVALID_OPTIONS, "the entries of a unique index are kept differently: index {name} must be built anew");
+            }
+        }
+        let o = DocBuf::build(|doc| {
+            doc.append("collMod", collection.name());
+            if let Some(options) = options {
+                doc.append("options", options);
+            }
+            let mut specs = doc.document("indexes");
+            for (name, spec) in index_specs {
+                specs.append(name, *spec);
+            }
+        });
+        self.run_commands(&[Command::new(namespace, Some(collection.uuid), o)])
+    }
+}
+
+fn drop_command(collection: &Arc<Collection>) -> Command {
+    let o = sheaf_bson::doc! { "drop": collection.name() };
+    Command::new(&collection.namespace, Some(collection.uuid), o)
+}

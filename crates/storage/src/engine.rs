@@ -1,0 +1,339 @@
+//! The public face: an open data folder.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Result, bail};
+
+use crate::catalog::{Catalog, Collection};
+use crate::core::Core;
+use crate::cursor::{Direction, Range};
+use crate::db::Cf;
+use crate::index::{Index, IndexKind};
+use crate::keys::{prefix_range, prefixed};
+use crate::options::{Interrupt, OpTime, Options};
+use crate::sessions::SessionRecord;
+use crate::stats::Stats;
+use crate::transaction::Transaction;
+use crate::unit::WriteUnit;
+use crate::validate::{Validation, validate};
+use crate::view::{Doc, View};
+use crate::write::{CreateCollection, Write};
+
+/// An open data folder. Cheap to clone; the folder closes with the last clone (and the last view and
+/// cursor), without flushing unless [`Engine::shutdown`] was called.
+#[derive(Clone)]
+pub struct Engine(Arc<Handle>);
+
+struct Handle {
+    core: Arc<Core>,
+    threads: Mutex<Vec<std::thread::JoinHandle<()>>>,
+}
+
+impl Handle {
+    fn stop(&self) {
+        self.core.stop();
+        for thread in self.threads.lock().drain(..) {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Engine {
+    /// Opens a data folder: takes its lock, opens RocksDB at its last flush and applies the log from there.
+    pub fn open(options: Options) -> Result<Engine> {
+        let core = Core::open(options)?;
+        let threads = Mutex::new(core.start()?);
+        Ok(Engine(Arc::new(Handle { core, threads })))
+    }
+
+    fn core(&self) -> &Arc<Core> {
+        &self.0.core
+    }
+
+    /// The newest published state.
+    pub fn view(&self) -> Result<View> {
+        Ok(View::newest(self.core()))
+    }
+
+    /// The newest catalog, without taking a snapshot.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.core().catalog.load_full()
+    }
+
+    /// One record of the newest state, without taking a snapshot: the fast path of a find by `_id`.
+    pub fn get(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
+        let mut full = Vec::with_capacity(key.len() + 4);
+        prefixed(collection.ident, key, &mut full);
+        Ok(self.core().db.get(Cf::Records, &full)?.map(Doc::pinned))
+    }
+
+    /// Starts a group of plain writes (each document atomic by itself).
+    pub fn write<'i>(&self, interrupt: Interrupt<'i>) -> WriteUnit<'i> {
+        WriteUnit::new(self.core().clone(), interrupt)
+    }
+
+    /// Starts a transaction; its snapshot is taken now. `session` is `(lsid, txnNumber)`.
+    pub fn begin(&self, session: Option<(DocBuf, i64)>) -> Result<Transaction> {
+        Transaction::begin(self.core(), session)
+    }
+
+    /// Position of the newest commit.
+    pub fn last_applied(&self) -> OpTime {
+        *self.core().last.lock()
+    }
+
+    /// Log index up to which commits survive a power failure.
+    pub fn durable_index(&self) -> u64 {
+        self.core().durable_index()
+    }
+
+    /// Waits until commits up to `index` are on stable storage, asking for a sync.
+    pub fn wait_durable(&self, index: u64, interrupt: Interrupt<'_>) -> Result<()> {
+        self.core().wait_durable(index, interrupt)
+    }
+
+    /// Calls `done` (from the sync thread, or at once) when commits up to `index` are on stable storage.
+    pub fn on_durable(&self, index: u64, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        self.core().on_durable(index, done);
+    }
+
+    /// Flushes memtables and syncs the log: the `fsync` command.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core().checkpoint()
+    }
+
+    /// `fsyncLock`: flushes, then holds all commits back until [`Engine::unlock_writes`]; returns the lock count.
+    pub fn lock_writes(&self, interrupt: Interrupt<'_>) -> Result<u64> {
+        let core = self.core();
+        let mut held = core.write_locks.lock();
+        match held.closed {
+            None => {
+                let closed = core.writes.close(&core.options.block, interrupt)?;
+                core.checkpoint()?;
+                held.closed = Some(closed);
+                held.count = 1;
+            }
+            Some(_) => held.count += 1,
+        }
+        Ok(held.count)
+    }
+
+    /// Undoes one [`Engine::lock_writes`]; returns the count that is left.
+    pub fn unlock_writes(&self) -> Result<u64> {
+        let mut held = self.core().write_locks.lock();
+        if held.count == 0 {
+            bail!(Code::ILLEGAL_OPERATION, "fsyncUnlock called when not locked");
+        }
+        held.count -= 1;
+        if held.count == 0 {
+            held.closed = None;
+        }
+        Ok(held.count)
+    }
+
+    /// How often writes are locked.
+    pub fn write_lock_count(&self) -> u64 {
+        self.core().write_locks.lock().count
+    }
+
+    /// Whether writes are refused for good (failed sync or disk), with the reason.
+    pub fn check_writable(&self) -> Result<()> {
+        self.core().check_writable()
+    }
+
+    /// Figures for `serverStatus`.
+    pub fn stats(&self) -> Stats {
+        self.core().stats()
+    }
+
+    /// Bytes that a collection's records take on disk and in memtables (an estimate).
+    pub fn storage_bytes(&self, collection: &Collection) -> u64 {
+        let (from, to) = prefix_range(collection.ident);
+        self.core().db.size_of(Cf::Records, &from, &to)
+    }
+
+    /// Bytes that an index takes on disk and in memtables (an estimate).
+    pub fn index_bytes(&self, index: &Index) -> u64 {
+        if index.kind == IndexKind::Id {
+            return 0;
+        }
+        let (from, to) = prefix_range(index.ident);
+        self.core().db.size_of(Cf::Indexes, &from, &to)
+    }
+
+    /// Compacts a collection's records and indexes now: `compact`.
+    pub fn compact(&self, collection: &Collection) -> Result<()> {
+        let core = self.core();
+        (core.options.block)(&mut || {
+            let (from, to) = prefix_range(collection.ident);
+            core.db.raw().compact_range_cf(core.db.cf(Cf::Records), Some(from), Some(to));
+            for index in &collection.indexes {
+                let (from, to) = prefix_range(index.ident);
+                core.db.raw().compact_range_cf(core.db.cf(Cf::Indexes), Some(from), Some(to));
+            }
+        });
+        Ok(())
+    }
+
+    /// Checks a collection's records against its indexes and counters. `full` also reads every index key.
+    pub fn validate(&self, namespace: &str, full: bool, interrupt: Interrupt<'_>) -> Result<Validation> {
+        let view = View::newest(self.core());
+        let mut outcome = Ok(Validation::default());
+        (self.core().options.block)(&mut || outcome = validate(&view, namespace, full, interrupt));
+        outcome
+    }
+
+    /// What is recorded of a session (its raw `lsid` document).
+    pub fn session_record(&self, lsid: RawDoc<'_>) -> Result<Option<SessionRecord>> {
+        self.core().session_record(lsid)
+    }
+
+    /// The recorded reply of one retryable statement, if it was executed.
+    pub fn statement_result(&self, lsid: RawDoc<'_>, txn_number: i64, stmt: i32) -> Result<Option<DocBuf>> {
+        self.core().statement_result(lsid, txn_number, stmt)
+    }
+
+    /// Forgets a session that has ended long ago.
+    pub fn forget_session(&self, lsid: RawDoc<'_>) -> Result<()> {
+        self.core().forget_session(lsid)
+    }
+
+    /// Reads the log from this index on, as oplog documents. `None` without a journal.
+    pub fn read_log(&self, index: u64) -> Option<Result<sheaf_log::Reader, sheaf_log::Error>> {
+        self.core().log.as_ref().map(|log| log.read_from(index))
+    }
+
+    /// Stops background work; when `clean`, flushes, so that the next start has nothing to apply. Writes
+    /// are refused from now on.
+    pub fn shutdown(&self, clean: bool) -> Result<()> {
+        self.0.stop();
+        let flushed = if clean && !self.core().is_failed() { self.core().checkpoint() } else { Ok(()) };
+        self.core().fail("the engine is shut down");
+        flushed
+    }
+
+    // ---- DDL: each call is one commit ----
+
+    /// Creates a collection, capped collection or view.
+    pub fn create_collection(&self, namespace: &str, spec: &CreateCollection, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().create_collection(namespace, spec, interrupt)
+    }
+
+    /// Drops a collection or view; waits for its writers.
+    pub fn drop_collection(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().drop_collection(namespace, interrupt)
+    }
+
+    /// Drops all collections of a database.
+    pub fn drop_database(&self, db: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().drop_database(db, interrupt)
+    }
+
+    /// Renames, also to another database: data stays where it is.
+    pub fn rename_collection(&self, from: &str, to: &str, drop_target: bool, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().rename_collection(from, to, drop_target, interrupt)
+    }
+
+    /// Builds the given indexes (complete, checked specs) and returns when they are ready. Writers go on
+    /// meanwhile. An identical index that exists is skipped.
+    pub fn create_indexes(&self, namespace: &str, specs: &[RawDoc<'_>], interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().create_indexes(namespace, specs, interrupt)
+    }
+
+    /// Drops indexes by name; not the one on `_id`.
+    pub fn drop_indexes(&self, namespace: &str, names: &[&str], interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().drop_indexes(namespace, names, interrupt)
+    }
+
+    /// Replaces the options of a collection and the specs of its indexes by name (`collMod`); the caller has checked them.
+    pub fn coll_mod(
+        &self,
+        namespace: &str,
+        options: Option<RawDoc<'_>>,
+        index_specs: &[(&str, RawDoc<'_>)],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().coll_mod(namespace, options, index_specs, interrupt)
+    }
+
+    /// Copies a collection into a capped one (`cloneCollectionAsCapped`); the newest documents stay.
+    pub fn clone_as_capped(&self, from: &str, to: &str, size: i64, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let view = self.view()?;
+        let Some(source) = view.collection(from) else {
+            bail!(Code::NAMESPACE_NOT_FOUND, "source collection {from} does not exist");
+        };
+        if source.is_view() {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cloneCollectionAsCapped not supported for views: {from}");
+        }
+        let options = sheaf_bson::doc! { "capped": true, "size": size };
+        self.create_collection(to, &CreateCollection { options, ..CreateCollection::default() }, interrupt)?;
+        let mut cursor = view.records(source, Range::ALL, Direction::Forward)?;
+        // What would be overwritten anyway is not copied.
+        let mut surplus = source.data_bytes() as i64 - size;
+        let mut unit = self.write(interrupt);
+        let Some(target) = unit.collection(to)? else { bail!(Code::NAMESPACE_NOT_FOUND, "{to} was dropped") };
+        while cursor.next()? {
+            interrupt()?;
+            surplus -= cursor.bytes().len() as i64;
+            if surplus < 0 && cursor.bytes().len() as i64 <= size {
+                unit.insert(&target, cursor.doc())?;
+            }
+        }
+        unit.commit()
+    }
+
+    /// Makes a collection capped (`convertToCapped`): a capped copy takes its name. Indexes but `_id` go, as in MongoDB.
+    pub fn convert_to_capped(&self, namespace: &str, size: i64, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let catalog = self.catalog();
+        let Some(collection) = catalog.collection(namespace) else {
+            bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
+        };
+        let temporary = format!("{}.tmp.convertToCapped.{}", collection.db(), collection.uuid.simple());
+        let made = self.clone_as_capped(namespace, &temporary, size, interrupt);
+        let renamed = made.and_then(|_| self.rename_collection(&temporary, namespace, true, interrupt));
+        if renamed.is_err() && self.catalog().collection(&temporary).is_some() {
+            self.drop_collection(&temporary, interrupt)?;
+        }
+        renamed
+    }
+}
+
+impl Core {
+    /// Whether some transaction is open.
+    pub fn open_transactions(&self) -> u64 {
+        self.recent.lock().open_count()
+    }
+
+    fn stats(&self) -> Stats {
+        let log = self.log.as_ref().map(|log| log.stats()).unwrap_or_default();
+        Stats {
+            memtable_bytes: self.db.property("rocksdb.cur-size-all-mem-tables"),
+            cache_capacity: self.options.block_cache_bytes(),
+            cache_used: self.db.cache_used(),
+            log_bytes: log.bytes,
+            log_first_index: log.first_index,
+            log_last_index: self.last.lock().index,
+            log_appends: log.appends,
+            log_append_bytes: log.append_bytes,
+            log_syncs: log.syncs,
+            log_sync_micros: log.sync_micros,
+            commits: self.commits.load(Ordering::Relaxed),
+            flushes: self.flushes.load(Ordering::Relaxed),
+            open_transactions: self.open_transactions(),
+            lock_waits: self.locks.waits.load(Ordering::Relaxed),
+            conflicts: self.conflicts.load(Ordering::Relaxed),
+            sst_bytes: self.db.property("rocksdb.total-sst-files-size"),
+            blob_bytes: self.db.property("rocksdb.total-blob-file-size"),
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Indexes: what the catalog knows of one, and the keys that documents have in it.
+
+mod hash;
+mod keys;
+#[cfg(test)]
+mod tests;
+mod wildcard;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sheaf_bson::key::Decoder;
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_expr::ParseCx;
+use sheaf_query::matcher::Matcher;
+
+pub use hash::hash as hashed_key;
+pub(crate) use keys::KeySet;
+use wildcard::Coverage;
+
+/// How an index makes keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexKind {
+    /// `_id` of a collection that is not capped: no entries exist, the records themselves are in this order.
+    Id,
+    /// Ascending and descending fields, one or more.
+    Btree,
+    /// One hashed field (others may be plain).
+    Hashed,
+    /// A `$**` field (others may be plain).
+    Wildcard,
+}
+
+/// One index.
+pub struct Index {
+    /// Its name.
+    pub name: String,
+    /// Prefix of its entries; never used again after a drop.
+    pub ident: u32,
+    /// How it makes keys.
+    pub kind: IndexKind,
+    /// As `listIndexes` shows it.
+    pub spec: DocBuf,
+    /// `(path, descending)` per field; hashed fields are ascending.
+    pub fields: Vec<(String, bool)>,
+    /// Whether a key may belong to one document only.
+    pub unique: bool,
+    /// Whether documents that have none of the fields are left out.
+    pub sparse: bool,
+    /// Whether the planner must not use it.
+    pub hidden: bool,
+    /// False while it is being built.
+    pub ready: bool,
+    /// Of a TTL index.
+    pub expire_after_seconds: Option<f64>,
+    /// `partialFilterExpression`.
+    pub partial: Option<DocBuf>,
+    pub(crate) partial_filter: Option<Matcher>,
+    pub(crate) hashed_field: Option<usize>,
+    pub(crate) wildcard_field: Option<usize>,
+    pub(crate) coverage: Coverage,
+    /// Shared by all catalog versions of the index.
+    pub(crate) multikey: Arc<Multikey>,
+    /// Why a build cannot succeed, found by a writer meanwhile.
+    pub(crate) doomed: Arc<parking_lot::Mutex<Option<Error>>>,
+}
+
+/// Per field, the path components that are arrays in some document, as bits. Bits are set when a
+/// writer prepares such a document and never cleared, so a reader may see one too many, never one too few.
+pub(crate) struct Multikey(Box<[AtomicU64]>);
+
+impl Multikey {
+    pub fn new(masks: Vec<u64>) -> Self {
+        Multikey(masks.into_iter().map(AtomicU64::new).collect())
+    }
+
+    pub fn masks(&self) -> Vec<u64> {
+        self.0.iter().map(|mask| mask.load(Ordering::Acquire)).collect()
+    }
+
+    pub fn add(&self, masks: &[u64]) {
+        for (mask, add) in self.0.iter().zip(masks) {
+            if *add != 0 && mask.load(Ordering::Acquire) & add != *add {
+                mask.fetch_or(*add, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn any(&self) -> bool {
+        self.0.iter().any(|mask| mask.load(Ordering::Acquire) != 0)
+    }
+}
+
+impl Index {
+    /// Reads a spec (`{v, key, name, unique, sparse, partialFilterExpression, ...}`) that the command has checked.
+    pub(crate) fn from_spec(spec: RawDoc<'_>, ident: u32, ready: bool, masks: Option<Vec<u64>>) -> Result<Index> {
+        let Some(Value::Document(pattern)) = spec.get("key") else {
+            bail!(Code::CANNOT_CREATE_INDEX, "index specification has no key pattern");
+        };
+        let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+        let flag = |field: &str| spec.get(field).is_some_and(|v| v.truthy());
+        let mut fields = Vec::new();
+        let mut hashed_field = None;
+        let mut wildcard_field = None;
+        for (at, element) in pattern.iter().enumerate() {
+            match element.value() {
+                Value::String("hashed") => hashed_field = Some(at),
+                Value::String(other) => {
+                    bail!(Code::CANNOT_CREATE_INDEX, "Unknown index plugin '{other}'")
+                }
+                _ => {}
+            }
+            if element.key() == "$**" || element.key().ends_with(".$**") {
+                wildcard_field = Some(at);
+            }
+            let descending = element.value().as_f64().is_some_and(|n| n < 0.0);
+            fields.push((element.key().to_owned(), descending));
+        }
+        let kind = match (wildcard_field, hashed_field) {
+            (Some(_), _) => IndexKind::Wildcard,
+            (None, Some(_)) => IndexKind::Hashed,
+            (None, None) => IndexKind::Btree,
+        };
+        let partial = spec.get("partialFilterExpression").and_then(|v| v.as_doc()).map(DocBuf::from);
+        let partial_filter = match &partial {
+            Some(filter) => Some(Matcher::parse(filter.as_raw(), &mut ParseCx::new())?),
+            None => None,
+        };
+        let projection = spec.get("wildcardProjection").and_then(|v| v.as_doc());
+        let coverage = wildcard_field.map_or_else(Coverage::default, |at| Coverage::new(&fields[at].0, projection));
+        let masks = masks.filter(|masks| masks.len() == fields.len()).unwrap_or_else(|| vec![0; fields.len()]);
+        Ok(Index {
+            name,
+            ident,
+            kind,
+            fields,
+            unique: flag("unique"),
+            sparse: flag("sparse"),
+            hidden: flag("hidden"),
+            ready,
+            expire_after_seconds: spec.get("expireAfterSeconds").and_then(|v| v.as_f64()),
+            partial,
+            partial_filter,
+            hashed_field,
+            wildcard_field,
+            coverage,
+            multikey: Arc::new(Multikey::new(masks)),
+            doomed: Arc::default(),
+            spec: spec.into(),
+        })
+    }
+
+    /// The same index with another spec or state; entries and multikey knowledge stay.
+    pub(crate) fn changed(&self, spec: RawDoc<'_>, ready: bool) -> Result<Index> {
+        let mut index = Index::from_spec(spec, self.ident, ready, None)?;
+        index.multikey = self.multikey.clone();
+        index.doomed = self.doomed.clone();
+        if self.kind == IndexKind::Id {
+            index.kind = IndexKind::Id;
+            index.unique = self.unique;
+        }
+        Ok(index)
+    }
+
+    /// A writer met a duplicate while the index is being built: the build fails, the writer does not.
+    pub(crate) fn doom(&self, error: Error) -> Result<()> {
+        self.doomed.lock().get_or_insert(error);
+        Ok(())
+    }
+
+    /// `{a: 1, b: -1}`.
+    pub fn key_pattern(&self) -> RawDoc<'_> {
+        self.spec.as_raw().get("key").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY)
+    }
+
+    /// Whether some document has several keys in it.
+    pub fn multikey(&self) -> bool {
+        self.multikey.any()
+    }
+
+    /// Per field, the positions of path components that are arrays in some document; `None` when
+    /// that is not known (wildcard).
+    pub fn multikey_paths(&self) -> Option<Vec<Vec<usize>>> {
+        if self.kind == IndexKind::Wildcard {
+            return None;
+        }
+        let positions = |mask: u64| (0..64).filter(|bit| mask >> bit & 1 == 1).collect();
+        Some(self.multikey.masks().into_iter().map(positions).collect())
+    }
+
+    /// The index's keys of a document, memcomparable, for explain, validate and tests.
+    pub fn keys(&self, doc: RawDoc<'_>) -> Result<Vec<Vec<u8>>> {
+        if self.kind == IndexKind::Id {
+            return Ok(vec![crate::catalog::id_key(doc)?]);
+        }
+        let mut set = KeySet::default();
+        self.generate(doc, &mut set)?;
+        Ok(set.iter().map(|(key, _)| key.to_vec()).collect())
+    }
+
+    /// MongoDB's error for a key that exists already.
+    pub(crate) fn duplicate(&self, namespace: &str, key: &[u8], type_bits: &[u8]) -> Error {
+        let mut decoder = Decoder::new(key, type_bits);
+        let value = DocBuf::build(|doc| {
+            for (at, (path, descending)) in self.fields.iter().enumerate() {
+                if Some(at) == self.wildcard_field {
+                    let path = decoder.next_value(*descending);
+                    let name = path.as_ref().and_then(|p| p.as_value().as_str()).unwrap_or(path_name(&self.fields[at].0));
+                    let name = name.to_owned();
+                    decoder.next_into(*descending, doc, &name);
+                } else if decoder.next_into(*descending, doc, path).is_none() {
+                    break;
+                }
+            }
+        });
+        duplicate_key(namespace, &self.name, self.key_pattern(), value.as_raw())
+    }
+}
+
+fn path_name(path: &str) -> &str {
+    path
+}
+
+/// `E11000 duplicate key error collection: db.c index: a_1 dup key: { a: 1 }`, with `keyPattern` and `keyValue`.
+pub(crate) fn duplicate_key(namespace: &str, index: &str, pattern: RawDoc<'_>, value: RawDoc<'_>) -> Error {
+    let mut text = String::from("{");
+    for (at, element) in value.iter().enumerate() {
+        text.push_str(if at == 0 { " " } else { ", " });
+        text.push_str(element.key());
+        text.push_str(": ");
+        crate::print::value(&mut text, element.value());
+    }
+    text.push_str(" }");
+    let message = format!("E11000 duplicate key error collection: {namespace} index: {index} dup key: {text}");
+    let extra = sheaf_bson::doc! { "keyPattern": pattern, "keyValue": value };
+    Error::new(Code::DUPLICATE_KEY, message).with_extra(extra.into_bytes())
+}
+
+/// The spec of the `_id` index that every collection has.
+pub(crate) fn id_index_spec() -> DocBuf {
+    sheaf_bson::doc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" }
+}
+
+/// An index's catalog entry.
+pub(crate) fn index_entry(index: &Index) -> DocBuf {
+    sheaf_bson::doc! { "spec": &index.spec, "ident": i64::from(index.ident), "ready": index.ready }
+}
+
+/// All entries, for the collection's catalog document.
+pub(crate) fn index_entries(indexes: &[Arc<Index>]) -> ArrayBuf {
+    ArrayBuf::build(|array| {
+        for index in indexes {
+            array.push(&index_entry(index));
+        }
+    })
+}

@@ -1,0 +1,102 @@
+//! Keys and values as they stand in RocksDB.
+
+use crate::index::Index;
+
+/// Length of the collection's or index's number before every key.
+pub(crate) const PREFIX: usize = 4;
+
+/// `[ident][key]` into `out`.
+pub(crate) fn prefixed(ident: u32, key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&ident.to_be_bytes());
+    out.extend_from_slice(key);
+}
+
+/// First bytes of everything under this number, and of what follows it.
+pub(crate) fn prefix_range(ident: u32) -> ([u8; PREFIX], [u8; PREFIX]) {
+    (ident.to_be_bytes(), (ident + 1).to_be_bytes())
+}
+
+/// An index entry's key: of unique indexes without the record key, so that a second one meets the first.
+pub(crate) fn entry_key(index: &Index, key: &[u8], record_key: &[u8], out: &mut Vec<u8>) {
+    prefixed(index.ident, key, out);
+    if !index.unique {
+        out.extend_from_slice(record_key);
+    }
+}
+
+/// An index entry's value: length of the record key, the record key if it is not in the key, type bits.
+pub(crate) fn entry_value(index: &Index, record_key: &[u8], type_bits: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    put_length(record_key.len(), out);
+    if index.unique {
+        out.extend_from_slice(record_key);
+    }
+    out.extend_from_slice(type_bits);
+}
+
+fn put_length(mut n: usize, out: &mut Vec<u8>) {
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+}
+
+/// A length and the bytes behind it.
+fn take_length(bytes: &[u8]) -> (usize, &[u8]) {
+    let mut n = 0;
+    for (at, byte) in bytes.iter().enumerate().take(5) {
+        n |= usize::from(byte & 0x7F) << (7 * at);
+        if byte & 0x80 == 0 {
+            return (n, &bytes[at + 1..]);
+        }
+    }
+    (0, &[])
+}
+
+/// The parts of an index entry.
+#[derive(Clone, Copy)]
+pub(crate) struct EntryParts<'e> {
+    pub key: &'e [u8],
+    pub record_key: &'e [u8],
+    pub type_bits: &'e [u8],
+}
+
+/// Takes an index entry apart; `key` is with its prefix.
+pub(crate) fn entry_parts<'e>(unique: bool, key: &'e [u8], value: &'e [u8]) -> EntryParts<'e> {
+    let (len, rest) = take_length(value);
+    let key = key.get(PREFIX..).unwrap_or_default();
+    if unique {
+        let (record_key, type_bits) = rest.split_at(len.min(rest.len()));
+        EntryParts { key, record_key, type_bits }
+    } else {
+        let (key, record_key) = key.split_at(key.len().saturating_sub(len));
+        EntryParts { key, record_key, type_bits: rest }
+    }
+}
+
+/// Keys of the catalog column family.
+pub(crate) mod catalog_key {
+    /// Applied position and next number.
+    pub const APPLIED: &[u8] = b"A";
+    /// Collection documents.
+    pub const COLLECTION: u8 = b'C';
+    /// Document counts and bytes.
+    pub const COUNTERS: u8 = b'N';
+    /// Multikey bits of an index.
+    pub const MULTIKEY: u8 = b'M';
+    /// Prefixes whose data is to be removed: `G`, column family, number.
+    pub const GARBAGE: u8 = b'G';
+
+    pub fn of(kind: u8, ident: u32) -> [u8; 5] {
+        let mut key = [kind; 5];
+        key[1..].copy_from_slice(&ident.to_be_bytes());
+        key
+    }
+}
+
+/// Record key of a capped collection's record.
+pub(crate) fn capped_key(rid: u64) -> [u8; 8] {
+    rid.to_be_bytes()
+}

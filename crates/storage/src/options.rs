@@ -1,0 +1,75 @@
+//! How a data folder is opened.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheaf_errors::Result;
+
+/// Runs a closure that may wait long; the server sets it to `tokio::task::block_in_place`.
+pub type Block = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
+
+/// Called again and again while something waits; an error (killed, `maxTimeMS`) ends the wait.
+pub type Interrupt<'i> = &'i (dyn Fn() -> Result<()> + Sync);
+
+/// How to open a data folder.
+#[derive(Clone)]
+pub struct Options {
+    /// The data folder (`--dbpath`). It must exist.
+    pub path: PathBuf,
+    /// Memory for block cache and memtables together.
+    pub cache_bytes: u64,
+    /// Whether there is a log (`--nojournal` sets false).
+    pub journal: bool,
+    /// How long unsynced log bytes may wait (`journalCommitInterval`, default 100 ms).
+    pub journal_commit_interval: Duration,
+    /// How long memtables may stay unflushed (`syncdelay`, default 60 s; zero: only by memory used).
+    pub sync_delay: Duration,
+    /// How much log is kept (`--oplogSize`).
+    pub oplog_bytes: u64,
+    /// Wraps long waits.
+    pub block: Block,
+    /// Milliseconds since the epoch.
+    pub clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+}
+
+impl Options {
+    /// Defaults for this folder: 256 MiB of memory, a journal, MongoDB's intervals.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Options {
+            path: path.into(),
+            cache_bytes: 256 << 20,
+            journal: true,
+            journal_commit_interval: Duration::from_millis(100),
+            sync_delay: Duration::from_secs(60),
+            oplog_bytes: 990 << 20,
+            block: Arc::new(|wait| wait()),
+            clock: Arc::new(|| {
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+                now.map_or(0, |since| since.as_millis() as i64)
+            }),
+        }
+    }
+
+    /// Memory for memtables before a flush is due.
+    pub(crate) fn memtable_bytes(&self) -> u64 {
+        (self.cache_bytes / 4).clamp(8 << 20, 1 << 30)
+    }
+
+    /// Memory for the block cache.
+    pub(crate) fn block_cache_bytes(&self) -> u64 {
+        // One memtable generation may be filling while another is being flushed.
+        self.cache_bytes.saturating_sub(self.memtable_bytes() * 3 / 2).max(8 << 20)
+    }
+}
+
+/// Where a commit stands in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct OpTime {
+    /// Raft term.
+    pub term: u64,
+    /// Log index of the entry; what `wait_durable` takes.
+    pub index: u64,
+    /// Cluster time of the last operation (`operationTime`).
+    pub time: u64,
+}

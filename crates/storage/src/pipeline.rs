@@ -1,0 +1,231 @@
+//! The commit pipeline: order, log, apply, publish.
+//!
+//! Whoever finds it idle leads: it commits its own unit at once, without a thread hop. Units that come
+//! meanwhile queue; the first of them leads next and takes the others along as one log entry.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::{Condvar, Mutex};
+use rocksdb::WriteBatch;
+use sheaf_errors::{Code, Error, Result};
+use smallvec::SmallVec;
+
+use crate::catalog::{Catalog, CollectionState};
+use crate::core::Core;
+use crate::locks::LockKey;
+use crate::options::OpTime;
+use crate::oplog;
+
+/// A group stops growing here.
+const GROUP_BYTES: usize = 16 << 20;
+
+/// What DDL changes when its commit is applied.
+pub(crate) type Publish = Box<dyn FnOnce(&Catalog) -> Catalog + Send>;
+
+/// A unit that is ready to be ordered.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    /// Oplog documents.
+    pub payload: Vec<u8>,
+    pub batch: WriteBatch,
+    /// Per collection: documents and bytes more (or less).
+    pub counts: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    /// Everything it wrote, for transactions that look for conflicts.
+    pub locks: Arc<Vec<LockKey>>,
+    /// Changes the catalog, between apply and publish.
+    pub publish: Option<Publish>,
+}
+
+enum Slot {
+    Waiting(Box<Prepared>),
+    /// A leader took it along.
+    InGroup,
+    /// The pipeline is this one's now.
+    Lead(Box<Prepared>),
+    Done(Result<OpTime>),
+    Taken,
+}
+
+struct Ticket {
+    slot: Mutex<Slot>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    busy: bool,
+    waiting: std::collections::VecDeque<Arc<Ticket>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Pipeline {
+    queue: Mutex<Queue>,
+}
+
+/// The pipeline held still: no commit is between log and publish while it lives.
+pub(crate) struct Still<'p>(&'p Core);
+
+impl Drop for Still<'_> {
+    fn drop(&mut self) {
+        self.0.pipeline.hand_on();
+    }
+}
+
+impl Pipeline {
+    /// Gives the pipeline to the next in the queue, or leaves it idle.
+    fn hand_on(&self) {
+        let mut queue = self.queue.lock();
+        let Some(next) = queue.waiting.pop_front() else {
+            queue.busy = false;
+            return;
+        };
+        drop(queue);
+        let mut slot = next.slot.lock();
+        *slot = match std::mem::replace(&mut *slot, Slot::Taken) {
+            Slot::Waiting(prepared) => Slot::Lead(prepared),
+            other => other,
+        };
+        next.changed.notify_one();
+    }
+}
+
+impl Core {
+    /// Commits one unit; returns when it is in the log (not yet synced), applied and visible.
+    pub fn commit(&self, prepared: Prepared) -> Result<OpTime> {
+        self.wait_for_room();
+        let mut queue = self.pipeline.queue.lock();
+        if !queue.busy {
+            queue.busy = true;
+            drop(queue);
+            let _still = Still(self);
+            return self.commit_group(&mut [prepared]).pop().unwrap_or_else(|| Err(lost()));
+        }
+        let ticket = Arc::new(Ticket { slot: Mutex::new(Slot::Waiting(Box::new(prepared))), changed: Condvar::new() });
+        queue.waiting.push_back(ticket.clone());
+        drop(queue);
+        let mut slot = ticket.slot.lock();
+        while matches!(*slot, Slot::Waiting(_) | Slot::InGroup) {
+            ticket.changed.wait(&mut slot);
+        }
+        match std::mem::replace(&mut *slot, Slot::Taken) {
+            Slot::Done(result) => result,
+            Slot::Lead(own) => {
+                drop(slot);
+                self.lead(*own)
+            }
+            Slot::Waiting(_) | Slot::InGroup | Slot::Taken => Err(lost()),
+        }
+    }
+
+    /// Commits the own unit and all that wait, as one group.
+    fn lead(&self, own: Prepared) -> Result<OpTime> {
+        let _still = Still(self);
+        let mut bytes = own.payload.len();
+        let mut group = vec![own];
+        let mut tickets = Vec::new();
+        let mut queue = self.pipeline.queue.lock();
+        while bytes < GROUP_BYTES
+            && let Some(ticket) = queue.waiting.pop_front()
+        {
+            let taken = std::mem::replace(&mut *ticket.slot.lock(), Slot::InGroup);
+            if let Slot::Waiting(prepared) = taken {
+                bytes += prepared.payload.len();
+                group.push(*prepared);
+                tickets.push(ticket);
+            }
+        }
+        drop(queue);
+        let mut results = self.commit_group(&mut group).into_iter();
+        let own = results.next().unwrap_or_else(|| Err(lost()));
+        for (ticket, result) in tickets.iter().zip(results) {
+            *ticket.slot.lock() = Slot::Done(result);
+            ticket.changed.notify_one();
+        }
+        own
+    }
+
+    /// Holds the pipeline still: waits for commits under way, lets none start until it is dropped.
+    pub fn still(&self) -> Still<'_> {
+        loop {
+            let mut queue = self.pipeline.queue.lock();
+            if !queue.busy {
+                queue.busy = true;
+                return Still(self);
+            }
+            drop(queue);
+            std::thread::sleep(std::time::Duration::from_micros(20));
+        }
+    }
+
+    fn commit_group(&self, group: &mut [Prepared]) -> Vec<Result<OpTime>> {
+        match self.write_log(group) {
+            Ok(times) => group.iter_mut().zip(times).map(|(unit, at)| self.apply(unit, at)).collect(),
+            Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Gives the group its times and appends it as one entry.
+    fn write_log(&self, group: &mut [Prepared]) -> Result<SmallVec<[OpTime; 4]>> {
+        self.check_writable()?;
+        let before = *self.last.lock();
+        let wall = (self.options.clock)();
+        let first = ((wall / 1000) as u64) << 32;
+        let mut time = before.time;
+        let mut times = SmallVec::new();
+        for unit in group.iter_mut() {
+            oplog::stamp(&mut unit.payload, before.term, wall, || {
+                time = if time < first { first | 1 } else { time + 1 };
+                time
+            });
+            times.push(OpTime { term: before.term, index: before.index + 1, time });
+        }
+        if let Some(log) = &self.log {
+            let parts: SmallVec<[&[u8]; 4]> = group.iter().map(|unit| &unit.payload[..]).collect();
+            let at = log.append(before.term, time, &parts).map_err(|e| self.log_error(e))?;
+            assert_eq!(at.index, before.index + 1, "log and pipeline count alike");
+            self.durability.appended();
+        }
+        Ok(times)
+    }
+
+    fn apply(&self, unit: &mut Prepared, at: OpTime) -> Result<OpTime> {
+        let batch = std::mem::take(&mut unit.batch);
+        let bytes = batch.size_in_bytes() as u64;
+        {
+            let mut recent = self.recent.lock();
+            recent.committed(&unit.locks);
+            if let Err(error) = self.db.write(batch) {
+                // The log has what the memtables have not: only a restart can bring them together.
+                self.fail(&format!("applying a commit failed: {error}"));
+                return Err(error);
+            }
+        }
+        if let Some(publish) = unit.publish.take() {
+            let catalog = publish(&self.catalog.load());
+            self.catalog.store(Arc::new(catalog));
+        }
+        for (state, docs, bytes) in &unit.counts {
+            state.published(*docs, *bytes);
+        }
+        *self.last.lock() = at;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        Ok(at)
+    }
+
+    /// Maps a log error, remembering when it is for good.
+    fn log_error(&self, error: sheaf_log::Error) -> Error {
+        if error.is_disk_full() {
+            return Error::new(Code::OUT_OF_DISK_SPACE, format!("No space left on device: {error}"));
+        }
+        if self.log.as_ref().is_some_and(|log| log.has_failed()) {
+            self.fail(&error.to_string());
+        }
+        Error::new(Code::LOG_WRITE_FAILED, error.to_string())
+    }
+}
+
+fn lost() -> Error {
+    Error::new(Code::INTERNAL_ERROR, "a commit was lost in the pipeline")
+}

@@ -1,0 +1,421 @@
+//! Multi-document transactions: snapshot isolation, first committer wins, nobody waits.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ahash::AHashMap;
+use rocksdb::WriteBatch;
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Error, Result, bail};
+use smallvec::SmallVec;
+
+use crate::catalog::{Collection, CollectionState, put_id_key};
+use crate::changes::{BatchSink, Changes, record_lock};
+use crate::core::Core;
+use crate::db::Cf;
+use crate::ddl::{Command, create_command};
+use crate::keys::entry_parts;
+use crate::locks::{LockKey, Locked, Owner, Pass};
+use crate::oplog;
+use crate::options::{Interrupt, OpTime};
+use crate::overlay::Overlay;
+use crate::pipeline::Prepared;
+use crate::sessions;
+use crate::unit::add_counts;
+use crate::view::{SnapshotState, View};
+use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, write_conflict};
+
+/// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(5);
+/// An oplog entry's document stays below the largest BSON document.
+const APPLY_OPS_BYTES: usize = 15 << 20;
+
+/// What has been committed since the oldest open transaction began; empty while none is open.
+#[derive(Default)]
+pub(crate) struct Recent {
+    sequence: u64,
+    /// Starts of open transactions, counted.
+    open: BTreeMap<u64, usize>,
+    written: AHashMap<LockKey, u64>,
+    order: VecDeque<(u64, Arc<Vec<LockKey>>)>,
+}
+
+impl Recent {
+    /// A unit is about to become visible.
+    pub fn committed(&mut self, locks: &Arc<Vec<LockKey>>) {
+        self.sequence += 1;
+        if !self.open.is_empty() && !locks.is_empty() {
+            self.written.extend(locks.iter().map(|lock| (*lock, self.sequence)));
+            self.order.push_back((self.sequence, locks.clone()));
+        }
+    }
+
+    fn begin(&mut self) -> u64 {
+        *self.open.entry(self.sequence).or_default() += 1;
+        self.sequence
+    }
+
+    fn end(&mut self, start: u64) {
+        if let Some(count) = self.open.get_mut(&start) {
+            *count -= 1;
+            if *count == 0 {
+                self.open.remove(&start);
+            }
+        }
+        let oldest = self.open.first_key_value().map_or(u64::MAX, |(start, _)| *start);
+        while self.order.front().is_some_and(|(sequence, _)| *sequence <= oldest) {
+            if let Some((sequence, locks)) = self.order.pop_front() {
+                for lock in locks.iter() {
+                    if self.written.get(lock) == Some(&sequence) {
+                        self.written.remove(lock);
+                    }
+                }
+            }
+        }
+    }
+
+    fn written_since(&self, lock: LockKey, start: u64) -> bool {
+        self.written.get(&lock).is_some_and(|sequence| *sequence > start)
+    }
+
+    pub fn open_count(&self) -> u64 {
+        self.open.values().map(|count| *count as u64).sum()
+    }
+}
+
+/// A multi-document transaction. Dropped without commit it aborts.
+pub struct Transaction {
+    core: Arc<Core>,
+    view: View,
+    start: u64,
+    owner: Owner,
+    locks: Vec<LockKey>,
+    /// Operations as elements of `applyOps`, one after another.
+    payload: Vec<u8>,
+    counts: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
+    changes: Changes,
+    key: Vec<u8>,
+    session: Option<(DocBuf, i64)>,
+    /// Collections that exist only here until the commit: their commands.
+    created: Vec<Command>,
+}
+
+impl Transaction {
+    pub(crate) fn begin(core: &Arc<Core>, session: Option<(DocBuf, i64)>) -> Result<Transaction> {
+        let (view, start) = loop {
+            let catalog = core.catalog.load_full();
+            // Commits become visible under this lock, so the snapshot is exactly at `start`.
+            let mut recent = core.recent.lock();
+            let at = Arc::new(SnapshotState::take(core));
+            let start = recent.begin();
+            if Arc::ptr_eq(&catalog, &core.catalog.load()) {
+                break (View { at, catalog, overlay: Some(Arc::default()) }, start);
+            }
+            recent.end(start);
+        };
+        Ok(Transaction {
+            core: core.clone(),
+            view,
+            start,
+            owner: core.locks.owner(),
+            locks: Vec::new(),
+            payload: Vec::new(),
+            counts: SmallVec::new(),
+            passes: SmallVec::new(),
+            changes: Changes::default(),
+            key: Vec::new(),
+            session,
+            created: Vec::new(),
+        })
+    }
+
+    /// Whether nothing has been written.
+    pub fn is_read_only(&self) -> bool {
+        self.payload.is_empty() && self.created.is_empty()
+    }
+
+    /// Bytes of operations so far.
+    pub fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Cluster time of its snapshot.
+    pub fn snapshot_time(&self) -> u64 {
+        self.view.at.time
+    }
+
+    /// Ends it without a trace.
+    pub fn abort(self) {}
+
+    /// Commits everything as one log entry; gives the position, or the newest one if nothing was written.
+    pub fn commit(mut self, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        if self.is_read_only() {
+            return Ok(*self.core.last.lock());
+        }
+        let core = self.core.clone();
+        let _pass = core.writes.pass(&core.options.block, interrupt)?;
+        let mut batch = WriteBatch::default();
+        let overlay = self.view.overlay.take().unwrap_or_default();
+        for cf in [Cf::Records, Cf::Indexes] {
+            for (key, value) in overlay.of(cf) {
+                match value {
+                    Some(value) => batch.put_cf(core.db.cf(cf), key, value),
+                    None => batch.delete_cf(core.db.cf(cf), key),
+                }
+            }
+        }
+        if let Some((lsid, number)) = &self.session {
+            sessions::put_record(lsid.as_raw(), *number, true, &mut BatchSink { db: &core.db, batch: &mut batch });
+        }
+        let payload = self.oplog_entry();
+        let mut prepared = Prepared {
+            payload,
+            batch,
+            counts: std::mem::take(&mut self.counts),
+            locks: Arc::new(self.locks.clone()),
+            publish: None,
+        };
+        if self.created.is_empty() {
+            return core.commit(prepared);
+        }
+        // Somebody may have created one of these meanwhile; nobody can from here on.
+        let _ddl = core.ddl.lock();
+        let mut catalog = core.catalog.load_full();
+        for command in &self.created {
+            if catalog.collection(command.target()).is_some() {
+                core.conflicts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                return Err(write_conflict());
+            }
+            let applied = command.apply_existing(&catalog, self.view.collection(command.target()))?;
+            applied.put(&core.db, &mut prepared.batch);
+            catalog = Arc::new(applied.catalog);
+        }
+        prepared.publish = Some(Box::new(move |_| (*catalog).clone()));
+        core.commit(prepared)
+    }
+
+    /// One `applyOps` document, or several when it is large.
+    fn oplog_entry(&self) -> Vec<u8> {
+        let statement = self.session.as_ref().map(|(lsid, number)| Statement {
+            lsid: lsid.clone(),
+            txn_number: *number,
+            stmt_id: -1,
+            result: None,
+        });
+        let created: Vec<u8> = self.created.iter().flat_map(|command| command.inner().into_bytes()).collect();
+        let mut out = Vec::with_capacity(self.payload.len() + 256);
+        let mut operations = oplog::documents(&created).chain(oplog::documents(&self.payload)).peekable();
+        while operations.peek().is_some() {
+            oplog::write(&mut out, "c", "admin.$cmd", None, statement.as_ref(), |doc| {
+                let mut o = doc.document("o");
+                let mut size = 0;
+                let mut array = o.array("applyOps");
+                while let Some(operation) = operations.next_if(|op| size == 0 || size + op.len() < APPLY_OPS_BYTES) {
+                    size += operation.len();
+                    array.push_raw_document(operation.as_bytes());
+                }
+                drop(array);
+                if operations.peek().is_some() {
+                    o.append("partialTxn", true);
+                }
+            });
+        }
+        out
+    }
+
+    /// Adds indexes to a collection that this transaction has created and not yet written to.
+    pub fn create_indexes(&mut self, namespace: &str, specs: &[RawDoc<'_>]) -> Result<()> {
+        let command = self.created.iter_mut().find(|command| command.target() == namespace);
+        let Some(command) = command else {
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Cannot create new indexes on existing collection {namespace} in a multi-document transaction."
+            );
+        };
+        let collection = self.view.catalog.collection(namespace).cloned();
+        let Some(collection) = collection else { bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}") };
+        if self.counts.iter().any(|(state, docs, _)| Arc::ptr_eq(state, &collection.state) && *docs != 0) {
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Cannot create new indexes on non-empty collection {namespace} in a multi-document transaction."
+            );
+        }
+        let mut indexes = collection.indexes.clone();
+        for spec in specs {
+            let index = crate::index::Index::from_spec(*spec, self.core.new_ident(), true, None)?;
+            if indexes.iter().all(|known| known.name != index.name) {
+                indexes.push(Arc::new(index));
+            }
+        }
+        let changed = Arc::new(collection.changed(None, None, Some(indexes)));
+        command.set_indexes(&changed.indexes);
+        self.view.catalog = Arc::new(self.view.catalog.with(changed.clone()));
+        Ok(())
+    }
+
+    fn conflict(&self) -> Error {
+        self.core.conflicts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        write_conflict()
+    }
+
+    fn lock_all(&mut self, keys: &[LockKey]) -> Result<()> {
+        for key in keys {
+            match self.core.locks.try_lock(*key, self.owner) {
+                Locked::Taken => self.locks.push(*key),
+                Locked::Already => continue,
+                Locked::Busy => return Err(self.conflict()),
+            }
+            if self.core.recent.lock().written_since(*key, self.start) {
+                return Err(self.conflict());
+            }
+        }
+        Ok(())
+    }
+
+    fn check_collection(&self, collection: &Collection) -> Result<()> {
+        if collection.is_view() {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {} is a view, not a collection", collection.namespace);
+        }
+        if collection.capped.is_some() {
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Collection '{}' is a capped collection. Writes in transactions are not allowed on capped collections.",
+                collection.namespace
+            );
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>) -> Result<()> {
+        self.check_collection(collection)?;
+        self.changes.compute(collection, record_key, op.old(), op.new(), &self.core.locks)?;
+        let locks = self.changes.locks.clone();
+        self.lock_all(&locks)?;
+        if let Op::Insert(doc) = op
+            && self.view.get_full(Cf::Records, &self.changes.record)?.is_some()
+        {
+            return Err(duplicate_id(collection, doc));
+        }
+        let view = &self.view;
+        self.changes.each_new_unique_key(collection, |unique| {
+            let Some(found) = view.get_full(Cf::Indexes, unique.entry)? else { return Ok(()) };
+            if entry_parts(true, unique.entry, &found).record_key == record_key {
+                return Ok(());
+            }
+            let error = unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits);
+            if unique.index.ready { Err(error) } else { unique.index.doom(error) }
+        })?;
+        // Views handed out keep what they saw: the overlay is copied if one is still alive.
+        let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());
+        self.changes.emit(collection, record_key, op.new(), overlay);
+        op.log_inner(&mut self.payload, collection);
+        let (docs, bytes) = op.counts();
+        add_counts(&mut self.counts, &collection.state, docs, bytes);
+        Ok(())
+    }
+}
+
+impl Write for Transaction {
+    fn view(&mut self) -> Result<View> {
+        Ok(self.view.clone())
+    }
+
+    fn collection(&mut self, namespace: &str) -> Result<Option<Arc<Collection>>> {
+        if let Some((collection, _)) = self.passes.iter().find(|(c, _)| c.namespace == namespace) {
+            return Ok(Some(collection.clone()));
+        }
+        let own = self.created.iter().any(|command| command.target() == namespace);
+        let known = self.view.collection(namespace).cloned();
+        if own {
+            return Ok(known);
+        }
+        let now = self.core.catalog.load_full();
+        let Some(collection) = now.collection(namespace) else {
+            return match known {
+                None => Ok(None),
+                Some(_) => Err(snapshot_unavailable()),
+            };
+        };
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        let in_time = || {
+            if Instant::now() < deadline {
+                return Ok(());
+            }
+            bail!(Code::LOCK_TIMEOUT, "Unable to acquire IX lock on '{namespace}' within 5ms.")
+        };
+        let pass = collection.state.gate.pass(&self.core.options.block, &in_time)?;
+        let unchanged = known.as_ref().is_some_and(|known| Arc::ptr_eq(known, collection))
+            && self.core.catalog.load().collection(namespace).is_some_and(|now| Arc::ptr_eq(now, collection));
+        if !unchanged {
+            return Err(snapshot_unavailable());
+        }
+        self.passes.push((collection.clone(), pass));
+        Ok(Some(collection.clone()))
+    }
+
+    fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let lock = record_lock(&self.core.locks, collection, key);
+        self.lock_all(&[lock])?;
+        Ok(self.view.get(collection, key)?.map(|doc| doc.to_vec()))
+    }
+
+    fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
+        let mut record_key = std::mem::take(&mut self.key);
+        record_key.clear();
+        put_id_key(doc.get_or_missing("_id"), &mut record_key)?;
+        let result = self.change(collection, &record_key, Op::Insert(doc));
+        self.key = record_key;
+        result
+    }
+
+    fn update(
+        &mut self,
+        collection: &Arc<Collection>,
+        key: &[u8],
+        old: RawDoc<'_>,
+        new: RawDoc<'_>,
+        diff: Option<RawDoc<'_>>,
+    ) -> Result<()> {
+        self.change(collection, key, Op::Update { old, new, diff })
+    }
+
+    fn delete(&mut self, collection: &Arc<Collection>, key: &[u8], old: RawDoc<'_>) -> Result<()> {
+        self.change(collection, key, Op::Delete(old))
+    }
+
+    fn create_collection(&mut self, namespace: &str, spec: CreateCollection) -> Result<()> {
+        if self.view.collection(namespace).is_some() {
+            bail!(Code::NAMESPACE_EXISTS, "Collection {namespace} already exists.");
+        }
+        if self.core.catalog.load().collection(namespace).is_some() {
+            return Err(self.conflict());
+        }
+        let lock = self.core.locks.key(3, namespace.as_bytes());
+        self.lock_all(&[lock])?;
+        let command = create_command(&self.core, namespace, &spec)?;
+        let applied = command.apply(&self.view.catalog)?;
+        self.view.catalog = Arc::new(applied.catalog);
+        self.created.push(command);
+        Ok(())
+    }
+
+    fn statement(&mut self, _statement: Option<Statement>) {
+        // A transaction is retried as a whole, by its number.
+    }
+}
+
+fn snapshot_unavailable() -> Error {
+    Error::new(
+        Code::SNAPSHOT_UNAVAILABLE,
+        "Unable to write to a collection whose catalog entry changed after the transaction's snapshot; please retry the operation.",
+    )
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.core.locks.unlock(&self.locks);
+        self.core.recent.lock().end(self.start);
+    }
+}

@@ -1,0 +1,426 @@
+//! Plain writes: every document atomic by itself, many of them in one commit.
+
+use std::sync::Arc;
+
+use rocksdb::WriteBatch;
+use sheaf_bson::RawDoc;
+use sheaf_errors::{Code, Result, bail};
+use smallvec::SmallVec;
+
+use crate::catalog::{Collection, CollectionState, put_id_key};
+use crate::changes::{BatchSink, Changes, capped_lock, record_lock};
+use crate::core::Core;
+use crate::db::{Cf, IterCell};
+use crate::keys::{PREFIX, capped_key, entry_parts, prefix_range};
+use crate::locks::{Gate, LockKey, Locked, Owner, Pass};
+use crate::options::{Interrupt, OpTime};
+use crate::pipeline::Prepared;
+use crate::sessions;
+use crate::view::View;
+use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id};
+
+/// What is pending is committed when it has grown to this.
+const PENDING_BYTES: usize = 16 << 20;
+
+/// Plain writes. Each document is atomic; all go through as one commit when nothing forces an earlier
+/// one (a wait for a lock, a document touched twice, size). What is pending when it is dropped is lost.
+pub struct WriteUnit<'i> {
+    core: Arc<Core>,
+    interrupt: Interrupt<'i>,
+    owner: Owner,
+    payload: Vec<u8>,
+    batch: WriteBatch,
+    counts: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    /// Held; given back after each commit.
+    locks: Vec<LockKey>,
+    /// Locks of what is written but not committed: the database does not show these yet.
+    pending: ahash::AHashSet<LockKey>,
+    passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
+    fsync_pass: Option<Pass>,
+    changes: Changes,
+    key: Vec<u8>,
+    statement: Option<Statement>,
+    last: Option<OpTime>,
+    /// Where trimming a capped collection goes on: behind what this unit already deletes.
+    trimmed: Option<Vec<u8>>,
+}
+
+impl<'i> WriteUnit<'i> {
+    pub(crate) fn new(core: Arc<Core>, interrupt: Interrupt<'i>) -> Self {
+        WriteUnit {
+            owner: core.locks.owner(),
+            core,
+            interrupt,
+            payload: Vec::new(),
+            batch: WriteBatch::default(),
+            counts: SmallVec::new(),
+            locks: Vec::new(),
+            pending: ahash::AHashSet::new(),
+            passes: SmallVec::new(),
+            fsync_pass: None,
+            changes: Changes::default(),
+            key: Vec::new(),
+            statement: None,
+            last: None,
+            trimmed: None,
+        }
+    }
+
+    /// Commits what is pending and gives the position of the last commit (of the newest state, if there was none).
+    pub fn commit(mut self) -> Result<OpTime> {
+        self.flush()?;
+        Ok(self.last.unwrap_or_else(|| *self.core.last.lock()))
+    }
+
+    /// Position of this unit's last commit, if it has made one.
+    pub fn last_commit(&self) -> Option<OpTime> {
+        self.last
+    }
+
+    /// Whether something is written but not committed.
+    pub fn has_pending(&self) -> bool {
+        !self.payload.is_empty()
+    }
+
+    /// Commits what is pending and stays usable: later reads see it.
+    pub fn flush(&mut self) -> Result<OpTime> {
+        if self.payload.is_empty() {
+            self.release();
+            return Ok(self.last.unwrap_or_else(|| *self.core.last.lock()));
+        }
+        let held = Arc::new(std::mem::take(&mut self.locks));
+        let prepared = Prepared {
+            payload: std::mem::take(&mut self.payload),
+            batch: std::mem::take(&mut self.batch),
+            counts: std::mem::take(&mut self.counts),
+            locks: held.clone(),
+            publish: None,
+        };
+        let result = self.core.commit(prepared);
+        self.core.locks.unlock(&held);
+        self.pending.clear();
+        self.trimmed = None;
+        self.fsync_pass = None;
+        let at = result?;
+        self.last = Some(at);
+        Ok(at)
+    }
+
+    /// Gives back all locks; nothing may be pending.
+    fn release(&mut self) {
+        self.core.locks.unlock(&self.locks);
+        self.locks.clear();
+        self.pending.clear();
+        self.fsync_pass = None;
+    }
+
+    /// Takes these locks, all or none; waits with none held. Returns false when it had to give up what it
+    /// held before, so that what was read under it must be read again.
+    fn lock_all(&mut self, keys: &[LockKey]) -> Result<bool> {
+        let mut kept = true;
+        loop {
+            let before = self.locks.len();
+            let busy = keys.iter().find(|key| match self.core.locks.try_lock(**key, self.owner) {
+                Locked::Taken => {
+                    self.locks.push(**key);
+                    false
+                }
+                Locked::Already => false,
+                Locked::Busy => true,
+            });
+            let Some(busy) = busy.copied() else { return Ok(kept) };
+            let taken = self.locks.split_off(before);
+            self.core.locks.unlock(&taken);
+            // Nobody waits while holding: what is pending goes through first.
+            self.flush()?;
+            self.release();
+            kept = false;
+            self.core.locks.wait(busy, &self.core.options.block, self.interrupt)?;
+        }
+    }
+
+    /// The database shows only what is committed: touching a key of pending changes commits them first.
+    fn settle(&mut self, keys: &[LockKey]) -> Result<bool> {
+        if self.pending.is_empty() || !keys.iter().any(|key| self.pending.contains(key)) {
+            return Ok(true);
+        }
+        self.flush()?;
+        Ok(false)
+    }
+
+    fn begin_write(&mut self, collection: &Collection) -> Result<()> {
+        if collection.is_view() {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {} is a view, not a collection", collection.namespace);
+        }
+        if self.fsync_pass.is_none() {
+            let gate: &Arc<Gate> = &self.core.writes;
+            self.fsync_pass = Some(gate.pass(&self.core.options.block, self.interrupt)?);
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>, rid: Option<u64>) -> Result<()> {
+        op.log(&mut self.payload, collection, rid, self.statement.as_ref());
+        let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
+        if let Some(statement) = &self.statement {
+            sessions::put_statement(statement, &mut sink);
+        }
+        self.changes.emit(collection, record_key, op.new(), &mut sink);
+        self.pending.extend(self.changes.locks.iter().copied());
+        let (docs, bytes) = op.counts();
+        add_counts(&mut self.counts, &collection.state, docs, bytes);
+        if self.payload.len() + self.batch.size_in_bytes() > 2 * PENDING_BYTES {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn check_unique(&mut self, collection: &Collection, record_key: &[u8]) -> Result<()> {
+        let db = &self.core.db;
+        self.changes.each_new_unique_key(collection, |unique| {
+            let Some(found) = db.get(Cf::Indexes, unique.entry)? else { return Ok(()) };
+            if entry_parts(true, unique.entry, &found).record_key == record_key {
+                return Ok(());
+            }
+            let error = unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits);
+            if unique.index.ready { Err(error) } else { unique.index.doom(error) }
+        })
+    }
+
+    fn insert_normal(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
+        let mut record_key = std::mem::take(&mut self.key);
+        record_key.clear();
+        let result = self.insert_at(collection, doc, &mut record_key);
+        self.key = record_key;
+        result
+    }
+
+    fn insert_at(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>, record_key: &mut Vec<u8>) -> Result<()> {
+        put_id_key(doc.get_or_missing("_id"), record_key)?;
+        self.begin_write(collection)?;
+        self.changes.compute(collection, record_key, None, Some(doc), &self.core.locks)?;
+        let locks = self.changes.locks.clone();
+        self.settle(&locks)?;
+        self.lock_all(&locks)?;
+        self.begin_write(collection)?;
+        if self.core.db.get(Cf::Records, &self.changes.record)?.is_some() {
+            return Err(duplicate_id(collection, doc));
+        }
+        self.check_unique(collection, record_key)?;
+        self.record(collection, record_key, Op::Insert(doc), None)
+    }
+
+    /// Inserts at the end and deletes at the start, one writer at a time.
+    fn insert_capped(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>, size: i64, max: Option<i64>) -> Result<()> {
+        let len = doc.len() as i64;
+        if len > size {
+            bail!(Code::BAD_VALUE, "object to insert exceeds cappedMaxSize");
+        }
+        self.begin_write(collection)?;
+        let lock = capped_lock(&self.core.locks, collection);
+        self.lock_all(&[lock])?;
+        self.trim(collection, len, size, max, lock)?;
+        let rid = collection.state.next_key.load(std::sync::atomic::Ordering::Acquire);
+        let record_key = capped_key(rid);
+        self.changes.compute(collection, &record_key, None, Some(doc), &self.core.locks)?;
+        let mut locks = self.changes.locks.clone();
+        locks.push(lock);
+        self.settle(&self.changes.locks.clone())?;
+        self.lock_all(&locks)?;
+        self.begin_write(collection)?;
+        // Waiting may have let others in: then the number is taken again.
+        if rid != collection.state.next_key.load(std::sync::atomic::Ordering::Acquire) {
+            return self.insert_capped(collection, doc, size, max);
+        }
+        self.check_unique(collection, &record_key)?;
+        collection.state.next_key.store(rid + 1, std::sync::atomic::Ordering::Release);
+        self.record(collection, &record_key, Op::Insert(doc), Some(rid))
+    }
+
+    fn pending_counts(&self, collection: &Collection) -> (i64, i64) {
+        self.counts
+            .iter()
+            .find(|(state, ..)| Arc::ptr_eq(state, &collection.state))
+            .map_or((0, 0), |(_, docs, bytes)| (*docs, *bytes))
+    }
+
+    /// Deletes the oldest records until one more document fits.
+    fn trim(&mut self, collection: &Arc<Collection>, len: i64, size: i64, max: Option<i64>, lock: LockKey) -> Result<()> {
+        loop {
+            let (docs, bytes) = self.pending_counts(collection);
+            let docs = collection.count() as i64 + docs + 1;
+            let bytes = collection.data_bytes() as i64 + bytes + len;
+            if bytes <= size && max.is_none_or(|max| docs <= max) {
+                return Ok(());
+            }
+            let Some((key, old)) = self.oldest(collection)? else {
+                if self.payload.is_empty() {
+                    return Ok(());
+                }
+                // All that is left is pending here.
+                self.flush()?;
+                self.begin_write(collection)?;
+                self.lock_all(&[lock])?;
+                continue;
+            };
+            let old = RawDoc::new(&old);
+            self.changes.compute(collection, &key[PREFIX..], Some(old), None, &self.core.locks)?;
+            let mut locks = self.changes.locks.clone();
+            locks.push(lock);
+            if !self.lock_all(&locks)? {
+                self.begin_write(collection)?;
+                continue;
+            }
+            let rid = key[PREFIX..].first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
+            let statement = self.statement.take();
+            self.record(collection, &key[PREFIX..], Op::Delete(old), rid)?;
+            self.statement = statement;
+            if self.locks.is_empty() {
+                // It was committed for its size.
+                self.begin_write(collection)?;
+                self.lock_all(&[lock])?;
+            } else {
+                self.trimmed = Some(key);
+            }
+        }
+    }
+
+    /// The oldest committed record that this unit does not delete already.
+    fn oldest(&self, collection: &Collection) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let (lower, upper) = prefix_range(collection.ident);
+        let mut options = rocksdb::ReadOptions::default();
+        options.set_iterate_upper_bound(upper.to_vec());
+        let mut cell = IterCell::open(&self.core.db, Cf::Records, options);
+        let mut found = match &self.trimmed {
+            Some(key) if key.starts_with(&lower) => {
+                let at = cell.step(|iter| iter.seek(key))?;
+                if at && cell.iter().key() == Some(key) { cell.step(|iter| iter.next())? } else { at }
+            }
+            _ => cell.step(|iter| iter.seek(lower))?,
+        };
+        found &= cell.iter().valid();
+        Ok(found.then(|| cell.iter().item().map(|(key, value)| (key.to_vec(), value.to_vec()))).flatten())
+    }
+}
+
+pub(crate) fn add_counts(
+    counts: &mut SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    state: &Arc<CollectionState>,
+    docs: i64,
+    bytes: i64,
+) {
+    match counts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, state)) {
+        Some((_, d, b)) => {
+            *d += docs;
+            *b += bytes;
+        }
+        None => counts.push((state.clone(), docs, bytes)),
+    }
+}
+
+/// The number of a capped collection's record, for the oplog.
+pub(crate) fn rid_of(collection: &Collection, key: &[u8]) -> Option<u64> {
+    collection.capped.and_then(|_| key.first_chunk::<8>()).map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+impl Write for WriteUnit<'_> {
+    fn view(&mut self) -> Result<View> {
+        self.flush()?;
+        Ok(View::newest(&self.core))
+    }
+
+    fn collection(&mut self, namespace: &str) -> Result<Option<Arc<Collection>>> {
+        if let Some((collection, _)) = self.passes.iter().find(|(c, _)| c.namespace == namespace) {
+            return Ok(Some(collection.clone()));
+        }
+        loop {
+            let catalog = self.core.catalog.load_full();
+            let Some(collection) = catalog.collection(namespace) else { return Ok(None) };
+            let pass = match collection.state.gate.try_pass() {
+                Some(pass) => pass,
+                None => {
+                    // DDL may be waiting for what this unit holds.
+                    self.flush()?;
+                    self.passes.clear();
+                    collection.state.gate.pass(&self.core.options.block, self.interrupt)?
+                }
+            };
+            let now = self.core.catalog.load();
+            if now.collection(namespace).is_some_and(|current| Arc::ptr_eq(current, collection)) {
+                self.passes.push((collection.clone(), pass));
+                return Ok(Some(collection.clone()));
+            }
+        }
+    }
+
+    fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.begin_write(collection)?;
+        let lock = record_lock(&self.core.locks, collection, key);
+        self.settle(&[lock])?;
+        self.lock_all(&[lock])?;
+        let mut full = std::mem::take(&mut self.key);
+        crate::keys::prefixed(collection.ident, key, &mut full);
+        let found = self.core.db.get(Cf::Records, &full).map(|found| found.map(|doc| doc.to_vec()));
+        self.key = full;
+        found
+    }
+
+    fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
+        match collection.capped {
+            Some(capped) => self.insert_capped(collection, doc, capped.size, capped.max),
+            None => self.insert_normal(collection, doc),
+        }
+    }
+
+    fn update(
+        &mut self,
+        collection: &Arc<Collection>,
+        key: &[u8],
+        old: RawDoc<'_>,
+        new: RawDoc<'_>,
+        diff: Option<RawDoc<'_>>,
+    ) -> Result<()> {
+        self.change(collection, key, Op::Update { old, new, diff })
+    }
+
+    fn delete(&mut self, collection: &Arc<Collection>, key: &[u8], old: RawDoc<'_>) -> Result<()> {
+        self.change(collection, key, Op::Delete(old))
+    }
+
+    fn create_collection(&mut self, namespace: &str, spec: CreateCollection) -> Result<()> {
+        self.flush()?;
+        self.last = Some(self.core.create_collection(namespace, &spec, self.interrupt)?);
+        Ok(())
+    }
+
+    fn statement(&mut self, statement: Option<Statement>) {
+        self.statement = statement;
+    }
+}
+
+impl WriteUnit<'_> {
+    /// An update or delete of a record that is locked and was read.
+    fn change(&mut self, collection: &Arc<Collection>, key: &[u8], op: Op<'_>) -> Result<()> {
+        self.begin_write(collection)?;
+        self.changes.compute(collection, key, op.old(), op.new(), &self.core.locks)?;
+        let locks = self.changes.locks.clone();
+        let settled = self.settle(&locks)?;
+        let kept = self.lock_all(&locks)?;
+        self.begin_write(collection)?;
+        if !(settled && kept) {
+            // The record's lock had to be given up for a while: somebody may have used it.
+            let now = self.core.db.get(Cf::Records, &self.changes.record)?;
+            if now.is_none_or(|now| op.old().is_none_or(|old| *now != *old.as_bytes())) {
+                return Err(crate::write::write_conflict());
+            }
+        }
+        self.check_unique(collection, key)?;
+        self.record(collection, key, op, rid_of(collection, key))
+    }
+}
+
+impl Drop for WriteUnit<'_> {
+    fn drop(&mut self) {
+        self.core.locks.unlock(&self.locks);
+    }
+}

@@ -1,0 +1,128 @@
+//! Reading: one consistent state.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use rocksdb::{DBPinnableSlice, ReadOptions};
+use sheaf_bson::{RawDoc, Timestamp};
+use sheaf_errors::Result;
+
+use crate::catalog::{Catalog, Collection};
+use crate::core::Core;
+use crate::cursor::{Direction, IndexCursor, Range, RecordCursor};
+use crate::db::{Cf, SnapshotCell};
+use crate::index::Index;
+use crate::keys::prefixed;
+use crate::overlay::Overlay;
+
+/// One consistent state: a snapshot with the catalog that describes it, and in a transaction its own
+/// writes. Cheap to clone; old states stay readable as long as a view on them lives.
+#[derive(Clone)]
+pub struct View {
+    pub(crate) at: Arc<SnapshotState>,
+    pub(crate) catalog: Arc<Catalog>,
+    pub(crate) overlay: Option<Arc<Overlay>>,
+}
+
+pub(crate) struct SnapshotState {
+    // Before the snapshot, because it points to it.
+    pub options: ReadOptions,
+    pub snapshot: SnapshotCell,
+    pub core: Arc<Core>,
+    pub time: u64,
+}
+
+impl SnapshotState {
+    pub fn take(core: &Arc<Core>) -> SnapshotState {
+        let time = core.last.lock().time;
+        let snapshot = SnapshotCell::take(&core.db);
+        SnapshotState { options: snapshot.read_options(), snapshot, core: core.clone(), time }
+    }
+}
+
+impl View {
+    /// The newest state. A catalog that changes meanwhile is read again, so that both belong together.
+    pub(crate) fn newest(core: &Arc<Core>) -> View {
+        loop {
+            let catalog = core.catalog.load_full();
+            let at = Arc::new(SnapshotState::take(core));
+            if Arc::ptr_eq(&catalog, &core.catalog.load()) {
+                return View { at, catalog, overlay: None };
+            }
+        }
+    }
+
+    /// The catalog of this state.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// The collection or view of a full name.
+    pub fn collection(&self, namespace: &str) -> Option<&Arc<Collection>> {
+        self.catalog.collection(namespace)
+    }
+
+    /// Cluster time up to which everything is visible.
+    pub fn time(&self) -> Timestamp {
+        Timestamp(self.at.time)
+    }
+
+    /// One record.
+    pub fn get(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
+        let mut full = Vec::with_capacity(key.len() + 4);
+        prefixed(collection.ident, key, &mut full);
+        self.get_full(Cf::Records, &full)
+    }
+
+    /// By a key with its prefix.
+    pub(crate) fn get_full(&self, cf: Cf, full: &[u8]) -> Result<Option<Doc<'_>>> {
+        if let Some(own) = self.overlay.as_ref().and_then(|overlay| overlay.of(cf).get(full)) {
+            return Ok(own.as_deref().map(Doc::borrowed));
+        }
+        let found = self.at.core.db.get_with(cf, full, &self.at.options)?;
+        Ok(found.map(Doc::pinned))
+    }
+
+    /// A cursor over records in natural order. It stands before the first record.
+    pub fn records(&self, collection: &Collection, range: Range, direction: Direction) -> Result<RecordCursor> {
+        RecordCursor::open(self, collection, range, direction)
+    }
+
+    /// A cursor over an index. It stands nowhere until it is sought.
+    pub fn index(&self, index: &Index, direction: Direction) -> Result<IndexCursor> {
+        IndexCursor::open(self, index, direction)
+    }
+}
+
+/// A document's bytes, pinned in RocksDB's memory or borrowed from a transaction's own writes.
+pub struct Doc<'a>(Bytes<'a>);
+
+enum Bytes<'a> {
+    Pinned(DBPinnableSlice<'a>),
+    Borrowed(&'a [u8]),
+}
+
+impl<'a> Doc<'a> {
+    pub(crate) fn pinned(slice: DBPinnableSlice<'a>) -> Self {
+        Doc(Bytes::Pinned(slice))
+    }
+
+    pub(crate) fn borrowed(bytes: &'a [u8]) -> Self {
+        Doc(Bytes::Borrowed(bytes))
+    }
+
+    /// The document.
+    pub fn as_raw(&self) -> RawDoc<'_> {
+        RawDoc::new(self)
+    }
+}
+
+impl Deref for Doc<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match &self.0 {
+            Bytes::Pinned(slice) => slice,
+            Bytes::Borrowed(bytes) => bytes,
+        }
+    }
+}

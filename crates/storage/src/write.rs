@@ -1,0 +1,177 @@
+//! What statements do to the database, alone or in a transaction.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result};
+use uuid::Uuid;
+
+use crate::catalog::Collection;
+use crate::oplog;
+use crate::view::View;
+
+/// What `create` makes: a collection, a capped collection or a view, by its checked options.
+#[derive(Clone, Default)]
+pub struct CreateCollection {
+    /// As `listCollections` shows them under `options`: `{capped, size, max, validator, viewOn, ...}`.
+    pub options: DocBuf,
+    /// Keep this UUID (restores); otherwise a new one.
+    pub uuid: Option<Uuid>,
+    /// The `_id` index's spec, if the caller has special wishes (name of a clustered index, collation).
+    pub id_index: Option<DocBuf>,
+}
+
+/// Names the statement of a retryable write that the next operations belong to.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    /// The session.
+    pub lsid: DocBuf,
+    /// The number of the retryable write.
+    pub txn_number: i64,
+    /// Which of its statements.
+    pub stmt_id: i32,
+    /// What a retry is answered with; `None` records `{n: 1}`.
+    pub result: Option<DocBuf>,
+}
+
+/// What statements do, alone ([`crate::WriteUnit`]) or in a transaction ([`crate::Transaction`]).
+pub trait Write {
+    /// The state that this writer reads now: the newest, or the transaction's own.
+    fn view(&mut self) -> Result<View>;
+
+    /// The current definition for writing; holds DDL on it off until the commit. Views are given too.
+    fn collection(&mut self, namespace: &str) -> Result<Option<Arc<Collection>>>;
+
+    /// Locks a record and reads it as it is now; a plain write waits, a transaction fails with
+    /// `WriteConflict`. The caller matches again if the bytes are not those that its cursor saw.
+    fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>>;
+
+    /// Inserts a document that has an `_id` and has passed all checks of the command.
+    fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()>;
+
+    /// Replaces a record that `read_for_update` gave as `old`. `diff` (`{$v: 2, diff}`'s `diff` field) goes
+    /// to the oplog instead of the new document when it is given.
+    fn update(
+        &mut self,
+        collection: &Arc<Collection>,
+        key: &[u8],
+        old: RawDoc<'_>,
+        new: RawDoc<'_>,
+        diff: Option<RawDoc<'_>>,
+    ) -> Result<()>;
+
+    /// Deletes a record that `read_for_update` gave as `old`.
+    fn delete(&mut self, collection: &Arc<Collection>, key: &[u8], old: RawDoc<'_>) -> Result<()>;
+
+    /// Creates a collection, in a transaction as part of it, otherwise at once. `NamespaceExists` if it exists.
+    fn create_collection(&mut self, namespace: &str, spec: CreateCollection) -> Result<()>;
+
+    /// The following operations are this retryable statement's; its row is written with the first of them.
+    fn statement(&mut self, statement: Option<Statement>);
+}
+
+/// An operation on one document, as the oplog has it.
+#[derive(Clone, Copy)]
+pub(crate) enum Op<'d> {
+    Insert(RawDoc<'d>),
+    Update { old: RawDoc<'d>, new: RawDoc<'d>, diff: Option<RawDoc<'d>> },
+    Delete(RawDoc<'d>),
+}
+
+impl<'d> Op<'d> {
+    pub fn old(&self) -> Option<RawDoc<'d>> {
+        match self {
+            Op::Insert(_) => None,
+            Op::Update { old, .. } | Op::Delete(old) => Some(*old),
+        }
+    }
+
+    pub fn new(&self) -> Option<RawDoc<'d>> {
+        match self {
+            Op::Insert(doc) => Some(*doc),
+            Op::Update { new, .. } => Some(*new),
+            Op::Delete(_) => None,
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Op::Insert(_) => "i",
+            Op::Update { .. } => "u",
+            Op::Delete(_) => "d",
+        }
+    }
+
+    /// Changes to the collection's counters: documents and bytes.
+    pub fn counts(&self) -> (i64, i64) {
+        let size = |doc: Option<RawDoc<'_>>| doc.map_or((0, 0), |doc| (1, doc.len() as i64));
+        let (old, new) = (size(self.old()), size(self.new()));
+        (new.0 - old.0, new.1 - old.1)
+    }
+
+    /// Writes `o`, `o2` and, for capped collections, `rid`.
+    pub fn fill<S: sheaf_bson::Sink>(&self, doc: &mut sheaf_bson::DocWriter<'_, S>, rid: Option<u64>) {
+        match self {
+            Op::Insert(new) => {
+                doc.append("o", *new);
+            }
+            Op::Update { old, new, diff } => {
+                match diff {
+                    Some(diff) => {
+                        let mut o = doc.document("o");
+                        o.append("$v", 2).append("diff", *diff);
+                    }
+                    None => {
+                        doc.append("o", *new);
+                    }
+                }
+                id_only(doc, "o2", *old);
+            }
+            Op::Delete(old) => id_only(doc, "o", *old),
+        }
+        if let Some(rid) = rid {
+            doc.append("rid", rid as i64);
+        }
+    }
+
+    /// Appends the oplog document.
+    pub fn log(&self, payload: &mut Vec<u8>, collection: &Collection, rid: Option<u64>, statement: Option<&Statement>) {
+        oplog::write(payload, self.name(), &collection.namespace, Some(&collection.uuid), statement, |doc| {
+            self.fill(doc, rid);
+        });
+    }
+
+    /// Appends it as an element of `applyOps`: without times.
+    pub fn log_inner(&self, payload: &mut Vec<u8>, collection: &Collection) {
+        let mut doc = sheaf_bson::DocWriter::new(payload);
+        doc.append("op", self.name())
+            .append("ns", &collection.namespace)
+            .append("ui", oplog::uuid_value(&collection.uuid));
+        self.fill(&mut doc, None);
+    }
+}
+
+fn id_only<S: sheaf_bson::Sink>(doc: &mut sheaf_bson::DocWriter<'_, S>, name: &str, of: RawDoc<'_>) {
+    let mut only = doc.document(name);
+    if let Some(id) = of.element("_id") {
+        only.append_element(id);
+    }
+}
+
+/// MongoDB's error of a transaction that met another writer.
+pub(crate) fn write_conflict() -> Error {
+    Error::new(
+        Code::WRITE_CONFLICT,
+        "Caused by :: Write conflict during plan execution and yielding is disabled. :: Please retry your operation or multi-document transaction.",
+    )
+}
+
+/// The error for an `_id` that exists.
+pub(crate) fn duplicate_id(collection: &Collection, doc: RawDoc<'_>) -> Error {
+    let name = collection.indexes.first().map_or("_id_", |index| index.name.as_str());
+    let pattern = sheaf_bson::doc! { "_id": 1 };
+    let value = DocBuf::build(|out| {
+        out.append("_id", doc.get("_id").unwrap_or(Value::Null));
+    });
+    crate::index::duplicate_key(&collection.namespace, name, pattern.as_raw(), value.as_raw())
+}

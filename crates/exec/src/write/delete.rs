@@ -8,7 +8,7 @@ use sheaf_expr::Env;
 use sheaf_query::matcher::Matcher;
 use sheaf_storage::{Collection, Write};
 
-use super::WriteCx;
+use super::{Change, WriteCx};
 use super::update::next_record;
 use crate::find;
 use crate::plan::Query;
@@ -72,6 +72,7 @@ fn delete_one(
             return Ok(None);
         }
     }
+    cx.announce(w, Change::Delete(old.as_raw()));
     w.delete(collection, key, old.as_raw())?;
     Ok(Some(old))
 }

@@ -6,8 +6,9 @@ mod find_and_modify;
 mod update;
 mod validator;
 
-use sheaf_bson::{ObjectId, Timestamp};
+use sheaf_bson::{ObjectId, RawDoc, Timestamp};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_storage::Write;
 
 pub use check::{check_document, prepare_insert};
 pub use delete::{Delete, run_delete};
@@ -28,6 +29,33 @@ pub struct WriteCx<'c> {
     pub new_object_id: &'c dyn Fn() -> ObjectId,
     /// `bypassDocumentValidation`.
     pub bypass_validation: bool,
+    /// Called just before each change is given to storage: a retryable write names its statement and what a
+    /// retry is to be answered with.
+    pub before_change: Option<&'c dyn Fn(&mut dyn Write, Change<'_>)>,
+}
+
+/// A change about to be made to a document.
+#[derive(Clone, Copy)]
+pub enum Change<'d> {
+    /// A new document by an upsert.
+    Upsert(RawDoc<'d>),
+    /// A new version.
+    Update {
+        /// The document as it is.
+        before: RawDoc<'d>,
+        /// The document as it will be.
+        after: RawDoc<'d>,
+    },
+    /// The document goes.
+    Delete(RawDoc<'d>),
+}
+
+impl WriteCx<'_> {
+    fn announce(&self, w: &mut dyn Write, change: Change<'_>) {
+        if let Some(tell) = self.before_change {
+            tell(w, change);
+        }
+    }
 }
 
 /// Whether an error belongs to one statement of a write command (and goes into `writeErrors`), or ends the

@@ -10,7 +10,7 @@ use sheaf_query::matcher::Matcher;
 use sheaf_query::update::{ApplyCx, Update};
 use sheaf_storage::{Collection, Write};
 
-use super::{Validator, WriteCx};
+use super::{Change, Validator, WriteCx};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;
@@ -138,6 +138,7 @@ impl Run<'_> {
         if let Some(new) = &new {
             self.check(Some(old.as_raw()), new.as_raw())?;
             let delta = (new.as_bytes().len() >= DIFF_FROM_BYTES).then(|| diff(old.as_raw(), new.as_raw())).flatten();
+            self.cx.announce(w, Change::Update { before: old.as_raw(), after: new.as_raw() });
             w.update(self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;
             self.result.modified += 1;
         }
@@ -163,6 +164,7 @@ impl Run<'_> {
         let filter = self.statement.query.matcher();
         let new = self.statement.update.upsert(filter.filter(), || (self.cx.new_object_id)(), &apply)?;
         self.check(None, new.as_raw())?;
+        self.cx.announce(w, Change::Upsert(new.as_raw()));
         w.insert(self.collection, new.as_raw())?;
         self.result.upserted = new.as_raw().get("_id").map(OwnedValue::from);
         if self.keep {

@@ -49,7 +49,7 @@ impl Validator {
         let error = Error::new(Code::DOCUMENT_VALIDATION_FAILURE, "Document failed validation");
         let info = DocBuf::build(|out| {
             out.append("failingDocumentId", new.get_or_missing("_id"));
-            out.append("details", &self.matcher.to_doc());
+            out.append("details", &sheaf_query::schema::failure_details(&self.matcher, new));
         });
         let error = error.with_err_info(info.into_bytes());
         Ok(if self.warn { Validation::Warned(error) } else { Validation::Failed(error) })

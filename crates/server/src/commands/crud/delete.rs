@@ -1,0 +1,115 @@
+//! `delete`.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::write::{Delete as Statement, run_delete};
+
+use super::query::{check_collation, parse_cx, parse_filter};
+use super::writes::{Outcome, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer};
+use crate::args::{Args, Documents};
+use crate::command::{Command, Counter, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{delete: "users", deletes: [{q, limit}], ordered: true}`
+pub struct Delete<'a> {
+    collection: &'a str,
+    deletes: Documents<'a>,
+    fields: WriteFields,
+    variables: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for Delete<'a> {
+    const NAME: &'static str = "delete";
+    const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Delete);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        Ok(Delete {
+            collection: args.collection()?,
+            deletes: args.required_documents("deletes")?,
+            fields: WriteFields::parse(args)?,
+            variables: args.optional("let")?,
+        })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        check_count(self.deletes.count())?;
+        check_writable(op, self.collection)?;
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let statements: Vec<DeleteOne<'a>> =
+            self.deletes.iter().map(DeleteOne::parse).collect::<Result<_>>()?;
+        let deleted = Cell::new(0u64);
+        let outcome = with_writer(op, |w| {
+            with_cx(op, false, |cx| {
+                Outcome::each(
+                    op,
+                    &self.fields,
+                    statements.iter(),
+                    w,
+                    |w, _, one| {
+                        let statement = one.statement(op, self.variables)?;
+                        if op.is_retryable_write() && statement.multi {
+                            bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with limit=0");
+                        }
+                        let Some(collection) = w.collection(&namespace)? else { return Ok(None) };
+                        refuse_view(&collection)?;
+                        let (n, _) = run_delete(w, &cx, &collection, &statement, false)?;
+                        deleted.set(deleted.get() + n);
+                        Ok(None)
+                    },
+                    |_, recorded| {
+                        let n = recorded.as_raw().get("n").and_then(|v| v.as_exact_i64()).unwrap_or(1);
+                        deleted.set(deleted.get() + n as u64);
+                    },
+                )
+            })
+        })?;
+        op.metrics().deleted.set(Some(deleted.get()));
+        let mut reply = Reply::ok().with("n", deleted.get() as i32);
+        outcome.write(&mut reply);
+        Ok(reply)
+    }
+}
+
+/// One entry of `deletes`.
+pub struct DeleteOne<'a> {
+    q: RawDoc<'a>,
+    multi: bool,
+    hint: Value<'a>,
+    collation: Option<RawDoc<'a>>,
+}
+
+impl<'a> DeleteOne<'a> {
+    fn parse(doc: RawDoc<'a>) -> Result<Self> {
+        let mut args = Args::of_document("delete.deletes", doc)?;
+        let q = args.required("q")?;
+        let limit: Value<'a> = args.required("limit")?;
+        let multi = match limit.as_exact_i64() {
+            Some(0) => true,
+            Some(1) => false,
+            _ => bail!(
+                Code::FAILED_TO_PARSE,
+                "The limit field in delete objects must be 0 or 1. Got {}",
+                sheaf_exec::bounds::value_text(limit)
+            ),
+        };
+        let one = DeleteOne { q, multi, hint: args.value("hint"), collation: args.optional("collation")? };
+        args.ignore(&["sampleId"]);
+        args.finish()?;
+        Ok(one)
+    }
+
+    fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<Statement> {
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, variables)?;
+        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        query.matcher = Some(Arc::new(parse_filter(Some(self.q), &mut cx)?));
+        Ok(Statement { query, multi: self.multi })
+    }
+}

@@ -1,0 +1,212 @@
+//! `find`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc, Type, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::run::ReadCx;
+use sheaf_query::projection::{Mode, Projection};
+
+use super::query::{PlanCursor, check_collation, empty_cursor, first_batch, parse_cx, parse_filter, set_sort};
+use crate::args::{Args, Loose, NonNegative};
+use crate::command::{Command, Counter, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{find: "users", filter: {...}, ...}`
+pub struct Find<'a> {
+    collection: &'a str,
+    filter: Option<RawDoc<'a>>,
+    sort: Option<RawDoc<'a>>,
+    projection: Option<RawDoc<'a>>,
+    hint: Value<'a>,
+    skip: u64,
+    limit: u64,
+    batch_size: Option<u64>,
+    single_batch: bool,
+    min: Option<RawDoc<'a>>,
+    max: Option<RawDoc<'a>>,
+    return_key: bool,
+    show_record_id: bool,
+    tailable: bool,
+    await_data: bool,
+    no_timeout: bool,
+    allow_disk_use: Option<bool>,
+    collation: Option<RawDoc<'a>>,
+    variables: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for Find<'a> {
+    const NAME: &'static str = "find";
+    const SPEC: Spec = Spec::read().in_transaction().api_v1().counter(Counter::Query);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
+            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
+        };
+        let count = |args: &mut Args<'a>, name| -> Result<Option<u64>> {
+            Ok(args.optional::<NonNegative>(name)?.map(|n| n.0 as u64))
+        };
+        let find = Find {
+            collection: args.collection()?,
+            filter: args.optional("filter")?,
+            sort: args.optional("sort")?,
+            projection: args.optional("projection")?,
+            hint: args.value("hint"),
+            skip: count(args, "skip")?.unwrap_or(0),
+            limit: count(args, "limit")?.unwrap_or(0),
+            batch_size: count(args, "batchSize")?,
+            single_batch: flag(args, "singleBatch")?,
+            min: args.optional("min")?,
+            max: args.optional("max")?,
+            return_key: flag(args, "returnKey")?,
+            show_record_id: flag(args, "showRecordId")?,
+            tailable: flag(args, "tailable")?,
+            await_data: flag(args, "awaitData")?,
+            no_timeout: flag(args, "noCursorTimeout")?,
+            allow_disk_use: args.optional::<Loose>("allowDiskUse")?.map(|flag| flag.0),
+            collation: args.optional("collation")?,
+            variables: args.optional("let")?,
+        };
+        flag(args, "oplogReplay")?;
+        flag(args, "allowPartialResults")?;
+        if find.await_data && !find.tailable {
+            bail!(Code::FAILED_TO_PARSE, "Cannot set 'awaitData' without also setting 'tailable'");
+        }
+        if find.tailable && find.single_batch {
+            bail!(Code::BAD_VALUE, "cannot use tailable option with the 'singleBatch' option");
+        }
+        Ok(find)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        if let Some(reply) = self.by_id(op, &namespace)? {
+            return Ok(reply);
+        }
+        let query = self.query(op)?;
+        let view = op.view()?;
+        let Some(collection) = view.collection(&namespace).cloned() else {
+            return Ok(empty_cursor(&namespace));
+        };
+        if collection.is_view() {
+            return self.on_view(op, &namespace);
+        }
+        if self.tailable && collection.capped.is_none() {
+            bail!(
+                Code::BAD_VALUE,
+                "error processing query: ns={namespace} tailable cursor requested on non capped collection"
+            );
+        }
+        let stop = op.interrupter();
+        let interrupt = || stop.check();
+        let allow_disk_use = self.allow_disk_use.unwrap_or(true);
+        let cx = ReadCx { allow_disk_use, ..ReadCx::new(&view, &interrupt, op.now_millis()) };
+        let mut executor = sheaf_exec::find::open(&query, &collection, &cx)?;
+        executor.suspend();
+        op.metrics().plan_summary.replace(Some(executor.plan().summary()));
+        drop(view);
+        let cursor = PlanCursor::new(op, executor, &query, self.await_data, allow_disk_use);
+        let batch_size = self.batch_size.map(|n| n as usize);
+        first_batch(op, &namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
+    }
+}
+
+impl<'a> Find<'a> {
+    /// The shortest way: `{_id: value}` and nothing else is one read, answered from where the document lies.
+    fn by_id(&self, op: &OpContext<'a>, namespace: &str) -> Result<Option<Reply>> {
+        let plain = self.sort.is_none_or(RawDoc::is_empty)
+            && self.projection.is_none_or(RawDoc::is_empty)
+            && self.hint.is_missing()
+            && self.skip == 0
+            && self.batch_size != Some(0)
+            && self.min.is_none()
+            && self.max.is_none()
+            && !(self.return_key || self.show_record_id || self.tailable)
+            && self.collation.is_none()
+            && self.variables.is_none()
+            && !op.in_transaction();
+        let Some(filter) = self.filter.filter(|_| plain) else { return Ok(None) };
+        let Some(id) = only_id(filter) else { return Ok(None) };
+        let catalog = op.engine().catalog();
+        let Some(collection) = catalog.collection(namespace) else { return Ok(Some(empty_cursor(namespace))) };
+        if collection.is_view() || collection.capped.is_some() {
+            return Ok(None);
+        }
+        let key = collection.record_key(id)?;
+        let doc = op.engine().get(collection, &key)?;
+        let metrics = op.metrics();
+        metrics.keys_examined.set(1);
+        metrics.docs_examined.set(u64::from(doc.is_some()));
+        metrics.returned.set(Some(u64::from(doc.is_some())));
+        metrics.cursor_exhausted.set(true);
+        let mut reply = Reply::with_capacity(128 + doc.as_ref().map_or(0, |doc| doc.len()));
+        reply.fill(|out| {
+            let mut cursor = out.document("cursor");
+            let mut batch = cursor.array("firstBatch");
+            if let Some(doc) = &doc {
+                batch.push_raw_document(doc);
+            }
+            drop(batch);
+            cursor.append("id", 0i64);
+            cursor.append("ns", namespace);
+        });
+        Ok(Some(reply))
+    }
+
+    fn query(&self, op: &OpContext<'a>) -> Result<Query> {
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, self.variables)?;
+        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        query.matcher = Some(Arc::new(parse_filter(self.filter, &mut cx)?));
+        set_sort(&mut query, self.sort)?;
+        if let Some(projection) = self.projection.filter(|p| !p.is_empty()) {
+            let parsed = Projection::parse(projection, Mode::Find, &mut cx)?;
+            cx.finish_as("Failed to optimize expression")?;
+            query.projection = Some(Arc::new(parsed));
+            query.projection_spec = DocBuf::from(projection);
+        }
+        query.skip = self.skip;
+        query.limit = (self.limit > 0).then_some(self.limit);
+        query.min = self.min.filter(|d| !d.is_empty()).map(DocBuf::from);
+        query.max = self.max.filter(|d| !d.is_empty()).map(DocBuf::from);
+        query.return_key = self.return_key;
+        query.show_record_id = self.show_record_id;
+        query.tailable = self.tailable;
+        if self.tailable && !query.sort_spec.as_raw().is_empty() && query.natural_sort() != Some(false) {
+            bail!(Code::BAD_VALUE, "cannot use tailable option with a sort other than {{$natural: 1}}");
+        }
+        Ok(query)
+    }
+
+    /// A query on a view is a pipeline on what the view stands on.
+    fn on_view(&self, op: &OpContext<'a>, namespace: &str) -> Result<Reply> {
+        let _ = op;
+        bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
+    }
+}
+
+/// The value of a filter that is exactly `{_id: value}` with a value that equals only itself.
+fn only_id(filter: RawDoc<'_>) -> Option<Value<'_>> {
+    let mut fields = filter.iter();
+    let first = fields.next()?;
+    if first.key_bytes() != b"_id" || fields.next().is_some() {
+        return None;
+    }
+    match first.kind() {
+        Type::ObjectId
+        | Type::String
+        | Type::Int32
+        | Type::Int64
+        | Type::Double
+        | Type::Binary
+        | Type::DateTime
+        | Type::Bool
+        | Type::Timestamp
+        | Type::Decimal128 => Some(first.value()),
+        _ => None,
+    }
+}

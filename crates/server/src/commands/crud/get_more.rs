@@ -1,0 +1,90 @@
+//! `getMore`.
+
+use std::time::{Duration, Instant};
+
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::{Args, NonNegative};
+use crate::command::{Command, Counter, Spec};
+use crate::cursors::{Batch, Filled};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// How long an awaitData cursor waits when the client names no time.
+const DEFAULT_WAIT: Duration = Duration::from_secs(1);
+
+/// `{getMore: <id>, collection: "users", batchSize: 100}`
+pub struct GetMore<'a> {
+    id: i64,
+    collection: &'a str,
+    batch_size: Option<u64>,
+}
+
+impl<'a> Command<'a> for GetMore<'a> {
+    const NAME: &'static str = "getMore";
+    const SPEC: Spec = Spec::read().in_transaction().api_v1().counter(Counter::GetMore);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let id = match args.own_value() {
+            sheaf_bson::Value::Int64(id) => id,
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'getMore.getMore' is the wrong type '{}', expected type 'long'",
+                other.type_name()
+            ),
+        };
+        let collection: &str = args.required("collection")?;
+        if collection.is_empty() {
+            bail!(Code::INVALID_NAMESPACE, "Collection names cannot be empty");
+        }
+        let batch_size = args.optional::<NonNegative>("batchSize")?.map(|n| n.0 as u64);
+        args.ignore(&["term", "lastKnownCommittedOpTime"]);
+        Ok(GetMore { id, collection, batch_size })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let mut pinned = op.node().cursors.pin(op, self.id, &namespace)?;
+        let awaits = pinned.cursor().is_await_data();
+        // `maxTimeMS` of a getMore is how long an awaitData cursor waits, not a limit on work.
+        let until = Instant::now() + op.time_left().filter(|_| awaits).unwrap_or(DEFAULT_WAIT);
+        if awaits {
+            op.set_deadline(None);
+        }
+        // A batch size of 0 stands for the default: as many as fit.
+        let limit = self.batch_size.filter(|n| *n > 0).map(|n| n as usize);
+        loop {
+            let mut reply = Reply::with_capacity(4096);
+            let mut result = Ok(Filled::More);
+            let mut returned = 0;
+            reply.fill(|doc| {
+                let mut body = doc.document("cursor");
+                let mut batch = Batch::new(body.array("nextBatch"), limit);
+                result = pinned.cursor().fill(op, &mut batch);
+                returned = batch.count();
+                drop(batch);
+                let open = matches!(result, Ok(Filled::More)) && !pinned.is_killed();
+                body.append("id", if open { self.id } else { 0 });
+                body.append("ns", &*namespace);
+            });
+            let filled = result?;
+            let tailable = pinned.cursor().is_tailable();
+            if awaits && tailable && returned == 0 && filled == Filled::More && Instant::now() < until && !pinned.is_killed() {
+                pinned.cursor().await_data(op, until)?;
+                continue;
+            }
+            if pinned.is_killed() && returned == 0 {
+                bail!(Code::CURSOR_KILLED, "cursor was killed");
+            }
+            op.metrics().returned.set(Some(returned as u64));
+            op.metrics().plan_summary.replace(Some(pinned.cursor().plan_summary()));
+            op.metrics().cursor_exhausted.set(filled == Filled::Exhausted);
+            op.metrics().cursor_id.set(Some(self.id));
+            if filled == Filled::More {
+                pinned.release(returned);
+            }
+            return Ok(reply);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `insert`.
+
+use sheaf_errors::{Result, bail};
+use sheaf_exec::write::{Validator, prepare_insert};
+
+use super::writes::{
+    Outcome, WriteFields, check_count, check_writable, collection_for_write, with_cx, with_writer,
+};
+use crate::args::{Args, Documents};
+use crate::command::{Command, Counter, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{insert: "users", documents: [...], ordered: true}`
+pub struct Insert<'a> {
+    collection: &'a str,
+    documents: Documents<'a>,
+    fields: WriteFields,
+}
+
+impl<'a> Command<'a> for Insert<'a> {
+    const NAME: &'static str = "insert";
+    const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Insert);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        Ok(Insert {
+            collection: args.collection()?,
+            documents: args.required_documents("documents")?,
+            fields: WriteFields::parse(args)?,
+        })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        check_count(self.documents.count())?;
+        check_writable(op, self.collection)?;
+        let namespace = op.namespace(self.collection);
+        let mut inserted = 0u64;
+        let result = with_writer(op, |w| {
+            let collection = collection_for_write(w, &namespace)?;
+            let validator = if self.fields.bypass_validation { None } else { Validator::of(&collection)? };
+            with_cx(op, self.fields.bypass_validation, |cx| {
+                let counted = std::cell::Cell::new(0u64);
+                let outcome = Outcome::each(
+                    op,
+                    &self.fields,
+                    self.documents.iter(),
+                    w,
+                    |w, _, doc| {
+                        let prepared = prepare_insert(doc, cx.new_object_id, cx.timestamp)?;
+                        let doc = prepared.as_ref().map_or(doc, |prepared| prepared.as_raw());
+                        if let Some(validator) = &validator {
+                            validator.enforce(None, doc)?;
+                        }
+                        w.insert(&collection, doc)?;
+                        counted.set(counted.get() + 1);
+                        Ok(None)
+                    },
+                    |_, _| counted.set(counted.get() + 1),
+                );
+                inserted = counted.get();
+                outcome
+            })
+        });
+        op.metrics().inserted.set(Some(inserted));
+        op.metrics().namespace.replace(Some(namespace));
+        let outcome = result?;
+        let Ok(n) = i32::try_from(inserted) else { bail!(1, "too many documents") };
+        let mut reply = Reply::ok().with("n", n);
+        outcome.write(&mut reply);
+        Ok(reply)
+    }
+}

@@ -1,0 +1,63 @@
+//! `killCursors`.
+
+use sheaf_bson::Value;
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::{Args, Array};
+use crate::command::{Access, Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{killCursors: "users", cursors: [<id>, ...]}`
+pub struct KillCursors<'a> {
+    collection: &'a str,
+    ids: Vec<i64>,
+}
+
+impl<'a> Command<'a> for KillCursors<'a> {
+    const NAME: &'static str = "killCursors";
+    const SPEC: Spec = Spec { access: Access::None, ..Spec::plain() }.in_transaction().api_v1();
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        let Array(cursors) = args.required("cursors")?;
+        let mut ids = Vec::new();
+        for element in cursors.iter() {
+            match element.value() {
+                Value::Int64(id) => ids.push(id),
+                other => bail!(
+                    Code::TYPE_MISMATCH,
+                    "BSON field 'killCursors.cursors.{}' is the wrong type '{}', expected type 'long'",
+                    element.key(),
+                    other.type_name()
+                ),
+            }
+        }
+        Ok(KillCursors { collection, ids })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        let (mut killed, mut not_found) = (Vec::new(), Vec::new());
+        for id in self.ids {
+            let cursors = &op.node().cursors;
+            let ours = cursors.info(id).is_some_and(|info| info.namespace == namespace);
+            match ours.then(|| cursors.kill(id)).flatten() {
+                Some(()) => killed.push(id),
+                None => not_found.push(id),
+            }
+        }
+        let list = |ids: Vec<i64>| {
+            move |array: &mut sheaf_bson::ArrayWriter<'_, Vec<u8>>| {
+                for id in ids {
+                    array.push(id);
+                }
+            }
+        };
+        Ok(Reply::ok()
+            .with_array("cursorsKilled", list(killed))
+            .with_array("cursorsNotFound", list(not_found))
+            .with_array("cursorsAlive", list(Vec::new()))
+            .with_array("cursorsUnknown", list(Vec::new())))
+    }
+}

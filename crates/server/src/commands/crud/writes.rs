@@ -1,0 +1,244 @@
+//! What write commands share: the writer, implicit creation, retried statements, `writeErrors`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, ObjectId, Timestamp};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_exec::write::{WriteCx, ends_command};
+use sheaf_storage::{Collection, CreateCollection, Write};
+
+use crate::args::{Args, Array, Loose};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// Most statements that one write command may have.
+const MAX_WRITES: usize = 100_000;
+
+/// The fields that insert, update and delete share.
+pub struct WriteFields {
+    ordered: bool,
+    /// `bypassDocumentValidation`.
+    pub bypass_validation: bool,
+    /// `stmtIds`, or counted up from `stmtId`.
+    stmt_ids: Vec<i32>,
+    first_stmt: i32,
+}
+
+impl WriteFields {
+    /// Reads them.
+    pub fn parse(args: &mut Args<'_>) -> Result<Self> {
+        let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
+        let bypass_validation = args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0);
+        let mut stmt_ids = Vec::new();
+        if let Some(Array(ids)) = args.optional("stmtIds")? {
+            for id in ids.values() {
+                stmt_ids.push(id.as_exact_i64().unwrap_or(0) as i32);
+            }
+        }
+        let first_stmt = args.optional::<i32>("stmtId")?.unwrap_or(0);
+        args.ignore(&["encryptionInformation", "collectionUUID", "isTimeseriesNamespace"]);
+        Ok(WriteFields { ordered, bypass_validation, stmt_ids, first_stmt })
+    }
+
+    /// The statement id of the statement at this place.
+    pub fn stmt_id(&self, at: usize) -> i32 {
+        self.stmt_ids.get(at).copied().unwrap_or(self.first_stmt + at as i32)
+    }
+}
+
+/// Checks the number of statements.
+///
+/// Errors: `InvalidLength`.
+pub fn check_count(count: usize) -> Result<()> {
+    if count == 0 || count > MAX_WRITES {
+        bail!(
+            Code::INVALID_LENGTH,
+            "Write batch sizes must be between 1 and {MAX_WRITES}. Got {count} operations."
+        );
+    }
+    Ok(())
+}
+
+/// Refuses namespaces that clients may not write.
+///
+/// Errors: `InvalidNamespace`.
+pub fn check_writable(op: &OpContext<'_>, collection: &str) -> Result<()> {
+    let system = collection.starts_with("system.")
+        && !matches!(collection, "system.js" | "system.users" | "system.version" | "system.roles")
+        && !(op.db() == "local" && collection == "system.replset")
+        && !(op.db() == "config");
+    if system || (op.db() == "local" && collection == "oplog.rs") {
+        bail!(
+            Code::INVALID_NAMESPACE,
+            "cannot write to '{}.{collection}'",
+            op.db()
+        );
+    }
+    if collection.contains('$') {
+        bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{}.{collection}'", op.db());
+    }
+    Ok(())
+}
+
+/// Runs `work` with the operation's writer: the transaction, or a unit of plain writes that is committed
+/// afterwards whatever became of single statements.
+pub fn with_writer<T>(op: &OpContext<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+    if let Some(mut transaction) = op.transaction() {
+        return work(&mut *transaction);
+    }
+    let stop = op.interrupter();
+    let interrupt = || stop.check();
+    let mut unit = op.engine().write(&interrupt);
+    let result = work(&mut unit);
+    let committed = unit.commit();
+    if let Ok(position) = &committed {
+        op.note_commit(*position);
+    }
+    let value = result?;
+    committed?;
+    Ok(value)
+}
+
+/// The surroundings of statements.
+pub fn with_cx<T>(op: &OpContext<'_>, bypass_validation: bool, work: impl FnOnce(WriteCx<'_>) -> T) -> T {
+    let stop = op.interrupter();
+    let interrupt = || stop.check();
+    let now_millis = op.now_millis();
+    work(WriteCx {
+        interrupt: &interrupt,
+        now_millis,
+        timestamp: Timestamp::new((now_millis / 1000) as u32, 1),
+        new_object_id: &new_object_id,
+        bypass_validation,
+        before_change: None,
+    })
+}
+
+/// Twelve bytes that no other ObjectId has.
+pub fn new_object_id() -> ObjectId {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static PROCESS: LazyLock<[u8; 5]> = LazyLock::new(rand::random);
+    static COUNTER: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(rand::random()));
+    let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let mut id = [0; 12];
+    id[..4].copy_from_slice(&(seconds as u32).to_be_bytes());
+    id[4..9].copy_from_slice(&*PROCESS);
+    id[9..].copy_from_slice(&count[1..]);
+    ObjectId(id)
+}
+
+/// The collection to write to, made if it does not exist.
+///
+/// Errors: `CommandNotSupportedOnView`.
+pub fn collection_for_write(w: &mut dyn Write, namespace: &str) -> Result<Arc<Collection>> {
+    // Another client may create (or drop) it in between.
+    for _ in 0..10 {
+        if let Some(collection) = w.collection(namespace)? {
+            refuse_view(&collection)?;
+            return Ok(collection);
+        }
+        match w.create_collection(namespace, CreateCollection::default()) {
+            Ok(()) => {}
+            Err(error) if error.code() == Code::NAMESPACE_EXISTS => {}
+            Err(error) => return Err(error),
+        }
+    }
+    bail!(Code::WRITE_CONFLICT, "Collection {namespace} kept changing while it was written to")
+}
+
+/// A view cannot be written.
+pub fn refuse_view(collection: &Collection) -> Result<()> {
+    if collection.is_view() {
+        bail!(
+            Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            "Namespace {} is a view, not a collection",
+            collection.namespace
+        );
+    }
+    Ok(())
+}
+
+/// What became of the statements so far.
+#[derive(Default)]
+pub struct Outcome {
+    errors: Vec<(usize, Error)>,
+    retried: Vec<i32>,
+}
+
+impl Outcome {
+    /// Runs the statements in turn. `run` executes one; `again` takes in the recorded answer of one that a
+    /// retried command has executed before. An ordered command stops at the first error.
+    pub fn each<T>(
+        op: &OpContext<'_>,
+        fields: &WriteFields,
+        statements: impl Iterator<Item = T>,
+        w: &mut dyn Write,
+        mut run: impl FnMut(&mut dyn Write, usize, T) -> Result<Option<DocBuf>>,
+        mut again: impl FnMut(usize, &DocBuf),
+    ) -> Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let retryable = op.is_retryable_write();
+        for (at, statement) in statements.enumerate() {
+            if retryable {
+                let id = fields.stmt_id(at);
+                if let Some(recorded) = op.executed_statement(id)? {
+                    again(at, &recorded);
+                    outcome.retried.push(id);
+                    op.note_commit(op.engine().last_applied());
+                    continue;
+                }
+                w.statement(op.statement(id, None));
+            }
+            match run(w, at, statement) {
+                Ok(_) => {}
+                // In a transaction the first error ends it, whichever kind it is of.
+                Err(error) if ends_command(&error) => return Err(error),
+                Err(error) => {
+                    outcome.errors.push((at, error));
+                    if fields.ordered || op.in_transaction() {
+                        break;
+                    }
+                }
+            }
+        }
+        if retryable {
+            w.statement(None);
+        }
+        Ok(outcome)
+    }
+
+    /// Writes `writeErrors` and `retriedStmtIds`.
+    pub fn write(&self, reply: &mut Reply) {
+        if !self.errors.is_empty() {
+            reply.fill(|doc| {
+                let mut list = doc.array("writeErrors");
+                for (index, error) in &self.errors {
+                    write_error(&mut list.document(), *index, error);
+                }
+            });
+        }
+        if !self.retried.is_empty() {
+            reply.fill(|doc| {
+                let mut list = doc.array("retriedStmtIds");
+                for id in &self.retried {
+                    list.push(*id);
+                }
+            });
+        }
+    }
+}
+
+/// One entry of `writeErrors`.
+pub fn write_error(out: &mut sheaf_bson::DocWriter<'_, Vec<u8>>, index: usize, error: &Error) {
+    out.append("index", index as i32);
+    out.append("code", error.code().0);
+    if let Some(extra) = error.extra() {
+        out.append_all(sheaf_bson::RawDoc::new(extra));
+    }
+    if let Some(info) = error.err_info() {
+        out.append("errInfo", sheaf_bson::RawDoc::new(info));
+    }
+    out.append("errmsg", error.message());
+}

@@ -1,7 +1,7 @@
 //! The collation document: `{locale: "fr", strength: 1}`.
 //!
-//! Collations are read and checked; only the simple one (comparison of bytes) has an effect yet. Comparison of strings
-//! by locale will hook in where [`Collation`] is passed along.
+//! Collations are read and checked; only the simple one (comparison of bytes) has an effect yet. Comparison
+//! of strings by locale will hook in where [`Collation`] is passed along.
 
 use sheaf_bson::{DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
@@ -59,7 +59,11 @@ impl Collation {
         }
         if locale == "simple" {
             if spec.count() > 1 {
-                bail!(Code::BAD_VALUE, "Field 'locale' cannot be 'simple' in: {}. If 'simple' is specified, no other fields are allowed", print::document(spec));
+                bail!(
+                    Code::BAD_VALUE,
+                    "Field 'locale' cannot be 'simple' in: {}. If 'simple' is specified, no other fields are allowed",
+                    print::document(spec)
+                );
             }
             return Ok(Collation::Simple);
         }
@@ -67,10 +71,17 @@ impl Collation {
             bail!(Code::BAD_VALUE, "Field 'locale' is invalid in: {}", print::document(spec));
         }
         if rules.backwards && rules.strength == 1 && spec.get("backwards").is_some() {
-            bail!(Code::BAD_VALUE, "'backwards' is invalid with 'strength' of 1 in: {}", print::document(spec));
+            bail!(
+                Code::BAD_VALUE,
+                "'backwards' is invalid with 'strength' of 1 in: {}",
+                print::document(spec)
+            );
         }
         if rules.case_first != "off" && !rules.case_level && rules.strength < 3 {
-            bail!(Code::BAD_VALUE, "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2");
+            bail!(
+                Code::BAD_VALUE,
+                "'caseFirst' is invalid unless 'caseLevel' is on or 'strength' is greater than 2"
+            );
         }
         Ok(Collation::Locale(rules))
     }

@@ -51,9 +51,9 @@ impl Path {
     /// Visits what the path leads to in `doc`, until `visit` returns true; the result says whether it did.
     ///
     /// `visit` gets `None` for a missing field, and besides the element the array element through which the
-    /// path went, if it went through an array without naming a position (the outermost one counts).
-    /// An array on the way is traversed: its documents continue the path, and a numeric name is also
-    /// a position in it. An array at the end gives its elements and then itself if `leaves`, otherwise only itself.
+    /// path went, if it went through an array without naming a position (the outermost one counts). An array
+    /// on the way is traversed: its documents continue the path, and a numeric name is also a position in it.
+    /// An array at the end gives its elements and then itself if `leaves`, otherwise only itself.
     pub fn any<'a>(&self, doc: RawDoc<'a>, leaves: bool, visit: &mut impl Visit<'a>) -> bool {
         any(doc, &self.parts, leaves, None, visit)
     }

@@ -1,7 +1,7 @@
 //! The error of a document that fails its collection's validator, with the reasons in `errInfo`.
 //!
-//! The reasons follow the validator as it was written, clause by clause, and not its normalised tree: users look
-//! for their own words in it.
+//! The reasons follow the validator as it was written, clause by clause, and not its normalised tree: users
+//! look for their own words in it.
 
 use sheaf_bson::{ArrayWriter, Bump, DocBuf, DocWriter, Element, RawDoc, Type, Value};
 use sheaf_errors::{Code, Error};
@@ -19,7 +19,8 @@ pub fn validation_error(validator: &Matcher, doc: RawDoc<'_>) -> Error {
         out.append("failingDocumentId", doc.get_or_missing("_id"));
         out.append("details", &validation_error_details(validator, doc));
     });
-    Error::new(Code::DOCUMENT_VALIDATION_FAILURE, "Document failed validation").with_err_info(info.into_bytes())
+    Error::new(Code::DOCUMENT_VALIDATION_FAILURE, "Document failed validation")
+        .with_err_info(info.into_bytes())
 }
 
 /// Why `doc` does not match `validator`: operators, what they were given, and what they looked at.
@@ -27,8 +28,8 @@ pub fn validation_error_details(validator: &Matcher, doc: RawDoc<'_>) -> DocBuf 
     DocBuf::build(|out| put_filter(validator.filter(), Side { doc, inverted: false }, out))
 }
 
-/// The document, and which outcome is to be explained: that a clause failed, or (inverted, below `$not` and `$nor`)
-/// that it did not.
+/// The document, and which outcome is to be explained: that a clause failed, or (inverted, below `$not` and
+/// `$nor`) that it did not.
 #[derive(Clone, Copy)]
 struct Side<'a> {
     doc: RawDoc<'a>,
@@ -170,7 +171,10 @@ fn put_top_level(element: Element<'_>, side: Side<'_>, out: &mut Writer<'_>) {
         },
         ("$expr", value) => {
             put_head(name, &DocBuf::build(|doc| _ = doc.append_element(element)), out);
-            out.append("reason", if side.inverted { "expression did match" } else { "expression did not match" });
+            out.append(
+                "reason",
+                if side.inverted { "expression did match" } else { "expression did not match" },
+            );
             let mut cx = ParseCx::new();
             if let Ok(expr) = Expr::parse(value, &mut cx) {
                 let arena = Bump::new();
@@ -249,12 +253,8 @@ fn reasons(operator: &str) -> (&'static str, &'static str) {
         "$type" => ("type did not match", "type did match"),
         "$in" | "$nin" => ("no matching value found in array", "matching value found in array"),
         "$all" => ("array did not contain all specified values", "array did contain all specified values"),
-        "$size" => {
-            ("array length was not equal to given size", "array length was equal to given size")
-        }
-        "$mod" => {
-            ("$mod did not evaluate to expected remainder", "$mod did evaluate to expected remainder")
-        }
+        "$size" => ("array length was not equal to given size", "array length was equal to given size"),
+        "$mod" => ("$mod did not evaluate to expected remainder", "$mod did evaluate to expected remainder"),
         "$regex" => ("regular expression did not match", "regular expression did match"),
         "$elemMatch" => {
             ("array did not satisfy the child predicate", "array did satisfy the child predicate")

@@ -84,8 +84,8 @@ impl Subject {
     }
 }
 
-/// A case: lines `query <filter>` (for `a.$`), then one of `match`, `validate`, `find`, `project`, `addFields`, `sort`
-/// with its document, then `doc <document>`.
+/// A case: lines `query <filter>` (for `a.$`), then one of `match`, `validate`, `find`, `project`,
+/// `addFields`, `sort` with its document, then `doc <document>`.
 fn run(case: &str) -> String {
     let mut query = Matcher::everything();
     let mut subject = None;
@@ -93,7 +93,9 @@ fn run(case: &str) -> String {
     for line in case.lines() {
         let (command, argument) = line.split_once(' ').unwrap_or((line, ""));
         match command {
-            "query" => query = Matcher::parse(text::parse_doc(argument).as_raw(), &mut cx()).expect("a filter"),
+            "query" => {
+                query = Matcher::parse(text::parse_doc(argument).as_raw(), &mut cx()).expect("a filter")
+            }
             "parsed" => {
                 let Some(Subject::Match(matcher)) = &subject else { panic!("a filter first") };
                 output += &(text::show(matcher.to_doc().as_raw()) + "\n");

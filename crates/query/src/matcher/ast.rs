@@ -170,9 +170,10 @@ impl MatchExpr {
         match self {
             MatchExpr::And(children) | MatchExpr::Or(children) | MatchExpr::Nor(children) => children,
             MatchExpr::Not(child) => std::slice::from_ref(child),
-            MatchExpr::Leaf(Leaf { test: Test::ElemMatchObject(child) | Test::ElemMatchValue(child), .. }) => {
-                std::slice::from_ref(child)
-            }
+            MatchExpr::Leaf(Leaf {
+                test: Test::ElemMatchObject(child) | Test::ElemMatchValue(child),
+                ..
+            }) => std::slice::from_ref(child),
             _ => &[],
         }
     }

@@ -88,9 +88,7 @@ impl MatchExpr {
             MatchExpr::Nor(children) => !children.iter().any(|child| child.matches_element(element)),
             MatchExpr::Not(child) => !child.matches_element(element),
             MatchExpr::Leaf(leaf) => leaf.test.passes(Some(element), None),
-            MatchExpr::Schema(schema) => {
-                element.kind() == Type::Document && schema.matches(inner(element))
-            }
+            MatchExpr::Schema(schema) => element.kind() == Type::Document && schema.matches(inner(element)),
         }
     }
 }
@@ -123,9 +121,7 @@ impl Test {
             Test::In(list) => list.contains(element.value()),
             Test::Exists => true,
             Test::Type(types) => types.contains(element.kind()),
-            Test::Size(size) => {
-                element.kind() == Type::Array && inner(element).count() as i64 == *size
-            }
+            Test::Size(size) => element.kind() == Type::Array && inner(element).count() as i64 == *size,
             Test::Mod { divisor, remainder } => {
                 truncated(element.value()).is_some_and(|n| n.wrapping_rem(*divisor) == *remainder)
             }
@@ -203,7 +199,12 @@ fn compares(op: CompareOp, operand: &OwnedValue, element: Element<'_>) -> bool {
 fn may_equal_other_bytes(kind: Type) -> bool {
     matches!(
         kind,
-        Type::Double | Type::Decimal128 | Type::Document | Type::Array | Type::CodeWithScope | Type::Undefined
+        Type::Double
+            | Type::Decimal128
+            | Type::Document
+            | Type::Array
+            | Type::CodeWithScope
+            | Type::Undefined
     )
 }
 
@@ -239,12 +240,10 @@ fn truncated(value: Value<'_>) -> Option<i64> {
     match value {
         Value::Int32(n) => Some(i64::from(n)),
         Value::Int64(n) => Some(n),
-        Value::Double(_) | Value::Decimal128(_) => {
-            match sheaf_bson::number::truncate_to_i64(value) {
-                Some(sheaf_bson::number::Truncated::Integer(n)) => Some(n),
-                _ => None,
-            }
-        }
+        Value::Double(_) | Value::Decimal128(_) => match sheaf_bson::number::truncate_to_i64(value) {
+            Some(sheaf_bson::number::Truncated::Integer(n)) => Some(n),
+            _ => None,
+        },
         _ => None,
     }
 }

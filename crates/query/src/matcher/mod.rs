@@ -14,8 +14,8 @@ use sheaf_expr::{Deps, Env, ParseCx};
 
 pub use ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet};
 pub use eval::MatchDetails;
-pub(crate) use parse::is_operators;
 pub(crate) use operand::{non_negative, parse_type_set};
+pub(crate) use parse::is_operators;
 pub use regex::Regex;
 
 /// A parsed filter.

@@ -68,7 +68,11 @@ fn not(child: MatchExpr) -> MatchExpr {
     }
 }
 
-fn single(mut children: Vec<MatchExpr>, empty: MatchExpr, many: fn(Vec<MatchExpr>) -> MatchExpr) -> MatchExpr {
+fn single(
+    mut children: Vec<MatchExpr>,
+    empty: MatchExpr,
+    many: fn(Vec<MatchExpr>) -> MatchExpr,
+) -> MatchExpr {
     match children.len() {
         0 => empty,
         1 => children.pop().unwrap_or(empty),
@@ -89,7 +93,9 @@ fn equalities_to_in(children: Vec<MatchExpr>) -> Vec<MatchExpr> {
             continue;
         }
         let earlier = out.iter_mut().find_map(|other| match other {
-            MatchExpr::Leaf(other) if other.path == leaf.path && is_plain_equality(&other.test) => Some(other),
+            MatchExpr::Leaf(other) if other.path == leaf.path && is_plain_equality(&other.test) => {
+                Some(other)
+            }
             _ => None,
         });
         match earlier {

@@ -11,9 +11,8 @@ use crate::print;
 /// An integer operand, whatever its numeric type; for the errors it is printed with its name.
 pub(super) fn integer(element: Element<'_>) -> Result<i64> {
     let value = element.value();
-    let fail = |text: &str| {
-        Err(Error::failed_to_parse(format!("{text}: {}", print::element(element.key(), value))))
-    };
+    let fail =
+        |text: &str| Err(Error::failed_to_parse(format!("{text}: {}", print::element(element.key(), value))));
     if !value.is_number() {
         return fail("Expected a number in");
     }

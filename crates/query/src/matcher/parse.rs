@@ -42,7 +42,8 @@ pub(super) fn parse_equality(path: &str, value: Value<'_>) -> Result<MatchExpr> 
 /// Whether a document is operators (`{$gt: 5}`) and not a value: its first name starts with `$`, and it is no
 /// DBRef (`{$ref: ..., $id: ...}`; with `partial`, any of their names will do).
 pub(crate) fn is_operators(doc: RawDoc<'_>, partial: bool) -> bool {
-    doc.iter().next().is_some_and(|first| first.key_bytes().first() == Some(&b'$')) && !is_db_ref(doc, partial)
+    doc.iter().next().is_some_and(|first| first.key_bytes().first() == Some(&b'$'))
+        && !is_db_ref(doc, partial)
 }
 
 fn is_db_ref(doc: RawDoc<'_>, partial: bool) -> bool {
@@ -81,7 +82,11 @@ fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
 impl Parser<'_> {
     fn filter(&mut self, filter: RawDoc<'_>) -> Result<MatchExpr> {
         if self.depth > MAX_DEPTH {
-            bail!(Code::BAD_VALUE, "exceeded maximum query tree depth of {MAX_DEPTH} at {}", crate::print::document(filter));
+            bail!(
+                Code::BAD_VALUE,
+                "exceeded maximum query tree depth of {MAX_DEPTH} at {}",
+                crate::print::document(filter)
+            );
         }
         self.depth += 1;
         let mut parts = Vec::new();
@@ -183,7 +188,11 @@ impl Parser<'_> {
     /// All operators on one path, added to `parts`.
     fn operators(&mut self, path: &str, operators: RawDoc<'_>, parts: &mut Vec<MatchExpr>) -> Result<()> {
         if self.depth > MAX_DEPTH {
-            bail!(Code::BAD_VALUE, "exceeded maximum query tree depth of {MAX_DEPTH} at {}", crate::print::document(operators));
+            bail!(
+                Code::BAD_VALUE,
+                "exceeded maximum query tree depth of {MAX_DEPTH} at {}",
+                crate::print::document(operators)
+            );
         }
         self.depth += 1;
         for element in operators.iter() {

@@ -60,21 +60,18 @@ fn operator() -> impl Strategy<Value = DocBuf> {
 fn filter() -> impl Strategy<Value = DocBuf> {
     let leaf = prop_oneof![
         (path(), operator()).prop_map(|(path, op)| DocBuf::new().with(&path, &op)),
-        (path(), operator()).prop_map(|(path, op)| {
-            DocBuf::build(|doc| _ = doc.document(&path).append("$not", &op))
-        }),
+        (path(), operator())
+            .prop_map(|(path, op)| { DocBuf::build(|doc| _ = doc.document(&path).append("$not", &op)) }),
         (path(), value()).prop_map(|(path, v)| DocBuf::new().with(&path, &v)),
     ];
     leaf.prop_recursive(3, 12, 3, |inner| {
         (prop::sample::select(vec!["$and", "$or", "$nor"]), prop::collection::vec(inner, 1..4))
-            .prop_map(|(op, branches)| {
-                DocBuf::new().with(op, Value::Array(ArrayBuf::of(&branches).as_raw()))
-            })
+            .prop_map(|(op, branches)| DocBuf::new().with(op, Value::Array(ArrayBuf::of(&branches).as_raw())))
     })
 }
 
-/// Where a path leads, by definition: documents are entered by name; an array on the way stands for its documents,
-/// and for the element at a position that the path names.
+/// Where a path leads, by definition: documents are entered by name; an array on the way stands for its
+/// documents, and for the element at a position that the path names.
 fn reach<'a>(value: Value<'a>, names: &[&str], out: &mut Vec<Option<Value<'a>>>) {
     let Some((name, rest)) = names.split_first() else { return out.push(Some(value)) };
     match value {

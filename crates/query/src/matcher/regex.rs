@@ -22,7 +22,8 @@ enum Program {
 }
 
 impl Regex {
-    /// Compiles a pattern with MongoDB's options: i, m, s, x and u (which changes nothing: patterns are always UTF-8).
+    /// Compiles a pattern with MongoDB's options: i, m, s, x and u (which changes nothing: patterns are
+    /// always UTF-8).
     pub fn new(pattern: &str, options: &str) -> Result<Self> {
         Self::named(pattern, options, "")
     }
@@ -68,7 +69,8 @@ impl Regex {
         }
     }
 
-    /// Whether a value matches: a string or symbol in which the pattern is found, or the same regular expression.
+    /// Whether a value matches: a string or symbol in which the pattern is found, or the same regular
+    /// expression.
     pub fn matches_value(&self, value: Value<'_>) -> bool {
         match value {
             Value::String(text) | Value::Symbol(text) => self.is_match(text),
@@ -147,7 +149,9 @@ fn literal(pattern: &str, options: &str) -> Option<Program> {
         Some(text) => (text, true),
         None => (pattern, false),
     };
-    let plain = |c: char| !matches!(c, '\\' | '^' | '$' | '.' | '|' | '?' | '*' | '+' | '(' | ')' | '[' | ']' | '{' | '}');
+    let plain = |c: char| {
+        !matches!(c, '\\' | '^' | '$' | '.' | '|' | '?' | '*' | '+' | '(' | ')' | '[' | ']' | '{' | '}')
+    };
     text.chars().all(plain).then(|| match starts {
         true => Program::StartsWith(text.into()),
         false => Program::Contains(text.into()),

@@ -201,5 +201,8 @@ impl<'a> Pass<'a, '_> {
 }
 
 fn mismatch<T>() -> Result<T> {
-    bail!(51247, "Executor error during find command :: caused by :: positional operator '.$' element mismatch")
+    bail!(
+        51247,
+        "Executor error during find command :: caused by :: positional operator '.$' element mismatch"
+    )
 }

@@ -1,7 +1,8 @@
 //! Projections: find's, `$project`, `$addFields`.
 //!
-//! All are one tree of fields ([`Node`]) and one pass over the document. Fields keep the order that they have in the
-//! document; computed fields that the document does not have follow, in the order of the specification.
+//! All are one tree of fields ([`Node`]) and one pass over the document. Fields keep the order that they have
+//! in the document; computed fields that the document does not have follow, in the order of the
+//! specification.
 
 mod add_fields;
 mod apply;
@@ -44,7 +45,8 @@ pub struct Projection {
 }
 
 impl Projection {
-    /// Parses a projection. Stages put their name before the error themselves (`Invalid $project :: caused by :: `).
+    /// Parses a projection. Stages put their name before the error themselves (`Invalid $project :: caused by
+    /// :: `).
     pub fn parse(spec: RawDoc<'_>, mode: Mode, cx: &mut ParseCx) -> Result<Projection> {
         parse::parse(spec, mode, cx)
     }
@@ -74,8 +76,8 @@ impl Projection {
         self.root.computed
     }
 
-    /// The paths kept, if the projection only includes fields as they are: then an index that has them all (and no
-    /// arrays) covers it.
+    /// The paths kept, if the projection only includes fields as they are: then an index that has them all
+    /// (and no arrays) covers it.
     pub fn included_paths(&self) -> Option<Vec<String>> {
         if self.kind != Kind::Inclusion || self.positional {
             return None;

@@ -64,7 +64,11 @@ impl Parser<'_> {
         match value {
             Value::Document(spec) => self.object(parent, &path, name, spec),
             Value::Bool(_) | Value::Int32(_) | Value::Int64(_) | Value::Double(_) | Value::Decimal128(_) => {
-                if value.truthy() { self.include(&path) } else { self.exclude(&path) }
+                if value.truthy() {
+                    self.include(&path)
+                } else {
+                    self.exclude(&path)
+                }
             }
             value => {
                 if is_positional(name) {
@@ -143,9 +147,7 @@ impl Parser<'_> {
         }
         match (self.mode, first.key()) {
             (Mode::Find, "$slice") if spec.count() == 1 => self.slice(path, spec, first.value()),
-            (Mode::Find, "$elemMatch") if spec.count() == 1 => {
-                self.elem_match(parent, path, first.value())
-            }
+            (Mode::Find, "$elemMatch") if spec.count() == 1 => self.elem_match(parent, path, first.value()),
             (_, operator) if !is_known_operator(operator) => bail!(31325, "Unknown expression {operator}"),
             _ => self.compute(path, Value::Document(spec)),
         }

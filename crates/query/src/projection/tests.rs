@@ -26,7 +26,8 @@ fn check(mode: Mode, table: &[(DocBuf, DocBuf, DocBuf)]) {
 
 #[test]
 fn inclusion_and_exclusion() {
-    let doc = doc! { "_id": 1, "a": 2, "b": { "c": 3, "d": 4 }, "e": [{ "c": 5, "d": 6 }, 7, [{ "c": 8 }, 9]] };
+    let doc =
+        doc! { "_id": 1, "a": 2, "b": { "c": 3, "d": 4 }, "e": [{ "c": 5, "d": 6 }, 7, [{ "c": 8 }, 9]] };
     let table = [
         (doc! {}, doc.clone()),
         (doc! { "a": 1 }, doc! { "_id": 1, "a": 2 }),
@@ -39,7 +40,10 @@ fn inclusion_and_exclusion() {
         (doc! { "b.x": 1 }, doc! { "_id": 1, "b": {} }),
         (doc! { "a.x": 1 }, doc! { "_id": 1 }),
         (doc! { "e.c": 1 }, doc! { "_id": 1, "e": [{ "c": 5 }, [{ "c": 8 }]] }),
-        (doc! { "_id": 0 }, doc! { "a": 2, "b": { "c": 3, "d": 4 }, "e": [{ "c": 5, "d": 6 }, 7, [{ "c": 8 }, 9]] }),
+        (
+            doc! { "_id": 0 },
+            doc! { "a": 2, "b": { "c": 3, "d": 4 }, "e": [{ "c": 5, "d": 6 }, 7, [{ "c": 8 }, 9]] },
+        ),
         (doc! { "e": 0, "b.c": 0 }, doc! { "_id": 1, "a": 2, "b": { "d": 4 } }),
         (doc! { "e.c": 0, "a": 0, "b": 0, "_id": 1 }, doc! { "_id": 1, "e": [{ "d": 6 }, 7, [{}, 9]] }),
         (doc! { "a.x": 0, "b": 0, "e": 0 }, doc! { "_id": 1, "a": 2 }),
@@ -71,7 +75,8 @@ fn computed_fields_follow_in_the_order_of_the_specification() {
 
 #[test]
 fn finds_slice_and_elem_match() {
-    let doc = doc! { "_id": 1, "a": [1, 2, 3, 4], "b": 2, "c": [{ "x": [5, 6] }, { "x": 7 }, [{ "x": [8, 9] }]] };
+    let doc =
+        doc! { "_id": 1, "a": [1, 2, 3, 4], "b": 2, "c": [{ "x": [5, 6] }, { "x": 7 }, [{ "x": [8, 9] }]] };
     let without_c = |a: DocBuf| {
         let array = a.as_raw().get("a").unwrap();
         doc! { "_id": 1, "a": array }
@@ -95,10 +100,17 @@ fn finds_slice_and_elem_match() {
             (doc! { "a": { "$slice": 1 } }, doc! { "a": [1, 2], "b": 3 }, doc! { "a": [1], "b": 3 }),
             (doc! { "a": { "$slice": 1 }, "x": 1 }, doc! { "a": [1, 2], "b": 3 }, doc! { "a": [1] }),
             (doc! { "b": { "$slice": 1 } }, doc! { "b": 3 }, doc! { "b": 3 }),
-            (doc! { "c.x": { "$slice": 1 } }, doc.clone(),
-                doc! { "_id": 1, "a": [1, 2, 3, 4], "b": 2, "c": [{ "x": [5] }, { "x": 7 }, [{ "x": [8] }]] }),
+            (
+                doc! { "c.x": { "$slice": 1 } },
+                doc.clone(),
+                doc! { "_id": 1, "a": [1, 2, 3, 4], "b": 2, "c": [{ "x": [5] }, { "x": 7 }, [{ "x": [8] }]] },
+            ),
             (doc! { "c": { "$elemMatch": { "x": 7 } } }, doc.clone(), doc! { "_id": 1, "c": [{ "x": 7 }] }),
-            (doc! { "a": { "$elemMatch": { "$gt": 2 } }, "b": 1 }, doc.clone(), doc! { "_id": 1, "b": 2, "a": [3] }),
+            (
+                doc! { "a": { "$elemMatch": { "$gt": 2 } }, "b": 1 },
+                doc.clone(),
+                doc! { "_id": 1, "b": 2, "a": [3] },
+            ),
             (doc! { "a": { "$elemMatch": { "$gt": 9 } } }, doc.clone(), doc! { "_id": 1 }),
             (doc! { "b": { "$elemMatch": { "$gt": 1 } } }, doc.clone(), doc! { "_id": 1 }),
         ],
@@ -109,13 +121,28 @@ fn finds_slice_and_elem_match() {
 fn positional() {
     let table: &[(DocBuf, DocBuf, DocBuf, Result<DocBuf, i32>)] = &[
         (doc! { "a.$": 1 }, doc! { "a": { "$gt": 1 } }, doc! { "a": [1, 2, 3] }, Ok(doc! { "a": [2] })),
-        (doc! { "a.$": 1 }, doc! { "a.b": 5 }, doc! { "a": [{ "b": 4 }, { "b": 5 }] }, Ok(doc! { "a": [{ "b": 5 }] })),
-        (doc! { "a.b.$": 1 }, doc! { "a.b": 5 }, doc! { "a": [{ "b": 4 }, { "b": 5, "c": 1 }] }, Ok(doc! { "a": [{ "b": 5 }] })),
+        (
+            doc! { "a.$": 1 },
+            doc! { "a.b": 5 },
+            doc! { "a": [{ "b": 4 }, { "b": 5 }] },
+            Ok(doc! { "a": [{ "b": 5 }] }),
+        ),
+        (
+            doc! { "a.b.$": 1 },
+            doc! { "a.b": 5 },
+            doc! { "a": [{ "b": 4 }, { "b": 5, "c": 1 }] },
+            Ok(doc! { "a": [{ "b": 5 }] }),
+        ),
         (doc! { "b.$": 1 }, doc! { "a": 2 }, doc! { "a": [1, 2], "b": [3, 4] }, Ok(doc! { "b": [4] })),
         (doc! { "b.$": 1 }, doc! { "a": 2 }, doc! { "a": [1, 2], "b": [3] }, Err(51247)),
         (doc! { "b.$": 1 }, doc! { "a": 2 }, doc! { "a": [1, 2], "b": 3 }, Ok(doc! { "b": 3 })),
         (doc! { "a.$": 1 }, doc! { "b": 1 }, doc! { "a": [1], "b": 1 }, Err(51246)),
-        (doc! { "x.a.$": 1 }, doc! { "x.a": 2 }, doc! { "x": { "a": [1, 2] } }, Ok(doc! { "x": { "a": [2] } })),
+        (
+            doc! { "x.a.$": 1 },
+            doc! { "x.a": 2 },
+            doc! { "x": { "a": [1, 2] } },
+            Ok(doc! { "x": { "a": [2] } }),
+        ),
     ];
     for (spec, query, doc, expected) in table {
         let projection = Projection::parse(spec.as_raw(), Mode::Find, &mut ParseCx::new()).unwrap();
@@ -129,7 +156,10 @@ fn positional() {
 fn add_fields() {
     let doc = doc! { "_id": 1, "a": 2, "b": { "c": 3 }, "e": [{ "c": 5 }, 7, []] };
     let table = [
-        (doc! { "z": 9, "a": "$b.c" }, doc! { "_id": 1, "a": 3, "b": { "c": 3 }, "e": [{ "c": 5 }, 7, []], "z": 9 }),
+        (
+            doc! { "z": 9, "a": "$b.c" },
+            doc! { "_id": 1, "a": 3, "b": { "c": 3 }, "e": [{ "c": 5 }, 7, []], "z": 9 },
+        ),
         (doc! { "b.d": 4, "e": 1 }, doc! { "_id": 1, "a": 2, "b": { "c": 3, "d": 4 }, "e": 1 }),
         (doc! { "b": { "d": 4 }, "e": "$$REMOVE" }, doc! { "_id": 1, "a": 2, "b": { "c": 3, "d": 4 } }),
         (doc! { "a.x": 4, "e": 1, "b": 1 }, doc! { "_id": 1, "a": { "x": 4 }, "b": 1, "e": 1 }),
@@ -165,19 +195,59 @@ fn refused() {
         (Find, doc! { "a": 1, "a.b": 1 }, 31249, "Path collision at a.b remaining portion b"),
         (Find, doc! { "a.b": 1, "a": 1 }, 31250, "Path collision at a"),
         (Find, doc! { "a": 1, "a": 1 }, 31250, "Path collision at a"),
-        (Find, doc! { "a": {} }, 51270, "An empty sub-projection is not a valid value. Found empty object at path a"),
+        (
+            Find,
+            doc! { "a": {} },
+            51270,
+            "An empty sub-projection is not a valid value. Found empty object at path a",
+        ),
         (Find, doc! { "a": { "$foo": 1 } }, 31325, "Unknown expression $foo"),
         (Aggregate, doc! { "a": { "$elemMatch": {} } }, 31325, "Unknown expression $elemMatch"),
-        (Find, doc! { "$a": 1 }, 16410, "FieldPath field names may not start with '$'. Consider using $getField or $setField."),
+        (
+            Find,
+            doc! { "$a": 1 },
+            16410,
+            "FieldPath field names may not start with '$'. Consider using $getField or $setField.",
+        ),
         (Find, doc! { "": 1 }, 40352, "FieldPath cannot be constructed with empty string"),
         (Find, doc! { "a.": 1 }, 40353, "FieldPath must not end with a '.'."),
         (Find, doc! { "a..b": 1 }, 15998, "FieldPath field names may not be empty strings."),
-        (Find, doc! { "a": 0, "b": "$x" }, 31310, "Cannot use an expression b: \"$x\" in an exclusion projection"),
-        (Find, doc! { "a": { "$elemMatch": 1 } }, 31274, "elemMatch: Invalid argument, object required, but got int"),
-        (Find, doc! { "a.b": { "$elemMatch": {} } }, 31275, "Cannot use $elemMatch projection on a nested field."),
-        (Find, doc! { "a.$": 1, "b.$": 1 }, 31276, "Cannot specify more than one positional projection per query."),
-        (Find, doc! { "a.$": 1, "b": { "$elemMatch": {} } }, 31255, "Cannot specify positional operator and $elemMatch."),
-        (Find, doc! { "b": { "$elemMatch": {} }, "a.$": 1 }, 31256, "Cannot specify positional operator and $elemMatch."),
+        (
+            Find,
+            doc! { "a": 0, "b": "$x" },
+            31310,
+            "Cannot use an expression b: \"$x\" in an exclusion projection",
+        ),
+        (
+            Find,
+            doc! { "a": { "$elemMatch": 1 } },
+            31274,
+            "elemMatch: Invalid argument, object required, but got int",
+        ),
+        (
+            Find,
+            doc! { "a.b": { "$elemMatch": {} } },
+            31275,
+            "Cannot use $elemMatch projection on a nested field.",
+        ),
+        (
+            Find,
+            doc! { "a.$": 1, "b.$": 1 },
+            31276,
+            "Cannot specify more than one positional projection per query.",
+        ),
+        (
+            Find,
+            doc! { "a.$": 1, "b": { "$elemMatch": {} } },
+            31255,
+            "Cannot specify positional operator and $elemMatch.",
+        ),
+        (
+            Find,
+            doc! { "b": { "$elemMatch": {} }, "a.$": 1 },
+            31256,
+            "Cannot specify positional operator and $elemMatch.",
+        ),
         (Find, doc! { "a.$": 0 }, 31395, "positional projection cannot be used with exclusion"),
         (Find, doc! { "a.$": "x" }, 31271, "positional projection cannot be used with a literal"),
         (Aggregate, doc! { "a.$": 1 }, 31324, "Cannot use positional projection in aggregation projection"),
@@ -195,7 +265,10 @@ fn refused() {
 #[test]
 fn what_planners_ask() {
     let parse = |spec: DocBuf| Projection::parse(spec.as_raw(), Mode::Find, &mut ParseCx::new()).unwrap();
-    assert_eq!(parse(doc! { "a": 1, "b.c": 1, "_id": 0 }).included_paths(), Some(vec!["a".into(), "b.c".into()]));
+    assert_eq!(
+        parse(doc! { "a": 1, "b.c": 1, "_id": 0 }).included_paths(),
+        Some(vec!["a".into(), "b.c".into()])
+    );
     assert_eq!(parse(doc! { "a": 1 }).included_paths(), Some(vec!["_id".into(), "a".into()]));
     assert_eq!(parse(doc! { "a": 0 }).included_paths(), None);
     assert_eq!(parse(doc! { "a": "$b" }).included_paths(), None);

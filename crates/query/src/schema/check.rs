@@ -55,9 +55,7 @@ impl Rule {
             Rule::MaxItems(n) => array.count() as i64 <= *n,
             Rule::UniqueItems => duplicate(array).is_none(),
             Rule::Items(schema) => array.values().all(|item| schema.holds(item)),
-            Rule::ItemsEach(schemas) => {
-                array.values().zip(schemas).all(|(item, schema)| schema.holds(item))
-            }
+            Rule::ItemsEach(schemas) => array.values().zip(schemas).all(|(item, schema)| schema.holds(item)),
             Rule::AdditionalItems { from, allowed } => {
                 array.values().skip(*from).all(|item| allowed.holds(item))
             }
@@ -67,9 +65,9 @@ impl Rule {
 
     fn holds_for_document(&self, doc: RawDoc<'_>, value: Value<'_>) -> bool {
         match self {
-            Rule::Properties(properties) => properties
-                .iter()
-                .all(|(name, schema)| doc.get(name).is_none_or(|value| schema.holds(value))),
+            Rule::Properties(properties) => {
+                properties.iter().all(|(name, schema)| doc.get(name).is_none_or(|value| schema.holds(value)))
+            }
             Rule::PatternProperties(patterns) => doc.iter().all(|element| {
                 patterns.iter().all(|(pattern, schema)| {
                     !pattern.is_match(element.key()) || schema.holds(element.value())

@@ -43,8 +43,12 @@ fn put_specified(rule: &Rule, schema: &Schema, out: &mut Writer<'_>) {
     let keyword = rule.keyword();
     specified.append(keyword, schema.source().get_or_missing(keyword));
     match keyword {
-        "maximum" => _ = specified.append("exclusiveMaximum", schema.source().get_or_missing("exclusiveMaximum")),
-        "minimum" => _ = specified.append("exclusiveMinimum", schema.source().get_or_missing("exclusiveMinimum")),
+        "maximum" => {
+            _ = specified.append("exclusiveMaximum", schema.source().get_or_missing("exclusiveMaximum"))
+        }
+        "minimum" => {
+            _ = specified.append("exclusiveMinimum", schema.source().get_or_missing("exclusiveMinimum"))
+        }
         _ => {}
     }
 }
@@ -122,9 +126,9 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
             }
         }
         Rule::AdditionalProperties { names, patterns, allowed } => {
-            let mut failing = doc.iter().filter(|element| {
-                is_additional(element, names, patterns) && !allowed.holds(element.value())
-            });
+            let mut failing = doc
+                .iter()
+                .filter(|element| is_additional(element, names, patterns) && !allowed.holds(element.value()));
             match allowed {
                 Allowed::None => {
                     put_specified(rule, schema, out);

@@ -366,7 +366,11 @@ impl<'s> Parser<'s> {
         match self.value() {
             Value::String(_) => Ok(()),
             Value::Array(names) if names.is_empty() => {
-                bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword '{}' must name at least one type", self.keyword)
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "$jsonSchema keyword '{}' must name at least one type",
+                    self.keyword
+                )
             }
             Value::Array(names) => {
                 let mut seen = Vec::new();

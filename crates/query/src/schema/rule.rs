@@ -9,8 +9,14 @@ use crate::matcher::{Regex, TypeSet};
 #[derive(Debug)]
 pub(super) enum Rule {
     MultipleOf(OwnedValue),
-    Maximum { bound: OwnedValue, exclusive: bool },
-    Minimum { bound: OwnedValue, exclusive: bool },
+    Maximum {
+        bound: OwnedValue,
+        exclusive: bool,
+    },
+    Minimum {
+        bound: OwnedValue,
+        exclusive: bool,
+    },
     MaxLength(i64),
     MinLength(i64),
     Pattern(Regex),
@@ -22,11 +28,18 @@ pub(super) enum Rule {
     /// A schema for each of the first items.
     ItemsEach(Vec<Schema>),
     /// For the items from this position on.
-    AdditionalItems { from: usize, allowed: Allowed },
+    AdditionalItems {
+        from: usize,
+        allowed: Allowed,
+    },
     Properties(Vec<(Box<str>, Schema)>),
     PatternProperties(Vec<(Regex, Schema)>),
     /// For the properties that neither have one of these names nor match one of these patterns.
-    AdditionalProperties { names: Vec<Box<str>>, patterns: Vec<Regex>, allowed: Allowed },
+    AdditionalProperties {
+        names: Vec<Box<str>>,
+        patterns: Vec<Regex>,
+        allowed: Allowed,
+    },
     Required(Vec<Box<str>>),
     MinProperties(i64),
     MaxProperties(i64),
@@ -37,7 +50,10 @@ pub(super) enum Rule {
     Not(Box<Schema>),
     Enum(Vec<OwnedValue>),
     /// `type` or `bsonType`, whichever it was.
-    Type { keyword: &'static str, types: TypeSet },
+    Type {
+        keyword: &'static str,
+        types: TypeSet,
+    },
 }
 
 /// `additionalItems`, `additionalProperties`: none, or those that satisfy a schema.

@@ -5,40 +5,109 @@ use sheaf_bson::{DocBuf, Value, doc};
 use super::*;
 
 fn schema(of_a: DocBuf) -> Schema {
-    Schema::parse(doc! { "properties": { "a": &of_a } }.as_raw()).unwrap_or_else(|e| panic!("{of_a:?}: {e:?}"))
+    Schema::parse(doc! { "properties": { "a": &of_a } }.as_raw())
+        .unwrap_or_else(|e| panic!("{of_a:?}: {e:?}"))
 }
 
 #[test]
 fn keywords_of_one_value() {
     let dec = |text: &str| Value::Decimal128(text.parse().unwrap());
     let table: Vec<(DocBuf, Vec<DocBuf>, Vec<DocBuf>)> = vec![
-        (doc! { "bsonType": "int" }, vec![doc! { "a": 1 }, doc! {}], vec![doc! { "a": 1i64 }, doc! { "a": [1] }]),
+        (
+            doc! { "bsonType": "int" },
+            vec![doc! { "a": 1 }, doc! {}],
+            vec![doc! { "a": 1i64 }, doc! { "a": [1] }],
+        ),
         (doc! { "bsonType": ["int", "array"] }, vec![doc! { "a": [] }], vec![doc! { "a": "x" }]),
         (doc! { "type": "number" }, vec![doc! { "a": 1.5 }, doc! { "a": 1i64 }], vec![doc! { "a": "1" }]),
-        (doc! { "type": ["boolean", "null"] }, vec![doc! { "a": true }, doc! { "a": () }], vec![doc! { "a": 1 }]),
-        (doc! { "minimum": 5 }, vec![doc! { "a": 5.0 }, doc! { "a": "x" }], vec![doc! { "a": 4i64 }, doc! { "a": f64::NAN }]),
+        (
+            doc! { "type": ["boolean", "null"] },
+            vec![doc! { "a": true }, doc! { "a": () }],
+            vec![doc! { "a": 1 }],
+        ),
+        (
+            doc! { "minimum": 5 },
+            vec![doc! { "a": 5.0 }, doc! { "a": "x" }],
+            vec![doc! { "a": 4i64 }, doc! { "a": f64::NAN }],
+        ),
         (doc! { "minimum": 5, "exclusiveMinimum": true }, vec![doc! { "a": 6 }], vec![doc! { "a": 5 }]),
-        (doc! { "maximum": 5, "exclusiveMaximum": false }, vec![doc! { "a": 5 }], vec![doc! { "a": dec("5.01") }]),
+        (
+            doc! { "maximum": 5, "exclusiveMaximum": false },
+            vec![doc! { "a": 5 }],
+            vec![doc! { "a": dec("5.01") }],
+        ),
         (doc! { "multipleOf": 0.1 }, vec![doc! { "a": 0.3 }, doc! { "a": 2 }], vec![doc! { "a": 0.35 }]),
-        (doc! { "minLength": 2, "maxLength": 3 }, vec![doc! { "a": "éé" }, doc! { "a": 1 }], vec![doc! { "a": "é" }, doc! { "a": "abcd" }]),
+        (
+            doc! { "minLength": 2, "maxLength": 3 },
+            vec![doc! { "a": "éé" }, doc! { "a": 1 }],
+            vec![doc! { "a": "é" }, doc! { "a": "abcd" }],
+        ),
         (doc! { "pattern": "^a.c$" }, vec![doc! { "a": "abc" }, doc! { "a": 1 }], vec![doc! { "a": "ab" }]),
-        (doc! { "enum": [1, "x", { "p": 1, "q": 2 }] }, vec![doc! { "a": 1.0 }, doc! { "a": { "q": 2, "p": 1 } }], vec![doc! { "a": 2 }, doc! { "a": [1] }]),
-        (doc! { "minItems": 1, "maxItems": 2 }, vec![doc! { "a": [1] }, doc! { "a": 1 }], vec![doc! { "a": [] }, doc! { "a": [1, 2, 3] }]),
-        (doc! { "uniqueItems": true }, vec![doc! { "a": [1, 2, "1"] }], vec![doc! { "a": [1, 1.0] }, doc! { "a": [{ "p": 1, "q": 2 }, { "q": 2, "p": 1 }] }]),
-        (doc! { "items": { "bsonType": "int" } }, vec![doc! { "a": [] }, doc! { "a": [1] }], vec![doc! { "a": [1, "x"] }]),
-        (doc! { "items": [{ "bsonType": "int" }], "additionalItems": { "bsonType": "string" } },
-            vec![doc! { "a": [1, "x"] }, doc! { "a": [] }], vec![doc! { "a": ["x"] }, doc! { "a": [1, 2] }]),
-        (doc! { "items": [{}], "additionalItems": false }, vec![doc! { "a": [1] }], vec![doc! { "a": [1, 2] }]),
-        (doc! { "required": ["b"], "maxProperties": 1 }, vec![doc! { "a": { "b": 1 } }, doc! { "a": 1 }], vec![doc! { "a": {} }, doc! { "a": { "b": 1, "c": 1 } }]),
-        (doc! { "properties": { "b": { "minimum": 1 } }, "additionalProperties": false },
-            vec![doc! { "a": { "b": 1 } }, doc! { "a": {} }], vec![doc! { "a": { "b": 0 } }, doc! { "a": { "c": 1 } }]),
-        (doc! { "patternProperties": { "^s": { "bsonType": "string" } }, "additionalProperties": { "bsonType": "int" } },
-            vec![doc! { "a": { "s1": "x", "n": 1 } }], vec![doc! { "a": { "s1": 1 } }, doc! { "a": { "n": "x" } }]),
-        (doc! { "dependencies": { "b": ["c"], "d": { "minProperties": 3 } } },
-            vec![doc! { "a": { "c": 1 } }, doc! { "a": { "b": 1, "c": 1 } }], vec![doc! { "a": { "b": 1 } }, doc! { "a": { "d": 1 } }]),
-        (doc! { "anyOf": [{ "bsonType": "int" }, { "minLength": 3 }] }, vec![doc! { "a": 1 }, doc! { "a": "abc" }, doc! { "a": true }], vec![doc! { "a": "ab" }]),
-        (doc! { "oneOf": [{ "minimum": 3 }, { "maximum": 5 }] }, vec![doc! { "a": 1 }, doc! { "a": 9 }], vec![doc! { "a": 4 }, doc! { "a": "x" }]),
-        (doc! { "allOf": [{ "minimum": 3 }, { "maximum": 5 }] }, vec![doc! { "a": 4 }], vec![doc! { "a": 9 }]),
+        (
+            doc! { "enum": [1, "x", { "p": 1, "q": 2 }] },
+            vec![doc! { "a": 1.0 }, doc! { "a": { "q": 2, "p": 1 } }],
+            vec![doc! { "a": 2 }, doc! { "a": [1] }],
+        ),
+        (
+            doc! { "minItems": 1, "maxItems": 2 },
+            vec![doc! { "a": [1] }, doc! { "a": 1 }],
+            vec![doc! { "a": [] }, doc! { "a": [1, 2, 3] }],
+        ),
+        (
+            doc! { "uniqueItems": true },
+            vec![doc! { "a": [1, 2, "1"] }],
+            vec![doc! { "a": [1, 1.0] }, doc! { "a": [{ "p": 1, "q": 2 }, { "q": 2, "p": 1 }] }],
+        ),
+        (
+            doc! { "items": { "bsonType": "int" } },
+            vec![doc! { "a": [] }, doc! { "a": [1] }],
+            vec![doc! { "a": [1, "x"] }],
+        ),
+        (
+            doc! { "items": [{ "bsonType": "int" }], "additionalItems": { "bsonType": "string" } },
+            vec![doc! { "a": [1, "x"] }, doc! { "a": [] }],
+            vec![doc! { "a": ["x"] }, doc! { "a": [1, 2] }],
+        ),
+        (
+            doc! { "items": [{}], "additionalItems": false },
+            vec![doc! { "a": [1] }],
+            vec![doc! { "a": [1, 2] }],
+        ),
+        (
+            doc! { "required": ["b"], "maxProperties": 1 },
+            vec![doc! { "a": { "b": 1 } }, doc! { "a": 1 }],
+            vec![doc! { "a": {} }, doc! { "a": { "b": 1, "c": 1 } }],
+        ),
+        (
+            doc! { "properties": { "b": { "minimum": 1 } }, "additionalProperties": false },
+            vec![doc! { "a": { "b": 1 } }, doc! { "a": {} }],
+            vec![doc! { "a": { "b": 0 } }, doc! { "a": { "c": 1 } }],
+        ),
+        (
+            doc! { "patternProperties": { "^s": { "bsonType": "string" } }, "additionalProperties": { "bsonType": "int" } },
+            vec![doc! { "a": { "s1": "x", "n": 1 } }],
+            vec![doc! { "a": { "s1": 1 } }, doc! { "a": { "n": "x" } }],
+        ),
+        (
+            doc! { "dependencies": { "b": ["c"], "d": { "minProperties": 3 } } },
+            vec![doc! { "a": { "c": 1 } }, doc! { "a": { "b": 1, "c": 1 } }],
+            vec![doc! { "a": { "b": 1 } }, doc! { "a": { "d": 1 } }],
+        ),
+        (
+            doc! { "anyOf": [{ "bsonType": "int" }, { "minLength": 3 }] },
+            vec![doc! { "a": 1 }, doc! { "a": "abc" }, doc! { "a": true }],
+            vec![doc! { "a": "ab" }],
+        ),
+        (
+            doc! { "oneOf": [{ "minimum": 3 }, { "maximum": 5 }] },
+            vec![doc! { "a": 1 }, doc! { "a": 9 }],
+            vec![doc! { "a": 4 }, doc! { "a": "x" }],
+        ),
+        (
+            doc! { "allOf": [{ "minimum": 3 }, { "maximum": 5 }] },
+            vec![doc! { "a": 4 }],
+            vec![doc! { "a": 9 }],
+        ),
         (doc! { "not": { "bsonType": "int" } }, vec![doc! { "a": "x" }, doc! {}], vec![doc! { "a": 1 }]),
     ];
     for (of_a, yes, no) in table {

@@ -1,8 +1,8 @@
 //! Sort keys of documents.
 //!
-//! An array counts as its smallest element in an ascending sort and as its largest in a descending one; an empty
-//! array as undefined, a missing field as null. Keys below one array belong together: with `{"a.b": 1, "a.c": 1}`
-//! the key is the smallest pair that one element of `a` gives.
+//! An array counts as its smallest element in an ascending sort and as its largest in a descending one; an
+//! empty array as undefined, a missing field as null. Keys below one array belong together: with `{"a.b": 1,
+//! "a.c": 1}` the key is the smallest pair that one element of `a` gives.
 
 use std::cmp::Ordering;
 

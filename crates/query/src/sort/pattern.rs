@@ -150,9 +150,9 @@ fn parse_part(element: Element<'_>) -> Result<SortPart> {
             bail!(Code::FAILED_TO_PARSE, "Cannot have additional keys in a $meta sort specification");
         }
         return match first.value() {
-            Value::String(kind @ ("textScore" | "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance")) => {
-                Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" })
-            }
+            Value::String(
+                kind @ ("textScore" | "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance"),
+            ) => Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" }),
             _ => bail!(31138, "Illegal $meta sort: {}", print::element(name, value)),
         };
     }

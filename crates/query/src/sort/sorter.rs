@@ -19,8 +19,8 @@ pub trait Runs {
 /// One run being read: keys and payloads in order.
 pub type Run = Box<dyn Iterator<Item = Result<(Vec<u8>, Vec<u8>)>> + Send>;
 
-/// Sorts payloads by comparable keys ([`super::SortPattern::put_key_bytes`]). Equal keys keep the order in which they
-/// were added.
+/// Sorts payloads by comparable keys ([`super::SortPattern::put_key_bytes`]). Equal keys keep the order in
+/// which they were added.
 pub struct Sorter {
     limit: usize,
     memory_limit_bytes: usize,
@@ -63,12 +63,12 @@ impl PartialOrd for Item {
 }
 
 impl Sorter {
-    /// A sorter that keeps the first `limit` items (all, without one), in at most `memory_limit_bytes`. Beyond those it
-    /// spills to `runs`, or fails with `QueryExceededMemoryLimitNoDiskUseAllowed` without them.
+    /// A sorter that keeps the first `limit` items (all, without one), in at most `memory_limit_bytes`.
+    /// Beyond those it spills to `runs`, or fails with `QueryExceededMemoryLimitNoDiskUseAllowed` without
+    /// them.
     pub fn new(limit: Option<u64>, memory_limit_bytes: usize, runs: Option<Box<dyn Runs + Send>>) -> Self {
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-        let items =
-            if limit == usize::MAX { Items::List(Vec::new()) } else { Items::Top(BinaryHeap::new()) };
+        let items = if limit == usize::MAX { Items::List(Vec::new()) } else { Items::Top(BinaryHeap::new()) };
         Sorter { limit, memory_limit_bytes, used_bytes: 0, added: 0, items, runs, spilled: false }
     }
 
@@ -111,7 +111,9 @@ impl Sorter {
             _ => Vec::new(),
         };
         let memory = self.take_sorted();
-        sources.push(Box::new(memory.into_iter().map(|item| Ok((item.key.into_vec(), item.payload.into_vec())))));
+        sources.push(Box::new(
+            memory.into_iter().map(|item| Ok((item.key.into_vec(), item.payload.into_vec()))),
+        ));
         let mut sorted = Sorted { sources, heads: BinaryHeap::new(), left: self.limit };
         for source in 0..sorted.sources.len() {
             sorted.advance(source)?;

@@ -29,8 +29,16 @@ fn arrays_count_as_their_extreme_element() {
         (doc! { "a.1.b": -1 }, doc! { "a": [3, { "b": [4, 6] }] }, "[Int32(6)]"),
         (doc! { "a": 1 }, doc! { "a": [[5, 0], [4, 9]] }, r#"[Array({"0": Int32(4), "1": Int32(9)})]"#),
         // Keys below one array are taken together, not each for itself.
-        (doc! { "a.b": 1, "a.c": 1 }, doc! { "a": [{ "b": 2, "c": 1 }, { "b": 1, "c": 9 }] }, "[Int32(1), Int32(9)]"),
-        (doc! { "a.b": 1, "a.c": -1 }, doc! { "a": [{ "b": 1, "c": 1 }, { "b": 1, "c": 9 }] }, "[Int32(1), Int32(9)]"),
+        (
+            doc! { "a.b": 1, "a.c": 1 },
+            doc! { "a": [{ "b": 2, "c": 1 }, { "b": 1, "c": 9 }] },
+            "[Int32(1), Int32(9)]",
+        ),
+        (
+            doc! { "a.b": 1, "a.c": -1 },
+            doc! { "a": [{ "b": 1, "c": 1 }, { "b": 1, "c": 9 }] },
+            "[Int32(1), Int32(9)]",
+        ),
     ];
     for (sort, doc, key) in table {
         assert_eq!(key_of(sort.clone(), doc), *key, "{sort:?} {doc:?}");
@@ -80,7 +88,10 @@ impl Runs for MemoryRuns {
     }
 
     fn open(&mut self) -> sheaf_errors::Result<Vec<Run>> {
-        Ok(std::mem::take(&mut self.0).into_iter().map(|run| Box::new(run.into_iter().map(Ok)) as Run).collect())
+        Ok(std::mem::take(&mut self.0)
+            .into_iter()
+            .map(|run| Box::new(run.into_iter().map(Ok)) as Run)
+            .collect())
     }
 }
 

@@ -38,8 +38,8 @@ pub struct ParseCx {
     pub(crate) now: Option<i64>,
     pub(crate) cluster_time: Option<Timestamp>,
     pub(crate) redact: bool,
-    pub(crate) api_strict: bool,
     pub(crate) depth: usize,
+    api_strict: bool,
     names: Vec<(Box<str>, Binding)>,
     next_slot: u32,
     seed: u64,
@@ -60,8 +60,8 @@ impl ParseCx {
             now: None,
             cluster_time: None,
             redact: false,
-            api_strict: false,
             depth: 0,
+            api_strict: false,
             names: Vec::new(),
             next_slot: 0,
             seed: std::hash::RandomState::new().hash_one(0u8),
@@ -83,14 +83,15 @@ impl ParseCx {
         self
     }
 
-    /// Refuses operators outside the stable API (`apiStrict: true`).
+    /// Says that the command is held to the stable API (`apiStrict: true`). All operators here belong to it;
+    /// pipelines ask for their stages.
     #[must_use]
     pub fn with_api_strict(mut self, api_strict: bool) -> Self {
         self.api_strict = api_strict;
         self
     }
 
-    /// Whether only the stable API may be used.
+    /// Whether the command is held to the stable API.
     pub fn is_api_strict(&self) -> bool {
         self.api_strict
     }

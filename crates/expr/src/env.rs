@@ -32,6 +32,19 @@ impl<'a> Env<'a> {
         self
     }
 
+    /// The same surroundings with another arena, for work whose leavings should not stay as long.
+    pub(crate) fn with_arena<'b>(&self, arena: &'b Bump) -> Env<'b>
+    where
+        'a: 'b,
+    {
+        Env {
+            arena,
+            now: self.now,
+            slots: RefCell::new(self.slots.borrow().iter().copied().collect()),
+            metadata: Cell::new(self.metadata.get()),
+        }
+    }
+
     /// The arena for computed values.
     pub fn arena(&self) -> &'a Bump {
         self.arena

@@ -230,7 +230,9 @@ fn object<'a>(fields: &'a [(Box<str>, Expr)], cx: Cx<'a, '_>) -> Result<Value<'a
             }
         }
     });
-    failed.map_or(Ok(Value::Document(doc)), Err)
+    failed.map_or(Ok(()), Err)?;
+    crate::ops::check_size(doc.len())?;
+    Ok(Value::Document(doc))
 }
 
 fn array<'a>(items: &'a [Expr], cx: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -246,5 +248,7 @@ fn array<'a>(items: &'a [Expr], cx: Cx<'a, '_>) -> Result<Value<'a>> {
             }
         }
     });
-    failed.map_or(Ok(Value::Array(array)), Err)
+    failed.map_or(Ok(()), Err)?;
+    crate::ops::check_size(array.len())?;
+    Ok(Value::Array(array))
 }

@@ -148,7 +148,7 @@ fn parse_path(text: &str, cx: &ParseCx) -> Result<Expr> {
     };
     validate_variable_read(name)?;
     let path = match rest {
-        Some(rest) if rest.is_empty() => bail!(40353, "FieldPath must not end with a '.'."),
+        Some("") => bail!(40353, "FieldPath must not end with a '.'."),
         Some(rest) => FieldPath::parse(rest)?,
         None => FieldPath::empty(),
     };

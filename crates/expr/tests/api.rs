@@ -172,3 +172,41 @@ fn deep_nesting_is_refused_and_not_followed() {
     let error = Expr::parse(Value::from(&nested), &mut ParseCx::new()).unwrap_err();
     assert_eq!(error.code(), Code::OVERFLOW);
 }
+
+/// A growing array leaves its earlier copies behind; reducing thousands of elements must not keep them all.
+#[test]
+fn reducing_to_a_growing_array_keeps_memory_bounded() {
+    let mut cx = ParseCx::new();
+    let expr = parse(
+        r#"{$reduce: {input: "$a", initialValue: [], in: {$concatArrays: ["$$value", [{$add: ["$$this", "$b"]}]]}}}"#,
+        &mut cx,
+    );
+    let items = sheaf_bson::ArrayBuf::of(0..5000);
+    let root = DocBuf::new().with("a", &items).with("b", 1);
+    let arena = Bump::new();
+    let value = expr.eval(root.as_raw(), &Env::new(&arena)).expect("an array");
+    let array = value.as_array().expect("an array");
+    assert_eq!(array.count(), 5000);
+    assert!(matches!(array.values().last(), Some(Value::Int32(5000))));
+    assert!(arena.allocated_bytes() < 8 << 20, "{} bytes", arena.allocated_bytes());
+}
+
+/// Doubling at each step soon passes every limit, and must end with an error instead of all memory.
+#[test]
+fn doubling_ends_with_an_error() {
+    let mut cx = ParseCx::new();
+    let expr = parse(
+        r#"{$reduce: {input: {$range: [0, 60]}, initialValue: "$a", in: {$concatArrays: ["$$value", "$$value"]}}}"#,
+        &mut cx,
+    );
+    let root = DocBuf::new().with("a", &sheaf_bson::ArrayBuf::of(0..100));
+    let arena = Bump::new();
+    assert_eq!(expr.eval(root.as_raw(), &Env::new(&arena)).unwrap_err().code(), Code(13548));
+}
+
+#[test]
+fn expressions_are_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Expr>();
+    shared::<ParseCx>();
+}

@@ -27,7 +27,7 @@ mod types;
 mod variable;
 
 use bumpalo::collections::Vec as BumpVec;
-use sheaf_bson::{ArrayWriter, RawDoc, Value, array_in};
+use sheaf_bson::{ArrayWriter, RawDoc, Type, Value, array_in, document_in};
 use sheaf_errors::{Code, Error, Result, bail};
 
 pub(crate) use date::checked_millis;
@@ -80,8 +80,14 @@ fn build_array<'a>(
     Ok(Value::Array(array))
 }
 
+/// A copy of a value that lives in the arena.
+fn copy_in<'a>(value: Value<'_>, cx: Cx<'a, '_>) -> Value<'a> {
+    let holder = document_in(cx.env.arena(), |out| _ = out.append("", value));
+    holder.iter().next().map_or(Value::Missing, |element| element.value())
+}
+
 /// Refuses computed values that no document could hold by far.
-fn check_size(len: usize) -> Result<()> {
+pub(crate) fn check_size(len: usize) -> Result<()> {
     if len > MAX_COMPUTED_SIZE {
         bail!(13548, "BufBuilder attempted to grow() to {len} bytes, past the 64MB limit.");
     }
@@ -98,10 +104,13 @@ fn check_nesting(value: Value<'_>) -> Result<()> {
     // A loop can only nest through its first container, step by step; a full walk would make loops quadratic.
     for _ in 0..MAX_NESTING {
         let inner = level.and_then(|doc| {
-            doc.iter().find_map(|element| match element.value() {
+            let mut elements = doc.iter();
+            let container =
+                elements.find(|element| matches!(element.kind(), Type::Document | Type::Array))?;
+            match container.value() {
                 Value::Document(inner) | Value::Array(inner) => Some(inner),
                 _ => None,
-            })
+            }
         });
         match inner {
             Some(_) => level = inner,

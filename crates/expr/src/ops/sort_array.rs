@@ -18,9 +18,12 @@ pub(crate) static OPERATORS: &[Operator] =
 pub(crate) enum SortBy {
     /// By the whole element; true for descending.
     Whole(bool),
-    /// By dotted paths; true for descending.
-    Paths(Vec<(Box<[Box<str>]>, bool)>),
+    /// By dotted paths.
+    Paths(Vec<SortKey>),
 }
+
+/// One path of an order; true for descending.
+type SortKey = (Box<[Box<str>]>, bool);
 
 fn parse_sort_array(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let Value::Document(doc) = argument else {
@@ -52,7 +55,7 @@ fn parse_sort_array(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx
     Ok(Expr::call(op, vec![input], State::SortBy(order, source), cx))
 }
 
-fn parse_pattern(pattern: RawDoc<'_>) -> Result<Vec<(Box<[Box<str>]>, bool)>> {
+fn parse_pattern(pattern: RawDoc<'_>) -> Result<Vec<SortKey>> {
     if pattern.is_empty() {
         bail!(2942505, "The $sort pattern is empty when it should be a set of fields.");
     }

@@ -1,6 +1,6 @@
 //! `$let`, `$literal`, and the operators that run an expression over an array: `$map`, `$filter`, `$reduce`.
 
-use sheaf_bson::{Bump, Value, document_in};
+use sheaf_bson::{Bump, OwnedValue, Value, document_in};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::build_array;
@@ -242,14 +242,48 @@ fn reduce<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         other => bail!(40080, "$reduce requires that 'input' be an array, found: {}", super::show(other)),
     };
     let (this, value) = (call.slot(0), call.slot(1));
+    let before = cx.env.arena().allocated_bytes();
     let mut accumulated = call.arg(1, cx)?;
-    for item in input.values() {
+    let mut items = input.values();
+    while let Some(item) = items.next() {
         cx.env.set(this, item);
         cx.env.set(value, accumulated);
         accumulated = call.arg(2, cx)?;
         super::check_nesting(accumulated)?;
+        if cx.env.arena().allocated_bytes() - before > REDUCE_LEAVINGS {
+            return reduce_in_scratch(call, cx, items, accumulated);
+        }
     }
     Ok(accumulated)
+}
+
+/// Bytes of intermediate values that `$reduce` leaves in the arena before it turns to one of its own.
+const REDUCE_LEAVINGS: usize = 1 << 20;
+
+/// Goes on reducing with intermediate values thrown away step by step: a growing array, copied at each step,
+/// would otherwise fill the arena with the square of its size.
+fn reduce_in_scratch<'a>(
+    call: &'a Call,
+    cx: Cx<'a, '_>,
+    items: impl Iterator<Item = Value<'a>>,
+    accumulated: Value<'a>,
+) -> Result<Value<'a>> {
+    let (this, value) = (call.slot(0), call.slot(1));
+    let mut scratch = Bump::new();
+    let mut kept = OwnedValue::from(accumulated);
+    for item in items {
+        let next = {
+            let env = cx.env.with_arena(&scratch);
+            env.set(this, item);
+            env.set(value, kept.as_value());
+            let next = call.args[2].eval(cx.root, &env)?;
+            super::check_nesting(next)?;
+            OwnedValue::from(next)
+        };
+        kept = next;
+        scratch.reset();
+    }
+    Ok(super::copy_in(kept.as_value(), cx))
 }
 
 fn serialize_loop<'a>(call: &'a Call, names: &[&str], arena: &'a Bump) -> Value<'a> {

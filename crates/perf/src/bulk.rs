@@ -1,0 +1,117 @@
+//! Large documents: 16 KB each in batches of 256, written and read back, against the same bytes through a raw file append
+//! and RocksDB alone.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::Instant;
+
+use rocksdb::{DB, DBCompressionType, Options, WriteBatch, WriteOptions};
+use sheaf_bson::{DocBuf, Value, doc};
+
+use crate::process::Server;
+use crate::{Settings, table};
+
+const BATCH: usize = 256;
+const PAYLOAD: usize = 16 << 10;
+
+/// Bytes that compress to about half, as records of text and numbers do.
+fn payload(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..PAYLOAD / 8)
+        .flat_map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let mut word = state.to_le_bytes();
+            word[4..].fill(0x20);
+            word
+        })
+        .collect()
+}
+
+fn document(id: i32) -> DocBuf {
+    let bytes = payload(id as u64 + 1);
+    let binary = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &bytes });
+    doc! { "_id": id, "kind": "bulk", "payload": binary }
+}
+
+fn batch(number: usize) -> Vec<DocBuf> {
+    (0..BATCH).map(|i| document((number * BATCH + i) as i32)).collect()
+}
+
+fn raw_database(folder: &std::path::Path) -> io::Result<DB> {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_enable_blob_files(true);
+    options.set_min_blob_size(8 << 10);
+    options.set_blob_compression_type(DBCompressionType::Lz4);
+    options.set_write_buffer_size(128 << 20);
+    options.set_max_write_buffer_number(4);
+    options.set_max_background_jobs(4);
+    DB::open(&options, folder).map_err(io::Error::other)
+}
+
+pub(crate) fn run(settings: &Settings) -> io::Result<()> {
+    let batches = settings.count(300);
+    let server = Server::start(settings)?;
+    let mut client = server.connect()?;
+    let raw = tempfile::tempdir()?;
+    let database = raw_database(&raw.path().join("db"))?;
+    let mut file = File::create(raw.path().join("log"))?;
+    let mut no_wal = WriteOptions::default();
+    no_wal.disable_wal(true);
+
+    let (mut raw_write, mut our_write) = (0.0, 0.0);
+    let mut bytes = 0;
+    for number in 0..batches {
+        let documents = batch(number);
+        bytes += documents.iter().map(|document| document.as_bytes().len()).sum::<usize>();
+        let began = Instant::now();
+        let mut write = WriteBatch::default();
+        for (i, document) in documents.iter().enumerate() {
+            file.write_all(document.as_bytes())?;
+            write.put(((number * BATCH + i) as u32).to_be_bytes(), document.as_bytes());
+        }
+        database.write_opt(write, &no_wal).map_err(io::Error::other)?;
+        raw_write += began.elapsed().as_secs_f64();
+        let began = Instant::now();
+        client.insert("bulk", &documents)?;
+        our_write += began.elapsed().as_secs_f64();
+    }
+
+    let (mut raw_read, mut our_read) = (f64::MAX, f64::MAX);
+    let mut sink = Vec::new();
+    for _ in 0..3 {
+        let began = Instant::now();
+        let mut read = 0;
+        for entry in database.iterator(rocksdb::IteratorMode::Start) {
+            let (_, value) = entry.map_err(io::Error::other)?;
+            sink.clear();
+            sink.extend_from_slice(&value);
+            read += sink.len();
+        }
+        assert_eq!(read, bytes, "RocksDB lost something");
+        raw_read = raw_read.min(began.elapsed().as_secs_f64());
+        let began = Instant::now();
+        let find = doc! { "find": "bulk", "batchSize": BATCH as i32, "$db": "perf" };
+        let (count, read) = client.drain(&find, "bulk", BATCH as i32)?;
+        assert_eq!((count, read), (batches * BATCH, bytes), "the server lost something");
+        our_read = our_read.min(began.elapsed().as_secs_f64());
+    }
+    let rate = |seconds: f64| bytes as f64 / seconds / 1e6;
+    let row = |what: &str, raw: f64, ours: f64| {
+        let percent = format!("{:.0} %", raw / ours * 100.0);
+        vec![
+            what.to_owned(),
+            format!("{:.0}", rate(raw)),
+            format!("{:.0}", rate(ours)),
+            percent,
+            "60 %".to_owned(),
+        ]
+    };
+    let rows = [row("write", raw_write, our_write), row("read back", raw_read, our_read)];
+    println!("{} documents of 16 KB, {} MB, one client, w:1.\n", batches * BATCH, bytes / 1_000_000);
+    table(&["batches of 256", "raw MB/s", "Sheaf MB/s", "of raw", "aim"], &rows);
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! Measures what an operation costs against its floor: a bare TCP echo, a raw file append and fdatasync, RocksDB alone.
+//!
+//! `sheaf-perf [--bin PATH] [--quick] [--gigabytes N] [section...]` starts servers of its own with temporary data folders,
+//! measures, and prints a Markdown table of ratios per section. Both sides of each ratio come from one run and alternate
+//! in small blocks, so that a machine that is busy elsewhere slows both. The tables in docs/performance.md are its output.
+//!
+//! This crate is a client: it knows the server as a process and a socket, and uses nothing of it but BSON building.
+
+mod bulk;
+mod client;
+mod footprint;
+mod journal;
+mod latency;
+mod process;
+mod scaling;
+
+use std::io;
+use std::path::PathBuf;
+
+/// What the sections need to know.
+pub(crate) struct Settings {
+    /// The server binary.
+    pub binary: PathBuf,
+    /// Shorter runs, for a look; the figures in the documentation are from full ones.
+    pub quick: bool,
+    /// Data for the start-up measurement.
+    pub gigabytes: u64,
+}
+
+impl Settings {
+    /// A count for full runs, a tenth of it for quick ones.
+    pub fn count(&self, full: usize) -> usize {
+        if self.quick { (full / 10).max(1) } else { full }
+    }
+}
+
+type Section = (&'static str, fn(&Settings) -> io::Result<()>);
+
+const SECTIONS: [Section; 5] = [
+    ("latency", latency::run),
+    ("bulk", bulk::run),
+    ("journal", journal::run),
+    ("scaling", scaling::run),
+    ("footprint", footprint::run),
+];
+
+fn main() -> io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let mut settings = Settings { binary: process::default_binary(), quick: false, gigabytes: 5 };
+    let mut wanted = Vec::new();
+    while let Some(argument) = arguments.next() {
+        let mut value =
+            || arguments.next().ok_or_else(|| io::Error::other(format!("{argument} needs a value")));
+        match argument.as_str() {
+            // The other end of the echo is a process of its own, as the server is.
+            "--echo" => return latency::echo_server(),
+            "--bin" => settings.binary = value()?.into(),
+            "--gigabytes" => settings.gigabytes = value()?.parse().map_err(io::Error::other)?,
+            "--quick" => settings.quick = true,
+            name => wanted.push(name.to_owned()),
+        }
+    }
+    if let Some(unknown) =
+        wanted.iter().find(|name| SECTIONS.iter().all(|section| section.0 != name.as_str()))
+    {
+        return Err(io::Error::other(format!(
+            "no section {unknown}; there are: {:?}",
+            SECTIONS.map(|s| s.0)
+        )));
+    }
+    for (name, run) in SECTIONS {
+        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+            println!("\n### {name}\n");
+            run(&settings)?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints a Markdown table.
+pub(crate) fn table(head: &[&str], rows: &[Vec<String>]) {
+    println!("| {} |\n|{}", head.join(" | "), " --- |".repeat(head.len()));
+    for row in rows {
+        println!("| {} |", row.join(" | "));
+    }
+    println!();
+}

@@ -41,7 +41,11 @@ impl<'a> Pass<'a, '_> {
         positional: bool,
         out: &mut DocWriter<'_, S>,
     ) -> Result<()> {
-        let mut written: SmallVec<[bool; 16]> = SmallVec::from_elem(false, node.fields.len());
+        // Which fields are done matters only where computed ones may have to follow.
+        let mut written: SmallVec<[bool; 16]> = SmallVec::new();
+        if node.computed {
+            written.resize(node.fields.len(), false);
+        }
         let mut left = node.fields.len();
         let others = self.kind != Kind::Inclusion;
         for element in doc.iter() {
@@ -51,7 +55,10 @@ impl<'a> Pass<'a, '_> {
                 }
                 continue;
             };
-            written[at] = self.field(&node.fields[at].1, element, positional, out)?;
+            let done = self.field(&node.fields[at].1, element, positional, out)?;
+            if let Some(written) = written.get_mut(at) {
+                *written = done;
+            }
             left = left.saturating_sub(1);
             // Names are taken to be unique, so nothing more can be wanted.
             if left == 0 && !others {

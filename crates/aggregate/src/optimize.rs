@@ -118,7 +118,7 @@ fn conjunction(clauses: &[DocBuf]) -> Option<Arc<Match>> {
             parse(DocBuf::new().with("$and", &all).as_raw())?
         }
     };
-    Some(Arc::new(Match { matcher }))
+    Some(Arc::new(Match { matcher: Arc::new(matcher) }))
 }
 
 /// Filters without `$expr` read no variables, so that they parse in any context.
@@ -155,7 +155,7 @@ fn both(a: &Match, b: &Match) -> Option<Stage> {
     flatten(a.matcher.filter(), &mut clauses);
     flatten(b.matcher.filter(), &mut clauses);
     if clauses.is_empty() {
-        return Some(Stage::Match(Arc::new(Match { matcher: Matcher::everything() })));
+        return Some(Stage::Match(Arc::new(Match { matcher: Arc::new(Matcher::everything()) })));
     }
     conjunction(&clauses).map(Stage::Match)
 }

@@ -30,7 +30,7 @@ pub struct Pipeline {
 #[derive(Debug, Default)]
 pub struct Head<'p> {
     /// The filter of the leading `$match`.
-    pub matcher: Option<&'p Matcher>,
+    pub matcher: Option<&'p Arc<Matcher>>,
     /// The `$sort` after it. Its own `limit` is counted in `limit`.
     pub sort: Option<&'p Sort>,
     /// Documents to pass over.

@@ -8,6 +8,7 @@
 //! - [`explain`]: plans and their figures in MongoDB's shape.
 
 pub mod bounds;
+pub mod database;
 pub mod ddl;
 pub mod explain;
 pub mod find;

@@ -14,14 +14,14 @@ use crate::stage::{Stage, StageCx};
 #[derive(Debug)]
 pub struct Match {
     /// The filter.
-    pub matcher: Matcher,
+    pub matcher: Arc<Matcher>,
 }
 
 pub(crate) fn parse_match(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     let Value::Document(filter) = argument else {
         bail!(15959, "the match filter must be an expression in an object");
     };
-    Ok(vec![Stage::Match(Arc::new(Match { matcher: Matcher::parse(filter, cx.expr)? }))])
+    Ok(vec![Stage::Match(Arc::new(Match { matcher: Arc::new(Matcher::parse(filter, cx.expr)?) }))])
 }
 
 /// Runs `$match`.

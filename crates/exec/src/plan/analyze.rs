@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sheaf_bson::Value;
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
 use sheaf_storage::{Index, IndexKind};
@@ -151,7 +152,7 @@ fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicat
     let mut out = IndexUse {
         index: index.clone(),
         bounds: IndexBounds::default(),
-        fields: fields.clone(),
+        fields: Vec::new(),
         exact: Vec::new(),
         covered: Vec::new(),
         multikey,
@@ -159,17 +160,20 @@ fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicat
     // For each conjunct: parts seen, and the loosest of their tightnesses.
     let mut served: Vec<(usize, Tightness)> = Vec::new();
     let mut used: Vec<UsedField> = Vec::new();
+    let mut scan_fields = Vec::with_capacity(fields.len() + 1);
+    let wildcard = index.kind == IndexKind::Wildcard;
     for (at, (path, descending)) in fields.iter().enumerate() {
+        let is_wild = wildcard && super::wildcard::wildcard_root(&index.fields[at].0).is_some();
         let prefix = multikey_prefix(&paths, at, path, multikey);
         let traits = FieldTraits {
-            hashed: hashed[at],
+            hashed: hashed.get(at).copied().unwrap_or(false),
             multikey: prefix > 0,
             sparse: index.sparse || index.kind == IndexKind::Wildcard,
             numeric_path: path.split('.').any(|part| part.bytes().all(|b| b.is_ascii_digit())),
         };
         let candidates: Vec<(&Predicate<'_>, Intervals, Tightness)> = predicates
             .iter()
-            .filter(|p| p.path == *path)
+            .filter(|p| p.path == *path && (!is_wild || super::wildcard::can_serve(p.test, p.negated)))
             .filter_map(|p| {
                 let found = if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
                 found.map(|(intervals, tight)| (p, intervals, tight))
@@ -182,12 +186,24 @@ fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicat
         if let Some((_, group)) = &intervals {
             used.push(UsedField { path: path.clone(), prefix, group: *group });
         }
+        if is_wild {
+            // The path's name is the first part of such a field's keys.
+            intervals.as_ref()?;
+            out.bounds.fields.push(FieldBounds {
+                path: "$_path".to_owned(),
+                descending: *descending,
+                intervals: Intervals::point(Value::String(path)),
+            });
+            scan_fields.push(("$_path".to_owned(), *descending));
+        }
+        scan_fields.push((path.clone(), *descending));
         out.bounds.fields.push(FieldBounds {
             path: path.clone(),
             descending: *descending,
             intervals: intervals.map_or_else(Intervals::all, |(intervals, _)| intervals),
         });
     }
+    out.fields = scan_fields;
     settle(&mut out, predicates, &served);
     Some(out)
 }

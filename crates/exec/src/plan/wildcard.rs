@@ -1,6 +1,7 @@
 //! Wildcard indexes: which paths one serves.
 
 use sheaf_bson::{RawDoc, Value};
+use sheaf_query::matcher::Test;
 use sheaf_storage::Index;
 
 /// The index's fields once for each path that it has keys for, of the paths asked for. The wildcard field
@@ -30,6 +31,24 @@ pub fn expand(index: &Index, paths: &[&str]) -> Vec<Vec<(String, bool)>> {
 /// The path below which a wildcard field indexes: `""` for `$**`.
 pub fn wildcard_root(field: &str) -> Option<&str> {
     if field == "$**" { Some("") } else { field.strip_suffix(".$**") }
+}
+
+/// Whether a wildcard index's keys can answer the test: it has keys for single values only, none for whole
+/// documents or arrays, and none for documents without the field.
+pub fn can_serve(test: &Test, negated: bool) -> bool {
+    let single = |value: Value<'_>| {
+        !matches!(
+            value,
+            Value::Document(_) | Value::Array(_) | Value::Null | Value::Undefined | Value::MinKey | Value::MaxKey
+        )
+    };
+    !negated
+        && match test {
+            Test::Compare { operand, .. } => single(operand.as_value()),
+            Test::In(list) => list.values.iter().all(|value| single(value.as_value())),
+            Test::Regex(_) | Test::Mod { .. } => true,
+            _ => false,
+        }
 }
 
 fn serves(index: &Index, root: &str, path: &str) -> bool {

@@ -72,7 +72,7 @@ pub fn build(
 }
 
 /// The fields of the keys that a plan's rows carry.
-fn key_fields(node: &Node) -> Vec<(String, bool)> {
+pub(super) fn key_fields(node: &Node) -> Vec<(String, bool)> {
     match node {
         Node::IndexScan(scan) | Node::DistinctScan(scan) | Node::CountScan(scan) => scan.fields.clone(),
         other => other.inputs().first().map(key_fields).unwrap_or_default(),

@@ -66,6 +66,8 @@ pub struct Executor {
     done: bool,
     tailable: bool,
     ticks: u32,
+    /// The fields of rows that are keys, for plans that need no documents.
+    key_fields: Option<Vec<(String, bool)>>,
 }
 
 impl Executor {
@@ -73,7 +75,9 @@ impl Executor {
     pub fn new(plan: Arc<Node>, collection: Arc<Collection>, tailable: bool) -> Result<Self> {
         let mut stats = Vec::new();
         let root = super::build::build(&plan, &collection, tailable, &mut stats)?;
-        Ok(Executor { root, plan, stats, collection, stash: VecDeque::new(), done: false, tailable, ticks: 0 })
+        let key_fields = plan.gives_keys().then(|| super::build::key_fields(&plan));
+        let stash = VecDeque::new();
+        Ok(Executor { root, plan, stats, collection, stash, done: false, tailable, ticks: 0, key_fields })
     }
 
     /// The plan.
@@ -105,7 +109,7 @@ impl Executor {
     pub fn trial_step(&mut self, cx: &ReadCx<'_>) -> Result<Step> {
         let step = self.step(cx)?;
         if step == Step::Row {
-            let doc = self.root.row().doc.map_or(RawDoc::EMPTY.as_bytes(), RawDoc::as_bytes).to_vec();
+            let doc = self.row_document();
             self.stash.push_back(doc);
         }
         Ok(step)
@@ -152,6 +156,16 @@ impl Executor {
         self.root.row()
     }
 
+    /// The row's document, copied; of a row that is a key, what the key says of it.
+    fn row_document(&self) -> Vec<u8> {
+        let row = self.root.row();
+        match (row.doc, row.key, &self.key_fields) {
+            (Some(doc), _, _) => doc.as_bytes().to_vec(),
+            (None, Some((key, bits)), Some(fields)) => super::scan::key_document(fields, key, bits).into_bytes(),
+            _ => RawDoc::EMPTY.as_bytes().to_vec(),
+        }
+    }
+
     /// The next document, copied.
     pub fn next_document(&mut self, cx: &ReadCx<'_>) -> Result<Option<Vec<u8>>> {
         if let Some(doc) = self.stash.pop_front() {
@@ -160,7 +174,7 @@ impl Executor {
         if !self.advance(cx)? {
             return Ok(None);
         }
-        Ok(Some(self.root.row().doc.unwrap_or(RawDoc::EMPTY).as_bytes().to_vec()))
+        Ok(Some(self.row_document()))
     }
 
     /// Adds documents to a batch until it is full or there are no more; the result says whether the end

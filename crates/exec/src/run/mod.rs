@@ -22,6 +22,7 @@ use sheaf_storage::{Collection, View};
 use crate::plan::FilterPart;
 
 pub use executor::{Batch, Executor, ReadCx};
+pub use sort::temporary_runs;
 
 /// What a piece of work came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -344,7 +344,10 @@ pub fn key_document(fields: &[(String, bool)], key: &[u8], type_bits: &[u8]) -> 
     let mut values = Vec::with_capacity(fields.len());
     for (path, descending) in fields {
         let Some(value) = decoder.next_value(*descending) else { break };
-        values.push((path.as_str(), value));
+        // A wildcard index's keys begin with the path itself.
+        if path != "$_path" {
+            values.push((path.as_str(), value));
+        }
     }
     super::project::nest(&values)
 }

@@ -71,8 +71,7 @@ impl Sort {
         stats.sorted_bytes += self.buffer.len() as u64;
         let State::Reading(sorter) = &mut self.state else { return Ok(()) };
         let sorter = sorter.get_or_insert_with(|| {
-            let runs: Option<Box<dyn Runs + Send>> =
-                if cx.allow_disk_use { Some(Box::new(FileRuns::default())) } else { None };
+            let runs = cx.allow_disk_use.then(temporary_runs);
             Sorter::new((self.limit > 0).then_some(self.limit), cx.sort_memory_bytes, runs)
         });
         sorter.add(&self.key, &self.buffer)
@@ -122,6 +121,11 @@ impl Stage for Sort {
 #[derive(Default)]
 struct FileRuns {
     files: Vec<std::fs::File>,
+}
+
+/// A place on disk for the runs of a sort that outgrows its memory.
+pub fn temporary_runs() -> Box<dyn Runs + Send> {
+    Box::new(FileRuns::default())
 }
 
 fn disk(error: std::io::Error) -> Error {

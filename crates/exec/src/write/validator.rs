@@ -1,9 +1,10 @@
 //! Document validation: a collection's `validator`.
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::{Error, Result};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
+use sheaf_query::validation::validation_error;
 use sheaf_storage::Collection;
 
 /// What the validator says of a document.
@@ -46,12 +47,7 @@ impl Validator {
         if exempt || self.matcher.matches_doc(new)? {
             return Ok(Validation::Passed);
         }
-        let error = Error::new(Code::DOCUMENT_VALIDATION_FAILURE, "Document failed validation");
-        let info = DocBuf::build(|out| {
-            out.append("failingDocumentId", new.get_or_missing("_id"));
-            out.append("details", &sheaf_query::schema::failure_details(&self.matcher, new));
-        });
-        let error = error.with_err_info(info.into_bytes());
+        let error = validation_error(&self.matcher, new);
         Ok(if self.warn { Validation::Warned(error) } else { Validation::Failed(error) })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, ObjectId, Timestamp};
+use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::write::{WriteCx, ends_command};
 use sheaf_storage::{Collection, CreateCollection, Write};
@@ -108,25 +108,10 @@ pub fn with_cx<T>(op: &OpContext<'_>, bypass_validation: bool, work: impl FnOnce
         interrupt: &interrupt,
         now_millis,
         timestamp: Timestamp::new((now_millis / 1000) as u32, 1),
-        new_object_id: &new_object_id,
+        new_object_id: &crate::node::new_object_id,
         bypass_validation,
         before_change: None,
     })
-}
-
-/// Twelve bytes that no other ObjectId has.
-pub fn new_object_id() -> ObjectId {
-    use std::sync::LazyLock;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static PROCESS: LazyLock<[u8; 5]> = LazyLock::new(rand::random);
-    static COUNTER: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(rand::random()));
-    let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let count = COUNTER.fetch_add(1, Ordering::Relaxed).to_be_bytes();
-    let mut id = [0; 12];
-    id[..4].copy_from_slice(&(seconds as u32).to_be_bytes());
-    id[4..9].copy_from_slice(&*PROCESS);
-    id[9..].copy_from_slice(&count[1..]);
-    ObjectId(id)
 }
 
 /// The collection to write to, made if it does not exist.

@@ -1,0 +1,49 @@
+//! A plan's documents as the input of a pipeline.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sheaf_aggregate::{RunCx, Source};
+use sheaf_bson::DocBuf;
+use sheaf_errors::{Code, Result, bail};
+
+use super::Db;
+use crate::run::{Executor, ReadCx};
+
+/// A run that finds its database again at each pull.
+pub struct Planned {
+    run: Arc<Mutex<Executor>>,
+    /// The command that used it last.
+    seen: u64,
+}
+
+impl Planned {
+    pub fn new(executor: Executor) -> Self {
+        Planned { run: Arc::new(Mutex::new(executor)), seen: 0 }
+    }
+}
+
+impl Source for Planned {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(db) = cx.database.as_any().downcast_ref::<Db>() else {
+            bail!(Code::INTERNAL_ERROR, "a plan was run without the database that it was made for");
+        };
+        let mut run = self.run.lock();
+        if self.seen != db.id {
+            // Not at the first use: then the plan is as new as the view.
+            if self.seen != 0 {
+                run.resume(&db.view)?;
+            }
+            self.seen = db.id;
+            db.open.borrow_mut().push(Arc::downgrade(&self.run));
+        }
+        let variables: Vec<_> = cx.variables().map(|(slot, value)| (slot, value.clone())).collect();
+        let interrupt = &*db.hooks.interrupt;
+        let read = ReadCx {
+            variables: &variables,
+            allow_disk_use: cx.options.allow_disk_use,
+            ..ReadCx::new(&db.view, &interrupt, db.now_millis)
+        };
+        Ok(run.next_document(&read)?.map(DocBuf::from_bytes))
+    }
+}

@@ -31,11 +31,11 @@ pub(crate) fn run(settings: &Settings) -> io::Result<()> {
         let began = Instant::now();
         file.write_all(&bytes)?;
         file.sync_data()?;
-        raw.saturating_record(began.elapsed().as_nanos() as u64);
+        raw.record(began.elapsed().as_nanos() as u64).map_err(io::Error::other)?;
         let request = insert(n as i32);
         let began = Instant::now();
         client.checked(&request)?;
-        ours.saturating_record(began.elapsed().as_nanos() as u64);
+        ours.record(began.elapsed().as_nanos() as u64).map_err(io::Error::other)?;
     }
     let micros = |histogram: &Histogram<u64>, quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
     let rows: Vec<Vec<String>> = [("p50", 0.5), ("p99", 0.99)]

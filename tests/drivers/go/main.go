@@ -90,6 +90,7 @@ func insertRange(c *mongo.Collection, from, to int32, make func(int32) bson.D) {
 }
 
 func handshake() {
+	check(db.Drop(ctx))
 	check(client.Ping(ctx, nil))
 	var hello bson.M
 	check(db.RunCommand(ctx, bson.D{{"hello", 1}}).Decode(&hello))
@@ -422,7 +423,6 @@ func run(name string, step func()) (passed bool) {
 func main() {
 	client = must(mongo.Connect(options.Client().ApplyURI(os.Getenv("SHEAF_URI"))))
 	db = client.Database("drivers_go")
-	check(db.Drop(ctx))
 	steps := []struct {
 		name string
 		step func()

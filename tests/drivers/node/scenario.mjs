@@ -28,6 +28,7 @@ async function expectCode(code, run) {
 
 const steps = {
   async handshake() {
+    await db.dropDatabase();
     assert.equal((await db.admin().ping()).ok, 1);
     const hello = await db.admin().command({ hello: 1 });
     assert.ok(hello.isWritablePrimary && hello.maxWireVersion >= 25);
@@ -276,7 +277,6 @@ const steps = {
 };
 
 let failed = 0;
-await db.dropDatabase();
 for (const [name, run] of Object.entries(steps)) {
   try {
     await run();

@@ -38,6 +38,7 @@ def expect_code(code, function):
 
 @step
 def handshake():
+    client.drop_database(db.name)
     assert client.admin.command("ping") == {"ok": 1.0}
     hello = client.admin.command("hello")
     assert hello["isWritablePrimary"] is True and hello["maxWireVersion"] >= 25
@@ -285,7 +286,6 @@ def aggregation():
 
 
 def main():
-    client.drop_database(db.name)
     failed = 0
     for function in steps:
         try:

@@ -131,6 +131,7 @@ public final class Scenario {
     }
 
     private static void handshake() {
+        db.drop();
         equal(db.runCommand(doc("ping", 1)).get("ok"), 1.0);
         Document hello = db.runCommand(doc("hello", 1));
         equal(hello.get("isWritablePrimary"), true);
@@ -399,7 +400,6 @@ public final class Scenario {
         int failed = 0;
         client = MongoClients.create(System.getenv("SHEAF_URI"));
         db = client.getDatabase("drivers_java");
-        db.drop();
         for (Map.Entry<String, Step> step : steps.entrySet()) {
             try {
                 step.getValue().run();

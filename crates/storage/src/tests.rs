@@ -1,1 +1,7 @@
+//! The engine against a plain map, through crashes; and what each part promises.
 
+mod crash;
+mod ddl;
+mod model;
+mod support;
+mod writes;

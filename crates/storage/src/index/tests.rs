@@ -1,1 +1,118 @@
+//! Keys of documents, as MongoDB has them.
 
+use sheaf_bson::{DocBuf, doc, key::Decoder};
+
+use super::{Index, KeySet};
+
+fn index(key: DocBuf, more: DocBuf) -> Index {
+    let mut spec = doc! { "v": 2, "key": &key, "name": "i" };
+    spec.edit(|w| {
+        w.append_all(more.as_raw());
+    });
+    Index::from_spec(spec.as_raw(), 1, true, None).unwrap()
+}
+
+/// The keys as text, one per key.
+fn keys(index: &Index, doc: &DocBuf) -> Vec<String> {
+    let mut set = KeySet::default();
+    index.generate(doc.as_raw(), &mut set).unwrap();
+    let components = index.fields.len() + usize::from(index.wildcard_field.is_some());
+    set.iter()
+        .map(|(key, bits)| {
+            let mut decoder = Decoder::new(key, bits);
+            let values = (0..components).map(|at| {
+                let field = at.min(index.fields.len() - 1);
+                let value = decoder.next_value(index.fields[field].1).unwrap();
+                let mut text = String::new();
+                crate::print::value(&mut text, value.as_value());
+                text
+            });
+            values.collect::<Vec<_>>().join(",")
+        })
+        .collect()
+}
+
+#[test]
+fn golden() {
+    let plain = doc! {};
+    let cases: Vec<(DocBuf, DocBuf, Vec<&str>)> = vec![
+        (doc! { "a": 1 }, doc! { "a": 5 }, vec!["5"]),
+        (doc! { "a": 1 }, doc! { "b": 5 }, vec!["null"]),
+        (doc! { "a": 1 }, doc! { "a": [3, 1, 3] }, vec!["1", "3"]),
+        (doc! { "a": -1 }, doc! { "a": [3, 1] }, vec!["3", "1"]),
+        (doc! { "a": 1 }, doc! { "a": [] }, vec!["undefined"]),
+        (doc! { "a": 1 }, doc! { "a": [[1, 2], 3] }, vec!["3", "[ 1, 2 ]"]),
+        (doc! { "a.b": 1 }, doc! { "a": [] }, vec!["null"]),
+        (doc! { "a.b": 1 }, doc! { "a": [{ "b": 1 }, { "b": [4, 5] }, { "c": 1 }, 7] }, vec!["null", "1", "4", "5"]),
+        (doc! { "a.b": 1 }, doc! { "a": 7 }, vec!["null"]),
+        (doc! { "a.b": 1, "c": 1 }, doc! { "a": [{ "b": 1 }, { "b": 2 }], "c": 9 }, vec!["1,9", "2,9"]),
+        (doc! { "a.b": 1, "a.c": 1 }, doc! { "a": [{ "b": 1, "c": 2 }, { "b": 3 }] }, vec!["1,2", "3,null"]),
+        (doc! { "a.0": 1 }, doc! { "a": [7, 8] }, vec!["7"]),
+        (doc! { "a.0.b": 1 }, doc! { "a": [{ "b": 7 }, { "b": 8 }] }, vec!["7"]),
+        (doc! { "a.1": 1 }, doc! { "a": [{ "1": 5 }] }, vec!["5"]),
+        (doc! { "a": 1, "b": -1 }, doc! { "a": 1 }, vec!["1,null"]),
+        (doc! { "": 1 }, doc! { "": 4 }, vec!["4"]),
+    ];
+    for (pattern, document, expected) in cases {
+        assert_eq!(keys(&index(pattern.clone(), plain.clone()), &document), expected, "{pattern:?} of {document:?}");
+    }
+}
+
+#[test]
+fn arrays_side_by_side_are_refused() {
+    let index = index(doc! { "a": 1, "b": 1 }, doc! {});
+    let error = index.keys(doc! { "a": [1, 2], "b": [3, 4] }.as_raw()).unwrap_err();
+    assert_eq!((error.code().0, error.message()), (171, "cannot index parallel arrays [b] [a]"));
+}
+
+#[test]
+fn ambiguous_numbers_are_refused() {
+    let index = index(doc! { "a.0": 1 }, doc! {});
+    assert_eq!(index.keys(doc! { "a": [{ "0": 5 }] }.as_raw()).unwrap_err().code().0, 16746);
+}
+
+#[test]
+fn sparse_and_partial() {
+    let sparse = index(doc! { "a": 1, "b": 1 }, doc! { "sparse": true });
+    assert!(keys(&sparse, &doc! { "c": 1 }).is_empty());
+    assert_eq!(keys(&sparse, &doc! { "b": 1 }), ["null,1"]);
+    assert_eq!(keys(&index(doc! { "a": 1 }, doc! { "sparse": true }), &doc! { "a": () }), ["null"]);
+    let partial = index(doc! { "a": 1 }, doc! { "partialFilterExpression": { "a": { "$gt": 5 } } });
+    assert!(keys(&partial, &doc! { "a": 5 }).is_empty());
+    assert_eq!(keys(&partial, &doc! { "a": 6 }), ["6"]);
+}
+
+#[test]
+fn hashed() {
+    let hashed = index(doc! { "a": "hashed" }, doc! {});
+    assert_eq!(keys(&hashed, &doc! { "a": 1 }), keys(&hashed, &doc! { "a": 1.0 }));
+    assert_eq!(keys(&hashed, &doc! { "a": 1 }), ["5902408780260971510"]);
+    assert_eq!(hashed.keys(doc! { "a": [1] }.as_raw()).unwrap_err().code().0, 16766);
+}
+
+#[test]
+fn wildcard() {
+    let everything = index(doc! { "$**": 1 }, doc! {});
+    let document = doc! { "_id": 1, "a": 1, "b": { "c": [2, { "d": 3 }], "e": {} }, "f": [] };
+    assert_eq!(
+        keys(&everything, &document),
+        ["\"a\",1", "\"b.c\",2", "\"b.c.d\",3", "\"b.e\",{}", "\"f\",undefined"]
+    );
+    let below = index(doc! { "b.$**": 1 }, doc! {});
+    assert_eq!(keys(&below, &document), ["\"b.c\",2", "\"b.c.d\",3", "\"b.e\",{}"]);
+    let some = index(doc! { "$**": 1 }, doc! { "wildcardProjection": { "a": 1, "b.e": 1 } });
+    assert_eq!(keys(&some, &document), ["\"a\",1", "\"b.e\",{}"]);
+    let others = index(doc! { "$**": 1 }, doc! { "wildcardProjection": { "b": 0, "_id": 1 } });
+    assert_eq!(keys(&others, &document), ["\"_id\",1", "\"a\",1", "\"f\",undefined"]);
+}
+
+#[test]
+fn multikey_positions() {
+    let index = index(doc! { "a.b.c": 1, "d": 1 }, doc! {});
+    let mut set = KeySet::default();
+    index.generate(doc! { "a": { "b": [{ "c": [1, 2] }] }, "d": 1 }.as_raw(), &mut set).unwrap();
+    assert_eq!(set.arrays.as_slice(), [0b110, 0]);
+    assert!(!index.multikey());
+    index.multikey.add(&set.arrays);
+    assert_eq!(index.multikey_paths(), Some(vec![vec![1, 2], vec![]]));
+}

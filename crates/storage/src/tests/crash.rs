@@ -1,0 +1,166 @@
+//! Durability: what survives what.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sheaf_bson::doc;
+use sheaf_errors::Code;
+
+use super::support::*;
+use crate::{Engine, Options, Write};
+
+#[test]
+fn waiting_for_the_sync() {
+    let (_dir, engine) = fresh();
+    let at = insert(&engine, C, &doc! { "_id": 1 }).unwrap();
+    engine.wait_durable(at.index, GO_ON).unwrap();
+    assert!(engine.durable_index() >= at.index);
+    let at = insert(&engine, C, &doc! { "_id": 2 }).unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    engine.on_durable(at.index, Box::new(move |result| sender.send(result.is_ok()).unwrap()));
+    assert!(receiver.recv_timeout(std::time::Duration::from_secs(5)).unwrap());
+    assert!(engine.durable_index() >= at.index);
+    // In the background, without anybody asking.
+    let at = insert(&engine, C, &doc! { "_id": 3 }).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while engine.durable_index() < at.index {
+        assert!(std::time::Instant::now() < deadline);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn many_waiters_share_syncs() {
+    let (_dir, engine) = fresh();
+    let before = engine.stats().log_syncs;
+    let slowest = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (engine, slowest) = (&engine, &slowest);
+            scope.spawn(move || {
+                for n in 0..25 {
+                    let at = insert(engine, C, &doc! { "_id": thread * 1000 + n }).unwrap();
+                    engine.wait_durable(at.index, GO_ON).unwrap();
+                    slowest.fetch_max(at.index, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let syncs = engine.stats().log_syncs - before;
+    assert!(syncs < 200, "{syncs} syncs for 200 commits of 8 clients");
+    assert_valid(&engine, C);
+}
+
+#[test]
+fn flushes_and_recovery_meet() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut opened = open(dir.path());
+    create(&opened, C, doc! {});
+    build(&opened, C, &index_spec(doc! { "a": 1 }, "a_1", doc! {})).unwrap();
+    let mut copies = Vec::new();
+    for round in 0..6 {
+        for n in 0..50 {
+            insert(&opened, C, &doc! { "_id": round * 100 + n, "a": [n, n + 1] }).unwrap();
+        }
+        let mut unit = opened.write(GO_ON);
+        change(&mut unit, C, round * 100 + 3, None).unwrap();
+        change(&mut unit, C, round * 100 + 4, Some(&doc! { "_id": round * 100 + 4, "a": 0 })).unwrap();
+        unit.commit().unwrap();
+        if round % 2 == 0 {
+            opened.checkpoint().unwrap();
+        }
+        let expected = all(&opened, C);
+        let copy = crash_copy(dir.path());
+        let engine = open(copy.path());
+        assert_eq!(all(&engine, C), expected);
+        assert_valid(&engine, C);
+        // Crash during the recovery's own work, so to say: recover again.
+        drop(engine);
+        opened = open(copy.path());
+        assert_eq!(all(&opened, C), expected);
+        drop(opened);
+        copies.push(copy);
+        opened = open(dir.path());
+        assert_eq!(all(&opened, C), expected);
+        assert_valid(&opened, C);
+    }
+}
+
+#[test]
+fn the_log_is_kept_as_long_as_it_is_needed_and_no_longer() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(Options { oplog_bytes: 4 << 20, ..options(dir.path()) }).unwrap();
+    create(&engine, C, doc! {});
+    let text = "x".repeat(10_000);
+    for n in 0..1500 {
+        insert(&engine, C, &doc! { "_id": n, "text": &text }).unwrap();
+    }
+    assert!(engine.stats().log_bytes > 14 << 20);
+    engine.checkpoint().unwrap();
+    assert!(engine.stats().log_bytes < 7 << 20, "{}", engine.stats().log_bytes);
+    drop(engine);
+    assert_eq!(all(&open(dir.path()), C).len(), 1500);
+}
+
+#[test]
+fn without_a_journal_a_flush_makes_writes_last() {
+    let dir = tempfile::tempdir().unwrap();
+    let bare = |path: &std::path::Path| Engine::open(Options { journal: false, ..options(path) }).unwrap();
+    let engine = bare(dir.path());
+    create(&engine, C, doc! {});
+    insert(&engine, C, &doc! { "_id": 1 }).unwrap();
+    engine.checkpoint().unwrap();
+    insert(&engine, C, &doc! { "_id": 2 }).unwrap();
+    let copy = crash_copy(dir.path());
+    assert_eq!(all(&bare(copy.path()), C).len(), 1);
+    drop(engine);
+    // With a journal again, and back.
+    let engine = open(dir.path());
+    insert(&engine, C, &doc! { "_id": 3 }).unwrap();
+    drop(engine);
+    let engine = bare(dir.path());
+    assert_eq!(all(&engine, C).len(), 2);
+    insert(&engine, C, &doc! { "_id": 4 }).unwrap();
+    drop(engine);
+    assert_eq!(all(&open(dir.path()), C).len(), 2);
+}
+
+#[test]
+fn after_a_failed_disk_reads_go_on() {
+    let (_dir, engine) = fresh();
+    insert(&engine, C, &doc! { "_id": 1 }).unwrap();
+    engine.shutdown(false).unwrap();
+    let error = insert(&engine, C, &doc! { "_id": 2 }).unwrap_err();
+    assert_eq!(error.code(), Code::LOG_WRITE_FAILED);
+    assert_eq!(all(&engine, C).len(), 1);
+}
+
+#[test]
+fn concurrent_commits_form_groups_and_keep_their_order() {
+    let (dir, engine) = fresh();
+    let engine = Arc::new(engine);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let engine = engine.clone();
+            scope.spawn(move || {
+                let mut last = 0;
+                for n in 0..200 {
+                    let mut unit = engine.write(GO_ON);
+                    let collection = unit.collection(C).unwrap().unwrap();
+                    unit.insert(&collection, doc! { "_id": thread * 1000 + n }.as_raw()).unwrap();
+                    let at = unit.commit().unwrap();
+                    assert!(at.time > last);
+                    last = at.time;
+                    // What is committed is visible to its writer.
+                    let key = collection.record_key((thread * 1000 + n).into()).unwrap();
+                    assert!(engine.get(&collection, &key).unwrap().is_some());
+                }
+            });
+        }
+    });
+    assert_eq!(all(&engine, C).len(), 1600);
+    assert!(engine.stats().log_appends <= 1601);
+    let again = open(crash_copy(dir.path()).path());
+    assert_eq!(all(&again, C).len(), 1600);
+    assert_eq!(again.catalog().collection(C).unwrap().count(), 1600);
+}

@@ -247,6 +247,7 @@ fn engine(node: &Node, doc: &mut Doc<'_>) {
         .append("bytes", stats.log_bytes as i64)
         .append("firstIndex", stats.log_first_index as i64)
         .append("lastIndex", stats.log_last_index as i64)
+        .append("durableIndex", node.engine().durable_index() as i64)
         .append("appends", stats.log_appends as i64)
         .append("appendedBytes", stats.log_append_bytes as i64)
         .append("syncs", stats.log_syncs as i64)

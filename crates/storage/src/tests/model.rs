@@ -1,12 +1,15 @@
 //! Random operations on the engine and on a plain map; crashes at random points; the two must agree.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use sheaf_bson::{DocBuf, doc};
 
 use super::support::*;
-use crate::{Engine, Transaction, Write};
+use crate::{Engine, Options, Transaction, Write};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -18,6 +21,7 @@ enum Step {
     /// Operations of a transaction, and whether it commits.
     Transaction(Vec<(i32, Option<i32>)>, bool),
     Flush,
+    Sync,
     /// The process dies.
     Crash,
     /// The machine dies: log bytes behind the last sync are cut, some or all.
@@ -37,6 +41,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (prop::collection::vec((id, prop::option::of(a)), 1..6), any::<bool>())
             .prop_map(|(ops, commit)| Step::Transaction(ops, commit)),
         1 => Just(Step::Flush),
+        1 => Just(Step::Sync),
         1 => Just(Step::Crash),
         1 => any::<u16>().prop_map(Step::PowerLoss),
     ]
@@ -104,7 +109,7 @@ fn apply(engine: &Engine, step: &Step, model: &mut Model) {
             }
         }
         Step::Flush => engine.checkpoint().unwrap(),
-        Step::Crash | Step::PowerLoss(_) => {}
+        Step::Sync | Step::Crash | Step::PowerLoss(_) => {}
     }
 }
 
@@ -114,14 +119,26 @@ fn check(engine: &Engine, model: &Model) {
     assert_valid(engine, C);
 }
 
-/// Cuts up to `bytes` off the end of the newest log segment.
-fn cut_log(path: &std::path::Path, bytes: u64) {
+fn newest_segment(path: &Path) -> PathBuf {
     let mut segments: Vec<_> = std::fs::read_dir(path.join("log")).unwrap().map(|f| f.unwrap().path()).collect();
     segments.sort();
-    let Some(newest) = segments.last() else { return };
-    let len = std::fs::metadata(newest).unwrap().len();
-    let file = std::fs::File::options().write(true).open(newest).unwrap();
-    file.set_len(len.saturating_sub(bytes).max(32)).unwrap();
+    segments.pop().unwrap()
+}
+
+fn log_len(path: &Path) -> u64 {
+    std::fs::metadata(newest_segment(path)).unwrap().len()
+}
+
+/// Cuts the end of the log off: what no sync had covered may be lost, all or some of it.
+fn cut_log(path: &Path, synced: u64, cut: u16) {
+    let len = log_len(path);
+    let keep = synced + (len - synced) * u64::from(cut) / u64::from(u16::MAX);
+    File::options().write(true).open(newest_segment(path)).unwrap().set_len(keep).unwrap();
+}
+
+/// No sync but those that are asked for.
+fn lazy(path: &Path) -> Options {
+    Options { journal_commit_interval: Duration::from_secs(1000), ..options(path) }
 }
 
 proptest! {
@@ -130,7 +147,7 @@ proptest! {
     #[test]
     fn the_engine_is_a_map_that_survives(steps in prop::collection::vec(step(), 1..60)) {
         let dir = tempfile::tempdir().unwrap();
-        let mut engine = open(dir.path());
+        let mut engine = Engine::open(lazy(dir.path())).unwrap();
         create(&engine, C, doc! {});
         for spec in [
             index_spec(doc! { "a": 1, "s": -1 }, "a_1_s_-1", doc! {}),
@@ -142,28 +159,31 @@ proptest! {
         }
         engine.checkpoint().unwrap();
         let mut model = Model::new();
-        // States by log index, for a power loss that goes back to one of them.
-        let mut history = vec![(engine.last_applied().index, model.clone())];
+        // States by log index, with the log's length then: a power loss goes back to one of them.
+        let mut history = vec![(engine.last_applied().index, model.clone(), log_len(dir.path()))];
         for step in &steps {
             apply(&engine, step, &mut model);
-            history.push((engine.last_applied().index, model.clone()));
+            history.push((engine.last_applied().index, model.clone(), log_len(dir.path())));
             match step {
                 Step::Crash => {
                     // Closing flushes nothing, so it is what a crash is.
                     drop(engine);
-                    engine = open(dir.path());
+                    engine = Engine::open(lazy(dir.path())).unwrap();
                     check(&engine, &model);
                 }
-                Step::PowerLoss(bytes) => {
+                Step::PowerLoss(cut) => {
+                    let durable = engine.durable_index();
+                    let synced = history.iter().rev().find(|(index, ..)| *index <= durable).unwrap().2;
                     drop(engine);
-                    cut_log(dir.path(), u64::from(*bytes % 3000));
-                    engine = open(dir.path());
+                    cut_log(dir.path(), synced, *cut);
+                    engine = Engine::open(lazy(dir.path())).unwrap();
                     let at = engine.last_applied().index;
-                    let (_, state) = history.iter().rev().find(|(index, _)| *index <= at).unwrap();
-                    model = state.clone();
-                    history.retain(|(index, _)| *index <= at);
+                    prop_assert!(at >= durable);
+                    model = history.iter().rev().find(|(index, ..)| *index <= at).unwrap().1.clone();
+                    history.retain(|(index, ..)| *index <= at);
                     check(&engine, &model);
                 }
+                Step::Sync => engine.wait_durable(engine.last_applied().index, GO_ON).unwrap(),
                 _ => {}
             }
         }

@@ -1,5 +1,7 @@
 //! Server parameters: `getParameter`, `setParameter`, `--setParameter`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use parking_lot::RwLock;
 use sheaf_bson::{DocBuf, DocWriter, Value};
 use sheaf_errors::{Code, Result, bail};
@@ -80,6 +82,8 @@ enum Setting {
 /// The parameters' present values.
 pub struct Parameters {
     values: RwLock<Vec<Setting>>,
+    /// `requireApiVersion`, which every command asks for.
+    pub require_api_version: AtomicBool,
 }
 
 impl Default for Parameters {
@@ -93,7 +97,7 @@ impl Default for Parameters {
                 Text(text) => Setting::Text(text.to_owned()),
             })
             .collect();
-        Parameters { values: RwLock::new(values) }
+        Parameters { values: RwLock::new(values), require_api_version: AtomicBool::new(false) }
     }
 }
 
@@ -155,7 +159,7 @@ impl Parameters {
             bail!(Code::ILLEGAL_OPERATION, "not allowed to change [{name}] at runtime");
         }
         let setting = convert(&PARAMETERS[at], value)?;
-        let old = std::mem::replace(&mut self.values.write()[at], setting);
+        let old = self.store(at, setting);
         Ok(DocBuf::build(|doc| append(doc, "was", &old)))
     }
 
@@ -176,8 +180,16 @@ impl Parameters {
             (Bool(_), _) => Value::String(text),
             (_, text) => text.parse::<f64>().map_or(Value::String(text), Value::Double),
         };
-        self.values.write()[at] = convert(&PARAMETERS[at], value)?;
+        let setting = convert(&PARAMETERS[at], value)?;
+        self.store(at, setting);
         Ok(())
+    }
+
+    fn store(&self, at: usize, setting: Setting) -> Setting {
+        if PARAMETERS[at].name == "requireApiVersion" {
+            self.require_api_version.store(setting == Setting::Bool(true), Ordering::Relaxed);
+        }
+        std::mem::replace(&mut self.values.write()[at], setting)
     }
 }
 

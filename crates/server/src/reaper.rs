@@ -18,7 +18,7 @@ pub async fn run(node: Arc<Node>) {
             () = node.until_shutdown() => return,
         }
         node.cursors.expire(Duration::from_millis(node.parameters.int("cursorTimeoutMillis").max(0) as u64));
-        node.reap_sessions();
+        tokio::task::block_in_place(|| node.reap_sessions());
     }
 }
 
@@ -53,8 +53,20 @@ impl Node {
     pub fn end_session(&self, id: LogicalSessionId) {
         if let Some(session) = self.sessions.remove(id) {
             self.kill_session(&session);
+            if session.state.lock().txn_number >= 0 {
+                self.forget(id);
+            }
         }
         self.cursors.kill_where(|cursor| cursor.lsid == Some(id));
+    }
+
+    /// Removes what storage keeps of a session's retryable writes. A record that stays behind
+    /// costs a few bytes and is never asked for, so a failure is only worth a line in the log.
+    fn forget(&self, id: LogicalSessionId) {
+        if let Err(error) = self.engine().forget_session(id.document().as_raw()) {
+            let attributes = sheaf_bson::doc! { "error": error.message() };
+            crate::log::warning("CONTROL", 99_000_002, "reaper", "Cannot forget session", Some(attributes));
+        }
     }
 
     /// Stops what a session is doing: its running operations, its transaction and its cursors.

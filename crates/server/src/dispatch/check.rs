@@ -1,5 +1,7 @@
 //! Rules about generic arguments that need nothing but the arguments.
 
+use std::sync::atomic::Ordering;
+
 use sheaf_errors::{Code, Result, bail};
 
 use crate::command::Registered;
@@ -18,7 +20,7 @@ pub fn api_version(node: &Node, command: &Registered, generic: &GenericArgs<'_>)
             bail!(4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion");
         }
         // A getMore inherits the parameters of its cursor, so it need not repeat them.
-        if node.parameters.bool("requireApiVersion") && command.name != "getMore" {
+        if node.parameters.require_api_version.load(Ordering::Relaxed) && command.name != "getMore" {
             bail!(
                 498870,
                 "The apiVersion parameter is required, please configure your MongoClient's API version"

@@ -46,10 +46,11 @@ fn load(state: &mut SessionState, op: &OpContext<'_>, session: &Session) -> Resu
     }
     if let Some(record) = op.engine().session_record(session.id.document().as_raw())? {
         state.txn_number = record.txn_number;
-        state.txn = match record.committed {
-            Some(true) => TxnState::Committed(record.last_write),
-            Some(false) => TxnState::Aborted,
-            None => TxnState::Writes,
+        // What was recorded before a restart has been recovered, so it stands at or before the newest.
+        state.txn = if record.committed {
+            TxnState::Committed(op.engine().last_applied())
+        } else {
+            TxnState::Writes
         };
     }
     state.loaded = true;

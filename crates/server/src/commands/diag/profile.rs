@@ -109,7 +109,7 @@ fn write(op: &OpContext<'_>, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
             options: doc! { "capped": true, "size": PROFILE_BYTES },
             ..CreateCollection::default()
         };
-        match engine.create_collection(namespace, spec, &go_on) {
+        match engine.create_collection(namespace, &spec, &go_on) {
             Err(error) if error.code() != Code::NAMESPACE_EXISTS => return Err(error),
             _ => {}
         }

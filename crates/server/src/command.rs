@@ -65,13 +65,13 @@ pub enum Access {
 /// The figures of `serverStatus.opcounters`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Counter {
-    /// `insert`, counted by documents by the handler itself.
+    /// `insert`, one for each document.
     Insert,
     /// `query`.
     Query,
-    /// `update`.
+    /// `update`, one for each statement.
     Update,
-    /// `delete`.
+    /// `delete`, one for each statement.
     Delete,
     /// `getmore`.
     GetMore,

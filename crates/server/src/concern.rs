@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sheaf_bson::{RawDoc, Timestamp, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 /// `readConcern`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -187,20 +187,26 @@ impl<'a> WriteConcern<'a> {
         }
     }
 
+    /// What a node that shows itself as a replica set of one can't promise; the write is done and
+    /// this comes as its `writeConcernError`.
+    pub fn unsatisfiable(&self) -> Option<Error> {
+        match self.w {
+            Some(W::Nodes(n)) if n > 1 => {
+                Some(Error::new(Code::UNSATISFIABLE_WRITE_CONCERN, "Not enough data-bearing nodes"))
+            }
+            Some(W::Mode(_) | W::Tags(_)) => Some(Error::new(
+                Code::UNKNOWN_REPL_WRITE_CONCERN,
+                format!("No write concern mode named '{}' found in replica set configuration", self.mode()),
+            )),
+            _ => None,
+        }
+    }
+
     /// What a single node can promise, checked before a command runs.
     ///
-    /// Errors: `BadValue` for `w` > 1 and for modes other than `majority`; on a node that shows
-    /// itself as a replica set of one, `UnsatisfiableWriteConcern` and `UnknownReplWriteConcern`.
-    pub fn check(&self, as_set: bool) -> Result<()> {
+    /// Errors: `BadValue` for `w` > 1 and for modes other than `majority`.
+    pub fn check_standalone(&self) -> Result<()> {
         match self.w {
-            Some(W::Nodes(n)) if n > 1 && as_set => {
-                bail!(Code::UNSATISFIABLE_WRITE_CONCERN, "Not enough data-bearing nodes")
-            }
-            Some(W::Mode(_) | W::Tags(_)) if as_set => bail!(
-                Code::UNKNOWN_REPL_WRITE_CONCERN,
-                "No write concern mode named '{}' found in replica set configuration",
-                self.mode()
-            ),
             Some(W::Nodes(n)) if n > 1 => {
                 bail!(Code::BAD_VALUE, "cannot use 'w' > 1 when a host is not replicated")
             }

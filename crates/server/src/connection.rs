@@ -239,10 +239,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Waits for what the reply has to wait for, and closes its document.
     async fn complete(&self, mut outcome: Outcome) -> Vec<u8> {
-        if let Some(index) = outcome.wait_durable {
-            if let Err(error) = durable(&self.node, index).await {
-                outcome.write_concern_error.get_or_insert(error);
-            }
+        if let Some(index) = outcome.wait_durable
+            && let Err(error) = durable(&self.node, index).await
+        {
+            outcome.write_concern_error.get_or_insert(error);
         }
         if let Some(until) = outcome.hold_until {
             tokio::select! {

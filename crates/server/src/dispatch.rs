@@ -20,7 +20,7 @@ use smallvec::SmallVec;
 
 use crate::args::Args;
 use crate::client::Client;
-use crate::command::{Access, Registered};
+use crate::command::{Access, Counter, Registered};
 use crate::generic::{GenericArgs, is_generic};
 use crate::node::Node;
 use crate::op::{ApiParams, OpContext, OpMetrics};
@@ -97,7 +97,7 @@ struct Prepared<'a> {
 pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Outcome {
     let started = Instant::now();
     node.metrics.requests.add(1);
-    let prepared = match prepare(node, client, request) {
+    let prepared = match prepare(node, request) {
         Ok(prepared) => prepared,
         Err(error) => {
             node.metrics.asserts_user.add(1);
@@ -105,7 +105,7 @@ pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Out
         }
     };
     let command = prepared.command;
-    node.metrics.opcounters.count(command.spec.counter);
+    node.metrics.opcounters.count(command.spec.counter, statements(request, command.spec.counter));
     if let Some(count) = node.command_counts.get(command.name) {
         count.total.add(1);
     }
@@ -135,8 +135,22 @@ pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Out
     outcome
 }
 
+/// Statements of a write command, which `opcounters` counts one by one.
+fn statements(request: &Request<'_>, counter: Counter) -> u64 {
+    let list = match counter {
+        Counter::Insert => "documents",
+        Counter::Update => "updates",
+        Counter::Delete => "deletes",
+        Counter::Query | Counter::GetMore | Counter::Command => return 1,
+    };
+    match request.sequences.iter().find(|sequence| sequence.name == list) {
+        Some(sequence) => sequence.iter().count() as u64,
+        None => request.body.get(list).and_then(|v| v.as_array()).map_or(1, |array| array.count() as u64),
+    }
+}
+
 /// Finds the command, sorts its fields, and checks what concerns no session.
-fn prepare<'a>(node: &Node, client: &Client, request: &Request<'a>) -> Result<Prepared<'a>> {
+fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
     let Some(first) = request.body.iter().next() else {
         bail!(Code::FAILED_TO_PARSE, "OP_MSG requests require a command");
     };
@@ -169,7 +183,6 @@ fn prepare<'a>(node: &Node, client: &Client, request: &Request<'a>) -> Result<Pr
     if node.is_shutting_down() && command.name != "hello" {
         return Err(crate::node::shutting_down_error());
     }
-    let _ = client;
     Ok(Prepared { command, called, db, generic, fields, api, role })
 }
 

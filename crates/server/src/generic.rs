@@ -122,10 +122,10 @@ impl<'a> GenericArgs<'a> {
             "comment" => self.comment = Some(value),
             "$readPreference" => self.read_preference = RawDoc::from_value(value, &at)?,
             "$clusterTime" => {
-                if let Some(doc) = RawDoc::from_value(value, &at)? {
-                    if let Value::Timestamp(time) = doc.get_or_missing("clusterTime") {
-                        self.cluster_time = Some(time);
-                    }
+                if let Some(doc) = RawDoc::from_value(value, &at)?
+                    && let Value::Timestamp(time) = doc.get_or_missing("clusterTime")
+                {
+                    self.cluster_time = Some(time);
                 }
             }
             _ => {}

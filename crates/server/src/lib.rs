@@ -26,4 +26,5 @@ pub mod reaper;
 pub mod reply;
 pub mod session;
 pub mod system;
+pub mod ttl;
 pub mod version;

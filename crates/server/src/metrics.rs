@@ -37,11 +37,12 @@ pub struct OpCounters {
 }
 
 impl OpCounters {
-    /// Counts a command once. Inserts, updates and deletes are counted per statement, by their
-    /// handlers.
-    pub fn count(&self, counter: Counter) {
+    /// Counts a command that consists of this many statements.
+    pub fn count(&self, counter: Counter, statements: u64) {
         match counter {
-            Counter::Insert | Counter::Update | Counter::Delete => {}
+            Counter::Insert => self.insert.add(statements),
+            Counter::Update => self.update.add(statements),
+            Counter::Delete => self.delete.add(statements),
             Counter::Query => self.query.add(1),
             Counter::GetMore => self.getmore.add(1),
             Counter::Command => self.command.add(1),

@@ -169,6 +169,22 @@ impl Node {
     }
 }
 
+impl Node {
+    /// The address under which a set of one announces its member: drivers connect to it, so it is
+    /// the machine's name only if the server listens for more than this machine.
+    pub fn member_address(&self) -> String {
+        let port = self.port.load(Ordering::Relaxed);
+        let local = |host: &String| host == "localhost" || host == "::1" || host.starts_with("127.");
+        match self.options.bind.iter().find(|host| local(host)) {
+            Some(host) if self.options.bind.iter().all(local) => match host.as_str() {
+                "::1" => format!("[::1]:{port}"),
+                host => format!("{host}:{port}"),
+            },
+            _ => self.host_and_port(),
+        }
+    }
+}
+
 /// The time of day, asked for in one place.
 pub struct Clock;
 

@@ -306,7 +306,12 @@ pub struct Interrupter<'a> {
     deadline: Option<Instant>,
 }
 
-impl Interrupter<'_> {
+impl<'a> Interrupter<'a> {
+    /// For code that keeps its own handles on the node and the client.
+    pub fn new(node: &'a Node, killed: &'a AtomicBool, deadline: Option<Instant>) -> Self {
+        Interrupter { node, killed, deadline }
+    }
+
     /// Errors: `Interrupted`, `InterruptedAtShutdown`, `MaxTimeMSExpired`.
     pub fn check(&self) -> Result<()> {
         if self.killed.load(Ordering::Relaxed) {

@@ -268,19 +268,19 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         }
     };
     node.set_engine(engine.clone());
-    if let Some(path) = &settings.pidfilepath {
-        if let Err(error) = std::fs::write(path, format!("{}\n", std::process::id())) {
-            let attributes = sheaf_bson::doc! { "error": &error.to_string() };
-            log::write(
-                log::Severity::Error,
-                "CONTROL",
-                99_000_011,
-                "initandlisten",
-                "Cannot write pid file",
-                Some(&attributes),
-            );
-            return exit::BAD_OPTIONS;
-        }
+    if let Some(path) = &settings.pidfilepath
+        && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))
+    {
+        let attributes = sheaf_bson::doc! { "error": &error.to_string() };
+        log::write(
+            log::Severity::Error,
+            "CONTROL",
+            99_000_011,
+            "initandlisten",
+            "Cannot write pid file",
+            Some(&attributes),
+        );
+        return exit::BAD_OPTIONS;
     }
     if let Some(port) = settings.metrics_port {
         match tokio::net::TcpListener::bind((options.bind[0].as_str(), port)).await {
@@ -302,6 +302,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         }
     }
     tokio::spawn(sheaf_server::reaper::run(node.clone()));
+    tokio::spawn(sheaf_server::ttl::run(node.clone()));
     tokio::spawn(signals(node.clone(), settings.log_rotate.as_deref() == Some("reopen")));
     listeners.run(node.clone()).await;
     log::info("CONTROL", 4784901, "SignalHandler", "Shutting down: commands under way are interrupted", None);

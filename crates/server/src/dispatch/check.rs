@@ -147,7 +147,9 @@ pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, ro
         if !command.spec.write_concern {
             bail!(Code::INVALID_OPTIONS, "Command does not support writeConcern");
         }
-        concern.check(node.options.set_name.is_some())?;
+        if node.options.set_name.is_none() {
+            concern.check_standalone()?;
+        }
         if concern.journal == Some(true) && !node.options.journal {
             bail!(Code::BAD_VALUE, "cannot use 'j' option when a host does not have journaling enabled");
         }

@@ -21,12 +21,18 @@ pub fn finish(
 ) -> Outcome {
     let mut outcome = match result {
         Ok(reply) => Outcome::of_reply(reply),
-        Err(error) => failed(prepared, error, None),
+        Err(error) => {
+            op.node.metrics.write_conflicts.add(u64::from(error.code() == Code::WRITE_CONFLICT));
+            failed(prepared, error, None)
+        }
     };
     outcome.hold_until = op.hold_until.get();
     outcome.exhaust = op.exhaust_reply.get() && outcome.ok;
     if let Some(data) = injected.data.filter(|_| outcome.ok) {
         inject(&mut outcome, data.as_raw());
+    }
+    if op.node.options.set_name.is_some() && op.committed.get().is_some() {
+        outcome.write_concern_error = op.write_concern.unsatisfiable();
     }
     if op.write_concern.wants_journal() && op.node.options.journal {
         outcome.wait_durable = op.committed.get().map(|position| position.index);

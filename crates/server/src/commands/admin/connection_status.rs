@@ -21,8 +21,7 @@ impl<'a> Command<'a> for ConnectionStatus {
         Ok(ConnectionStatus { show_privileges })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        let _ = op;
+    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_document("authInfo", |doc| {
             let _ = doc.array("authenticatedUsers");
             let _ = doc.array("authenticatedUserRoles");

@@ -65,10 +65,10 @@ impl<'a> Command<'a> for LogRotate {
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("starts a new log file");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        if let Value::String(kind) = args.own_value() {
-            if !matches!(kind, "server" | "audit") {
-                bail!(Code::NO_SUCH_KEY, "Unknown log type: {kind}");
-            }
+        if let Value::String(kind) = args.own_value()
+            && !matches!(kind, "server" | "audit")
+        {
+            bail!(Code::NO_SUCH_KEY, "Unknown log type: {kind}");
         }
         args.ignore(&["comment"]);
         Ok(LogRotate)

@@ -19,7 +19,6 @@ pub struct Hello<'a> {
     topology_version: Option<RawDoc<'a>>,
     max_await: Option<i64>,
     sasl_supported_mechs: bool,
-    hello_ok: bool,
 }
 
 /// `isMaster`, the older spelling.
@@ -61,7 +60,6 @@ fn parse<'a>(args: &mut Args<'a>, legacy: bool) -> Result<Hello<'a>> {
         topology_version: args.optional("topologyVersion")?,
         max_await: args.optional("maxAwaitTimeMS")?,
         sasl_supported_mechs: args.optional::<Value<'a>>("saslSupportedMechs")?.is_some(),
-        hello_ok: args.optional::<Value<'a>>("helloOk")?.is_some_and(|v| v.truthy()),
     };
     match (hello.topology_version, hello.max_await) {
         (Some(_), None) => bail!(31368, "A request with 'topologyVersion' must include 'maxAwaitTimeMS'"),
@@ -111,7 +109,6 @@ fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
             let _ = doc.array("saslSupportedMechs");
         }
     });
-    let _ = hello.hello_ok;
     Ok(reply)
 }
 
@@ -122,7 +119,7 @@ fn topology(doc: &mut DocWriter<'_, Vec<u8>>, op: &OpContext<'_>) {
 
 /// The fields of the only member of a replica set.
 fn as_set(doc: &mut DocWriter<'_, Vec<u8>>, op: &OpContext<'_>, name: &str, primary: &str) {
-    let me = op.node().host_and_port();
+    let me = op.node().member_address();
     doc.array("hosts").push(me.as_str());
     doc.append("setName", name);
     doc.append("setVersion", 1);

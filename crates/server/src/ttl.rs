@@ -1,0 +1,114 @@
+//! The TTL monitor: deletes documents whose time is over.
+//!
+//! It uses the `delete` command like any client, so that a document is deleted by one path only,
+//! with everything that belongs to it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_storage::{Collection, Index};
+
+use crate::client::Client;
+use crate::dispatch::{self, Request};
+use crate::node::Node;
+
+/// How often it looks whether a pass is due; `ttlMonitorSleepSecs` may change at any time.
+const TICK: Duration = Duration::from_millis(500);
+
+/// Runs until shutdown.
+pub async fn run(node: Arc<Node>) {
+    // The monitor is a client without a connection: it has no number among them.
+    let client = Arc::new(Client::new(0, None));
+    let mut last = Instant::now();
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(TICK) => {}
+            () = node.until_shutdown() => return,
+        }
+        let period = Duration::from_secs(node.parameters.int("ttlMonitorSleepSecs").max(1) as u64);
+        if last.elapsed() < period || !node.parameters.bool("ttlMonitorEnabled") {
+            continue;
+        }
+        last = Instant::now();
+        tokio::task::block_in_place(|| pass(&node, &client));
+    }
+}
+
+/// One pass over all collections.
+pub fn pass(node: &Arc<Node>, client: &Arc<Client>) {
+    let catalog = node.engine().catalog();
+    let now = node.clock.now_millis();
+    let databases: Vec<String> = catalog.databases().map(str::to_owned).collect();
+    for db in &databases {
+        for collection in catalog.collections(db) {
+            for filter in filters(collection, now) {
+                if node.is_shutting_down() {
+                    return;
+                }
+                delete(node, client, collection, filter.as_raw());
+            }
+        }
+    }
+    node.metrics.ttl_passes.add(1);
+}
+
+/// What is to be deleted from a collection, one filter for each TTL index and for a clustered
+/// collection's own `expireAfterSeconds`.
+fn filters(collection: &Collection, now: i64) -> Vec<DocBuf> {
+    if collection.is_view() {
+        return Vec::new();
+    }
+    let mut filters: Vec<DocBuf> =
+        collection.indexes.iter().filter_map(|index| expired(index, now)).collect();
+    let own = collection.options.as_raw().get("expireAfterSeconds").and_then(|v| v.as_f64());
+    if let Some(cutoff) = own.and_then(|seconds| cutoff(now, seconds)) {
+        filters.push(doc! { "_id": { "$lt": Value::DateTime(cutoff) } });
+    }
+    filters
+}
+
+fn expired(index: &Index, now: i64) -> Option<DocBuf> {
+    let [(field, _)] = index.fields.as_slice() else { return None };
+    if !index.ready {
+        return None;
+    }
+    let cutoff = cutoff(now, index.expire_after_seconds?)?;
+    // Only dates are below a date, and one element of an array is enough: MongoDB's rules for TTL.
+    let old = doc! { (field.as_str()): { "$lt": Value::DateTime(cutoff) } };
+    Some(match &index.partial {
+        Some(partial) => doc! { "$and": [Value::Document(old.as_raw()), Value::Document(partial.as_raw())] },
+        None => old,
+    })
+}
+
+fn cutoff(now: i64, seconds: f64) -> Option<i64> {
+    (seconds >= 0.0 && seconds <= f64::from(i32::MAX)).then(|| now - (seconds * 1000.0) as i64)
+}
+
+fn delete(node: &Arc<Node>, client: &Arc<Client>, collection: &Collection, filter: RawDoc<'_>) {
+    let command = doc! {
+        "delete": collection.name(),
+        "deletes": [{ "q": filter, "limit": 0 }],
+        "$db": collection.db(),
+    };
+    let request = Request {
+        body: command.as_raw(),
+        sequences: &[],
+        flags: sheaf_wire::Flags::default(),
+        query_db: None,
+    };
+    let outcome = dispatch::run(node, client, &request);
+    let mut bytes = (outcome.reply.elements().len() as i32 + 5).to_le_bytes().to_vec();
+    bytes.extend_from_slice(outcome.reply.elements());
+    bytes.push(0);
+    let reply = RawDoc::new(&bytes);
+    if outcome.ok {
+        let deleted = reply.get("n").and_then(|n| n.as_exact_i64()).unwrap_or(0);
+        node.metrics.ttl_deleted.add(deleted as u64);
+    } else {
+        // The collection may have been dropped meanwhile; the next pass sees what there is then.
+        let attributes = doc! { "namespace": &collection.namespace, "error": reply };
+        crate::log::warning("INDEX", 22537, "TTLMonitor", "TTLMonitor was interrupted", Some(attributes));
+    }
+}

@@ -1,0 +1,379 @@
+//! A running server, spoken to in bytes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_server::node::Node;
+use sheaf_server::options::Options;
+use sheaf_server::{listener, log};
+use sheaf_wire::{
+    Compressor, Flags, HEADER_LEN, Header, OpCode, REPLY_HEAD, compress, decompress, finish_msg,
+};
+
+struct Server {
+    node: Arc<Node>,
+    runtime: Option<tokio::runtime::Runtime>,
+    _folder: tempfile::TempDir,
+}
+
+impl Server {
+    fn start(change: impl FnOnce(&mut Options)) -> Server {
+        log::to_nowhere();
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = Options { port: 0, ..Options::default() };
+        options.parameters.push(("enableTestCommands".to_owned(), "1".to_owned()));
+        change(&mut options);
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let node = Node::new(options).unwrap();
+        let mut storage = sheaf_storage::Options::new(folder.path());
+        storage.block = Arc::new(|work| tokio::task::block_in_place(work));
+        node.set_engine(sheaf_storage::Engine::open(storage).unwrap());
+        let listeners = runtime.block_on(async { listener::bind(&node) }).unwrap();
+        runtime.spawn(listeners.run(node.clone()));
+        Server { node, runtime: Some(runtime), _folder: folder }
+    }
+
+    fn connect(&self) -> Connection {
+        let port = self.node.port.load(Ordering::Relaxed) as u16;
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Connection { stream }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.node.begin_shutdown();
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_timeout(Duration::from_secs(5));
+        }
+        self.node.engine().shutdown(true).unwrap();
+    }
+}
+
+struct Connection {
+    stream: TcpStream,
+}
+
+impl Connection {
+    fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// One message, or `None` when the server has closed the connection.
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; HEADER_LEN];
+        self.stream.read_exact(&mut bytes).ok()?;
+        let length = Header::parse(&bytes).unwrap().length as usize;
+        bytes.resize(length, 0);
+        self.stream.read_exact(&mut bytes[HEADER_LEN..]).unwrap();
+        Some(bytes)
+    }
+
+    fn run(&mut self, command: &DocBuf) -> DocBuf {
+        self.send(&message(command, 0));
+        body(&self.receive().expect("an answer"))
+    }
+}
+
+fn message(command: &DocBuf, flags: u32) -> Vec<u8> {
+    let mut bytes = vec![0; REPLY_HEAD];
+    bytes.extend_from_slice(command.as_bytes());
+    finish_msg(&mut bytes, 77, 0, flags);
+    bytes
+}
+
+fn body(reply: &[u8]) -> DocBuf {
+    match sheaf_wire::parse(reply) {
+        Ok(sheaf_wire::Request::Msg(msg)) => DocBuf::from(msg.body),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn number(doc: &DocBuf, field: &str) -> i64 {
+    doc.as_raw().get(field).and_then(|v| v.as_exact_i64()).unwrap_or_else(|| panic!("{field} in {doc:?}"))
+}
+
+#[test]
+fn the_handshake_in_both_opcodes() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let hello =
+        connection.run(&doc! { "hello": 1, "$db": "admin", "compression": ["zstd", "nonesuch", "snappy"] });
+    assert_eq!(number(&hello, "ok"), 1);
+    assert_eq!(number(&hello, "maxWireVersion"), 27);
+    assert_eq!(hello.as_raw().get("isWritablePrimary").unwrap().as_bool(), Some(true));
+    let compression: Vec<_> =
+        hello.as_raw().get("compression").unwrap().as_array().unwrap().values().collect();
+    assert_eq!(compression.iter().filter_map(Value::as_str).collect::<Vec<_>>(), ["zstd", "snappy"]);
+
+    let mut query = vec![0; HEADER_LEN + 4];
+    query.extend_from_slice(b"admin.$cmd\0\0\0\0\0\xFF\xFF\xFF\xFF");
+    query.extend_from_slice(doc! { "isMaster": 1, "helloOk": true }.as_bytes());
+    let length = query.len() as u32;
+    Header { length, request_id: 5, response_to: 0, opcode: OpCode::Query }.write(&mut query);
+    connection.send(&query);
+    let reply = connection.receive().unwrap();
+    let header = Header::parse(&reply).unwrap();
+    assert_eq!((header.opcode, header.response_to), (OpCode::Reply, 5));
+    assert_eq!(RawDoc::new(&reply[36..]).get("ismaster").unwrap().as_bool(), Some(true));
+}
+
+#[test]
+fn an_awaitable_hello_waits_and_an_exhaust_one_goes_on() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let first = connection.run(&doc! { "hello": 1, "$db": "admin" });
+    let version = first.as_raw().get("topologyVersion").unwrap();
+    let waiting = doc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 150, "$db": "admin" };
+    let started = Instant::now();
+    connection.send(&message(&waiting, Flags::EXHAUST_ALLOWED));
+    for round in 1..=2 {
+        let reply = connection.receive().unwrap();
+        let flags = u32::from_le_bytes(reply[16..20].try_into().unwrap());
+        assert_ne!(flags & Flags::MORE_TO_COME, 0);
+        assert!(started.elapsed() >= Duration::from_millis(150 * round), "answered before its time");
+    }
+}
+
+#[test]
+fn replies_follow_the_request_in_form() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let ping = doc! { "ping": 1, "$db": "admin" };
+    connection.send(&message(&ping, Flags::CHECKSUM_PRESENT));
+    let reply = connection.receive().unwrap();
+    assert_ne!(reply[16] & Flags::CHECKSUM_PRESENT as u8, 0);
+    assert!(sheaf_wire::checksum_matches(&reply));
+
+    for compressor in [Compressor::Snappy, Compressor::Zlib, Compressor::Zstd] {
+        connection.send(&compress(&message(&ping, 0), compressor, 6).unwrap());
+        let (reply, how) = decompress(&connection.receive().unwrap()).unwrap();
+        assert_eq!((number(&body(&reply), "ok"), how), (1, compressor));
+    }
+
+    // Unacknowledged: no answer, whatever becomes of it; the next request is answered.
+    connection.send(&message(&doc! { "nonesuch": 1, "$db": "admin" }, Flags::MORE_TO_COME));
+    assert_eq!(number(&connection.run(&ping), "ok"), 1);
+}
+
+#[test]
+fn what_is_malformed_closes_the_connection_or_is_answered() {
+    let server = Server::start(|_| {});
+    let whole = message(&doc! { "ping": 1, "$db": "admin" }, 0);
+    let mut closing: Vec<Vec<u8>> = Vec::new();
+    for length in [0u32, 15, 48_000_001, u32::MAX] {
+        let mut bytes = whole.clone();
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        closing.push(bytes);
+    }
+    let mut opcode = whole.clone();
+    opcode[12..16].copy_from_slice(&2002i32.to_le_bytes());
+    closing.push(opcode);
+    let mut flags = whole.clone();
+    flags[16] = 4;
+    closing.push(flags);
+    closing.push(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec());
+    for bytes in closing {
+        let mut connection = server.connect();
+        connection.send(&bytes);
+        assert_eq!(connection.receive(), None, "{bytes:?}");
+    }
+    let mut connection = server.connect();
+    let mut bad_bson = whole.clone();
+    bad_bson[21] = 0xFF;
+    connection.send(&bad_bson);
+    assert_eq!(number(&body(&connection.receive().unwrap()), "ok"), 0);
+    assert_eq!(number(&connection.run(&doc! { "ping": 1, "$db": "admin" }), "ok"), 1);
+}
+
+#[test]
+fn a_large_claim_with_little_behind_it_costs_little() {
+    let server = Server::start(|_| {});
+    let before = sheaf_server::system::process_memory().0;
+    let mut header = vec![0u8; HEADER_LEN];
+    Header { length: 47_000_000, request_id: 1, response_to: 0, opcode: OpCode::Msg }.write(&mut header);
+    let connections: Vec<_> = (0..50)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.send(&header);
+            connection
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let grown = sheaf_server::system::process_memory().0.saturating_sub(before);
+    assert!(grown < 64 << 20, "50 empty claims took {grown} bytes");
+    drop(connections);
+}
+
+#[test]
+fn arguments_that_every_command_takes() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let mut code = |command: &DocBuf| {
+        let reply = connection.run(command);
+        if number(&reply, "ok") == 1 { 0 } else { number(&reply, "code") }
+    };
+    let lsid = doc! { "id": Value::Binary(sheaf_bson::Binary { subtype: 4, bytes: &[9; 16] }) };
+    assert_eq!(code(&doc! { "ping": 1 }), 40571);
+    assert_eq!(code(&doc! { "ping": 1, "$db": "a.b" }), 73);
+    assert_eq!(code(&doc! { "foo": 1, "$db": "a" }), 59);
+    assert_eq!(code(&doc! { "ping": 1, "foo": 1, "$db": "a" }), 40415);
+    assert_eq!(code(&doc! { "ping": 1, "ping": 1, "$db": "a" }), 40413);
+    assert_eq!(code(&doc! { "ping": 1, "comment": [1], "maxTimeMS": 10, "lsid": &lsid, "$db": "a" }), 0);
+    assert_eq!(code(&doc! { "ping": 1, "maxTimeMS": -1, "$db": "a" }), 2);
+    assert_eq!(code(&doc! { "ping": 1, "writeConcern": { "w": 1 }, "$db": "a" }), 72);
+    assert_eq!(code(&doc! { "ping": 1, "txnNumber": 1i64, "$db": "a" }), 72);
+    assert_eq!(code(&doc! { "ping": 1, "txnNumber": 1i64, "lsid": &lsid, "$db": "a" }), 50768);
+    assert_eq!(code(&doc! { "ping": 1, "autocommit": false, "lsid": &lsid, "$db": "a" }), 72);
+    assert_eq!(
+        code(&doc! {
+            "ping": 1, "txnNumber": 1i64, "autocommit": false, "startTransaction": true, "lsid": &lsid, "$db": "a"
+        }),
+        263
+    );
+    assert_eq!(code(&doc! { "ping": 1, "apiVersion": "2", "$db": "a" }), 322);
+    assert_eq!(code(&doc! { "ping": 1, "apiStrict": true, "$db": "a" }), 4886600);
+    assert_eq!(code(&doc! { "serverStatus": 1, "apiVersion": "1", "apiStrict": true, "$db": "a" }), 323);
+    assert_eq!(code(&doc! { "shutdown": 1, "$db": "a" }), 13);
+}
+
+#[test]
+fn transactions_belong_to_their_sessions() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let lsid = doc! { "id": Value::Binary(sheaf_bson::Binary { subtype: 4, bytes: &[3; 16] }) };
+    let mut insert = |id: i32, number: i64, start: bool| {
+        let mut command = doc! {
+            "insert": "c", "documents": [{ "_id": id }], "lsid": &lsid, "txnNumber": number, "autocommit": false,
+            "$db": "t",
+        };
+        if start {
+            command.append("startTransaction", true);
+        }
+        connection.run(&command)
+    };
+    assert_eq!(number(&insert(1, 1, true), "n"), 1);
+    // A second insert of the same key fails the statement, and the transaction with it.
+    assert!(insert(1, 1, false).as_raw().element("writeErrors").is_some());
+    assert_eq!(number(&insert(2, 1, false), "code"), 251);
+    assert_eq!(number(&insert(3, 2, true), "n"), 1);
+    assert_eq!(number(&insert(4, 1, false), "code"), 225);
+    let end = |name: &str| {
+        doc! { (name): 1, "lsid": &lsid, "txnNumber": 2i64, "autocommit": false, "$db": "admin" }
+    };
+    assert_eq!(number(&connection.run(&end("commitTransaction")), "ok"), 1);
+    assert_eq!(number(&connection.run(&end("commitTransaction")), "ok"), 1);
+    assert_eq!(number(&connection.run(&end("abortTransaction")), "code"), 256);
+    let found = connection.run(&doc! { "find": "c", "$db": "t" });
+    let cursor = found.as_raw().get("cursor").unwrap().as_doc().unwrap();
+    let batch = cursor.get("firstBatch").unwrap().as_array().unwrap();
+    assert_eq!(batch, sheaf_bson::array![{ "_id": 3 }].as_raw());
+}
+
+#[test]
+fn a_transaction_that_lives_too_long_is_aborted() {
+    let server = Server::start(|options| {
+        options.parameters.push(("transactionLifetimeLimitSeconds".to_owned(), "1".to_owned()));
+    });
+    let mut connection = server.connect();
+    let lsid = doc! { "id": Value::Binary(sheaf_bson::Binary { subtype: 4, bytes: &[4; 16] }) };
+    let command = |start: bool| {
+        let command = doc! { "find": "c", "lsid": &lsid, "txnNumber": 1i64, "autocommit": false, "$db": "t" };
+        if start { command.with("startTransaction", true) } else { command }
+    };
+    assert_eq!(number(&connection.run(&command(true)), "ok"), 1);
+    server.node.reap_sessions();
+    assert_eq!(number(&connection.run(&command(false)), "ok"), 1);
+    std::thread::sleep(Duration::from_millis(1100));
+    server.node.reap_sessions();
+    assert_eq!(number(&connection.run(&command(false)), "code"), 251);
+}
+
+#[test]
+fn fail_points_strike_as_often_as_told() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let ping = doc! { "ping": 1, "$db": "admin" };
+    let fail = |data: DocBuf| {
+        doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": &data, "$db": "admin" }
+    };
+    connection.run(&fail(doc! { "failCommands": ["ping"], "errorCode": 11602, "errorLabels": ["L"] }));
+    let reply = connection.run(&ping);
+    assert_eq!(number(&reply, "code"), 11602);
+    let labels = reply.as_raw().get("errorLabels").unwrap().as_array().unwrap();
+    assert_eq!(labels.values().next().unwrap().as_str(), Some("L"));
+    assert_eq!(number(&connection.run(&ping), "ok"), 1);
+    connection.run(&fail(doc! { "failCommands": ["ping"], "closeConnection": true }));
+    connection.send(&message(&ping, 0));
+    assert_eq!(connection.receive(), None);
+}
+
+#[test]
+fn connections_are_limited() {
+    let server = Server::start(|options| options.max_connections = 2);
+    let ping = doc! { "ping": 1, "$db": "admin" };
+    let mut first = server.connect();
+    let mut second = server.connect();
+    assert_eq!((number(&first.run(&ping), "ok"), number(&second.run(&ping), "ok")), (1, 1));
+    let mut third = server.connect();
+    // The refused connection may be closed before or after the request reaches it.
+    let _ = third.stream.write_all(&message(&ping, 0));
+    assert_eq!(third.receive(), None);
+}
+
+#[test]
+fn a_set_of_one_shows_itself_as_such() {
+    let server = Server::start(|options| options.set_name = Some("rs0".to_owned()));
+    let mut connection = server.connect();
+    let hello = connection.run(&doc! { "hello": 1, "$db": "admin" });
+    assert_eq!(hello.as_raw().get("setName").unwrap().as_str(), Some("rs0"));
+    let me = format!("127.0.0.1:{}", server.node.port.load(Ordering::Relaxed));
+    assert_eq!(hello.as_raw().get("primary").unwrap().as_str(), Some(me.as_str()));
+    let reply = connection.run(&doc! {
+        "insert": "c", "documents": [{ "_id": 1 }], "writeConcern": { "w": 2 }, "$db": "t"
+    });
+    let error = reply.as_raw().get("writeConcernError").unwrap().as_doc().unwrap();
+    assert_eq!((number(&reply, "n"), error.get("code").unwrap().as_exact_i64()), (1, Some(100)));
+}
+
+#[test]
+fn documents_past_their_time_are_deleted() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let now = server.node.clock.now_millis();
+    connection.run(&doc! {
+        "insert": "c",
+        "documents": [
+            { "_id": 1, "at": Value::DateTime(now - 61_000) },
+            { "_id": 2, "at": Value::DateTime(now - 1_000) },
+            { "_id": 3, "at": "no date" },
+            { "_id": 4, "at": [Value::DateTime(now), Value::DateTime(now - 61_000)] },
+        ],
+        "$db": "t"
+    });
+    let index = doc! { "v": 2, "key": { "at": 1 }, "name": "at_1", "expireAfterSeconds": 60 };
+    server.node.engine().create_indexes("t.c", &[index.as_raw()], &|| Ok(())).unwrap();
+    let client = Arc::new(sheaf_server::client::Client::new(0, None));
+    let runtime = server.runtime.as_ref().unwrap();
+    let node = server.node.clone();
+    runtime
+        .block_on(async move {
+            tokio::spawn(
+                async move { tokio::task::block_in_place(|| sheaf_server::ttl::pass(&node, &client)) },
+            )
+            .await
+        })
+        .unwrap();
+    let found = connection.run(&doc! { "find": "c", "projection": { "at": 0 }, "$db": "t" });
+    let cursor = found.as_raw().get("cursor").unwrap().as_doc().unwrap();
+    assert_eq!(
+        cursor.get("firstBatch").unwrap().as_array().unwrap(),
+        sheaf_bson::array![{ "_id": 2 }, { "_id": 3 }].as_raw()
+    );
+}

@@ -147,10 +147,8 @@ impl Reader {
         if header.at.index != self.index {
             return Err(self.damaged("an entry stands where another belongs"));
         }
-        let payload = scanner
-            .bytes_at(at + HEADER_LEN as u64, header.length as usize)?
-            .unwrap_or_default()
-            .to_vec();
+        let payload =
+            scanner.bytes_at(at + HEADER_LEN as u64, header.length as usize)?.unwrap_or_default().to_vec();
         scanner.offset = end;
         self.index += 1;
         Ok(Some(Entry { at: header.at, payload }))

@@ -38,9 +38,7 @@ impl Scanner {
         if !within {
             let want = len.max(CHUNK).min((self.bytes - at) as usize);
             self.buffer.resize(want, 0);
-            self.file
-                .read_exact_at(&mut self.buffer, at)
-                .map_err(|e| Error::io("reading a segment", e))?;
+            self.file.read_exact_at(&mut self.buffer, at).map_err(|e| Error::io("reading a segment", e))?;
             self.buffer_at = at;
         }
         let from = (at - self.buffer_at) as usize;
@@ -137,7 +135,13 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, applied: Position) -> Result<
     Ok(tail)
 }
 
-fn cut(segments: &mut Vec<Segment>, at: usize, scanner: &mut Scanner, applied: Position, tail: &mut Tail) -> Result<()> {
+fn cut(
+    segments: &mut Vec<Segment>,
+    at: usize,
+    scanner: &mut Scanner,
+    applied: Position,
+    tail: &mut Tail,
+) -> Result<()> {
     let offset = scanner.offset;
     let bad = tail.last.index + 1;
     let mut claim = applied.index.max(scanner.durable_claim(offset, tail.last.index)?);

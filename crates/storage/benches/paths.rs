@@ -61,10 +61,12 @@ fn single_operations() {
     report("insert, one per commit", per_call(100_000, |n| insert(&engine, &documents[n])) / 1000.0, "us");
     let catalog = engine.catalog();
     let collection = catalog.collection("db.c").unwrap();
-    let keys: Vec<Vec<u8>> = (0..100_000i64).map(|n| collection.record_key(((n * 7919) % 100_000).into()).unwrap()).collect();
+    let keys: Vec<Vec<u8>> =
+        (0..100_000i64).map(|n| collection.record_key(((n * 7919) % 100_000).into()).unwrap()).collect();
     let read = per_call(100_000, |n| assert!(engine.get(collection, &keys[n]).unwrap().is_some()));
     report("read by _id, newest state", read / 1000.0, "us");
-    let read = per_call(100_000, |n| assert!(engine.view().unwrap().get(collection, &keys[n]).unwrap().is_some()));
+    let read =
+        per_call(100_000, |n| assert!(engine.view().unwrap().get(collection, &keys[n]).unwrap().is_some()));
     report("read by _id, a view each", read / 1000.0, "us");
     let update = per_call(50_000, |n| {
         let mut unit = engine.write(GO_ON);
@@ -74,7 +76,8 @@ fn single_operations() {
         let new = DocBuf::build(|d| {
             d.append_all(old).append("more", 1);
         });
-        unit.update(&collection, &keys[n], old, new.as_raw(), Some(doc! { "i": { "more": 1 } }.as_raw())).unwrap();
+        unit.update(&collection, &keys[n], old, new.as_raw(), Some(doc! { "i": { "more": 1 } }.as_raw()))
+            .unwrap();
         unit.commit().unwrap();
     });
     report("update by _id, one per commit", update / 1000.0, "us");
@@ -87,7 +90,11 @@ fn single_operations() {
     let started = Instant::now();
     engine.create_indexes("db.c", &[spec.as_raw()], GO_ON).unwrap();
     report("index build per document", started.elapsed().as_nanos() as f64 / 100_000.0 / 1000.0, "us");
-    report("insert with one more index", per_call(50_000, |n| insert(&engine, &documents[100_000 + n])) / 1000.0, "us");
+    report(
+        "insert with one more index",
+        per_call(50_000, |n| insert(&engine, &documents[100_000 + n])) / 1000.0,
+        "us",
+    );
 }
 
 fn scan(engine: &Engine, name: &str) {
@@ -112,7 +119,8 @@ fn scan(engine: &Engine, name: &str) {
 /// 16 KB documents in batches of 256: the engine against raw append plus raw RocksDB, alternating.
 fn batches() {
     const BATCHES: usize = 60;
-    let payload: String = (0..16_000u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26)).collect();
+    let payload: String =
+        (0..16_000u32).map(|n| char::from(b'a' + (n.wrapping_mul(2_654_435_761) >> 27) as u8 % 26)).collect();
     let dir = tempfile::tempdir().unwrap();
     let engine = engine(dir.path());
     let raw_dir = tempfile::tempdir().unwrap();
@@ -142,6 +150,7 @@ fn batches() {
         let started = Instant::now();
         let mut unit = engine.write(GO_ON);
         let collection = unit.collection("db.c").unwrap().unwrap();
+        unit.reserve(bytes);
         for document in &documents {
             unit.insert(&collection, document.as_raw()).unwrap();
         }

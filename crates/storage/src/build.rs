@@ -41,7 +41,12 @@ impl Sink for Run {
 impl Core {
     /// Builds indexes from complete, checked specs; returns when they are ready. Those that exist already
     /// are skipped.
-    pub fn create_indexes(self: &Arc<Self>, namespace: &str, specs: &[RawDoc<'_>], interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn create_indexes(
+        self: &Arc<Self>,
+        namespace: &str,
+        specs: &[RawDoc<'_>],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         let collection = self.announce(namespace, specs, interrupt)?;
         let (collection, names) = match collection {
             Announced::Done(at) => return Ok(at),
@@ -81,7 +86,8 @@ impl Core {
             };
             let _closed = collection.state.gate.close(&self.options.block, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
-            let Some(current) = self.catalog.load().collection(namespace).filter(|c| c.uuid == collection.uuid).cloned()
+            let Some(current) =
+                self.catalog.load().collection(namespace).filter(|c| c.uuid == collection.uuid).cloned()
             else {
                 continue;
             };
@@ -107,7 +113,12 @@ impl Core {
     }
 
     /// Adds the entries of all documents.
-    fn fill(self: &Arc<Self>, collection: &Arc<Collection>, names: &[&str], interrupt: Interrupt<'_>) -> Result<()> {
+    fn fill(
+        self: &Arc<Self>,
+        collection: &Arc<Collection>,
+        names: &[&str],
+        interrupt: Interrupt<'_>,
+    ) -> Result<()> {
         let view = View::newest(self);
         let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
         let mut build = Build {
@@ -152,7 +163,11 @@ fn exists_already(collection: &Collection, index: &Index) -> Result<bool> {
     let Some(known) = collection.index(&index.name) else { return Ok(false) };
     if known.spec.as_raw() == index.spec.as_raw() || known.key_pattern() == index.key_pattern() {
         if !known.ready {
-            bail!(Code::INDEX_BUILD_ALREADY_IN_PROGRESS, "index build of '{}' is already in progress", index.name);
+            bail!(
+                Code::INDEX_BUILD_ALREADY_IN_PROGRESS,
+                "index build of '{}' is already in progress",
+                index.name
+            );
         }
         return Ok(true);
     }
@@ -188,7 +203,13 @@ impl Build<'_> {
             }
             // The newest state, not the scan's: writers keep the index since the scan began.
             let Some(doc) = self.core.db.get(Cf::Records, &full)? else { return Ok(()) };
-            self.changes.compute(self.collection, record_key, None, Some(RawDoc::new(&doc)), &self.core.locks)?;
+            self.changes.compute(
+                self.collection,
+                record_key,
+                None,
+                Some(RawDoc::new(&doc)),
+                &self.core.locks,
+            )?;
             let locks = self.changes.locks.clone();
             if let Some(busy) = self.lock(&locks) {
                 self.wait(busy, interrupt)?;
@@ -205,7 +226,8 @@ impl Build<'_> {
 
     /// Duplicates among what is written, and within what is gathered.
     fn check_unique(&mut self, record_key: &[u8]) -> Result<()> {
-        let (core, collection, names, gathered) = (self.core, self.collection, self.names, &mut self.gathered);
+        let (core, collection, names, gathered) =
+            (self.core, self.collection, self.names, &mut self.gathered);
         self.changes.each_new_unique_key(collection, |unique| {
             if !names.contains(&unique.index.name.as_str()) {
                 return Ok(());

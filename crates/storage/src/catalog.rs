@@ -64,11 +64,7 @@ impl Catalog {
     pub(crate) fn with(&self, collection: Arc<Collection>) -> Catalog {
         let mut catalog = self.without(&collection.uuid);
         let (db, name) = split(&collection.namespace);
-        catalog
-            .databases
-            .entry(db.to_owned())
-            .or_default()
-            .insert(name.to_owned(), collection.clone());
+        catalog.databases.entry(db.to_owned()).or_default().insert(name.to_owned(), collection.clone());
         catalog.by_uuid.insert(collection.uuid, collection);
         catalog
     }
@@ -289,14 +285,16 @@ impl Collection {
         let broken = || Error::new(Code::INTERNAL_ERROR, format!("catalog entry cannot be read: {doc:?}"));
         let namespace = doc.get("ns").and_then(|v| v.as_str()).ok_or_else(broken)?.to_owned();
         let uuid = value_uuid(doc.get("uuid")).ok_or_else(broken)?;
-        let ident = doc.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
+        let ident =
+            doc.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
         let options = doc.get("options").and_then(|v| v.as_doc()).ok_or_else(broken)?;
         let capped = options.get("capped").is_some_and(|v| v.truthy());
         let mut indexes = Vec::new();
         for entry in doc.get("indexes").and_then(|v| v.as_array()).ok_or_else(broken)?.values() {
             let entry = entry.as_doc().ok_or_else(broken)?;
             let spec = entry.get("spec").and_then(|v| v.as_doc()).ok_or_else(broken)?;
-            let ident = entry.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
+            let ident =
+                entry.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
             let ready = entry.get("ready").is_some_and(|v| v.truthy());
             let mut index = Index::from_spec(spec, ident, ready, masks(ident))?;
             mark_id_index(&mut index, capped);

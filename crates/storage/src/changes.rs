@@ -169,7 +169,13 @@ impl Changes {
     }
 
     /// Hands over the entries of one index only: what an index build adds for a document.
-    pub fn emit_built(&mut self, collection: &Collection, name: &str, record_key: &[u8], sink: &mut impl Sink) {
+    pub fn emit_built(
+        &mut self,
+        collection: &Collection,
+        name: &str,
+        record_key: &[u8],
+        sink: &mut impl Sink,
+    ) {
         for (at, index) in collection.indexes.iter().enumerate() {
             if index.name == name {
                 self.emit_index(at, index, record_key, sink);

@@ -26,6 +26,10 @@ use crate::transaction::Recent;
 /// Version of the folder's layout.
 const FORMAT: u32 = 1;
 
+/// Buffers kept, and the largest one that is.
+const BUFFERS_MAX: usize = 4;
+const BUFFER_BYTES_MAX: usize = 8 << 20;
+
 pub(crate) struct Core {
     pub options: Options,
     pub db: Arc<Db>,
@@ -47,6 +51,8 @@ pub(crate) struct Core {
     pub write_locks: Mutex<WriteLocks>,
     /// Bytes of batches since the last flush began.
     pub unflushed: AtomicU64,
+    /// Payload buffers to be used again: large ones are costly to get from the system.
+    buffers: Mutex<Vec<Vec<u8>>>,
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
     pub conflicts: AtomicU64,
@@ -121,6 +127,7 @@ impl Core {
             writes: Arc::default(),
             write_locks: Mutex::default(),
             unflushed: AtomicU64::new(0),
+            buffers: Mutex::default(),
             commits: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
@@ -192,6 +199,22 @@ impl Core {
         self.next_ident.fetch_add(1, Ordering::AcqRel)
     }
 
+    /// An empty buffer for a payload.
+    pub fn take_buffer(&self) -> Vec<u8> {
+        self.buffers.lock().pop().unwrap_or_default()
+    }
+
+    /// Takes a payload's buffer back, to be used again.
+    pub fn give_buffer(&self, mut buffer: Vec<u8>) {
+        if (1..=BUFFER_BYTES_MAX).contains(&buffer.capacity()) {
+            buffer.clear();
+            let mut buffers = self.buffers.lock();
+            if buffers.len() < BUFFERS_MAX {
+                buffers.push(buffer);
+            }
+        }
+    }
+
     /// Writers that are faster than the disk wait here, so that memtables keep to their memory.
     pub fn wait_for_room(&self) {
         let limit = self.options.memtable_bytes();
@@ -205,7 +228,9 @@ impl Core {
         }
         (self.options.block)(&mut || {
             let mut room = self.room.lock();
-            while self.unflushed.load(Ordering::Relaxed) >= limit * 2 && !self.is_failed() && !self.keeper.lock().stop
+            while self.unflushed.load(Ordering::Relaxed) >= limit * 2
+                && !self.is_failed()
+                && !self.keeper.lock().stop
             {
                 self.flushed_room.wait_for(&mut room, Duration::from_millis(50));
             }
@@ -271,7 +296,8 @@ impl Core {
             counters[8..].copy_from_slice(&collection.state.bytes.load(Ordering::Acquire).to_le_bytes());
             batch.put_cf(cf, catalog_key::of(catalog_key::COUNTERS, collection.ident), counters);
             for index in collection.indexes.iter().filter(|index| index.multikey()) {
-                let masks: Vec<u8> = index.multikey.masks().iter().flat_map(|mask| mask.to_le_bytes()).collect();
+                let masks: Vec<u8> =
+                    index.multikey.masks().iter().flat_map(|mask| mask.to_le_bytes()).collect();
                 batch.put_cf(cf, catalog_key::of(catalog_key::MULTIKEY, index.ident), masks);
             }
         }
@@ -352,11 +378,8 @@ fn read_applied(db: &Db) -> Result<(OpTime, u32)> {
     };
     let doc = RawDoc::new(&bytes);
     let number = |name: &str| doc.get(name).and_then(whole).unwrap_or(0);
-    let at = OpTime {
-        term: number("term") as u64,
-        index: number("index") as u64,
-        time: number("time") as u64,
-    };
+    let at =
+        OpTime { term: number("term") as u64, index: number("index") as u64, time: number("time") as u64 };
     Ok((at, number("nextIdent").max(1) as u32))
 }
 
@@ -382,7 +405,11 @@ fn log_open_error(error: sheaf_log::Error) -> Error {
 /// Takes `sheaf.lock`; the lock lasts as long as the file is open.
 fn lock_folder(path: &Path) -> Result<File> {
     if !path.is_dir() {
-        bail!(Code::NON_EXISTENT_PATH, "data folder {} not found: create it or give another with --dbpath", path.display());
+        bail!(
+            Code::NON_EXISTENT_PATH,
+            "data folder {} not found: create it or give another with --dbpath",
+            path.display()
+        );
     }
     let name = path.join("sheaf.lock");
     let mut file = File::options()
@@ -417,7 +444,9 @@ fn check_format(path: &Path) -> Result<()> {
                 "data folder {} has format {version}, made by a newer version; this version knows formats up to {FORMAT}",
                 path.display()
             ),
-            Err(_) => bail!(Code::UNSUPPORTED_FORMAT, "{} is not readable as a format version", name.display()),
+            Err(_) => {
+                bail!(Code::UNSUPPORTED_FORMAT, "{} is not readable as a format version", name.display())
+            }
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let made = File::create(&name).and_then(|mut file| {

@@ -10,7 +10,7 @@ use sheaf_errors::{Code, Result, bail};
 use crate::catalog::Collection;
 use crate::db::{Cf, IterCell};
 use crate::index::Index;
-use crate::keys::{PREFIX, EntryParts, entry_parts, prefix_range, prefixed};
+use crate::keys::{EntryParts, PREFIX, entry_parts, prefix_range, prefixed};
 use crate::overlay::Overlay;
 use crate::view::View;
 
@@ -82,7 +82,12 @@ impl Merged {
         options.set_iterate_upper_bound(upper.clone());
         options.set_auto_readahead_size(true);
         let own = view.overlay.as_ref().filter(|overlay| {
-            lower < upper && overlay.of(cf).range::<[u8], _>((Bound::Included(&lower[..]), Bound::Excluded(&upper[..]))).next().is_some()
+            lower < upper
+                && overlay
+                    .of(cf)
+                    .range::<[u8], _>((Bound::Included(&lower[..]), Bound::Excluded(&upper[..])))
+                    .next()
+                    .is_some()
         });
         let own = own.map(|overlay| Own { overlay: overlay.clone(), next: None, current: false });
         let cell = IterCell::open(&view.at.core.db, cf, options);
@@ -227,7 +232,12 @@ pub struct RecordCursor {
 }
 
 impl RecordCursor {
-    pub(crate) fn open(view: &View, collection: &Collection, range: Range, direction: Direction) -> Result<Self> {
+    pub(crate) fn open(
+        view: &View,
+        collection: &Collection,
+        range: Range,
+        direction: Direction,
+    ) -> Result<Self> {
         let (lower, upper) = prefix_range(collection.ident);
         let lower = match &range.lower {
             Bound::Unbounded => lower.to_vec(),
@@ -252,7 +262,8 @@ impl RecordCursor {
         let found = match std::mem::replace(&mut self.next, Next::Advance) {
             Next::Advance => self.merged.advance()?,
             Next::Start => {
-                let at = if self.merged.forward { self.merged.lower.clone() } else { self.merged.upper.clone() };
+                let at =
+                    if self.merged.forward { self.merged.lower.clone() } else { self.merged.upper.clone() };
                 self.merged.seek(&at, !self.merged.forward)?
             }
             Next::After(key) => {
@@ -395,7 +406,8 @@ impl IndexCursor {
         let found = match std::mem::replace(&mut self.next, Next::Advance) {
             Next::Advance => self.merged.advance()?,
             Next::Start => {
-                let at = if self.merged.forward { self.merged.lower.clone() } else { self.merged.upper.clone() };
+                let at =
+                    if self.merged.forward { self.merged.lower.clone() } else { self.merged.upper.clone() };
                 self.merged.seek(&at, !self.merged.forward)?
             }
             Next::After(key) => self.merged.seek(&key, true)?,

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
-    DBPinnableSlice, DBRawIterator, FlushOptions, ReadOptions, Snapshot, WriteBatch, WriteOptions,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice,
+    DBRawIterator, FlushOptions, ReadOptions, Snapshot, WriteBatch, WriteOptions,
 };
 use self_cell::self_cell;
 use sheaf_errors::{Code, Error, Result};

@@ -233,7 +233,10 @@ impl Command {
 
     fn collection(&self, catalog: &Catalog) -> Result<Arc<Collection>> {
         let by_uuid = self.uuid.as_ref().and_then(|uuid| catalog.by_uuid(uuid));
-        by_uuid.or_else(|| catalog.collection(&self.target)).cloned().ok_or_else(|| no_collection(&self.target))
+        by_uuid
+            .or_else(|| catalog.collection(&self.target))
+            .cloned()
+            .ok_or_else(|| no_collection(&self.target))
     }
 
     fn create(&self, made: Option<&Arc<Collection>>, applied: &mut Applied) -> Result<()> {
@@ -290,7 +293,11 @@ impl Command {
         let mut indexes = Vec::new();
         for index in &collection.indexes {
             let done = names.iter().any(|name| *name == index.name);
-            indexes.push(if done { Arc::new(index.changed(index.spec.as_raw(), true)?) } else { index.clone() });
+            indexes.push(if done {
+                Arc::new(index.changed(index.spec.as_raw(), true)?)
+            } else {
+                index.clone()
+            });
         }
         applied.save(collection.changed(None, None, Some(indexes)));
         Ok(())
@@ -416,7 +423,10 @@ impl Core {
     }
 
     /// The DDL lock, and a pass through `fsyncLock`'s gate.
-    pub fn ddl_turn(&self, interrupt: Interrupt<'_>) -> Result<(parking_lot::MutexGuard<'_, ()>, crate::locks::Pass)> {
+    pub fn ddl_turn(
+        &self,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(parking_lot::MutexGuard<'_, ()>, crate::locks::Pass)> {
         let pass = self.writes.pass(&self.options.block, interrupt)?;
         loop {
             interrupt()?;
@@ -426,7 +436,12 @@ impl Core {
         }
     }
 
-    pub fn create_collection(&self, namespace: &str, spec: &CreateCollection, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn create_collection(
+        &self,
+        namespace: &str,
+        spec: &CreateCollection,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
         if let Some(existing) = self.catalog.load().collection(namespace) {
             let what = if existing.is_view() { "view" } else { "collection" };
@@ -461,8 +476,15 @@ impl Core {
         }
     }
 
-    pub fn rename_collection(&self, from: &str, to: &str, drop_target: bool, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        let (collection, target, _closed) = self.close_for_rename(from, to, interrupt)?;
+    pub fn rename_collection(
+        &self,
+        from: &str,
+        to: &str,
+        drop_target: bool,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        let pair = self.close_for_rename(from, to, interrupt)?;
+        let (collection, target) = (&pair.source, &pair.target);
         if target.is_some() && !drop_target {
             bail!(Code::NAMESPACE_EXISTS, "target namespace exists");
         }
@@ -473,7 +495,7 @@ impl Core {
         }
         let o = DocBuf::build(|doc| {
             doc.append("renameCollection", from).append("to", to).append("stayTemp", false);
-            if let Some(target) = &target {
+            if let Some(target) = target {
                 doc.append("dropTarget", oplog::uuid_value(&target.uuid));
             }
         });
@@ -481,12 +503,7 @@ impl Core {
     }
 
     /// Closes both collections, in the order of their names, so that two renames cannot wait for each other.
-    fn close_for_rename(
-        &self,
-        from: &str,
-        to: &str,
-        interrupt: Interrupt<'_>,
-    ) -> Result<(Arc<Collection>, Option<Arc<Collection>>, Vec<Closed>)> {
+    fn close_for_rename(&self, from: &str, to: &str, interrupt: Interrupt<'_>) -> Result<ClosedPair> {
         loop {
             let catalog = self.catalog.load_full();
             let source = catalog.collection(from).cloned().ok_or_else(|| no_collection(from))?;
@@ -498,9 +515,11 @@ impl Core {
                 closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
             }
             let now = self.catalog.load();
-            let same = |name: &str, was: Option<&Arc<Collection>>| now.collection(name).map(|c| c.uuid) == was.map(|c| c.uuid);
+            let same = |name: &str, was: Option<&Arc<Collection>>| {
+                now.collection(name).map(|c| c.uuid) == was.map(|c| c.uuid)
+            };
             if same(from, Some(&source)) && same(to, target.as_ref()) {
-                return Ok((source, target, closed));
+                return Ok(ClosedPair { source, target, _closed: closed });
             }
         }
     }
@@ -535,7 +554,10 @@ impl Core {
             };
             let unique = spec.get("unique").is_some_and(|v| v.truthy());
             if index.kind != IndexKind::Id && unique != index.unique {
-                bail!(Code::INVALID_OPTIONS, "the entries of a unique index are kept differently: index {name} must be built anew");
+                bail!(
+                    Code::INVALID_OPTIONS,
+                    "the entries of a unique index are kept differently: index {name} must be built anew"
+                );
             }
         }
         let o = DocBuf::build(|doc| {
@@ -550,6 +572,13 @@ impl Core {
         });
         self.run_commands(&[Command::new(namespace, Some(collection.uuid), o)])
     }
+}
+
+/// Both sides of a renaming, closed for writers.
+struct ClosedPair {
+    source: Arc<Collection>,
+    target: Option<Arc<Collection>>,
+    _closed: Vec<Closed>,
 }
 
 fn drop_command(collection: &Arc<Collection>) -> Command {

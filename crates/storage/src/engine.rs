@@ -225,7 +225,12 @@ impl Engine {
     // ---- DDL: each call is one commit ----
 
     /// Creates a collection, capped collection or view.
-    pub fn create_collection(&self, namespace: &str, spec: &CreateCollection, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn create_collection(
+        &self,
+        namespace: &str,
+        spec: &CreateCollection,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         self.core().create_collection(namespace, spec, interrupt)
     }
 
@@ -240,13 +245,24 @@ impl Engine {
     }
 
     /// Renames, also to another database: data stays where it is.
-    pub fn rename_collection(&self, from: &str, to: &str, drop_target: bool, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn rename_collection(
+        &self,
+        from: &str,
+        to: &str,
+        drop_target: bool,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         self.core().rename_collection(from, to, drop_target, interrupt)
     }
 
     /// Builds the given indexes (complete, checked specs) and returns when they are ready. Writers go on
     /// meanwhile. An identical index that exists is skipped.
-    pub fn create_indexes(&self, namespace: &str, specs: &[RawDoc<'_>], interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn create_indexes(
+        &self,
+        namespace: &str,
+        specs: &[RawDoc<'_>],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         self.core().create_indexes(namespace, specs, interrupt)
     }
 
@@ -267,13 +283,22 @@ impl Engine {
     }
 
     /// Copies a collection into a capped one (`cloneCollectionAsCapped`); the newest documents stay.
-    pub fn clone_as_capped(&self, from: &str, to: &str, size: i64, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn clone_as_capped(
+        &self,
+        from: &str,
+        to: &str,
+        size: i64,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         let view = self.view()?;
         let Some(source) = view.collection(from) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "source collection {from} does not exist");
         };
         if source.is_view() {
-            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cloneCollectionAsCapped not supported for views: {from}");
+            bail!(
+                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                "cloneCollectionAsCapped not supported for views: {from}"
+            );
         }
         let options = sheaf_bson::doc! { "capped": true, "size": size };
         self.create_collection(to, &CreateCollection { options, ..CreateCollection::default() }, interrupt)?;

@@ -96,7 +96,10 @@ mod tests {
             time
         });
         for (n, doc) in documents(&payload).enumerate() {
-            assert_eq!(doc.get("ts").map(|v| format!("{v:?}")), Some(format!("Timestamp(Timestamp({}))", 101 + n)));
+            assert_eq!(
+                doc.get("ts").map(|v| format!("{v:?}")),
+                Some(format!("Timestamp(Timestamp({}))", 101 + n))
+            );
             assert!(matches!(doc.get("t"), Some(Value::Int64(5))));
             assert!(matches!(doc.get("v"), Some(Value::Int64(2))));
             assert!(matches!(doc.get("wall"), Some(Value::DateTime(1234))));

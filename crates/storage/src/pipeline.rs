@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use crate::catalog::{Catalog, CollectionState};
 use crate::core::Core;
 use crate::locks::LockKey;
-use crate::options::OpTime;
 use crate::oplog;
+use crate::options::OpTime;
 
 /// A group stops growing here.
 const GROUP_BYTES: usize = 16 << 20;
@@ -44,6 +44,10 @@ enum Slot {
     /// The pipeline is this one's now.
     Lead(Box<Prepared>),
     Done(Result<OpTime>),
+    /// Wants the pipeline to be still.
+    WaitingStill,
+    /// It is.
+    Still,
     Taken,
 }
 
@@ -84,6 +88,7 @@ impl Pipeline {
         let mut slot = next.slot.lock();
         *slot = match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Waiting(prepared) => Slot::Lead(prepared),
+            Slot::WaitingStill => Slot::Still,
             other => other,
         };
         next.changed.notify_one();
@@ -101,7 +106,8 @@ impl Core {
             let _still = Still(self);
             return self.commit_group(&mut [prepared]).pop().unwrap_or_else(|| Err(lost()));
         }
-        let ticket = Arc::new(Ticket { slot: Mutex::new(Slot::Waiting(Box::new(prepared))), changed: Condvar::new() });
+        let ticket =
+            Arc::new(Ticket { slot: Mutex::new(Slot::Waiting(Box::new(prepared))), changed: Condvar::new() });
         queue.waiting.push_back(ticket.clone());
         drop(queue);
         let mut slot = ticket.slot.lock();
@@ -114,7 +120,7 @@ impl Core {
                 drop(slot);
                 self.lead(*own)
             }
-            Slot::Waiting(_) | Slot::InGroup | Slot::Taken => Err(lost()),
+            _ => Err(lost()),
         }
     }
 
@@ -126,14 +132,16 @@ impl Core {
         let mut tickets = Vec::new();
         let mut queue = self.pipeline.queue.lock();
         while bytes < GROUP_BYTES
-            && let Some(ticket) = queue.waiting.pop_front()
+            && let Some(ticket) = queue.waiting.front()
         {
-            let taken = std::mem::replace(&mut *ticket.slot.lock(), Slot::InGroup);
-            if let Slot::Waiting(prepared) = taken {
+            let mut slot = ticket.slot.lock();
+            let Slot::Waiting(_) = *slot else { break };
+            if let Slot::Waiting(prepared) = std::mem::replace(&mut *slot, Slot::InGroup) {
                 bytes += prepared.payload.len();
                 group.push(*prepared);
-                tickets.push(ticket);
             }
+            drop(slot);
+            tickets.extend(queue.waiting.pop_front());
         }
         drop(queue);
         let mut results = self.commit_group(&mut group).into_iter();
@@ -147,15 +155,20 @@ impl Core {
 
     /// Holds the pipeline still: waits for commits under way, lets none start until it is dropped.
     pub fn still(&self) -> Still<'_> {
-        loop {
-            let mut queue = self.pipeline.queue.lock();
-            if !queue.busy {
-                queue.busy = true;
-                return Still(self);
-            }
-            drop(queue);
-            std::thread::sleep(std::time::Duration::from_micros(20));
+        let mut queue = self.pipeline.queue.lock();
+        if !queue.busy {
+            queue.busy = true;
+            return Still(self);
         }
+        // It takes its turn like a commit, so that a stream of them cannot starve it.
+        let ticket = Arc::new(Ticket { slot: Mutex::new(Slot::WaitingStill), changed: Condvar::new() });
+        queue.waiting.push_back(ticket.clone());
+        drop(queue);
+        let mut slot = ticket.slot.lock();
+        while matches!(*slot, Slot::WaitingStill) {
+            ticket.changed.wait(&mut slot);
+        }
+        Still(self)
     }
 
     fn commit_group(&self, group: &mut [Prepared]) -> Vec<Result<OpTime>> {
@@ -209,6 +222,7 @@ impl Core {
             state.published(*docs, *bytes);
         }
         *self.last.lock() = at;
+        self.give_buffer(std::mem::take(&mut unit.payload));
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
         Ok(at)

@@ -23,7 +23,15 @@ pub(crate) fn value(out: &mut String, value: Value<'_>) {
         Value::Timestamp(t) => write!(out, "Timestamp({}, {})", t.seconds(), t.increment()),
         Value::Binary(binary) if binary.subtype == 4 && binary.bytes.len() == 16 => {
             let hex = format!("{}", Hex(binary.bytes));
-            write!(out, "UUID(\"{}-{}-{}-{}-{}\")", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+            write!(
+                out,
+                "UUID(\"{}-{}-{}-{}-{}\")",
+                &hex[..8],
+                &hex[8..12],
+                &hex[12..16],
+                &hex[16..20],
+                &hex[20..]
+            )
         }
         Value::Binary(binary) => write!(out, "BinData({}, {})", binary.subtype, Hex(binary.bytes)),
         Value::Regex(regex) => write!(out, "/{}/{}", regex.pattern, regex.options),

@@ -44,7 +44,8 @@ impl Core {
                 for doc in oplog::documents(&entry.payload) {
                     replay.operation(doc, None)?;
                 }
-                *self.last.lock() = OpTime { term: entry.at.term, index: entry.at.index, time: entry.at.time };
+                *self.last.lock() =
+                    OpTime { term: entry.at.term, index: entry.at.index, time: entry.at.time };
                 entries += 1;
                 self.unflushed.fetch_add(entry.payload.len() as u64, Ordering::Relaxed);
                 if self.unflushed.load(Ordering::Relaxed) >= self.options.memtable_bytes() * 2 {
@@ -64,11 +65,20 @@ impl Core {
 
     /// Builds that had not committed leave nothing behind.
     fn drop_unfinished_builds(&self) -> Result<()> {
-        let unfinished: Vec<_> =
-            self.catalog.load().all().filter(|c| c.indexes.iter().any(|index| !index.ready)).cloned().collect();
+        let unfinished: Vec<_> = self
+            .catalog
+            .load()
+            .all()
+            .filter(|c| c.indexes.iter().any(|index| !index.ready))
+            .cloned()
+            .collect();
         for collection in unfinished {
-            let names: Vec<&str> =
-                collection.indexes.iter().filter(|index| !index.ready).map(|index| index.name.as_str()).collect();
+            let names: Vec<&str> = collection
+                .indexes
+                .iter()
+                .filter(|index| !index.ready)
+                .map(|index| index.name.as_str())
+                .collect();
             tracing::info!(collection = collection.namespace, ?names, "dropped unfinished index builds");
             self.run_commands(&[index_names_command("dropIndexes", &collection, &names)])?;
         }
@@ -163,8 +173,9 @@ impl Replay<'_> {
                     return Ok(());
                 }
                 self.write()?;
-                let command = Command::from_oplog(doc)
-                    .ok_or_else(|| Error::new(Code::INTERNAL_ERROR, format!("the log has an unreadable command: {doc:?}")))?;
+                let command = Command::from_oplog(doc).ok_or_else(|| {
+                    Error::new(Code::INTERNAL_ERROR, format!("the log has an unreadable command: {doc:?}"))
+                })?;
                 self.note_idents(o);
                 self.core.replay_command(&command)
             }
@@ -187,7 +198,11 @@ impl Replay<'_> {
         let catalog = self.core.catalog.load_full();
         let collection = oplog::value_uuid(doc.get("ui")).and_then(|uuid| catalog.by_uuid(&uuid));
         let Some(collection) = collection else {
-            bail!(Code::INTERNAL_ERROR, "the log writes to a collection that does not exist: {:?}", doc.get("ns"));
+            bail!(
+                Code::INTERNAL_ERROR,
+                "the log writes to a collection that does not exist: {:?}",
+                doc.get("ns")
+            );
         };
         let o = doc.get("o").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
         let insert = doc.get("op").and_then(|v| v.as_str()) == Some("i");
@@ -209,7 +224,11 @@ impl Replay<'_> {
         let mut full = Vec::new();
         prefixed(collection.ident, &record_key, &mut full);
         let Some(old) = self.core.db.get(Cf::Records, &full)?.map(|old| old.to_vec()) else {
-            bail!(Code::INTERNAL_ERROR, "the log changes a document of {} that does not exist", collection.namespace);
+            bail!(
+                Code::INTERNAL_ERROR,
+                "the log changes a document of {} that does not exist",
+                collection.namespace
+            );
         };
         let old = RawDoc::new(&old);
         if !update {
@@ -222,13 +241,19 @@ impl Replay<'_> {
         self.apply(collection, &record_key, Op::Update { old, new: new.as_raw(), diff: None }, statement)
     }
 
-    fn apply(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>, statement: Option<&Statement>) -> Result<()> {
-        self.changes.compute(collection, record_key, op.old(), op.new(), &self.core.locks)?;
+    fn apply(
+        &mut self,
+        collection: &Arc<Collection>,
+        record_key: &[u8],
+        op: Op<'_>,
+        statement: Option<&Statement>,
+    ) -> Result<()> {
+        self.changes.compute(collection, record_key, op.before(), op.after(), &self.core.locks)?;
         let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
         if let Some(statement) = statement {
             sessions::put_statement(statement, &mut sink);
         }
-        self.changes.emit(collection, record_key, op.new(), &mut sink);
+        self.changes.emit(collection, record_key, op.after(), &mut sink);
         let (docs, bytes) = op.counts();
         collection.state.published(docs, bytes);
         if self.batch.size_in_bytes() > BATCH_BYTES {

@@ -167,7 +167,12 @@ impl Transaction {
             }
         }
         if let Some((lsid, number)) = &self.session {
-            sessions::put_record(lsid.as_raw(), *number, true, &mut BatchSink { db: &core.db, batch: &mut batch });
+            sessions::put_record(
+                lsid.as_raw(),
+                *number,
+                true,
+                &mut BatchSink { db: &core.db, batch: &mut batch },
+            );
         }
         let payload = self.oplog_entry();
         let mut prepared = Prepared {
@@ -212,7 +217,9 @@ impl Transaction {
                 let mut o = doc.document("o");
                 let mut size = 0;
                 let mut array = o.array("applyOps");
-                while let Some(operation) = operations.next_if(|op| size == 0 || size + op.len() < APPLY_OPS_BYTES) {
+                while let Some(operation) =
+                    operations.next_if(|op| size == 0 || size + op.len() < APPLY_OPS_BYTES)
+                {
                     size += operation.len();
                     array.push_raw_document(operation.as_bytes());
                 }
@@ -235,7 +242,9 @@ impl Transaction {
             );
         };
         let collection = self.view.catalog.collection(namespace).cloned();
-        let Some(collection) = collection else { bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}") };
+        let Some(collection) = collection else {
+            bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}")
+        };
         if self.counts.iter().any(|(state, docs, _)| Arc::ptr_eq(state, &collection.state) && *docs != 0) {
             bail!(
                 Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
@@ -276,7 +285,11 @@ impl Transaction {
 
     fn check_collection(&self, collection: &Collection) -> Result<()> {
         if collection.is_view() {
-            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {} is a view, not a collection", collection.namespace);
+            bail!(
+                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                "Namespace {} is a view, not a collection",
+                collection.namespace
+            );
         }
         if collection.capped.is_some() {
             bail!(
@@ -290,7 +303,7 @@ impl Transaction {
 
     fn change(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>) -> Result<()> {
         self.check_collection(collection)?;
-        self.changes.compute(collection, record_key, op.old(), op.new(), &self.core.locks)?;
+        self.changes.compute(collection, record_key, op.before(), op.after(), &self.core.locks)?;
         let locks = self.changes.locks.clone();
         self.lock_all(&locks)?;
         if let Op::Insert(doc) = op
@@ -309,7 +322,7 @@ impl Transaction {
         })?;
         // Views handed out keep what they saw: the overlay is copied if one is still alive.
         let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());
-        self.changes.emit(collection, record_key, op.new(), overlay);
+        self.changes.emit(collection, record_key, op.after(), overlay);
         op.log_inner(&mut self.payload, collection);
         let (docs, bytes) = op.counts();
         add_counts(&mut self.counts, &collection.state, docs, bytes);
@@ -399,6 +412,10 @@ impl Write for Transaction {
         self.view.catalog = Arc::new(applied.catalog);
         self.created.push(command);
         Ok(())
+    }
+
+    fn reserve(&mut self, bytes: usize) {
+        self.payload.reserve(bytes);
     }
 
     fn statement(&mut self, _statement: Option<Statement>) {

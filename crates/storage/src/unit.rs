@@ -49,9 +49,9 @@ impl<'i> WriteUnit<'i> {
     pub(crate) fn new(core: Arc<Core>, interrupt: Interrupt<'i>) -> Self {
         WriteUnit {
             owner: core.locks.owner(),
+            payload: core.take_buffer(),
             core,
             interrupt,
-            payload: Vec::new(),
             batch: WriteBatch::default(),
             counts: SmallVec::new(),
             locks: Vec::new(),
@@ -150,7 +150,11 @@ impl<'i> WriteUnit<'i> {
 
     fn begin_write(&mut self, collection: &Collection) -> Result<()> {
         if collection.is_view() {
-            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {} is a view, not a collection", collection.namespace);
+            bail!(
+                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                "Namespace {} is a view, not a collection",
+                collection.namespace
+            );
         }
         if self.fsync_pass.is_none() {
             let gate: &Arc<Gate> = &self.core.writes;
@@ -159,13 +163,19 @@ impl<'i> WriteUnit<'i> {
         Ok(())
     }
 
-    fn record(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>, rid: Option<u64>) -> Result<()> {
+    fn record(
+        &mut self,
+        collection: &Arc<Collection>,
+        record_key: &[u8],
+        op: Op<'_>,
+        rid: Option<u64>,
+    ) -> Result<()> {
         op.log(&mut self.payload, collection, rid, self.statement.as_ref());
         let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
         if let Some(statement) = &self.statement {
             sessions::put_statement(statement, &mut sink);
         }
-        self.changes.emit(collection, record_key, op.new(), &mut sink);
+        self.changes.emit(collection, record_key, op.after(), &mut sink);
         self.pending.extend(self.changes.locks.iter().copied());
         let (docs, bytes) = op.counts();
         add_counts(&mut self.counts, &collection.state, docs, bytes);
@@ -195,7 +205,12 @@ impl<'i> WriteUnit<'i> {
         result
     }
 
-    fn insert_at(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>, record_key: &mut Vec<u8>) -> Result<()> {
+    fn insert_at(
+        &mut self,
+        collection: &Arc<Collection>,
+        doc: RawDoc<'_>,
+        record_key: &mut Vec<u8>,
+    ) -> Result<()> {
         put_id_key(doc.get_or_missing("_id"), record_key)?;
         self.begin_write(collection)?;
         self.changes.compute(collection, record_key, None, Some(doc), &self.core.locks)?;
@@ -211,7 +226,13 @@ impl<'i> WriteUnit<'i> {
     }
 
     /// Inserts at the end and deletes at the start, one writer at a time.
-    fn insert_capped(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>, size: i64, max: Option<i64>) -> Result<()> {
+    fn insert_capped(
+        &mut self,
+        collection: &Arc<Collection>,
+        doc: RawDoc<'_>,
+        size: i64,
+        max: Option<i64>,
+    ) -> Result<()> {
         let len = doc.len() as i64;
         if len > size {
             bail!(Code::BAD_VALUE, "object to insert exceeds cappedMaxSize");
@@ -245,7 +266,14 @@ impl<'i> WriteUnit<'i> {
     }
 
     /// Deletes the oldest records until one more document fits.
-    fn trim(&mut self, collection: &Arc<Collection>, len: i64, size: i64, max: Option<i64>, lock: LockKey) -> Result<()> {
+    fn trim(
+        &mut self,
+        collection: &Arc<Collection>,
+        len: i64,
+        size: i64,
+        max: Option<i64>,
+        lock: LockKey,
+    ) -> Result<()> {
         loop {
             let (docs, bytes) = self.pending_counts(collection);
             let docs = collection.count() as i64 + docs + 1;
@@ -393,6 +421,14 @@ impl Write for WriteUnit<'_> {
         Ok(())
     }
 
+    fn reserve(&mut self, bytes: usize) {
+        let bytes = bytes.min(PENDING_BYTES);
+        self.payload.reserve(bytes + bytes / 8 + 256);
+        if self.batch.is_empty() {
+            self.batch = WriteBatch::with_capacity_bytes(bytes + bytes / 8 + 256);
+        }
+    }
+
     fn statement(&mut self, statement: Option<Statement>) {
         self.statement = statement;
     }
@@ -402,7 +438,7 @@ impl WriteUnit<'_> {
     /// An update or delete of a record that is locked and was read.
     fn change(&mut self, collection: &Arc<Collection>, key: &[u8], op: Op<'_>) -> Result<()> {
         self.begin_write(collection)?;
-        self.changes.compute(collection, key, op.old(), op.new(), &self.core.locks)?;
+        self.changes.compute(collection, key, op.before(), op.after(), &self.core.locks)?;
         let locks = self.changes.locks.clone();
         let settled = self.settle(&locks)?;
         let kept = self.lock_all(&locks)?;
@@ -410,7 +446,7 @@ impl WriteUnit<'_> {
         if !(settled && kept) {
             // The record's lock had to be given up for a while: somebody may have used it.
             let now = self.core.db.get(Cf::Records, &self.changes.record)?;
-            if now.is_none_or(|now| op.old().is_none_or(|old| *now != *old.as_bytes())) {
+            if now.is_none_or(|now| op.before().is_none_or(|old| *now != *old.as_bytes())) {
                 return Err(crate::write::write_conflict());
             }
         }

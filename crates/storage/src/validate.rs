@@ -40,7 +40,12 @@ impl Validation {
 }
 
 /// Checks one collection on one state. `full` also reads each index from end to end.
-pub(crate) fn validate(view: &View, namespace: &str, full: bool, interrupt: Interrupt<'_>) -> Result<Validation> {
+pub(crate) fn validate(
+    view: &View,
+    namespace: &str,
+    full: bool,
+    interrupt: Interrupt<'_>,
+) -> Result<Validation> {
     let Some(collection) = view.collection(namespace) else {
         bail!(Code::NAMESPACE_NOT_FOUND, "Collection '{namespace}' does not exist to validate.");
     };
@@ -70,9 +75,16 @@ pub(crate) fn validate(view: &View, namespace: &str, full: bool, interrupt: Inte
         }
     }
     for (at, index) in collection.indexes.iter().enumerate() {
-        let count = if index.kind == IndexKind::Id { found.records } else { count_entries(view, index, full, &mut found)? };
+        let count = if index.kind == IndexKind::Id {
+            found.records
+        } else {
+            count_entries(view, index, full, &mut found)?
+        };
         if index.ready && count != expected[at] {
-            found.error(format!("index '{}' has {count} entries where the documents have {} keys", index.name, expected[at]));
+            found.error(format!(
+                "index '{}' has {count} entries where the documents have {} keys",
+                index.name, expected[at]
+            ));
         }
         found.keys_per_index.push((index.name.clone(), count));
     }
@@ -124,7 +136,11 @@ fn check_entries(
             }
         };
         if !right {
-            found.error(format!("index '{}' lacks the entry of a document: {:?}", index.name, doc.get("_id")));
+            found.error(format!(
+                "index '{}' lacks the entry of a document: {:?}",
+                index.name,
+                doc.get("_id")
+            ));
         }
     }
     Ok(keys.len() as u64)

@@ -84,7 +84,12 @@ impl View {
     }
 
     /// A cursor over records in natural order. It stands before the first record.
-    pub fn records(&self, collection: &Collection, range: Range, direction: Direction) -> Result<RecordCursor> {
+    pub fn records(
+        &self,
+        collection: &Collection,
+        range: Range,
+        direction: Direction,
+    ) -> Result<RecordCursor> {
         RecordCursor::open(self, collection, range, direction)
     }
 

@@ -66,6 +66,9 @@ pub trait Write {
     /// Creates a collection, in a transaction as part of it, otherwise at once. `NamespaceExists` if it exists.
     fn create_collection(&mut self, namespace: &str, spec: CreateCollection) -> Result<()>;
 
+    /// Says how many bytes of documents are about to be inserted, so that buffers need not grow step by step.
+    fn reserve(&mut self, bytes: usize);
+
     /// The following operations are this retryable statement's; its row is written with the first of them.
     fn statement(&mut self, statement: Option<Statement>);
 }
@@ -79,14 +82,14 @@ pub(crate) enum Op<'d> {
 }
 
 impl<'d> Op<'d> {
-    pub fn old(&self) -> Option<RawDoc<'d>> {
+    pub fn before(&self) -> Option<RawDoc<'d>> {
         match self {
             Op::Insert(_) => None,
             Op::Update { old, .. } | Op::Delete(old) => Some(*old),
         }
     }
 
-    pub fn new(&self) -> Option<RawDoc<'d>> {
+    pub fn after(&self) -> Option<RawDoc<'d>> {
         match self {
             Op::Insert(doc) => Some(*doc),
             Op::Update { new, .. } => Some(*new),
@@ -105,7 +108,7 @@ impl<'d> Op<'d> {
     /// Changes to the collection's counters: documents and bytes.
     pub fn counts(&self) -> (i64, i64) {
         let size = |doc: Option<RawDoc<'_>>| doc.map_or((0, 0), |doc| (1, doc.len() as i64));
-        let (old, new) = (size(self.old()), size(self.new()));
+        let (old, new) = (size(self.before()), size(self.after()));
         (new.0 - old.0, new.1 - old.1)
     }
 
@@ -135,7 +138,13 @@ impl<'d> Op<'d> {
     }
 
     /// Appends the oplog document.
-    pub fn log(&self, payload: &mut Vec<u8>, collection: &Collection, rid: Option<u64>, statement: Option<&Statement>) {
+    pub fn log(
+        &self,
+        payload: &mut Vec<u8>,
+        collection: &Collection,
+        rid: Option<u64>,
+        statement: Option<&Statement>,
+    ) {
         oplog::write(payload, self.name(), &collection.namespace, Some(&collection.uuid), statement, |doc| {
             self.fill(doc, rid);
         });

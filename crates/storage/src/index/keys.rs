@@ -124,7 +124,10 @@ impl Index {
             let At::Array(array, name, _) = field.at else { continue };
             match met {
                 Some((other, other_name)) if !std::ptr::eq(other.as_bytes(), array.as_bytes()) => {
-                    bail!(Code::CANNOT_INDEX_PARALLEL_ARRAYS, "cannot index parallel arrays [{name}] [{other_name}]")
+                    bail!(
+                        Code::CANNOT_INDEX_PARALLEL_ARRAYS,
+                        "cannot index parallel arrays [{name}] [{other_name}]"
+                    )
                 }
                 _ => met = Some((array, name)),
             }
@@ -155,12 +158,16 @@ impl Index {
             plan.push(position);
         }
         if !any_expands || array.is_empty() {
-            let fields = fields.iter().zip(&plan).map(|(field, plan)| step_into(field, *plan, None)).collect();
+            let fields =
+                fields.iter().zip(&plan).map(|(field, plan)| step_into(field, *plan, None)).collect();
             return self.expand(fields, out);
         }
         for element in array.values() {
-            let fields =
-                fields.iter().zip(&plan).map(|(field, plan)| step_into(field, *plan, Some(element))).collect();
+            let fields = fields
+                .iter()
+                .zip(&plan)
+                .map(|(field, plan)| step_into(field, *plan, Some(element)))
+                .collect();
             self.expand(fields, out)?;
         }
         Ok(())
@@ -226,7 +233,8 @@ fn array_position<'d>(array: RawDoc<'d>, rest: &str, name: &str) -> Result<Optio
     if !numeric {
         return Ok(None);
     }
-    let as_field = array.values().any(|value| value.as_doc().is_some_and(|doc| doc.element(number).is_some()));
+    let as_field =
+        array.values().any(|value| value.as_doc().is_some_and(|doc| doc.element(number).is_some()));
     match (array.get(number), as_field) {
         (Some(_), true) => bail!(
             16746,
@@ -238,7 +246,11 @@ fn array_position<'d>(array: RawDoc<'d>, rest: &str, name: &str) -> Result<Optio
 }
 
 /// The field's state behind an array, for one of its elements (`None`: the array is empty or not expanded).
-fn step_into<'d, 'i>(field: &Field<'d, 'i>, position: Option<Value<'d>>, element: Option<Value<'d>>) -> Field<'d, 'i> {
+fn step_into<'d, 'i>(
+    field: &Field<'d, 'i>,
+    position: Option<Value<'d>>,
+    element: Option<Value<'d>>,
+) -> Field<'d, 'i> {
     let At::Array(_, _, rest) = field.at else { return *field };
     let component = field.component;
     if let (Some(value), Some(rest)) = (position, rest) {

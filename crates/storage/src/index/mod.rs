@@ -94,7 +94,12 @@ impl Multikey {
 
 impl Index {
     /// Reads a spec (`{v, key, name, unique, sparse, partialFilterExpression, ...}`) that the command has checked.
-    pub(crate) fn from_spec(spec: RawDoc<'_>, ident: u32, ready: bool, masks: Option<Vec<u64>>) -> Result<Index> {
+    pub(crate) fn from_spec(
+        spec: RawDoc<'_>,
+        ident: u32,
+        ready: bool,
+        masks: Option<Vec<u64>>,
+    ) -> Result<Index> {
         let Some(Value::Document(pattern)) = spec.get("key") else {
             bail!(Code::CANNOT_CREATE_INDEX, "index specification has no key pattern");
         };
@@ -128,8 +133,10 @@ impl Index {
             None => None,
         };
         let projection = spec.get("wildcardProjection").and_then(|v| v.as_doc());
-        let coverage = wildcard_field.map_or_else(Coverage::default, |at| Coverage::new(&fields[at].0, projection));
-        let masks = masks.filter(|masks| masks.len() == fields.len()).unwrap_or_else(|| vec![0; fields.len()]);
+        let coverage =
+            wildcard_field.map_or_else(Coverage::default, |at| Coverage::new(&fields[at].0, projection));
+        let masks =
+            masks.filter(|masks| masks.len() == fields.len()).unwrap_or_else(|| vec![0; fields.len()]);
         Ok(Index {
             name,
             ident,
@@ -206,7 +213,10 @@ impl Index {
             for (at, (path, descending)) in self.fields.iter().enumerate() {
                 if Some(at) == self.wildcard_field {
                     let path = decoder.next_value(*descending);
-                    let name = path.as_ref().and_then(|p| p.as_value().as_str()).unwrap_or(path_name(&self.fields[at].0));
+                    let name = path
+                        .as_ref()
+                        .and_then(|p| p.as_value().as_str())
+                        .unwrap_or(path_name(&self.fields[at].0));
                     let name = name.to_owned();
                     decoder.next_into(*descending, doc, &name);
                 } else if decoder.next_into(*descending, doc, path).is_none() {
@@ -232,7 +242,8 @@ pub(crate) fn duplicate_key(namespace: &str, index: &str, pattern: RawDoc<'_>, v
         crate::print::value(&mut text, element.value());
     }
     text.push_str(" }");
-    let message = format!("E11000 duplicate key error collection: {namespace} index: {index} dup key: {text}");
+    let message =
+        format!("E11000 duplicate key error collection: {namespace} index: {index} dup key: {text}");
     let extra = sheaf_bson::doc! { "keyPattern": pattern, "keyValue": value };
     Error::new(Code::DUPLICATE_KEY, message).with_extra(extra.into_bytes())
 }

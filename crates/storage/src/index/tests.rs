@@ -43,7 +43,11 @@ fn golden() {
         (doc! { "a": 1 }, doc! { "a": [] }, vec!["undefined"]),
         (doc! { "a": 1 }, doc! { "a": [[1, 2], 3] }, vec!["3", "[ 1, 2 ]"]),
         (doc! { "a.b": 1 }, doc! { "a": [] }, vec!["null"]),
-        (doc! { "a.b": 1 }, doc! { "a": [{ "b": 1 }, { "b": [4, 5] }, { "c": 1 }, 7] }, vec!["null", "1", "4", "5"]),
+        (
+            doc! { "a.b": 1 },
+            doc! { "a": [{ "b": 1 }, { "b": [4, 5] }, { "c": 1 }, 7] },
+            vec!["null", "1", "4", "5"],
+        ),
         (doc! { "a.b": 1 }, doc! { "a": 7 }, vec!["null"]),
         (doc! { "a.b": 1, "c": 1 }, doc! { "a": [{ "b": 1 }, { "b": 2 }], "c": 9 }, vec!["1,9", "2,9"]),
         (doc! { "a.b": 1, "a.c": 1 }, doc! { "a": [{ "b": 1, "c": 2 }, { "b": 3 }] }, vec!["1,2", "3,null"]),
@@ -54,7 +58,11 @@ fn golden() {
         (doc! { "": 1 }, doc! { "": 4 }, vec!["4"]),
     ];
     for (pattern, document, expected) in cases {
-        assert_eq!(keys(&index(pattern.clone(), plain.clone()), &document), expected, "{pattern:?} of {document:?}");
+        assert_eq!(
+            keys(&index(pattern.clone(), plain.clone()), &document),
+            expected,
+            "{pattern:?} of {document:?}"
+        );
     }
 }
 

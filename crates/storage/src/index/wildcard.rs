@@ -69,7 +69,8 @@ impl Coverage {
 
 fn flatten(doc: RawDoc<'_>, prefix: &str, out: &mut Vec<(String, bool)>) {
     for element in doc.iter() {
-        let path = if prefix.is_empty() { element.key().to_owned() } else { format!("{prefix}.{}", element.key()) };
+        let path =
+            if prefix.is_empty() { element.key().to_owned() } else { format!("{prefix}.{}", element.key()) };
         match element.value() {
             Value::Document(inner) => flatten(inner, &path, out),
             value => out.push((path, value.truthy())),
@@ -86,7 +87,13 @@ pub(super) fn generate(index: &Index, doc: RawDoc<'_>, out: &mut KeySet) -> Resu
 
 type Visit<'v> = dyn FnMut(&str, Value<'_>, bool) -> Result<()> + 'v;
 
-fn leaves(index: &Index, doc: RawDoc<'_>, path: &mut String, in_array: bool, visit: &mut Visit<'_>) -> Result<()> {
+fn leaves(
+    index: &Index,
+    doc: RawDoc<'_>,
+    path: &mut String,
+    in_array: bool,
+    visit: &mut Visit<'_>,
+) -> Result<()> {
     for element in doc.iter() {
         let len = path.len();
         if len > 0 {
@@ -112,7 +119,13 @@ fn leaf(
 ) -> Result<()> {
     match value {
         Value::Document(inner) if !inner.is_empty() => leaves(index, inner, path, in_array, visit),
-        Value::Array(array) if array.is_empty() => if own { visit(path, Value::Undefined, true) } else { Ok(()) },
+        Value::Array(array) if array.is_empty() => {
+            if own {
+                visit(path, Value::Undefined, true)
+            } else {
+                Ok(())
+            }
+        }
         Value::Array(array) => {
             for item in array.values() {
                 match item {
@@ -129,7 +142,14 @@ fn leaf(
     }
 }
 
-fn add(index: &Index, doc: RawDoc<'_>, path: &str, value: Value<'_>, in_array: bool, out: &mut KeySet) -> Result<()> {
+fn add(
+    index: &Index,
+    doc: RawDoc<'_>,
+    path: &str,
+    value: Value<'_>,
+    in_array: bool,
+    out: &mut KeySet,
+) -> Result<()> {
     let mut others = smallvec::SmallVec::<[Value<'_>; 4]>::new();
     for (at, (name, _)) in index.fields.iter().enumerate() {
         if Some(at) == index.wildcard_field {
@@ -141,7 +161,10 @@ fn add(index: &Index, doc: RawDoc<'_>, path: &str, value: Value<'_>, in_array: b
         }
         let found = plain_path(doc, name);
         if matches!(found, Value::Array(_)) {
-            bail!(7246301, "compound wildcard index only supports one array field: the wildcard's; '{name}' is an array");
+            bail!(
+                7246301,
+                "compound wildcard index only supports one array field: the wildcard's; '{name}' is an array"
+            );
         }
         others.push(if found.is_missing() { Value::Null } else { found });
     }

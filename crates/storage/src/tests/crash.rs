@@ -164,3 +164,31 @@ fn concurrent_commits_form_groups_and_keep_their_order() {
     assert_eq!(all(&again, C).len(), 1600);
     assert_eq!(again.catalog().collection(C).unwrap().count(), 1600);
 }
+
+#[test]
+fn a_checkpoint_gets_its_turn_under_load() {
+    let (dir, engine) = fresh();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (engine, done) = (&engine, &done);
+            scope.spawn(move || {
+                let mut n = 0;
+                while !done.load(Ordering::Acquire) {
+                    insert(engine, C, &doc! { "_id": thread * 10_000_000 + n }).unwrap();
+                    n += 1;
+                }
+            });
+        }
+        for _ in 0..20 {
+            engine.checkpoint().unwrap();
+        }
+        done.store(true, Ordering::Release);
+    });
+    let expected = all(&engine, C).len();
+    assert_valid(&engine, C);
+    drop(engine);
+    let engine = open(dir.path());
+    assert_eq!(all(&engine, C).len(), expected);
+    assert_valid(&engine, C);
+}

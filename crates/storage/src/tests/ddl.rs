@@ -100,7 +100,10 @@ fn an_index_is_built_while_others_write() {
     // Recovery fills the index again.
     let again = open(crash_copy(dir.path()).path());
     assert_valid(&again, C);
-    assert_eq!(again.catalog().collection(C).unwrap().index("a_1").unwrap().multikey_paths(), Some(vec![vec![0]]));
+    assert_eq!(
+        again.catalog().collection(C).unwrap().index("a_1").unwrap().multikey_paths(),
+        Some(vec![vec![0]])
+    );
     engine.drop_indexes(C, &["a_1"], GO_ON).unwrap();
     assert!(engine.catalog().collection(C).unwrap().index("a_1").is_none());
     assert_valid(&engine, C);
@@ -115,7 +118,10 @@ fn a_failed_build_leaves_nothing() {
     let spec = index_spec(doc! { "a": 1 }, "a_1", doc! { "unique": true });
     let error = build(&engine, C, &spec).unwrap_err();
     assert_eq!(error.code(), Code::DUPLICATE_KEY);
-    assert!(error.message().ends_with("E11000 duplicate key error collection: db.c index: a_1 dup key: { a: 0 }"), "{error}");
+    assert!(
+        error.message().ends_with("E11000 duplicate key error collection: db.c index: a_1 dup key: { a: 0 }"),
+        "{error}"
+    );
     assert_eq!(engine.catalog().collection(C).unwrap().indexes.len(), 1);
     let mut unit = engine.write(GO_ON);
     change(&mut unit, C, 9, None).unwrap();

@@ -120,7 +120,8 @@ fn check(engine: &Engine, model: &Model) {
 }
 
 fn newest_segment(path: &Path) -> PathBuf {
-    let mut segments: Vec<_> = std::fs::read_dir(path.join("log")).unwrap().map(|f| f.unwrap().path()).collect();
+    let mut segments: Vec<_> =
+        std::fs::read_dir(path.join("log")).unwrap().map(|f| f.unwrap().path()).collect();
     segments.sort();
     segments.pop().unwrap()
 }

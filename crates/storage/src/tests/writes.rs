@@ -34,7 +34,10 @@ fn a_failing_document_leaves_the_earlier_ones() {
     unit.insert(&collection, doc! { "_id": 1 }.as_raw()).unwrap();
     let error = unit.insert(&collection, doc! { "_id": 1.0, "again": true }.as_raw()).unwrap_err();
     assert_eq!(error.code(), Code::DUPLICATE_KEY);
-    assert_eq!(error.message(), "E11000 duplicate key error collection: db.c index: _id_ dup key: { _id: 1.0 }");
+    assert_eq!(
+        error.message(),
+        "E11000 duplicate key error collection: db.c index: _id_ dup key: { _id: 1.0 }"
+    );
     unit.insert(&collection, doc! { "_id": 2 }.as_raw()).unwrap();
     unit.commit().unwrap();
     assert_eq!(all(&engine, C), ["{\"_id\": Int32(1)}", "{\"_id\": Int32(2)}"]);
@@ -49,10 +52,16 @@ fn unique_keys() {
     let error = insert(&engine, C, &doc! { "_id": 3, "a": 1.0 }).unwrap_err();
     assert_eq!(error.message(), "E11000 duplicate key error collection: db.c index: a_1 dup key: { a: 1.0 }");
     let extra = RawDoc::new(error.extra().unwrap());
-    assert_eq!(format!("{extra:?}"), format!("{:?}", doc! { "keyPattern": { "a": 1 }, "keyValue": { "a": 1.0 } }));
+    assert_eq!(
+        format!("{extra:?}"),
+        format!("{:?}", doc! { "keyPattern": { "a": 1 }, "keyValue": { "a": 1.0 } })
+    );
     // A unique index reads a missing field as null, so a second missing value collides.
     let error = insert(&engine, C, &doc! { "_id": 4 }).unwrap_err();
-    assert_eq!(error.message(), "E11000 duplicate key error collection: db.c index: a_1 dup key: { a: null }");
+    assert_eq!(
+        error.message(),
+        "E11000 duplicate key error collection: db.c index: a_1 dup key: { a: null }"
+    );
     // A key given up is free, within one unit too.
     let mut unit = engine.write(GO_ON);
     change(&mut unit, C, 1, Some(&doc! { "_id": 1, "a": 5 })).unwrap();
@@ -166,7 +175,8 @@ fn transactions_see_their_snapshot_and_their_own_writes() {
 fn the_first_committer_wins() {
     let (_dir, engine) = fresh();
     insert(&engine, C, &doc! { "_id": 1, "n": 0 }).unwrap();
-    let conflict = |result: sheaf_errors::Result<bool>| assert_eq!(result.unwrap_err().code(), Code::WRITE_CONFLICT);
+    let conflict =
+        |result: sheaf_errors::Result<bool>| assert_eq!(result.unwrap_err().code(), Code::WRITE_CONFLICT);
     let mut one = engine.begin(None).unwrap();
     let mut two = engine.begin(None).unwrap();
     change(&mut one, C, 1, Some(&doc! { "_id": 1, "n": 1 })).unwrap();
@@ -304,7 +314,14 @@ fn index_cursors_go_both_ways_and_go_on_in_newer_views() {
     let index = collection.index("a_1").unwrap();
     let key = |n: i32| index.keys(doc! { "a": n }.as_raw()).unwrap().remove(0);
     let id = |cursor: &crate::IndexCursor| {
-        view.get(collection, cursor.record_key()).unwrap().unwrap().as_raw().get("_id").unwrap().as_exact_i64().unwrap()
+        view.get(collection, cursor.record_key())
+            .unwrap()
+            .unwrap()
+            .as_raw()
+            .get("_id")
+            .unwrap()
+            .as_exact_i64()
+            .unwrap()
     };
     let mut cursor = view.index(index, Direction::Forward).unwrap();
     assert!(cursor.seek(Cut::Before(&key(2))).unwrap());

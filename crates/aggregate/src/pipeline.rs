@@ -11,6 +11,7 @@ use crate::database::Namespace;
 use crate::optimize;
 use crate::source::{BoxSource, Empty};
 use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
+use crate::stages::group::GroupRun;
 use crate::stages::sort::Sort;
 
 /// More stages than this are refused.
@@ -24,6 +25,8 @@ pub struct Pipeline {
     spec: Vec<DocBuf>,
     /// The first stage makes its documents itself.
     own_source: bool,
+    /// Inside a `$facet`, whose stages mongod does not push down to its execution engine.
+    in_facet: bool,
 }
 
 /// The leading stages that a planner can take over: `$match`, then `$sort`, then `$skip` and `$limit`.
@@ -49,17 +52,17 @@ impl Pipeline {
     /// Reads a command's pipeline: an array of stages. The command ends its parsing with
     /// [`ParseCx::finish`].
     pub fn parse(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::Top, depth: 0 })
+        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::Top, in_facet: false, depth: 0 })
     }
 
     /// Reads a view's pipeline, which may not write.
     pub fn parse_view(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::View, depth: 0 })
+        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::View, in_facet: false, depth: 0 })
     }
 
     /// Reads a pipeline in any place, and optimises it.
     pub(crate) fn parse_at(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
-        let mut pipeline = Pipeline::default();
+        let mut pipeline = Pipeline { in_facet: cx.in_facet, ..Pipeline::default() };
         let mut entries = Vec::new();
         let count = stages.count();
         if count > MAX_STAGES {
@@ -122,6 +125,7 @@ impl Pipeline {
             stages: self.stages.iter().chain(&rest.stages).cloned().collect(),
             spec: self.spec.iter().chain(&rest.spec).cloned().collect(),
             own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
+            in_facet: self.in_facet,
         };
         optimize::optimize(&mut joined.stages);
         joined
@@ -154,7 +158,24 @@ impl Pipeline {
 
     /// Starts the stages from this one on, over a source that has done the work of those before.
     pub fn open_from(&self, first: usize, input: BoxSource) -> BoxSource {
-        self.stages.iter().skip(first).fold(input, |input, stage| stage.open(input))
+        let pushed_down = self.pushed_down();
+        let stages = self.stages.iter().enumerate().skip(first);
+        stages.fold(input, |input, (at, stage)| match stage {
+            Stage::Group(group) if at < pushed_down => Box::new(GroupRun::new(group.clone(), input).pushed_down()),
+            stage => stage.open(input),
+        })
+    }
+
+    /// The number of leading stages that mongod gives to its execution engine below the pipeline: a `$group` or
+    /// `$lookup` with nothing before it but those, and what the query at the pipeline's head takes over. Some
+    /// errors have other numbers there.
+    fn pushed_down(&self) -> usize {
+        if self.in_facet || self.own_source {
+            return 0;
+        }
+        let head = self.head().stages;
+        let rest = &self.stages[head..];
+        head + rest.iter().take_while(|stage| matches!(stage, Stage::Group(_) | Stage::Lookup(_))).count()
     }
 
     /// Starts a pipeline that [has its own source](Pipeline::has_own_source).
@@ -222,9 +243,6 @@ pub(crate) type SharedPipeline = Arc<Pipeline>;
 fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>) -> Result<()> {
     let name = entry.name;
     match cx.place {
-        Place::Facet if !entry.in_facet => {
-            bail!(40600, "{name} is not allowed to be used within a $facet stage");
-        }
         Place::Lookup if entry.position == Position::Last => {
             bail!(51047, "{name} is not allowed within a $lookup's sub-pipeline");
         }
@@ -236,6 +254,9 @@ fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>)
             "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition"
         ),
         _ => {}
+    }
+    if cx.in_facet && !entry.in_facet {
+        bail!(40600, "{name} is not allowed to be used within a $facet stage");
     }
     match entry.position {
         Position::First if at != 0 => {

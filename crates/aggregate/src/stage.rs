@@ -36,6 +36,9 @@ pub struct StageCx<'c> {
     pub namespace: &'c Namespace,
     /// In which kind of pipeline it stands.
     pub place: Place,
+    /// Whether it is inside a `$facet`, however deep: what may not stand there may not stand in the pipelines of
+    /// its `$lookup` and `$unionWith` stages either.
+    pub(crate) in_facet: bool,
     pub(crate) depth: usize,
 }
 
@@ -48,7 +51,8 @@ impl StageCx<'_> {
                 "Maximum number of nested sub-pipelines exceeded. Limit is {MAX_NESTED_PIPELINES}"
             );
         }
-        Ok(StageCx { expr: self.expr, namespace, place, depth: self.depth + 1 })
+        let in_facet = self.in_facet || place == Place::Facet;
+        Ok(StageCx { expr: self.expr, namespace, place, in_facet, depth: self.depth + 1 })
     }
 }
 

@@ -240,8 +240,9 @@ fn resolve_day(
                 .map(|millis| millis.div_euclid(time::MILLIS_PER_DAY))
                 .ok_or_else(|| "The parsed date was invalid".to_owned())
         }
-        (Some(year), None, None, (None, None, None), Some(day)) if (1..=366).contains(&day) => {
-            Ok(time::days_from_civil(year, 1, 1) + day - 1)
+        // Read, days of the year count from 0 (printed, from 1), and run on into the next year.
+        (Some(year), None, None, (None, None, None), Some(day)) => {
+            Ok(time::days_from_civil(year, 1, 1) + day)
         }
         (None, None, None, (Some(year), week, day), None) => {
             let (week, day) = (week.unwrap_or(1), day.unwrap_or(1));

@@ -1,13 +1,13 @@
 //! From BSON to expressions.
 
 use sheaf_bson::{RawDoc, Value};
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_errors::{Code, Result, bail};
 
 use crate::constant::Constant;
 use crate::context::{Binding, ParseCx, validate_variable_read};
 use crate::expr::{Base, Expr, Node};
 use crate::operator::{self, Arity, Form, Named, Operator, State};
-use crate::ops::show;
+use crate::ops::{MAX_STRING, check_length, show};
 use crate::path::{FieldPath, validate_field_name};
 
 /// Nesting beyond this is refused; documents from clients cannot be deeper.
@@ -22,7 +22,10 @@ impl Expr {
             Value::String(text) if text.starts_with('$') => parse_path(text, cx),
             Value::Document(doc) => Self::parse_object(doc, cx),
             Value::Array(array) => nested(cx, |cx| parse_array(array, cx)),
-            _ => Ok(Expr::literal(value)),
+            _ => {
+                check_literal(value)?;
+                Ok(Expr::literal(value))
+            }
         }
     }
 
@@ -64,15 +67,24 @@ impl Expr {
         match folded {
             Ok(literal) => literal,
             Err(error) => {
-                // A quotient that is zero for sure is BadValue to mongod's optimiser, and has a number of its
-                // own only where documents are at hand.
-                let known_zero = error.code() == Code(16608);
-                let message = error.message().to_owned();
-                cx.fold_failed(if known_zero { Error::bad_value(message) } else { error });
+                cx.fold_failed(error);
                 call
             }
         }
     }
+}
+
+/// Refuses a constant that holds a string, or bytes, too long for a value of an expression.
+pub(crate) fn check_literal(value: Value<'_>) -> Result<()> {
+    let len = match value {
+        Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => text.len(),
+        Value::Binary(binary) => binary.bytes.len(),
+        Value::Document(doc) | Value::Array(doc) if doc.len() > MAX_STRING => {
+            return doc.values().try_for_each(check_literal);
+        }
+        _ => return Ok(()),
+    };
+    check_length(len)
 }
 
 /// Guards the stack against deep nesting.

@@ -2,7 +2,7 @@
 
 use bumpalo::Bump;
 use sheaf_bson::{MAX_DEPTH, RawDoc, Value, array_in};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Code, Result, bail};
 
 /// A dotted path, cut into field names. In an expression numbers in it are field names only, never array
 /// indexes.
@@ -21,7 +21,7 @@ impl FieldPath {
             bail!(40353, "FieldPath must not end with a '.'.");
         }
         if dotted.bytes().filter(|b| *b == b'.').count() >= 2 * MAX_DEPTH {
-            bail!(5984700, "FieldPath is too long");
+            bail!(Code::OVERFLOW, "FieldPath is too long");
         }
         for name in dotted.split('.') {
             validate_field_name(name)?;

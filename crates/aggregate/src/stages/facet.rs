@@ -30,6 +30,9 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     let mut facets = Vec::new();
     for field in spec.iter() {
         let name = field.key();
+        if name.is_empty() {
+            bail!(15998, "FieldPath field names may not be empty strings.");
+        }
         FieldPath::parse(name)?;
         if name.contains('.') {
             bail!(16412, "FieldPath field names may not contain '.'. Consider using $getField or $setField.");

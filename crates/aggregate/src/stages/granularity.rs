@@ -98,6 +98,6 @@ fn round_in(series: &[f64], number: f64, up: bool) -> f64 {
         series.iter().map(|s| s * scale).find(|s| *s > number).unwrap_or(series[0] * scale * 10.0)
     } else {
         let below = series.iter().rev().map(|s| s * scale).find(|s| *s < number);
-        below.unwrap_or(series[series.len() - 1] * scale / 10.0)
+        below.unwrap_or(series[series.len() - 1] * (scale / 10.0))
     }
 }

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, compare, hash_value};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Error, Result, bail};
 use sheaf_expr::{Deps, Expr, ParseCx};
 use smallvec::SmallVec;
 
@@ -177,18 +177,26 @@ pub struct GroupRun {
     input: Option<BoxSource>,
     groups: std::vec::IntoIter<Running>,
     arena: Bump,
+    pushed_down: bool,
 }
 
 impl GroupRun {
     pub(crate) fn new(stage: Arc<Group>, input: BoxSource) -> Self {
-        GroupRun { stage, input: Some(input), groups: Vec::new().into_iter(), arena: Bump::new() }
+        GroupRun { stage, input: Some(input), groups: Vec::new().into_iter(), arena: Bump::new(), pushed_down: false }
+    }
+
+    /// For a group that mongod would run in its execution engine, where some errors have numbers of their own.
+    pub(crate) fn pushed_down(mut self) -> Self {
+        self.pushed_down = true;
+        self
     }
 
     fn gather(&mut self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<()> {
         let mut table = Table::default();
         while let Some(document) = input.next(cx)? {
             self.arena.reset();
-            take_in(&self.stage, &document, &mut table, cx, &self.arena)?;
+            let taken = take_in(&self.stage, &document, &mut table, cx, &self.arena);
+            taken.map_err(|error| if self.pushed_down { engine_error(error) } else { error })?;
             cx.check_memory(table.held, |_| {
                 "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
                     .to_owned()
@@ -197,6 +205,15 @@ impl GroupRun {
         }
         self.groups = table.groups.into_iter();
         Ok(())
+    }
+}
+
+/// The error of mongod's execution engine for one that an expression met.
+fn engine_error(error: Error) -> Error {
+    match (error.code().0, error.message()) {
+        (2, message @ "can't $divide by zero") => Error::location(4_848_401, message),
+        (16610 | 5_733_415, message) => Error::location(4_848_403, message),
+        _ => error,
     }
 }
 

@@ -50,10 +50,10 @@ impl<'a> Spec<'a> {
                     bail!(Code::TYPE_MISMATCH, "'pipeline' option must be specified as an array")
                 }
                 ("let", Value::Document(variables)) => read.variables = Some(variables),
+                ("let", Value::Null) => {}
                 ("let", other) => bail!(
-                    Code::FAILED_TO_PARSE,
-                    "$lookup argument 'let: {}' must be an object, is type {}",
-                    print::value(other),
+                    Code::TYPE_MISMATCH,
+                    "BSON field '$lookup.let' is the wrong type '{}', expected type 'object'",
                     other.type_name()
                 ),
                 ("from", Value::Document(namespace)) => read.from = Some(parse_from(namespace, database)?),

@@ -22,9 +22,16 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     let target = match argument {
         Value::String(collection) => Namespace::new(cx.namespace.database.clone(), collection),
         Value::Document(spec) => {
+            let mut seen = Vec::new();
             for field in spec.iter() {
+                if seen.contains(&field.key()) {
+                    bail!(40413, "BSON field '$out.{}' is a duplicate field", field.key());
+                }
+                seen.push(field.key());
                 match (field.key(), field.value()) {
                     ("db" | "coll", Value::String(_)) | ("timeseries", Value::Document(_)) => {}
+                    // Null stands for no field at all.
+                    ("db" | "coll" | "timeseries", Value::Null) => {}
                     (key @ ("db" | "coll"), other) => bail!(
                         Code::TYPE_MISMATCH,
                         "BSON field '$out.{key}' is the wrong type '{}', expected type 'string'",
@@ -42,6 +49,11 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
                 Some(Value::String(text)) => Ok(text),
                 _ => bail!(40414, "BSON field '$out.{key}' is missing but a required field"),
             };
+            if let Some(Value::Document(timeseries)) = spec.get("timeseries")
+                && timeseries.get("timeField").is_none_or(|field| field.is_nullish())
+            {
+                bail!(40414, "BSON field '$out.timeseries.timeField' is missing but a required field");
+            }
             Namespace::new(text("db")?, text("coll")?)
         }
         other => {

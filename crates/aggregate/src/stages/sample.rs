@@ -2,7 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use sheaf_bson::{DocBuf, Value};
+use sheaf_bson::{DocBuf, Rounding, Value};
 use sheaf_errors::{Result, bail};
 
 use crate::source::{BoxSource, RunCx, Source};
@@ -19,12 +19,11 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
                 bail!(28746, "size argument to $sample must be a number")
             }
             ("size", value) => {
-                // Fractions are cut off, as mongod does.
-                let whole = value.as_f64().map_or(0.0, f64::trunc);
-                if whole < 1.0 {
+                let whole = whole_number(value);
+                if whole < 1 {
                     bail!(28747, "size argument to $sample must be a positive integer");
                 }
-                size = Some(value.as_exact_i64().map_or(whole as u64, i64::unsigned_abs));
+                size = Some(whole.unsigned_abs());
             }
             (other, _) => bail!(28748, "unrecognized option to $sample: {other}"),
         }
@@ -32,6 +31,19 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
     match size {
         Some(size) => Ok(vec![Stage::Sample(size)]),
         None => bail!(28749, "$sample stage must specify a size"),
+    }
+}
+
+/// A number as a 64-bit integer, at its bounds what is beyond them: the fraction of a double is cut off, that of a
+/// decimal rounded.
+fn whole_number(value: Value<'_>) -> i64 {
+    match value {
+        Value::Decimal128(n) if n.is_finite() => {
+            let whole = n.to_integral(Rounding::HalfEven);
+            whole.to_i64_exact().unwrap_or_else(|| whole.to_f64() as i64)
+        }
+        Value::Int64(n) => n,
+        value => value.as_f64().unwrap_or(0.0) as i64,
     }
 }
 

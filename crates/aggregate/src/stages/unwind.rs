@@ -67,6 +67,9 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
     let Some(path) = path.strip_prefix('$') else {
         bail!(28818, "path option to $unwind stage should be prefixed with a '$': {path}");
     };
+    if path.contains('\0') {
+        bail!(16419, "field path must not contain embedded null characters");
+    }
     if let Some(index) = index.filter(|index| index.starts_with('$')) {
         bail!(28822, "includeArrayIndex option to $unwind stage should not be prefixed with a '$': {index}");
     }

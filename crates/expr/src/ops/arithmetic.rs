@@ -111,7 +111,7 @@ fn log<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
 fn divide<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
     let (a, b) = (v[0], v[1]);
     if a.is_number() && b.is_number() {
-        return number::divide(a, b).ok_or_else(|| Error::location(16608, "can't $divide by zero"));
+        return number::divide(a, b).ok_or_else(|| Error::bad_value("can't $divide by zero"));
     }
     if a.is_nullish() || b.is_nullish() {
         return Ok(Value::Null);

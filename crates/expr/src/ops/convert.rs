@@ -4,7 +4,7 @@ use sheaf_bson::number::{self, Truncated};
 use sheaf_bson::{Binary, Decimal128, ObjectId, Type, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
-use super::{binary, date, exact_i32, hex, show};
+use super::{MAX_STRING, binary, date, exact_i32, hex, show};
 use crate::context::ParseCx;
 use crate::expr::{Call, Cx, Expr};
 use crate::operator::{Named, Operator, State, custom, named};
@@ -370,7 +370,13 @@ fn to_text<'a>(value: Value<'a>, target: &Target<'_>, cx: Cx<'a, '_>) -> Result<
         Value::ObjectId(id) => hex(&id.0),
         Value::DateTime(millis) => date::standard_text(millis)?,
         Value::Binary(bytes) => match target.format {
-            Some(format) => binary::to_text(bytes, format)?,
+            Some(format) => {
+                let text = binary::to_text(bytes, format)?;
+                if text.len() >= MAX_STRING {
+                    return Err(failure("Resulting string value exceeds maximum size (16793600 bytes)"));
+                }
+                text
+            }
             None => return Err(missing_format(value, Type::String)),
         },
         other => return Err(unsupported(other, Type::String)),

@@ -65,6 +65,17 @@ pub(crate) static FAMILIES: &[&[Operator]] = &[
     variable::OPERATORS,
 ];
 
+/// A string in an expression must be shorter than this.
+pub(crate) const MAX_STRING: usize = 16 * 1024 * 1024;
+
+/// Refuses a string, or bytes, of this length if that is too much for a value of an expression.
+pub(crate) fn check_length(len: usize) -> Result<()> {
+    if len >= MAX_STRING {
+        bail!(16493, "Tried to create string longer than 16MB");
+    }
+    Ok(())
+}
+
 /// Computed values past this size are refused, as mongod's buffers are.
 const MAX_COMPUTED_SIZE: usize = 64 * 1024 * 1024;
 

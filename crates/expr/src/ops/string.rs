@@ -3,7 +3,7 @@
 use sheaf_bson::{Value, array_in};
 use sheaf_errors::{Result, bail};
 
-use super::{Pattern, exact_i32, regex, show};
+use super::{Pattern, check_length, exact_i32, regex, show};
 use crate::expr::{Call, Cx};
 use crate::operator::{Arity, Named, Operator, between, binary, lazy, named, unary};
 
@@ -32,16 +32,6 @@ static REPLACE: Named = Named {
     not_object: 51751,
     unknown: 51750,
 };
-
-/// The longest string that an expression may make.
-const MAX_STRING: usize = 16 * 1024 * 1024;
-
-fn check_length(len: usize) -> Result<()> {
-    if len > MAX_STRING {
-        bail!(16493, "Tried to create string longer than 16MB");
-    }
-    Ok(())
-}
 
 /// The text of values that string operators take for strings; null is the empty one.
 pub(super) fn coerce<'a>(value: Value<'a>, cx: Cx<'a, '_>) -> Result<&'a str> {

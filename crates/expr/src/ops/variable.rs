@@ -20,6 +20,7 @@ pub(crate) static OPERATORS: &[Operator] = &[
 ];
 
 fn parse_literal(_: &'static Operator, argument: Value<'_>, _: &mut ParseCx) -> Result<Expr> {
+    crate::parse::check_literal(argument)?;
     Ok(Expr::literal(argument))
 }
 
@@ -116,13 +117,11 @@ fn simple_fields<'v, const N: usize>(
 }
 
 /// The name that `as` gives to the loop variable.
-fn loop_name<'v>(op: &Operator, given: Option<Value<'v>>) -> Result<&'v str> {
+fn loop_name(given: Option<Value<'_>>) -> &str {
     match given {
-        None => Ok("this"),
-        Some(Value::String(name)) => Ok(name),
-        Some(other) => {
-            bail!(Code::TYPE_MISMATCH, "{}'s 'as' must be a string, found: {}", op.name, other.type_name())
-        }
+        None => "this",
+        // What is no string is read as an empty name, and refused as such.
+        Some(other) => other.as_str().unwrap_or(""),
     }
 }
 
@@ -140,7 +139,7 @@ fn parse_map(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Re
     let Some(input) = input else { bail!(16880, "Missing 'input' parameter to $map") };
     let Some(body) = body else { bail!(16882, "Missing 'in' parameter to $map") };
     let input = Expr::parse(input, cx)?;
-    let name = loop_name(op, name)?;
+    let name = loop_name(name);
     let (slot, body) = with_variable(name, body, cx)?;
     let variables = State::Variables(Box::new([(name.into(), slot)]));
     Ok(Expr::unfolded(op, vec![input, body], variables))
@@ -168,7 +167,7 @@ fn parse_filter(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) ->
     let Some(input) = input else { bail!(28648, "Missing 'input' parameter to $filter") };
     let Some(cond) = cond else { bail!(28650, "Missing 'cond' parameter to $filter") };
     let input = Expr::parse(input, cx)?;
-    let name = loop_name(op, name)?;
+    let name = loop_name(name);
     let (slot, cond) = with_variable(name, cond, cx)?;
     let limit = limit.map_or(Ok(Expr::absent()), |limit| Expr::parse(limit, cx))?;
     let variables = State::Variables(Box::new([(name.into(), slot)]));

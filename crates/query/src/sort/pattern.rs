@@ -130,9 +130,14 @@ impl SortPattern {
     }
 }
 
-/// -1 or 1, by mongod's reading of it as an int32: a fraction is dropped. True for -1.
+/// -1 or 1, by mongod's reading of it as an int32: the fraction of a double is dropped, a decimal is rounded. True
+/// for -1.
 fn direction_of(value: Value<'_>) -> Option<bool> {
     use sheaf_bson::number::{Truncated, truncate_to_i64};
+    let value = match value {
+        Value::Decimal128(n) => Value::Decimal128(n.to_integral(sheaf_bson::Rounding::HalfEven)),
+        value => value,
+    };
     match truncate_to_i64(value) {
         Some(Truncated::Integer(1)) => Some(false),
         Some(Truncated::Integer(-1)) => Some(true),

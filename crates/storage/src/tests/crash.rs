@@ -192,3 +192,38 @@ fn a_checkpoint_gets_its_turn_under_load() {
     assert_eq!(all(&engine, C).len(), expected);
     assert_valid(&engine, C);
 }
+
+/// Needs a small file system of its own: `SHEAF_SMALL_DISK=/mnt/small cargo test -p sheaf-storage full_disk -- --ignored`
+/// (for instance `mount -t tmpfs -o size=24m none /mnt/small`).
+#[test]
+#[ignore = "needs a small file system, named by SHEAF_SMALL_DISK"]
+fn a_full_disk_stops_writes_and_nothing_else() {
+    let path =
+        std::path::PathBuf::from(std::env::var_os("SHEAF_SMALL_DISK").expect("SHEAF_SMALL_DISK is set"));
+    let ballast = path.join("ballast");
+    std::fs::write(&ballast, vec![1; 4 << 20]).unwrap();
+    let engine = open(&path);
+    create(&engine, C, doc! {});
+    let text = "x".repeat(100_000);
+    let mut written = 0;
+    let error = loop {
+        match insert(&engine, C, &doc! { "_id": written, "text": &text }) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+        assert!(written < 100_000, "the disk is not small");
+    };
+    assert_eq!(error.code(), Code::OUT_OF_DISK_SPACE, "{error}");
+    assert_eq!(all(&engine, C).len(), written as usize);
+    // Still full, still the same error, still readable.
+    let error = insert(&engine, C, &doc! { "_id": -1, "text": &text }).unwrap_err();
+    assert_eq!(error.code(), Code::OUT_OF_DISK_SPACE, "{error}");
+    // With room again writes go on, without a restart and after one.
+    std::fs::remove_file(ballast).unwrap();
+    insert(&engine, C, &doc! { "_id": written, "text": &text }).unwrap();
+    written += 1;
+    drop(engine);
+    let engine = open(&path);
+    assert_eq!(all(&engine, C).len(), written as usize);
+    assert_valid(&engine, C);
+}

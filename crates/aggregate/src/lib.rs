@@ -27,16 +27,28 @@ pub use pipeline::{Head, Pipeline};
 pub use source::{BoxSource, Documents, Empty, RunCx, RunOptions, Source};
 pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stage_entry};
 
-/// Documents between stages may be a little larger than stored ones.
-pub(crate) const MAX_INTERNAL_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
+/// Documents between stages may be much larger than stored ones: a joined array is often cut down again.
+pub(crate) const MAX_INTERNAL_SIZE: usize = 100 << 20;
+
+/// What leaves a pipeline may be a little larger than what can be stored.
+const MAX_OUTPUT_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
 
 /// Refuses a document that is larger than any stage may make.
 pub(crate) fn check_size(document: &DocBuf) -> Result<()> {
+    check(document, MAX_INTERNAL_SIZE)
+}
+
+/// Refuses a document that is too large to leave a pipeline; whoever sends results of pipelines calls this.
+pub fn check_output_size(document: &DocBuf) -> Result<()> {
+    check(document, MAX_OUTPUT_SIZE)
+}
+
+fn check(document: &DocBuf, limit: usize) -> Result<()> {
     let size = document.as_bytes().len();
-    if size > MAX_INTERNAL_SIZE {
+    if size > limit {
         bail!(
             Code::BSON_OBJECT_TOO_LARGE,
-            "BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {MAX_INTERNAL_SIZE}(16MB)"
+            "BSONObj size: {size} (0x{size:X}) is invalid. Size must be between 0 and {MAX_OUTPUT_SIZE}(16MB)"
         );
     }
     Ok(())

@@ -71,6 +71,8 @@ pub static ACCUMULATORS: &[Accumulator] = &[
     Accumulator { name: "$last", parse: unary!(minmax::Last::default()) },
     Accumulator { name: "$push", parse: unary!(set::Push::default()) },
     Accumulator { name: "$addToSet", parse: unary!(set::AddToSet::default()) },
+    Accumulator { name: "$concatArrays", parse: unary!(set::ConcatArrays::default()) },
+    Accumulator { name: "$setUnion", parse: unary!(set::SetUnion::default()) },
     Accumulator { name: "$mergeObjects", parse: unary!(set::MergeObjects::default()) },
     Accumulator { name: "$firstN", parse: n::parse_first },
     Accumulator { name: "$lastN", parse: n::parse_last },

@@ -1,9 +1,9 @@
-//! `$push`, `$addToSet`, `$mergeObjects`.
+//! `$push`, `$addToSet`, `$concatArrays`, `$setUnion`, `$mergeObjects`.
 
 use std::collections::HashSet;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, array_in};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Code, Result, bail};
 
 use super::{State, check_state_memory};
 
@@ -60,6 +60,57 @@ impl State for AddToSet {
 
     fn memory_bytes(&self) -> usize {
         self.held
+    }
+}
+
+/// The elements of an array that `$concatArrays` or `$setUnion` takes in; none of a missing one.
+fn elements<'a>(name: &str, value: Value<'a>) -> Result<impl Iterator<Item = Value<'a>>> {
+    let array = match value {
+        Value::Missing => sheaf_bson::RawDoc::EMPTY,
+        Value::Array(array) => array,
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "{name} requires array inputs, but input {} is of type {}",
+            crate::print::value(other),
+            other.type_name()
+        ),
+    };
+    Ok(array.values())
+}
+
+/// `$concatArrays`.
+#[derive(Default)]
+pub(super) struct ConcatArrays(Push);
+
+impl State for ConcatArrays {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        elements("$concatArrays", value)?.try_for_each(|element| self.0.add(element))
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.0.result(arena)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+}
+
+/// `$setUnion`.
+#[derive(Default)]
+pub(super) struct SetUnion(AddToSet);
+
+impl State for SetUnion {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        elements("$setUnion", value)?.try_for_each(|element| self.0.add(element))
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.0.result(arena)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
     }
 }
 

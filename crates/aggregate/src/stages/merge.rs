@@ -278,11 +278,43 @@ impl Source for MergeRun {
         let Some(index) = cx.database.merge_index(&self.stage.target, &self.stage.on)? else {
             bail!(51183, "Cannot find index to verify that join fields will be unique");
         };
+        let mut batch = WriteBatch::default();
         while let Some(document) = input.next(cx)? {
             cx.check_interrupt()?;
-            self.stage.write(document, index, cx)?;
+            let size = document.as_bytes().len();
+            let written = self.stage.write(document, index, cx);
+            batch.note(written, size)?;
         }
-        Ok(None)
+        batch.failed.map_or(Ok(None), Err)
+    }
+}
+
+/// A batch of unordered writes: one that fails does not keep those after it from being done, but the stage ends
+/// with its error behind the batch.
+#[derive(Default)]
+struct WriteBatch {
+    documents: usize,
+    bytes: usize,
+    failed: Option<Error>,
+}
+
+impl WriteBatch {
+    const MAX_DOCUMENTS: usize = 100_000;
+    const MAX_BYTES: usize = 16 << 20;
+
+    fn note(&mut self, written: Result<()>, size: usize) -> Result<()> {
+        if let Err(error) = written {
+            self.failed.get_or_insert(error);
+        }
+        self.documents += 1;
+        self.bytes += size;
+        if self.documents < Self::MAX_DOCUMENTS && self.bytes < Self::MAX_BYTES {
+            return Ok(());
+        }
+        match std::mem::take(self).failed {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
     }
 }
 

@@ -60,8 +60,19 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
             bail!(16990, "$out only supports a string or object argument, but found {}", other.type_name())
         }
     };
-    if target.collection.is_empty() {
-        bail!(Code::INVALID_NAMESPACE, "Invalid $out target namespace, {}.", target.database);
+    let bad_database = target.database.is_empty() || target.database.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
+    let bad_collection = target.collection.is_empty()
+        || target.collection.starts_with('.')
+        || target.collection.ends_with('.')
+        || target.collection.contains('\0');
+    if bad_database || bad_collection {
+        bail!(Code::INVALID_NAMESPACE, "Invalid $out target namespace, {target}");
+    }
+    if target.collection.contains('$') {
+        bail!(Code::ILLEGAL_OPERATION, "Cannot write to a collection with '$' in its name: {target}");
+    }
+    if target.to_string().len() > 255 {
+        bail!(Code::ILLEGAL_OPERATION, "Fully qualified namespace is too long: {target}, max 255");
     }
     if target.collection.starts_with("system.") {
         bail!(17385, "Can't $out to special collection: {}", target.collection);

@@ -113,10 +113,19 @@ fn inflate(compressor: Compressor, data: &[u8], claimed: usize, out: &mut Vec<u8
             flate2::read::ZlibDecoder::new(data).take(limit).read_to_end(out)?;
         }
         Compressor::Zstd => {
-            zstd::stream::read::Decoder::with_buffer(data)?.take(limit).read_to_end(out)?;
+            let mut decoder = zstd::stream::read::Decoder::with_buffer(data)?;
+            // A frame of a few bytes may ask for a window of 128 MiB, which is allocated at once.
+            decoder.window_log_max(zstd_window_log(claimed))?;
+            decoder.take(limit).read_to_end(out)?;
         }
     }
     Ok(())
+}
+
+/// The largest window, as a power of two, that a frame with this much content is allowed: what the
+/// content fills, but at least the 8 MiB that the format asks every decoder to provide.
+fn zstd_window_log(content: usize) -> u32 {
+    content.next_power_of_two().trailing_zeros().max(23)
 }
 
 /// Wraps a finished message (not OP_COMPRESSED itself) as OP_COMPRESSED.

@@ -87,6 +87,29 @@ fn a_bomb_is_refused() {
 }
 
 #[test]
+fn a_window_larger_than_the_message_is_refused() {
+    use std::io::Write;
+    // A stream that says nothing of its size, so that its frame asks for the whole window.
+    let pack = |window_log: u32| {
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 1).unwrap();
+        encoder.window_log(window_log).unwrap();
+        encoder.write_all(b"\0\0\0\0").unwrap();
+        encoder.flush().unwrap();
+        let data = encoder.finish().unwrap();
+        let mut message = vec![0; HEADER_LEN];
+        message.extend_from_slice(&2013i32.to_le_bytes());
+        message.extend_from_slice(&4i32.to_le_bytes());
+        message.push(3);
+        message.extend_from_slice(&data);
+        let length = message.len() as u32;
+        Header { length, request_id: 1, response_to: 0, opcode: OpCode::Compressed }.write(&mut message);
+        message
+    };
+    assert!(decompress(&pack(23)).is_ok());
+    assert!(matches!(decompress(&pack(27)), Err(WireError::Close(_))));
+}
+
+#[test]
 fn old_query() {
     let body = doc! { "isMaster": 1 };
     let mut bytes = vec![0; 20];

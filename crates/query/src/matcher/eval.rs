@@ -40,8 +40,9 @@ impl MatchExpr {
                 true
             }
             MatchExpr::Or(children) => {
+                // Which branch decides is left open, so that none says where it matched.
                 for child in children {
-                    if child.matches(doc, env, details.as_deref_mut())? {
+                    if child.matches(doc, env, None)? {
                         return Ok(true);
                     }
                 }

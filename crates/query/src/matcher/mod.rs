@@ -15,7 +15,8 @@ use sheaf_expr::{Deps, Env, ParseCx};
 pub use ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet};
 pub use eval::MatchDetails;
 pub(crate) use operand::{non_negative, parse_type_set};
-pub(crate) use parse::is_operators;
+pub use parse::Features;
+pub(crate) use parse::{is_operators, is_path_operator};
 pub use regex::Regex;
 
 /// A parsed filter.
@@ -30,7 +31,12 @@ impl Matcher {
     /// Parses a filter. Constants that failed to fold inside `$expr` are kept in `cx`; the command ends
     /// parsing with [`ParseCx::finish_as`].
     pub fn parse(filter: RawDoc<'_>, cx: &mut ParseCx) -> Result<Matcher> {
-        let root = normalize::normalize(parse::parse_filter(filter, cx)?);
+        Self::parse_with(filter, Features::All, cx)
+    }
+
+    /// [`Matcher::parse`] where not every operator may stand.
+    pub fn parse_with(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<Matcher> {
+        let root = normalize::normalize(parse::parse_filter(filter, features, cx)?);
         let has_expr = root.has_expr();
         Ok(Matcher { filter: filter.into(), root, has_expr })
     }

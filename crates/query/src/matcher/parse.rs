@@ -15,18 +15,31 @@ struct Parser<'p> {
     cx: &'p mut ParseCx,
     /// Inside `$elemMatch`: conditions are on a part of the document, so `$expr` has no place.
     embedded: bool,
+    features: Features,
     depth: usize,
 }
 
+/// Which of the operators that look beyond single values may stand in a filter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Features {
+    /// All of them: the filters of commands.
+    All,
+    /// `$expr` and `$jsonSchema`, but none that asks for an index or for JavaScript: validators.
+    Validator,
+    /// None: conditions on parts of documents (`arrayFilters`, `$pull`, `$elemMatch` in a projection).
+    None,
+}
+
 /// Parses a whole filter.
-pub(super) fn parse_filter(filter: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
-    Parser { cx, embedded: false, depth: 0 }.filter(filter)
+pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<MatchExpr> {
+    Parser { cx, embedded: false, features, depth: 0 }.filter(filter)
 }
 
 /// Parses operators on one path: `{$gt: 1, $lt: 5}`.
 pub(super) fn parse_operators(path: &str, operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
     let mut parts = Vec::new();
-    Parser { cx, embedded: true, depth: 0 }.operators(path, operators, &mut parts)?;
+    Parser { cx, embedded: true, features: Features::None, depth: 0 }
+        .operators(path, operators, &mut parts)?;
     Ok(MatchExpr::And(parts))
 }
 
@@ -68,6 +81,40 @@ const PATHLESS: &[&str] = &[
     "$text",
     "$where",
 ];
+
+/// Whether a name is an operator on the value at a path: `{path: {name: ...}}`. `$not` is none, as it takes
+/// operators itself.
+pub(crate) fn is_path_operator(name: &str) -> bool {
+    matches!(
+        name,
+        "$all"
+            | "$bitsAllClear"
+            | "$bitsAllSet"
+            | "$bitsAnyClear"
+            | "$bitsAnySet"
+            | "$elemMatch"
+            | "$eq"
+            | "$exists"
+            | "$geoIntersects"
+            | "$geoNear"
+            | "$geoWithin"
+            | "$gt"
+            | "$gte"
+            | "$in"
+            | "$lt"
+            | "$lte"
+            | "$mod"
+            | "$ne"
+            | "$near"
+            | "$nearSphere"
+            | "$nin"
+            | "$options"
+            | "$regex"
+            | "$size"
+            | "$type"
+            | "$within"
+    )
+}
 
 fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
     if op != CompareOp::Eq && matches!(value, Value::Regex(_)) {
@@ -114,16 +161,18 @@ impl Parser<'_> {
             "$nor" => MatchExpr::Nor(self.branches(name, value)?),
             "$comment" => return Ok(None),
             "$expr" => {
-                if self.embedded {
-                    bail!(Code::BAD_VALUE, "$expr can only be applied to the top-level document");
-                }
+                self.check_top(name)?;
+                self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
                 MatchExpr::Expr(Box::new(Expr::parse(value, self.cx)?))
             }
-            "$sampleRate" => self.sample_rate(value)?,
+            "$sampleRate" => {
+                self.check_top(name)?;
+                self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
+                self.sample_rate(value)?
+            }
             "$jsonSchema" => {
-                if self.embedded {
-                    bail!(Code::BAD_VALUE, "$jsonSchema can only be applied to the top-level document");
-                }
+                self.check_allowed(name, Code::QUERY_FEATURE_NOT_ALLOWED, Features::Validator)?;
+                self.check_top(name)?;
                 let Value::Document(schema) = value else {
                     bail!(Code::TYPE_MISMATCH, "$jsonSchema must be an object");
                 };
@@ -137,14 +186,47 @@ impl Parser<'_> {
             }
             "$ref" | "$id" | "$db" => parse_equality(name, value)?,
             // What mongod says when no text index serves, and when it was started without JavaScript.
-            "$text" => bail!(Code::INDEX_NOT_FOUND, "text index required for $text query"),
-            "$where" => bail!(Code::BAD_VALUE, "no globalScriptEngine in $where parsing"),
+            "$text" => {
+                self.check_top(name)?;
+                self.check_allowed(name, Code::BAD_VALUE, Features::All)?;
+                bail!(Code::INDEX_NOT_FOUND, "text index required for $text query")
+            }
+            "$where" => {
+                self.check_top(name)?;
+                self.check_allowed(name, Code::BAD_VALUE, Features::All)?;
+                bail!(Code::BAD_VALUE, "no globalScriptEngine in $where parsing")
+            }
+            "$not" => bail!(
+                Code::BAD_VALUE,
+                "unknown top level operator: $not. If you are trying to negate an entire expression, use $nor."
+            ),
             _ => bail!(
                 Code::BAD_VALUE,
                 "unknown top level operator: {name}. If you have a field name that starts with a '$' symbol, \
                  consider using $getField or $setField."
             ),
         }))
+    }
+
+    /// Checks that an operator on whole documents is not inside an `$elemMatch`.
+    fn check_top(&self, name: &str) -> Result<()> {
+        if self.embedded {
+            bail!(Code::BAD_VALUE, "{name} can only be applied to the top-level document");
+        }
+        Ok(())
+    }
+
+    /// Checks that the filter may have an operator; `least` is the least permission that allows it.
+    fn check_allowed(&self, name: &str, code: Code, least: Features) -> Result<()> {
+        let allowed = match self.features {
+            Features::All => true,
+            Features::Validator => least == Features::Validator,
+            Features::None => false,
+        };
+        if !allowed {
+            bail!(code, "{name} is not allowed in this context");
+        }
+        Ok(())
     }
 
     fn branches(&mut self, name: &str, value: Value<'_>) -> Result<Vec<MatchExpr>> {
@@ -244,6 +326,9 @@ impl Parser<'_> {
             "$bitsAnySet" => operand::bits(BitsOp::AnySet, path, element)?,
             "$bitsAnyClear" => operand::bits(BitsOp::AnyClear, path, element)?,
             "$near" | "$nearSphere" | "$geoNear" => {
+                if self.features != Features::All {
+                    bail!(5626500, "$geoNear, $near, and $nearSphere are not allowed in this context");
+                }
                 // What mongod says where no geo index serves.
                 bail!(Code::NO_QUERY_EXECUTION_PLANS, "unable to find index for $geoNear query")
             }

@@ -21,6 +21,9 @@ enum Program {
     Pcre(Box<pcre2::bytes::Regex>),
 }
 
+/// Longest pattern, in bytes.
+const PATTERN_MAX: usize = 16_384;
+
 impl Regex {
     /// Compiles a pattern with MongoDB's options: i, m, s, x and u (which changes nothing: patterns are
     /// always UTF-8).
@@ -41,6 +44,10 @@ impl Regex {
                 'u' => &mut builder,
                 other => bail!(51108, "{operator} invalid flag in regex options: {other}"),
             };
+        }
+        if pattern.len() > PATTERN_MAX {
+            let space = if operator.is_empty() { "" } else { " " };
+            bail!(51091, "{operator}{space}Regular expression is invalid: regular expression is too large");
         }
         let program = match literal(pattern, options) {
             Some(program) => program,

@@ -527,7 +527,8 @@ fn details_name_the_matched_element() {
         (doc! { "a.1": 3 }, doc! { "a": [1, 3] }, None),
         (doc! { "a": [1, 3] }, doc! { "a": [1, 3] }, None),
         (doc! { "a": { "$ne": 9 } }, doc! { "a": [1, 3] }, None),
-        (doc! { "$or": [{ "a": 7 }, { "b": 2 }] }, doc! { "a": [1], "b": [1, 2] }, Some(1)),
+        (doc! { "$or": [{ "a": 7 }, { "b": 2 }] }, doc! { "a": [1], "b": [1, 2] }, None),
+        (doc! { "$or": [{ "b": 7 }, { "b": 2 }] }, doc! { "b": [1, 2] }, Some(1)),
     ];
     for (filter, doc, index) in table {
         let matcher = parse(filter).unwrap();

@@ -8,9 +8,6 @@ use super::tree::{Field, Node, join};
 use super::{Kind, Projection, parse};
 
 pub(super) fn parse(spec: RawDoc<'_>, cx: &mut ParseCx) -> Result<Projection> {
-    if spec.is_empty() {
-        bail!(40177, "specification must have at least one field");
-    }
     let mut root = Node::default();
     let mut seen = Vec::new();
     fields(&mut root, &mut seen, "", spec, cx)?;
@@ -32,10 +29,8 @@ fn fields(
         let path = join(parent, name);
         FieldPath::parse(&path)?;
         match value {
-            Value::Document(inside) if inside.is_empty() => {
-                bail!(40180, "an empty object is not a valid value. Found empty object at path {path}")
-            }
-            Value::Document(inside) if !is_expression(inside, &path)? => {
+            // An empty object is a value, which takes the place of what was there.
+            Value::Document(inside) if !inside.is_empty() && !is_expression(inside, &path)? => {
                 fields(root, seen, &path, inside, cx)?;
             }
             value => {

@@ -13,7 +13,7 @@ use sheaf_bson::{DocBuf, DocWriter, RawDoc, Sink, document_in};
 use sheaf_errors::Result;
 use sheaf_expr::{Deps, Env, ParseCx};
 
-use crate::matcher::MatchDetails;
+use crate::matcher::{Features, MatchDetails, Matcher};
 use tree::Node;
 
 /// Which projections are allowed: find has `$slice`, `$elemMatch` and `a.$`, and the empty projection.
@@ -69,6 +69,14 @@ impl Projection {
     /// Whether `a.$` is used, so that [`Projection::apply`] needs the details of the match.
     pub fn needs_match_details(&self) -> bool {
         self.positional
+    }
+
+    /// Checks that `a.$` can follow a filter: one with `$expr` or `$jsonSchema` does not say where it matched.
+    pub fn check_filter(&self, filter: RawDoc<'_>, cx: &mut ParseCx) -> Result<()> {
+        if self.positional {
+            Matcher::parse_with(filter, Features::None, cx)?;
+        }
+        Ok(())
     }
 
     /// Whether anything is computed, so that evaluation may fail and uses the arena.

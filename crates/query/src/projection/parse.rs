@@ -2,11 +2,11 @@
 
 use sheaf_bson::{DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Expr, FieldPath, ParseCx, is_known_operator};
+use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, is_known_operator};
 
 use super::tree::{Field, Node, Slice, join};
 use super::{Kind, Mode, Projection};
-use crate::matcher::{MatchExpr, Matcher};
+use crate::matcher::{Features, MatchExpr, Matcher};
 use crate::print;
 
 /// What has been seen so far.
@@ -61,6 +61,10 @@ impl Parser<'_> {
     fn element(&mut self, parent: &str, element: Element<'_>) -> Result<()> {
         let (name, value) = (element.key(), element.value());
         let path = join(parent, name);
+        // A bad name is told before what the field would break.
+        if !is_positional(name) {
+            FieldPath::parse(&path)?;
+        }
         match value {
             Value::Document(spec) => self.object(parent, &path, name, spec),
             Value::Bool(_) | Value::Int32(_) | Value::Int64(_) | Value::Double(_) | Value::Decimal128(_) => {
@@ -72,7 +76,7 @@ impl Parser<'_> {
             }
             value => {
                 if is_positional(name) {
-                    bail!(31271, "positional projection cannot be used with a literal");
+                    bail!(31308, "positional projection cannot be used with a literal");
                 }
                 self.compute(&path, value)
             }
@@ -142,13 +146,18 @@ impl Parser<'_> {
         let Some(first) = spec.iter().next() else {
             bail!(51270, "An empty sub-projection is not a valid value. Found empty object at path {path}");
         };
-        if !first.key().starts_with('$') {
+        // With more than one field it is taken for a sub-projection, whose names may not start with `$`.
+        if !first.key().starts_with('$') || spec.count() > 1 {
             return spec.iter().try_for_each(|element| self.element(path, element));
         }
         match (self.mode, first.key()) {
-            (Mode::Find, "$slice") if spec.count() == 1 => self.slice(path, spec, first.value()),
-            (Mode::Find, "$elemMatch") if spec.count() == 1 => self.elem_match(parent, path, first.value()),
-            (_, operator) if !is_known_operator(operator) => bail!(31325, "Unknown expression {operator}"),
+            (Mode::Find, "$slice") => self.slice(path, spec, first.value()),
+            (Mode::Find, "$elemMatch") => self.elem_match(parent, path, first.value()),
+            (mode, operator)
+                if !is_known_operator(operator) && (mode, operator) != (Mode::Aggregate, "$elemMatch") =>
+            {
+                bail!(31325, "Unknown expression {operator}")
+            }
             _ => self.compute(path, Value::Document(spec)),
         }
     }
@@ -156,8 +165,11 @@ impl Parser<'_> {
     /// find's `$slice`, unless its argument only fits the expression of that name.
     fn slice(&mut self, path: &str, spec: RawDoc<'_>, argument: Value<'_>) -> Result<()> {
         let problem = match find_slice(argument) {
-            Ok(slice) => return self.insert(path, Field::Slice(slice)),
-            Err(problem) => problem,
+            Ok(slice) => match self.insert(path, Field::Slice(slice)) {
+                Ok(()) => return Ok(()),
+                Err(collision) => collision.message().to_owned(),
+            },
+            Err(problem) => problem.to_owned(),
         };
         self.compute(path, Value::Document(spec)).map_err(|error| {
             Error::location(
@@ -186,7 +198,7 @@ impl Parser<'_> {
         let filter = DocBuf::build(|doc| {
             doc.document("x").append("$elemMatch", condition);
         });
-        match Matcher::parse(filter.as_raw(), self.cx)?.into_root() {
+        match Matcher::parse_with(filter.as_raw(), Features::None, self.cx)?.into_root() {
             MatchExpr::Leaf(leaf) => self.insert(path, Field::ElemMatch(leaf.test)),
             _ => bail!(Code::BAD_VALUE, "$elemMatch needs an Object"),
         }
@@ -211,6 +223,12 @@ impl Parser<'_> {
             self.kind = Some(Kind::Inclusion);
         }
         let expr = Expr::parse(value, self.cx)?;
+        let mut deps = Deps::default();
+        expr.dependencies(&mut deps);
+        if deps.metadata.contains("textScore") {
+            // Only `$text` gives scores, and there are no text indexes to serve it.
+            bail!(40218, "query requires text score metadata, but it is not available");
+        }
         if path == "_id" && self.id.is_some() {
             bail!(31250, "Path collision at _id");
         }

@@ -155,9 +155,13 @@ fn parse_part(element: Element<'_>) -> Result<SortPart> {
             bail!(Code::FAILED_TO_PARSE, "Cannot have additional keys in a $meta sort specification");
         }
         return match first.value() {
-            Value::String(
-                kind @ ("textScore" | "randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance"),
-            ) => Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" }),
+            // Only `$text` gives scores, and there are no text indexes to serve it.
+            Value::String("textScore") => {
+                bail!(40218, "query requires text score metadata, but it is not available")
+            }
+            Value::String(kind @ ("randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance")) => {
+                Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" })
+            }
             _ => bail!(31138, "Illegal $meta sort: {}", print::element(name, value)),
         };
     }

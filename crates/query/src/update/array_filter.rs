@@ -4,7 +4,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 
-use crate::matcher::Matcher;
+use crate::matcher::{Features, Matcher};
 
 /// One filter: a query whose paths all start with the identifier.
 #[derive(Debug)]
@@ -18,7 +18,8 @@ impl ArrayFilter {
     pub(super) fn parse_all(filters: &[RawDoc<'_>], cx: &mut ParseCx) -> Result<Vec<ArrayFilter>> {
         let mut parsed: Vec<ArrayFilter> = Vec::with_capacity(filters.len());
         for filter in filters {
-            let matcher = Matcher::parse(*filter, cx).map_err(|e| e.context("Error parsing array filter"))?;
+            let matcher = Matcher::parse_with(*filter, Features::None, cx)
+                .map_err(|e| e.context("Error parsing array filter"))?;
             let mut identifier = None;
             collect_identifier(*filter, &mut identifier)?;
             let Some(identifier) = identifier else {

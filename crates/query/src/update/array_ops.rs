@@ -6,7 +6,7 @@ use sheaf_bson::{Bump, OwnedValue, RawDoc, Value, array_in, compare, document_in
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 
-use crate::matcher::Matcher;
+use crate::matcher::{Features, Matcher, is_path_operator};
 use crate::print;
 
 /// `$push` with its modifiers.
@@ -40,7 +40,10 @@ impl Push {
         };
         let mut push = plain();
         push.values = each.values().map(OwnedValue::from).collect();
-        for clause in spec.iter() {
+        for (at, clause) in spec.iter().enumerate() {
+            if spec.iter().take(at).any(|earlier| earlier.key() == clause.key()) {
+                bail!(Code::BAD_VALUE, "Only one {} is supported.", clause.key());
+            }
             match clause.key() {
                 "$each" => {}
                 "$position" => push.position = Some(integer("$position", clause.value())?),
@@ -272,11 +275,11 @@ impl Pull {
     pub(super) fn parse(value: Value<'_>, cx: &mut ParseCx) -> Result<Pull> {
         Ok(match value {
             Value::Document(query) if !starts_with_operator(query) => {
-                Pull::Documents(Matcher::parse(query, cx)?)
+                Pull::Documents(Matcher::parse_with(query, Features::None, cx)?)
             }
             Value::Document(_) | Value::Regex(_) => {
                 let wrapped = sheaf_bson::DocBuf::new().with("", value);
-                Pull::Predicate(Matcher::parse(wrapped.as_raw(), cx)?)
+                Pull::Predicate(Matcher::parse_with(wrapped.as_raw(), Features::None, cx)?)
             }
             _ => Pull::Equal(OwnedValue::from(value)),
         })
@@ -296,27 +299,8 @@ impl Pull {
     }
 }
 
-/// Whether a document is a predicate (`{$gt: 1}`) rather than a query (`{a: 1}`, `{$or: [...]}`).
+/// Whether a document is a predicate (`{$gt: 1}`) rather than a query (`{a: 1}`, `{$or: [...]}`). `$not` counts
+/// among the queries' operators, which do not have it.
 fn starts_with_operator(query: RawDoc<'_>) -> bool {
-    query.iter().next().is_some_and(|first| {
-        let key = first.key();
-        key.starts_with('$')
-            && !matches!(
-                key,
-                "$and"
-                    | "$or"
-                    | "$nor"
-                    | "$expr"
-                    | "$where"
-                    | "$text"
-                    | "$comment"
-                    | "$jsonSchema"
-                    | "$alwaysTrue"
-                    | "$alwaysFalse"
-                    | "$ref"
-                    | "$id"
-                    | "$db"
-                    | "$sampleRate"
-            )
-    })
+    query.iter().next().is_some_and(|first| is_path_operator(first.key()))
 }

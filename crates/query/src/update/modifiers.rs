@@ -1,7 +1,7 @@
 //! Modifier documents: `{$set: {"a.b": 1}, $inc: {c: 2}}`.
 
 use sheaf_bson::{Bump, Element, RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 
 use super::ApplyCx;
@@ -130,7 +130,7 @@ impl Modifiers {
             );
         };
         if target.contains('\0') {
-            bail!(Code::BAD_VALUE, "The 'to' field for $rename cannot contain an embedded null byte");
+            bail!(9867600, "The 'to' field for $rename cannot contain an embedded null byte");
         }
         if source == target {
             bail!(
@@ -170,9 +170,9 @@ impl Modifiers {
     ) -> Result<Option<Vec<u8>>> {
         let mut renamed = Vec::with_capacity(self.renames.len());
         for (source, target) in &self.renames {
-            let value = rename_end(doc, source, "source")?;
+            let value = rename_source(doc, source)?;
             if !value.is_missing() {
-                rename_end(doc, target, "destination")?;
+                check_rename_target(doc, target)?;
             }
             renamed.push(value);
         }
@@ -181,24 +181,53 @@ impl Modifiers {
     }
 }
 
-/// The value at an end of a `$rename`, whose path may not lead through an array.
-fn rename_end<'a>(doc: RawDoc<'a>, path: &str, which: &str) -> Result<Value<'a>> {
+/// The value that a `$rename` moves; its path may lead through documents only.
+fn rename_source<'a>(doc: RawDoc<'a>, path: &str) -> Result<Value<'a>> {
+    let mut at = Value::Document(doc);
+    let mut above = "";
+    let mut array = None;
+    for part in path.split('.') {
+        let next = match at {
+            Value::Document(doc) => doc.get_or_missing(part),
+            Value::Array(items) if part.bytes().all(|b| b.is_ascii_digit()) => {
+                array = array.or(Some(above));
+                items.get_or_missing(part)
+            }
+            blocking => bail!(
+                Code::PATH_NOT_VIABLE,
+                "cannot use the part ({above} of {path}) to traverse the element ({{{}}})",
+                print::element(above, blocking)
+            ),
+        };
+        if next.is_missing() {
+            return Ok(next);
+        }
+        (at, above) = (next, part);
+    }
+    match array {
+        Some(name) => Err(array_end(doc, path, "source", name)),
+        None => Ok(at),
+    }
+}
+
+/// Checks that the path that a `$rename` moves to leads through no array.
+fn check_rename_target(doc: RawDoc<'_>, path: &str) -> Result<()> {
     let mut at = Value::Document(doc);
     let mut above = "";
     for part in path.split('.') {
         at = match at {
             Value::Document(doc) => doc.get_or_missing(part),
-            Value::Array(_) => {
-                let id = doc.get("_id").map_or_else(|| "no id".to_owned(), |id| print::element("_id", id));
-                bail!(
-                    Code::BAD_VALUE,
-                    "The {which} field cannot be an array element, '{path}' in doc with {id} has an array field \
-                     called '{above}'"
-                )
-            }
+            Value::Array(_) => return Err(array_end(doc, path, "destination", above)),
             _ => Value::Missing,
         };
         above = part;
     }
-    Ok(at)
+    Ok(())
+}
+
+fn array_end(doc: RawDoc<'_>, path: &str, which: &str, array: &str) -> Error {
+    let id = doc.get("_id").map_or_else(|| "no id".to_owned(), |id| print::element("_id", id));
+    Error::bad_value(format!(
+        "The {which} field cannot be an array element, '{path}' in doc with {id} has an array field called '{array}'"
+    ))
 }

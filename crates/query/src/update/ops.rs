@@ -325,7 +325,7 @@ fn bits(value: Value<'_>) -> Result<Vec<(BitOp, OwnedValue)>> {
             "or" => BitOp::Or,
             "xor" => BitOp::Xor,
             other => bail!(
-                Code::BAD_VALUE,
+                Code::FAILED_TO_PARSE,
                 "The $bit modifier only supports 'and', 'or', and 'xor', not '{other}' which is an unknown \
                  operator: {{{}}}",
                 print::element(other, element.value())
@@ -343,7 +343,7 @@ fn bits(value: Value<'_>) -> Result<Vec<(BitOp, OwnedValue)>> {
     }
     if ops.is_empty() {
         bail!(
-            Code::BAD_VALUE,
+            Code::FAILED_TO_PARSE,
             "You must pass in at least one bitwise operation. The format is: \
              {{$bit: {{field: {{and/or/xor: #}}}}"
         );

@@ -24,6 +24,17 @@ impl Namespace {
     pub fn new(database: impl Into<String>, collection: impl Into<String>) -> Self {
         Namespace { database: database.into(), collection: collection.into() }
     }
+
+    /// Whether both names are such that a collection may have them.
+    pub(crate) fn is_valid(&self) -> bool {
+        let Namespace { database, collection } = self;
+        let database = !database.is_empty() && !database.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
+        let collection = !collection.is_empty()
+            && !collection.starts_with('.')
+            && !collection.ends_with('.')
+            && !collection.contains('\0');
+        database && collection
+    }
 }
 
 impl fmt::Display for Namespace {

@@ -223,6 +223,9 @@ fn parse_matched_pipeline(
 }
 
 fn check_target(target: &Namespace) -> Result<()> {
+    if !target.is_valid() {
+        bail!(Code::INVALID_NAMESPACE, "Invalid $merge target namespace: '{target}'");
+    }
     if target.collection.starts_with("system.") {
         bail!(31319, "Cannot $merge to special collection: {}", target.collection);
     }

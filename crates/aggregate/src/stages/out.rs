@@ -60,12 +60,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
             bail!(16990, "$out only supports a string or object argument, but found {}", other.type_name())
         }
     };
-    let bad_database = target.database.is_empty() || target.database.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
-    let bad_collection = target.collection.is_empty()
-        || target.collection.starts_with('.')
-        || target.collection.ends_with('.')
-        || target.collection.contains('\0');
-    if bad_database || bad_collection {
+    if !target.is_valid() {
         bail!(Code::INVALID_NAMESPACE, "Invalid $out target namespace, {target}");
     }
     if target.collection.contains('$') {

@@ -22,6 +22,7 @@ use sheaf_storage::{Collection, Engine, IndexKind, OpTime, View, Write};
 
 use crate::find;
 use crate::plan::Query;
+use crate::plan::query::Hint;
 use crate::run::{Executor, ReadCx};
 use crate::write::Validator;
 use source::Planned;
@@ -61,6 +62,8 @@ pub struct Db {
     committed: Cell<Option<OpTime>>,
     /// Plan summaries and figures of the runs opened.
     summary: RefCell<Option<String>>,
+    /// Which plans the command allows on its own collection.
+    hint: RefCell<Option<(String, Hint)>>,
 }
 
 impl Db {
@@ -76,6 +79,14 @@ impl Db {
             open: RefCell::default(),
             committed: Cell::new(None),
             summary: RefCell::new(None),
+            hint: RefCell::new(None),
+        }
+    }
+
+    /// Sets which plans are allowed on the command's own collection.
+    pub fn hint(&self, namespace: &Namespace, hint: Hint) {
+        if hint != Hint::None {
+            self.hint.replace(Some((namespace.to_string(), hint)));
         }
     }
 
@@ -144,7 +155,12 @@ impl Db {
 
     /// Plans the leading stages; gives the run and the number of stages that it does the work of.
     pub fn plan(&self, collection: &Arc<Collection>, pipeline: &Pipeline, cx: &RunCx<'_>) -> Result<(Executor, usize)> {
-        let (query, done) = head_query(pipeline);
+        let (mut query, done) = head_query(pipeline);
+        if let Some((namespace, hint)) = &*self.hint.borrow()
+            && *namespace == collection.namespace
+        {
+            query.hint = hint.clone();
+        }
         let variables: Vec<_> = cx.variables().map(|(slot, value)| (slot, value.clone())).collect();
         let executor = self.read(|read| {
             let read = ReadCx { variables: &variables, allow_disk_use: cx.options.allow_disk_use, ..*read };

@@ -413,17 +413,14 @@ fn finish(query: &Query, mut node: Node, sorted: bool) -> Node {
     if query.skip > 0 {
         node = Node::Skip { input: Box::new(node), skip: query.skip };
     }
-    // A bounded sort gives no more than the limit by itself, but a skip above it counts too.
-    if let Some(limit) = query.limit {
-        node = Node::Limit { input: Box::new(node), limit };
-    }
-    if query.return_key {
-        return Node::ReturnKey { input: Box::new(node) };
-    }
-    if let Some(projection) = &query.projection {
+    if let (Some(projection), false) = (&query.projection, query.return_key) {
         let covered = node.gives_keys();
         let (projection, matcher) = (projection.clone(), query.matcher());
         node = Node::Project { input: Box::new(node), projection, matcher, covered };
     }
-    node
+    // A bounded sort gives no more than the limit by itself, but a skip above it counts too.
+    if let Some(limit) = query.limit {
+        node = Node::Limit { input: Box::new(node), limit };
+    }
+    if query.return_key { Node::ReturnKey { input: Box::new(node) } } else { node }
 }

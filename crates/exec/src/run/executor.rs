@@ -52,6 +52,31 @@ pub trait Batch {
     fn push(&mut self, document: &[u8]);
 }
 
+/// A row that outlived the operators' next piece of work.
+struct Kept {
+    doc: Option<Vec<u8>>,
+    record: Vec<u8>,
+    key: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Kept {
+    fn of(row: Row<'_>) -> Self {
+        Kept {
+            doc: row.doc.map(|doc| doc.as_bytes().to_vec()),
+            record: row.record.to_vec(),
+            key: row.key.map(|(key, bits)| (key.to_vec(), bits.to_vec())),
+        }
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row {
+            doc: self.doc.as_deref().map(RawDoc::new),
+            record: &self.record,
+            key: self.key.as_ref().map(|(key, bits)| (&key[..], &bits[..])),
+        }
+    }
+}
+
 /// Rows between two checks for an interrupt.
 const CHECK_EVERY: u32 = 128;
 
@@ -61,8 +86,10 @@ pub struct Executor {
     plan: Arc<Node>,
     stats: Vec<Stats>,
     collection: Arc<Collection>,
-    /// Documents that were produced and not yet taken: results of a trial, or one that did not fit a batch.
-    stash: VecDeque<Vec<u8>>,
+    /// Rows that were produced and not yet taken: results of a trial, or one that did not fit a batch.
+    stash: VecDeque<Kept>,
+    /// The row that came from the stash last.
+    current: Option<Kept>,
     done: bool,
     tailable: bool,
     ticks: u32,
@@ -77,7 +104,18 @@ impl Executor {
         let root = super::build::build(&plan, &collection, tailable, &mut stats)?;
         let key_fields = plan.gives_keys().then(|| super::build::key_fields(&plan));
         let stash = VecDeque::new();
-        Ok(Executor { root, plan, stats, collection, stash, done: false, tailable, ticks: 0, key_fields })
+        Ok(Executor {
+            root,
+            plan,
+            stats,
+            collection,
+            stash,
+            current: None,
+            done: false,
+            tailable,
+            ticks: 0,
+            key_fields,
+        })
     }
 
     /// The plan.
@@ -109,8 +147,7 @@ impl Executor {
     pub fn trial_step(&mut self, cx: &ReadCx<'_>) -> Result<Step> {
         let step = self.step(cx)?;
         if step == Step::Row {
-            let doc = self.row_document();
-            self.stash.push_back(doc);
+            self.stash.push_back(Kept::of(self.root.row()));
         }
         Ok(step)
     }
@@ -140,8 +177,22 @@ impl Executor {
         Ok(step)
     }
 
-    /// Moves to the next row; [`Executor::row`] then gives it. Not for use after a trial or a batch.
+    /// Runs to the end and counts the rows.
+    pub fn count(&mut self, cx: &ReadCx<'_>) -> Result<u64> {
+        let mut n = self.stash.len() as u64;
+        self.stash.clear();
+        while self.advance(cx)? {
+            n += 1;
+        }
+        Ok(n)
+    }
+
+    /// Moves to the next row; [`Executor::row`] then gives it.
     pub fn advance(&mut self, cx: &ReadCx<'_>) -> Result<bool> {
+        self.current = self.stash.pop_front();
+        if self.current.is_some() {
+            return Ok(true);
+        }
         loop {
             match self.step(cx)? {
                 Step::Row => return Ok(true),
@@ -153,12 +204,15 @@ impl Executor {
 
     /// The row that [`Executor::advance`] moved to.
     pub fn row(&self) -> Row<'_> {
-        self.root.row()
+        match &self.current {
+            Some(kept) => kept.row(),
+            None => self.root.row(),
+        }
     }
 
     /// The row's document, copied; of a row that is a key, what the key says of it.
     fn row_document(&self) -> Vec<u8> {
-        let row = self.root.row();
+        let row = self.row();
         match (row.doc, row.key, &self.key_fields) {
             (Some(doc), _, _) => doc.as_bytes().to_vec(),
             (None, Some((key, bits)), Some(fields)) => super::scan::key_document(fields, key, bits).into_bytes(),
@@ -168,9 +222,6 @@ impl Executor {
 
     /// The next document, copied.
     pub fn next_document(&mut self, cx: &ReadCx<'_>) -> Result<Option<Vec<u8>>> {
-        if let Some(doc) = self.stash.pop_front() {
-            return Ok(Some(doc));
-        }
         if !self.advance(cx)? {
             return Ok(None);
         }
@@ -186,20 +237,15 @@ impl Executor {
     }
 
     fn fill_inner(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch) -> Result<bool> {
-        while let Some(doc) = self.stash.front() {
-            if batch.is_full() || !batch.fits(doc.len()) {
-                return Ok(false);
-            }
-            batch.push(doc);
-            self.stash.pop_front();
-        }
         while !batch.is_full() {
             if !self.advance(cx)? {
                 return Ok(!self.tailable);
             }
-            let doc = self.root.row().doc.unwrap_or(RawDoc::EMPTY);
+            let row = self.row();
+            let doc = row.doc.unwrap_or(RawDoc::EMPTY);
             if !batch.fits(doc.len()) {
-                self.stash.push_back(doc.as_bytes().to_vec());
+                let kept = Kept::of(row);
+                self.stash.push_front(kept);
                 return Ok(false);
             }
             batch.push(doc.as_bytes());

@@ -77,6 +77,19 @@ impl<'a> Command<'a> for Delete<'a> {
     }
 }
 
+impl<'a> Delete<'a> {
+    /// The only statement, for `explain`.
+    ///
+    /// Errors: `InvalidLength` if there are several.
+    pub(super) fn only(&self, op: &OpContext<'_>) -> Result<(&'a str, Statement)> {
+        if self.deletes.count() != 1 {
+            bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
+        }
+        let doc = self.deletes.iter().next().unwrap_or(RawDoc::EMPTY);
+        Ok((self.collection, DeleteOne::parse(doc)?.statement(op, self.variables)?))
+    }
+}
+
 /// One entry of `deletes`.
 pub struct DeleteOne<'a> {
     q: RawDoc<'a>,

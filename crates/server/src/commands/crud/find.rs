@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Type, Value};
+use sheaf_aggregate::Namespace;
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
 use sheaf_query::projection::{Mode, Projection};
 
+use super::pipeline::PipelineCursor;
 use super::query::{PlanCursor, check_collation, empty_cursor, first_batch, parse_cx, parse_filter, set_sort};
 use crate::args::{Args, Loose, NonNegative};
 use crate::command::{Command, Counter, Spec};
@@ -17,7 +19,7 @@ use crate::reply::Reply;
 
 /// `{find: "users", filter: {...}, ...}`
 pub struct Find<'a> {
-    collection: &'a str,
+    pub(super) collection: &'a str,
     filter: Option<RawDoc<'a>>,
     sort: Option<RawDoc<'a>>,
     projection: Option<RawDoc<'a>>,
@@ -157,7 +159,8 @@ impl<'a> Find<'a> {
         Ok(Some(reply))
     }
 
-    fn query(&self, op: &OpContext<'a>) -> Result<Query> {
+    /// The query in the form that planning reads.
+    pub(super) fn query(&self, op: &OpContext<'_>) -> Result<Query> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, self.variables)?;
         let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
@@ -182,10 +185,48 @@ impl<'a> Find<'a> {
         Ok(query)
     }
 
+    /// The stages that do what the query says.
+    pub(super) fn pipeline(&self) -> ArrayBuf {
+        ArrayBuf::build(|out| {
+            if let Some(filter) = self.filter.filter(|filter| !filter.is_empty()) {
+                out.document().append("$match", filter);
+            }
+            if let Some(sort) = self.sort.filter(|sort| !sort.is_empty()) {
+                out.document().append("$sort", sort);
+            }
+            if self.skip > 0 {
+                out.document().append("$skip", self.skip as i64);
+            }
+            if self.limit > 0 {
+                out.document().append("$limit", self.limit as i64);
+            }
+            if let Some(projection) = self.projection.filter(|projection| !projection.is_empty()) {
+                out.document().append("$project", projection);
+            }
+        })
+    }
+
     /// A query on a view is a pipeline on what the view stands on.
     fn on_view(&self, op: &OpContext<'a>, namespace: &str) -> Result<Reply> {
-        let _ = op;
-        bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
+        for (given, what) in [
+            (self.tailable, "tailable"),
+            (self.return_key, "returnKey"),
+            (self.show_record_id, "showRecordId"),
+            (self.min.is_some(), "min"),
+            (self.max.is_some(), "max"),
+        ] {
+            if given {
+                bail!(Code::INVALID_PIPELINE_OPERATOR, "Option {what} is not supported for aggregation.");
+            }
+        }
+        let on = Namespace::new(op.db(), self.collection);
+        let stages = self.pipeline();
+        let pipeline = super::pipeline::parse(stages.as_raw(), &on, &mut parse_cx(op, self.variables)?)?;
+        let hint = Hint::parse(self.hint)?;
+        let disk = self.allow_disk_use.unwrap_or(true);
+        let cursor = PipelineCursor::open(op, &on, &pipeline, hint, disk, false)?;
+        let batch_size = self.batch_size.map(|n| n as usize);
+        first_batch(op, namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
     }
 }
 

@@ -1,13 +1,20 @@
 //! Commands that read and write documents.
 
+mod aggregate;
+mod bulk_write;
+mod count;
 mod delete;
+mod distinct;
+mod explain;
 mod find;
+mod find_and_modify;
 mod get_more;
 mod insert;
 mod kill_cursors;
-mod query;
+pub mod pipeline;
+pub mod query;
 mod update;
-mod writes;
+pub mod writes;
 
 use crate::command::Registered;
 use crate::registered;
@@ -20,4 +27,10 @@ pub const COMMANDS: &[Registered] = &[
     registered!(insert::Insert),
     registered!(update::Update),
     registered!(delete::Delete),
+    registered!(bulk_write::BulkWrite),
+    registered!(find_and_modify::FindAndModify),
+    registered!(count::Count),
+    registered!(distinct::Distinct),
+    registered!(aggregate::Aggregate),
+    registered!(explain::Explain),
 ];

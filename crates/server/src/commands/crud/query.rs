@@ -6,7 +6,7 @@ use std::time::Instant;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::plan::{Query, choose};
+use sheaf_exec::plan::Query;
 use sheaf_exec::run::{Executor, ReadCx};
 use sheaf_expr::ParseCx;
 use sheaf_query::collation::Collation;
@@ -86,13 +86,6 @@ pub struct PlanCursor {
 }
 
 impl PlanCursor {
-    /// Plans a query on a collection.
-    pub fn open(op: &OpContext<'_>, query: &Query, await_data: bool, allow_disk_use: bool) -> Result<Option<Self>> {
-        let _ = (query, await_data, allow_disk_use);
-        let _ = op;
-        Ok(None)
-    }
-
     /// A cursor over a run that has begun.
     pub fn new(op: &OpContext<'_>, executor: Executor, query: &Query, await_data: bool, allow_disk_use: bool) -> Self {
         PlanCursor {
@@ -215,9 +208,4 @@ pub fn empty_cursor(namespace: &str) -> Reply {
         cursor.append("id", 0i64);
         cursor.append("ns", namespace);
     })
-}
-
-/// Whether the query can be answered by one lookup; see [`choose::id_equality`].
-pub fn is_id_lookup(query: &Query) -> bool {
-    choose::id_equality(query.matcher().root()).is_some()
 }

@@ -116,6 +116,19 @@ impl<'a> Command<'a> for Update<'a> {
     }
 }
 
+impl<'a> Update<'a> {
+    /// The only statement, for `explain`.
+    ///
+    /// Errors: `BadValue` if there are several.
+    pub(super) fn only(&self, op: &OpContext<'_>) -> Result<(&'a str, UpdateStatement)> {
+        if self.updates.count() != 1 {
+            bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
+        }
+        let doc = self.updates.iter().next().unwrap_or(RawDoc::EMPTY);
+        Ok((self.collection, UpdateOne::parse(doc)?.statement(op, self.variables)?))
+    }
+}
+
 #[derive(Default)]
 struct Totals {
     matched: u64,

@@ -1,0 +1,252 @@
+//! One operator after the other, as explain prints them.
+
+use sheaf_bson::{DocWriter, RawDoc, Value};
+use sheaf_query::projection::Kind;
+use sheaf_storage::{Index, IndexKind};
+
+use super::Top;
+use crate::index::key_pattern;
+use crate::plan::{FilterPart, Node, Scan};
+use crate::run::Stats;
+
+type Out<'o, 'b> = &'o mut DocWriter<'b, Vec<u8>>;
+
+/// Writes a plan below the operator of its command. `rows` is how many rows the command took in.
+pub fn write_top(out: Out<'_, '_>, top: Top, plan: &Node, stats: Option<&[Stats]>, rows: u64) {
+    let name = match top {
+        // A lookup by `_id` alone takes the express path.
+        Top::Find => match plan {
+            Node::IdLookup { filter: None, .. } => return express(out, stats),
+            _ => return write(out, plan, stats, &mut 0),
+        },
+        Top::Count => "COUNT",
+        Top::Update { .. } => "UPDATE",
+        Top::Delete { .. } => "DELETE",
+    };
+    out.append("stage", name);
+    if let Some(stats) = stats {
+        let below = stats.first().cloned().unwrap_or_default();
+        figures(out, &Stats { advanced: 0, works: below.works + 1, need_time: below.works, eof: true, ..below });
+        let n = rows as i32;
+        match top {
+            Top::Count => out.append("nCounted", n).append("nSkipped", 0),
+            Top::Update { upsert, .. } => out
+                .append("nMatched", n)
+                .append("nWouldModify", n)
+                .append("nWouldUpsert", i32::from(upsert && n == 0)),
+            Top::Delete { .. } => out.append("nWouldDelete", n),
+            Top::Find => out,
+        };
+    }
+    write(&mut out.document("inputStage"), plan, stats, &mut 0);
+}
+
+fn express(out: Out<'_, '_>, stats: Option<&[Stats]>) {
+    out.append("stage", "EXPRESS_IXSCAN");
+    if let Some(stats) = stats.and_then(<[Stats]>::first) {
+        figures(out, stats);
+    }
+    out.append("keyPattern", "{ _id: 1 }");
+    out.append("indexName", "_id_");
+    if let Some(stats) = stats.and_then(<[Stats]>::first) {
+        out.append("keysExamined", stats.keys_examined as i32);
+        out.append("docsExamined", stats.docs_examined as i32);
+    }
+}
+
+/// Writes an operator and those below it. `at` counts operators in the order of their figures.
+pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut usize) {
+    let own = stats.and_then(|stats| stats.get(*at));
+    *at += 1;
+    // A sort keeps to the limit by itself; mongod shows none above it.
+    if let Node::Limit { input, .. } = node
+        && over_sort(input)
+    {
+        return write(out, input, stats, at);
+    }
+    match node {
+        Node::Eof => {
+            head(out, "EOF", None, own);
+            out.append("type", "nonExistentNamespace");
+        }
+        Node::CollScan { filter, backward, range } => {
+            head(out, if range.is_some() { "CLUSTERED_IXSCAN" } else { "COLLSCAN" }, filter.as_ref(), own);
+            out.append("direction", if *backward { "backward" } else { "forward" });
+            if let Some(own) = own {
+                out.append("docsExamined", own.docs_examined as i32);
+            }
+        }
+        Node::IdLookup { filter, .. } => {
+            head(out, "IDHACK", filter.as_ref(), own);
+            if let Some(own) = own {
+                out.append("keysExamined", own.keys_examined as i32);
+                out.append("docsExamined", own.docs_examined as i32);
+            }
+        }
+        Node::IndexScan(scan) => write_scan(out, "IXSCAN", scan, own),
+        Node::DistinctScan(scan) => write_scan(out, "DISTINCT_SCAN", scan, own),
+        Node::CountScan(scan) => write_scan(out, "COUNT_SCAN", scan, own),
+        Node::Fetch { filter, .. } => {
+            head(out, "FETCH", filter.as_ref(), own);
+            if let Some(own) = own {
+                out.append("docsExamined", own.docs_examined as i32).append("alreadyHasObj", 0);
+            }
+        }
+        Node::Or { .. } => {
+            head(out, "OR", None, own);
+            if let Some(own) = own {
+                out.append("dupsTested", own.dups_tested as i32).append("dupsDropped", own.dups_dropped as i32);
+            }
+        }
+        Node::SortMerge { pattern, .. } => {
+            head(out, "SORT_MERGE", None, own);
+            out.append("sortPattern", &pattern.to_doc());
+            if let Some(own) = own {
+                out.append("dupsTested", own.dups_tested as i32).append("dupsDropped", own.dups_dropped as i32);
+            }
+        }
+        Node::Sort { pattern, limit, .. } => {
+            head(out, "SORT", None, own);
+            out.append("sortPattern", &pattern.to_doc());
+            out.append("memLimit", 104_857_600);
+            if *limit > 0 {
+                out.append("limitAmount", *limit as i32);
+            }
+            out.append("type", "simple");
+            if let Some(own) = own {
+                out.append("totalDataSizeSorted", own.sorted_bytes as i64);
+                out.append("usedDisk", false);
+                out.append("spills", 0i64);
+                out.append("spilledDataStorageSize", 0i64);
+            }
+        }
+        Node::Skip { skip, .. } => {
+            head(out, "SKIP", None, own);
+            out.append("skipAmount", *skip as i32);
+        }
+        Node::Limit { limit, .. } => {
+            head(out, "LIMIT", None, own);
+            out.append("limitAmount", *limit as i32);
+        }
+        Node::Project { projection, covered, .. } => {
+            let simple = !projection.is_computed()
+                && !projection.needs_match_details()
+                && projection.kind() != Kind::Addition
+                && projection.to_doc().as_raw().values().all(|v| v.as_bool().is_some() || v.is_number());
+            let dotted = projection.to_doc().as_raw().iter().any(|e| e.key().contains('.'));
+            let name = match (covered, simple && !dotted) {
+                (true, _) => "PROJECTION_COVERED",
+                (false, true) => "PROJECTION_SIMPLE",
+                (false, false) => "PROJECTION_DEFAULT",
+            };
+            head(out, name, None, own);
+            out.append("transformBy", &projection.to_doc());
+        }
+        Node::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
+    }
+    write_inputs(out, node, stats, at);
+}
+
+fn write_inputs(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut usize) {
+    match node {
+        Node::Or { inputs } | Node::SortMerge { inputs, .. } => {
+            let mut list = out.array("inputStages");
+            for input in inputs {
+                write(&mut list.document(), input, stats, at);
+            }
+        }
+        _ => {
+            for input in node.inputs() {
+                write(&mut out.document("inputStage"), input, stats, at);
+            }
+        }
+    }
+}
+
+fn over_sort(node: &Node) -> bool {
+    match node {
+        Node::Sort { limit, .. } => *limit > 0,
+        Node::Skip { input, .. } | Node::Project { input, .. } => over_sort(input),
+        _ => false,
+    }
+}
+
+fn head(out: Out<'_, '_>, name: &str, filter: Option<&FilterPart>, stats: Option<&Stats>) {
+    out.append("stage", name);
+    if let Some(filter) = filter {
+        out.append("filter", &filter.to_doc());
+    }
+    if let Some(stats) = stats {
+        figures(out, stats);
+    }
+}
+
+fn figures(out: Out<'_, '_>, stats: &Stats) {
+    out.append("nReturned", stats.advanced as i32);
+    out.append("executionTimeMillisEstimate", (stats.nanos / 1_000_000) as i32);
+    out.append("works", stats.works as i32);
+    out.append("advanced", stats.advanced as i32);
+    out.append("needTime", stats.need_time as i32);
+    out.append("needYield", 0);
+    out.append("saveState", stats.saves as i32);
+    out.append("restoreState", stats.saves as i32);
+    out.append("isEOF", i32::from(stats.eof));
+}
+
+fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Stats>) {
+    head(out, name, scan.filter.as_ref(), stats);
+    let index = &scan.index;
+    let wildcard = index.kind == IndexKind::Wildcard;
+    if wildcard {
+        // A wildcard index shows the path that it is used for.
+        let mut pattern = out.document("keyPattern");
+        for (path, descending) in &scan.fields {
+            pattern.append(path, if *descending { -1 } else { 1 });
+        }
+    } else {
+        out.append("keyPattern", key_pattern(index));
+    }
+    out.append("indexName", &index.name);
+    if let Some(Value::Document(collation)) = index.spec.as_raw().get("collation") {
+        out.append("collation", collation);
+    }
+    out.append("isMultiKey", scan.multikey);
+    if !matches!(index.kind, IndexKind::Hashed) {
+        write_multikey_paths(out, index, scan);
+    }
+    out.append("isUnique", index.unique || index.kind == IndexKind::Id);
+    out.append("isSparse", index.sparse || wildcard);
+    out.append("isPartial", index.partial.is_some());
+    out.append("indexVersion", 2);
+    out.append("direction", if scan.backward { "backward" } else { "forward" });
+    match &scan.keys {
+        Some((min, max)) => {
+            let mut bounds = out.document("indexBounds");
+            let empty = RawDoc::EMPTY;
+            bounds.append("startKey", min.as_ref().map_or(empty, |d| d.as_raw()));
+            bounds.append("endKey", max.as_ref().map_or(empty, |d| d.as_raw()));
+        }
+        None => scan.bounds.write(&mut out.document("indexBounds"), scan.backward),
+    }
+    if let Some(stats) = stats {
+        out.append("keysExamined", stats.keys_examined as i32);
+        out.append("seeks", stats.seeks as i32);
+        out.append("dupsTested", stats.dups_tested as i32);
+        out.append("dupsDropped", stats.dups_dropped as i32);
+    }
+}
+
+fn write_multikey_paths(out: Out<'_, '_>, index: &Index, scan: &Scan) {
+    let paths = index.multikey_paths();
+    let mut all = out.document("multiKeyPaths");
+    for (at, (field, _)) in scan.fields.iter().enumerate() {
+        let mut list = all.array(field);
+        let Some(arrays) = paths.as_ref().and_then(|paths| paths.get(at)) else { continue };
+        let parts: Vec<&str> = field.split('.').collect();
+        for last in arrays {
+            if let Some(prefix) = parts.get(..=*last) {
+                list.push(prefix.join(".").as_str());
+            }
+        }
+    }
+}

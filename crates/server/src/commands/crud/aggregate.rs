@@ -1,0 +1,119 @@
+//! `aggregate`.
+
+use sheaf_aggregate::Namespace;
+use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::query::Hint;
+
+use super::pipeline::{PipelineCursor, parse};
+use super::query::{check_collation, first_batch, parse_cx};
+use super::writes::check_writable;
+use crate::args::{Args, Array, Loose, NonNegative, check_collection_name};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{aggregate: "users", pipeline: [...], cursor: {}}`, or `{aggregate: 1, ...}` without a collection.
+pub struct Aggregate<'a> {
+    collection: &'a str,
+    pub(super) pipeline: RawDoc<'a>,
+    batch_size: Option<u64>,
+    explain: bool,
+    pub(super) hint: Value<'a>,
+    pub(super) allow_disk_use: bool,
+    bypass_validation: bool,
+    pub(super) variables: Option<RawDoc<'a>>,
+    collation: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for Aggregate<'a> {
+    const NAME: &'static str = "aggregate";
+    const SPEC: Spec = Spec::read().in_transaction().api_v1().write_concern().may_block();
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        Self::parse_as(args, false)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = self.namespace(op);
+        op.metrics().namespace.replace(Some(self.cursor_namespace(op)));
+        if self.explain {
+            return super::explain::aggregate(op, &self, super::explain::Verbosity::QueryPlanner);
+        }
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, self.variables)?;
+        let pipeline = parse(self.pipeline, &namespace, &mut cx)?;
+        if let Some(target) = pipeline.target_namespace() {
+            check_writable(op, &target.collection)?;
+        }
+        let hint = Hint::parse(self.hint)?;
+        let cursor =
+            PipelineCursor::open(op, &namespace, &pipeline, hint, self.allow_disk_use, self.bypass_validation)?;
+        let batch_size = self.batch_size.map(|n| n as usize);
+        first_batch(op, &self.cursor_namespace(op), Box::new(cursor), batch_size, false, false)
+    }
+}
+
+impl<'a> Aggregate<'a> {
+    /// Parses; the command inside `explain` needs no `cursor`.
+    pub(super) fn parse_as(args: &mut Args<'a>, explained: bool) -> Result<Self> {
+        let flag = |args: &mut Args<'a>, name, otherwise| -> Result<bool> {
+            Ok(args.optional::<Loose>(name)?.map_or(otherwise, |flag| flag.0))
+        };
+        let collection = match args.own_value() {
+            Value::String(name) => {
+                check_collection_name(name)?;
+                name
+            }
+            number if number.as_exact_i64() == Some(1) => "",
+            number if number.is_number() => {
+                bail!(Code::FAILED_TO_PARSE, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+            }
+            other => bail!(Code::TYPE_MISMATCH, "collection name has invalid type {}", other.type_name()),
+        };
+        let Array(pipeline) = args.required("pipeline")?;
+        let explain = flag(args, "explain", false)?;
+        let cursor: Option<RawDoc<'a>> = match args.value("cursor") {
+            Value::Missing => None,
+            Value::Document(doc) => Some(doc),
+            _ => bail!(Code::TYPE_MISMATCH, "cursor field must be missing or an object"),
+        };
+        if cursor.is_none() && !explain && !explained {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "The 'cursor' option is required, except for aggregate with the explain argument"
+            );
+        }
+        let batch_size = match cursor {
+            Some(cursor) => {
+                let mut options = Args::of_document("aggregate.cursor", cursor)?;
+                let size = options.optional::<NonNegative>("batchSize")?.map(|n| n.0 as u64);
+                options.finish()?;
+                size
+            }
+            None => None,
+        };
+        let aggregate = Aggregate {
+            collection,
+            pipeline,
+            batch_size,
+            explain,
+            hint: args.value("hint"),
+            allow_disk_use: flag(args, "allowDiskUse", true)?,
+            bypass_validation: flag(args, "bypassDocumentValidation", false)?,
+            variables: args.optional("let")?,
+            collation: args.optional("collation")?,
+        };
+        args.ignore(&["fromMongos", "needsMerge", "isMapReduceCommand", "collectionUUID", "exchange"]);
+        Ok(aggregate)
+    }
+
+    /// What the pipeline runs on.
+    pub(super) fn namespace(&self, op: &OpContext<'_>) -> Namespace {
+        Namespace::new(op.db(), self.collection)
+    }
+
+    fn cursor_namespace(&self, op: &OpContext<'_>) -> String {
+        op.namespace(if self.collection.is_empty() { "$cmd.aggregate" } else { self.collection })
+    }
+}

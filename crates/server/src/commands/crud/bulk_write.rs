@@ -1,0 +1,392 @@
+//! `bulkWrite`: inserts, updates and deletes on several collections in one command.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, DocWriter, OwnedValue, RawDoc, Value, doc};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::write::{
+    Change, Delete, UpdateStatement, Validator, WriteCx, ends_command, prepare_insert, run_delete, run_update,
+};
+use sheaf_query::update::Update as Modification;
+use sheaf_storage::{Collection, Write};
+
+use super::query::{check_collation, first_batch, parse_cx, parse_filter, set_sort};
+use super::writes::{WriteFields, check_count, collection_for_write, refuse_view, with_cx, with_writer};
+use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_name, check_db_name};
+use crate::command::{Command, Spec};
+use crate::cursors::{Batch, Filled, ServerCursor};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{bulkWrite: 1, ops: [...], nsInfo: [{ns: "db.users"}], ordered: true}`
+pub struct BulkWrite<'a> {
+    ops: Documents<'a>,
+    namespaces: Vec<&'a str>,
+    fields: WriteFields,
+    ordered: bool,
+    errors_only: bool,
+    batch_size: Option<usize>,
+    variables: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for BulkWrite<'a> {
+    const NAME: &'static str = "bulkWrite";
+    const SPEC: Spec = Spec::write().in_transaction().retryable().admin_only().api_v1();
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let _ = args.own_value();
+        let ops = args.required_documents("ops")?;
+        let mut namespaces = Vec::new();
+        for info in args.required_documents("nsInfo")? {
+            let mut fields = Args::of_document("bulkWrite.nsInfo", info)?;
+            let namespace: &'a str = fields.required("ns")?;
+            fields.ignore(&["collectionUUID", "encryptionInformation", "isTimeseriesNamespace"]);
+            check_namespace(namespace)?;
+            namespaces.push(namespace);
+        }
+        let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
+        let errors_only = args.optional::<Loose>("errorsOnly")?.is_some_and(|flag| flag.0);
+        let mut batch_size = None;
+        if let Some(cursor) = args.optional::<RawDoc<'a>>("cursor")? {
+            let mut options = Args::of_document("bulkWrite.cursor", cursor)?;
+            batch_size = options.optional::<NonNegative>("batchSize")?.map(|n| n.0 as usize);
+        }
+        let fields = WriteFields::parse(args)?;
+        let variables = args.optional("let")?;
+        Ok(BulkWrite { ops, namespaces, fields, ordered, errors_only, batch_size, variables })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        check_count(self.ops.count())?;
+        let parsed: Vec<Parsed<'a>> = self.ops.iter().map(|doc| self.parse_op(doc)).collect::<Result<_>>()?;
+        let mut totals = Totals::default();
+        let result = with_writer(op, |w| self.each(op, w, &parsed, &mut totals));
+        result?;
+        let cursor = Box::new(ReplyCursor { documents: totals.items.drain(..).collect() });
+        let mut reply = first_batch(op, "admin.$cmd.bulkWrite", cursor, self.batch_size.or(Some(usize::MAX)), false, false)?;
+        for (name, n) in [
+            ("nErrors", totals.errors),
+            ("nInserted", totals.inserted),
+            ("nMatched", totals.matched),
+            ("nModified", totals.modified),
+            ("nUpserted", totals.upserted),
+            ("nDeleted", totals.deleted),
+        ] {
+            reply.append(name, n as i32);
+        }
+        if !totals.retried.is_empty() {
+            reply.fill(|out| {
+                let mut list = out.array("retriedStmtIds");
+                for id in &totals.retried {
+                    list.push(*id);
+                }
+            });
+        }
+        Ok(reply)
+    }
+}
+
+#[derive(Default)]
+struct Totals {
+    items: Vec<DocBuf>,
+    retried: Vec<i32>,
+    errors: u64,
+    inserted: u64,
+    matched: u64,
+    modified: u64,
+    upserted: u64,
+    deleted: u64,
+}
+
+struct Parsed<'a> {
+    kind: Kind<'a>,
+    namespace: &'a str,
+}
+
+enum Kind<'a> {
+    Insert(RawDoc<'a>),
+    Update(UpdateOp<'a>),
+    Delete { filter: RawDoc<'a>, multi: bool, hint: Value<'a>, collation: Option<RawDoc<'a>> },
+}
+
+struct UpdateOp<'a> {
+    filter: RawDoc<'a>,
+    update: Value<'a>,
+    multi: bool,
+    upsert: bool,
+    hint: Value<'a>,
+    collation: Option<RawDoc<'a>>,
+    constants: Option<RawDoc<'a>>,
+    sort: Option<RawDoc<'a>>,
+    array_filters: Vec<RawDoc<'a>>,
+}
+
+/// What one operation came to.
+struct Done {
+    n: u64,
+    modified: Option<u64>,
+    upserted: Option<OwnedValue>,
+}
+
+impl<'a> BulkWrite<'a> {
+    fn parse_op(&self, doc: RawDoc<'a>) -> Result<Parsed<'a>> {
+        let name = doc.iter().next().map_or("", |first| first.key());
+        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
+            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
+        };
+        let mut args = Args::of_document("bulkWrite.ops", doc)?;
+        let index = args.own_value();
+        let kind = match name {
+            "insert" => Kind::Insert(args.required("document")?),
+            "delete" => Kind::Delete {
+                filter: args.required("filter")?,
+                multi: flag(&mut args, "multi")?,
+                hint: args.value("hint"),
+                collation: args.optional("collation")?,
+            },
+            "update" => {
+                let mut array_filters = Vec::new();
+                if let Some(Array(list)) = args.optional("arrayFilters")? {
+                    array_filters.extend(list.values().filter_map(|v| v.as_doc()));
+                }
+                Kind::Update(UpdateOp {
+                    filter: args.required("filter")?,
+                    update: args.required("updateMods")?,
+                    multi: flag(&mut args, "multi")?,
+                    upsert: flag(&mut args, "upsert")?,
+                    hint: args.value("hint"),
+                    collation: args.optional("collation")?,
+                    constants: args.optional("constants")?,
+                    sort: args.optional("sort")?,
+                    array_filters,
+                })
+            }
+            other => bail!(
+                Code::FAILED_TO_PARSE,
+                "Unrecognized bulkWrite operation '{other}', expected 'insert', 'update' or 'delete'"
+            ),
+        };
+        args.ignore(&["sampleId", "upsertSupplied"]);
+        args.finish()?;
+        let at = index.as_exact_i64().and_then(|n| usize::try_from(n).ok());
+        match at.and_then(|at| self.namespaces.get(at)) {
+            Some(namespace) => Ok(Parsed { kind, namespace }),
+            None => bail!(Code::BAD_VALUE, "BulkWrite ops entry {} has an invalid nsInfo index.", shown(index)),
+        }
+    }
+
+    fn each(&self, op: &OpContext<'_>, w: &mut dyn Write, parsed: &[Parsed<'a>], totals: &mut Totals) -> Result<()> {
+        for (at, one) in parsed.iter().enumerate() {
+            let stmt_id = self.fields.stmt_id(at);
+            if op.is_retryable_write() {
+                if let Some(recorded) = op.executed_statement(stmt_id)? {
+                    totals.retried.push(stmt_id);
+                    op.note_commit(op.engine().last_applied());
+                    self.count(at, &one.kind, Ok(recorded_done(&one.kind, &recorded)), totals);
+                    continue;
+                }
+                w.statement(op.statement(stmt_id, None));
+            }
+            let result = self.one(op, w, one, stmt_id);
+            match result {
+                Err(error) if ends_command(&error) => return Err(error),
+                result => {
+                    let failed = result.is_err();
+                    self.count(at, &one.kind, result, totals);
+                    if failed && (self.ordered || op.in_transaction()) {
+                        break;
+                    }
+                }
+            }
+        }
+        if op.is_retryable_write() {
+            w.statement(None);
+        }
+        Ok(())
+    }
+
+    fn one(&self, op: &OpContext<'_>, w: &mut dyn Write, one: &Parsed<'a>, stmt_id: i32) -> Result<Done> {
+        let multi = matches!(&one.kind, Kind::Update(UpdateOp { multi: true, .. }) | Kind::Delete { multi: true, .. });
+        if multi && op.is_retryable_write() {
+            bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
+        }
+        let makes = match &one.kind {
+            Kind::Insert(_) => true,
+            Kind::Update(update) => update.upsert,
+            Kind::Delete { .. } => false,
+        };
+        let collection = match w.collection(one.namespace)? {
+            Some(collection) => collection,
+            None if makes => collection_for_write(w, one.namespace)?,
+            None => {
+                let modified = matches!(one.kind, Kind::Update(_)).then_some(0);
+                return Ok(Done { n: 0, modified, upserted: None });
+            }
+        };
+        refuse_view(&collection)?;
+        with_cx(op, self.fields.bypass_validation, |cx| {
+            let name = |w: &mut dyn Write, change: Change<'_>| {
+                let record = match change {
+                    Change::Upsert(doc) => {
+                        doc! { "n": 1, "nModified": 0, "upserted": doc.get_or_missing("_id") }
+                    }
+                    _ => doc! { "n": 1, "nModified": 1 },
+                };
+                w.statement(op.statement(stmt_id, Some(record)));
+            };
+            let cx = WriteCx { before_change: if op.is_retryable_write() { Some(&name) } else { None }, ..cx };
+            self.apply(op, w, &cx, &collection, &one.kind)
+        })
+    }
+
+    fn apply(
+        &self,
+        op: &OpContext<'_>,
+        w: &mut dyn Write,
+        cx: &WriteCx<'_>,
+        collection: &Arc<Collection>,
+        kind: &Kind<'a>,
+    ) -> Result<Done> {
+        match kind {
+            Kind::Insert(document) => {
+                let prepared = prepare_insert(*document, cx.new_object_id, cx.timestamp)?;
+                let document = prepared.as_ref().map_or(*document, |prepared| prepared.as_raw());
+                if !cx.bypass_validation
+                    && let Some(validator) = Validator::of(collection)?
+                {
+                    validator.enforce(None, document)?;
+                }
+                w.insert(collection, document)?;
+                Ok(Done { n: 1, modified: None, upserted: None })
+            }
+            Kind::Update(update) => {
+                let statement = update.statement(op, self.variables)?;
+                let result = run_update(w, cx, collection, &statement, false)?;
+                let n = result.matched + u64::from(result.upserted.is_some());
+                Ok(Done { n, modified: Some(result.modified), upserted: result.upserted })
+            }
+            Kind::Delete { filter, multi, hint, collation } => {
+                check_collation(*collation)?;
+                let mut parse = parse_cx(op, self.variables)?;
+                let mut query = Query { hint: Hint::parse(*hint)?, ..Query::default() };
+                query.matcher = Some(Arc::new(parse_filter(Some(*filter), &mut parse)?));
+                let (n, _) = run_delete(w, cx, collection, &Delete { query, multi: *multi }, false)?;
+                Ok(Done { n, modified: None, upserted: None })
+            }
+        }
+    }
+
+    fn count(&self, at: usize, kind: &Kind<'_>, result: Result<Done>, totals: &mut Totals) {
+        let item = match result {
+            Ok(done) => {
+                match kind {
+                    Kind::Insert(_) => totals.inserted += done.n,
+                    Kind::Delete { .. } => totals.deleted += done.n,
+                    Kind::Update(_) => {
+                        let inserted = u64::from(done.upserted.is_some());
+                        totals.upserted += inserted;
+                        totals.matched += done.n - inserted;
+                        totals.modified += done.modified.unwrap_or(0);
+                    }
+                }
+                if self.errors_only {
+                    return;
+                }
+                DocBuf::build(|out| {
+                    out.append("ok", 1.0).append("idx", at as i32).append("n", done.n as i32);
+                    if let Some(modified) = done.modified {
+                        out.append("nModified", modified as i32);
+                    }
+                    if let Some(id) = &done.upserted {
+                        out.document("upserted").append("_id", id.as_value());
+                    }
+                })
+            }
+            Err(error) => {
+                totals.errors += 1;
+                DocBuf::build(|out| write_failure(out, at, kind, &error))
+            }
+        };
+        totals.items.push(item);
+    }
+}
+
+fn write_failure(out: &mut DocWriter<'_, Vec<u8>>, at: usize, kind: &Kind<'_>, error: &Error) {
+    out.append("ok", 0.0).append("idx", at as i32).append("n", 0);
+    if matches!(kind, Kind::Update(_)) {
+        out.append("nModified", 0);
+    }
+    out.append("code", error.code().0);
+    if let Some(extra) = error.extra() {
+        out.append_all(RawDoc::new(extra));
+    }
+    if let Some(info) = error.err_info() {
+        out.append("errInfo", RawDoc::new(info));
+    }
+    out.append("errmsg", error.message());
+}
+
+/// A statement of a retried command counts as it did the first time.
+fn recorded_done(kind: &Kind<'_>, recorded: &DocBuf) -> Done {
+    let recorded = recorded.as_raw();
+    let number = |name: &str| recorded.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
+    Done {
+        n: number("n"),
+        modified: matches!(kind, Kind::Update(_)).then(|| number("nModified")),
+        upserted: recorded.get("upserted").map(OwnedValue::from),
+    }
+}
+
+impl UpdateOp<'_> {
+    fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, variables)?;
+        for constant in self.constants.into_iter().flatten() {
+            cx.declare_constant(constant.key(), constant.value())?;
+        }
+        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        query.matcher = Some(Arc::new(parse_filter(Some(self.filter), &mut cx)?));
+        let update = Modification::parse(self.update, &self.array_filters, &mut cx)?;
+        cx.finish_as("Failed to optimize pipeline")?;
+        if self.multi && update.is_replacement() {
+            bail!(Code::FAILED_TO_PARSE, "multi update is not supported for replacement-style update");
+        }
+        set_sort(&mut query, self.sort)?;
+        Ok(UpdateStatement { query, update, multi: self.multi, upsert: self.upsert })
+    }
+}
+
+fn check_namespace(namespace: &str) -> Result<()> {
+    match namespace.split_once('.') {
+        Some((db, collection)) => {
+            check_db_name(db)?;
+            check_collection_name(collection)
+        }
+        None => bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified for bulkWrite: '{namespace}'"),
+    }
+}
+
+fn shown(value: Value<'_>) -> String {
+    sheaf_exec::bounds::value_text(value)
+}
+
+/// The results that did not fit the first batch.
+struct ReplyCursor {
+    documents: VecDeque<DocBuf>,
+}
+
+impl ServerCursor for ReplyCursor {
+    fn fill(&mut self, _: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+        while let Some(doc) = self.documents.front() {
+            if batch.is_full() || !batch.fits(doc.as_bytes().len()) {
+                return Ok(Filled::More);
+            }
+            batch.push(doc.as_bytes());
+            self.documents.pop_front();
+        }
+        Ok(Filled::Exhausted)
+    }
+}

@@ -1,0 +1,124 @@
+//! `count`.
+
+use std::sync::Arc;
+
+use sheaf_aggregate::Namespace;
+use sheaf_bson::{ArrayBuf, RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::run::ReadCx;
+
+use super::pipeline::{PipelineCursor, parse};
+use super::query::{check_collation, parse_cx, parse_filter};
+use crate::args::{Args, NonNegative};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{count: "users", query: {...}, limit, skip}`
+pub struct Count<'a> {
+    pub(super) collection: &'a str,
+    query: Option<RawDoc<'a>>,
+    /// A negative limit means its absolute value; 0 means no limit.
+    limit: u64,
+    skip: u64,
+    hint: Value<'a>,
+    collation: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for Count<'a> {
+    const NAME: &'static str = "count";
+    const SPEC: Spec = Spec::read().api_v1();
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let count = Count {
+            collection: args.collection()?,
+            query: args.optional("query")?,
+            limit: args.optional::<i64>("limit")?.unwrap_or(0).unsigned_abs(),
+            skip: args.optional::<NonNegative>("skip")?.map_or(0, |n| n.0 as u64),
+            hint: args.value("hint"),
+            collation: args.optional("collation")?,
+        };
+        args.ignore(&["fields", "collectionUUID"]);
+        Ok(count)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        if op.in_transaction() {
+            bail!(Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION, "Cannot run 'count' in a multi-document transaction.");
+        }
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let query = self.to_query(op)?;
+        let view = op.view()?;
+        let Some(collection) = view.collection(&namespace) else { return Ok(Reply::ok().with("n", 0)) };
+        let n = if collection.is_view() {
+            self.on_view(op)?
+        } else if query.matcher().matches_everything() && query.hint == Hint::None {
+            // The collection's own counter.
+            self.cut(collection.count())
+        } else {
+            let stop = op.interrupter();
+            let interrupt = || stop.check();
+            let cx = ReadCx::new(&view, &interrupt, op.now_millis());
+            let mut run = sheaf_exec::find::open(&query, collection, &cx)?;
+            op.metrics().plan_summary.replace(Some(run.plan().summary()));
+            let n = run.count(&cx)?;
+            let (keys, docs) = run.examined();
+            op.metrics().keys_examined.set(keys);
+            op.metrics().docs_examined.set(docs);
+            n
+        };
+        Ok(match i32::try_from(n) {
+            Ok(n) => Reply::ok().with("n", n),
+            Err(_) => Reply::ok().with("n", n as i64),
+        })
+    }
+}
+
+impl Count<'_> {
+    /// The query that counts.
+    pub(super) fn to_query(&self, op: &OpContext<'_>) -> Result<Query> {
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, None)?;
+        Ok(Query {
+            matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),
+            skip: self.skip,
+            limit: (self.limit > 0).then_some(self.limit),
+            hint: Hint::parse(self.hint)?,
+            only_paths: Some(Vec::new()),
+            ..Query::default()
+        })
+    }
+
+    fn cut(&self, all: u64) -> u64 {
+        let left = all.saturating_sub(self.skip);
+        if self.limit > 0 { left.min(self.limit) } else { left }
+    }
+
+    /// The stages that count.
+    pub(super) fn pipeline(&self) -> ArrayBuf {
+        ArrayBuf::build(|out| {
+            out.document().append("$match", self.query.unwrap_or(RawDoc::EMPTY));
+            if self.skip > 0 {
+                out.document().append("$skip", self.skip as i64);
+            }
+            if self.limit > 0 {
+                out.document().append("$limit", self.limit as i64);
+            }
+            out.push_raw_document(doc! { "$count": "count" }.as_bytes());
+        })
+    }
+
+    fn on_view(&self, op: &OpContext<'_>) -> Result<u64> {
+        let namespace = Namespace::new(op.db(), self.collection);
+        let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
+        let mut n = 0;
+        PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, false)?.each(op, |doc| {
+            n = doc.get("count").and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
+            Ok(())
+        })?;
+        Ok(n)
+    }
+}

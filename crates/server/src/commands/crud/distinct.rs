@@ -1,0 +1,149 @@
+//! `distinct`.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use sheaf_aggregate::Namespace;
+use sheaf_bson::{ArrayBuf, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
+use sheaf_errors::{Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::run::ReadCx;
+use sheaf_query::path::Path;
+
+use super::pipeline::{PipelineCursor, parse};
+use super::query::{check_collation, parse_cx, parse_filter};
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{distinct: "users", key: "country", query: {...}}`
+pub struct Distinct<'a> {
+    pub(super) collection: &'a str,
+    key: &'a str,
+    query: Option<RawDoc<'a>>,
+    hint: Value<'a>,
+    collation: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for Distinct<'a> {
+    const NAME: &'static str = "distinct";
+    const SPEC: Spec = Spec::read().in_transaction().api_v1();
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let distinct = Distinct {
+            collection: args.collection()?,
+            key: args.required("key")?,
+            query: args.optional("query")?,
+            hint: args.value("hint"),
+            collation: args.optional("collation")?,
+        };
+        args.ignore(&["collectionUUID"]);
+        if distinct.key.contains('\0') {
+            bail!(31032, "Key field cannot contain an embedded null byte");
+        }
+        Ok(distinct)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let query = self.to_query(op)?;
+        let view = op.view()?;
+        let mut values = Values::new(self.key);
+        if let Some(collection) = view.collection(&namespace) {
+            if collection.is_view() {
+                self.on_view(op, &mut values)?;
+            } else {
+                let stop = op.interrupter();
+                let interrupt = || stop.check();
+                let cx = ReadCx::new(&view, &interrupt, op.now_millis());
+                let mut run = sheaf_exec::find::open(&query, collection, &cx)?;
+                op.metrics().plan_summary.replace(Some(run.plan().summary()));
+                while run.advance(&cx)? {
+                    values.add(run.row().doc.unwrap_or(RawDoc::EMPTY))?;
+                }
+            }
+        }
+        Ok(Reply::with_capacity(values.bytes + 64).with_array("values", |out| {
+            for value in &values.list {
+                out.push(value.as_value());
+            }
+        }))
+    }
+}
+
+impl Distinct<'_> {
+    /// The query that finds the documents.
+    pub(super) fn to_query(&self, op: &OpContext<'_>) -> Result<Query> {
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, None)?;
+        Ok(Query {
+            matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),
+            hint: Hint::parse(self.hint)?,
+            ..Query::default()
+        })
+    }
+
+    /// The stages that find the documents.
+    pub(super) fn pipeline(&self) -> ArrayBuf {
+        ArrayBuf::build(|out| {
+            out.document().append("$match", self.query.unwrap_or(RawDoc::EMPTY));
+        })
+    }
+
+    fn on_view(&self, op: &OpContext<'_>, values: &mut Values) -> Result<()> {
+        let namespace = Namespace::new(op.db(), self.collection);
+        let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
+        PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, false)?.each(op, |doc| values.add(doc))
+    }
+}
+
+/// The values found, each once, in the order in which they came.
+struct Values {
+    path: Path,
+    seen: HashSet<OwnedValue, ahash::RandomState>,
+    list: Vec<OwnedValue>,
+    bytes: usize,
+}
+
+impl Values {
+    fn new(key: &str) -> Self {
+        Values { path: Path::new(key), seen: HashSet::default(), list: Vec::new(), bytes: 0 }
+    }
+
+    fn add(&mut self, doc: RawDoc<'_>) -> Result<()> {
+        let Values { path, seen, list, bytes } = self;
+        path.any(doc, true, &mut |element, _| {
+            if let Some(element) = element {
+                let value = element.value();
+                // An array at the path's end counts by its elements; it follows them as itself.
+                let whole = matches!(value, Value::Array(_)) && ends_in(doc, path, element.data());
+                if !whole {
+                    let owned = OwnedValue::from(value);
+                    if seen.insert(owned.clone()) {
+                        *bytes += element.data().len() + 12;
+                        list.push(owned);
+                    }
+                }
+            }
+            false
+        });
+        if self.bytes > MAX_DOCUMENT_SIZE {
+            bail!(17217, "distinct too big, 16mb cap");
+        }
+        Ok(())
+    }
+}
+
+/// Whether these bytes are the array that the path itself leads to, not an element of it.
+fn ends_in(doc: RawDoc<'_>, path: &Path, data: &[u8]) -> bool {
+    let mut found = false;
+    path.any(doc, false, &mut |element, _| {
+        found |= element.is_some_and(|element| std::ptr::eq(element.data(), data));
+        found
+    });
+    found
+}
+

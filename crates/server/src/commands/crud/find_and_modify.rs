@@ -1,0 +1,243 @@
+//! `findAndModify`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::write::{
+    Change, Delete, FindAndModify as Action, Modified, UpdateStatement, WriteCx, run_find_and_modify,
+};
+use sheaf_expr::Env;
+use sheaf_query::projection::{Mode, Projection};
+use sheaf_query::update::Update as Modification;
+use sheaf_storage::Write;
+
+use super::query::{check_collation, parse_cx, parse_filter, set_sort};
+use super::writes::{check_writable, collection_for_write, refuse_view, with_cx, with_writer};
+use crate::args::{Args, Array, Loose};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{findAndModify: "users", query, sort, remove | update, new, fields, upsert}`
+pub struct FindAndModify<'a> {
+    pub(super) collection: &'a str,
+    query: Option<RawDoc<'a>>,
+    sort: Option<RawDoc<'a>>,
+    remove: bool,
+    update: Value<'a>,
+    new: bool,
+    fields: Option<RawDoc<'a>>,
+    upsert: bool,
+    bypass_validation: bool,
+    array_filters: Vec<RawDoc<'a>>,
+    hint: Value<'a>,
+    collation: Option<RawDoc<'a>>,
+    variables: Option<RawDoc<'a>>,
+    stmt_id: i32,
+}
+
+impl<'a> Command<'a> for FindAndModify<'a> {
+    const NAME: &'static str = "findAndModify";
+    const SPEC: Spec = Spec::write().aliases(&["findandmodify"]).in_transaction().retryable().api_v1();
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
+            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
+        };
+        let mut array_filters = Vec::new();
+        if let Some(Array(list)) = args.optional("arrayFilters")? {
+            array_filters.extend(list.values().filter_map(|v| v.as_doc()));
+        }
+        let command = FindAndModify {
+            collection: args.collection()?,
+            query: args.optional("query")?,
+            sort: args.optional("sort")?,
+            remove: flag(args, "remove")?,
+            update: args.value("update"),
+            new: flag(args, "new")?,
+            fields: args.optional("fields")?,
+            upsert: flag(args, "upsert")?,
+            bypass_validation: flag(args, "bypassDocumentValidation")?,
+            array_filters,
+            hint: args.value("hint"),
+            collation: args.optional("collation")?,
+            variables: args.optional("let")?,
+            stmt_id: args.optional::<i32>("stmtId")?.unwrap_or(0),
+        };
+        args.ignore(&["sampleId", "encryptionInformation", "collectionUUID"]);
+        command.check()?;
+        Ok(command)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        check_writable(op, self.collection)?;
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        if let Some(recorded) = op.executed_statement(self.stmt_id)? {
+            op.note_commit(op.engine().last_applied());
+            let mut reply = Reply::ok();
+            reply.fill(|out| {
+                out.append_all(recorded.as_raw());
+                out.append("retriedStmtId", self.stmt_id);
+            });
+            return Ok(reply);
+        }
+        let (action, projection) = self.action(op)?;
+        let modified = with_writer(op, |w| {
+            let collection = match w.collection(&namespace)? {
+                Some(collection) => collection,
+                None if self.upsert => collection_for_write(w, &namespace)?,
+                None => {
+                    let updated_existing = (!self.remove).then_some(false);
+                    return Ok(Modified { updated_existing, ..Modified::default() });
+                }
+            };
+            refuse_view(&collection)?;
+            let failed = std::cell::RefCell::new(None);
+            let name = |w: &mut dyn Write, change: Change<'_>| {
+                match self.answer_of_change(change, projection.as_ref(), op) {
+                    Ok(answer) => w.statement(op.statement(self.stmt_id, Some(answer))),
+                    Err(error) => _ = failed.borrow_mut().get_or_insert(error),
+                }
+            };
+            let result = with_cx(op, self.bypass_validation, |cx| {
+                let retryable = op.is_retryable_write();
+                let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
+                run_find_and_modify(w, &cx, &collection, &action)
+            });
+            if op.is_retryable_write() {
+                w.statement(None);
+            }
+            match failed.into_inner() {
+                Some(error) => Err(error),
+                None => result,
+            }
+        })?;
+        let metrics = op.metrics();
+        metrics.matched.set(Some(modified.n));
+        let answer = self.answer(op, &modified, projection.as_ref())?;
+        let mut reply = Reply::with_capacity(answer.as_bytes().len());
+        reply.fill(|out| {
+            out.append_all(answer.as_raw());
+        });
+        Ok(reply)
+    }
+}
+
+impl<'a> FindAndModify<'a> {
+    fn check(&self) -> Result<()> {
+        let updates = !self.update.is_missing();
+        if self.remove {
+            if updates {
+                bail!(Code::FAILED_TO_PARSE, "Cannot specify both an update and remove=true");
+            }
+            if self.upsert {
+                bail!(Code::FAILED_TO_PARSE, "Cannot specify both upsert=true and remove=true");
+            }
+            if self.new {
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
+                );
+            }
+            if !self.array_filters.is_empty() {
+                bail!(Code::FAILED_TO_PARSE, "Cannot specify arrayFilters and remove=true");
+            }
+        } else if !updates {
+            bail!(Code::FAILED_TO_PARSE, "Either an update or remove=true must be specified");
+        }
+        Ok(())
+    }
+
+    fn action(&self, op: &OpContext<'_>) -> Result<(Action, Option<Projection>)> {
+        check_collation(self.collation)?;
+        let mut cx = parse_cx(op, self.variables)?;
+        let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
+        query.matcher = Some(Arc::new(parse_filter(self.query, &mut cx)?));
+        set_sort(&mut query, self.sort)?;
+        let projection = match self.fields.filter(|fields| !fields.is_empty()) {
+            Some(fields) => Some(Projection::parse(fields, Mode::Find, &mut cx)?),
+            None => None,
+        };
+        let action = if self.remove {
+            Action::Remove(Delete { query, multi: false })
+        } else {
+            let update = Modification::parse(self.update, &self.array_filters, &mut cx)?;
+            let statement = UpdateStatement { query, update, multi: false, upsert: self.upsert };
+            Action::Update { statement, new: self.new }
+        };
+        cx.finish_as("Failed to optimize pipeline")?;
+        Ok((action, projection))
+    }
+
+    /// The query, whether it removes, and whether it may insert: for `explain`.
+    pub(super) fn explained(&self, op: &OpContext<'_>) -> Result<(Query, bool, bool)> {
+        Ok(match self.action(op)?.0 {
+            Action::Remove(delete) => (delete.query, true, false),
+            Action::Update { statement, .. } => (statement.query, false, statement.upsert),
+        })
+    }
+
+    /// What a retry is answered with.
+    fn answer_of_change(
+        &self,
+        change: Change<'_>,
+        projection: Option<&Projection>,
+        op: &OpContext<'_>,
+    ) -> Result<DocBuf> {
+        let modified = match change {
+            Change::Upsert(doc) => Modified {
+                n: 1,
+                updated_existing: Some(false),
+                upserted: doc.get("_id").map(OwnedValue::from),
+                value: self.new.then(|| DocBuf::from(doc)),
+            },
+            Change::Update { before, after } => Modified {
+                n: 1,
+                updated_existing: Some(true),
+                upserted: None,
+                value: Some(DocBuf::from(if self.new { after } else { before })),
+            },
+            Change::Delete(doc) => Modified { n: 1, value: Some(DocBuf::from(doc)), ..Modified::default() },
+        };
+        self.answer(op, &modified, projection)
+    }
+
+    fn answer(&self, op: &OpContext<'_>, modified: &Modified, projection: Option<&Projection>) -> Result<DocBuf> {
+        let value = match (&modified.value, projection) {
+            (Some(doc), Some(projection)) => Some(self.project(op, doc, projection)?),
+            (Some(doc), None) => Some(doc.clone()),
+            (None, _) => None,
+        };
+        Ok(DocBuf::build(|out| {
+            let mut last = out.document("lastErrorObject");
+            last.append("n", modified.n as i32);
+            if let Some(existing) = modified.updated_existing {
+                last.append("updatedExisting", existing);
+            }
+            if let Some(id) = &modified.upserted {
+                last.append("upserted", id.as_value());
+            }
+            drop(last);
+            match &value {
+                Some(doc) => out.append("value", doc),
+                None => out.append("value", Value::Null),
+            };
+        }))
+    }
+
+    fn project(&self, op: &OpContext<'_>, doc: &DocBuf, projection: &Projection) -> Result<DocBuf> {
+        let arena = Bump::new();
+        let env = Env::new(&arena).with_now(op.now_millis());
+        let details = if projection.needs_match_details() {
+            let matcher = parse_filter(self.query, &mut parse_cx(op, self.variables)?)?;
+            matcher.matches_with_details(doc.as_raw(), &Env::new(&Bump::new()))?
+        } else {
+            None
+        };
+        Ok(DocBuf::from(projection.apply_in(doc.as_raw(), &env, details)?))
+    }
+}

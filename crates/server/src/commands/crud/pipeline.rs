@@ -1,0 +1,135 @@
+//! Pipelines as cursors: what `aggregate`, reads of views and `distinct` and `count` on views share.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sheaf_aggregate::{BoxSource, Database, Namespace, Pipeline, RunCx, RunOptions, StatsSource};
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_exec::database::{Db, Hooks};
+use sheaf_exec::plan::query::Hint;
+use sheaf_expr::ParseCx;
+
+use crate::cursors::{Batch, Filled, ServerCursor};
+use crate::node::Node;
+use crate::op::{Interrupter, OpContext};
+
+/// The database for one command.
+pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
+    let (node, client, deadline) = (op.node().clone(), op.client().clone(), op.deadline());
+    let interrupt = move || Interrupter::new(&node, &client.killed, deadline).check();
+    let node = op.node().clone();
+    let hooks = Hooks {
+        interrupt: Box::new(interrupt),
+        server_stats: Box::new(move |source, spec| server_documents(&node, source, spec)),
+        new_object_id: crate::node::new_object_id,
+        random: rand::random,
+        host: op.node().host_and_port(),
+        in_transaction: op.in_transaction(),
+        bypass_validation,
+    };
+    Ok(Db::new(op.engine().clone(), op.view()?, op.now_millis(), hooks))
+}
+
+/// The documents of the stages that show what the server does.
+fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
+    match source {
+        StatsSource::ListLocalSessions => Ok(node
+            .sessions
+            .list()
+            .iter()
+            .map(|session| {
+                DocBuf::build(|out| {
+                    session.id.write(out, "_id");
+                    out.append("lastUse", Value::DateTime(session.last_used.load(Ordering::Relaxed)));
+                })
+            })
+            .collect()),
+        _ => {
+            let idle = spec.get("idleConnections").is_some_and(|v| v.truthy());
+            Ok(crate::commands::diag::current_op::operations(node, idle))
+        }
+    }
+}
+
+/// A cursor over a pipeline.
+pub struct PipelineCursor {
+    source: BoxSource,
+    options: RunOptions,
+    bypass_validation: bool,
+    /// A document that did not fit the last batch.
+    waiting: Option<DocBuf>,
+    summary: String,
+}
+
+impl PipelineCursor {
+    /// Starts a pipeline on a collection or view.
+    pub fn open(
+        op: &OpContext<'_>,
+        namespace: &Namespace,
+        pipeline: &Arc<Pipeline>,
+        hint: Hint,
+        allow_disk_use: bool,
+        bypass_validation: bool,
+    ) -> Result<Self> {
+        let db = database(op, bypass_validation)?;
+        db.hint(namespace, hint);
+        let options = RunOptions { allow_disk_use, now_millis: op.now_millis(), ..RunOptions::default() };
+        let source = db.run(namespace, pipeline, &RunCx::new(&db, options))?;
+        let summary = db.plan_summary().unwrap_or_default();
+        op.metrics().plan_summary.replace(db.plan_summary());
+        Ok(PipelineCursor { source, options, bypass_validation, waiting: None, summary })
+    }
+
+    /// Runs to the end and hands each document over.
+    pub fn each(&mut self, op: &OpContext<'_>, mut take: impl FnMut(RawDoc<'_>) -> Result<()>) -> Result<()> {
+        let db = database(op, self.bypass_validation)?;
+        let mut cx = RunCx::new(&db, self.options);
+        while let Some(doc) = self.source.next(&mut cx)? {
+            take(doc.as_raw())?;
+        }
+        Ok(())
+    }
+}
+
+impl ServerCursor for PipelineCursor {
+    fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+        let db = database(op, self.bypass_validation)?;
+        let mut cx = RunCx::new(&db, self.options);
+        let filled = loop {
+            if batch.is_full() {
+                break Ok(Filled::More);
+            }
+            let next = match self.waiting.take() {
+                Some(doc) => Ok(Some(doc)),
+                None => self.source.next(&mut cx).and_then(|doc| {
+                    doc.as_ref().map_or(Ok(()), sheaf_aggregate::check_output_size).map(|()| doc)
+                }),
+            };
+            match next {
+                Ok(Some(doc)) if batch.fits(doc.as_bytes().len()) => batch.push(doc.as_bytes()),
+                Ok(Some(doc)) => {
+                    self.waiting = Some(doc);
+                    break Ok(Filled::More);
+                }
+                Ok(None) => break Ok(Filled::Exhausted),
+                Err(error) => break Err(error),
+            }
+        };
+        if let Some(position) = db.committed() {
+            op.note_commit(position);
+        }
+        filled
+    }
+
+    fn plan_summary(&self) -> String {
+        self.summary.clone()
+    }
+}
+
+/// Parses a pipeline.
+pub fn parse(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Arc<Pipeline>> {
+    let pipeline = Pipeline::parse(stages, namespace, cx)?;
+    cx.finish()?;
+    Ok(Arc::new(pipeline))
+}

@@ -12,6 +12,7 @@ use crate::optimize;
 use crate::source::{BoxSource, Empty};
 use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
 use crate::stages::group::GroupRun;
+use crate::stages::lookup::LookupUnwindRun;
 use crate::stages::sort::Sort;
 
 /// More stages than this are refused.
@@ -159,11 +160,22 @@ impl Pipeline {
     /// Starts the stages from this one on, over a source that has done the work of those before.
     pub fn open_from(&self, first: usize, input: BoxSource) -> BoxSource {
         let pushed_down = self.pushed_down();
-        let stages = self.stages.iter().enumerate().skip(first);
-        stages.fold(input, |input, (at, stage)| match stage {
-            Stage::Group(group) if at < pushed_down => Box::new(GroupRun::new(group.clone(), input).pushed_down()),
-            stage => stage.open(input),
-        })
+        let mut source = input;
+        let mut at = first;
+        while let Some(stage) = self.stages.get(at) {
+            source = match (stage, self.stages.get(at + 1)) {
+                (Stage::Group(group), _) if at < pushed_down => {
+                    Box::new(GroupRun::new(group.clone(), source).pushed_down())
+                }
+                (Stage::Lookup(lookup), Some(Stage::Unwind(unwind))) if unwind.path == lookup.output => {
+                    at += 1;
+                    Box::new(LookupUnwindRun::new(lookup.clone(), unwind.clone(), source))
+                }
+                (stage, _) => stage.open(source),
+            };
+            at += 1;
+        }
+        source
     }
 
     /// The number of leading stages that mongod gives to its execution engine below the pipeline: a `$group` or

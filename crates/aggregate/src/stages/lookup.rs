@@ -6,7 +6,7 @@ use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, Slot};
 
-use super::unwind::rewrite;
+use super::unwind::{Unwind, rewrite};
 use crate::database::Namespace;
 use crate::join::{Join, local_values};
 use crate::pipeline::{Pipeline, SharedPipeline};
@@ -209,7 +209,7 @@ impl LookupRun {
             (Some(join), Some((local, _))) => Some(join.find(&local_values(document, local.parts()), cx)?),
             _ => None,
         };
-        let Some(pipeline) = &stage.pipeline else { return self.checked(joined.unwrap_or_default()) };
+        let Some(pipeline) = &stage.pipeline else { return Ok(joined.unwrap_or_default()) };
         self.arena.reset();
         let mut values = Vec::with_capacity(stage.variables.len());
         {
@@ -226,7 +226,6 @@ impl LookupRun {
             };
             crate::source::drain(&mut *source, cx)
         })?;
-        let found = self.checked(found)?;
         if self.constant {
             self.cached = Some(found.clone());
         }
@@ -253,11 +252,51 @@ impl Source for LookupRun {
         let Some(document) = self.input.next(cx)? else { return Ok(None) };
         cx.check_interrupt()?;
         let found = self.find(document.as_raw(), cx)?;
+        let found = self.checked(found)?;
         let array = sheaf_bson::ArrayBuf::build(|out| {
             found.iter().for_each(|document| _ = out.push_raw_document(document.as_bytes()));
         });
         let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(array.as_raw()));
         crate::check_size(&output)?;
         Ok(Some(output))
+    }
+}
+
+/// Runs a `$lookup` whose array is unwound at once: the array is never built, so that it may be of any size.
+pub struct LookupUnwindRun {
+    lookup: LookupRun,
+    unwind: Arc<Unwind>,
+    current: Option<(DocBuf, std::iter::Enumerate<std::vec::IntoIter<DocBuf>>)>,
+}
+
+impl LookupUnwindRun {
+    pub(crate) fn new(lookup: Arc<Lookup>, unwind: Arc<Unwind>, input: BoxSource) -> Self {
+        LookupUnwindRun { lookup: LookupRun::new(lookup, input), unwind, current: None }
+    }
+}
+
+impl Source for LookupUnwindRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let parts = self.unwind.path.parts();
+        loop {
+            if let Some((document, found)) = &mut self.current
+                && let Some((index, joined)) = found.next()
+            {
+                let output = rewrite(document.as_raw(), parts, Value::Document(joined.as_raw()));
+                return Ok(Some(self.unwind.with_index(output, Value::Int64(index as i64))));
+            }
+            self.current = None;
+            let Some(document) = self.lookup.input.next(cx)? else { return Ok(None) };
+            cx.check_interrupt()?;
+            let found = self.lookup.find(document.as_raw(), cx)?;
+            if found.is_empty() {
+                if self.unwind.preserve_null_and_empty {
+                    let without = rewrite(document.as_raw(), parts, Value::Missing);
+                    return Ok(Some(self.unwind.with_index(without, Value::Null)));
+                }
+                continue;
+            }
+            self.current = Some((document, found.into_iter().enumerate()));
+        }
     }
 }

@@ -158,7 +158,8 @@ impl Unwinding {
 }
 
 impl Unwind {
-    fn with_index(&self, document: DocBuf, index: Value<'_>) -> DocBuf {
+    /// The document with the index of its element, if that is asked for.
+    pub(super) fn with_index(&self, document: DocBuf, index: Value<'_>) -> DocBuf {
         match &self.include_array_index {
             Some(path) => rewrite(document.as_raw(), path.parts(), index),
             None => document,

@@ -3,6 +3,7 @@
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
+use sheaf_query::collation::Collation;
 use sheaf_query::matcher::Matcher;
 
 /// The options that an index specification may have, beside those kept for kinds of index that this
@@ -49,6 +50,22 @@ pub fn normalize(spec: RawDoc<'_>) -> Result<DocBuf> {
     check_version(spec)?;
     check_options(spec, key)?;
     Ok(DocBuf::build(|out| write_normal(out, spec, key)))
+}
+
+/// Checks a specification as `createIndexes` does, and completes it: an index has its collection's collation
+/// unless it names another.
+///
+/// Errors: those of [`normalize`], with the specification named.
+pub fn prepare(spec: RawDoc<'_>, default_collation: Option<RawDoc<'_>>) -> Result<DocBuf> {
+    let normal = normalize(spec)
+        .map_err(|error| error.context(format!("Error in specification {}", shown(Value::Document(spec)))))?;
+    if spec.element("collation").is_some() {
+        return Ok(normal);
+    }
+    Ok(match default_collation {
+        Some(collation) => normal.with("collation", collation),
+        None => normal,
+    })
 }
 
 /// The name that a driver gives an index without one: `a_1_b_-1`.
@@ -325,6 +342,12 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     if is_id_key(key) {
         check_id_index(spec)?;
     }
+    if let Some(collation) = spec.get("collation").and_then(|v| v.as_doc()) {
+        if collation.is_empty() {
+            bail!(Code::BAD_VALUE, "The field 'collation' cannot be an empty object.");
+        }
+        Collation::parse(collation)?;
+    }
     if let Some(filter) = spec.get("partialFilterExpression").and_then(|v| v.as_doc()) {
         if sparse {
             bail!(
@@ -344,9 +367,37 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
                 "The field 'wildcardProjection' is only allowed when 'key' is {{\"$**\": ±1}}"
             );
         }
+        check_wildcard_projection(projection)?;
     }
     if let Some(seconds) = spec.get("expireAfterSeconds") {
         check_ttl(seconds, key)?;
+    }
+    Ok(())
+}
+
+/// Paths are all taken in or all left out, `_id` aside; nothing is computed.
+fn check_wildcard_projection(projection: RawDoc<'_>) -> Result<()> {
+    let mut inclusive = None;
+    for field in projection.iter() {
+        let value = field.value();
+        if !value.is_number() && value.as_bool().is_none() {
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "Failed to parse projection: {} :: caused by :: Bad projection specification, cannot use computed fields when parsing a spec in aggregation expressions",
+                shown(Value::Document(projection))
+            );
+        }
+        let takes = value.truthy();
+        if field.key() == "_id" {
+            continue;
+        }
+        if inclusive.is_some_and(|before| before != takes) {
+            let kind = if takes { "inclusion" } else { "exclusion" };
+            let place = if takes { "exclusion" } else { "inclusion" };
+            let code = if takes { 31253 } else { 31254 };
+            bail!(Code(code), "Cannot do {kind} on field {} in {place} projection", field.key());
+        }
+        inclusive = Some(takes);
     }
     Ok(())
 }
@@ -430,8 +481,12 @@ fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<
     let version = spec.get("v").and_then(|v| v.as_exact_i64()).unwrap_or(2) as i32;
     out.append("v", version);
     out.append("key", key);
-    out.append("name", spec.get_or_missing("name"));
     let id = is_id_key(key);
+    match (id, spec.element("clustered")) {
+        // Whatever the client calls it, there is one index on `_id`.
+        (true, None) => out.append("name", "_id_"),
+        _ => out.append("name", spec.get_or_missing("name")),
+    };
     for element in spec.iter() {
         match element.key() {
             "v" | "key" | "name" | "ns" | "dropDups" | "originalSpec" => {}
@@ -453,8 +508,9 @@ fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<
                 };
             }
             "collation" => {
-                if !is_simple_collation(element.value()) {
-                    out.append_element(element);
+                let collation = element.value().as_doc().and_then(|doc| Collation::parse(doc).ok());
+                if let Some(collation) = collation.filter(|collation| !collation.is_simple()) {
+                    out.append("collation", &collation.to_doc());
                 }
             }
             _ => {
@@ -462,11 +518,6 @@ fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<
             }
         }
     }
-}
-
-/// `{locale: "simple"}` is the same as no collation.
-pub fn is_simple_collation(collation: Value<'_>) -> bool {
-    collation.as_doc().is_none_or(|doc| doc.is_empty() || doc.get("locale").and_then(|v| v.as_str()) == Some("simple"))
 }
 
 fn shown(value: Value<'_>) -> String {
@@ -568,3 +619,6 @@ fn options_conflict(new: RawDoc<'_>, existing: RawDoc<'_>) -> Error {
         ),
     )
 }
+
+#[cfg(test)]
+mod tests;

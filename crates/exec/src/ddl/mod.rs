@@ -1,3 +1,4 @@
 //! Checks of what DDL commands ask for.
 
+pub mod collection_options;
 pub mod index_spec;

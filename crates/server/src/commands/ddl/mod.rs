@@ -1,6 +1,51 @@
 //! Commands that change and describe collections, indexes and databases.
 
+mod capped;
+mod coll_mod;
+pub mod coll_stats;
+mod compact;
+mod create;
+pub mod create_indexes;
+mod data_size;
+mod db_hash;
+mod db_stats;
+mod drop;
+mod drop_database;
+mod drop_indexes;
+mod list_collections;
+mod list_databases;
+mod list_indexes;
+mod listing;
+pub mod names;
+mod plan_cache_clear;
+mod re_index;
+mod rename;
+mod size;
+mod validate;
+
 use crate::command::Registered;
+use crate::registered;
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[];
+pub const COMMANDS: &[Registered] = &[
+    registered!(capped::CloneCollectionAsCapped<'_>),
+    registered!(capped::ConvertToCapped<'_>),
+    registered!(coll_mod::CollMod<'_>),
+    registered!(coll_stats::CollStats<'_>),
+    registered!(compact::Compact<'_>),
+    registered!(create::Create<'_>),
+    registered!(create_indexes::CreateIndexes<'_>),
+    registered!(data_size::DataSize<'_>),
+    registered!(db_hash::DbHash<'_>),
+    registered!(db_stats::DbStats),
+    registered!(drop::Drop<'_>),
+    registered!(drop_database::DropDatabase),
+    registered!(drop_indexes::DropIndexes<'_>),
+    registered!(list_collections::ListCollections<'_>),
+    registered!(list_databases::ListDatabases<'_>),
+    registered!(list_indexes::ListIndexes<'_>),
+    registered!(plan_cache_clear::PlanCacheClear<'_>),
+    registered!(re_index::ReIndex<'_>),
+    registered!(rename::RenameCollection<'_>),
+    registered!(validate::Validate<'_>),
+];

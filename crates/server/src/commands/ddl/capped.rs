@@ -1,0 +1,84 @@
+//! `convertToCapped` and `cloneCollectionAsCapped`.
+
+use sheaf_errors::{Code, Result, bail};
+
+use super::names;
+use crate::args::{Args, Loose};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{convertToCapped: "events", size: 1048576}`
+pub struct ConvertToCapped<'a> {
+    collection: &'a str,
+    size: i64,
+}
+
+/// A capped collection needs a size.
+///
+/// Errors: `InvalidOptions`.
+fn capped_size(args: &mut Args<'_>) -> Result<i64> {
+    let size: i64 = args.required("size")?;
+    if size <= 0 {
+        bail!(Code::INVALID_OPTIONS, "Capped collection size must be greater than zero");
+    }
+    Ok(size)
+}
+
+impl<'a> Command<'a> for ConvertToCapped<'a> {
+    const NAME: &'static str = "convertToCapped";
+    const SPEC: Spec = Spec::write().may_block().help("makes a collection capped");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        Ok(ConvertToCapped { collection, size: capped_size(args)? })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let catalog = op.engine().catalog();
+        let missing = format!("source collection {namespace} does not exist");
+        names::existing(&catalog, &namespace, &missing)?;
+        let stop = op.interrupter();
+        let position = op.engine().convert_to_capped(&namespace, self.size, &|| stop.check())?;
+        op.note_commit(position);
+        Ok(Reply::ok())
+    }
+}
+
+/// `{cloneCollectionAsCapped: "events", toCollection: "recent", size: 1048576}`
+pub struct CloneCollectionAsCapped<'a> {
+    from: &'a str,
+    to: &'a str,
+    size: i64,
+}
+
+impl<'a> Command<'a> for CloneCollectionAsCapped<'a> {
+    const NAME: &'static str = "cloneCollectionAsCapped";
+    const SPEC: Spec = Spec::write().may_block().help("copies a collection into a capped one");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let from = args.collection()?;
+        let to = args.required("toCollection")?;
+        args.optional::<Loose>("temp")?;
+        Ok(CloneCollectionAsCapped { from, to, size: capped_size(args)? })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let (from, to) = (op.namespace(self.from), op.namespace(self.to));
+        names::check_new_name(&to)?;
+        let catalog = op.engine().catalog();
+        names::existing(&catalog, &from, &format!("source collection {from} does not exist"))?;
+        if catalog.collection(&to).is_some() {
+            bail!(
+                Code::NAMESPACE_EXISTS,
+                "cloneCollectionAsCapped failed - destination collection {to} already exists. source collection: {from}"
+            );
+        }
+        let stop = op.interrupter();
+        let position = op.engine().clone_as_capped(&from, &to, self.size, &|| stop.check())?;
+        op.note_commit(position);
+        Ok(Reply::ok())
+    }
+}

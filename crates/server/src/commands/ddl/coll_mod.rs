@@ -1,0 +1,234 @@
+//! `collMod`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::collection_options as options;
+use sheaf_storage::{Collection, Index};
+
+use super::create::check_view;
+use index::{IndexChange, IndexMod};
+
+use crate::args::{Args, Array, Loose};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+mod index;
+
+/// `{collMod: "users", index: {...}, validator: {...}, viewOn: "people", pipeline: [...], ...}`
+pub struct CollMod<'a> {
+    collection: &'a str,
+    index: Option<IndexMod<'a>>,
+    validator: Option<RawDoc<'a>>,
+    validation_level: Option<&'a str>,
+    validation_action: Option<&'a str>,
+    view_on: Option<&'a str>,
+    pipeline: Option<RawDoc<'a>>,
+    capped_size: Option<i64>,
+    capped_max: Option<i64>,
+    images: Option<bool>,
+    expire_after_seconds: Option<Value<'a>>,
+    dry_run: bool,
+}
+
+impl<'a> Command<'a> for CollMod<'a> {
+    const NAME: &'static str = "collMod";
+    const SPEC: Spec = Spec::write().may_block().api_v1().help("changes options of a collection, index or view");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        let index = args.optional::<RawDoc<'a>>("index")?.map(IndexMod::parse).transpose()?;
+        if args.optional::<RawDoc<'a>>("timeseries")?.is_some() {
+            bail!(Code::INVALID_OPTIONS, "option only supported on a time-series collection: timeseries");
+        }
+        let command = CollMod {
+            collection,
+            index,
+            validator: args.optional("validator")?,
+            validation_level: args.optional("validationLevel")?,
+            validation_action: args.optional("validationAction")?,
+            view_on: args.optional("viewOn")?,
+            pipeline: args.optional::<Array<'a>>("pipeline")?.map(|array| array.0),
+            capped_size: args.optional("cappedSize")?,
+            capped_max: args.optional("cappedMax")?,
+            images: args
+                .optional::<RawDoc<'a>>("changeStreamPreAndPostImages")?
+                .map(|images| options::check_images(images, "collMod"))
+                .transpose()?,
+            expire_after_seconds: args.optional("expireAfterSeconds")?,
+            dry_run: args.optional::<Loose>("dryRun")?.is_some_and(|flag| flag.0),
+        };
+        options::check_level(command.validation_level, Self::NAME)?;
+        options::check_action(command.validation_action, Self::NAME)?;
+        args.ignore(&["collectionUUID", "isTimeseriesNamespace"]);
+        Ok(command)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let catalog = op.engine().catalog();
+        let Some(collection) = catalog.collection(&namespace) else {
+            bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
+        };
+        if collection.is_view() {
+            self.change_view(op, collection)?;
+            return Ok(Reply::ok());
+        }
+        if self.view_on.is_some() || self.pipeline.is_some() {
+            let name = if self.view_on.is_some() { "viewOn" } else { "pipeline" };
+            bail!(Code::INVALID_OPTIONS, "option only supported on a view: {name}");
+        }
+        let new_options = self.new_options(collection)?;
+        let change = match &self.index {
+            Some(wish) => Some((wish.find(collection)?, wish.change(collection)?)),
+            None => None,
+        };
+        let mut reply = Reply::ok();
+        if let Some((_, change)) = &change {
+            change.report(&mut reply);
+        }
+        if !self.dry_run {
+            self.apply(op, collection, new_options.as_ref(), change)?;
+        } else if let Some((index, change)) = &change {
+            if change.makes_unique() {
+                index::check_unique(op, collection, index)?;
+            }
+        }
+        Ok(reply)
+    }
+}
+
+impl CollMod<'_> {
+    fn apply(
+        &self,
+        op: &OpContext<'_>,
+        collection: &Collection,
+        new_options: Option<&DocBuf>,
+        change: Option<(&Arc<Index>, IndexChange)>,
+    ) -> Result<()> {
+        let stop = op.interrupter();
+        let namespace = &collection.namespace;
+        let mut specs = Vec::new();
+        if let Some((index, change)) = &change {
+            if change.makes_unique() {
+                index::make_unique(op, collection, index, change.spec.as_raw())?;
+            } else {
+                specs.push((index.name.as_str(), change.spec.as_raw()));
+            }
+        }
+        if new_options.is_none() && specs.is_empty() {
+            op.note_commit(op.engine().last_applied());
+            return Ok(());
+        }
+        let raw = new_options.map(DocBuf::as_raw);
+        let position = op.engine().coll_mod(namespace, raw, &specs, &|| stop.check())?;
+        op.note_commit(position);
+        Ok(())
+    }
+
+    /// The collection's options after the change; `None` if they stay.
+    fn new_options(&self, collection: &Collection) -> Result<Option<DocBuf>> {
+        let before = collection.options.as_raw();
+        let mut changes: Vec<(&str, Value<'_>)> = Vec::new();
+        if let Some(validator) = self.validator {
+            let internal = matches!(collection.db(), "admin" | "config" | "local");
+            if internal && !validator.is_empty() {
+                bail!(
+                    Code::INVALID_OPTIONS,
+                    "Document validators are not allowed on collection {} in the {} internal database",
+                    collection.namespace,
+                    collection.db()
+                );
+            }
+            options::check_validator(validator)?;
+            let gone = validator.is_empty();
+            changes.push(("validator", if gone { Value::Missing } else { validator.into() }));
+        }
+        let has_validator = self.validator.map_or(before.element("validator").is_some(), |v| !v.is_empty());
+        for (name, given, default) in [
+            ("validationLevel", self.validation_level, "strict"),
+            ("validationAction", self.validation_action, "error"),
+        ] {
+            let default = Some(default).filter(|_| has_validator && before.element(name).is_none());
+            if let Some(word) = given.or(default) {
+                changes.push((name, word.into()));
+            }
+        }
+        if let Some(on) = self.images {
+            let images = sheaf_bson::doc! { "enabled": true };
+            let rest: Vec<_> = changes;
+            let mut next = options::with_changes(before, &rest);
+            let change = if on { Value::Document(images.as_raw()) } else { Value::Missing };
+            next = options::with_changes(next.as_raw(), &[("changeStreamPreAndPostImages", change)]);
+            return self.with_sizes(collection, next.as_raw()).map(Some);
+        }
+        let sized = self.capped_size.is_some() || self.capped_max.is_some() || self.expire_after_seconds.is_some();
+        if changes.is_empty() && !sized {
+            return Ok(None);
+        }
+        let next = options::with_changes(before, &changes);
+        self.with_sizes(collection, next.as_raw()).map(Some)
+    }
+
+    /// Bounds of a capped collection, and the lifetime of documents in a clustered one.
+    fn with_sizes(&self, collection: &Collection, before: RawDoc<'_>) -> Result<DocBuf> {
+        let mut changes: Vec<(&str, Value<'_>)> = Vec::new();
+        if (self.capped_size.is_some() || self.capped_max.is_some()) && collection.capped.is_none() {
+            bail!(Code::INVALID_OPTIONS, "Collection must be capped.");
+        }
+        if let Some(size) = self.capped_size {
+            options::check_capped_size(size)?;
+            changes.push(("size", size.into()));
+        }
+        if let Some(max) = self.capped_max {
+            options::check_capped_max(max)?;
+            changes.push(("max", if max > 0 { max.into() } else { Value::Missing }));
+        }
+        if let Some(seconds) = self.expire_after_seconds {
+            if before.element("clusteredIndex").is_none() {
+                bail!(
+                    Code::INVALID_OPTIONS,
+                    "'expireAfterSeconds' option is only supported on collections clustered by _id"
+                );
+            }
+            let seconds = options::collection_ttl(seconds)?;
+            changes.push(("expireAfterSeconds", seconds.map_or(Value::Missing, Value::Int64)));
+        }
+        Ok(options::with_changes(before, &changes))
+    }
+
+    fn change_view(&self, op: &OpContext<'_>, view: &Collection) -> Result<()> {
+        let given = [
+            (self.index.is_some(), "index"),
+            (self.validator.is_some(), "validator"),
+            (self.validation_level.is_some(), "validationLevel"),
+            (self.validation_action.is_some(), "validationAction"),
+            (self.capped_size.is_some(), "cappedSize"),
+            (self.capped_max.is_some(), "cappedMax"),
+            (self.images.is_some(), "changeStreamPreAndPostImages"),
+            (self.expire_after_seconds.is_some(), "expireAfterSeconds"),
+        ];
+        if let Some((_, name)) = given.iter().find(|(given, _)| *given) {
+            bail!(Code::INVALID_OPTIONS, "option not supported on a view: {name}");
+        }
+        let Some((source, pipeline)) = &view.view else { return Ok(()) };
+        if self.view_on.is_none() && self.pipeline.is_none() {
+            return Ok(());
+        }
+        let source = self.view_on.unwrap_or(source);
+        if source.is_empty() {
+            bail!(Code::BAD_VALUE, "'viewOn' option cannot be an empty string");
+        }
+        let pipeline = self.pipeline.unwrap_or(pipeline.as_raw());
+        check_view(op, &op.engine().catalog(), &view.namespace, source, pipeline)?;
+        let changes = [("viewOn", Value::String(source)), ("pipeline", Value::Array(pipeline))];
+        let next = options::with_changes(view.options.as_raw(), &changes);
+        let stop = op.interrupter();
+        let position = op.engine().coll_mod(&view.namespace, Some(next.as_raw()), &[], &|| stop.check())?;
+        op.note_commit(position);
+        Ok(())
+    }
+}

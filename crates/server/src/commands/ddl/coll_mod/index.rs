@@ -1,0 +1,282 @@
+//! What `collMod` changes of an index.
+
+use std::sync::Arc;
+
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_exec::ddl::collection_options::with_changes;
+use sheaf_storage::{Collection, Cut, Direction, Index};
+
+use super::super::drop_indexes::{find_by_key, is_id};
+use crate::args::{At, FromValue, Loose, safe_i64};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{name | keyPattern, hidden, expireAfterSeconds, unique, prepareUnique}`
+pub struct IndexMod<'a> {
+    name: Option<&'a str>,
+    key_pattern: Option<RawDoc<'a>>,
+    hidden: Option<bool>,
+    expire_after_seconds: Option<Value<'a>>,
+    unique: Option<bool>,
+    prepare_unique: Option<bool>,
+}
+
+/// The new specification of an index, and what the reply says of it.
+pub struct IndexChange {
+    /// As it will be kept.
+    pub spec: DocBuf,
+    expire: Option<(Option<i64>, i64)>,
+    hidden: Option<(bool, bool)>,
+    prepare_unique: Option<(bool, bool)>,
+    unique: bool,
+}
+
+fn field<'a, T: FromValue<'a>>(doc: RawDoc<'a>, name: &str) -> Result<Option<T>> {
+    T::from_value(doc.get_or_missing(name), &At::new("collMod.index", name))
+}
+
+impl<'a> IndexMod<'a> {
+    /// Reads the argument.
+    ///
+    /// Errors: 40415, `TypeMismatch`, `InvalidOptions`.
+    pub fn parse(doc: RawDoc<'a>) -> Result<Self> {
+        const FIELDS: &[&str] = &["name", "keyPattern", "hidden", "expireAfterSeconds", "unique", "prepareUnique"];
+        if let Some(unknown) = doc.iter().find(|field| !FIELDS.contains(&field.key())) {
+            bail!(40415, "BSON field 'collMod.index.{}' is an unknown field.", unknown.key());
+        }
+        let expire = doc.get("expireAfterSeconds").filter(|value| !value.is_nullish());
+        if let Some(value) = expire.filter(|value| !value.is_number()) {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'collMod.index.expireAfterSeconds' is the wrong type '{}', expected types '[long, int, decimal, double]'",
+                value.type_name()
+            );
+        }
+        let wish = IndexMod {
+            name: field(doc, "name")?,
+            key_pattern: field(doc, "keyPattern")?,
+            hidden: field::<Loose>(doc, "hidden")?.map(|flag| flag.0),
+            expire_after_seconds: expire,
+            unique: field::<Loose>(doc, "unique")?.map(|flag| flag.0),
+            prepare_unique: field::<Loose>(doc, "prepareUnique")?.map(|flag| flag.0),
+        };
+        wish.check()?;
+        Ok(wish)
+    }
+
+    fn check(&self) -> Result<()> {
+        match (self.name, self.key_pattern) {
+            (Some(_), Some(_)) => bail!(Code::INVALID_OPTIONS, "Cannot specify both key pattern and name."),
+            (None, None) => bail!(Code::INVALID_OPTIONS, "Must specify either index name or key pattern."),
+            _ => {}
+        }
+        if self.unique == Some(false) {
+            bail!(Code::BAD_VALUE, "Cannot make index non-unique");
+        }
+        let nothing = self.hidden.is_none()
+            && self.expire_after_seconds.is_none()
+            && self.unique.is_none()
+            && self.prepare_unique.is_none();
+        if nothing {
+            bail!(Code::INVALID_OPTIONS, "no expireAfterSeconds, hidden, unique, or prepareUnique field");
+        }
+        Ok(())
+    }
+
+    /// The index that is meant.
+    ///
+    /// Errors: `IndexNotFound`, `AmbiguousIndexKeyPattern`.
+    pub fn find<'c>(&self, collection: &'c Collection) -> Result<&'c Arc<Index>> {
+        let (found, shown) = match (self.name, self.key_pattern) {
+            (Some(name), _) => (collection.index(name), name.to_owned()),
+            (None, key) => {
+                let key = key.unwrap_or(RawDoc::EMPTY);
+                (find_by_key(collection, key)?, sheaf_exec::bounds::value_text(Value::Document(key)))
+            }
+        };
+        match found {
+            Some(index) => Ok(index),
+            None => bail!(Code::INDEX_NOT_FOUND, "cannot find index {shown} for ns {}", collection.namespace),
+        }
+    }
+
+    /// What becomes of the index.
+    ///
+    /// Errors: `BadValue` for the `_id` index, `InvalidOptions`.
+    pub fn change(&self, collection: &Collection) -> Result<IndexChange> {
+        let index = self.find(collection)?;
+        let before = index.spec.as_raw();
+        let mut change = IndexChange {
+            spec: DocBuf::new(),
+            expire: None,
+            hidden: None,
+            prepare_unique: None,
+            unique: false,
+        };
+        let mut fields: Vec<(&str, Value<'_>)> = Vec::new();
+        if let Some(value) = self.expire_after_seconds {
+            let seconds = check_ttl(index, value)?;
+            let old = before.get("expireAfterSeconds").and_then(safe_i64);
+            if old != Some(seconds) {
+                change.expire = Some((old, seconds));
+                let small = i32::try_from(seconds).map_or(Value::Int64(seconds), Value::Int32);
+                fields.push(("expireAfterSeconds", small));
+            }
+        }
+        if let Some(hidden) = self.hidden {
+            if is_id(index) {
+                bail!(Code::BAD_VALUE, "can't hide _id index");
+            }
+            if hidden != index.hidden {
+                change.hidden = Some((index.hidden, hidden));
+                fields.push(("hidden", flag(hidden)));
+            }
+        }
+        let prepared = before.get("prepareUnique").is_some_and(|v| v.truthy());
+        if let Some(prepare) = self.prepare_unique {
+            if is_id(index) {
+                bail!(Code::BAD_VALUE, "the _id index is unique already");
+            }
+            if prepare != prepared && !(prepare && index.unique) {
+                change.prepare_unique = Some((prepared, prepare));
+                fields.push(("prepareUnique", flag(prepare)));
+            }
+        }
+        if self.unique == Some(true) && !index.unique {
+            if !prepared {
+                bail!(
+                    Code::INVALID_OPTIONS,
+                    "Cannot make index unique with 'prepareUnique=false'. Run collMod to set it first."
+                );
+            }
+            change.unique = true;
+            fields.push(("unique", true.into()));
+            fields.push(("prepareUnique", Value::Missing));
+        }
+        change.spec = with_changes(before, &fields);
+        Ok(change)
+    }
+}
+
+/// A flag is kept only while it is set.
+fn flag(on: bool) -> Value<'static> {
+    if on { Value::Bool(true) } else { Value::Missing }
+}
+
+fn check_ttl(index: &Index, value: Value<'_>) -> Result<i64> {
+    if is_id(index) {
+        bail!(Code::INVALID_OPTIONS, "the _id field does not support TTL indexes");
+    }
+    if index.fields.len() > 1 {
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "TTL indexes are single-field indexes, compound indexes do not support TTL"
+        );
+    }
+    let number = value.as_f64().unwrap_or(f64::NAN);
+    if number.is_nan() || number < 0.0 {
+        bail!(Code::INVALID_OPTIONS, "TTL index 'expireAfterSeconds' option cannot be less than 0");
+    }
+    if number > f64::from(i32::MAX) {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "TTL index 'expireAfterSeconds' option must be within an acceptable range, try a different number than {number}"
+        );
+    }
+    Ok(number as i64)
+}
+
+impl IndexChange {
+    /// Whether the index becomes unique, for which its entries are made anew.
+    pub fn makes_unique(&self) -> bool {
+        self.unique
+    }
+
+    /// Adds the `_old` and `_new` values that changed.
+    pub fn report(&self, reply: &mut Reply) {
+        if let Some((old, new)) = self.expire {
+            if let Some(old) = old {
+                reply.append("expireAfterSeconds_old", old);
+            }
+            reply.append("expireAfterSeconds_new", new);
+        }
+        if let Some((old, new)) = self.hidden {
+            reply.append("hidden_old", old).append("hidden_new", new);
+        }
+        if let Some((old, new)) = self.prepare_unique {
+            reply.append("prepareUnique_old", old).append("prepareUnique_new", new);
+        }
+        if self.unique {
+            reply.append("unique_new", true);
+        }
+    }
+}
+
+/// Looks for keys that several documents have.
+///
+/// Errors: `CannotConvertIndexToUnique`, with the `_id`s in `violations`.
+pub fn check_unique(op: &OpContext<'_>, collection: &Collection, index: &Index) -> Result<()> {
+    let view = op.view()?;
+    let mut cursor = view.index(index, Direction::Forward)?;
+    let mut more = cursor.seek(Cut::Before(&[]))?;
+    let mut violations: Vec<Vec<Vec<u8>>> = Vec::new();
+    let mut key: Option<Vec<u8>> = None;
+    let mut group: Vec<Vec<u8>> = Vec::new();
+    while more {
+        op.check_interrupt()?;
+        let entry = cursor.entry();
+        if key.as_deref() != Some(entry.key) {
+            let done = std::mem::take(&mut group);
+            if done.len() > 1 {
+                violations.push(done);
+            }
+            key = Some(entry.key.to_vec());
+        }
+        if !group.iter().any(|known| known == entry.record_key) {
+            group.push(entry.record_key.to_vec());
+        }
+        more = cursor.next()?;
+    }
+    if group.len() > 1 {
+        violations.push(group);
+    }
+    if violations.is_empty() {
+        return Ok(());
+    }
+    let mut list = Vec::new();
+    for group in &violations {
+        let mut ids = Vec::new();
+        for record in group {
+            if let Some(doc) = view.get(collection, record)? {
+                ids.push(DocBuf::new().with("_id", doc.as_raw().get_or_missing("_id")));
+            }
+        }
+        let ids = ArrayBuf::of(ids.iter().map(|id| id.as_raw().get_or_missing("_id")));
+        list.push(sheaf_bson::doc! { "ids": &ids });
+    }
+    let violations = ArrayBuf::of(list.iter());
+    let extra = sheaf_bson::doc! { "violations": &violations };
+    Err(Error::new(
+        Code::CANNOT_CONVERT_INDEX_TO_UNIQUE,
+        "Cannot convert the index to unique. Please resolve conflicting documents before running collMod again.",
+    )
+    .with_extra(extra.into_bytes()))
+}
+
+/// Builds the index anew as a unique one. If duplicates came in between, the old index comes back.
+pub fn make_unique(op: &OpContext<'_>, collection: &Collection, index: &Index, spec: RawDoc<'_>) -> Result<()> {
+    check_unique(op, collection, index)?;
+    let stop = op.interrupter();
+    let engine = op.engine();
+    let namespace = &collection.namespace;
+    engine.drop_indexes(namespace, &[index.name.as_str()], &|| stop.check())?;
+    match engine.create_indexes(namespace, &[spec], &|| stop.check()) {
+        Ok(position) => op.note_commit(position),
+        Err(error) => {
+            engine.create_indexes(namespace, &[index.spec.as_raw()], &|| stop.check())?;
+            return Err(error);
+        }
+    }
+    Ok(())
+}

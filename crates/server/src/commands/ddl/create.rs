@@ -1,0 +1,241 @@
+//! `create`.
+
+use std::collections::HashSet;
+
+use sheaf_aggregate::{Namespace, Pipeline};
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::collection_options::{CollectionOptions, same_options};
+use sheaf_exec::ddl::index_spec;
+use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
+
+use super::names;
+use crate::args::{Args, Array, Loose};
+use crate::command::{Command, Spec};
+use crate::commands::crud::query;
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// Most views that may stand on each other.
+const VIEW_DEPTH_MAX: usize = 20;
+
+/// `{create: "users", capped: true, size: 1048576, validator: {...}, viewOn: "people", ...}`
+pub struct Create<'a> {
+    collection: &'a str,
+    options: CollectionOptions<'a>,
+    id_index: Option<RawDoc<'a>>,
+    auto_index_id: bool,
+}
+
+impl<'a> Command<'a> for Create<'a> {
+    const NAME: &'static str = "create";
+    const SPEC: Spec = Spec::write().in_transaction().may_block().api_v1().help("creates a collection or a view");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        for (field, what) in [("timeseries", "Time-series collections are"), ("encryptedFields", "Encrypted fields are")] {
+            if args.optional::<RawDoc<'a>>(field)?.is_some() {
+                bail!(Code::COMMAND_NOT_SUPPORTED, "{what} not supported by this server");
+            }
+        }
+        args.ignore(&["flags", "recordIdsReplicated"]);
+        let id_index = args.optional("idIndex")?;
+        let auto_index_id = args.optional::<Loose>("autoIndexId")?.is_none_or(|flag| flag.0);
+        Ok(Create { collection, options: read_options(args)?, id_index, auto_index_id })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        names::check_new_name(&namespace)?;
+        if !self.auto_index_id && op.db() != "local" {
+            bail!(50001, "autoIndexId:false is not allowed for collections in non-local databases");
+        }
+        self.check_validator_place(op.db())?;
+        let options = self.options.normalize()?;
+        let id_index = self.id_index(&options)?;
+        if let Some(existing) = op.view()?.collection(&namespace) {
+            return match matches_existing(existing, options.as_raw()) {
+                true => Ok(Reply::ok()),
+                false => Err(different(existing, options.as_raw())),
+            };
+        }
+        if let Some(source) = self.options.view_on {
+            let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
+            check_view(op, op.view()?.catalog(), &namespace, source, pipeline)?;
+        }
+        let spec = CreateCollection { options, uuid: None, id_index };
+        match create(op, &namespace, spec, self.options.view_on.is_some()) {
+            // Another client made the same collection a moment ago.
+            Err(error) if error.code() == Code::NAMESPACE_EXISTS && !op.in_transaction() => {
+                let options = self.options.normalize()?;
+                let catalog = op.engine().catalog();
+                match catalog.collection(&namespace) {
+                    Some(existing) if matches_existing(existing, options.as_raw()) => Ok(Reply::ok()),
+                    _ => Err(error),
+                }
+            }
+            Err(error) => Err(error),
+            Ok(()) => Ok(Reply::ok()),
+        }
+    }
+}
+
+fn read_options<'a>(args: &mut Args<'a>) -> Result<CollectionOptions<'a>> {
+    Ok(CollectionOptions {
+        capped: args.optional::<Loose>("capped")?.is_some_and(|flag| flag.0),
+        size: args.optional("size")?,
+        max: args.optional("max")?,
+        temp: args.optional::<Loose>("temp")?.is_some_and(|flag| flag.0),
+        pre_and_post_images: args.optional("changeStreamPreAndPostImages")?,
+        storage_engine: args.optional("storageEngine")?,
+        index_option_defaults: args.optional("indexOptionDefaults")?,
+        validator: args.optional("validator")?,
+        validation_level: args.optional("validationLevel")?,
+        validation_action: args.optional("validationAction")?,
+        collation: args.optional("collation")?,
+        view_on: args.optional("viewOn")?,
+        pipeline: args.optional::<Array<'a>>("pipeline")?.map(|array| array.0),
+        clustered_index: args.optional("clusteredIndex")?,
+        expire_after_seconds: args.optional("expireAfterSeconds")?,
+    })
+}
+
+impl Create<'_> {
+    fn check_validator_place(&self, db: &str) -> Result<()> {
+        if self.options.validator.is_some_and(|v| !v.is_empty()) && matches!(db, "admin" | "config" | "local") {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Document validators are not allowed on collection {db}.{} in the {db} internal database",
+                self.collection
+            );
+        }
+        Ok(())
+    }
+
+    /// The specification of the `_id` index, if it is not the usual one.
+    fn id_index(&self, options: &DocBuf) -> Result<Option<DocBuf>> {
+        let Some(wished) = self.id_index else { return self.options.id_index() };
+        if self.options.view_on.is_some() {
+            bail!(Code::INVALID_OPTIONS, "'idIndex' is not allowed with 'viewOn': {:?}", self.collection);
+        }
+        let collation = options.as_raw().get("collation").and_then(|v| v.as_doc());
+        let spec = index_spec::prepare(wished, collation)?;
+        let key = spec.as_raw().get("key").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+        if !index_spec::is_id_key(key) {
+            bail!(
+                Code::BAD_VALUE,
+                "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+                sheaf_exec::bounds::value_text(Value::Document(key))
+            );
+        }
+        let own = spec.as_raw().get_or_missing("collation");
+        if sheaf_bson::compare(own, options.as_raw().get_or_missing("collation")).is_ne() {
+            bail!(Code::BAD_VALUE, "The _id index must have the same collation as the collection.");
+        }
+        if self.options.clustered_index.is_some() {
+            return self.options.id_index();
+        }
+        Ok(Some(spec))
+    }
+}
+
+fn create(op: &OpContext<'_>, namespace: &str, spec: CreateCollection, view: bool) -> Result<()> {
+    if let Some(mut transaction) = op.transaction() {
+        if view {
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Cannot create a view in a multi-document transaction. ns: {namespace}"
+            );
+        }
+        return transaction.create_collection(namespace, spec);
+    }
+    let stop = op.interrupter();
+    let position = op.engine().create_collection(namespace, &spec, &|| stop.check())?;
+    op.note_commit(position);
+    Ok(())
+}
+
+fn matches_existing(existing: &Collection, options: RawDoc<'_>) -> bool {
+    same_options(existing.options.as_raw(), options)
+}
+
+/// The error that something else has this name.
+fn different(existing: &Collection, options: RawDoc<'_>) -> sheaf_errors::Error {
+    let namespace = &existing.namespace;
+    let wants_view = options.element("viewOn").is_some();
+    let message = match (existing.is_view(), wants_view) {
+        (true, false) => format!("namespace {namespace} already exists, but is a view rather than a collection"),
+        (false, true) => format!("namespace {namespace} already exists, but is a collection rather than a view"),
+        (true, true) => {
+            let shown = sheaf_exec::bounds::value_text(Value::Document(existing.options.as_raw()));
+            format!("namespace {namespace} already exists, but with different options: {shown}")
+        }
+        (false, false) => {
+            let mut shown = format!("{{ uuid: UUID(\"{}\")", existing.uuid);
+            for field in existing.options.as_raw().iter() {
+                let value = sheaf_exec::bounds::value_text(field.value());
+                shown.push_str(&format!(", {}: {value}", field.key()));
+            }
+            format!("namespace {namespace} already exists, but with different options: {shown} }}")
+        }
+    };
+    sheaf_errors::Error::new(Code::NAMESPACE_EXISTS, message)
+}
+
+/// Checks a view's definition: its source's name, its pipeline, and that views do not go in circles.
+///
+/// Errors: `InvalidNamespace`, `GraphContainsCycle`, `ViewDepthLimitExceeded`, those of pipelines.
+pub fn check_view(
+    op: &OpContext<'_>,
+    catalog: &Catalog,
+    namespace: &str,
+    source: &str,
+    pipeline: RawDoc<'_>,
+) -> Result<()> {
+    let db = names::split(namespace).0;
+    names::check_full_name(&format!("{db}.{source}"), "'viewOn'")?;
+    let mut cx = query::parse_cx(op, None)?;
+    let parsed = Pipeline::parse_view(pipeline, &Namespace::new(db, source), &mut cx)?;
+    let mut foreign = vec![Namespace::new(db, source)];
+    parsed.foreign_namespaces(&mut foreign);
+    let start = names::split(namespace).1;
+    for next in foreign {
+        walk_views(catalog, db, start, &next.collection, 1, &mut HashSet::new())?;
+    }
+    Ok(())
+}
+
+/// Follows the views that `at` stands on; all of them are in one database.
+fn walk_views(
+    catalog: &Catalog,
+    db: &str,
+    start: &str,
+    at: &str,
+    depth: usize,
+    seen: &mut HashSet<String>,
+) -> Result<()> {
+    if at == start {
+        bail!(Code::GRAPH_CONTAINS_CYCLE, "View cycle detected: {db}.{start} => {db}.{start}");
+    }
+    if depth > VIEW_DEPTH_MAX {
+        bail!(
+            Code::VIEW_DEPTH_LIMIT_EXCEEDED,
+            "View depth limit exceeded; maximum depth is {VIEW_DEPTH_MAX}"
+        );
+    }
+    let Some((source, pipeline)) = catalog.collection(&format!("{db}.{at}")).and_then(|c| c.view.clone()) else {
+        return Ok(());
+    };
+    if !seen.insert(at.to_owned()) {
+        return Ok(());
+    }
+    let mut foreign = Vec::new();
+    if let Ok(parsed) =
+        Pipeline::parse_view(pipeline.as_raw(), &Namespace::new(db, source.as_str()), &mut Default::default())
+    {
+        parsed.foreign_namespaces(&mut foreign);
+    }
+    walk_views(catalog, db, start, &source, depth + 1, seen)?;
+    foreign.iter().try_for_each(|next| walk_views(catalog, db, start, &next.collection, depth + 1, seen))
+}

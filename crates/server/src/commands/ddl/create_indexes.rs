@@ -1,0 +1,169 @@
+//! `createIndexes`.
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::index_spec::{self, Relation};
+use sheaf_storage::{Collection, CreateCollection, Write};
+
+use super::names;
+use crate::args::{Args, Documents};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// Most indexes of a collection.
+const INDEXES_MAX: usize = 64;
+
+/// `{createIndexes: "users", indexes: [{key: {email: 1}, name: "email_1", unique: true}]}`
+pub struct CreateIndexes<'a> {
+    collection: &'a str,
+    indexes: Documents<'a>,
+    commit_quorum: Value<'a>,
+}
+
+impl<'a> Command<'a> for CreateIndexes<'a> {
+    const NAME: &'static str = "createIndexes";
+    const SPEC: Spec = Spec::write().in_transaction().may_block().api_v1().help("builds indexes");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        let indexes = args.required_documents("indexes")?;
+        args.ignore(&["ignoreUnknownIndexOptions", "isTimeseriesNamespace", "collectionUUID"]);
+        Ok(CreateIndexes { collection, indexes, commit_quorum: args.value("commitQuorum") })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        if self.indexes.count() == 0 {
+            bail!(Code::BAD_VALUE, "Must specify at least one index to create");
+        }
+        if !self.commit_quorum.is_missing() && op.node().options.set_name.is_none() {
+            bail!(Code::BAD_VALUE, "Standalones can't specify commitQuorum");
+        }
+        let first = prepare_all(self.indexes, None)?;
+        let mut created = false;
+        // The collection may be dropped between its creation and the build.
+        for _ in 0..10 {
+            let view = op.view()?;
+            let Some(collection) = view.collection(&namespace) else {
+                names::check_new_name(&namespace)?;
+                check_among_themselves(&first)?;
+                check_count(&namespace, 1, &first)?;
+                create(op, &namespace)?;
+                created = true;
+                continue;
+            };
+            if collection.is_view() {
+                bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Cannot create indexes on a view: {namespace}");
+            }
+            return build(op, collection, self.indexes, created);
+        }
+        bail!(Code::WRITE_CONFLICT, "Collection {namespace} kept changing while an index was built on it")
+    }
+}
+
+fn prepare_all(indexes: Documents<'_>, collation: Option<RawDoc<'_>>) -> Result<Vec<DocBuf>> {
+    indexes.iter().map(|spec| index_spec::prepare(spec, collation)).collect()
+}
+
+fn create(op: &OpContext<'_>, namespace: &str) -> Result<()> {
+    if let Some(mut transaction) = op.transaction() {
+        return transaction.create_collection(namespace, CreateCollection::default());
+    }
+    let stop = op.interrupter();
+    match op.engine().create_collection(namespace, &CreateCollection::default(), &|| stop.check()) {
+        Ok(position) => op.note_commit(position),
+        Err(error) if error.code() == Code::NAMESPACE_EXISTS => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+fn build(op: &OpContext<'_>, collection: &Collection, indexes: Documents<'_>, created: bool) -> Result<Reply> {
+    let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
+    let specs = prepare_all(indexes, collation)?;
+    let before = collection.indexes.iter().filter(|index| index.ready).count();
+    let new = without_existing(collection, specs)?;
+    if new.is_empty() {
+        op.note_commit(op.engine().last_applied());
+        return Ok(Reply::ok()
+            .with("numIndexesBefore", before as i32)
+            .with("numIndexesAfter", before as i32)
+            .with("note", "all indexes already exist"));
+    }
+    check_among_themselves(&new)?;
+    check_count(&collection.namespace, collection.indexes.len(), &new)?;
+    let raw: Vec<RawDoc<'_>> = new.iter().map(DocBuf::as_raw).collect();
+    if let Some(mut transaction) = op.transaction() {
+        transaction.create_indexes(&collection.namespace, &raw)?;
+    } else {
+        let stop = op.interrupter();
+        let position = op.engine().create_indexes(&collection.namespace, &raw, &|| stop.check())?;
+        op.note_commit(position);
+    }
+    Ok(Reply::ok()
+        .with("numIndexesBefore", before as i32)
+        .with("numIndexesAfter", (before + new.len()) as i32)
+        .with("createdCollectionAutomatically", created))
+}
+
+/// The specifications that no index fulfils yet.
+///
+/// Errors: `IndexOptionsConflict`, `IndexKeySpecsConflict`.
+fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<DocBuf>> {
+    let clustered = collection.options.as_raw().element("clusteredIndex").is_some();
+    let mut new = Vec::new();
+    for spec in specs {
+        let key = spec.as_raw().get("key").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+        if spec.as_raw().element("clustered").is_some() && !clustered {
+            bail!(Code::BAD_VALUE, "Cannot create index with 'clustered' on a collection that is not clustered: {:?}", spec);
+        }
+        // The index on _id is there since the collection was made.
+        if index_spec::is_id_key(key) {
+            check_id_collation(collection, spec.as_raw())?;
+            continue;
+        }
+        let mut exists = false;
+        for index in &collection.indexes {
+            exists |= index_spec::relate(spec.as_raw(), index.spec.as_raw())? == Relation::Same && index.ready;
+        }
+        if !exists {
+            new.push(spec);
+        }
+    }
+    Ok(new)
+}
+
+fn check_id_collation(collection: &Collection, spec: RawDoc<'_>) -> Result<()> {
+    let own = collection.options.as_raw().get_or_missing("collation");
+    if sheaf_bson::compare(spec.get_or_missing("collation"), own).is_ne() {
+        bail!(Code::BAD_VALUE, "The _id index must have the same collation as the collection.");
+    }
+    Ok(())
+}
+
+/// Errors: `IndexAlreadyExists` for a specification that stands twice, conflicts as with existing indexes.
+fn check_among_themselves(specs: &[DocBuf]) -> Result<()> {
+    for (at, spec) in specs.iter().enumerate() {
+        for other in &specs[..at] {
+            if index_spec::relate(spec.as_raw(), other.as_raw())? == Relation::Same {
+                let name = spec.as_raw().get("name").and_then(|v| v.as_str()).unwrap_or_default();
+                bail!(Code::INDEX_ALREADY_EXISTS, "Identical index already exists: {name}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_count(namespace: &str, existing: usize, new: &[DocBuf]) -> Result<()> {
+    if existing + new.len() > INDEXES_MAX {
+        let key = new.last().map_or(Value::Null, |spec| spec.as_raw().get_or_missing("key"));
+        bail!(
+            Code::CANNOT_CREATE_INDEX,
+            "add index fails, too many indexes for {namespace} key:{}",
+            sheaf_exec::bounds::value_text(key)
+        );
+    }
+    Ok(())
+}

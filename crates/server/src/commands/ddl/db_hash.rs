@@ -1,0 +1,110 @@
+//! `dbHash`.
+
+use std::time::Instant;
+
+use md5::{Digest, Md5};
+use sheaf_bson::{Binary, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::{Collection, Cut, Direction, Range, View};
+
+use crate::args::{Args, Array};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{dbHash: 1, collections: ["users"]}`
+pub struct DbHash<'a> {
+    only: Vec<&'a str>,
+}
+
+impl<'a> Command<'a> for DbHash<'a> {
+    const NAME: &'static str = "dbHash";
+    const SPEC: Spec =
+        Spec::read().aliases(&["dbhash"]).may_block().help("checksums of a database's collections");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let mut only = Vec::new();
+        if let Some(Array(names)) = args.optional("collections")? {
+            for name in names.values() {
+                match name {
+                    Value::String(name) => only.push(name),
+                    _ => bail!(Code::BAD_VALUE, "collections entries have to be strings"),
+                }
+            }
+        }
+        Ok(DbHash { only })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let started = Instant::now();
+        let view = op.view()?;
+        let wanted = |collection: &Collection| {
+            let system = collection.name().starts_with("system.") && collection.name() != "system.js";
+            let named = self.only.is_empty() || self.only.contains(&collection.name());
+            !collection.is_view() && !system && named
+        };
+        let collections: Vec<_> = view.catalog().collections(op.db()).filter(|c| wanted(c)).collect();
+        let mut hashes = Vec::with_capacity(collections.len());
+        let mut all = Md5::new();
+        for collection in &collections {
+            let hash = hash_collection(op, &view, collection)?;
+            all.update(hash.as_bytes());
+            hashes.push(hash);
+        }
+        let mut reply = Reply::ok().with("host", &op.node().host_and_port());
+        reply.fill(|doc| {
+            let mut out = doc.document("collections");
+            for (collection, hash) in collections.iter().zip(&hashes) {
+                out.append(collection.name(), hash);
+            }
+            drop(out);
+            let mut out = doc.array("capped");
+            for collection in collections.iter().filter(|collection| collection.capped.is_some()) {
+                out.push(collection.name());
+            }
+            drop(out);
+            let mut out = doc.document("uuids");
+            for collection in &collections {
+                let uuid = Value::Binary(Binary { subtype: 4, bytes: collection.uuid.as_bytes() });
+                out.append(collection.name(), uuid);
+            }
+        });
+        Ok(reply.with("md5", &hex(&all.finalize())).with("timeMillis", started.elapsed().as_millis() as i32))
+    }
+}
+
+/// MD5 of the documents' bytes in the order of `_id`.
+fn hash_collection(op: &OpContext<'_>, view: &View, collection: &Collection) -> Result<String> {
+    let mut hash = Md5::new();
+    let mut seen = 0u64;
+    let mut pause = || {
+        seen += 1;
+        if seen.is_multiple_of(256) { op.check_interrupt() } else { Ok(()) }
+    };
+    match collection.indexes.first().filter(|_| collection.capped.is_some()) {
+        // Records of a capped collection are in the order of insertion.
+        Some(by_id) => {
+            let mut cursor = view.index(by_id, Direction::Forward)?;
+            let mut more = cursor.seek(Cut::Before(&[]))?;
+            while more {
+                pause()?;
+                if let Some(doc) = view.get(collection, cursor.record_key())? {
+                    hash.update(&*doc);
+                }
+                more = cursor.next()?;
+            }
+        }
+        None => {
+            let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
+            while cursor.next()? {
+                pause()?;
+                hash.update(cursor.bytes());
+            }
+        }
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

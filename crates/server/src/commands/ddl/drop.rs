@@ -1,0 +1,51 @@
+//! `drop`.
+
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{drop: "users"}`
+pub struct Drop<'a> {
+    collection: &'a str,
+}
+
+impl<'a> Command<'a> for Drop<'a> {
+    const NAME: &'static str = "drop";
+    const SPEC: Spec = Spec::write().may_block().api_v1().help("drops a collection");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        args.ignore(&["collectionUUID"]);
+        Ok(Drop { collection })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        if self.collection == "system.profile" && op.node().profiling.of(op.db()).level > 0 {
+            bail!(Code::ILLEGAL_OPERATION, "turn off profiling before dropping system.profile collection");
+        }
+        let catalog = op.engine().catalog();
+        let Some(collection) = catalog.collection(&namespace) else {
+            // Since MongoDB 7.0 it is no error that there is nothing to drop.
+            return Ok(Reply::ok());
+        };
+        let indexes = collection.indexes.len() as i32;
+        let view = collection.is_view();
+        let stop = op.interrupter();
+        match op.engine().drop_collection(&namespace, &|| stop.check()) {
+            Ok(position) => op.note_commit(position),
+            // Somebody else was faster.
+            Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(Reply::ok()),
+            Err(error) => return Err(error),
+        }
+        let mut reply = Reply::ok();
+        if !view {
+            reply.append("nIndexesWas", indexes);
+        }
+        Ok(reply.with("ns", &namespace))
+    }
+}

@@ -1,0 +1,128 @@
+//! `dropIndexes`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::index_spec;
+use sheaf_storage::{Collection, Index};
+
+use super::names;
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{dropIndexes: "users", index: "email_1" | ["a_1", "b_1"] | {email: 1} | "*"}`
+pub struct DropIndexes<'a> {
+    collection: &'a str,
+    index: Value<'a>,
+}
+
+impl<'a> Command<'a> for DropIndexes<'a> {
+    const NAME: &'static str = "dropIndexes";
+    const SPEC: Spec =
+        Spec::write().aliases(&["deleteIndexes"]).may_block().api_v1().help("drops indexes of a collection");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        let index = args.required::<Value<'a>>("index")?;
+        let good = match index {
+            Value::String(_) | Value::Document(_) => true,
+            Value::Array(list) => list.values().all(|name| name.as_str().is_some()),
+            _ => false,
+        };
+        if !good {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'dropIndexes.index' is the wrong type '{}', expected types '[string, array, object]'",
+                index.type_name()
+            );
+        }
+        args.ignore(&["isTimeseriesNamespace", "collectionUUID"]);
+        Ok(DropIndexes { collection, index })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let catalog = op.engine().catalog();
+        let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
+        let were = collection.indexes.len() as i32;
+        let mut reply = Reply::ok().with("nIndexesWas", were);
+        let chosen: Vec<&str> = match self.index {
+            Value::String("*") => {
+                reply.append("msg", "non-_id indexes dropped for collection");
+                collection.indexes.iter().filter(|index| !is_id(index)).map(|index| index.name.as_str()).collect()
+            }
+            Value::String(name) => vec![by_name(collection, name)?.name.as_str()],
+            Value::Array(list) => {
+                let mut chosen = Vec::new();
+                for name in list.values().filter_map(|name| name.as_str()) {
+                    chosen.push(by_name(collection, name)?.name.as_str());
+                }
+                chosen
+            }
+            other => vec![by_key(collection, other.as_doc().unwrap_or(RawDoc::EMPTY))?.name.as_str()],
+        };
+        if !chosen.is_empty() {
+            let stop = op.interrupter();
+            let position = op.engine().drop_indexes(&namespace, &chosen, &|| stop.check())?;
+            op.note_commit(position);
+        }
+        Ok(reply)
+    }
+}
+
+/// Whether it is the index on `_id`, which stays.
+pub fn is_id(index: &Index) -> bool {
+    index_spec::is_id_key(index.key_pattern())
+}
+
+fn by_name<'c>(collection: &'c Collection, name: &str) -> Result<&'c Arc<Index>> {
+    match collection.index(name) {
+        None => bail!(Code::INDEX_NOT_FOUND, "index not found with name [{name}]"),
+        Some(index) => refuse_id(collection, index),
+    }
+}
+
+fn by_key<'c>(collection: &'c Collection, key: RawDoc<'_>) -> Result<&'c Arc<Index>> {
+    match find_by_key(collection, key)? {
+        None => bail!(
+            Code::INDEX_NOT_FOUND,
+            "can't find index with key: {}",
+            sheaf_exec::bounds::value_text(Value::Document(key))
+        ),
+        Some(index) => refuse_id(collection, index),
+    }
+}
+
+/// The one index with this key pattern.
+///
+/// Errors: `AmbiguousIndexKeyPattern`.
+pub fn find_by_key<'c>(collection: &'c Collection, key: RawDoc<'_>) -> Result<Option<&'c Arc<Index>>> {
+    let found: Vec<_> =
+        collection.indexes.iter().filter(|index| index_spec::same_key(index.key_pattern(), key)).collect();
+    if found.len() > 1 {
+        let text = |value| sheaf_exec::bounds::value_text(Value::Document(value));
+        let conflicting: Vec<String> = found.iter().map(|index| text(index.spec.as_raw())).collect();
+        bail!(
+            Code::AMBIGUOUS_INDEX_KEY_PATTERN,
+            "{} indexes found for key: {}, identify by name instead. Conflicting indexes: {}",
+            found.len(),
+            text(key),
+            conflicting.join(", ")
+        );
+    }
+    Ok(found.first().copied())
+}
+
+fn refuse_id<'c>(collection: &Collection, index: &'c Arc<Index>) -> Result<&'c Arc<Index>> {
+    if is_id(index) {
+        if collection.options.as_raw().element("clusteredIndex").is_some() {
+            bail!(5979800, "It is illegal to drop the clusteredIndex");
+        }
+        bail!(Code::INVALID_OPTIONS, "cannot drop _id index");
+    }
+    Ok(index)
+}

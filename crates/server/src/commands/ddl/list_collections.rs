@@ -1,0 +1,104 @@
+//! `listCollections`.
+
+use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_storage::{Collection, Uuid};
+
+use super::listing;
+use crate::args::{Args, Loose};
+use crate::command::{Command, Spec};
+use crate::commands::crud::query;
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{listCollections: 1, filter: {...}, nameOnly: false, cursor: {batchSize: n}}`
+pub struct ListCollections<'a> {
+    filter: Option<RawDoc<'a>>,
+    name_only: bool,
+    batch_size: usize,
+}
+
+/// Where MongoDB keeps the definitions of views; listed wherever there are views.
+const VIEWS: &str = "system.views";
+
+impl<'a> Command<'a> for ListCollections<'a> {
+    const NAME: &'static str = "listCollections";
+    const SPEC: Spec = Spec::plain().api_v1().help("lists the collections of a database");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let filter = args.optional("filter")?;
+        let name_only = args.optional::<Loose>("nameOnly")?.is_some_and(|flag| flag.0);
+        args.optional::<Loose>("authorizedCollections")?;
+        args.ignore(&["includePendingDrops"]);
+        Ok(ListCollections { filter, name_only, batch_size: listing::batch_size(args)? })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let mut cx = query::parse_cx(op, None)?;
+        let filter = query::parse_filter(self.filter, &mut cx)?;
+        let catalog = op.engine().catalog();
+        let mut entries = Vec::new();
+        let mut views = false;
+        for collection in catalog.collections(op.db()) {
+            views |= collection.is_view();
+            entries.push(DocBuf::build(|doc| write_entry(doc, collection, self.name_only)));
+        }
+        if views {
+            entries.push(DocBuf::build(|doc| write_views_entry(doc, op.db(), self.name_only)));
+        }
+        let mut listed = Vec::new();
+        for entry in entries {
+            if filter.matches_doc(entry.as_raw())? {
+                listed.push(entry);
+            }
+        }
+        Ok(listing::reply(op, &op.namespace("$cmd.listCollections"), listed, self.batch_size))
+    }
+}
+
+fn write_entry(doc: &mut DocWriter<'_, Vec<u8>>, collection: &Collection, name_only: bool) {
+    doc.append("name", collection.name());
+    doc.append("type", if collection.is_view() { "view" } else { "collection" });
+    if name_only {
+        return;
+    }
+    doc.append("options", &collection.options);
+    if collection.is_view() {
+        doc.document("info").append("readOnly", true);
+        return;
+    }
+    write_info(doc, &collection.uuid);
+    let id = collection.indexes.first().filter(|index| index.spec.as_raw().element("clustered").is_none());
+    if let Some(id) = id {
+        doc.append("idIndex", &id.spec);
+    }
+}
+
+fn write_info(doc: &mut DocWriter<'_, Vec<u8>>, uuid: &Uuid) {
+    let uuid = Value::Binary(Binary { subtype: 4, bytes: uuid.as_bytes() });
+    doc.document("info").append("readOnly", false).append("uuid", uuid);
+}
+
+/// The catalog keeps views itself; the collection is shown because tools expect it beside views.
+fn write_views_entry(doc: &mut DocWriter<'_, Vec<u8>>, db: &str, name_only: bool) {
+    doc.append("name", VIEWS).append("type", "collection");
+    if name_only {
+        return;
+    }
+    drop(doc.document("options"));
+    write_info(doc, &views_uuid(db));
+    doc.append("idIndex", &sheaf_bson::doc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" });
+}
+
+/// A UUID that stays the same: made of the database's name.
+fn views_uuid(db: &str) -> Uuid {
+    let mut bytes = [0u8; 16];
+    for (at, byte) in db.bytes().chain(VIEWS.bytes()).enumerate() {
+        let place = &mut bytes[at % 16];
+        *place = place.rotate_left(3) ^ byte;
+    }
+    // Version 8: bits of our own making.
+    bytes[6] = bytes[6] & 0x0F | 0x80;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    Uuid::from_bytes(bytes)
+}

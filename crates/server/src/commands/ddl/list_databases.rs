@@ -1,0 +1,63 @@
+//! `listDatabases`.
+
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::Result;
+
+use super::size;
+use crate::args::{Args, Loose};
+use crate::command::{Command, Spec};
+use crate::commands::crud::query;
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{listDatabases: 1, filter: {...}, nameOnly: false}`
+pub struct ListDatabases<'a> {
+    filter: Option<RawDoc<'a>>,
+    name_only: bool,
+}
+
+impl<'a> Command<'a> for ListDatabases<'a> {
+    const NAME: &'static str = "listDatabases";
+    const SPEC: Spec = Spec::plain().admin_only().may_block().api_v1().help("lists the databases");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let filter = args.optional("filter")?;
+        let name_only = args.optional::<Loose>("nameOnly")?.is_some_and(|flag| flag.0);
+        args.optional::<Loose>("authorizedDatabases")?;
+        Ok(ListDatabases { filter, name_only })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let mut cx = query::parse_cx(op, None)?;
+        let filter = query::parse_filter(self.filter, &mut cx)?;
+        let catalog = op.engine().catalog();
+        let mut databases = Vec::new();
+        let mut total = 0;
+        for name in catalog.databases() {
+            op.check_interrupt()?;
+            let mut bytes = 0;
+            let entry = DocBuf::build(|doc| {
+                doc.append("name", name);
+                if !self.name_only {
+                    let on_disk = |c| size::storage_bytes(op.engine(), c) + size::index_bytes(op.engine(), c);
+                    bytes = catalog.collections(name).map(|c| on_disk(c)).sum::<u64>();
+                    doc.append("sizeOnDisk", bytes as i64);
+                    doc.append("empty", false);
+                }
+            });
+            if filter.matches_doc(entry.as_raw())? {
+                total += bytes;
+                databases.push(entry);
+            }
+        }
+        let reply = Reply::ok().with_array("databases", |list| {
+            for entry in &databases {
+                list.push(entry);
+            }
+        });
+        if self.name_only {
+            return Ok(reply);
+        }
+        Ok(reply.with("totalSize", total as i64).with("totalSizeMb", (total / (1024 * 1024)) as i64))
+    }
+}

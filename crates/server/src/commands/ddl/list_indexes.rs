@@ -1,0 +1,58 @@
+//! `listIndexes`.
+
+use sheaf_bson::Value;
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::Uuid;
+
+use super::{listing, names};
+use crate::args::Args;
+use crate::command::{Command, Counter, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{listIndexes: "users", cursor: {batchSize: 100}}`
+pub struct ListIndexes<'a> {
+    target: Target<'a>,
+    batch_size: usize,
+}
+
+/// The collection, by name or UUID.
+enum Target<'a> {
+    Name(&'a str),
+    Uuid(Uuid),
+}
+
+impl<'a> Command<'a> for ListIndexes<'a> {
+    const NAME: &'static str = "listIndexes";
+    const SPEC: Spec = Spec::plain().api_v1().counter(Counter::Command).help("lists a collection's indexes");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let target = match args.own_value() {
+            Value::Binary(binary) if binary.subtype == 4 => match Uuid::from_slice(binary.bytes) {
+                Ok(uuid) => Target::Uuid(uuid),
+                Err(_) => bail!(Code::INVALID_UUID, "uuid must be a 16-byte binary field with UUID subtype"),
+            },
+            _ => Target::Name(args.collection()?),
+        };
+        let batch_size = listing::batch_size(args)?;
+        args.ignore(&["includeBuildUUIDs", "includeIndexBuildInfo", "isTimeseriesNamespace"]);
+        Ok(ListIndexes { target, batch_size })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let view = op.view()?;
+        let namespace = match self.target {
+            Target::Name(name) => op.namespace(name),
+            Target::Uuid(uuid) => match view.catalog().by_uuid(&uuid) {
+                Some(collection) if collection.db() == op.db() => collection.namespace.clone(),
+                _ => bail!(Code::NAMESPACE_NOT_FOUND, "Unable to resolve {uuid}"),
+            },
+        };
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        let missing = format!("ns does not exist: {namespace}");
+        let collection = names::existing(view.catalog(), &namespace, &missing)?;
+        let ready = collection.indexes.iter().filter(|index| index.ready);
+        let specs = ready.map(|index| index.spec.clone()).collect();
+        Ok(listing::reply(op, &namespace, specs, self.batch_size))
+    }
+}

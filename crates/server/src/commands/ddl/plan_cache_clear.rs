@@ -1,0 +1,41 @@
+//! `planCacheClear`.
+
+use sheaf_bson::RawDoc;
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{planCacheClear: "users", query, sort, projection, collation}`
+pub struct PlanCacheClear<'a> {
+    collection: &'a str,
+}
+
+impl<'a> Command<'a> for PlanCacheClear<'a> {
+    const NAME: &'static str = "planCacheClear";
+    const SPEC: Spec = Spec::plain().help("forgets the plans of a collection");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let collection = args.collection()?;
+        let query: Option<RawDoc<'a>> = args.optional("query")?;
+        for name in ["sort", "projection", "collation"] {
+            let part: Option<RawDoc<'a>> = args.optional(name)?;
+            if part.is_some() && query.is_none() {
+                bail!(Code::BAD_VALUE, "sort, projection or collation provided without query");
+            }
+        }
+        Ok(PlanCacheClear { collection })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        // One query's plan costs as little to find anew as all of the collection's.
+        if let Some(collection) = op.engine().catalog().collection(&namespace) {
+            sheaf_exec::plan::cache::clear(Some(collection.uuid));
+        }
+        op.metrics().namespace.replace(Some(namespace));
+        Ok(Reply::ok())
+    }
+}

@@ -1,0 +1,58 @@
+//! `reIndex`.
+
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::Collection;
+
+use super::{drop_indexes, names};
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{reIndex: "users"}`
+pub struct ReIndex<'a> {
+    collection: &'a str,
+}
+
+impl<'a> Command<'a> for ReIndex<'a> {
+    const NAME: &'static str = "reIndex";
+    const SPEC: Spec = Spec::write().may_block().help("builds all indexes of a collection anew");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        Ok(ReIndex { collection: args.collection()? })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let namespace = op.namespace(self.collection);
+        op.metrics().namespace.replace(Some(namespace.clone()));
+        if op.node().options.set_name.is_some() {
+            bail!(Code::ILLEGAL_OPERATION, "reIndex is only allowed on a standalone mongod instance.");
+        }
+        let catalog = op.engine().catalog();
+        let collection = names::existing(&catalog, &namespace, &format!("ns does not exist: {namespace}"))?;
+        let specs: Vec<DocBuf> = collection.indexes.iter().map(|index| index.spec.clone()).collect();
+        rebuild(op, collection)?;
+        let count = specs.len() as i32;
+        Ok(Reply::ok().with("nIndexesWas", count).with("nIndexes", count).with_array("indexes", |list| {
+            for spec in &specs {
+                list.push(spec);
+            }
+        }))
+    }
+}
+
+/// Drops every index but that on `_id` and builds it again.
+pub fn rebuild(op: &OpContext<'_>, collection: &Collection) -> Result<()> {
+    let indexes = || collection.indexes.iter().filter(|index| index.ready && !drop_indexes::is_id(index));
+    let names: Vec<&str> = indexes().map(|index| index.name.as_str()).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let stop = op.interrupter();
+    let specs: Vec<RawDoc<'_>> = indexes().map(|index| index.spec.as_raw()).collect();
+    op.engine().drop_indexes(&collection.namespace, &names, &|| stop.check())?;
+    let position = op.engine().create_indexes(&collection.namespace, &specs, &|| stop.check())?;
+    op.note_commit(position);
+    Ok(())
+}

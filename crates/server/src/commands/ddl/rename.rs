@@ -1,0 +1,73 @@
+//! `renameCollection`.
+
+use sheaf_bson::Value;
+use sheaf_errors::{Code, Result, bail};
+
+use super::names;
+use crate::args::{Args, Loose};
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{renameCollection: "db.from", to: "db.to", dropTarget: false}`
+pub struct RenameCollection<'a> {
+    from: &'a str,
+    to: &'a str,
+    drop_target: bool,
+}
+
+impl<'a> Command<'a> for RenameCollection<'a> {
+    const NAME: &'static str = "renameCollection";
+    const SPEC: Spec = Spec::write().admin_only().may_block().help("renames a collection");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let from = match args.own_value() {
+            Value::String(name) => name,
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'renameCollection.renameCollection' is the wrong type '{}', expected type 'string'",
+                other.type_name()
+            ),
+        };
+        let to = args.required("to")?;
+        // A UUID says which collection may be dropped.
+        let drop_target = match args.value("dropTarget") {
+            Value::Binary(binary) if binary.subtype == 4 => true,
+            _ => args.optional::<Loose>("dropTarget")?.is_some_and(|flag| flag.0),
+        };
+        args.ignore(&["stayTemp", "collectionUUID"]);
+        Ok(RenameCollection { from, to, drop_target })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let RenameCollection { from, to, drop_target } = self;
+        names::check_full_name(from, "source")?;
+        names::check_full_name(to, "target")?;
+        names::check_new_name(to)?;
+        if from == to {
+            bail!(Code::ILLEGAL_OPERATION, "Can't rename a collection to itself");
+        }
+        let catalog = op.engine().catalog();
+        let Some(source) = catalog.collection(from) else {
+            bail!(Code::NAMESPACE_NOT_FOUND, "Source collection {from} does not exist");
+        };
+        if source.is_view() {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot rename view: {from}");
+        }
+        if source.name().starts_with("system.") && source.name() != "system.js" {
+            bail!(Code::ILLEGAL_OPERATION, "error with source namespace: Invalid system namespace: {from}");
+        }
+        match catalog.collection(to) {
+            Some(target) if target.is_view() => {
+                bail!(Code::NAMESPACE_EXISTS, "a view already exists with that name: {to}")
+            }
+            Some(_) if !drop_target => bail!(Code::NAMESPACE_EXISTS, "target namespace exists"),
+            _ => {}
+        }
+        let stop = op.interrupter();
+        let position = op.engine().rename_collection(from, to, drop_target, &|| stop.check())?;
+        op.note_commit(position);
+        op.metrics().namespace.replace(Some(from.to_owned()));
+        Ok(Reply::ok())
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sheaf_bson::{RawDoc, Timestamp, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
 /// `readConcern`.
@@ -185,6 +185,29 @@ impl<'a> WriteConcern<'a> {
             Some(false) => self.fsync,
             None => self.fsync || self.w == Some(W::Majority),
         }
+    }
+
+    /// `wtimeout` and, for the error when it is over, the concern as a document; `None` without a
+    /// limit.
+    pub fn limit(&self) -> Option<(Duration, DocBuf)> {
+        if self.timeout.is_zero() {
+            return None;
+        }
+        let concern = DocBuf::build(|doc| {
+            match self.w {
+                None => doc.append("w", 1),
+                Some(W::Nodes(n)) => doc.append("w", n as i32),
+                Some(W::Majority) => doc.append("w", "majority"),
+                Some(W::Mode(name)) => doc.append("w", name),
+                Some(W::Tags(tags)) => doc.append("w", tags),
+            };
+            if let Some(journal) = self.journal {
+                doc.append("j", journal);
+            }
+            doc.append("wtimeout", self.timeout.as_millis() as i32);
+            doc.append("provenance", "clientSupplied");
+        });
+        Some((self.timeout, concern))
     }
 
     /// What a node that shows itself as a replica set of one can't promise; the write is done and

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_errors::Error;
+use sheaf_bson::{DocBuf, Value};
+use sheaf_errors::{Code, Error};
 use sheaf_wire::{
     Compressor, Flags, HEADER_LEN, Header, OpCode, WireError, compress, decompress, finish_msg, op_reply,
 };
@@ -46,7 +47,8 @@ const UNCOMPRESSED: &[&str] = &[
 
 /// Serves a connection until it ends.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Arc<Client>, node: Arc<Node>) {
-    let mut connection = Connection { stream, client, node, buffer: Vec::new(), filled: 0 };
+    let mut connection =
+        Connection { stream, client, node, buffer: Vec::new(), filled: 0, early: Vec::new() };
     if let Err(reason) = connection.run().await {
         let attributes = sheaf_bson::doc! { "remote": &connection.client.remote_text(), "error": &reason };
         let context = connection.client.context();
@@ -67,6 +69,8 @@ struct Connection<S> {
     /// Bytes read; the first `filled` are real.
     buffer: Vec<u8>,
     filled: usize,
+    /// Bytes that arrived while an answer was held back; they follow those in `buffer`.
+    early: Vec<u8>,
 }
 
 /// What to send, and what then.
@@ -94,6 +98,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             self.buffer.copy_within(length..self.filled, 0);
             self.filled -= length;
+            if !self.early.is_empty() {
+                self.buffer.truncate(self.filled);
+                self.buffer.append(&mut self.early);
+                self.filled = self.buffer.len();
+            }
             if self.buffer.len() > KEPT_BUFFER_BYTES && self.filled == 0 {
                 self.buffer = Vec::new();
             }
@@ -188,7 +197,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Err("closed by a fail point".into());
         }
         let again = outcome.exhaust;
-        let reply = self.complete(outcome).await;
+        let reply = self.complete(outcome).await?;
         if flags.more_to_come() {
             return Ok(None);
         }
@@ -233,22 +242,41 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if outcome.close {
             return Err("closed by a fail point".into());
         }
-        let reply = self.complete(outcome).await;
+        let reply = self.complete(outcome).await?;
         Ok(op_reply(&reply, self.node.next_op_id() as i32, response_to))
     }
 
+    /// Waits until `until` or the server's end, with an eye on the client.
+    ///
+    /// Errors: the client has closed the connection, so nobody waits for the answer.
+    async fn hold(&mut self, until: Instant) -> Result<(), String> {
+        let over = tokio::time::sleep_until(until.into());
+        tokio::pin!(over);
+        let mut room = [0; 1024];
+        loop {
+            // A client that sends much before it is answered has to wait, like its answer.
+            let watch = self.early.len() < IDLE_BUFFER_BYTES;
+            tokio::select! {
+                () = &mut over => return Ok(()),
+                () = self.node.until_shutdown() => return Ok(()),
+                read = self.stream.read(&mut room), if watch => match read {
+                    Ok(0) => return Err("connection closed while its answer was awaited".to_owned()),
+                    Ok(n) => self.early.extend_from_slice(&room[..n]),
+                    Err(error) => return Err(error.to_string()),
+                },
+            }
+        }
+    }
+
     /// Waits for what the reply has to wait for, and closes its document.
-    async fn complete(&self, mut outcome: Outcome) -> Vec<u8> {
+    async fn complete(&mut self, mut outcome: Outcome) -> Result<Vec<u8>, String> {
         if let Some(index) = outcome.wait_durable
-            && let Err(error) = durable(&self.node, index).await
+            && let Err(error) = durable(&self.node, index, outcome.wait_limit.take()).await
         {
             outcome.write_concern_error.get_or_insert(error);
         }
         if let Some(until) = outcome.hold_until {
-            tokio::select! {
-                () = tokio::time::sleep_until(until.into()) => {}
-                () = self.node.until_shutdown() => {}
-            }
+            self.hold(until).await?;
         }
         let mut reply = outcome.reply;
         if let Some(error) = outcome.write_concern_error {
@@ -256,6 +284,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 doc.append("code", error.code().0);
                 doc.append("codeName", &*error.code().name());
                 doc.append("errmsg", error.message());
+                if let Some(info) = error.err_info() {
+                    doc.append("errInfo", sheaf_bson::RawDoc::new(info));
+                }
             });
         }
         if !outcome.labels.is_empty() {
@@ -268,7 +299,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if outcome.ok {
             reply.append("ok", 1.0);
         }
-        reply.into_bytes()
+        if self.node.options.set_name.is_some() {
+            reply.fill(|doc| gossip(&self.node, doc));
+        }
+        Ok(reply.into_bytes())
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
@@ -297,8 +331,21 @@ fn reason(error: WireError) -> String {
     }
 }
 
-/// Waits until the log is on stable storage up to `index`.
-async fn durable(node: &Node, index: u64) -> sheaf_errors::Result<()> {
+/// What a member of a set adds to every reply: how far its time has come, with the signature of a
+/// server that has no keys.
+fn gossip(node: &Node, doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>) {
+    let time = sheaf_bson::Timestamp(node.engine().last_applied().time);
+    {
+        let mut cluster = doc.document("$clusterTime");
+        cluster.append("clusterTime", time);
+        let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
+        cluster.document("signature").append("hash", hash).append("keyId", 0i64);
+    }
+    doc.append("operationTime", time);
+}
+
+/// Waits until the log is on stable storage up to `index`, at most as long as `limit` says.
+async fn durable(node: &Node, index: u64, limit: Option<(Duration, DocBuf)>) -> sheaf_errors::Result<()> {
     let (done, waiting) = tokio::sync::oneshot::channel();
     node.engine().on_durable(
         index,
@@ -307,10 +354,18 @@ async fn durable(node: &Node, index: u64) -> sheaf_errors::Result<()> {
             let _ = done.send(result);
         }),
     );
-    match waiting.await {
-        Ok(result) => result,
-        Err(_) => Err(crate::node::shutting_down_error()),
-    }
+    let result = match limit {
+        None => waiting.await,
+        Some((time, concern)) => match tokio::time::timeout(time, waiting).await {
+            Ok(result) => result,
+            Err(_) => {
+                let info = sheaf_bson::doc! { "wtimeout": true, "writeConcern": &concern };
+                return Err(Error::new(Code::WRITE_CONCERN_FAILED, "waiting for replication timed out")
+                    .with_err_info(info.as_bytes().to_vec()));
+            }
+        },
+    };
+    result.unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
 }
 
 /// A moment that lies `millis` ahead.

@@ -215,7 +215,14 @@ impl Cursors {
         let cursor = slot.cursor.take();
         slot.last_used = Instant::now();
         slot.batches += 1;
-        Ok(Pinned { registry: self, info, cursor })
+        drop(open);
+        let pinned = Pinned { registry: self, info, cursor };
+        if let Some(data) = op.node().fail_points.enter("failGetMoreAfterCursorCheckout", |_| true) {
+            let code = data.as_raw().get("errorCode").and_then(|code| code.as_exact_i64());
+            let code = code.map_or(Code::INTERNAL_ERROR, |code| Code(code as i32));
+            bail!(code, "Hit the 'failGetMoreAfterCursorCheckout' failpoint");
+        }
+        Ok(pinned)
     }
 
     /// Closes a cursor on request. `None`: no such cursor; an open one that is in use stops soon.

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
-use sheaf_bson::{Element, RawDoc, Value};
+use sheaf_bson::{DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::{Flags, Sequence};
 use smallvec::SmallVec;
@@ -49,6 +49,8 @@ pub struct Outcome {
     pub ok: bool,
     /// Log index that must be on stable storage before the reply goes out.
     pub wait_durable: Option<u64>,
+    /// How long that wait may take, and what the client asked for; no limit if `None`.
+    pub wait_limit: Option<(Duration, DocBuf)>,
     /// A `writeConcernError` to add.
     pub write_concern_error: Option<Error>,
     /// Labels to add to a successful reply, from a fail point.
@@ -72,6 +74,7 @@ impl Outcome {
             reply,
             ok: true,
             wait_durable: None,
+            wait_limit: None,
             write_concern_error: None,
             labels: Vec::new(),
             hold_until: None,
@@ -204,8 +207,10 @@ fn execute<'a>(
             return finish::failed(&prepared, error, labels);
         }
     };
-    let session: Option<Arc<Session>> =
-        prepared.generic.lsid.map(|id| node.sessions.touch(id, node.clock.now_millis()));
+    let session: Option<Arc<Session>> = match prepared.generic.lsid.map(|id| node.session(id)).transpose() {
+        Ok(session) => session,
+        Err(error) => return finish::failed(&prepared, error, None),
+    };
     let Prepared { command, db, ref generic, api, role, .. } = prepared;
     let mut op = OpContext {
         node,

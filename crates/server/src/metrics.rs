@@ -131,6 +131,8 @@ pub struct TxnMetrics {
     pub retried_commands: Count,
     pub retried_statements: Count,
     pub open: AtomicU64,
+    /// Of the open ones, those with an operation under way.
+    pub active: AtomicU64,
 }
 
 /// What an operation did, for `top`.
@@ -143,6 +145,12 @@ pub enum Class {
 }
 
 impl Metrics {
+    /// Counts the end of an open transaction, committed or aborted.
+    pub fn transaction_ended(&self, lived: Duration) {
+        self.txn.open.fetch_sub(1, Ordering::Relaxed);
+        self.latencies[3].lock().add(lived.as_micros() as u64);
+    }
+
     /// Counts one finished operation.
     pub fn finished(&self, class: Class, counter: Counter, namespace: Option<&str>, took: Duration) {
         let micros = took.as_micros() as u64;

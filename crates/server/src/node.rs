@@ -18,7 +18,7 @@ use crate::metrics::{CommandCount, Metrics};
 use crate::options::Options;
 use crate::params::Parameters;
 use crate::profile::Profiling;
-use crate::session::Sessions;
+use crate::session::{LogicalSessionId, Session, Sessions};
 
 /// Everything that connections share.
 pub struct Node {
@@ -32,6 +32,8 @@ pub struct Node {
     pub sessions: Sessions,
     /// Server parameters.
     pub parameters: Parameters,
+    /// `maxSessions`, which only the start can set.
+    max_sessions: usize,
     /// Fail points.
     pub fail_points: FailPoints,
     /// Figures.
@@ -48,6 +50,9 @@ pub struct Node {
     pub port: AtomicI64,
     /// Woken when shutdown begins.
     pub shutdown: Notify,
+    /// Operations that wait within storage now: for a lock (writes all of them, as reads take no
+    /// locks), or for a validation or compaction of their own.
+    pub lock_waiters: AtomicI64,
     /// Locks taken with `fsync {lock: true}`.
     pub fsync_locks: AtomicI64,
     engine: OnceLock<Engine>,
@@ -65,6 +70,7 @@ impl Node {
         let parameters = Parameters::default();
         for (name, value) in &options.parameters {
             parameters.set_at_start(name, value)?;
+            parameters.apply_to_log(name);
         }
         let command_counts =
             crate::commands::all().map(|command| (command.name, CommandCount::default())).collect();
@@ -75,6 +81,7 @@ impl Node {
             clock: Clock,
             cursors: Cursors::default(),
             sessions: Sessions::default(),
+            max_sessions: parameters.int("maxSessions").max(1) as usize,
             parameters,
             fail_points: FailPoints::default(),
             metrics: Metrics::default(),
@@ -83,6 +90,7 @@ impl Node {
             started: Instant::now(),
             process_id: new_object_id(),
             shutdown: Notify::new(),
+            lock_waiters: AtomicI64::new(0),
             fsync_locks: AtomicI64::new(0),
             engine: OnceLock::new(),
             clients: Mutex::default(),
@@ -161,6 +169,13 @@ impl Node {
     /// Whether `enableTestCommands` is on.
     pub fn test_commands(&self) -> bool {
         self.parameters.bool("enableTestCommands")
+    }
+
+    /// The session of this id, made if there is none; counts as use.
+    ///
+    /// Errors: `TooManyLogicalSessions`.
+    pub fn session(&self, id: LogicalSessionId) -> sheaf_errors::Result<Arc<Session>> {
+        self.sessions.touch(id, self.clock.now_millis(), self.max_sessions)
     }
 
     /// `host:port`, as `serverStatus` and `hello` name this node.

@@ -185,7 +185,9 @@ impl<'a> OpContext<'a> {
     pub fn executed_statement(&self, stmt_id: i32) -> Result<Option<DocBuf>> {
         match (self.is_retryable_write(), self.lsid, self.txn_number) {
             (true, Some(lsid), Some(txn_number)) => {
-                self.engine().statement_result(lsid.document().as_raw(), txn_number, stmt_id)
+                let found = self.engine().statement_result(lsid.document().as_raw(), txn_number, stmt_id)?;
+                self.node.metrics.txn.retried_statements.add(u64::from(found.is_some()));
+                Ok(found)
             }
             _ => Ok(None),
         }

@@ -34,7 +34,6 @@ struct Parameter {
 
 const ANY: (f64, f64) = (f64::NEG_INFINITY, f64::INFINITY);
 const POSITIVE: (f64, f64) = (1.0, f64::INFINITY);
-const NOT_NEGATIVE: (f64, f64) = (0.0, f64::INFINITY);
 
 const fn parameter(name: &'static str, default: Default_, when: When, range: (f64, f64)) -> Parameter {
     Parameter { name, default, when, range }
@@ -45,26 +44,17 @@ use When::{Both, Never, Runtime, Startup};
 
 /// The parameters that have an effect here. Sorted by name.
 const PARAMETERS: &[Parameter] = &[
-    parameter("allowDiskUseByDefault", Bool(true), Both, ANY),
     parameter("authenticationMechanisms", Text(""), Never, ANY),
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
-    parameter("internalDocumentSourceGroupMaxMemoryBytes", Int(104_857_600), Both, POSITIVE),
-    parameter("internalInsertMaxBatchSize", Int(500), Both, POSITIVE),
-    parameter("internalQueryExecMaxBlockingSortBytes", Int(104_857_600), Both, NOT_NEGATIVE),
-    parameter("internalQueryMaxBlockingSortMemoryUsageBytes", Int(104_857_600), Both, NOT_NEGATIVE),
-    parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
+    parameter("journalCommitInterval", Int(100), Startup, (1.0, 500.0)),
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),
-    parameter("logicalSessionRefreshMillis", Int(300_000), Startup, POSITIVE),
     parameter("maxSessions", Int(1_000_000), Startup, POSITIVE),
-    parameter("maxTransactionLockRequestTimeoutMillis", Int(5), Both, ANY),
-    parameter("notablescan", Bool(false), Both, ANY),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),
-    parameter("sampleRate", Double(1.0), Never, (0.0, 1.0)),
-    parameter("syncdelay", Double(60.0), Both, (0.0, 3600.0)),
+    parameter("syncdelay", Double(60.0), Startup, (0.0, 3600.0)),
     parameter("transactionLifetimeLimitSeconds", Int(60), Both, POSITIVE),
     parameter("ttlMonitorEnabled", Bool(true), Both, ANY),
     parameter("ttlMonitorSleepSecs", Int(60), Both, POSITIVE),
@@ -106,6 +96,15 @@ fn place(name: &str) -> Option<usize> {
 }
 
 impl Parameters {
+    /// A number, with its fraction if it has one; 0 for a parameter that does not exist.
+    pub fn double(&self, name: &str) -> f64 {
+        match place(name).map(|at| self.values.read()[at].clone()) {
+            Some(Setting::Int(n)) => n as f64,
+            Some(Setting::Double(n)) => n,
+            _ => 0.0,
+        }
+    }
+
     /// An integer parameter; 0 for one that does not exist.
     pub fn int(&self, name: &str) -> i64 {
         match place(name).map(|at| self.values.read()[at].clone()) {
@@ -183,6 +182,15 @@ impl Parameters {
         let setting = convert(&PARAMETERS[at], value)?;
         self.store(at, setting);
         Ok(())
+    }
+
+    /// Tells the log, if the parameter is one of the log's.
+    pub fn apply_to_log(&self, name: &str) {
+        match name {
+            "logLevel" => crate::log::set_verbosity(self.int(name)),
+            "quiet" => crate::log::set_quiet(self.bool(name)),
+            _ => {}
+        }
     }
 
     fn store(&self, at: usize, setting: Setting) -> Setting {

@@ -1,18 +1,19 @@
 //! The slow-operation log and the profiler's settings.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use parking_lot::RwLock;
-use sheaf_bson::DocBuf;
+use sheaf_query::matcher::Matcher;
 
 /// Settings of one database.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub struct ProfileSettings {
     /// 0 off, 1 slow operations, 2 all.
     pub level: i32,
     /// `filter`: replaces `slowms` and `sampleRate` where it is set.
-    pub filter: Option<DocBuf>,
+    pub filter: Option<Arc<Matcher>>,
 }
 
 /// Profiling levels by database, and what counts as slow.
@@ -22,7 +23,7 @@ pub struct Profiling {
     pub slow_ms: AtomicI64,
     /// `sampleRate` in millionths.
     sample_millionths: AtomicI64,
-    /// Whether any database profiles: all that most operations read.
+    /// Whether any database profiles or has a filter: all that most operations read.
     any: AtomicBool,
     levels: RwLock<HashMap<String, ProfileSettings>>,
 }
@@ -45,14 +46,14 @@ impl Profiling {
         self.levels.read().get(db).cloned().unwrap_or(none)
     }
 
-    /// The level of a database; cheap when nobody profiles.
-    pub fn level(&self, db: &str) -> i32 {
-        if self.any.load(Ordering::Relaxed) { self.of(db).level } else { 0 }
+    /// The settings of a database if they ask for anything; cheap when nobody profiles.
+    pub fn active(&self, db: &str) -> Option<ProfileSettings> {
+        self.any.load(Ordering::Relaxed).then(|| self.of(db))
     }
 
     /// Sets a database's level and filter.
     pub fn set(&self, db: &str, settings: ProfileSettings) {
-        if settings.level > 0 {
+        if settings.level > 0 || settings.filter.is_some() {
             self.any.store(true, Ordering::Relaxed);
         }
         self.levels.write().insert(db.to_owned(), settings);

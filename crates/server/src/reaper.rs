@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::node::Node;
 use crate::session::{LogicalSessionId, Session, TxnState};
@@ -12,12 +12,18 @@ const PERIOD: Duration = Duration::from_millis(500);
 
 /// Runs until shutdown.
 pub async fn run(node: Arc<Node>) {
+    let mut cursors_seen = Instant::now();
     loop {
         tokio::select! {
             () = tokio::time::sleep(PERIOD) => {}
             () = node.until_shutdown() => return,
         }
-        node.cursors.expire(Duration::from_millis(node.parameters.int("cursorTimeoutMillis").max(0) as u64));
+        let between = Duration::from_secs(node.parameters.int("clientCursorMonitorFrequencySecs").max(1) as u64);
+        if cursors_seen.elapsed() >= between {
+            cursors_seen = Instant::now();
+            let idle = node.parameters.int("cursorTimeoutMillis").max(0) as u64;
+            node.cursors.expire(Duration::from_millis(idle));
+        }
         tokio::task::block_in_place(|| node.reap_sessions());
     }
 }
@@ -39,10 +45,10 @@ impl Node {
             let Some(mut state) = session.state.try_lock() else { continue };
             match &state.txn {
                 TxnState::InProgress { started, .. } if started.elapsed() >= lifetime => {
-                    let number = state.txn_number;
+                    let (number, lived) = (state.txn_number, started.elapsed());
                     state.txn = TxnState::Aborted;
                     drop(state);
-                    self.transaction_gone(session.id, number);
+                    self.transaction_gone(session.id, number, lived);
                 }
                 _ => {}
             }
@@ -71,7 +77,6 @@ impl Node {
 
     /// Stops what a session is doing: its running operations, its transaction and its cursors.
     pub fn kill_session(&self, session: &Session) {
-        session.doomed.store(true, Ordering::Relaxed);
         for client in self.clients() {
             let current = client.current.lock();
             let ends = matches!(current.name, "endSessions" | "killSessions" | "killAllSessions");
@@ -81,22 +86,22 @@ impl Node {
         }
         let gone = {
             let mut state = session.state.lock();
-            let number = state.txn_number;
-            let open = state.is_open();
-            if open {
+            let gone = state.open_since().map(|started| (state.txn_number, started.elapsed()));
+            if gone.is_some() {
                 state.txn = TxnState::Aborted;
             }
-            open.then_some(number)
+            gone
         };
-        if let Some(number) = gone {
-            self.transaction_gone(session.id, number);
+        if let Some((number, lived)) = gone {
+            self.transaction_gone(session.id, number, lived);
         }
         self.cursors.kill_where(|cursor| cursor.lsid == Some(session.id));
     }
 
-    fn transaction_gone(&self, id: LogicalSessionId, number: i64) {
+    /// Counts an aborted transaction and closes its cursors.
+    pub fn transaction_gone(&self, id: LogicalSessionId, number: i64, lived: Duration) {
         self.metrics.txn.aborted.add(1);
-        self.metrics.txn.open.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.transaction_ended(lived);
         self.cursors.kill_where(|cursor| cursor.lsid == Some(id) && cursor.txn_number == Some(number));
     }
 }

@@ -8,9 +8,10 @@ pub use state::{Role, SessionState, TxnState};
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
+use sheaf_errors::{Code, Result, bail};
 
 /// One logical session.
 pub struct Session {
@@ -21,8 +22,6 @@ pub struct Session {
     /// Its transaction or retryable writes. Held by an operation with a `txnNumber` while it runs,
     /// so that such operations of one session come one after another.
     pub state: Mutex<SessionState>,
-    /// Somebody wants the running transaction gone (`killSessions`, its lifetime is over).
-    pub doomed: AtomicBool,
 }
 
 /// All sessions of the node.
@@ -33,18 +32,24 @@ pub struct Sessions {
 
 impl Sessions {
     /// The session of this id, made if there is none; counts as use.
-    pub fn touch(&self, id: LogicalSessionId, now_millis: i64) -> Arc<Session> {
+    ///
+    /// Errors: `TooManyLogicalSessions` if there are `most` already.
+    pub fn touch(&self, id: LogicalSessionId, now_millis: i64, most: usize) -> Result<Arc<Session>> {
         let mut live = self.live.lock();
-        let session = live.entry(id).or_insert_with(|| {
-            Arc::new(Session {
-                id,
-                last_used: AtomicI64::new(now_millis),
-                state: Mutex::new(SessionState::default()),
-                doomed: AtomicBool::new(false),
-            })
+        if let Some(session) = live.get(&id) {
+            session.last_used.store(now_millis, Ordering::Relaxed);
+            return Ok(session.clone());
+        }
+        if live.len() >= most {
+            bail!(Code::TOO_MANY_LOGICAL_SESSIONS, "Unable to add session into the cache");
+        }
+        let session = Arc::new(Session {
+            id,
+            last_used: AtomicI64::new(now_millis),
+            state: Mutex::new(SessionState::default()),
         });
-        session.last_used.store(now_millis, Ordering::Relaxed);
-        session.clone()
+        live.insert(id, session.clone());
+        Ok(session)
     }
 
     /// The session of this id, if it is known.

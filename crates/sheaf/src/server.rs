@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sheaf_server::listener;
@@ -167,7 +168,7 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
         sample_rate,
         profile_level: settings.profile.unwrap_or(0),
         compressors,
-        parameters: settings.parameters.clone(),
+        parameters: parameters(settings),
         set_name: settings.repl_set.as_ref().map(|name| name.split('/').next().unwrap_or("").to_owned()),
         argv: argv.to_vec(),
         parsed: parsed(settings),
@@ -176,6 +177,17 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
         journal: settings.journal != Some(false),
         cache_bytes,
     })
+}
+
+/// The `--setParameter`s, after the flags that have a parameter of the same meaning.
+fn parameters(settings: &Settings) -> Vec<(String, String)> {
+    let interval = settings.journal_commit_interval.map(|ms| ("journalCommitInterval", ms.to_string()));
+    let delay = settings.syncdelay.map(|seconds| ("syncdelay", seconds.to_string()));
+    let flags = interval.into_iter().chain(delay);
+    flags
+        .map(|(name, value)| (name.to_owned(), value))
+        .chain(settings.parameters.iter().cloned())
+        .collect()
 }
 
 /// The settings as `getCmdLineOpts` shows them.
@@ -343,17 +355,24 @@ fn warn_about_host() {
     );
 }
 
-fn open_engine(node: &Node, settings: &Settings) -> Result<Engine, String> {
+fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> {
     let path = &node.options.dbpath;
     check_folder(path)?;
+    let waiting = node.clone();
     let options = sheaf_storage::Options {
         path: path.clone(),
         cache_bytes: node.options.cache_bytes,
         journal: node.options.journal,
-        journal_commit_interval: Duration::from_millis(settings.journal_commit_interval.unwrap_or(100)),
-        sync_delay: Duration::from_secs_f64(settings.syncdelay.unwrap_or(60.0).max(0.0)),
+        journal_commit_interval: Duration::from_millis(
+            node.parameters.int("journalCommitInterval").max(1) as u64,
+        ),
+        sync_delay: Duration::from_secs_f64(node.parameters.double("syncdelay").max(0.0)),
         oplog_bytes: settings.oplog_size_mb.unwrap_or(DEFAULT_OPLOG_MB) << 20,
-        block: Arc::new(|work| tokio::task::block_in_place(work)),
+        block: Arc::new(move |work| {
+            waiting.lock_waiters.fetch_add(1, Ordering::Relaxed);
+            tokio::task::block_in_place(work);
+            waiting.lock_waiters.fetch_sub(1, Ordering::Relaxed);
+        }),
         clock: Arc::new(|| sheaf_server::node::Clock.now_millis()),
     };
     Engine::open(options).map_err(|error| error.to_string())

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::command::Registered;
-use crate::concern::ReadLevel;
+use crate::concern::{ReadConcern, ReadLevel};
 use crate::generic::GenericArgs;
 use crate::node::Node;
 use crate::op::ApiParams;
@@ -139,6 +140,38 @@ pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>,
     }
 }
 
+/// Times of the cluster in a read concern. A set of one has applied all that it has told of, so
+/// nothing has to be waited for; the past is not kept, so `atClusterTime` finds it gone.
+fn cluster_time(node: &Node, concern: &ReadConcern) -> Result<()> {
+    if node.options.set_name.is_none() {
+        let name = if concern.after_cluster_time.is_some() { "afterClusterTime" } else { "atClusterTime" };
+        bail!(Code::ILLEGAL_OPERATION, "Cannot specify {name} readConcern without replication enabled");
+    }
+    let now = Timestamp(node.engine().last_applied().time);
+    let text = |time: Timestamp| format!("Timestamp({}, {})", time.0 >> 32, time.0 as u32);
+    match (concern.after_cluster_time, concern.at_cluster_time) {
+        (Some(after), _) if after > now => bail!(
+            Code::INVALID_OPTIONS,
+            "readConcern afterClusterTime value must not be greater than the current clusterTime. Requested clusterTime: {}; current clusterTime: {}",
+            text(after),
+            text(now)
+        ),
+        (_, Some(at)) if at > now => bail!(
+            Code::INVALID_OPTIONS,
+            "readConcern atClusterTime value must not be greater than the current clusterTime. Requested clusterTime: {}; current clusterTime: {}",
+            text(at),
+            text(now)
+        ),
+        (_, Some(at)) if at < now => bail!(
+            Code::SNAPSHOT_UNAVAILABLE,
+            "Read timestamp {} is older than the oldest available timestamp {}",
+            text(at),
+            text(now)
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Which commands take concerns, and which concerns one node can satisfy.
 ///
 /// Errors: `InvalidOptions`, `BadValue`, `NotAReplicaSet`.
@@ -166,6 +199,15 @@ pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, ro
     }
     if level == ReadLevel::Linearizable && node.options.set_name.is_none() {
         bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
+    }
+    if concern.after_cluster_time.is_some() && concern.at_cluster_time.is_some() {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "Specifying a timestamp for readConcern snapshot in a causally consistent session is not allowed."
+        );
+    }
+    if concern.after_cluster_time.is_some() || concern.at_cluster_time.is_some() {
+        cluster_time(node, &concern)?;
     }
     if concern.at_cluster_time.is_some() && level != ReadLevel::Snapshot {
         bail!(Code::INVALID_OPTIONS, "atClusterTime field can be set only if level is equal to snapshot");

@@ -36,6 +36,7 @@ pub fn finish(
     }
     if op.write_concern.wants_journal() && op.node.options.journal {
         outcome.wait_durable = op.committed.get().map(|position| position.index);
+        outcome.wait_limit = op.write_concern.limit();
     }
     count(op, prepared, &outcome);
     outcome
@@ -107,14 +108,21 @@ fn count(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) {
     node.metrics.docs_examined.add(op.metrics.docs_examined.get());
     node.metrics.keys_examined.add(op.metrics.keys_examined.get());
     node.metrics.docs_returned.add(op.metrics.returned.get().unwrap_or(0));
-    let slow = node.profiling.is_slow(took.as_millis() as i64) && prepared.command.name != "hello";
-    let level = node.profiling.level(op.db);
+    let settings = node.profiling.active(op.db);
+    let filter = settings.as_ref().and_then(|settings| settings.filter.as_ref());
+    let entry = || crate::commands::diag::profile::entry(op, prepared.command, outcome, took);
+    let slow = match filter {
+        // A filter takes the place of `slowms` and `sampleRate`; what it can't judge does not pass.
+        Some(filter) => filter.matches_doc(entry().as_raw()).unwrap_or(false),
+        None => node.profiling.is_slow(took.as_millis() as i64) && prepared.command.name != "hello",
+    };
     if slow || crate::log::verbosity() > 0 {
         node.metrics.slow_ops.add(u64::from(slow));
         log_slow(op, prepared, outcome, took, slow);
     }
-    if level == 2 || (level == 1 && slow) {
-        crate::commands::diag::profile::record(op, prepared.command, outcome, took);
+    let level = settings.as_ref().map_or(0, |settings| settings.level);
+    if level > 0 && (slow || (level == 2 && filter.is_none())) {
+        crate::commands::diag::profile::record(op, &entry());
     }
 }
 

@@ -2,8 +2,10 @@
 //! and put back, and what an error does to it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use parking_lot::MutexGuard;
 use sheaf_errors::Result;
 
 use crate::op::{OpContext, TxnEnd};
@@ -21,22 +23,37 @@ pub fn run_in_session<'a>(
     // Operations of one session come one after another; waiting must not hold up other connections.
     let mut state = match session.state.try_lock() {
         Some(state) => state,
-        None => op.blocking(|| session.state.lock()),
+        None => op.blocking(|| wait_for(op, session))?,
     };
     load(&mut state, op, session)?;
-    let had_open = state.is_open();
+    let open_since = state.open_since();
     let before = state.txn_number;
     state.admit(session.id, role, txn_number)?;
-    if had_open && txn_number > before {
+    if let Some(started) = open_since.filter(|_| txn_number > before) {
         // A newer number ends the open transaction.
-        aborted(op, session, before);
+        op.node.transaction_gone(session.id, before, started.elapsed());
     }
     if role == Role::RetryableWrite {
         return work(op);
     }
     enter(op, session, &mut state, role)?;
+    op.node.metrics.txn.active.fetch_add(1, Ordering::Relaxed);
     let result = work(op);
+    op.node.metrics.txn.active.fetch_sub(1, Ordering::Relaxed);
     leave(op, session, &mut state, txn_number, result)
+}
+
+/// How long a wait goes on before it asks whether to go on.
+const WAIT_STEP: Duration = Duration::from_millis(20);
+
+/// Waits for the session's operation before this one, unless this one is killed or out of time.
+fn wait_for<'s>(op: &OpContext<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
+    loop {
+        if let Some(state) = session.state.try_lock_for(WAIT_STEP) {
+            return Ok(state);
+        }
+        op.check_interrupt()?;
+    }
 }
 
 /// Learns what storage knows of the session from before a restart.
@@ -57,10 +74,9 @@ fn load(state: &mut SessionState, op: &OpContext<'_>, session: &Session) -> Resu
 /// Gives the operation the transaction.
 fn enter(op: &mut OpContext<'_>, session: &Session, state: &mut SessionState, role: Role) -> Result<()> {
     if role == Role::Start {
-        session.doomed.store(false, std::sync::atomic::Ordering::Relaxed);
         let transaction = op.engine().begin(Some((session.id.document(), state.txn_number)))?;
         op.node.metrics.txn.started.add(1);
-        op.node.metrics.txn.open.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        op.node.metrics.txn.open.fetch_add(1, Ordering::Relaxed);
         state.txn = TxnState::InProgress {
             transaction: Some(Box::new(transaction)),
             started: Instant::now(),
@@ -87,13 +103,16 @@ fn leave(
     result: Result<Reply>,
 ) -> Result<Reply> {
     let rest = op.transaction.borrow_mut().take();
-    let TxnState::InProgress { transaction, .. } = &mut state.txn else { return result };
+    let TxnState::InProgress { transaction, started, .. } = &mut state.txn else { return result };
+    let lived = started.elapsed();
     match (&result, op.txn_ended.get()) {
         (_, Some(TxnEnd::Committed(position))) => {
             state.txn = TxnState::Committed(position);
             op.node.metrics.txn.committed.add(1);
-            op.node.metrics.txn.open.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-            kill_cursors(op, session, txn_number);
+            op.node.metrics.transaction_ended(lived);
+            op.node.cursors.kill_where(|cursor| {
+                cursor.lsid == Some(session.id) && cursor.txn_number == Some(txn_number)
+            });
         }
         (Ok(reply), None) if !has_write_errors(reply) && rest.is_some() => {
             *transaction = rest.map(Box::new);
@@ -103,22 +122,10 @@ fn leave(
         _ => {
             drop(rest);
             state.txn = TxnState::Aborted;
-            aborted(op, session, txn_number);
+            op.node.transaction_gone(session.id, txn_number, lived);
         }
     }
     result
-}
-
-fn aborted(op: &OpContext<'_>, session: &Session, txn_number: i64) {
-    op.node.metrics.txn.aborted.add(1);
-    op.node.metrics.txn.open.fetch_sub(1, std::sync::atomic::Ordering::Relaxed);
-    kill_cursors(op, session, txn_number);
-}
-
-fn kill_cursors(op: &OpContext<'_>, session: &Session, txn_number: i64) {
-    op.node
-        .cursors
-        .kill_where(|cursor| cursor.lsid == Some(session.id) && cursor.txn_number == Some(txn_number));
 }
 
 /// A write command that answers `ok: 1` with `writeErrors` has failed as far as its transaction

@@ -153,9 +153,12 @@ impl SessionState {
         self.txn = txn;
     }
 
-    /// Whether a transaction is open.
-    pub fn is_open(&self) -> bool {
-        matches!(self.txn, TxnState::InProgress { .. })
+    /// When the open transaction began; `None` if none is open.
+    pub fn open_since(&self) -> Option<Instant> {
+        match self.txn {
+            TxnState::InProgress { started, .. } => Some(started),
+            _ => None,
+        }
     }
 
     fn too_old(&self, id: LogicalSessionId, role: Role, txn_number: i64) -> Error {

@@ -43,7 +43,6 @@ pub const COMMANDS: &[Registered] = &[
     registered!(replication::ReplSetInitiate),
     registered!(replication::Features),
     registered!(replication::ValidateDbMetadata),
-    registered!(replication::GetFreeMonitoringStatus),
     registered!(shutdown::Shutdown),
     registered!(users::UsersInfo),
     registered!(users::RolesInfo),

@@ -106,11 +106,7 @@ impl<'a> Command<'a> for SetParameter<'a> {
                     doc.append_all(was.as_raw());
                 });
             }
-            match *name {
-                "logLevel" => crate::log::set_verbosity(node.parameters.int("logLevel")),
-                "quiet" => crate::log::set_quiet(node.parameters.bool("quiet")),
-                _ => {}
-            }
+            node.parameters.apply_to_log(name);
         }
         Ok(reply)
     }

@@ -1,6 +1,6 @@
 //! Commands that ask about replication and clusters, on a node that has neither.
 
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::{RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
@@ -29,19 +29,118 @@ macro_rules! refused {
     };
 }
 
-refused!(
-    /// `{replSetGetStatus: 1}`.
-    ReplSetGetStatus, "replSetGetStatus", Code::NO_REPLICATION_ENABLED, "not running with --replSet"
-);
-refused!(
-    /// `{replSetGetConfig: 1}`.
-    ReplSetGetConfig, "replSetGetConfig", Code::NO_REPLICATION_ENABLED, "not running with --replSet"
-);
-refused!(
-    /// `{replSetInitiate: ...}`.
-    ReplSetInitiate, "replSetInitiate", Code::NO_REPLICATION_ENABLED,
-    "This node was not started with replication enabled."
-);
+/// `{replSetGetStatus: 1}`: a set of one, whose member is always primary.
+pub struct ReplSetGetStatus;
+
+impl<'a> Command<'a> for ReplSetGetStatus {
+    const NAME: &'static str = "replSetGetStatus";
+    const SPEC: Spec = Spec::plain().admin_only().help("state of the replica set");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore(&["initialSync"]);
+        Ok(ReplSetGetStatus)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let name = set_name(op, "not running with --replSet")?;
+        let applied = op.engine().last_applied();
+        let date = Value::DateTime(((applied.time >> 32) * 1000) as i64);
+        let optime = doc! { "ts": Timestamp(applied.time), "t": TERM };
+        Ok(Reply::ok().with_fields(|doc| {
+            doc.append("set", name);
+            doc.append("date", Value::DateTime(op.now_millis()));
+            doc.append("myState", 1);
+            doc.append("term", TERM);
+            doc.append("syncSourceHost", "").append("syncSourceId", -1);
+            doc.append("heartbeatIntervalMillis", 2000i64);
+            for count in
+                ["majorityVoteCount", "writeMajorityCount", "votingMembersCount", "writableVotingMembersCount"]
+            {
+                doc.append(count, 1);
+            }
+            {
+                let mut times = doc.document("optimes");
+                times.append("lastCommittedOpTime", &optime).append("lastCommittedWallTime", date);
+                times.append("readConcernMajorityOpTime", &optime).append("appliedOpTime", &optime);
+                times.append("lastAppliedWallTime", date);
+            }
+            let mut members = doc.array("members");
+            let mut member = members.document();
+            member.append("_id", 0).append("name", &op.node().member_address());
+            member.append("health", 1.0).append("state", 1).append("stateStr", "PRIMARY");
+            member.append("uptime", op.node().started.elapsed().as_secs() as i32);
+            member.append("optime", &optime).append("optimeDate", date);
+            member.append("lastAppliedWallTime", date);
+            member.append("syncSourceHost", "").append("syncSourceId", -1).append("infoMessage", "");
+            member.append("configVersion", 1).append("configTerm", TERM as i32);
+            member.append("self", true).append("lastHeartbeatMessage", "");
+        }))
+    }
+}
+
+/// `{replSetGetConfig: 1}`.
+pub struct ReplSetGetConfig;
+
+impl<'a> Command<'a> for ReplSetGetConfig {
+    const NAME: &'static str = "replSetGetConfig";
+    const SPEC: Spec = Spec::plain().admin_only().help("configuration of the replica set");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore(&["commitmentStatus"]);
+        Ok(ReplSetGetConfig)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let name = set_name(op, "not running with --replSet")?;
+        Ok(Reply::ok().with_document("config", |config| {
+            config.append("_id", name).append("version", 1).append("term", TERM as i32);
+            {
+                let mut members = config.array("members");
+                let mut member = members.document();
+                member.append("_id", 0).append("host", &op.node().member_address());
+                member.append("arbiterOnly", false).append("buildIndexes", true).append("hidden", false);
+                member.append("priority", 1);
+                let _ = member.document("tags");
+                member.append("secondaryDelaySecs", 0i64).append("votes", 1);
+            }
+            config.append("protocolVersion", 1i64);
+            config.append("writeConcernMajorityJournalDefault", true);
+            let mut settings = config.document("settings");
+            settings.append("chainingAllowed", true).append("heartbeatIntervalMillis", 2000);
+            settings.append("heartbeatTimeoutSecs", 10).append("electionTimeoutMillis", 10_000);
+            let _ = settings.document("getLastErrorModes");
+        }))
+    }
+}
+
+/// `{replSetInitiate: ...}`: `--replSet` alone makes the set of one.
+pub struct ReplSetInitiate;
+
+impl<'a> Command<'a> for ReplSetInitiate {
+    const NAME: &'static str = "replSetInitiate";
+    const SPEC: Spec = Spec::plain().admin_only().help("makes a replica set");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(ReplSetInitiate)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        set_name(op, "This node was not started with replication enabled.")?;
+        bail!(Code::ALREADY_INITIALIZED, "already initialized")
+    }
+}
+
+/// The only term there is: a set of one holds no elections.
+const TERM: i64 = 1;
+
+fn set_name<'a>(op: &OpContext<'a>, otherwise: &str) -> Result<&'a str> {
+    match &op.node().options.set_name {
+        Some(name) => Ok(name),
+        None => bail!(Code::NO_REPLICATION_ENABLED, "{otherwise}"),
+    }
+}
+
 refused!(
     /// `{setDefaultRWConcern: 1}`.
     SetDefaultRwConcern, "setDefaultRWConcern", Code::NOT_A_REPLICA_SET,
@@ -111,21 +210,5 @@ impl<'a> Command<'a> for ValidateDbMetadata {
 
     fn run(self, _: &OpContext<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_array("apiVersionErrors", |_| {}))
-    }
-}
-
-/// `{getFreeMonitoringStatus: 1}`: gone from MongoDB since 7.0.4, still asked for by older shells.
-pub struct GetFreeMonitoringStatus;
-
-impl<'a> Command<'a> for GetFreeMonitoringStatus {
-    const NAME: &'static str = "getFreeMonitoringStatus";
-    const SPEC: Spec = Spec::plain().admin_only().help("free monitoring does not exist any more");
-
-    fn parse(_: &mut Args<'a>) -> Result<Self> {
-        Ok(GetFreeMonitoringStatus)
-    }
-
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
-        Ok(Reply::ok().with("state", "disabled"))
     }
 }

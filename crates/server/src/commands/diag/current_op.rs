@@ -5,6 +5,8 @@ use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
+use sheaf_query::matcher::Matcher;
 
 use crate::args::{Args, Loose};
 use crate::client::Client;
@@ -42,43 +44,19 @@ impl<'a> Command<'a> for CurrentOp<'a> {
                 doc.append_element(*field);
             }
         });
-        let matcher = matcher(filter.as_raw())?;
-        let operations = operations(op.node(), self.all);
-        Ok(Reply::ok().with_array("inprog", |inprog| {
-            for operation in operations.iter().filter(|operation| matcher(operation.as_raw())) {
-                inprog.push_raw_document(operation.as_bytes());
+        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
+        let mut matching = Vec::new();
+        for operation in operations(op.node(), self.all) {
+            if matcher.matches_doc(operation.as_raw())? {
+                matching.push(operation);
             }
+        }
+        Ok(Reply::ok().with_array("inprog", |inprog| {
+            matching.iter().for_each(|operation| {
+                inprog.push_raw_document(operation.as_bytes());
+            });
         }))
     }
-}
-
-/// Top-level equality, which is what people filter `currentOp` by; `$currentOp` in a pipeline takes
-/// any `$match`.
-fn matcher(filter: RawDoc<'_>) -> Result<impl Fn(RawDoc<'_>) -> bool> {
-    for field in filter {
-        let operator = field.value().as_doc().and_then(|doc| doc.iter().next());
-        if operator.is_some_and(|first| first.key().starts_with('$')) {
-            bail!(
-                Code::BAD_VALUE,
-                "currentOp takes equality only; use the $currentOp stage for operators in '{}'",
-                field.key()
-            );
-        }
-    }
-    Ok(move |operation: RawDoc<'_>| {
-        filter.iter().all(|field| {
-            let value = lookup(operation, field.key());
-            sheaf_bson::compare(value, field.value()).is_eq()
-        })
-    })
-}
-
-fn lookup<'d>(doc: RawDoc<'d>, path: &str) -> Value<'d> {
-    let mut value = Value::Document(doc);
-    for part in path.split('.') {
-        value = value.as_doc().map_or(Value::Missing, |doc| doc.get_or_missing(part));
-    }
-    value
 }
 
 /// A document for each operation under way, and with `all` for each idle connection.

@@ -1,10 +1,13 @@
 //! `profile`, and writing `system.profile`.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
+use sheaf_query::matcher::Matcher;
 use sheaf_storage::{CreateCollection, Write};
 
 use crate::args::{Args, safe_i64};
@@ -52,13 +55,17 @@ impl<'a> Command<'a> for Profile<'a> {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let profiling = &op.node().profiling;
+        let filter = match self.filter {
+            Some(Value::Document(filter)) => Some(Arc::new(Matcher::parse(filter, &mut ParseCx::new())?)),
+            _ => None,
+        };
         let before = profiling.of(op.db());
         let reply = Reply::ok().with_fields(|doc| {
             doc.append("was", before.level);
             doc.append("slowms", profiling.slow_ms.load(Ordering::Relaxed) as i32);
             doc.append("sampleRate", profiling.sample_rate());
             if let Some(filter) = &before.filter {
-                doc.append("filter", filter);
+                doc.append("filter", filter.filter());
                 doc.append("note", "When a filter expression is set, slowms and sampleRate are not used for profiling and slow-query log lines.");
             }
         });
@@ -69,25 +76,20 @@ impl<'a> Command<'a> for Profile<'a> {
             profiling.set_sample_rate(rate);
         }
         let level = if (0..=2).contains(&self.level) { self.level as i32 } else { before.level };
-        let filter = match self.filter {
-            Some(Value::Document(filter)) => Some(DocBuf::from(filter)),
-            Some(_) => None,
-            None => before.filter,
-        };
+        // No filter given: the old one stays; "unset": none.
+        let filter = if self.filter.is_none() { before.filter } else { filter };
         profiling.set(op.db(), ProfileSettings { level, filter });
         Ok(reply)
     }
 }
 
-/// Writes a finished operation to its database's `system.profile`. What can't be written is
-/// logged and forgotten: profiling never makes an operation fail.
-pub fn record(op: &OpContext<'_>, command: &Registered, outcome: &Outcome, took: Duration) {
+/// Writes a finished operation, as [`entry`] describes it, to its database's `system.profile`. What
+/// can't be written is logged and forgotten: profiling never makes an operation fail.
+pub fn record(op: &OpContext<'_>, entry: &DocBuf) {
     let namespace = op.namespace("system.profile");
-    let own = op.metrics().namespace.borrow().clone();
-    if own.as_deref() == Some(namespace.as_str()) {
+    if op.metrics().namespace.borrow().as_deref() == Some(namespace.as_str()) {
         return;
     }
-    let entry = entry(op, command, outcome, took, own.as_deref());
     let result = tokio::task::block_in_place(|| write(op, &namespace, entry.as_raw()));
     if let Err(error) = result {
         let attributes = doc! { "error": error.message() };
@@ -122,13 +124,9 @@ fn write(op: &OpContext<'_>, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn entry(
-    op: &OpContext<'_>,
-    command: &Registered,
-    outcome: &Outcome,
-    took: Duration,
-    namespace: Option<&str>,
-) -> DocBuf {
+/// A finished operation as `system.profile` shows it.
+pub fn entry(op: &OpContext<'_>, command: &Registered, outcome: &Outcome, took: Duration) -> DocBuf {
+    let namespace = op.metrics().namespace.borrow();
     let kind = match (command.name, command.spec.counter) {
         (_, Counter::Query) => "query",
         (_, Counter::Insert) => "insert",
@@ -140,7 +138,7 @@ fn entry(
     let everything = op.namespace("$cmd");
     DocBuf::build(|doc| {
         doc.append("op", kind);
-        doc.append("ns", namespace.unwrap_or(&everything));
+        doc.append("ns", namespace.as_deref().unwrap_or(&everything));
         doc.append("command", op.body());
         figures(op, doc);
         doc.append("numYield", 0);

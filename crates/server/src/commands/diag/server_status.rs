@@ -26,7 +26,6 @@ const SECTIONS: &[Section] = &[
     ("connections", connections),
     ("extra_info", extra_info),
     ("globalLock", global_lock),
-    ("locks", |_, _| {}),
     ("logicalSessionRecordCache", session_cache),
     ("mem", memory),
     ("metrics", metrics),
@@ -110,7 +109,9 @@ fn global_lock(node: &Node, doc: &mut Doc<'_>) {
     let readers = node.metrics.active_reads.load(Ordering::Relaxed) as i32;
     let writers = node.metrics.active_writes.load(Ordering::Relaxed) as i32;
     doc.append("totalTime", node.started.elapsed().as_micros() as i64);
-    doc.document("currentQueue").append("total", 0).append("readers", 0).append("writers", 0);
+    // Reads take no locks here, so whoever waits for one writes.
+    let waiting = node.lock_waiters.load(Ordering::Relaxed) as i32;
+    doc.document("currentQueue").append("total", waiting).append("readers", 0).append("writers", waiting);
     doc.document("activeClients")
         .append("total", readers + writers)
         .append("readers", readers)
@@ -119,7 +120,6 @@ fn global_lock(node: &Node, doc: &mut Doc<'_>) {
 
 fn session_cache(node: &Node, doc: &mut Doc<'_>) {
     doc.append("activeSessionsCount", node.sessions.count() as i32);
-    doc.append("sessionsCollectionJobCount", 0);
 }
 
 fn memory(_: &Node, doc: &mut Doc<'_>) {
@@ -180,9 +180,9 @@ fn transactions(node: &Node, doc: &mut Doc<'_>) {
     let open = txn.open.load(Ordering::Relaxed) as i64;
     put(doc, "retriedCommandsCount", &txn.retried_commands);
     put(doc, "retriedStatementsCount", &txn.retried_statements);
-    doc.append("transactionsCollectionWriteCount", 0i64);
-    doc.append("currentActive", 0i64);
-    doc.append("currentInactive", open);
+    let active = (txn.active.load(Ordering::Relaxed) as i64).min(open);
+    doc.append("currentActive", active);
+    doc.append("currentInactive", open - active);
     doc.append("currentOpen", open);
     put(doc, "totalAborted", &txn.aborted);
     put(doc, "totalCommitted", &txn.committed);
@@ -278,14 +278,10 @@ fn wired_tiger(node: &Node, doc: &mut Doc<'_>) {
     doc.document("transaction")
         .append("transactions committed", stats.commits as i64)
         .append("transaction checkpoints", stats.flushes as i64);
+    // There are no tickets to run out of; mongostat reads who is inside from these fields.
     let mut tickets = doc.document("concurrentTransactions");
     let (reads, writes) = (&node.metrics.active_reads, &node.metrics.active_writes);
     for (name, gauge) in [("write", writes), ("read", reads)] {
-        let out = gauge.load(Ordering::Relaxed) as i32;
-        tickets
-            .document(name)
-            .append("out", out)
-            .append("available", (128 - out).max(0))
-            .append("totalTickets", 128);
+        tickets.document(name).append("out", gauge.load(Ordering::Relaxed) as i32);
     }
 }

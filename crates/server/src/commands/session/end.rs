@@ -65,7 +65,7 @@ impl<'a> Command<'a> for RefreshSessions {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         for id in self.0 {
-            op.node().sessions.touch(id, op.now_millis());
+            op.node().session(id)?;
         }
         Ok(Reply::ok())
     }

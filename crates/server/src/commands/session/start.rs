@@ -21,7 +21,7 @@ impl<'a> Command<'a> for StartSession {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let id = LogicalSessionId { id: *uuid::Uuid::new_v4().as_bytes() };
-        op.node().sessions.touch(id, op.now_millis());
+        op.node().session(id)?;
         let minutes = op.node().parameters.int("localLogicalSessionTimeoutMinutes") as i32;
         Ok(Reply::ok().with_fields(|doc| {
             id.write(doc, "id");

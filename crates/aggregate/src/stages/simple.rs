@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, Value};
 use sheaf_errors::{Result, bail};
-use sheaf_query::matcher::Matcher;
+use sheaf_query::matcher::{Features, Matcher};
 
 use crate::print;
 use crate::source::{BoxSource, RunCx, Source};
@@ -21,7 +21,8 @@ pub(crate) fn parse_match(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<V
     let Value::Document(filter) = argument else {
         bail!(15959, "the match filter must be an expression in an object");
     };
-    Ok(vec![Stage::Match(Arc::new(Match { matcher: Arc::new(Matcher::parse(filter, cx.expr)?) }))])
+    let matcher = Matcher::parse_with(filter, Features::Pipeline, cx.expr)?;
+    Ok(vec![Stage::Match(Arc::new(Match { matcher: Arc::new(matcher) }))])
 }
 
 /// Runs `$match`.

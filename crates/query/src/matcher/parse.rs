@@ -24,6 +24,8 @@ struct Parser<'p> {
 pub enum Features {
     /// All of them: the filters of commands.
     All,
+    /// All but those that order by distance: `$match`, where `$geoNear` does that.
+    Pipeline,
     /// `$expr` and `$jsonSchema`, but none that asks for an index or for JavaScript: validators.
     Validator,
     /// None: conditions on parts of documents (`arrayFilters`, `$pull`, `$elemMatch` in a projection).
@@ -219,7 +221,7 @@ impl Parser<'_> {
     /// Checks that the filter may have an operator; `least` is the least permission that allows it.
     fn check_allowed(&self, name: &str, code: Code, least: Features) -> Result<()> {
         let allowed = match self.features {
-            Features::All => true,
+            Features::All | Features::Pipeline => true,
             Features::Validator => least == Features::Validator,
             Features::None => false,
         };

@@ -159,7 +159,11 @@ impl<'a> FindAndModify<'a> {
         query.matcher = Some(Arc::new(parse_filter(self.query, &mut cx)?));
         set_sort(&mut query, self.sort)?;
         let projection = match self.fields.filter(|fields| !fields.is_empty()) {
-            Some(fields) => Some(Projection::parse(fields, Mode::Find, &mut cx)?),
+            Some(fields) => {
+                let projection = Projection::parse(fields, Mode::Find, &mut cx)?;
+                projection.check_filter(self.query.unwrap_or(RawDoc::EMPTY), &mut cx)?;
+                Some(projection)
+            }
             None => None,
         };
         let action = if self.remove {

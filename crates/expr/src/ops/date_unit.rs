@@ -263,7 +263,8 @@ fn truncate(date: i64, unit: Unit, bin: i64, first_day: i64, zone: &Zone) -> Opt
         let local = zone.civil(date);
         let since = (local.year - 2000) * 12 + local.month - 1;
         let month = since.div_euclid(size) * size;
-        return Some(zone.to_utc(days_from_civil(2000, month + 1, 1) * MILLIS_PER_DAY));
+        // A bin of millions of years may start before the first date there is.
+        return Some(zone.to_utc(days_from_civil(2000, month + 1, 1).checked_mul(MILLIS_PER_DAY)?));
     }
     let size = bin.checked_mul(unit.millis())?;
     let reference_day = days_from_civil(2000, 1, 1);

@@ -188,7 +188,12 @@ impl Changes {
 pub(crate) fn record_lock(locks: &LockTable, collection: &Collection, record_key: &[u8]) -> LockKey {
     let mut key = Vec::with_capacity(record_key.len() + 4);
     prefixed(collection.ident, record_key, &mut key);
-    locks.key(RECORD, &key)
+    record_lock_at(locks, &key)
+}
+
+/// The lock of the record with this key, prefix included.
+pub(crate) fn record_lock_at(locks: &LockTable, full_key: &[u8]) -> LockKey {
+    locks.key(RECORD, full_key)
 }
 
 /// The lock that inserts into a capped collection take: they go in one after another.

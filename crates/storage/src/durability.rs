@@ -143,7 +143,8 @@ impl Core {
         Ok(())
     }
 
-    /// Calls `done` when commits up to `index` are durable, from the sync thread or at once.
+    /// Calls `done` when commits up to `index` are durable: from the sync thread, or before this returns
+    /// if nobody else waits. A lone waiter syncs by itself.
     pub fn on_durable(&self, index: u64, done: Done) {
         if self.durable_index() >= index {
             return done(Ok(()));
@@ -153,6 +154,14 @@ impl Core {
         }
         if self.log.is_none() {
             return done(self.checkpoint());
+        }
+        if self.durability.state.lock().waiters.is_empty()
+            && let Some(syncing) = self.durability.syncing.try_lock()
+        {
+            let mut result = Ok(());
+            (self.options.block)(&mut || result = self.sync_log());
+            drop(syncing);
+            return done(result);
         }
         let mut state = self.durability.state.lock();
         state.wanted = state.wanted.max(index);

@@ -104,7 +104,10 @@ impl Core {
             queue.busy = true;
             drop(queue);
             let _still = Still(self);
-            return self.commit_group(&mut [prepared]).pop().unwrap_or_else(|| Err(lost()));
+            let mut alone = [prepared];
+            let times = self.write_log(&mut alone)?;
+            let [unit] = alone;
+            return self.apply(unit, times[0]);
         }
         let ticket =
             Arc::new(Ticket { slot: Mutex::new(Slot::Waiting(Box::new(prepared))), changed: Condvar::new() });
@@ -144,7 +147,7 @@ impl Core {
             tickets.extend(queue.waiting.pop_front());
         }
         drop(queue);
-        let mut results = self.commit_group(&mut group).into_iter();
+        let mut results = self.commit_group(group).into_iter();
         let own = results.next().unwrap_or_else(|| Err(lost()));
         for (ticket, result) in tickets.iter().zip(results) {
             *ticket.slot.lock() = Slot::Done(result);
@@ -171,9 +174,9 @@ impl Core {
         Still(self)
     }
 
-    fn commit_group(&self, group: &mut [Prepared]) -> Vec<Result<OpTime>> {
-        match self.write_log(group) {
-            Ok(times) => group.iter_mut().zip(times).map(|(unit, at)| self.apply(unit, at)).collect(),
+    fn commit_group(&self, mut group: Vec<Prepared>) -> Vec<Result<OpTime>> {
+        match self.write_log(&mut group) {
+            Ok(times) => group.into_iter().zip(times).map(|(unit, at)| self.apply(unit, at)).collect(),
             Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
         }
     }
@@ -202,27 +205,27 @@ impl Core {
         Ok(times)
     }
 
-    fn apply(&self, unit: &mut Prepared, at: OpTime) -> Result<OpTime> {
-        let batch = std::mem::take(&mut unit.batch);
+    fn apply(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
+        let Prepared { payload, batch, counts, locks, publish } = unit;
         let bytes = batch.size_in_bytes() as u64;
         {
             let mut recent = self.recent.lock();
-            recent.committed(&unit.locks);
+            recent.committed(&locks);
             if let Err(error) = self.db.write(batch) {
                 // The log has what the memtables have not: only a restart can bring them together.
                 self.fail(&format!("applying a commit failed: {error}"));
                 return Err(error);
             }
         }
-        if let Some(publish) = unit.publish.take() {
+        if let Some(publish) = publish {
             let catalog = publish(&self.catalog.load());
             self.catalog.store(Arc::new(catalog));
         }
-        for (state, docs, bytes) in &unit.counts {
+        for (state, docs, bytes) in &counts {
             state.published(*docs, *bytes);
         }
         *self.last.lock() = at;
-        self.give_buffer(std::mem::take(&mut unit.payload));
+        self.give_buffer(payload);
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
         Ok(at)

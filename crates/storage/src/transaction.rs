@@ -414,6 +414,10 @@ impl Write for Transaction {
         Ok(())
     }
 
+    fn retries_conflicts(&self) -> bool {
+        false
+    }
+
     fn reserve(&mut self, bytes: usize) {
         self.payload.reserve(bytes);
     }

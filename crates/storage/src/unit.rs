@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
 use crate::catalog::{Collection, CollectionState, put_id_key};
-use crate::changes::{BatchSink, Changes, capped_lock, record_lock};
+use crate::changes::{BatchSink, Changes, capped_lock, record_lock_at};
 use crate::core::Core;
 use crate::db::{Cf, IterCell};
 use crate::keys::{PREFIX, capped_key, entry_parts, prefix_range};
@@ -22,6 +22,9 @@ use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id};
 /// What is pending is committed when it has grown to this.
 const PENDING_BYTES: usize = 16 << 20;
 
+/// Room in a batch for keys and index entries of a small document.
+const SMALL_BATCH_BYTES: usize = 256;
+
 /// Plain writes. Each document is atomic; all go through as one commit when nothing forces an earlier
 /// one (a wait for a lock, a document touched twice, size). What is pending when it is dropped is lost.
 pub struct WriteUnit<'i> {
@@ -29,12 +32,13 @@ pub struct WriteUnit<'i> {
     interrupt: Interrupt<'i>,
     owner: Owner,
     payload: Vec<u8>,
-    batch: WriteBatch,
+    /// Made with the first operation.
+    batch: Option<WriteBatch>,
     counts: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
     /// Held; given back after each commit.
     locks: Vec<LockKey>,
     /// Locks of what is written but not committed: the database does not show these yet.
-    pending: ahash::AHashSet<LockKey>,
+    pending: Pending,
     passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
     fsync_pass: Option<Pass>,
     changes: Changes,
@@ -45,6 +49,38 @@ pub struct WriteUnit<'i> {
     trimmed: Option<Vec<u8>>,
 }
 
+/// Locks of what is written but not committed. Most commands write one document: its few locks need no table.
+#[derive(Default)]
+struct Pending {
+    few: SmallVec<[LockKey; 8]>,
+    many: ahash::AHashSet<LockKey>,
+}
+
+impl Pending {
+    fn is_empty(&self) -> bool {
+        self.few.is_empty()
+    }
+
+    fn contains(&self, key: LockKey) -> bool {
+        self.few.contains(&key) || self.many.contains(&key)
+    }
+
+    fn extend(&mut self, keys: &[LockKey]) {
+        for key in keys {
+            if self.few.len() < self.few.inline_size() {
+                self.few.push(*key);
+            } else {
+                self.many.insert(*key);
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.few.clear();
+        self.many.clear();
+    }
+}
+
 impl<'i> WriteUnit<'i> {
     pub(crate) fn new(core: Arc<Core>, interrupt: Interrupt<'i>) -> Self {
         WriteUnit {
@@ -52,10 +88,10 @@ impl<'i> WriteUnit<'i> {
             payload: core.take_buffer(),
             core,
             interrupt,
-            batch: WriteBatch::default(),
+            batch: None,
             counts: SmallVec::new(),
             locks: Vec::new(),
-            pending: ahash::AHashSet::new(),
+            pending: Pending::default(),
             passes: SmallVec::new(),
             fsync_pass: None,
             changes: Changes::default(),
@@ -91,7 +127,7 @@ impl<'i> WriteUnit<'i> {
         let held = Arc::new(std::mem::take(&mut self.locks));
         let prepared = Prepared {
             payload: std::mem::take(&mut self.payload),
-            batch: std::mem::take(&mut self.batch),
+            batch: self.batch.take().unwrap_or_default(),
             counts: std::mem::take(&mut self.counts),
             locks: held.clone(),
             publish: None,
@@ -141,7 +177,7 @@ impl<'i> WriteUnit<'i> {
 
     /// The database shows only what is committed: touching a key of pending changes commits them first.
     fn settle(&mut self, keys: &[LockKey]) -> Result<bool> {
-        if self.pending.is_empty() || !keys.iter().any(|key| self.pending.contains(key)) {
+        if self.pending.is_empty() || !keys.iter().any(|key| self.pending.contains(*key)) {
             return Ok(true);
         }
         self.flush()?;
@@ -171,15 +207,18 @@ impl<'i> WriteUnit<'i> {
         rid: Option<u64>,
     ) -> Result<()> {
         op.log(&mut self.payload, collection, rid, self.statement.as_ref());
-        let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
+        let room = op.after().map_or(0, |doc| doc.len()) + SMALL_BATCH_BYTES;
+        let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
+        let mut sink = BatchSink { db: &self.core.db, batch };
         if let Some(statement) = &self.statement {
             sessions::put_statement(statement, &mut sink);
         }
         self.changes.emit(collection, record_key, op.after(), &mut sink);
-        self.pending.extend(self.changes.locks.iter().copied());
+        self.pending.extend(&self.changes.locks);
         let (docs, bytes) = op.counts();
         add_counts(&mut self.counts, &collection.state, docs, bytes);
-        if self.payload.len() + self.batch.size_in_bytes() > 2 * PENDING_BYTES {
+        let pending = self.payload.len() + self.batch.as_ref().map_or(0, WriteBatch::size_in_bytes);
+        if pending > 2 * PENDING_BYTES {
             self.flush()?;
         }
         Ok(())
@@ -214,9 +253,10 @@ impl<'i> WriteUnit<'i> {
         put_id_key(doc.get_or_missing("_id"), record_key)?;
         self.begin_write(collection)?;
         self.changes.compute(collection, record_key, None, Some(doc), &self.core.locks)?;
-        let locks = self.changes.locks.clone();
+        let locks = std::mem::take(&mut self.changes.locks);
         self.settle(&locks)?;
         self.lock_all(&locks)?;
+        self.changes.locks = locks;
         self.begin_write(collection)?;
         if self.core.db.get(Cf::Records, &self.changes.record)?.is_some() {
             return Err(duplicate_id(collection, doc));
@@ -383,11 +423,11 @@ impl Write for WriteUnit<'_> {
 
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.begin_write(collection)?;
-        let lock = record_lock(&self.core.locks, collection, key);
-        self.settle(&[lock])?;
-        self.lock_all(&[lock])?;
         let mut full = std::mem::take(&mut self.key);
         crate::keys::prefixed(collection.ident, key, &mut full);
+        let lock = record_lock_at(&self.core.locks, &full);
+        self.settle(&[lock])?;
+        self.lock_all(&[lock])?;
         let found = self.core.db.get(Cf::Records, &full).map(|found| found.map(|doc| doc.to_vec()));
         self.key = full;
         found
@@ -421,11 +461,16 @@ impl Write for WriteUnit<'_> {
         Ok(())
     }
 
+    fn retries_conflicts(&self) -> bool {
+        true
+    }
+
     fn reserve(&mut self, bytes: usize) {
         let bytes = bytes.min(PENDING_BYTES);
-        self.payload.reserve(bytes + bytes / 8 + 256);
-        if self.batch.is_empty() {
-            self.batch = WriteBatch::with_capacity_bytes(bytes + bytes / 8 + 256);
+        let room = bytes + bytes / 8 + SMALL_BATCH_BYTES;
+        self.payload.reserve(room);
+        if self.batch.is_none() {
+            self.batch = Some(WriteBatch::with_capacity_bytes(room));
         }
     }
 
@@ -439,9 +484,10 @@ impl WriteUnit<'_> {
     fn change(&mut self, collection: &Arc<Collection>, key: &[u8], op: Op<'_>) -> Result<()> {
         self.begin_write(collection)?;
         self.changes.compute(collection, key, op.before(), op.after(), &self.core.locks)?;
-        let locks = self.changes.locks.clone();
+        let locks = std::mem::take(&mut self.changes.locks);
         let settled = self.settle(&locks)?;
         let kept = self.lock_all(&locks)?;
+        self.changes.locks = locks;
         self.begin_write(collection)?;
         if !(settled && kept) {
             // The record's lock had to be given up for a while: somebody may have used it.

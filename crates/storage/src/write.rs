@@ -66,6 +66,10 @@ pub trait Write {
     /// Creates a collection, in a transaction as part of it, otherwise at once. `NamespaceExists` if it exists.
     fn create_collection(&mut self, namespace: &str, spec: CreateCollection) -> Result<()>;
 
+    /// Whether a statement that meets `WriteConflict` should look at its document again: a plain write had to
+    /// give up the record's lock for a while. A transaction fails instead.
+    fn retries_conflicts(&self) -> bool;
+
     /// Says how many bytes of documents are about to be inserted, so that buffers need not grow step by step.
     fn reserve(&mut self, bytes: usize);
 

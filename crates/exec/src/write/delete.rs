@@ -9,7 +9,7 @@ use sheaf_query::matcher::Matcher;
 use sheaf_storage::{Collection, Write};
 
 use super::{Change, WriteCx};
-use super::update::next_record;
+use super::update::{again, next_record};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;
@@ -57,6 +57,22 @@ pub fn run_delete(
 }
 
 fn delete_one(
+    w: &mut dyn Write,
+    cx: &WriteCx<'_>,
+    collection: &Arc<Collection>,
+    matcher: &Matcher,
+    key: &[u8],
+    seen: Option<&[u8]>,
+) -> Result<Option<DocBuf>> {
+    let mut result = attempt(w, cx, collection, matcher, key, seen);
+    while again(w, &result) {
+        (cx.interrupt)()?;
+        result = attempt(w, cx, collection, matcher, key, None);
+    }
+    result
+}
+
+fn attempt(
     w: &mut dyn Write,
     cx: &WriteCx<'_>,
     collection: &Arc<Collection>,

@@ -110,6 +110,22 @@ impl Run<'_> {
 
     /// Updates the record if it is still there and still matches.
     fn one(&mut self, w: &mut dyn Write, matcher: &Matcher, key: &[u8], seen: Option<&[u8]>) -> Result<bool> {
+        let (matched, mut result) = (self.result.matched, self.attempt(w, matcher, key, seen));
+        while again(w, &result) {
+            (self.cx.interrupt)()?;
+            self.result.matched = matched;
+            result = self.attempt(w, matcher, key, None);
+        }
+        result
+    }
+
+    fn attempt(
+        &mut self,
+        w: &mut dyn Write,
+        matcher: &Matcher,
+        key: &[u8],
+        seen: Option<&[u8]>,
+    ) -> Result<bool> {
         let Some(old) = w.read_for_update(self.collection, key)? else { return Ok(false) };
         self.result.examined.1 += u64::from(seen.is_none());
         let old = DocBuf::from_bytes(old);
@@ -172,6 +188,11 @@ impl Run<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a document's write met another writer and is to be tried again on what that one left.
+pub(super) fn again<T>(w: &dyn Write, result: &Result<T>) -> bool {
+    matches!(result, Err(error) if error.code() == Code::WRITE_CONFLICT) && w.retries_conflicts()
 }
 
 /// The next record of a search: its key and document, copied, because the write that follows may need the

@@ -31,12 +31,16 @@ impl<'a> Command<'a> for Insert<'a> {
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        check_count(self.documents.count())?;
+        let count = self.documents.count();
+        check_count(count)?;
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
         let mut inserted = 0u64;
         let result = with_writer(op, |w| {
             let collection = collection_for_write(w, &namespace)?;
+            if count > 1 {
+                w.reserve(self.documents.iter().map(|doc| doc.len()).sum());
+            }
             let validator = if self.fields.bypass_validation { None } else { Validator::of(&collection)? };
             with_cx(op, self.fields.bypass_validation, |cx| {
                 let counted = std::cell::Cell::new(0u64);

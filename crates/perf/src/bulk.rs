@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::time::Instant;
 
-use rocksdb::{DB, DBCompressionType, Options, WriteBatch, WriteOptions};
+use rocksdb::{Cache, DB, DBCompressionType, Options, WriteBatch, WriteOptions};
 use sheaf_bson::{DocBuf, Value, doc};
 
 use crate::process::Server;
@@ -13,6 +13,8 @@ use crate::{Settings, table};
 
 const BATCH: usize = 256;
 const PAYLOAD: usize = 16 << 10;
+/// Holds all that a full run writes.
+const CACHE_BYTES: usize = 2 << 30;
 
 /// Bytes that compress to about half, as records of text and numbers do.
 fn payload(seed: u64) -> Vec<u8> {
@@ -46,6 +48,8 @@ fn raw_database(folder: &std::path::Path) -> io::Result<DB> {
     options.set_enable_blob_files(true);
     options.set_min_blob_size(8 << 10);
     options.set_blob_compression_type(DBCompressionType::Lz4);
+    // The server keeps large values in its cache too; without one this side would read files.
+    options.set_blob_cache(&Cache::new_lru_cache(CACHE_BYTES));
     options.set_write_buffer_size(128 << 20);
     options.set_max_write_buffer_number(4);
     options.set_max_background_jobs(4);

@@ -6,6 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, NonNegative};
 use crate::command::{Command, Counter, Spec};
+use super::query::batch_room;
 use crate::cursors::{Batch, Filled};
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -55,7 +56,7 @@ impl<'a> Command<'a> for GetMore<'a> {
         // A batch size of 0 stands for the default: as many as fit.
         let limit = self.batch_size.filter(|n| *n > 0).map(|n| n as usize);
         loop {
-            let mut reply = Reply::with_capacity(4096);
+            let mut reply = Reply::with_capacity(batch_room(op, &namespace, limit));
             let mut result = Ok(Filled::More);
             let mut returned = 0;
             reply.fill(|doc| {

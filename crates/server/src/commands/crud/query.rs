@@ -158,6 +158,12 @@ impl ServerCursor for PlanCursor {
     }
 }
 
+/// Room for a reply without large documents.
+const SMALL_REPLY_BYTES: usize = 1024;
+
+/// As much as a batch may hold.
+const MAX_BATCH_BYTES: u64 = 16 << 20;
+
 /// Wakes a waiting thread through a channel.
 struct Wake(std::sync::mpsc::Sender<()>);
 
@@ -178,12 +184,13 @@ pub fn first_batch(
     no_timeout: bool,
 ) -> Result<Reply> {
     let mut cursor = cursor;
-    let mut reply = Reply::with_capacity(1024);
+    let documents = batch_size.unwrap_or(DEFAULT_BATCH);
+    let mut reply = Reply::with_capacity(batch_room(op, namespace, Some(documents)));
     let mut result = Ok(Filled::More);
     let mut returned = 0;
     reply.fill(|doc| {
         let mut body = doc.document("cursor");
-        let mut batch = Batch::new(body.array("firstBatch"), Some(batch_size.unwrap_or(DEFAULT_BATCH)));
+        let mut batch = Batch::new(body.array("firstBatch"), Some(documents));
         result = cursor.fill(op, &mut batch);
         returned = batch.count();
         drop(batch);
@@ -199,6 +206,18 @@ pub fn first_batch(
     result?;
     op.metrics().returned.set(Some(returned as u64));
     Ok(reply)
+}
+
+/// Room that a batch of so many of the collection's documents is likely to take, so that a large reply is not moved
+/// again and again while it grows. What is not used is never touched.
+pub fn batch_room(op: &OpContext<'_>, namespace: &str, limit: Option<usize>) -> usize {
+    let catalog = op.engine().catalog();
+    let Some(collection) = catalog.collection(namespace) else { return SMALL_REPLY_BYTES };
+    let (count, bytes) = (collection.count().max(1), collection.data_bytes());
+    let documents = limit.map_or(count, |limit| count.min(limit as u64));
+    // A name (its number) and a type per document; a little more, because documents differ.
+    let each = (bytes / count + 8).saturating_mul(9) / 8;
+    SMALL_REPLY_BYTES + documents.saturating_mul(each).min(MAX_BATCH_BYTES) as usize
 }
 
 /// The answer of a cursor on nothing.

@@ -240,7 +240,7 @@ def tailable_cursor():
     writer = threading.Thread(target=later)
     began = time.monotonic()
     writer.start()
-    received = tail.try_next()
+    received = next(tail, None)
     waited = time.monotonic() - began
     writer.join()
     assert received == {"_id": "woken"} and 0.2 < waited < 3, (received, waited)
@@ -248,7 +248,7 @@ def tailable_cursor():
     for _ in range(100):
         next(quiet)
     began = time.monotonic()
-    assert quiet.try_next() is None and quiet.alive and time.monotonic() - began >= 0.25
+    assert next(quiet, None) is None and quiet.alive and time.monotonic() - began >= 0.25
     tail.close()
     quiet.close()
 

@@ -59,6 +59,12 @@ impl IndexBounds {
         self.fields.iter().all(|field| field.intervals.is_all())
     }
 
+    /// Whether the keys within are one unbroken run: points, then at most one range, then everything.
+    pub fn is_single_range(&self) -> bool {
+        let mut rest = self.fields.iter().skip_while(|field| field.intervals.as_point().is_some());
+        rest.next().is_none_or(|range| range.intervals.len() == 1) && rest.all(|field| field.intervals.is_all())
+    }
+
     /// Number of leading fields bounded to a single value.
     pub fn point_prefix(&self) -> usize {
         self.fields.iter().take_while(|field| field.intervals.as_point().is_some()).count()

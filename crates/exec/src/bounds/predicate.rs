@@ -56,13 +56,19 @@ pub fn negated_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
         Test::Compare { op: CompareOp::Eq | CompareOp::Gte | CompareOp::Lte, operand }
             if operand.as_value().is_nullish() =>
         {
-            let nulls = null_points();
-            let tight = if field.multikey || field.numeric_path { Tightness::Fetch } else { Tightness::Exact };
-            Some((nulls.complement(), tight))
+            // An empty array on the way to the field has the key null, and no null: with arrays about, the
+            // keys do not tell.
+            let tight = if field.numeric_path { Tightness::Fetch } else { Tightness::Exact };
+            (!field.multikey).then(|| (Intervals::point(Value::Null).complement(), tight))
         }
         // A document without the field passes a negation, and a sparse index does not hold it.
         _ if field.sparse => None,
         Test::Compare { operand, .. } if matches!(operand.as_value(), Value::Array(_)) => None,
+        Test::Compare { operand, .. }
+            if field.multikey && matches!(operand.as_value(), Value::MinKey | Value::MaxKey) =>
+        {
+            None
+        }
         Test::Compare { op, operand } => {
             let (intervals, tight) = compare_bounds(*op, operand.as_value(), field)?;
             Some((intervals.complement(), negated_tightness(tight, field)))
@@ -72,8 +78,12 @@ pub fn negated_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
             if arrays || !list.regexes.is_empty() {
                 return None;
             }
-            let (intervals, tight) = in_bounds(list, field)?;
-            Some((intervals.complement(), negated_tightness(tight, field)))
+            if list.has_null && field.multikey {
+                return None;
+            }
+            let points = list.values.iter().map(|v| Interval::point(v.as_value())).collect();
+            let tight = negated_tightness(Tightness::Exact, field);
+            Some((Intervals::from_unsorted(points).complement(), tight))
         }
         _ => None,
     }
@@ -150,6 +160,15 @@ fn compare_bounds(op: CompareOp, operand: Value<'_>, field: FieldTraits) -> Opti
             Eq => (array_equality(array), Tightness::Fetch),
             _ => (Intervals::all(), Tightness::Fetch),
         });
+    }
+    // A missing field lies above MinKey and below MaxKey.
+    let takes_missing = matches!((operand, op), (Value::MinKey, Gt | Gte) | (Value::MaxKey, Lt | Lte));
+    if takes_missing && field.sparse {
+        return None;
+    }
+    // So does an array as a whole, of which the index has the elements only.
+    if takes_missing && field.multikey {
+        return Some((Intervals::all(), Tightness::Fetch));
     }
     let nan = operand.is_number() && operand.as_f64().is_some_and(f64::is_nan);
     let intervals = match op {

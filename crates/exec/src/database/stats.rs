@@ -1,11 +1,11 @@
 //! `$collStats` and `$indexStats`.
 
 use sheaf_aggregate::Namespace;
-use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::Collection;
 
 use super::Db;
+use crate::ddl::stats::{append_number, write_storage_stats};
 
 /// The document of `$collStats`.
 pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
@@ -32,61 +32,13 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Ve
         }
         if let Some(options) = spec.get("storageStats") {
             let scale = options.as_doc().and_then(|o| o.get("scale")).and_then(|v| v.as_exact_i64()).unwrap_or(1);
-            storage_stats(db, collection.map(|c| &**c), scale.max(1), &mut out.document("storageStats"));
+            let collection = collection.map(|collection| &**collection);
+            write_storage_stats(&mut out.document("storageStats"), &db.engine, collection, scale);
         }
         if let (Some(_), Some(collection)) = (spec.get("count"), collection) {
-            append_number(out, "count", collection.count() as i64);
+            append_number(out, "count", collection.count());
         }
     })])
-}
-
-/// A number as small as it fits, as mongod's statistics have it.
-fn append_number(out: &mut DocWriter<'_, Vec<u8>>, name: &str, number: i64) {
-    match i32::try_from(number) {
-        Ok(small) => out.append(name, small),
-        Err(_) => out.append(name, number),
-    };
-}
-
-fn storage_stats(db: &Db, collection: Option<&Collection>, scale: i64, out: &mut DocWriter<'_, Vec<u8>>) {
-    let Some(collection) = collection else {
-        for name in ["size", "count", "numOrphanDocs", "storageSize", "totalSize", "nindexes", "totalIndexSize"] {
-            out.append(name, 0);
-        }
-        drop(out.document("indexDetails"));
-        drop(out.document("indexSizes"));
-        append_number(out, "scaleFactor", scale);
-        return;
-    };
-    let (count, bytes) = (collection.count() as i64, collection.data_bytes() as i64);
-    append_number(out, "size", bytes / scale);
-    append_number(out, "count", count);
-    if count > 0 {
-        append_number(out, "avgObjSize", bytes / count);
-    }
-    out.append("numOrphanDocs", 0);
-    let storage = db.engine.storage_bytes(collection) as i64;
-    append_number(out, "storageSize", storage / scale);
-    append_number(out, "freeStorageSize", 0);
-    out.append("capped", collection.capped.is_some());
-    if let Some(capped) = collection.capped {
-        append_number(out, "max", capped.max.unwrap_or(0));
-        append_number(out, "maxSize", capped.size / scale);
-    }
-    append_number(out, "nindexes", collection.indexes.len() as i64);
-    drop(out.document("indexDetails"));
-    drop(out.array("indexBuilds"));
-    let sizes: Vec<(&str, i64)> =
-        collection.indexes.iter().map(|index| (&*index.name, db.engine.index_bytes(index) as i64)).collect();
-    let total: i64 = sizes.iter().map(|(_, size)| size).sum();
-    append_number(out, "totalIndexSize", total / scale);
-    append_number(out, "totalSize", (total + storage) / scale);
-    let mut by_name = out.document("indexSizes");
-    for (name, size) in sizes {
-        append_number(&mut by_name, name, size / scale);
-    }
-    drop(by_name);
-    append_number(out, "scaleFactor", scale);
 }
 
 /// One document for each index.

@@ -164,9 +164,9 @@ impl CollectionOptions<'_> {
             return;
         }
         doc.append("capped", true);
-        append_small(doc, "size", self.size.unwrap_or(0).max(1));
+        doc.append("size", small(self.size.unwrap_or(0).max(1)));
         if let Some(max) = self.max.filter(|max| *max > 0) {
-            append_small(doc, "max", max);
+            doc.append("max", small(max));
         }
     }
 
@@ -389,12 +389,12 @@ fn append_object(doc: &mut DocWriter<'_, Vec<u8>>, key: &str, object: Option<Raw
     }
 }
 
-/// Appends as int32 if it is small, as MongoDB does.
-fn append_small(doc: &mut DocWriter<'_, Vec<u8>>, key: &str, n: i64) {
+/// A size as MongoDB keeps it: an int32 if it is small.
+pub fn small(n: i64) -> Value<'static> {
     match i32::try_from(n) {
-        Ok(small) if small < 1 << 30 => doc.append(key, small),
-        _ => doc.append(key, n),
-    };
+        Ok(small) if small < 1 << 30 => Value::Int32(small),
+        _ => Value::Int64(n),
+    }
 }
 
 /// The options of a collection with some replaced or (given as missing) taken away; new ones come last.

@@ -1,4 +1,5 @@
-//! Checks of what DDL commands ask for.
+//! Checks of what DDL commands ask for, and the figures about collections.
 
 pub mod collection_options;
 pub mod index_spec;
+pub mod stats;

@@ -41,6 +41,13 @@ pub fn write_top(out: Out<'_, '_>, top: Top, plan: &Node, stats: Option<&[Stats]
     write(&mut out.document("inputStage"), plan, stats, &mut 0);
 }
 
+/// The counter of a whole collection.
+pub fn fast_count(out: Out<'_, '_>, n: u64) {
+    out.append("stage", "RECORD_STORE_FAST_COUNT");
+    figures(out, &Stats { works: 1, eof: true, ..Stats::default() });
+    out.append("nCounted", n as i32).append("nSkipped", 0);
+}
+
 fn express(out: Out<'_, '_>, stats: Option<&[Stats]>) {
     out.append("stage", "EXPRESS_IXSCAN");
     if let Some(stats) = stats.and_then(<[Stats]>::first) {
@@ -219,6 +226,13 @@ fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Stats>) 
     out.append("isPartial", index.partial.is_some());
     out.append("indexVersion", 2);
     out.append("direction", if scan.backward { "backward" } else { "forward" });
+    if name == "COUNT_SCAN" {
+        count_bounds(&mut out.document("indexBounds"), scan);
+        if let Some(stats) = stats {
+            out.append("keysExamined", stats.keys_examined as i32);
+        }
+        return;
+    }
     match &scan.keys {
         Some((min, max)) => {
             let mut bounds = out.document("indexBounds");
@@ -234,6 +248,28 @@ fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Stats>) 
         out.append("dupsTested", stats.dups_tested as i32);
         out.append("dupsDropped", stats.dups_dropped as i32);
     }
+}
+
+/// The run of keys that a `COUNT_SCAN` counts, by its ends.
+fn count_bounds(out: Out<'_, '_>, scan: &Scan) {
+    let mut write = |name: &str, low: bool| {
+        let mut inclusive = true;
+        let mut key = out.document(name);
+        for field in &scan.bounds.fields {
+            let Some(interval) = field.intervals.iter().next() else { continue };
+            let (value, within) = if low != field.descending {
+                (&interval.low, interval.low_in)
+            } else {
+                (&interval.high, interval.high_in)
+            };
+            key.append(&field.path, value.as_value());
+            inclusive &= within;
+        }
+        drop(key);
+        out.append(&format!("{name}Inclusive"), inclusive);
+    };
+    write("startKey", true);
+    write("endKey", false);
 }
 
 fn write_multikey_paths(out: Out<'_, '_>, index: &Index, scan: &Scan) {

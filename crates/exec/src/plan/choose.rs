@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, OwnedValue, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
+use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Index, IndexKind};
 
 use super::analyze::{IndexUse, conjuncts, eligible, uses};
@@ -36,6 +38,77 @@ pub fn id_equality(expr: &MatchExpr) -> Option<&OwnedValue> {
 ///
 /// Errors: `BadValue` for a hint that fits no index, those of `min` and `max`.
 pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
+    if let Some(plan) = distinct_scan(query, collection)? {
+        return Ok(vec![plan]);
+    }
+    let plans = ordinary(query, collection)?;
+    Ok(if query.counting { plans.into_iter().map(count_keys).collect() } else { plans })
+}
+
+/// Where only the number of an unbroken run of keys is wanted, they need not be looked into.
+fn count_keys(node: Node) -> Node {
+    match node {
+        Node::IndexScan(scan)
+            if scan.filter.is_none() && scan.keys.is_none() && !scan.backward && scan.bounds.is_single_range() =>
+        {
+            Node::CountScan(scan)
+        }
+        Node::Limit { input, limit } => Node::Limit { input: Box::new(count_keys(*input)), limit },
+        Node::Skip { input, skip } => Node::Skip { input: Box::new(count_keys(*input)), skip },
+        other => other,
+    }
+}
+
+/// A scan that steps from value to value of an index's first field, if the filter leaves nothing to check.
+fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<Node>> {
+    let Some(key) = &query.distinct else { return Ok(None) };
+    let filter = FilterPart::whole(query.matcher());
+    if query.hint != Hint::None || matches!(filter.expr(), MatchExpr::AlwaysFalse) {
+        return Ok(None);
+    }
+    for index in &collection.indexes {
+        let fits = eligible(index, filter.expr())
+            && index.partial.is_none()
+            && !index.sparse
+            && !index.multikey()
+            && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
+            && index.fields[0].0 == *key;
+        if !fits {
+            continue;
+        }
+        let found = if query.matcher().matches_everything() {
+            Some(full_use(index))
+        } else {
+            // The skipped keys have other values in later fields, so that only the first may be bounded.
+            uses(index, filter.expr()).into_iter().find(|found| {
+                residual(&filter, &found.exact).is_none()
+                    && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
+            })
+        };
+        let Some(found) = found else { continue };
+        let scan = Node::DistinctScan(Scan {
+            index: found.index.clone(),
+            fields: found.fields.clone(),
+            bounds: found.bounds.clone(),
+            backward: false,
+            multikey: false,
+            filter: None,
+            keys: None,
+        });
+        let shape = DocBuf::new().with("_id", i32::from(key == "_id")).with(key, 1);
+        let shape = if key == "_id" { DocBuf::new().with("_id", 1) } else { shape };
+        let projection = Projection::parse(shape.as_raw(), Mode::Find, &mut ParseCx::new())?;
+        return Ok(Some(Node::Project {
+            input: Box::new(scan),
+            projection: Arc::new(projection),
+            matcher: query.matcher(),
+            covered: true,
+        }));
+    }
+    Ok(None)
+}
+
+fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
     let filter = FilterPart::whole(query.matcher());
     let hinted = query.hint.index(collection)?;
     let keys = key_range(hinted.as_ref(), query.min.as_ref(), query.max.as_ref())?;
@@ -273,6 +346,9 @@ fn access(
 
 /// Whether the index's keys hold all that the query needs.
 fn covers(query: &Query, found: &IndexUse) -> bool {
+    if query.counting {
+        return true;
+    }
     if found.multikey || !matches!(found.index.kind, IndexKind::Btree | IndexKind::Id) {
         return false;
     }

@@ -52,6 +52,10 @@ pub struct Query {
     pub tailable: bool,
     /// Only the paths needed; documents need not be whole (count, distinct).
     pub only_paths: Option<Vec<String>>,
+    /// Only the number of documents is wanted.
+    pub counting: bool,
+    /// Only this field's distinct values are wanted.
+    pub distinct: Option<String>,
 }
 
 impl Query {

@@ -35,7 +35,9 @@ pub fn build(
         }
         Node::IndexScan(scan) | Node::CountScan(scan) => {
             let records = crate::index::is_record_order(collection, &scan.index);
-            Box::new(IndexScan::new(id, scan.clone(), records))
+            let operator = IndexScan::new(id, scan.clone(), records);
+            let counts = matches!(node, Node::CountScan(_));
+            Box::new(if counts { operator.counting() } else { operator })
         }
         Node::DistinctScan(scan) => {
             let records = crate::index::is_record_order(collection, &scan.index);

@@ -201,11 +201,16 @@ pub struct IndexScan {
     scratch: Vec<u8>,
     /// After a row of a distinct scan: seek beyond this many leading components.
     skip_prefix: Option<usize>,
+    /// The bounds are one run of keys: the first key outside is the end, and is not counted as examined.
+    single_range: bool,
+    /// The key that ends the scan counts as examined, as a `COUNT_SCAN` has it.
+    counts_end: bool,
 }
 
 impl IndexScan {
     pub fn new(id: usize, scan: Scan, records: bool) -> Self {
         let bytes = scan.byte_bounds();
+        let single_range = scan.bounds.is_single_range();
         IndexScan {
             id,
             scan,
@@ -215,12 +220,20 @@ impl IndexScan {
             seen: AHashSet::new(),
             scratch: Vec::new(),
             skip_prefix: None,
+            single_range,
+            counts_end: false,
         }
     }
 
     /// Gives one key for each value of the first `fields` fields.
     pub fn distinct(mut self, fields: usize) -> Self {
         self.skip_prefix = Some(fields);
+        self
+    }
+
+    /// Counts as mongod's `COUNT_SCAN` does.
+    pub fn counting(mut self) -> Self {
+        self.counts_end = true;
         self
     }
 
@@ -284,12 +297,17 @@ impl Stage for IndexScan {
         let mut found = self.advance(cx)?;
         loop {
             if !found {
+                cx.stats[self.id].keys_examined += u64::from(self.counts_end && !matches!(self.stand, Stand::Done));
                 return Ok(self.end(cx));
             }
             let Stand::Open(walk) = &mut self.stand else { return Ok(self.end(cx)) };
             cx.stats[self.id].keys_examined += 1;
             match self.bytes.place(walk.key(), &mut self.scratch) {
                 Place::Inside => break,
+                Place::Done | Place::Seek(_) if self.single_range => {
+                    cx.stats[self.id].keys_examined -= u64::from(!self.counts_end);
+                    return Ok(self.end(cx));
+                }
                 Place::Done => return Ok(self.end(cx)),
                 Place::Seek(after) => {
                     cx.stats[self.id].seeks += 1;

@@ -88,6 +88,7 @@ impl Count<'_> {
             limit: (self.limit > 0).then_some(self.limit),
             hint: Hint::parse(self.hint)?,
             only_paths: Some(Vec::new()),
+            counting: true,
             ..Query::default()
         })
     }

@@ -4,12 +4,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sheaf_aggregate::Namespace;
-use sheaf_bson::{ArrayBuf, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
+use sheaf_bson::{ArrayBuf, DocBuf, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
 use sheaf_query::path::Path;
+use sheaf_storage::Collection;
 
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
@@ -61,8 +62,14 @@ impl<'a> Command<'a> for Distinct<'a> {
                 let cx = ReadCx::new(&view, &interrupt, op.now_millis());
                 let mut run = sheaf_exec::find::open(&query, collection, &cx)?;
                 op.metrics().plan_summary.replace(Some(run.plan().summary()));
+                let from_keys = run.plan().gives_keys();
                 while run.advance(&cx)? {
-                    values.add(run.row().doc.unwrap_or(RawDoc::EMPTY))?;
+                    let doc = run.row().doc.unwrap_or(RawDoc::EMPTY);
+                    if from_keys && values.is_null(doc) && !self.has_null(op, collection, &cx)? {
+                        // An index holds null for documents that lack the field.
+                        continue;
+                    }
+                    values.add(doc)?;
                 }
             }
         }
@@ -82,8 +89,21 @@ impl Distinct<'_> {
         Ok(Query {
             matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),
             hint: Hint::parse(self.hint)?,
+            distinct: Some(self.key.to_owned()),
             ..Query::default()
         })
+    }
+
+    /// Whether some document that matches has the field, with null in it.
+    fn has_null(&self, op: &OpContext<'_>, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<bool> {
+        let both = DocBuf::build(|out| {
+            let mut parts = out.array("$and");
+            parts.push(self.query.unwrap_or(RawDoc::EMPTY));
+            parts.document().document(self.key).append("$type", 10);
+        });
+        let matcher = parse_filter(Some(both.as_raw()), &mut parse_cx(op, None)?)?;
+        let query = Query { limit: Some(1), ..Query::filtered(matcher) };
+        sheaf_exec::find::open(&query, collection, cx)?.advance(cx)
     }
 
     /// The stages that find the documents.
@@ -111,6 +131,11 @@ struct Values {
 impl Values {
     fn new(key: &str) -> Self {
         Values { path: Path::new(key), seen: HashSet::default(), list: Vec::new(), bytes: 0 }
+    }
+
+    /// Whether the document has null at the path.
+    fn is_null(&self, doc: RawDoc<'_>) -> bool {
+        self.path.any(doc, true, &mut |element, _| element.is_none_or(|element| element.value().is_nullish()))
     }
 
     fn add(&mut self, doc: RawDoc<'_>) -> Result<()> {

@@ -1,0 +1,104 @@
+//! Figures about a collection: `collStats` and `$collStats`.
+
+use sheaf_bson::DocWriter;
+use sheaf_storage::{Collection, Engine};
+
+type Doc<'w> = DocWriter<'w, Vec<u8>>;
+
+/// Appends a number as MongoDB does where it picks the smallest type: int32 while it is below 2^30.
+pub fn append_number(doc: &mut Doc<'_>, key: &str, n: u64) {
+    let n = i64::try_from(n).unwrap_or(i64::MAX);
+    match i32::try_from(n) {
+        Ok(small) if small < 1 << 30 => doc.append(key, small),
+        _ => doc.append(key, n),
+    };
+}
+
+/// Bytes that a collection's records take. What is only in memory yet counts with its plain size.
+pub fn storage_bytes(engine: &Engine, collection: &Collection) -> u64 {
+    match engine.storage_bytes(collection) {
+        0 => collection.data_bytes(),
+        bytes => bytes,
+    }
+}
+
+/// Bytes that all indexes of a collection take.
+pub fn index_bytes(engine: &Engine, collection: &Collection) -> u64 {
+    collection.indexes.iter().map(|index| engine.index_bytes(index)).sum()
+}
+
+/// The figures of a collection, sizes divided by `scale`; `None` for one that does not exist.
+pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Option<&Collection>, scale: i64) {
+    let scale = scale.max(1) as u64;
+    let Some(collection) = collection else { return write_absent(doc, scale) };
+    let (count, bytes) = (collection.count(), collection.data_bytes());
+    let storage = storage_bytes(engine, collection);
+    let indexes = index_bytes(engine, collection);
+    append_number(doc, "size", bytes / scale);
+    append_number(doc, "count", count);
+    if let Some(average) = bytes.checked_div(count) {
+        append_number(doc, "avgObjSize", average);
+    }
+    doc.append("numOrphanDocs", 0);
+    append_number(doc, "storageSize", storage / scale);
+    doc.append("freeStorageSize", 0);
+    doc.append("capped", collection.capped.is_some());
+    if let Some(capped) = collection.capped {
+        append_number(doc, "max", capped.max.unwrap_or(0).max(0) as u64);
+        append_number(doc, "maxSize", capped.size.max(0) as u64 / scale);
+    }
+    write_table(&mut doc.document("wiredTiger"), "collection", collection.ident, storage);
+    append_number(doc, "nindexes", collection.indexes.len() as u64);
+    let mut details = doc.document("indexDetails");
+    for index in &collection.indexes {
+        write_table(&mut details.document(&index.name), "index", index.ident, engine.index_bytes(index));
+    }
+    drop(details);
+    let mut builds = doc.array("indexBuilds");
+    for index in collection.indexes.iter().filter(|index| !index.ready) {
+        builds.push(index.name.as_str());
+    }
+    drop(builds);
+    append_number(doc, "totalIndexSize", indexes / scale);
+    append_number(doc, "totalSize", (storage + indexes) / scale);
+    let mut sizes = doc.document("indexSizes");
+    for index in &collection.indexes {
+        append_number(&mut sizes, &index.name, engine.index_bytes(index) / scale);
+    }
+    drop(sizes);
+    append_number(doc, "scaleFactor", scale);
+}
+
+/// What tools read of the storage engine's own figures, under the names that they look for.
+fn write_table(doc: &mut Doc<'_>, kind: &str, ident: u32, bytes: u64) {
+    doc.document("metadata").append("formatVersion", 1);
+    doc.append("type", "file");
+    doc.append("uri", &format!("statistics:table:{kind}-{ident}"));
+    let mut blocks = doc.document("block-manager");
+    append_number(&mut blocks, "file bytes available for reuse", 0);
+    append_number(&mut blocks, "file size in bytes", bytes);
+}
+
+/// A collection that does not exist has nothing of anything.
+fn write_absent(doc: &mut Doc<'_>, scale: u64) {
+    for name in ["size", "count", "numOrphanDocs", "storageSize", "totalSize", "nindexes", "totalIndexSize"] {
+        doc.append(name, 0);
+    }
+    drop(doc.document("indexDetails"));
+    drop(doc.document("indexSizes"));
+    append_number(doc, "scaleFactor", scale);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sheaf_bson::{DocBuf, Value};
+
+    #[test]
+    fn small_numbers_are_int32() {
+        for (n, is_long) in [(0, false), ((1 << 30) - 1, false), (1 << 30, true), (u64::MAX, true)] {
+            let doc = DocBuf::build(|doc| append_number(doc, "n", n));
+            assert_eq!(matches!(doc.as_raw().get("n"), Some(Value::Int64(_))), is_long, "{n}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Whatever plan finds them, a query's documents are the same: every candidate of every random query gives
+//! exactly the documents that match, in the order asked for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, doc};
+use sheaf_exec::plan::query::Hint;
+use sheaf_exec::plan::{Node, Query, choose};
+use sheaf_exec::run::{Executor, ReadCx};
+use sheaf_expr::{Env, ParseCx};
+use sheaf_query::matcher::Matcher;
+use sheaf_query::sort::SortPattern;
+use sheaf_storage::{Collection, CreateCollection, Engine, Options, Write};
+
+/// Every index that a random query may use.
+fn indexes() -> Vec<DocBuf> {
+    let index = |name: &str, key: DocBuf| doc! { "v": 2, "key": &key, "name": name };
+    vec![
+        index("a", doc! { "a": 1 }),
+        index("a_desc_b", doc! { "a": -1, "b": 1 }),
+        index("b_a_c", doc! { "b": 1, "a": 1, "c.d": -1 }),
+        index("cd", doc! { "c.d": 1 }),
+        index("cd_ce", doc! { "c.d": 1, "c.e": 1 }),
+        index("a_hashed", doc! { "a": "hashed" }),
+        index("b_sparse", doc! { "b": 1 }).with("sparse", true),
+        index("a_partial", doc! { "a": 1, "c.e": 1 }).with("partialFilterExpression", &doc! { "a": { "$gt": 1 } }),
+        index("all", doc! { "$**": 1 }),
+    ]
+}
+
+fn scalar() -> impl Strategy<Value = OwnedValue> {
+    prop_oneof![
+        6 => (0..5i32).prop_map(|n| Value::Int32(n).into()),
+        1 => (0..5i64).prop_map(|n| Value::Int64(n).into()),
+        1 => prop_oneof![Just(0.5), Just(2.0), Just(f64::NAN), Just(-0.0)].prop_map(|n| Value::Double(n).into()),
+        2 => prop_oneof![Just("x"), Just("y"), Just("xy"), Just("")].prop_map(|s| Value::String(s).into()),
+        1 => Just(Value::Null.into()),
+        1 => any::<bool>().prop_map(|b| Value::Bool(b).into()),
+        1 => Just(Value::MinKey.into()),
+        1 => Just(Value::MaxKey.into()),
+    ]
+}
+
+fn array_of(items: Vec<OwnedValue>) -> OwnedValue {
+    let array = sheaf_bson::ArrayBuf::of(items.iter());
+    Value::Array(array.as_raw()).into()
+}
+
+/// A value of a field; `None` leaves the field out.
+fn field() -> impl Strategy<Value = Option<OwnedValue>> {
+    prop_oneof![
+        5 => scalar().prop_map(Some),
+        2 => prop::collection::vec(scalar(), 0..3).prop_map(|items| Some(array_of(items))),
+        1 => Just(None),
+        1 => prop::collection::vec(scalar(), 1..3).prop_map(|items| Some(array_of(vec![array_of(items)]))),
+    ]
+}
+
+fn inner() -> impl Strategy<Value = OwnedValue> {
+    (field(), field()).prop_map(|(d, e)| {
+        let doc = DocBuf::build(|out| {
+            for (name, value) in [("d", &d), ("e", &e)] {
+                if let Some(value) = value {
+                    out.append(name, value.as_value());
+                }
+            }
+        });
+        Value::Document(doc.as_raw()).into()
+    })
+}
+
+/// A document with its fields; compound indexes refuse several arrays, so only one field may be one.
+fn document() -> impl Strategy<Value = (Option<OwnedValue>, Option<OwnedValue>, Option<OwnedValue>)> {
+    let nested = prop_oneof![
+        4 => inner().prop_map(Some),
+        2 => prop::collection::vec(inner(), 0..3).prop_map(|items| Some(array_of(items))),
+        1 => scalar().prop_map(Some),
+        1 => Just(None),
+    ];
+    (field(), field(), nested).prop_map(|(mut a, mut b, mut c)| {
+        let is_array = |v: &Option<OwnedValue>| matches!(v.as_ref().map(OwnedValue::as_value), Some(Value::Array(_)));
+        if is_array(&a) {
+            if is_array(&b) {
+                b = None;
+            }
+            c = None;
+        } else if is_array(&b) {
+            c = None;
+        }
+        // Both parts of `c` are indexed together, so that only one of them may be an array.
+        if let Some(Value::Document(doc)) = c.as_ref().map(OwnedValue::as_value)
+            && doc.values().filter(|v| matches!(v, Value::Array(_))).count() > 1
+        {
+            c = None;
+        }
+        if let Some(Value::Array(items)) = c.as_ref().map(OwnedValue::as_value)
+            && items.values().any(|item| item.as_doc().is_some_and(|doc| doc.values().any(|v| v.as_array().is_some())))
+        {
+            a = None;
+            c = None;
+        }
+        (a, b, c)
+    })
+}
+
+fn operator() -> impl Strategy<Value = DocBuf> {
+    let compare = prop_oneof![Just("$eq"), Just("$gt"), Just("$gte"), Just("$lt"), Just("$lte"), Just("$ne")];
+    prop_oneof![
+        6 => (compare, scalar()).prop_map(|(name, value)| DocBuf::new().with(name, &value)),
+        1 => (scalar(), scalar()).prop_map(|(x, y)| DocBuf::new().with("$gte", &x).with("$lt", &y)),
+        2 => (prop::collection::vec(scalar(), 0..4), prop_oneof![Just("$in"), Just("$nin")]).prop_map(|(list, name)| {
+            DocBuf::new().with(name, &sheaf_bson::ArrayBuf::of(list.iter()))
+        }),
+        1 => any::<bool>().prop_map(|on| doc! { "$exists": on }),
+        1 => prop_oneof![Just("number"), Just("string"), Just("null"), Just("array"), Just("bool")]
+            .prop_map(|name| doc! { "$type": name }),
+        1 => (1..4i32, 0..3i32).prop_map(|(d, r)| doc! { "$mod": [d, r] }),
+        1 => prop_oneof![Just("^x"), Just("y"), Just("^xy?")].prop_map(|p| doc! { "$regex": p }),
+        1 => (scalar(), scalar()).prop_map(|(x, y)| doc! { "$elemMatch": { "$gte": &x, "$lte": &y } }),
+        1 => scalar().prop_map(|x| doc! { "$not": { "$gt": &x } }),
+        1 => prop::collection::vec(scalar(), 0..3)
+            .prop_map(|items| DocBuf::new().with("$eq", &sheaf_bson::ArrayBuf::of(items.iter()))),
+    ]
+}
+
+fn clause() -> impl Strategy<Value = DocBuf> {
+    let path = prop_oneof![3 => Just("a"), 2 => Just("b"), 2 => Just("c.d"), 1 => Just("c.e"), 1 => Just("_id")];
+    prop_oneof![
+        8 => (path, operator()).prop_map(|(path, test)| DocBuf::new().with(path, &test)),
+        1 => (operator(), operator()).prop_map(|(d, e)| doc! { "c": { "$elemMatch": { "d": &d, "e": &e } } }),
+    ]
+}
+
+fn filter() -> impl Strategy<Value = DocBuf> {
+    let list = |name: &'static str| {
+        prop::collection::vec(clause(), 1..3).prop_map(move |parts| DocBuf::new().with(name, &sheaf_bson::ArrayBuf::of(parts.iter())))
+    };
+    prop_oneof![
+        4 => clause(),
+        3 => list("$and"),
+        2 => list("$or"),
+        1 => (clause(), prop::collection::vec(clause(), 2..3)).prop_map(|(one, many)| {
+            let or = DocBuf::new().with("$or", &sheaf_bson::ArrayBuf::of(many.iter()));
+            DocBuf::new().with("$and", &sheaf_bson::ArrayBuf::of([&one, &or]))
+        }),
+    ]
+}
+
+fn sort() -> impl Strategy<Value = Option<DocBuf>> {
+    let direction = || prop_oneof![Just(1), Just(-1)];
+    prop_oneof![
+        2 => Just(None),
+        1 => direction().prop_map(|d| Some(doc! { "a": d })),
+        1 => (direction(), direction()).prop_map(|(x, y)| Some(doc! { "a": x, "b": y })),
+        1 => direction().prop_map(|d| Some(doc! { "c.d": d })),
+        1 => direction().prop_map(|d| Some(doc! { "_id": d })),
+        1 => direction().prop_map(|d| Some(doc! { "b": d })),
+    ]
+}
+
+fn fill(engine: &Engine, namespace: &str, docs: &[(Option<OwnedValue>, Option<OwnedValue>, Option<OwnedValue>)]) {
+    let go_on = || Ok(());
+    engine.create_collection(namespace, &CreateCollection::default(), &go_on).unwrap();
+    let specs = indexes();
+    let specs: Vec<RawDoc<'_>> = specs.iter().map(DocBuf::as_raw).collect();
+    engine.create_indexes(namespace, &specs, &go_on).unwrap();
+    let mut unit = engine.write(&go_on);
+    let collection = unit.collection(namespace).unwrap().unwrap();
+    for (id, (a, b, c)) in docs.iter().enumerate() {
+        let doc = DocBuf::build(|out| {
+            out.append("_id", id as i32);
+            for (name, value) in [("a", a), ("b", b), ("c", c)] {
+                if let Some(value) = value {
+                    out.append(name, value.as_value());
+                }
+            }
+        });
+        // Documents that some index refuses (hashed arrays, parallel ones) are left out.
+        let _ = unit.insert(&collection, doc.as_raw());
+    }
+    unit.commit().unwrap();
+}
+
+fn stored(collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Vec<DocBuf> {
+    let plan = Node::CollScan { filter: None, backward: false, range: None };
+    let mut run = Executor::new(Arc::new(plan), collection.clone(), false).unwrap();
+    let mut docs = Vec::new();
+    while let Some(doc) = run.next_document(cx).unwrap() {
+        docs.push(DocBuf::from_bytes(doc));
+    }
+    docs
+}
+
+fn check_plan(plan: Node, query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>, expected: &BTreeSet<i64>) {
+    let summary = plan.summary();
+    let mut run = Executor::new(Arc::new(plan), collection.clone(), false).unwrap();
+    let mut found = Vec::new();
+    let mut keys: Vec<Vec<u8>> = Vec::new();
+    while let Some(doc) = run.next_document(cx).unwrap() {
+        let doc = RawDoc::new(&doc);
+        found.push(doc.get("_id").unwrap().as_exact_i64().unwrap());
+        if let Some(pattern) = &query.sort {
+            let mut key = Vec::new();
+            pattern.put_key_bytes(doc, RawDoc::EMPTY, &mut key).unwrap();
+            keys.push(key);
+        }
+        // A run may stop and go on anywhere.
+        run.suspend();
+    }
+    let unique: BTreeSet<i64> = found.iter().copied().collect();
+    let filter = query.matcher();
+    assert_eq!(unique.len(), found.len(), "{summary} gives a document twice for {:?}", filter.filter());
+    assert_eq!(&unique, expected, "{summary} for {:?}", filter.filter());
+    assert!(keys.is_sorted(), "{summary} is not in the order {:?} for {:?}", query.sort_spec, filter.filter());
+}
+
+#[test]
+fn every_plan_gives_the_same_documents() {
+    // Trees of strategies are deep; a test's thread has a small stack.
+    std::thread::Builder::new().stack_size(256 << 20).spawn(compare_all).unwrap().join().unwrap();
+}
+
+fn compare_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Engine::open(Options::new(folder.path())).unwrap();
+    let numbers = std::cell::Cell::new(0);
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60);
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let strategy = (prop::collection::vec(document(), 0..25), prop::collection::vec((filter(), sort()), 30));
+    let outcome = runner.run(&strategy, |(docs, queries)| {
+        numbers.set(numbers.get() + 1);
+        let namespace = format!("test.c{}", numbers.get());
+        fill(&engine, &namespace, &docs);
+        let view = engine.view().unwrap();
+        let collection = view.collection(&namespace).unwrap().clone();
+        let go_on = || Ok(());
+        let cx = ReadCx::new(&view, &go_on, 0);
+        let docs = stored(&collection, &cx);
+        for (filter, sort) in queries {
+            let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
+            let arena = Bump::new();
+            let expected: BTreeSet<i64> = docs
+                .iter()
+                .filter(|doc| matcher.matches(doc.as_raw(), &Env::new(&arena)).unwrap())
+                .map(|doc| doc.as_raw().get("_id").unwrap().as_exact_i64().unwrap())
+                .collect();
+            let mut query = Query::filtered(matcher);
+            if let Some(sort) = &sort {
+                let pattern = SortPattern::parse(sort.as_raw()).unwrap();
+                // Parallel arrays cannot be sorted by, with any plan.
+                if docs.iter().any(|doc| pattern.put_key_bytes(doc.as_raw(), RawDoc::EMPTY, &mut Vec::new()).is_err()) {
+                    continue;
+                }
+                query.sort = Some(Arc::new(pattern));
+                query.sort_spec = sort.clone();
+            }
+            for plan in choose::candidates(&query, &collection).unwrap() {
+                check_plan(plan, &query, &collection, &cx, &expected);
+            }
+            for index in &collection.indexes {
+                // A hint on a sparse or partial index gives what is in it, and may give less.
+                if index.sparse || index.partial.is_some() || index.name == "all" {
+                    continue;
+                }
+                let hinted = Query { hint: Hint::Name(index.name.clone()), ..query.clone() };
+                if index.name == "a_hashed" && docs.is_empty() {
+                    continue;
+                }
+                for plan in choose::candidates(&hinted, &collection).unwrap() {
+                    check_plan(plan, &hinted, &collection, &cx, &expected);
+                }
+            }
+        }
+        let _ = engine.drop_collection(&namespace, &go_on);
+        Ok(())
+    });
+    if let Err(failure) = outcome {
+        panic!("{failure}");
+    }
+}

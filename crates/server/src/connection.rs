@@ -3,7 +3,10 @@
 //! Nothing is held for a client that is idle, slow or gone: a command has finished, and let go of
 //! snapshots and locks, before its reply is written.
 
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, Value};
@@ -309,12 +312,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.node.metrics.physical_bytes_out.add(bytes.len() as u64);
         let mut rest = bytes;
         while !rest.is_empty() {
-            // The clock runs anew with every piece that the client takes.
             let piece = &rest[..rest.len().min(1 << 20)];
-            let n = tokio::time::timeout(self.node.options.write_timeout, self.stream.write(piece))
-                .await
-                .map_err(|_| "the client does not read its replies".to_owned())?
-                .map_err(|error| error.to_string())?;
+            // Most replies fit into the socket's buffer, and need no clock.
+            let stream = &mut self.stream;
+            let at_once = poll_fn(|cx| match Pin::new(&mut *stream).poll_write(cx, piece) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending => Poll::Ready(None),
+            });
+            let written = match at_once.await {
+                Some(result) => result,
+                // The clock runs anew with every piece that the client takes.
+                None => tokio::time::timeout(self.node.options.write_timeout, self.stream.write(piece))
+                    .await
+                    .map_err(|_| "the client does not read its replies".to_owned())?,
+            };
+            let n = written.map_err(|error| error.to_string())?;
             if n == 0 {
                 return Err("connection closed".into());
             }

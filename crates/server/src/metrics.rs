@@ -15,7 +15,10 @@ pub struct Count(AtomicU64);
 impl Count {
     /// Adds.
     pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+        // Nothing is what most figures of most operations grow by.
+        if n != 0 {
+            self.0.fetch_add(n, Ordering::Relaxed);
+        }
     }
 
     /// The figure.

@@ -340,6 +340,19 @@ fn a_set_of_one_shows_itself_as_such() {
     });
     let error = reply.as_raw().get("writeConcernError").unwrap().as_doc().unwrap();
     assert_eq!((number(&reply, "n"), error.get("code").unwrap().as_exact_i64()), (1, Some(100)));
+    let time = reply.as_raw().get("operationTime").unwrap();
+    let cluster = reply.as_raw().get("$clusterTime").unwrap().as_doc().unwrap();
+    let same = sheaf_bson::compare(cluster.get_or_missing("clusterTime"), time);
+    assert!(same.is_eq() && matches!(time, Value::Timestamp(_)), "{reply:?}");
+    let read = doc! { "find": "c", "readConcern": { "afterClusterTime": time }, "$db": "t" };
+    assert_eq!(first_batch(&connection.run(&read)).len(), 1);
+    let status = connection.run(&doc! { "replSetGetStatus": 1, "$db": "admin" });
+    assert_eq!(number(&status, "myState"), 1);
+    let config = connection.run(&doc! { "replSetGetConfig": 1, "$db": "admin" });
+    let config = config.as_raw().get("config").unwrap().as_doc().unwrap();
+    let member = config.get("members").unwrap().as_array().unwrap().values().next().unwrap();
+    assert_eq!(member.as_doc().unwrap().get("host").unwrap().as_str(), Some(me.as_str()));
+    assert_eq!(number(&connection.run(&doc! { "replSetInitiate": {}, "$db": "admin" }), "code"), 23);
 }
 
 #[test]
@@ -376,4 +389,151 @@ fn documents_past_their_time_are_deleted() {
         cursor.get("firstBatch").unwrap().as_array().unwrap(),
         sheaf_bson::array![{ "_id": 2 }, { "_id": 3 }].as_raw()
     );
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_dropped() {
+    let server = Server::start(|options| options.write_timeout = Duration::from_millis(300));
+    let mut connection = server.connect();
+    let text = "x".repeat(1 << 20);
+    let documents = sheaf_bson::ArrayBuf::build(|array| {
+        for id in 0..14 {
+            array.document().append("_id", id).append("text", &text);
+        }
+    });
+    let insert = doc! { "insert": "c", "documents": &documents, "$db": "t" };
+    assert_eq!(number(&connection.run(&insert), "n"), 14);
+    // Far more than the sockets' buffers take.
+    for _ in 0..4 {
+        connection.send(&message(&doc! { "find": "c", "batchSize": 100, "$db": "t" }, 0));
+    }
+    let gone = Instant::now() + Duration::from_secs(10);
+    while server.node.connection_count() > 0 {
+        assert!(Instant::now() < gone, "the connection is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_held_answer_ends_with_its_client_and_lets_others_wait_their_turn() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let first = connection.run(&doc! { "hello": 1, "$db": "admin" });
+    let version = first.as_raw().get("topologyVersion").unwrap();
+    let waiting = |millis: i32| {
+        doc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": millis, "$db": "admin" }
+    };
+    // What is sent meanwhile is answered afterwards, in order.
+    connection.send(&message(&waiting(200), 0));
+    connection.send(&message(&doc! { "ping": 1, "$db": "admin" }, 0));
+    assert!(body(&connection.receive().unwrap()).as_raw().element("maxWireVersion").is_some());
+    assert!(body(&connection.receive().unwrap()).as_raw().element("maxWireVersion").is_none());
+
+    connection.send(&message(&waiting(60_000), Flags::EXHAUST_ALLOWED));
+    std::thread::sleep(Duration::from_millis(100));
+    drop(connection);
+    let gone = Instant::now() + Duration::from_secs(5);
+    while server.node.connection_count() > 0 {
+        assert!(Instant::now() < gone, "the connection is still there");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn first_batch(reply: &DocBuf) -> Vec<DocBuf> {
+    let cursor = reply.as_raw().get("cursor").unwrap_or_else(|| panic!("{reply:?}")).as_doc().unwrap();
+    let batch = cursor.get("firstBatch").unwrap().as_array().unwrap();
+    batch.values().map(|value| DocBuf::from(value.as_doc().unwrap())).collect()
+}
+
+#[test]
+fn the_profiler_records_what_its_level_and_filter_say() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let mut run = |command: DocBuf| connection.run(&command.with("$db", "t"));
+    let insert = |run: &mut dyn FnMut(DocBuf) -> DocBuf, id: i32| {
+        assert_eq!(number(&run(doc! { "insert": "c", "documents": [{ "_id": id }] }), "n"), 1);
+    };
+    insert(&mut run, 1);
+    assert_eq!(number(&run(doc! { "profile": 2 }), "was"), 0);
+    insert(&mut run, 2);
+    run(doc! { "count": "c" });
+    assert_eq!(number(&run(doc! { "profile": 0 }), "was"), 2);
+    insert(&mut run, 3);
+    let seen = first_batch(&run(doc! { "find": "system.profile", "filter": { "ns": "t.c" } }));
+    let ops: Vec<_> = seen.iter().map(|entry| entry.as_raw().get("op").unwrap().as_str().unwrap()).collect();
+    assert_eq!(ops, ["insert", "command"]);
+
+    run(doc! { "profile": 1, "filter": { "op": "insert", "command.documents._id": { "$gte": 5 } } });
+    insert(&mut run, 4);
+    insert(&mut run, 5);
+    run(doc! { "count": "c" });
+    let reply = run(doc! { "profile": -1 });
+    assert_eq!(reply.as_raw().get("filter").unwrap().as_doc().unwrap().count(), 2);
+    let seen = first_batch(&run(doc! { "find": "system.profile", "filter": { "ns": "t.c" } }));
+    assert_eq!(seen.len(), 3, "{seen:?}");
+    assert_eq!(number(&run(doc! { "profile": 1, "filter": { "$nonesuch": 1 } }), "code"), 2);
+}
+
+#[test]
+fn operations_are_found_by_any_filter_and_stopped() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let ids: Vec<i32> = (0..2000).collect();
+    for part in ids.chunks(500) {
+        let documents = sheaf_bson::ArrayBuf::build(|array| {
+            for id in part {
+                array.document().append("_id", *id);
+            }
+        });
+        connection.run(&doc! { "insert": "c", "documents": &documents, "$db": "t" });
+    }
+    // Two thousand by two thousand comparisons of joined documents: long, unless stopped.
+    let endless = doc! {
+        "aggregate": "c",
+        "pipeline": [
+            { "$lookup": { "from": "c", "pipeline": [{ "$match": { "$expr": { "$gte": ["$_id", 0] } } }], "as": "a" } },
+            { "$unwind": "$a" },
+            { "$lookup": { "from": "c", "pipeline": [{ "$match": { "$expr": { "$gte": ["$_id", 0] } } }], "as": "b" } },
+            { "$unwind": "$b" },
+            { "$group": { "_id": 0, "n": { "$sum": 1 } } },
+        ],
+        "cursor": {}, "$db": "t",
+    };
+    let started = Instant::now();
+    let reply = connection.run(&DocBuf::from(endless.as_raw()).with("maxTimeMS", 200));
+    assert_eq!(number(&reply, "code"), 50, "{reply:?}");
+    assert!(started.elapsed() < Duration::from_millis(1000), "{:?}", started.elapsed());
+
+    connection.send(&message(&endless, 0));
+    let mut other = server.connect();
+    let find = doc! { "currentOp": 1, "command.aggregate": { "$in": ["c"] }, "ns": "t.c", "$db": "admin" };
+    let operation = loop {
+        let found = other.run(&find);
+        let list = found.as_raw().get("inprog").unwrap().as_array().unwrap();
+        if let Some(operation) = list.values().next() {
+            break operation.as_doc().unwrap().get("opid").unwrap().as_exact_i64().unwrap();
+        }
+    };
+    let killed = Instant::now();
+    other.run(&doc! { "killOp": 1, "op": operation, "$db": "admin" });
+    assert_eq!(number(&body(&connection.receive().unwrap()), "code"), 11601);
+    assert!(killed.elapsed() < Duration::from_millis(500), "{:?}", killed.elapsed());
+}
+
+#[test]
+fn parameters_without_effect_are_unknown() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let mut code = |command: DocBuf| {
+        let reply = connection.run(&command.with("$db", "admin"));
+        if number(&reply, "ok") == 1 { 0 } else { number(&reply, "code") }
+    };
+    assert_eq!(code(doc! { "setParameter": 1, "notablescan": true }), 72);
+    assert_eq!(code(doc! { "setParameter": 1, "journalCommitInterval": 10 }), 20);
+    assert_eq!(code(doc! { "setParameter": 1, "ttlMonitorEnabled": false }), 0);
+    assert_eq!(code(doc! { "configureFailPoint": "hangBeforeCommittingTxn", "mode": "alwaysOn" }), 266);
+    assert_eq!(code(doc! { "getFreeMonitoringStatus": 1 }), 59);
+    assert_eq!(code(doc! { "replSetGetStatus": 1 }), 76);
+    let after = doc! { "afterClusterTime": sheaf_bson::Timestamp(1 << 32) };
+    assert_eq!(code(doc! { "find": "c", "readConcern": &after }), 20);
 }

@@ -320,8 +320,8 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
     log::info("CONTROL", 4784901, "SignalHandler", "Shutting down: commands under way are interrupted", None);
     // Running commands see the flag at their next check; then nothing writes any more.
     tokio::time::sleep(Duration::from_millis(150)).await;
-    if let Err(error) = tokio::task::block_in_place(|| engine.shutdown(true)) {
-        let attributes = sheaf_bson::doc! { "error": error.message() };
+    if let Err(error) = tokio::task::block_in_place(|| stop_engine(&node, &engine)) {
+        let attributes = sheaf_bson::doc! { "error": &error };
         log::write(
             log::Severity::Error,
             "STORAGE",
@@ -333,6 +333,25 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         return exit::UNCAUGHT;
     }
     0
+}
+
+/// Flushes and stops storage. What the log holds need not be flushed, only applied again by the next
+/// start; so where the disk has no room for a flush, which would wait for it, there is none.
+fn stop_engine(node: &Node, engine: &Engine) -> Result<(), String> {
+    let room = sheaf_server::system::free_bytes(&node.options.dbpath);
+    let needed = engine.stats().memtable_bytes;
+    let clean = !node.options.journal || room.is_none_or(|room| room > needed + needed / 4);
+    if !clean {
+        let attributes = sheaf_bson::doc! { "freeBytes": room.unwrap_or(0) as i64, "neededBytes": needed as i64 };
+        log::warning(
+            "STORAGE",
+            99_000_014,
+            "SignalHandler",
+            "Too little free space to flush; the next start applies the log again",
+            Some(attributes),
+        );
+    }
+    engine.shutdown(clean).map_err(|error| error.message().to_owned())
 }
 
 fn warn_about_host() {

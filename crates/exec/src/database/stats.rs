@@ -27,11 +27,16 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Ve
         if spec.get("latencyStats").is_some() {
             let mut latency = out.document("latencyStats");
             for kind in ["reads", "writes", "commands", "transactions"] {
-                latency.document(kind).append("latency", 0i64).append("ops", 0i64).append("queryableEncryptionLatencyMicros", 0i64);
+                latency
+                    .document(kind)
+                    .append("latency", 0i64)
+                    .append("ops", 0i64)
+                    .append("queryableEncryptionLatencyMicros", 0i64);
             }
         }
         if let Some(options) = spec.get("storageStats") {
-            let scale = options.as_doc().and_then(|o| o.get("scale")).and_then(|v| v.as_exact_i64()).unwrap_or(1);
+            let scale =
+                options.as_doc().and_then(|o| o.get("scale")).and_then(|v| v.as_exact_i64()).unwrap_or(1);
             let collection = collection.map(|collection| &**collection);
             write_storage_stats(&mut out.document("storageStats"), &db.engine, collection, scale);
         }

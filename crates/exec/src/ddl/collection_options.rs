@@ -106,7 +106,8 @@ impl CollectionOptions<'_> {
             let spec = clustered.with("clustered", true);
             return Ok(Some(spec));
         }
-        let Some(collation) = self.collation.map(Collation::parse).transpose()?.filter(|c| !c.is_simple()) else {
+        let Some(collation) = self.collation.map(Collation::parse).transpose()?.filter(|c| !c.is_simple())
+        else {
             return Ok(None);
         };
         Ok(Some(DocBuf::build(|doc| {
@@ -186,11 +187,7 @@ impl CollectionOptions<'_> {
     fn check_storage_engine(&self) -> Result<()> {
         for element in self.storage_engine.unwrap_or(RawDoc::EMPTY).iter() {
             if element.value().as_doc().is_none() {
-                bail!(
-                    Code::BAD_VALUE,
-                    "storageEngine.{} must be an embedded document",
-                    element.key()
-                );
+                bail!(Code::BAD_VALUE, "storageEngine.{} must be an embedded document", element.key());
             }
             if !matches!(element.key(), "wiredTiger" | "sheaf") {
                 bail!(
@@ -247,7 +244,11 @@ impl CollectionOptions<'_> {
 pub fn collection_ttl(value: Value<'_>) -> Result<Option<i64>> {
     match value {
         Value::String("off") => Ok(None),
-        Value::String(_) => bail!(Code::INVALID_OPTIONS, "Invalid string value for the 'clusteredIndex::expireAfterSeconds' option. Got: '{}'. Accepted value is 'off'", value.as_str().unwrap_or_default()),
+        Value::String(_) => bail!(
+            Code::INVALID_OPTIONS,
+            "Invalid string value for the 'clusteredIndex::expireAfterSeconds' option. Got: '{}'. Accepted value is 'off'",
+            value.as_str().unwrap_or_default()
+        ),
         number if number.is_number() => {
             let seconds = number.as_f64().unwrap_or(f64::NAN);
             if seconds.is_nan() || seconds < 0.0 || seconds > f64::from(i32::MAX) {

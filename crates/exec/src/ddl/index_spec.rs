@@ -171,10 +171,7 @@ pub fn check_key_pattern(key: RawDoc<'_>) -> Result<()> {
         if let Value::String(plugin) = element.value() {
             check_plugin(plugin)?;
             if kind.is_some_and(|other| other != plugin) {
-                bail!(
-                    Code::CANNOT_CREATE_INDEX,
-                    "Can't use more than one index plugin for a single index."
-                );
+                bail!(Code::CANNOT_CREATE_INDEX, "Can't use more than one index plugin for a single index.");
             }
             kind = Some(plugin);
             hashed += usize::from(plugin == "hashed");
@@ -222,10 +219,9 @@ fn check_direction(value: Value<'_>) -> Result<()> {
 fn check_plugin(plugin: &str) -> Result<()> {
     match plugin {
         "hashed" => Ok(()),
-        "text" | "2d" | "2dsphere" | "2dsphere_bucket" => bail!(
-            Code::CANNOT_CREATE_INDEX,
-            "Index type '{plugin}' is not supported by this server yet"
-        ),
+        "text" | "2d" | "2dsphere" | "2dsphere_bucket" => {
+            bail!(Code::CANNOT_CREATE_INDEX, "Index type '{plugin}' is not supported by this server yet")
+        }
         "" => bail!(Code::CANNOT_CREATE_INDEX, "Values in the index key pattern cannot be an empty string."),
         _ => bail!(Code::CANNOT_CREATE_INDEX, "Unknown index plugin '{plugin}'"),
     }
@@ -319,10 +315,7 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     let unique = flag(spec, "unique");
     let sparse = flag(spec, "sparse");
     if hashed && unique {
-        bail!(
-            16764,
-            "Currently hashed indexes cannot guarantee uniqueness. Use a regular index."
-        );
+        bail!(16764, "Currently hashed indexes cannot guarantee uniqueness. Use a regular index.");
     }
     if wildcard {
         for (on, what) in [(unique, "unique"), (spec.get("expireAfterSeconds").is_some(), "TTL")] {
@@ -334,10 +327,7 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
             bail!(67, "Index type 'wildcard' does not support the sparse option");
         }
     } else if spec.get("wildcardProjection").is_some() {
-        bail!(
-            Code::BAD_VALUE,
-            "The field 'wildcardProjection' is only allowed in an 'wildcard' index"
-        );
+        bail!(Code::BAD_VALUE, "The field 'wildcardProjection' is only allowed in an 'wildcard' index");
     }
     if is_id_key(key) {
         check_id_index(spec)?;
@@ -350,10 +340,7 @@ fn check_options(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     }
     if let Some(filter) = spec.get("partialFilterExpression").and_then(|v| v.as_doc()) {
         if sparse {
-            bail!(
-                Code::CANNOT_CREATE_INDEX,
-                "cannot mix \"partialFilterExpression\" and \"sparse\" options"
-            );
+            bail!(Code::CANNOT_CREATE_INDEX, "cannot mix \"partialFilterExpression\" and \"sparse\" options");
         }
         check_partial_filter(filter)?;
     }
@@ -404,7 +391,10 @@ fn check_wildcard_projection(projection: RawDoc<'_>) -> Result<()> {
 
 fn check_id_index(spec: RawDoc<'_>) -> Result<()> {
     for element in spec.iter() {
-        let allowed = matches!(element.key(), "key" | "name" | "ns" | "v" | "collation" | "clustered" | "unique" | "background");
+        let allowed = matches!(
+            element.key(),
+            "key" | "name" | "ns" | "v" | "collation" | "clustered" | "unique" | "background"
+        );
         if !allowed {
             let neutral = matches!(element.key(), "sparse" | "hidden") && !element.value().truthy();
             if element.key() == "hidden" && element.value().truthy() {
@@ -442,10 +432,7 @@ fn check_ttl(seconds: Value<'_>, key: RawDoc<'_>) -> Result<()> {
     }
     let number = seconds.as_f64().unwrap_or(f64::NAN);
     if number.is_nan() {
-        bail!(
-            Code::CANNOT_CREATE_INDEX,
-            "TTL index 'expireAfterSeconds' option must not be NaN"
-        );
+        bail!(Code::CANNOT_CREATE_INDEX, "TTL index 'expireAfterSeconds' option must not be NaN");
     }
     if number < 0.0 {
         bail!(
@@ -552,7 +539,8 @@ pub enum Relation {
 }
 
 /// Options that make two indexes with the same key different ones.
-const IDENTIFYING: &[&str] = &["unique", "sparse", "collation", "partialFilterExpression", "wildcardProjection"];
+const IDENTIFYING: &[&str] =
+    &["unique", "sparse", "collation", "partialFilterExpression", "wildcardProjection"];
 
 fn same_option(a: RawDoc<'_>, b: RawDoc<'_>, name: &str) -> bool {
     let (x, y) = (a.get_or_missing(name), b.get_or_missing(name));
@@ -574,7 +562,10 @@ pub fn relate(new: RawDoc<'_>, existing: RawDoc<'_>) -> Result<Relation> {
     // A sparse or unique index beside a plain one of the same key is refused; one that differs in what it
     // holds (partial filter, collation) is another index.
     let same_identity = same_keys
-        && IDENTIFYING.iter().filter(|o| **o != "unique" && **o != "sparse").all(|o| same_option(new, existing, o));
+        && IDENTIFYING
+            .iter()
+            .filter(|o| **o != "unique" && **o != "sparse")
+            .all(|o| same_option(new, existing, o));
     let same_flags = same_option(new, existing, "unique") && same_option(new, existing, "sparse");
     let ttl_same = same_option(new, existing, "expireAfterSeconds");
     if same_name {

@@ -73,7 +73,10 @@ fn refused() {
         (CollectionOptions { expire_after_seconds: Some(Value::Int32(1)), ..base }, Code::INVALID_OPTIONS),
         (CollectionOptions { clustered_index: Some(Value::Bool(true)), ..base }, Code(5979703)),
         (CollectionOptions { clustered_index: Some(Value::Document(empty.as_raw())), ..base }, Code(40414)),
-        (CollectionOptions { clustered_index: Some(Value::Document(not_unique.as_raw())), ..base }, Code(5979700)),
+        (
+            CollectionOptions { clustered_index: Some(Value::Document(not_unique.as_raw())), ..base },
+            Code(5979700),
+        ),
         (
             CollectionOptions { clustered_index: Some(Value::Document(not_id.as_raw())), ..base },
             Code::INVALID_INDEX_SPECIFICATION_OPTION,

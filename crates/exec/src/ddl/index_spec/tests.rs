@@ -23,7 +23,10 @@ fn kept_forms() {
         (with(a(), "expireAfterSeconds", 5.7), plain(a(), "x").with("expireAfterSeconds", 5)),
         (with(a(), "collation", &doc! { "locale": "simple" }), plain(a(), "x")),
         (doc! { "key": { "_id": 1.0 }, "name": "mine" }, plain(doc! { "_id": 1.0 }, "_id_")),
-        (with(doc! { "a": "hashed" }, "hidden", true), plain(doc! { "a": "hashed" }, "x").with("hidden", true)),
+        (
+            with(doc! { "a": "hashed" }, "hidden", true),
+            plain(doc! { "a": "hashed" }, "x").with("hidden", true),
+        ),
         (with(doc! { "a.$id": 1 }, "sparse", true), plain(doc! { "a.$id": 1 }, "x").with("sparse", true)),
     ];
     for (spec, kept) in &cases {
@@ -108,13 +111,22 @@ fn collations_are_inherited() {
     let spec = doc! { "key": { "a": 1 }, "name": "x" };
     let has = |spec: &DocBuf| {
         let prepared = prepare(spec.as_raw(), Some(collation.as_raw())).unwrap();
-        prepared.as_raw().get("collation").and_then(|v| v.as_doc()).and_then(|c| c.get("locale")?.as_str()).map(str::to_owned)
+        prepared
+            .as_raw()
+            .get("collation")
+            .and_then(|v| v.as_doc())
+            .and_then(|c| c.get("locale")?.as_str())
+            .map(str::to_owned)
     };
     assert_eq!(has(&spec).as_deref(), Some("fr"));
     assert_eq!(has(&spec.clone().with("collation", &doc! { "locale": "simple" })), None);
     assert_eq!(has(&spec.clone().with("collation", &doc! { "locale": "de" })).as_deref(), Some("de"));
     let error = prepare(doc! { "key": { "a": 0 }, "name": "x" }.as_raw(), None).unwrap_err();
-    assert!(error.message().starts_with("Error in specification { key: { a: 0 }, name: \"x\" } :: caused by :: "), "{}", error.message());
+    assert!(
+        error.message().starts_with("Error in specification { key: { a: 0 }, name: \"x\" } :: caused by :: "),
+        "{}",
+        error.message()
+    );
 }
 
 #[test]
@@ -125,10 +137,16 @@ fn relations() {
     assert_eq!(relation(base.clone().with("hidden", true)), Ok(Relation::Same));
     assert_eq!(relation(doc! { "v": 2, "key": { "b": 1 }, "name": "b_1" }), Ok(Relation::Different));
     assert_eq!(relation(doc! { "v": 2, "key": { "a": -1 }, "name": "a_-1" }), Ok(Relation::Different));
-    assert_eq!(relation(doc! { "v": 2, "key": { "b": 1 }, "name": "a_1" }), Err(Code::INDEX_KEY_SPECS_CONFLICT));
+    assert_eq!(
+        relation(doc! { "v": 2, "key": { "b": 1 }, "name": "a_1" }),
+        Err(Code::INDEX_KEY_SPECS_CONFLICT)
+    );
     assert_eq!(relation(base.clone().with("unique", true)), Err(Code::INDEX_KEY_SPECS_CONFLICT));
     assert_eq!(relation(base.clone().with("expireAfterSeconds", 1)), Err(Code::INDEX_OPTIONS_CONFLICT));
-    assert_eq!(relation(doc! { "v": 2, "key": { "a": 1 }, "name": "other" }), Err(Code::INDEX_OPTIONS_CONFLICT));
+    assert_eq!(
+        relation(doc! { "v": 2, "key": { "a": 1 }, "name": "other" }),
+        Err(Code::INDEX_OPTIONS_CONFLICT)
+    );
     let other_filter = doc! { "v": 2, "key": { "a": 1 }, "name": "p", "partialFilterExpression": { "b": 1 } };
     assert_eq!(relation(other_filter), Ok(Relation::Different));
 }

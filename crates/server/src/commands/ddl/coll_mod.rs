@@ -35,7 +35,8 @@ pub struct CollMod<'a> {
 
 impl<'a> Command<'a> for CollMod<'a> {
     const NAME: &'static str = "collMod";
-    const SPEC: Spec = Spec::write().may_block().api_v1().help("changes options of a collection, index or view");
+    const SPEC: Spec =
+        Spec::write().may_block().api_v1().help("changes options of a collection, index or view");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
@@ -92,10 +93,8 @@ impl<'a> Command<'a> for CollMod<'a> {
         }
         if !self.dry_run {
             self.apply(op, collection, new_options.as_ref(), change)?;
-        } else if let Some((index, change)) = &change {
-            if change.makes_unique() {
-                index::check_unique(op, collection, index)?;
-            }
+        } else if let Some((index, _)) = change.as_ref().filter(|(_, change)| change.makes_unique()) {
+            index::check_unique(op, collection, index)?;
         }
         Ok(reply)
     }
@@ -159,13 +158,13 @@ impl CollMod<'_> {
         }
         if let Some(on) = self.images {
             let images = sheaf_bson::doc! { "enabled": true };
-            let rest: Vec<_> = changes;
-            let mut next = options::with_changes(before, &rest);
+            let next = options::with_changes(before, &changes);
             let change = if on { Value::Document(images.as_raw()) } else { Value::Missing };
-            next = options::with_changes(next.as_raw(), &[("changeStreamPreAndPostImages", change)]);
+            let next = options::with_changes(next.as_raw(), &[("changeStreamPreAndPostImages", change)]);
             return self.with_sizes(collection, next.as_raw()).map(Some);
         }
-        let sized = self.capped_size.is_some() || self.capped_max.is_some() || self.expire_after_seconds.is_some();
+        let sized =
+            self.capped_size.is_some() || self.capped_max.is_some() || self.expire_after_seconds.is_some();
         if changes.is_empty() && !sized {
             return Ok(None);
         }
@@ -181,11 +180,11 @@ impl CollMod<'_> {
         }
         if let Some(size) = self.capped_size {
             options::check_capped_size(size)?;
-            changes.push(("size", size.into()));
+            changes.push(("size", options::small(size)));
         }
         if let Some(max) = self.capped_max {
             options::check_capped_max(max)?;
-            changes.push(("max", if max > 0 { max.into() } else { Value::Missing }));
+            changes.push(("max", if max > 0 { options::small(max) } else { Value::Missing }));
         }
         if let Some(seconds) = self.expire_after_seconds {
             if before.element("clusteredIndex").is_none() {

@@ -1,8 +1,9 @@
 //! `compact`.
 
 use sheaf_errors::Result;
+use sheaf_exec::ddl::stats;
 
-use super::{names, size};
+use super::names;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
@@ -32,7 +33,7 @@ impl<'a> Command<'a> for Compact<'a> {
         let catalog = engine.catalog();
         let collection = names::existing(&catalog, &namespace, "collection does not exist")?;
         op.metrics().namespace.replace(Some(namespace));
-        let bytes = || engine.storage_bytes(collection) + size::index_bytes(engine, collection);
+        let bytes = || engine.storage_bytes(collection) + stats::index_bytes(engine, collection);
         let before = bytes();
         if self.dry_run {
             // What compaction would free is known only once it has run; the excess over plain data is a bound.

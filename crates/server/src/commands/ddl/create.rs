@@ -29,11 +29,14 @@ pub struct Create<'a> {
 
 impl<'a> Command<'a> for Create<'a> {
     const NAME: &'static str = "create";
-    const SPEC: Spec = Spec::write().in_transaction().may_block().api_v1().help("creates a collection or a view");
+    const SPEC: Spec =
+        Spec::write().in_transaction().may_block().api_v1().help("creates a collection or a view");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
-        for (field, what) in [("timeseries", "Time-series collections are"), ("encryptedFields", "Encrypted fields are")] {
+        for (field, what) in
+            [("timeseries", "Time-series collections are"), ("encryptedFields", "Encrypted fields are")]
+        {
             if args.optional::<RawDoc<'a>>(field)?.is_some() {
                 bail!(Code::COMMAND_NOT_SUPPORTED, "{what} not supported by this server");
             }
@@ -103,7 +106,8 @@ fn read_options<'a>(args: &mut Args<'a>) -> Result<CollectionOptions<'a>> {
 
 impl Create<'_> {
     fn check_validator_place(&self, db: &str) -> Result<()> {
-        if self.options.validator.is_some_and(|v| !v.is_empty()) && matches!(db, "admin" | "config" | "local") {
+        if self.options.validator.is_some_and(|v| !v.is_empty()) && matches!(db, "admin" | "config" | "local")
+        {
             bail!(
                 Code::INVALID_OPTIONS,
                 "Document validators are not allowed on collection {db}.{} in the {db} internal database",
@@ -165,8 +169,12 @@ fn different(existing: &Collection, options: RawDoc<'_>) -> sheaf_errors::Error 
     let namespace = &existing.namespace;
     let wants_view = options.element("viewOn").is_some();
     let message = match (existing.is_view(), wants_view) {
-        (true, false) => format!("namespace {namespace} already exists, but is a view rather than a collection"),
-        (false, true) => format!("namespace {namespace} already exists, but is a collection rather than a view"),
+        (true, false) => {
+            format!("namespace {namespace} already exists, but is a view rather than a collection")
+        }
+        (false, true) => {
+            format!("namespace {namespace} already exists, but is a collection rather than a view")
+        }
         (true, true) => {
             let shown = sheaf_exec::bounds::value_text(Value::Document(existing.options.as_raw()));
             format!("namespace {namespace} already exists, but with different options: {shown}")
@@ -224,7 +232,8 @@ fn walk_views(
             "View depth limit exceeded; maximum depth is {VIEW_DEPTH_MAX}"
         );
     }
-    let Some((source, pipeline)) = catalog.collection(&format!("{db}.{at}")).and_then(|c| c.view.clone()) else {
+    let Some((source, pipeline)) = catalog.collection(&format!("{db}.{at}")).and_then(|c| c.view.clone())
+    else {
         return Ok(());
     };
     if !seen.insert(at.to_owned()) {

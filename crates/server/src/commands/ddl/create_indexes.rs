@@ -80,7 +80,12 @@ fn create(op: &OpContext<'_>, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-fn build(op: &OpContext<'_>, collection: &Collection, indexes: Documents<'_>, created: bool) -> Result<Reply> {
+fn build(
+    op: &OpContext<'_>,
+    collection: &Collection,
+    indexes: Documents<'_>,
+    created: bool,
+) -> Result<Reply> {
     let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
     let specs = prepare_all(indexes, collation)?;
     let before = collection.indexes.iter().filter(|index| index.ready).count();
@@ -117,7 +122,11 @@ fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<D
     for spec in specs {
         let key = spec.as_raw().get("key").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
         if spec.as_raw().element("clustered").is_some() && !clustered {
-            bail!(Code::BAD_VALUE, "Cannot create index with 'clustered' on a collection that is not clustered: {:?}", spec);
+            bail!(
+                Code::BAD_VALUE,
+                "Cannot create index with 'clustered' on a collection that is not clustered: {:?}",
+                spec
+            );
         }
         // The index on _id is there since the collection was made.
         if index_spec::is_id_key(key) {
@@ -126,7 +135,8 @@ fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<D
         }
         let mut exists = false;
         for index in &collection.indexes {
-            exists |= index_spec::relate(spec.as_raw(), index.spec.as_raw())? == Relation::Same && index.ready;
+            exists |=
+                index_spec::relate(spec.as_raw(), index.spec.as_raw())? == Relation::Same && index.ready;
         }
         if !exists {
             new.push(spec);

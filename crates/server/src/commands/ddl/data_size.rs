@@ -111,7 +111,9 @@ impl DataSize<'_> {
     /// Records from `min` to before `max`.
     fn range(&self, collection: &Collection) -> Result<Range> {
         let (Some(min), Some(max)) = (self.min, self.max) else { return Ok(Range::ALL) };
-        let pattern = self.key_pattern.map_or(index_spec::is_id_key(min) || min.element("_id").is_some(), index_spec::is_id_key);
+        let pattern = self
+            .key_pattern
+            .map_or(index_spec::is_id_key(min) || min.element("_id").is_some(), index_spec::is_id_key);
         if !pattern || collection.capped.is_some() {
             bail!(Code::OPERATION_FAILED, "couldn't find valid index containing key pattern");
         }

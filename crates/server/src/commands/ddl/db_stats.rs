@@ -1,8 +1,9 @@
 //! `dbStats`.
 
 use sheaf_errors::Result;
+use sheaf_exec::ddl::stats;
 
-use super::{coll_stats, size};
+use super::coll_stats;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
@@ -39,8 +40,8 @@ impl<'a> Command<'a> for DbStats {
             objects += collection.count();
             indexes += collection.indexes.len() as i64;
             data += collection.data_bytes();
-            storage += size::storage_bytes(engine, collection);
-            index_bytes += size::index_bytes(engine, collection);
+            storage += stats::storage_bytes(engine, collection);
+            index_bytes += stats::index_bytes(engine, collection);
         }
         let scaled = |bytes: u64| bytes as f64 / self.scale as f64;
         let mut reply = Reply::ok();

@@ -53,7 +53,12 @@ impl<'a> Command<'a> for DropIndexes<'a> {
         let chosen: Vec<&str> = match self.index {
             Value::String("*") => {
                 reply.append("msg", "non-_id indexes dropped for collection");
-                collection.indexes.iter().filter(|index| !is_id(index)).map(|index| index.name.as_str()).collect()
+                collection
+                    .indexes
+                    .iter()
+                    .filter(|index| !is_id(index))
+                    .map(|index| index.name.as_str())
+                    .collect()
             }
             Value::String(name) => vec![by_name(collection, name)?.name.as_str()],
             Value::Array(list) => {

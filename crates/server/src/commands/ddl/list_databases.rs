@@ -2,8 +2,8 @@
 
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
+use sheaf_exec::ddl::stats;
 
-use super::size;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
 use crate::commands::crud::query;
@@ -39,7 +39,8 @@ impl<'a> Command<'a> for ListDatabases<'a> {
             let entry = DocBuf::build(|doc| {
                 doc.append("name", name);
                 if !self.name_only {
-                    let on_disk = |c| size::storage_bytes(op.engine(), c) + size::index_bytes(op.engine(), c);
+                    let on_disk =
+                        |c| stats::storage_bytes(op.engine(), c) + stats::index_bytes(op.engine(), c);
                     bytes = catalog.collections(name).map(|c| on_disk(c)).sum::<u64>();
                     doc.append("sizeOnDisk", bytes as i64);
                     doc.append("empty", false);

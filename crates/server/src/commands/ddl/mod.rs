@@ -2,7 +2,7 @@
 
 mod capped;
 mod coll_mod;
-pub mod coll_stats;
+mod coll_stats;
 mod compact;
 mod create;
 pub mod create_indexes;
@@ -20,7 +20,6 @@ pub mod names;
 mod plan_cache_clear;
 mod re_index;
 mod rename;
-mod size;
 mod validate;
 
 use crate::command::Registered;

@@ -37,7 +37,8 @@ pub fn check_new_name(namespace: &str) -> Result<()> {
 /// Errors: `InvalidNamespace`.
 pub fn check_full_name(namespace: &str, what: &str) -> Result<()> {
     let (db, collection) = split(namespace);
-    let good = crate::args::check_db_name(db).is_ok() && crate::args::check_collection_name(collection).is_ok();
+    let good =
+        crate::args::check_db_name(db).is_ok() && crate::args::check_collection_name(collection).is_ok();
     if !good {
         bail!(Code::INVALID_NAMESPACE, "Invalid {what} namespace: {namespace}");
     }
@@ -57,10 +58,7 @@ pub fn existing<'c>(catalog: &'c Catalog, namespace: &str, missing: &str) -> Res
         bail!(Code::NAMESPACE_NOT_FOUND, "{missing}");
     };
     if collection.is_view() {
-        bail!(
-            Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
-            "Namespace {namespace} is a view, not a collection"
-        );
+        bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
     }
     Ok(collection)
 }

@@ -2,10 +2,11 @@
 
 use sheaf_bson::{Binary, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::stats;
 use sheaf_exec::write::{self, Validator};
 use sheaf_storage::{Collection, Direction, Range, Validation};
 
-use super::{re_index, size};
+use super::re_index;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
@@ -113,11 +114,11 @@ fn reply(collection: &Collection, found: &Validation, failing: u64, repaired: bo
         doc.append("uuid", Value::Binary(Binary { subtype: 4, bytes: collection.uuid.as_bytes() }));
         doc.append("nInvalidDocuments", found.invalid_documents as i64);
         doc.append("nNonCompliantDocuments", failing as i64);
-        size::append_number(doc, "nrecords", found.records);
+        stats::append_number(doc, "nrecords", found.records);
         doc.append("nIndexes", found.keys_per_index.len() as i32);
         let mut keys = doc.document("keysPerIndex");
         for (name, count) in &found.keys_per_index {
-            size::append_number(&mut keys, name, *count);
+            stats::append_number(&mut keys, name, *count);
         }
         drop(keys);
         let mut details = doc.document("indexDetails");

@@ -41,7 +41,8 @@ impl<'a> IndexMod<'a> {
     ///
     /// Errors: 40415, `TypeMismatch`, `InvalidOptions`.
     pub fn parse(doc: RawDoc<'a>) -> Result<Self> {
-        const FIELDS: &[&str] = &["name", "keyPattern", "hidden", "expireAfterSeconds", "unique", "prepareUnique"];
+        const FIELDS: &[&str] =
+            &["name", "keyPattern", "hidden", "expireAfterSeconds", "unique", "prepareUnique"];
         if let Some(unknown) = doc.iter().find(|field| !FIELDS.contains(&field.key())) {
             bail!(40415, "BSON field 'collMod.index.{}' is an unknown field.", unknown.key());
         }
@@ -265,7 +266,12 @@ pub fn check_unique(op: &OpContext<'_>, collection: &Collection, index: &Index) 
 }
 
 /// Builds the index anew as a unique one. If duplicates came in between, the old index comes back.
-pub fn make_unique(op: &OpContext<'_>, collection: &Collection, index: &Index, spec: RawDoc<'_>) -> Result<()> {
+pub fn make_unique(
+    op: &OpContext<'_>,
+    collection: &Collection,
+    index: &Index,
+    spec: RawDoc<'_>,
+) -> Result<()> {
     check_unique(op, collection, index)?;
     let stop = op.interrupter();
     let engine = op.engine();

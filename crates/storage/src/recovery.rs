@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
@@ -24,6 +25,8 @@ use crate::write::{Op, Statement};
 
 /// Inserts are gathered until here; anything that reads sees them written first.
 const BATCH_BYTES: usize = 4 << 20;
+/// A longer start keeps what it has done, so that another crash soon after it does not cost all of it again.
+const FLUSH_AFTER: Duration = Duration::from_secs(1);
 
 struct Replay<'c> {
     core: &'c Core,
@@ -34,7 +37,8 @@ struct Replay<'c> {
 impl Core {
     /// Brings RocksDB from its last flush to the end of the log.
     pub fn recover(&self) -> Result<()> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
+        let mut last_flush = started;
         let flushed = *self.flushed.lock();
         let mut entries = 0u64;
         if let Some(log) = &self.log {
@@ -48,9 +52,11 @@ impl Core {
                     OpTime { term: entry.at.term, index: entry.at.index, time: entry.at.time };
                 entries += 1;
                 self.unflushed.fetch_add(entry.payload.len() as u64, Ordering::Relaxed);
-                if self.unflushed.load(Ordering::Relaxed) >= self.options.memtable_bytes() * 2 {
+                let full = self.unflushed.load(Ordering::Relaxed) >= self.options.memtable_bytes() * 2;
+                if full || last_flush.elapsed() >= FLUSH_AFTER {
                     replay.write()?;
                     self.checkpoint()?;
+                    last_flush = Instant::now();
                 }
             }
             replay.write()?;

@@ -71,6 +71,18 @@ impl Server {
         Ok(line.split_whitespace().nth(1).and_then(|kb| kb.parse::<u64>().ok()).unwrap_or(0) * 1024)
     }
 
+    /// Seconds that the threads which serve clients have run on a processor: what a busy machine does not lengthen.
+    pub fn serving_seconds(&self) -> io::Result<f64> {
+        let mut seconds = 0.0;
+        for task in std::fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let task = task?.path();
+            if std::fs::read_to_string(task.join("comm"))?.trim() == "sheaf-worker" {
+                seconds += processor_seconds(&task)?;
+            }
+        }
+        Ok(seconds)
+    }
+
     /// Bytes of all files in the data folder, and of the log segments among them.
     pub fn bytes_on_disk(&self) -> io::Result<(u64, u64)> {
         let (mut all, mut log) = (0, 0);
@@ -97,6 +109,13 @@ impl Server {
         }
         Ok((all, log))
     }
+}
+
+/// Seconds that a thread has run, by its folder in `/proc`.
+pub(crate) fn processor_seconds(task: &Path) -> io::Result<f64> {
+    let text = std::fs::read_to_string(task.join("schedstat"))?;
+    let nanos = text.split_whitespace().next().and_then(|first| first.parse::<u64>().ok());
+    Ok(nanos.unwrap_or(0) as f64 / 1e9)
 }
 
 impl Drop for Server {

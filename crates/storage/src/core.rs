@@ -30,6 +30,9 @@ const FORMAT: u32 = 1;
 const BUFFERS_MAX: usize = 4;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 
+/// A flush that takes longer than this may be waiting for room on the disk.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+
 pub(crate) struct Core {
     pub options: Options,
     pub db: Arc<Db>,
@@ -303,17 +306,29 @@ impl Core {
         }
     }
 
+    /// Errors: `OutOfDiskSpace` when the disk has no room for what is to be written. RocksDB then keeps the
+    /// memtables and tries again by itself once there is room, and says nothing meanwhile.
     fn wait_for_flush(&self) -> Result<()> {
+        let began = Instant::now();
         let mut pause = Duration::from_micros(200);
         while self.db.property("rocksdb.num-immutable-mem-table") > 0 {
             if self.db.property("rocksdb.background-errors") > 0 {
                 self.fail("writing memtables to disk failed");
                 return self.check_writable();
             }
+            if began.elapsed() > FLUSH_PATIENCE && self.lacks_room() {
+                return Err(Error::new(Code::OUT_OF_DISK_SPACE, "no room on the disk for flushing memtables"));
+            }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(10));
         }
         Ok(())
+    }
+
+    /// Whether the disk has less room than the memtables may need.
+    fn lacks_room(&self) -> bool {
+        let needed = self.db.property("rocksdb.size-all-mem-tables");
+        fs4::available_space(&self.options.path).is_ok_and(|room| room < needed)
     }
 
     fn run_keeper(&self) {

@@ -6,7 +6,9 @@ use std::hash::DefaultHasher;
 
 use libfuzzer_sys::fuzz_target;
 use sheaf_bson::json::{Style, to_json};
-use sheaf_bson::{CodeWithScope, DocBuf, MAX_DEPTH, RawDoc, Value, compare_docs, hash_value, hashed_index_value, validate};
+use sheaf_bson::{
+    CodeWithScope, DocBuf, MAX_DEPTH, RawDoc, Value, compare_docs, hash_value, hashed_index_value, validate,
+};
 
 fuzz_target!(|data: &[u8]| {
     let Ok(len) = validate(data, MAX_DEPTH) else { return };
@@ -27,7 +29,9 @@ fn rebuilt(doc: RawDoc<'_>) -> DocBuf {
     DocBuf::build(|writer| {
         for element in doc.iter() {
             match element.value() {
-                Value::Document(inner) => writer.append(element.key(), Value::Document(rebuilt(inner).as_raw())),
+                Value::Document(inner) => {
+                    writer.append(element.key(), Value::Document(rebuilt(inner).as_raw()))
+                }
                 // Not renumbered: an array's keys are kept as they came.
                 Value::Array(inner) => writer.append(element.key(), Value::Array(rebuilt(inner).as_raw())),
                 Value::CodeWithScope(code) => {

@@ -3,6 +3,7 @@
 //! Severity, component and id are mongod's own for the messages that tools look for
 //! ("Waiting for connections", "Slow query"); messages of ours have ids above 99,000,000.
 
+pub mod events;
 pub mod json;
 
 use std::collections::VecDeque;

@@ -232,6 +232,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         "architecture": "64-bit",
         "host": &sheaf_server::node::hostname(),
     };
+    log::events::listen();
     log::info("CONTROL", 4615611, "initandlisten", "Sheaf starting", Some(attributes));
     warn_about_host();
     // The port first: a second server on it must not get as far as the data.
@@ -279,6 +280,11 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
             return exit::UNCAUGHT;
         }
     };
+    if let Err(error) = sheaf_server::first_start::prepare(&engine) {
+        // A full disk must not keep the data from being read.
+        let attributes = sheaf_bson::doc! { "error": error.message() };
+        log::warning("STORAGE", 99_000_012, "initandlisten", "Cannot write the folder's version", Some(attributes));
+    }
     node.set_engine(engine.clone());
     if let Some(path) = &settings.pidfilepath
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))

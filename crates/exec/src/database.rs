@@ -11,7 +11,8 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use sheaf_aggregate::{
-    BoxSource, Database, Documents, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, RunCx, StatsSource,
+    BoxSource, Database, Documents, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, RunCx,
+    StatsSource,
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
@@ -30,13 +31,16 @@ use source::Planned;
 /// Views upon views upon views: no deeper than this.
 const MAX_VIEW_DEPTH: usize = 20;
 
+/// Gives the documents of a stage that shows what the server does.
+pub type ServerStats = Box<dyn Fn(StatsSource, RawDoc<'_>) -> Result<Vec<DocBuf>> + Send + Sync>;
+
 /// What the server adds: things that storage does not know. It is owned, because a pipeline's sources find
 /// their database again by its type.
 pub struct Hooks {
     /// The error to end with, if the operation was killed or is out of time.
     pub interrupt: Box<dyn Fn() -> Result<()> + Send + Sync>,
     /// The documents of `$currentOp` and `$listLocalSessions`.
-    pub server_stats: Box<dyn Fn(StatsSource, RawDoc<'_>) -> Result<Vec<DocBuf>> + Send + Sync>,
+    pub server_stats: ServerStats,
     /// Makes an `_id`.
     pub new_object_id: fn() -> ObjectId,
     /// A random number.
@@ -154,7 +158,12 @@ impl Db {
     }
 
     /// Plans the leading stages; gives the run and the number of stages that it does the work of.
-    pub fn plan(&self, collection: &Arc<Collection>, pipeline: &Pipeline, cx: &RunCx<'_>) -> Result<(Executor, usize)> {
+    pub fn plan(
+        &self,
+        collection: &Arc<Collection>,
+        pipeline: &Pipeline,
+        cx: &RunCx<'_>,
+    ) -> Result<(Executor, usize)> {
         let (mut query, done) = head_query(pipeline);
         if let Some((namespace, hint)) = &*self.hint.borrow()
             && *namespace == collection.namespace
@@ -170,7 +179,12 @@ impl Db {
     }
 
     /// All documents that match a filter.
-    fn find_all(&self, collection: &Arc<Collection>, filter: RawDoc<'_>, limit: Option<u64>) -> Result<Vec<DocBuf>> {
+    fn find_all(
+        &self,
+        collection: &Arc<Collection>,
+        filter: RawDoc<'_>,
+        limit: Option<u64>,
+    ) -> Result<Vec<DocBuf>> {
         let matcher = Matcher::parse(filter, &mut ParseCx::new())?;
         let query = Query { limit, ..Query::filtered(matcher) };
         self.read(|read| {
@@ -281,7 +295,9 @@ impl Database for Db {
         match source {
             StatsSource::CollStats => stats::coll_stats(self, namespace, spec),
             StatsSource::IndexStats => stats::index_stats(self, namespace),
-            StatsSource::CurrentOp | StatsSource::ListLocalSessions => (self.hooks.server_stats)(source, spec),
+            StatsSource::CurrentOp | StatsSource::ListLocalSessions => {
+                (self.hooks.server_stats)(source, spec)
+            }
         }
     }
 
@@ -348,7 +364,9 @@ impl Database for Db {
             (MergeWrite::Replace, Some(old)) => {
                 let key = collection.record_key(document.get_or_missing("_id"))?;
                 match unit.read_for_update(&collection, &key)? {
-                    Some(now) if now == old.as_bytes() => unit.update(&collection, &key, old, document, None)?,
+                    Some(now) if now == old.as_bytes() => {
+                        unit.update(&collection, &key, old, document, None)?
+                    }
                     _ => return Ok(false),
                 }
             }
@@ -374,10 +392,7 @@ impl Database for Db {
 impl Db {
     fn refuse_in_transaction(&self, stage: &str) -> Result<()> {
         if self.hooks.in_transaction {
-            bail!(
-                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                "{stage} cannot be used in a transaction"
-            );
+            bail!(Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION, "{stage} cannot be used in a transaction");
         }
         Ok(())
     }

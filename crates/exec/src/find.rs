@@ -74,10 +74,13 @@ pub fn try_out(plans: Vec<Node>, collection: &Arc<Collection>, cx: &ReadCx<'_>) 
     if let (true, Some(error)) = (runs.iter().all(|(_, tally)| tally.failed), failure) {
         return Err(error);
     }
-    let mut scored: Vec<(Executor, f64)> = runs.into_iter().map(|(run, tally)| {
-        let score = tally.score(run.plan());
-        (run, score)
-    }).collect();
+    let mut scored: Vec<(Executor, f64)> = runs
+        .into_iter()
+        .map(|(run, tally)| {
+            let score = tally.score(run.plan());
+            (run, score)
+        })
+        .collect();
     // Equal scores keep the candidates' order, so that the choice does not depend on chance.
     scored.sort_by(|a, b| b.1.total_cmp(&a.1));
     let (winner, score) = scored.remove(0);

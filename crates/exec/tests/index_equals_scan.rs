@@ -26,7 +26,8 @@ fn indexes() -> Vec<DocBuf> {
         index("cd_ce", doc! { "c.d": 1, "c.e": 1 }),
         index("id_hashed", doc! { "_id": "hashed" }),
         index("b_sparse", doc! { "b": 1 }).with("sparse", true),
-        index("a_partial", doc! { "a": 1, "c.e": 1 }).with("partialFilterExpression", &doc! { "a": { "$gt": 1 } }),
+        index("a_partial", doc! { "a": 1, "c.e": 1 })
+            .with("partialFilterExpression", &doc! { "a": { "$gt": 1 } }),
         index("all", doc! { "$**": 1 }),
     ]
 }
@@ -81,7 +82,8 @@ fn document() -> impl Strategy<Value = (Option<OwnedValue>, Option<OwnedValue>, 
         1 => Just(None),
     ];
     (field(), field(), nested).prop_map(|(mut a, mut b, mut c)| {
-        let is_array = |v: &Option<OwnedValue>| matches!(v.as_ref().map(OwnedValue::as_value), Some(Value::Array(_)));
+        let is_array =
+            |v: &Option<OwnedValue>| matches!(v.as_ref().map(OwnedValue::as_value), Some(Value::Array(_)));
         if is_array(&a) {
             if is_array(&b) {
                 b = None;
@@ -97,7 +99,9 @@ fn document() -> impl Strategy<Value = (Option<OwnedValue>, Option<OwnedValue>, 
             c = None;
         }
         if let Some(Value::Array(items)) = c.as_ref().map(OwnedValue::as_value)
-            && items.values().any(|item| item.as_doc().is_some_and(|doc| doc.values().any(|v| v.as_array().is_some())))
+            && items
+                .values()
+                .any(|item| item.as_doc().is_some_and(|doc| doc.values().any(|v| v.as_array().is_some())))
         {
             a = None;
             c = None;
@@ -127,7 +131,8 @@ fn operator() -> impl Strategy<Value = DocBuf> {
 }
 
 fn clause() -> impl Strategy<Value = DocBuf> {
-    let path = prop_oneof![3 => Just("a"), 2 => Just("b"), 2 => Just("c.d"), 1 => Just("c.e"), 1 => Just("_id")];
+    let path =
+        prop_oneof![3 => Just("a"), 2 => Just("b"), 2 => Just("c.d"), 1 => Just("c.e"), 1 => Just("_id")];
     prop_oneof![
         8 => (path, operator()).prop_map(|(path, test)| DocBuf::new().with(path, &test)),
         1 => (operator(), operator()).prop_map(|(d, e)| doc! { "c": { "$elemMatch": { "d": &d, "e": &e } } }),
@@ -136,7 +141,8 @@ fn clause() -> impl Strategy<Value = DocBuf> {
 
 fn filter() -> impl Strategy<Value = DocBuf> {
     let list = |name: &'static str| {
-        prop::collection::vec(clause(), 1..3).prop_map(move |parts| DocBuf::new().with(name, &sheaf_bson::ArrayBuf::of(parts.iter())))
+        prop::collection::vec(clause(), 1..3)
+            .prop_map(move |parts| DocBuf::new().with(name, &sheaf_bson::ArrayBuf::of(parts.iter())))
     };
     prop_oneof![
         4 => clause(),
@@ -161,7 +167,11 @@ fn sort() -> impl Strategy<Value = Option<DocBuf>> {
     ]
 }
 
-fn fill(engine: &Engine, namespace: &str, docs: &[(Option<OwnedValue>, Option<OwnedValue>, Option<OwnedValue>)]) {
+fn fill(
+    engine: &Engine,
+    namespace: &str,
+    docs: &[(Option<OwnedValue>, Option<OwnedValue>, Option<OwnedValue>)],
+) {
     let go_on = || Ok(());
     engine.create_collection(namespace, &CreateCollection::default(), &go_on).unwrap();
     let specs = indexes();
@@ -194,7 +204,13 @@ fn stored(collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Vec<DocBuf> {
     docs
 }
 
-fn check_plan(plan: Node, query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>, expected: &BTreeSet<i64>) {
+fn check_plan(
+    plan: Node,
+    query: &Query,
+    collection: &Arc<Collection>,
+    cx: &ReadCx<'_>,
+    expected: &BTreeSet<i64>,
+) {
     let summary = plan.summary();
     let mut run = Executor::new(Arc::new(plan), collection.clone(), false).unwrap();
     let mut found = Vec::new();
@@ -214,7 +230,12 @@ fn check_plan(plan: Node, query: &Query, collection: &Arc<Collection>, cx: &Read
     let filter = query.matcher();
     assert_eq!(unique.len(), found.len(), "{summary} gives a document twice for {:?}", filter.filter());
     assert_eq!(&unique, expected, "{summary} for {:?}", filter.filter());
-    assert!(keys.is_sorted(), "{summary} is not in the order {:?} for {:?}", query.sort_spec, filter.filter());
+    assert!(
+        keys.is_sorted(),
+        "{summary} is not in the order {:?} for {:?}",
+        query.sort_spec,
+        filter.filter()
+    );
 }
 
 #[test]
@@ -251,7 +272,10 @@ fn compare_all() {
             if let Some(sort) = &sort {
                 let pattern = SortPattern::parse(sort.as_raw()).unwrap();
                 // Parallel arrays cannot be sorted by, with any plan.
-                if docs.iter().any(|doc| pattern.put_key_bytes(doc.as_raw(), RawDoc::EMPTY, &mut Vec::new()).is_err()) {
+                if docs
+                    .iter()
+                    .any(|doc| pattern.put_key_bytes(doc.as_raw(), RawDoc::EMPTY, &mut Vec::new()).is_err())
+                {
                     continue;
                 }
                 query.sort = Some(Arc::new(pattern));

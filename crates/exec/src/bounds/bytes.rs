@@ -21,8 +21,11 @@ pub struct ByteBounds {
     descending: Vec<bool>,
     backward: bool,
     /// Whole keys between which to scan (`min` and `max`), the upper one out.
-    keys: Option<(Option<Vec<u8>>, Option<Vec<u8>>)>,
+    keys: Option<KeyRange>,
 }
+
+/// The lower and the upper key, where there is one.
+type KeyRange = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// Where a scan goes on when a key is out of bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -42,11 +42,7 @@ pub fn implies(query: &MatchExpr, filter: &MatchExpr) -> bool {
     }
     match query {
         MatchExpr::AlwaysFalse => return true,
-        MatchExpr::And(parts) => {
-            if parts.iter().any(|part| implies(part, filter)) {
-                return true;
-            }
-        }
+        MatchExpr::And(parts) if parts.iter().any(|part| implies(part, filter)) => return true,
         MatchExpr::Or(parts) => return parts.iter().all(|part| implies(part, filter)),
         _ => {}
     }
@@ -57,7 +53,9 @@ pub fn implies(query: &MatchExpr, filter: &MatchExpr) -> bool {
             MatchExpr::Not(negated) => match &**negated {
                 // `{a: {$ne: null}}` says that the field exists.
                 MatchExpr::Leaf(Leaf { path, test: Test::Compare { op: CompareOp::Eq, operand } }) => {
-                    *path == wanted.path && operand.as_value().is_nullish() && matches!(wanted.test, Test::Exists)
+                    *path == wanted.path
+                        && operand.as_value().is_nullish()
+                        && matches!(wanted.test, Test::Exists)
                 }
                 _ => false,
             },
@@ -79,7 +77,8 @@ fn leaf_implies(given: &Leaf, wanted: &Leaf) -> bool {
         (Test::Compare { .. } | Test::Type(_), Test::Compare { .. } | Test::Type(_)) => {
             // A range within a range: true of every single value, and a condition holds for one value at a time.
             let plain = FieldTraits::default();
-            let bounds = |test| test_bounds(test, plain).filter(|(_, tight)| *tight == super::Tightness::Exact);
+            let bounds =
+                |test| test_bounds(test, plain).filter(|(_, tight)| *tight == super::Tightness::Exact);
             match (bounds(&given.test), bounds(&wanted.test)) {
                 (Some((narrow, _)), Some((wide, _))) => narrow.is_within(&wide),
                 _ => false,

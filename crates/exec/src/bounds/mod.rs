@@ -9,8 +9,8 @@
 pub mod bytes;
 pub mod implication;
 mod interval;
-mod print;
 pub mod predicate;
+mod print;
 #[cfg(test)]
 mod tests;
 
@@ -62,7 +62,8 @@ impl IndexBounds {
     /// Whether the keys within are one unbroken run: points, then at most one range, then everything.
     pub fn is_single_range(&self) -> bool {
         let mut rest = self.fields.iter().skip_while(|field| field.intervals.as_point().is_some());
-        rest.next().is_none_or(|range| range.intervals.len() == 1) && rest.all(|field| field.intervals.is_all())
+        rest.next().is_none_or(|range| range.intervals.len() == 1)
+            && rest.all(|field| field.intervals.is_all())
     }
 
     /// Number of leading fields bounded to a single value.

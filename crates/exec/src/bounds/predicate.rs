@@ -41,7 +41,8 @@ pub fn test_bounds(test: &Test, field: FieldTraits) -> Option<Bounds> {
     };
     let tightness = if field.numeric_path { Tightness::Fetch } else { tightness };
     // A key of a multikey index shows one element of many, too little to check a condition on.
-    let tightness = if field.multikey && tightness == Tightness::Covered { Tightness::Fetch } else { tightness };
+    let tightness =
+        if field.multikey && tightness == Tightness::Covered { Tightness::Fetch } else { tightness };
     Some((intervals, tightness))
 }
 
@@ -341,7 +342,9 @@ fn greatest(operand: Value<'_>) -> (Value<'static>, bool) {
         Value::Timestamp(_) => (Value::Timestamp(Timestamp(u64::MAX)), true),
         Value::Regex(_) => (Value::DbPointer(DbPointer { namespace: "", id: ObjectId([0; 12]) }), false),
         Value::DbPointer(_) => (Value::JavaScript(""), false),
-        Value::JavaScript(_) => (Value::CodeWithScope(CodeWithScope { code: "", scope: RawDoc::EMPTY }), false),
+        Value::JavaScript(_) => {
+            (Value::CodeWithScope(CodeWithScope { code: "", scope: RawDoc::EMPTY }), false)
+        }
         Value::CodeWithScope(_) => (Value::MaxKey, false),
         Value::Missing | Value::MinKey | Value::Undefined | Value::Null | Value::MaxKey => {
             (Value::MaxKey, true)

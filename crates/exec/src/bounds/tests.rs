@@ -20,11 +20,12 @@ fn bounds_with(filter: &DocBuf, field: FieldTraits) -> String {
                 MatchExpr::Leaf(leaf) => test_bounds(&leaf.test, field),
                 other => panic!("{other:?}"),
             });
-            parts.reduce(|a, b| {
-                let (a, b) = (a?, b?);
-                Some((a.0.intersect(&b.0), a.1.max(b.1)))
-            })
-            .flatten()
+            parts
+                .reduce(|a, b| {
+                    let (a, b) = (a?, b?);
+                    Some((a.0.intersect(&b.0), a.1.max(b.1)))
+                })
+                .flatten()
         }
         other => panic!("{other:?}"),
     };
@@ -77,7 +78,10 @@ fn plain_fields() {
             (doc! { "a": { "$not": { "$gt": 5 } } }, "[MinKey, 5], (inf.0, MaxKey]"),
             (doc! { "a": { "$type": "number" } }, "[nan.0, inf.0]"),
             (doc! { "a": { "$type": "string" } }, "[\"\", {}) ~fetch"),
-            (doc! { "a": { "$type": "date" } }, "[new Date(-9223372036854775808), new Date(9223372036854775807)]"),
+            (
+                doc! { "a": { "$type": "date" } },
+                "[new Date(-9223372036854775808), new Date(9223372036854775807)]",
+            ),
             (doc! { "a": { "$mod": [4, 0] } }, "[nan.0, inf.0] ~key"),
             (doc! { "a": regex("^ab") }, "[\"ab\", \"ac\"), [/^ab/, /^ab/]"),
             (doc! { "a": regex("ab") }, "[\"\", {}), [/ab/, /ab/] ~key"),

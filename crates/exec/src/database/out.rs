@@ -133,7 +133,10 @@ pub(super) fn collection_for_write(w: &mut dyn Write, namespace: &str) -> Result
     for _ in 0..10 {
         if let Some(collection) = w.collection(namespace)? {
             if collection.is_view() {
-                bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
+                bail!(
+                    Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                    "Namespace {namespace} is a view, not a collection"
+                );
             }
             return Ok(collection);
         }

@@ -135,7 +135,13 @@ fn hash_text(hash: u64) -> String {
     format!("{:08X}", (hash >> 32) as u32 ^ hash as u32)
 }
 
-fn planner_head(out: &mut DocWriter<'_, Vec<u8>>, query: &Query, namespace: &str, key_salt: u64, millis: i32) {
+fn planner_head(
+    out: &mut DocWriter<'_, Vec<u8>>,
+    query: &Query,
+    namespace: &str,
+    key_salt: u64,
+    millis: i32,
+) {
     let hash = cache::shape_hash(query);
     out.append("namespace", namespace);
     out.append("parsedQuery", &query.matcher().to_doc());
@@ -172,7 +178,14 @@ fn planner_doc(query: &Query, namespace: &str, trial: &Trial, cached: bool, mill
     })
 }
 
-fn execution_doc(out: &mut DocWriter<'_, Vec<u8>>, trial: &Trial, rows: u64, millis: i64, top: Top, cached: bool) {
+fn execution_doc(
+    out: &mut DocWriter<'_, Vec<u8>>,
+    trial: &Trial,
+    rows: u64,
+    millis: i64,
+    top: Top,
+    cached: bool,
+) {
     let winner = &trial.winner;
     let (keys, docs) = winner.examined();
     let returned = if top == Top::Find { rows } else { 0 };

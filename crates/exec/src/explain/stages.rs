@@ -26,7 +26,10 @@ pub fn write_top(out: Out<'_, '_>, top: Top, plan: &Node, stats: Option<&[Stats]
     out.append("stage", name);
     if let Some(stats) = stats {
         let below = stats.first().cloned().unwrap_or_default();
-        figures(out, &Stats { advanced: 0, works: below.works + 1, need_time: below.works, eof: true, ..below });
+        figures(
+            out,
+            &Stats { advanced: 0, works: below.works + 1, need_time: below.works, eof: true, ..below },
+        );
         let n = rows as i32;
         match top {
             Top::Count => out.append("nCounted", n).append("nSkipped", 0),
@@ -102,14 +105,16 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut us
         Node::Or { .. } => {
             head(out, "OR", None, own);
             if let Some(own) = own {
-                out.append("dupsTested", own.dups_tested as i32).append("dupsDropped", own.dups_dropped as i32);
+                out.append("dupsTested", own.dups_tested as i32)
+                    .append("dupsDropped", own.dups_dropped as i32);
             }
         }
         Node::SortMerge { pattern, .. } => {
             head(out, "SORT_MERGE", None, own);
             out.append("sortPattern", &pattern.to_doc());
             if let Some(own) = own {
-                out.append("dupsTested", own.dups_tested as i32).append("dupsDropped", own.dups_dropped as i32);
+                out.append("dupsTested", own.dups_tested as i32)
+                    .append("dupsDropped", own.dups_dropped as i32);
             }
         }
         Node::Sort { pattern, limit, .. } => {
@@ -150,6 +155,8 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut us
             out.append("transformBy", &projection.to_doc());
         }
         Node::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
+        // Not an operator of mongod's: there the projection adds it.
+        Node::RecordId { input } => return write(out, input, stats, at),
     }
     write_inputs(out, node, stats, at);
 }

@@ -175,7 +175,8 @@ fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicat
             .iter()
             .filter(|p| p.path == *path && (!is_wild || super::wildcard::can_serve(p.test, p.negated)))
             .filter_map(|p| {
-                let found = if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
+                let found =
+                    if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
                 found.map(|(intervals, tight)| (p, intervals, tight))
             })
             .collect();
@@ -217,8 +218,8 @@ struct UsedField {
 
 /// Chooses the conditions that bound a field. On a field with arrays each condition may hold for another
 /// element, so only those of one `$elemMatch` are intersected.
-fn choose<'p>(
-    candidates: Vec<(&'p Predicate<'_>, Intervals, Tightness)>,
+fn choose(
+    candidates: Vec<(&Predicate<'_>, Intervals, Tightness)>,
     path: &str,
     prefix: usize,
     used: &[UsedField],

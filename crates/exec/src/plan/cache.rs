@@ -64,7 +64,9 @@ pub fn shape_hash(query: &Query) -> u64 {
         shape.extend_from_slice(part.as_bytes());
     }
     // FNV-1a: stable between runs, as explain's hashes are.
-    shape.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    shape
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// The candidate that was chosen for this shape before.

@@ -25,7 +25,10 @@ pub fn id_equality(expr: &MatchExpr) -> Option<&OwnedValue> {
         MatchExpr::Leaf(leaf) if leaf.path.dotted() == "_id" => match &leaf.test {
             Test::Compare { op: CompareOp::Eq, operand } => {
                 // No `_id` is an array, and a stored null is not the same as a missing field: left to a scan.
-                let simple = !matches!(operand.as_value(), Value::Array(_) | Value::Null | Value::Undefined | Value::Regex(_));
+                let simple = !matches!(
+                    operand.as_value(),
+                    Value::Array(_) | Value::Null | Value::Undefined | Value::Regex(_)
+                );
                 simple.then_some(operand)
             }
             _ => None,
@@ -49,7 +52,10 @@ pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Nod
 fn count_keys(node: Node) -> Node {
     match node {
         Node::IndexScan(scan)
-            if scan.filter.is_none() && scan.keys.is_none() && !scan.backward && scan.bounds.is_single_range() =>
+            if scan.filter.is_none()
+                && scan.keys.is_none()
+                && !scan.backward
+                && scan.bounds.is_single_range() =>
         {
             Node::CountScan(scan)
         }
@@ -121,11 +127,10 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
         }
         return Ok(vec![natural(query, &filter)]);
     }
-    if let (None, Some(id), true) = (&hinted, id_equality(filter.expr()), crate::index::clustered_by_id(collection)) {
-        if !query.return_key {
-            let lookup = Node::IdLookup { id: id.clone(), filter: None };
-            return Ok(vec![finish(query, lookup, true)]);
-        }
+    let by_id = hinted.is_none() && !query.return_key && crate::index::clustered_by_id(collection);
+    if by_id && let Some(id) = id_equality(filter.expr()) {
+        let lookup = Node::IdLookup { id: id.clone(), filter: None };
+        return Ok(vec![finish(query, lookup, true)]);
     }
     if let Some(index) = &hinted {
         let plans = with_index(query, collection, &filter, index, keys);
@@ -249,7 +254,12 @@ fn is_covered(plan: &Node) -> bool {
     }
 }
 
-fn index_plans(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, found: &IndexUse) -> Vec<Node> {
+fn index_plans(
+    query: &Query,
+    collection: &Arc<Collection>,
+    filter: &FilterPart,
+    found: &IndexUse,
+) -> Vec<Node> {
     let mut plans: Vec<Node> = scan_plan(query, collection, filter, found, None).into_iter().collect();
     if plans.iter().all(Node::blocks)
         && let Some(plan) = exploded(query, collection, filter, found)
@@ -360,7 +370,12 @@ fn covers(query: &Query, found: &IndexUse) -> bool {
 
 /// For each combination of points on the leading fields one scan, merged: `{a: {$in: [1, 2]}}` sorted by `b`
 /// with an index on `{a: 1, b: 1}`.
-fn exploded(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, found: &IndexUse) -> Option<Node> {
+fn exploded(
+    query: &Query,
+    collection: &Arc<Collection>,
+    filter: &FilterPart,
+    found: &IndexUse,
+) -> Option<Node> {
     let wanted = query.sort_fields()?;
     let pattern = query.sort.clone()?;
     if found.index.kind != IndexKind::Btree {
@@ -387,7 +402,8 @@ fn exploded(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, fo
             part.bounds.fields[at].intervals = Intervals::point(point);
         }
         let backward = gives_order(&part, &wanted)?;
-        let Node::Fetch { input, filter: left } = access(query, collection, filter, &part, backward, false, None)
+        let Node::Fetch { input, filter: left } =
+            access(query, collection, filter, &part, backward, false, None)
         else {
             return None;
         };
@@ -497,6 +513,9 @@ fn finish(query: &Query, mut node: Node, sorted: bool) -> Node {
     // A bounded sort gives no more than the limit by itself, but a skip above it counts too.
     if let Some(limit) = query.limit {
         node = Node::Limit { input: Box::new(node), limit };
+    }
+    if query.show_record_id {
+        node = Node::RecordId { input: Box::new(node) };
     }
     if query.return_key { Node::ReturnKey { input: Box::new(node) } } else { node }
 }

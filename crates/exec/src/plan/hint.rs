@@ -76,12 +76,10 @@ pub fn key_range(
     let arrange = |doc: &DocBuf| -> Result<DocBuf> {
         let pattern = key_pattern(index);
         let given = doc.as_raw();
-        let fits = given.count() == pattern.count() && pattern.iter().all(|e| given.element(e.key()).is_some());
+        let fits =
+            given.count() == pattern.count() && pattern.iter().zip(given).all(|(a, b)| a.key() == b.key());
         if !fits {
-            bail!(
-                51174,
-                "The index chosen is not compatible with min/max"
-            );
+            bail!(51174, "The index chosen is not compatible with min/max");
         }
         Ok(DocBuf::build(|out| {
             for element in pattern.iter() {
@@ -94,7 +92,10 @@ pub fn key_range(
     if let (Some(min), Some(max)) = (&min, &max)
         && !in_order(key_pattern(index), min.as_raw(), max.as_raw())
     {
-        bail!(51175, "The value provided for min() does not come before the value provided for max() in the hinted index");
+        bail!(
+            51175,
+            "The value provided for min() does not come before the value provided for max() in the hinted index"
+        );
     }
     Ok(Some((min, max)))
 }

@@ -214,6 +214,11 @@ pub enum Node {
         /// Built from keys alone.
         covered: bool,
     },
+    /// Adds `$recordId` to the documents.
+    RecordId {
+        /// Gives documents.
+        input: Box<Node>,
+    },
     /// Gives index keys instead of documents (`returnKey`).
     ReturnKey {
         /// Gives keys.
@@ -234,6 +239,7 @@ impl Node {
             | Node::Skip { input, .. }
             | Node::Limit { input, .. }
             | Node::Project { input, .. }
+            | Node::RecordId { input }
             | Node::ReturnKey { input } => std::slice::from_ref(&**input),
             Node::Or { inputs } | Node::SortMerge { inputs, .. } => inputs,
             _ => &[],

@@ -39,7 +39,12 @@ pub fn can_serve(test: &Test, negated: bool) -> bool {
     let single = |value: Value<'_>| {
         !matches!(
             value,
-            Value::Document(_) | Value::Array(_) | Value::Null | Value::Undefined | Value::MinKey | Value::MaxKey
+            Value::Document(_)
+                | Value::Array(_)
+                | Value::Null
+                | Value::Undefined
+                | Value::MinKey
+                | Value::MaxKey
         )
     };
     !negated
@@ -52,8 +57,11 @@ pub fn can_serve(test: &Test, negated: bool) -> bool {
 }
 
 fn serves(index: &Index, root: &str, path: &str) -> bool {
-    let below = root.is_empty() || path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('.'));
-    below && projected(index.spec.as_raw(), path) && !path.split('.').any(|p| p.bytes().all(|b| b.is_ascii_digit()))
+    let below =
+        root.is_empty() || path == root || path.strip_prefix(root).is_some_and(|rest| rest.starts_with('.'));
+    below
+        && projected(index.spec.as_raw(), path)
+        && !path.split('.').any(|p| p.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Whether the index's `wildcardProjection` lets the path in.
@@ -64,7 +72,8 @@ fn projected(spec: RawDoc<'_>, path: &str) -> bool {
     };
     let mut paths = Vec::new();
     flatten(projection, "", &mut paths);
-    let under = |outer: &str| path == outer || path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+    let under =
+        |outer: &str| path == outer || path.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
     let inclusive = paths.iter().any(|(p, on)| *on && p != "_id");
     let id = paths.iter().find(|(p, _)| p == "_id").map(|(_, on)| *on);
     if under("_id") {
@@ -80,7 +89,8 @@ fn projected(spec: RawDoc<'_>, path: &str) -> bool {
 
 fn flatten(projection: RawDoc<'_>, prefix: &str, out: &mut Vec<(String, bool)>) {
     for element in projection.iter() {
-        let path = if prefix.is_empty() { element.key().to_owned() } else { format!("{prefix}.{}", element.key()) };
+        let path =
+            if prefix.is_empty() { element.key().to_owned() } else { format!("{prefix}.{}", element.key()) };
         match element.value() {
             Value::Document(inner) => flatten(inner, &path, out),
             value => out.push((path, value.truthy())),

@@ -7,7 +7,7 @@ use sheaf_storage::{Collection, Range};
 
 use super::fetch::{Fetch, Limit, Skip};
 use super::merge::{Or, SortMerge};
-use super::project::{Covered, Project, ReturnKey};
+use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
 use super::sort::{Sort, SortOrder};
 use super::{Nothing, Stage, Stats};
@@ -65,6 +65,10 @@ pub fn build(
             } else {
                 Box::new(Project::new(id, inner, projection.clone(), matcher.clone()))
             }
+        }
+        Node::RecordId { input } => {
+            let capped = !crate::index::clustered_by_id(collection);
+            Box::new(RecordId::new(id, below(input)?, capped))
         }
         Node::ReturnKey { input } => {
             let fields = key_fields(input);

@@ -78,7 +78,7 @@ impl Kept {
 }
 
 /// Rows between two checks for an interrupt.
-const CHECK_EVERY: u32 = 128;
+const CHECK_EVERY: u64 = 128;
 
 /// A plan being run. Between batches it holds positions only, and may be kept for as long as a cursor lives.
 pub struct Executor {
@@ -92,7 +92,8 @@ pub struct Executor {
     current: Option<Kept>,
     done: bool,
     tailable: bool,
-    ticks: u32,
+    /// Pieces of work done.
+    works: u64,
     /// The fields of rows that are keys, for plans that need no documents.
     key_fields: Option<Vec<(String, bool)>>,
 }
@@ -113,7 +114,7 @@ impl Executor {
             current: None,
             done: false,
             tailable,
-            ticks: 0,
+            works: 0,
             key_fields,
         })
     }
@@ -156,8 +157,8 @@ impl Executor {
         if self.done {
             return Ok(Step::Eof);
         }
-        self.ticks += 1;
-        if self.ticks % CHECK_EVERY == 0 {
+        self.works += 1;
+        if self.works.is_multiple_of(CHECK_EVERY) {
             (read.interrupt)()?;
         }
         let mut cx = Cx {
@@ -189,15 +190,19 @@ impl Executor {
 
     /// Moves to the next row; [`Executor::row`] then gives it.
     pub fn advance(&mut self, cx: &ReadCx<'_>) -> Result<bool> {
+        Ok(self.advance_until(cx, u64::MAX)? == Step::Row)
+    }
+
+    /// Moves to the next row, unless `until` pieces of work are done before.
+    fn advance_until(&mut self, cx: &ReadCx<'_>, until: u64) -> Result<Step> {
         self.current = self.stash.pop_front();
         if self.current.is_some() {
-            return Ok(true);
+            return Ok(Step::Row);
         }
         loop {
             match self.step(cx)? {
-                Step::Row => return Ok(true),
-                Step::More => {}
-                Step::Eof => return Ok(false),
+                Step::More if self.works < until => {}
+                step => return Ok(step),
             }
         }
     }
@@ -215,7 +220,9 @@ impl Executor {
         let row = self.row();
         match (row.doc, row.key, &self.key_fields) {
             (Some(doc), _, _) => doc.as_bytes().to_vec(),
-            (None, Some((key, bits)), Some(fields)) => super::scan::key_document(fields, key, bits).into_bytes(),
+            (None, Some((key, bits)), Some(fields)) => {
+                super::scan::key_document(fields, key, bits).into_bytes()
+            }
             _ => RawDoc::EMPTY.as_bytes().to_vec(),
         }
     }
@@ -237,20 +244,29 @@ impl Executor {
     }
 
     fn fill_inner(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch) -> Result<bool> {
+        self.fill_some(cx, batch, u64::MAX).map(|done| done.unwrap_or(true))
+    }
+
+    /// Like [`Executor::fill`], but gives up (`None`) after so many pieces of work, so that the caller can go
+    /// on where it may take long. Call [`Executor::suspend`] in the end.
+    pub fn fill_some(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch, works: u64) -> Result<Option<bool>> {
+        let until = self.works.saturating_add(works);
         while !batch.is_full() {
-            if !self.advance(cx)? {
-                return Ok(!self.tailable);
+            match self.advance_until(cx, until)? {
+                Step::Row => {}
+                Step::Eof => return Ok(Some(!self.tailable)),
+                Step::More => return Ok(None),
             }
             let row = self.row();
             let doc = row.doc.unwrap_or(RawDoc::EMPTY);
             if !batch.fits(doc.len()) {
                 let kept = Kept::of(row);
                 self.stash.push_front(kept);
-                return Ok(false);
+                return Ok(Some(false));
             }
             batch.push(doc.as_bytes());
         }
-        Ok(self.is_done())
+        Ok(Some(self.is_done()))
     }
 
     /// Lets go of the view; the run can go on with another.
@@ -265,15 +281,12 @@ impl Executor {
     /// Errors: `QueryPlanKilled`.
     pub fn resume(&mut self, view: &View) -> Result<()> {
         let Some(now) = view.catalog().by_uuid(&self.collection.uuid) else {
-            bail!(
-                Code::QUERY_PLAN_KILLED,
-                "collection dropped. UUID {}",
-                self.collection.uuid
-            );
+            bail!(Code::QUERY_PLAN_KILLED, "collection dropped. UUID {}", self.collection.uuid);
         };
         let mut missing = None;
         each_index(&self.plan, &mut |index| {
-            let there = now.indexes.iter().any(|other| other.ident == index.ident && other.name == index.name);
+            let there =
+                now.indexes.iter().any(|other| other.ident == index.ident && other.name == index.name);
             if !there {
                 missing = Some(index.name.clone());
             }

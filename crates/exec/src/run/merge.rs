@@ -117,9 +117,8 @@ impl Stage for SortMerge {
             }
             return Ok(count(&mut cx.stats[self.id], Step::More));
         }
-        let first = (0..self.branches.len())
-            .filter(|at| self.branches[*at].ready.is_some())
-            .min_by(|a, b| {
+        let first =
+            (0..self.branches.len()).filter(|at| self.branches[*at].ready.is_some()).min_by(|a, b| {
                 let order = |at: usize| self.branches[at].ready.as_ref().map(|ready| &ready.order);
                 order(*a).cmp(&order(*b))
             });

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, DocWriter, OwnedValue, RawDoc};
+use sheaf_bson::{Binary, Bump, DocBuf, DocWriter, OwnedValue, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::Projection;
@@ -27,7 +27,10 @@ fn nest_into(out: &mut DocWriter<'_, Vec<u8>>, values: &[(&str, OwnedValue)], sk
             }
             Some((head, _)) => {
                 let prefix = &path[..skip + head.len() + 1];
-                let end = values[at..].iter().position(|(p, _)| !p.starts_with(prefix)).map_or(values.len(), |n| at + n);
+                let end = values[at..]
+                    .iter()
+                    .position(|(p, _)| !p.starts_with(prefix))
+                    .map_or(values.len(), |n| at + n);
                 nest_into(&mut out.document(head), &values[at..end], prefix.len());
                 at = end;
             }
@@ -112,6 +115,46 @@ impl Stage for Covered {
     }
     fn row(&self) -> Row<'_> {
         Row { doc: Some(RawDoc::new(&self.doc)), ..self.input.row() }
+    }
+    fn suspend(&mut self) {
+        self.input.suspend();
+    }
+}
+
+/// Adds `$recordId`: the number of a capped collection's record, and otherwise the record's key, which is the
+/// comparable form of `_id`.
+pub struct RecordId {
+    id: usize,
+    input: Box<dyn Stage>,
+    capped: bool,
+    doc: DocBuf,
+}
+
+impl RecordId {
+    pub fn new(id: usize, input: Box<dyn Stage>, capped: bool) -> Self {
+        RecordId { id, input, capped, doc: DocBuf::new() }
+    }
+}
+
+impl Stage for RecordId {
+    fn is_eof(&self) -> bool {
+        self.input.is_eof()
+    }
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step == Step::Row {
+            let row = self.input.row();
+            self.doc = DocBuf::from(row.doc.unwrap_or(RawDoc::EMPTY));
+            let value = match row.record.first_chunk::<8>() {
+                Some(number) if self.capped => Value::Int64(i64::from_be_bytes(*number)),
+                _ => Value::Binary(Binary { subtype: 0, bytes: row.record }),
+            };
+            self.doc.append("$recordId", value);
+        }
+        Ok(count(&mut cx.stats[self.id], step))
+    }
+    fn row(&self) -> Row<'_> {
+        Row { doc: Some(self.doc.as_raw()), ..self.input.row() }
     }
     fn suspend(&mut self) {
         self.input.suspend();

@@ -260,7 +260,8 @@ impl IndexScan {
             Stand::Saved(position) => {
                 let direction = direction(self.scan.backward);
                 let walk = if self.records {
-                    let cursor = RecordCursor::restore(cx.view, cx.collection, Range::ALL, direction, position)?;
+                    let cursor =
+                        RecordCursor::restore(cx.view, cx.collection, Range::ALL, direction, position)?;
                     Walk::Records(cursor, self.scan.backward)
                 } else {
                     Walk::Entries(IndexCursor::restore(cx.view, &self.scan.index, direction, position)?)
@@ -297,7 +298,8 @@ impl Stage for IndexScan {
         let mut found = self.advance(cx)?;
         loop {
             if !found {
-                cx.stats[self.id].keys_examined += u64::from(self.counts_end && !matches!(self.stand, Stand::Done));
+                cx.stats[self.id].keys_examined +=
+                    u64::from(self.counts_end && !matches!(self.stand, Stand::Done));
                 return Ok(self.end(cx));
             }
             let Stand::Open(walk) = &mut self.stand else { return Ok(self.end(cx)) };
@@ -337,11 +339,9 @@ impl Stage for IndexScan {
 
     fn row(&self) -> Row<'_> {
         match &self.stand {
-            Stand::Open(Walk::Entries(cursor)) => Row {
-                doc: None,
-                record: cursor.record_key(),
-                key: Some((cursor.key(), cursor.type_bits())),
-            },
+            Stand::Open(Walk::Entries(cursor)) => {
+                Row { doc: None, record: cursor.record_key(), key: Some((cursor.key(), cursor.type_bits())) }
+            }
             Stand::Open(Walk::Records(cursor, _)) => {
                 Row { doc: Some(cursor.doc()), record: cursor.key(), key: None }
             }

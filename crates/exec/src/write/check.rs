@@ -64,14 +64,16 @@ fn check_id(id: Value<'_>) -> Result<()> {
         Value::Array(_) => bail!(Code::BAD_VALUE, "can't use an array for _id"),
         Value::Undefined => bail!(Code::BAD_VALUE, "can't use a undefined for _id"),
         Value::Regex(_) => bail!(Code::BAD_VALUE, "can't use a regex for _id"),
-        Value::Document(inner) => match inner.iter().find(|element| element.key_bytes().first() == Some(&b'$')) {
-            Some(bad) => bail!(
-                Code::DOLLAR_PREFIXED_FIELD_NAME,
-                "_id fields may not contain '$'-prefixed fields: {} is not valid for storage.",
-                bad.key()
-            ),
-            None => Ok(()),
-        },
+        Value::Document(inner) => {
+            match inner.iter().find(|element| element.key_bytes().first() == Some(&b'$')) {
+                Some(bad) => bail!(
+                    Code::DOLLAR_PREFIXED_FIELD_NAME,
+                    "_id fields may not contain '$'-prefixed fields: {} is not valid for storage.",
+                    bad.key()
+                ),
+                None => Ok(()),
+            }
+        }
         _ => Ok(()),
     }
 }

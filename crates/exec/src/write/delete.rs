@@ -8,8 +8,8 @@ use sheaf_expr::Env;
 use sheaf_query::matcher::Matcher;
 use sheaf_storage::{Collection, Write};
 
-use super::{Change, WriteCx};
 use super::update::{again, next_record};
+use super::{Change, WriteCx};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;

@@ -31,8 +31,11 @@ pub struct WriteCx<'c> {
     pub bypass_validation: bool,
     /// Called just before each change is given to storage: a retryable write names its statement and what a
     /// retry is to be answered with.
-    pub before_change: Option<&'c dyn Fn(&mut dyn Write, Change<'_>)>,
+    pub before_change: Option<&'c BeforeChange<'c>>,
 }
+
+/// See [`WriteCx::before_change`].
+pub type BeforeChange<'c> = dyn Fn(&mut dyn Write, Change<'_>) + 'c;
 
 /// A change about to be made to a document.
 #[derive(Clone, Copy)]

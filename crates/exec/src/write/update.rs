@@ -59,7 +59,15 @@ pub fn run_update(
     keep: bool,
 ) -> Result<UpdateResult> {
     let validator = if cx.bypass_validation { None } else { Validator::of(collection)? };
-    let mut run = Run { cx, collection, statement, validator, keep, arena: Bump::new(), result: UpdateResult::default() };
+    let mut run = Run {
+        cx,
+        collection,
+        statement,
+        validator,
+        keep,
+        arena: Bump::new(),
+        result: UpdateResult::default(),
+    };
     // A document that another writer inserts between the search and the upsert is then found by a second search.
     for attempt in 0.. {
         run.search(w)?;
@@ -153,7 +161,8 @@ impl Run<'_> {
         let new = self.statement.update.apply_with(old.as_raw(), &apply, &self.arena)?;
         if let Some(new) = &new {
             self.check(Some(old.as_raw()), new.as_raw())?;
-            let delta = (new.as_bytes().len() >= DIFF_FROM_BYTES).then(|| diff(old.as_raw(), new.as_raw())).flatten();
+            let delta =
+                (new.as_bytes().len() >= DIFF_FROM_BYTES).then(|| diff(old.as_raw(), new.as_raw())).flatten();
             self.cx.announce(w, Change::Update { before: old.as_raw(), after: new.as_raw() });
             w.update(self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;
             self.result.modified += 1;
@@ -176,7 +185,8 @@ impl Run<'_> {
         if self.collection.is_view() {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot write to a view");
         }
-        let apply = ApplyCx { matched_index: None, now_millis: self.cx.now_millis, timestamp: self.cx.timestamp };
+        let apply =
+            ApplyCx { matched_index: None, now_millis: self.cx.now_millis, timestamp: self.cx.timestamp };
         let filter = self.statement.query.matcher();
         let new = self.statement.update.upsert(filter.filter(), || (self.cx.new_object_id)(), &apply)?;
         self.check(None, new.as_raw())?;

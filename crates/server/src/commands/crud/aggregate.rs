@@ -47,8 +47,14 @@ impl<'a> Command<'a> for Aggregate<'a> {
             check_writable(op, &target.collection)?;
         }
         let hint = Hint::parse(self.hint)?;
-        let cursor =
-            PipelineCursor::open(op, &namespace, &pipeline, hint, self.allow_disk_use, self.bypass_validation)?;
+        let cursor = PipelineCursor::open(
+            op,
+            &namespace,
+            &pipeline,
+            hint,
+            self.allow_disk_use,
+            self.bypass_validation,
+        )?;
         let batch_size = self.batch_size.map(|n| n as usize);
         first_batch(op, &self.cursor_namespace(op), Box::new(cursor), batch_size, false, false)
     }
@@ -67,7 +73,10 @@ impl<'a> Aggregate<'a> {
             }
             number if number.as_exact_i64() == Some(1) => "",
             number if number.is_number() => {
-                bail!(Code::FAILED_TO_PARSE, "Invalid command format: the 'aggregate' field must specify a collection name or 1")
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "Invalid command format: the 'aggregate' field must specify a collection name or 1"
+                )
             }
             other => bail!(Code::TYPE_MISMATCH, "collection name has invalid type {}", other.type_name()),
         };

@@ -63,10 +63,17 @@ impl<'a> Command<'a> for BulkWrite<'a> {
         check_count(self.ops.count())?;
         let parsed: Vec<Parsed<'a>> = self.ops.iter().map(|doc| self.parse_op(doc)).collect::<Result<_>>()?;
         let mut totals = Totals::default();
-        let result = with_writer(op, |w| self.each(op, w, &parsed, &mut totals));
+        let result = with_writer(op, false, |w| self.each(op, w, &parsed, &mut totals));
         result?;
         let cursor = Box::new(ReplyCursor { documents: totals.items.drain(..).collect() });
-        let mut reply = first_batch(op, "admin.$cmd.bulkWrite", cursor, self.batch_size.or(Some(usize::MAX)), false, false)?;
+        let mut reply = first_batch(
+            op,
+            "admin.$cmd.bulkWrite",
+            cursor,
+            self.batch_size.or(Some(usize::MAX)),
+            false,
+            false,
+        )?;
         for (name, n) in [
             ("nErrors", totals.errors),
             ("nInserted", totals.inserted),
@@ -174,11 +181,19 @@ impl<'a> BulkWrite<'a> {
         let at = index.as_exact_i64().and_then(|n| usize::try_from(n).ok());
         match at.and_then(|at| self.namespaces.get(at)) {
             Some(namespace) => Ok(Parsed { kind, namespace }),
-            None => bail!(Code::BAD_VALUE, "BulkWrite ops entry {} has an invalid nsInfo index.", shown(index)),
+            None => {
+                bail!(Code::BAD_VALUE, "BulkWrite ops entry {} has an invalid nsInfo index.", shown(index))
+            }
         }
     }
 
-    fn each(&self, op: &OpContext<'_>, w: &mut dyn Write, parsed: &[Parsed<'a>], totals: &mut Totals) -> Result<()> {
+    fn each(
+        &self,
+        op: &OpContext<'_>,
+        w: &mut dyn Write,
+        parsed: &[Parsed<'a>],
+        totals: &mut Totals,
+    ) -> Result<()> {
         for (at, one) in parsed.iter().enumerate() {
             let stmt_id = self.fields.stmt_id(at);
             if op.is_retryable_write() {
@@ -209,7 +224,10 @@ impl<'a> BulkWrite<'a> {
     }
 
     fn one(&self, op: &OpContext<'_>, w: &mut dyn Write, one: &Parsed<'a>, stmt_id: i32) -> Result<Done> {
-        let multi = matches!(&one.kind, Kind::Update(UpdateOp { multi: true, .. }) | Kind::Delete { multi: true, .. });
+        let multi = matches!(
+            &one.kind,
+            Kind::Update(UpdateOp { multi: true, .. }) | Kind::Delete { multi: true, .. }
+        );
         if multi && op.is_retryable_write() {
             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
         }
@@ -237,7 +255,8 @@ impl<'a> BulkWrite<'a> {
                 };
                 w.statement(op.statement(stmt_id, Some(record)));
             };
-            let cx = WriteCx { before_change: if op.is_retryable_write() { Some(&name) } else { None }, ..cx };
+            let cx =
+                WriteCx { before_change: if op.is_retryable_write() { Some(&name) } else { None }, ..cx };
             self.apply(op, w, &cx, &collection, &one.kind)
         })
     }

@@ -29,7 +29,7 @@ pub struct Count<'a> {
 
 impl<'a> Command<'a> for Count<'a> {
     const NAME: &'static str = "count";
-    const SPEC: Spec = Spec::read().api_v1();
+    const SPEC: Spec = Spec::read().api_v1().may_block();
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let count = Count {
@@ -46,7 +46,10 @@ impl<'a> Command<'a> for Count<'a> {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         if op.in_transaction() {
-            bail!(Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION, "Cannot run 'count' in a multi-document transaction.");
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Cannot run 'count' in a multi-document transaction."
+            );
         }
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));

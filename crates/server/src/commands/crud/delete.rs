@@ -9,12 +9,16 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{Delete as Statement, run_delete};
 
+use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter};
 use super::writes::{Outcome, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Documents};
 use crate::command::{Command, Counter, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
+
+/// Statements by `_id` that run on the connection's own task.
+const SHORT_BATCH: usize = 64;
 
 /// `{delete: "users", deletes: [{q, limit}], ordered: true}`
 pub struct Delete<'a> {
@@ -44,8 +48,9 @@ impl<'a> Command<'a> for Delete<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let statements: Vec<DeleteOne<'a>> =
             self.deletes.iter().map(DeleteOne::parse).collect::<Result<_>>()?;
+        let short = statements.len() <= SHORT_BATCH && statements.iter().all(|one| only_id(one.q).is_some());
         let deleted = Cell::new(0u64);
-        let outcome = with_writer(op, |w| {
+        let outcome = with_writer(op, short, |w| {
             with_cx(op, false, |cx| {
                 Outcome::each(
                     op,

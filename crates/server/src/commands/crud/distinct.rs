@@ -30,7 +30,7 @@ pub struct Distinct<'a> {
 
 impl<'a> Command<'a> for Distinct<'a> {
     const NAME: &'static str = "distinct";
-    const SPEC: Spec = Spec::read().in_transaction().api_v1();
+    const SPEC: Spec = Spec::read().in_transaction().may_block();
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let distinct = Distinct {
@@ -116,7 +116,8 @@ impl Distinct<'_> {
     fn on_view(&self, op: &OpContext<'_>, values: &mut Values) -> Result<()> {
         let namespace = Namespace::new(op.db(), self.collection);
         let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
-        PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, false)?.each(op, |doc| values.add(doc))
+        PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, false)?
+            .each(op, |doc| values.add(doc))
     }
 }
 
@@ -171,4 +172,3 @@ fn ends_in(doc: RawDoc<'_>, path: &Path, data: &[u8]) -> bool {
     });
     found
 }
-

@@ -4,8 +4,8 @@ use sheaf_aggregate::Pipeline;
 use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::database::{head_query, resolve_view};
-use sheaf_exec::explain::{Explained, Top, explain};
 pub use sheaf_exec::explain::Verbosity;
+use sheaf_exec::explain::{Explained, Top, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
@@ -100,7 +100,8 @@ impl<'a> Command<'a> for Explain<'a> {
             "findAndModify" | "findandmodify" => {
                 let command: FindAndModify<'a> = inner("findAndModify", self.command)?;
                 let (query, remove, upsert) = command.explained(op)?;
-                let top = if remove { Top::Delete { multi: false } } else { Top::Update { multi: false, upsert } };
+                let top =
+                    if remove { Top::Delete { multi: false } } else { Top::Update { multi: false, upsert } };
                 self.plain(op, command.collection, &query, top, ArrayBuf::new)
             }
             "aggregate" => {
@@ -135,7 +136,10 @@ impl Explain<'_> {
         let found = view.collection(&namespace);
         if let Some(found) = found.filter(|found| found.is_view()) {
             if !matches!(top, Top::Find | Top::Count) {
-                bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
+                bail!(
+                    Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                    "Namespace {namespace} is a view, not a collection"
+                );
             }
             let on = sheaf_aggregate::Namespace::new(op.db(), collection);
             let stages = pipeline();
@@ -196,7 +200,12 @@ fn explain_without_collection(
     };
     let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
     reply.fill(|out| {
-        write_stages(out, explained.as_ref(), pipeline, 0, None);
+        match &explained {
+            Some(explained) if pipeline.head().stages == pipeline.stages().len() => {
+                write_explained(out, explained)
+            }
+            _ => write_stages(out, explained.as_ref(), pipeline, 0, None),
+        }
         tail(out, op, body);
     });
     Ok(reply)
@@ -239,7 +248,11 @@ fn explain_pipeline(
 }
 
 /// The number of documents that the whole pipeline gives.
-fn run_for_count(op: &OpContext<'_>, namespace: &sheaf_aggregate::Namespace, pipeline: &Pipeline) -> Result<u64> {
+fn run_for_count(
+    op: &OpContext<'_>,
+    namespace: &sheaf_aggregate::Namespace,
+    pipeline: &Pipeline,
+) -> Result<u64> {
     let mut n = 0;
     let pipeline = std::sync::Arc::new(pipeline.clone());
     PipelineCursor::open(op, namespace, &pipeline, Hint::None, true, false)?.each(op, |_| {

@@ -11,7 +11,9 @@ use sheaf_exec::run::ReadCx;
 use sheaf_query::projection::{Mode, Projection};
 
 use super::pipeline::PipelineCursor;
-use super::query::{PlanCursor, check_collation, empty_cursor, first_batch, parse_cx, parse_filter, set_sort};
+use super::query::{
+    PlanCursor, check_collation, empty_cursor, first_batch, parse_cx, parse_filter, set_sort,
+};
 use crate::args::{Args, Loose, NonNegative};
 use crate::command::{Command, Counter, Spec};
 use crate::op::OpContext;
@@ -134,7 +136,9 @@ impl<'a> Find<'a> {
         let Some(filter) = self.filter.filter(|_| plain) else { return Ok(None) };
         let Some(id) = only_id(filter) else { return Ok(None) };
         let catalog = op.engine().catalog();
-        let Some(collection) = catalog.collection(namespace) else { return Ok(Some(empty_cursor(namespace))) };
+        let Some(collection) = catalog.collection(namespace) else {
+            return Ok(Some(empty_cursor(namespace)));
+        };
         if collection.is_view() || collection.capped.is_some() {
             return Ok(None);
         }
@@ -232,7 +236,7 @@ impl<'a> Find<'a> {
 }
 
 /// The value of a filter that is exactly `{_id: value}` with a value that equals only itself.
-fn only_id(filter: RawDoc<'_>) -> Option<Value<'_>> {
+pub fn only_id(filter: RawDoc<'_>) -> Option<Value<'_>> {
     let mut fields = filter.iter();
     let first = fields.next()?;
     if first.key_bytes() != b"_id" || fields.next().is_some() {

@@ -14,6 +14,7 @@ use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
+use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter, set_sort};
 use super::writes::{check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Loose};
@@ -86,7 +87,7 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             return Ok(reply);
         }
         let (action, projection) = self.action(op)?;
-        let modified = with_writer(op, |w| {
+        let modified = with_writer(op, self.query.is_some_and(|query| only_id(query).is_some()), |w| {
             let collection = match w.collection(&namespace)? {
                 Some(collection) => collection,
                 None if self.upsert => collection_for_write(w, &namespace)?,
@@ -97,11 +98,13 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             };
             refuse_view(&collection)?;
             let failed = std::cell::RefCell::new(None);
-            let name = |w: &mut dyn Write, change: Change<'_>| {
-                match self.answer_of_change(change, projection.as_ref(), op) {
-                    Ok(answer) => w.statement(op.statement(self.stmt_id, Some(answer))),
-                    Err(error) => _ = failed.borrow_mut().get_or_insert(error),
-                }
+            let name = |w: &mut dyn Write, change: Change<'_>| match self.answer_of_change(
+                change,
+                projection.as_ref(),
+                op,
+            ) {
+                Ok(answer) => w.statement(op.statement(self.stmt_id, Some(answer))),
+                Err(error) => _ = failed.borrow_mut().get_or_insert(error),
             };
             let result = with_cx(op, self.bypass_validation, |cx| {
                 let retryable = op.is_retryable_write();
@@ -210,7 +213,12 @@ impl<'a> FindAndModify<'a> {
         self.answer(op, &modified, projection)
     }
 
-    fn answer(&self, op: &OpContext<'_>, modified: &Modified, projection: Option<&Projection>) -> Result<DocBuf> {
+    fn answer(
+        &self,
+        op: &OpContext<'_>,
+        modified: &Modified,
+        projection: Option<&Projection>,
+    ) -> Result<DocBuf> {
         let value = match (&modified.value, projection) {
             (Some(doc), Some(projection)) => Some(self.project(op, doc, projection)?),
             (Some(doc), None) => Some(doc.clone()),

@@ -11,6 +11,9 @@ use crate::command::{Command, Counter, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
 
+/// Documents that are inserted on the connection's own task.
+const SHORT_BATCH: usize = 64;
+
 /// `{insert: "users", documents: [...], ordered: true}`
 pub struct Insert<'a> {
     collection: &'a str,
@@ -36,7 +39,7 @@ impl<'a> Command<'a> for Insert<'a> {
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
         let mut inserted = 0u64;
-        let result = with_writer(op, |w| {
+        let result = with_writer(op, count <= SHORT_BATCH, |w| {
             let collection = collection_for_write(w, &namespace)?;
             if count > 1 {
                 w.reserve(self.documents.iter().map(|doc| doc.len()).sum());

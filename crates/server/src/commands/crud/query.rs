@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::Query;
+use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::{Executor, ReadCx};
 use sheaf_expr::ParseCx;
 use sheaf_query::collation::Collation;
@@ -19,6 +19,9 @@ use crate::reply::Reply;
 
 /// Documents of a first batch when no size is asked for.
 pub const DEFAULT_BATCH: usize = 101;
+
+/// Pieces of work that a query may do on the connection's own task.
+const SHORT_WORKS: u64 = 500;
 
 /// The parse context of a command: its time, its `let`, its API rules.
 pub fn parse_cx(op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<ParseCx> {
@@ -87,7 +90,13 @@ pub struct PlanCursor {
 
 impl PlanCursor {
     /// A cursor over a run that has begun.
-    pub fn new(op: &OpContext<'_>, executor: Executor, query: &Query, await_data: bool, allow_disk_use: bool) -> Self {
+    pub fn new(
+        op: &OpContext<'_>,
+        executor: Executor,
+        query: &Query,
+        await_data: bool,
+        allow_disk_use: bool,
+    ) -> Self {
         PlanCursor {
             executor,
             now_millis: op.now_millis(),
@@ -111,9 +120,17 @@ impl ServerCursor for PlanCursor {
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
-        let cx = ReadCx { allow_disk_use: self.allow_disk_use, ..ReadCx::new(&view, &interrupt, self.now_millis) };
+        let cx =
+            ReadCx { allow_disk_use: self.allow_disk_use, ..ReadCx::new(&view, &interrupt, self.now_millis) };
         let before = self.executor.examined();
-        let done = self.executor.fill(&cx, batch)?;
+        // What is short runs right here; what is not may hold the thread up.
+        let executor = &mut self.executor;
+        let filled = match executor.fill_some(&cx, batch, SHORT_WORKS) {
+            Ok(None) => op.blocking(|| executor.fill_some(&cx, batch, u64::MAX)),
+            other => other,
+        };
+        executor.suspend();
+        let done = filled?.unwrap_or(true);
         let after = self.executor.examined();
         let metrics = op.metrics();
         metrics.keys_examined.set(metrics.keys_examined.get() + after.0 - before.0);
@@ -195,7 +212,9 @@ pub fn first_batch(
         returned = batch.count();
         drop(batch);
         let id = match &result {
-            Ok(Filled::More) if !single_batch => op.node().cursors.register(op, namespace, no_timeout, cursor),
+            Ok(Filled::More) if !single_batch => {
+                op.node().cursors.register(op, namespace, no_timeout, cursor)
+            }
             _ => 0,
         };
         op.metrics().cursor_id.set((id != 0).then_some(id));

@@ -11,12 +11,19 @@ use sheaf_exec::write::{Change, UpdateStatement, WriteCx, run_update};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
+use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter, set_sort};
-use super::writes::{Outcome, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
+use super::writes::{
+    Outcome, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx,
+    with_writer,
+};
 use crate::args::{Args, Array, Documents, Loose};
 use crate::command::{Command, Counter, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
+
+/// Statements by `_id` that run on the connection's own task.
+const SHORT_BATCH: usize = 64;
 
 /// `{update: "users", updates: [{q, u, ...}], ordered: true, let: {...}}`
 pub struct Update<'a> {
@@ -46,8 +53,9 @@ impl<'a> Command<'a> for Update<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let statements: Vec<UpdateOne<'a>> =
             self.updates.iter().map(UpdateOne::parse).collect::<Result<_>>()?;
+        let short = statements.len() <= SHORT_BATCH && statements.iter().all(|one| only_id(one.q).is_some());
         let totals = RefCell::new(Totals::default());
-        let outcome = with_writer(op, |w| {
+        let outcome = with_writer(op, short, |w| {
             with_cx(op, self.fields.bypass_validation, |cx| {
                 Outcome::each(
                     op,
@@ -57,10 +65,7 @@ impl<'a> Command<'a> for Update<'a> {
                     |w, at, one| {
                         let statement = one.statement(op, self.variables)?;
                         if op.is_retryable_write() && statement.multi {
-                            bail!(
-                                Code::INVALID_OPTIONS,
-                                "Cannot use retryable writes with multi=true"
-                            );
+                            bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
                         }
                         let collection = match w.collection(&namespace)? {
                             Some(collection) => collection,
@@ -165,6 +170,18 @@ pub struct UpdateOne<'a> {
     sort: Option<RawDoc<'a>>,
 }
 
+/// A stage that does not exist fails the whole command, before any statement runs.
+fn check_stage_names(update: Value<'_>) -> Result<()> {
+    let Value::Array(stages) = update else { return Ok(()) };
+    let names = stages.values().filter_map(|stage| stage.as_doc()?.iter().next());
+    for name in names.map(|field| field.key()) {
+        if sheaf_aggregate::stage_entry(name).is_none() {
+            bail!(40324, "Unrecognized pipeline stage name: '{name}'");
+        }
+    }
+    Ok(())
+}
+
 impl<'a> UpdateOne<'a> {
     fn parse(doc: RawDoc<'a>) -> Result<Self> {
         let mut args = Args::of_document("update.updates", doc)?;
@@ -196,6 +213,7 @@ impl<'a> UpdateOne<'a> {
             collation: args.optional("collation")?,
             sort: args.optional("sort")?,
         };
+        check_stage_names(one.u)?;
         args.ignore(&["upsertSupplied", "sampleId", "allowShardKeyUpdatesWithoutFullShardKeyInQuery"]);
         args.finish()?;
         Ok(one)
@@ -206,10 +224,7 @@ impl<'a> UpdateOne<'a> {
         let mut cx = parse_cx(op, variables)?;
         if let Some(constants) = self.constants {
             if !matches!(self.u, Value::Array(_)) {
-                bail!(
-                    51198,
-                    "Constant values may only be specified for pipeline updates"
-                );
+                bail!(51198, "Constant values may only be specified for pipeline updates");
             }
             for element in constants.iter() {
                 cx.declare_constant(element.key(), element.value())?;

@@ -28,7 +28,8 @@ impl WriteFields {
     /// Reads them.
     pub fn parse(args: &mut Args<'_>) -> Result<Self> {
         let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
-        let bypass_validation = args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0);
+        let bypass_validation =
+            args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0);
         let mut stmt_ids = Vec::new();
         if let Some(Array(ids)) = args.optional("stmtIds")? {
             for id in ids.values() {
@@ -66,13 +67,9 @@ pub fn check_writable(op: &OpContext<'_>, collection: &str) -> Result<()> {
     let system = collection.starts_with("system.")
         && !matches!(collection, "system.js" | "system.users" | "system.version" | "system.roles")
         && !(op.db() == "local" && collection == "system.replset")
-        && !(op.db() == "config");
+        && op.db() != "config";
     if system || (op.db() == "local" && collection == "oplog.rs") {
-        bail!(
-            Code::INVALID_NAMESPACE,
-            "cannot write to '{}.{collection}'",
-            op.db()
-        );
+        bail!(Code::INVALID_NAMESPACE, "cannot write to '{}.{collection}'", op.db());
     }
     if collection.contains('$') {
         bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{}.{collection}'", op.db());
@@ -82,7 +79,17 @@ pub fn check_writable(op: &OpContext<'_>, collection: &str) -> Result<()> {
 
 /// Runs `work` with the operation's writer: the transaction, or a unit of plain writes that is committed
 /// afterwards whatever became of single statements.
-pub fn with_writer<T>(op: &OpContext<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+///
+/// `short` says that the statements touch single records that they know by `_id`.
+pub fn with_writer<T>(
+    op: &OpContext<'_>,
+    short: bool,
+    work: impl FnOnce(&mut dyn Write) -> Result<T>,
+) -> Result<T> {
+    if short { write_with(op, work) } else { op.blocking(|| write_with(op, work)) }
+}
+
+fn write_with<T>(op: &OpContext<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     if let Some(mut transaction) = op.transaction() {
         return work(&mut *transaction);
     }

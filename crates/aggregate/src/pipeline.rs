@@ -77,6 +77,9 @@ impl Pipeline {
             let (Some(field), None) = (fields.next(), fields.next()) else {
                 bail!(40323, "A pipeline stage specification object must contain exactly one field.");
             };
+            if field.key() == "$changeStream" {
+                bail!(40573, "The $changeStream stage is only supported on replica sets");
+            }
             let Some(entry) = stage_entry(field.key()) else {
                 bail!(40324, "Unrecognized pipeline stage name: '{}'", field.key());
             };

@@ -111,6 +111,8 @@ pub struct CursorInfo {
     pub api: crate::op::ApiParams,
     /// `comment` of the opening command as a one-field document, for `getMore` to inherit.
     pub comment: Option<DocBuf>,
+    /// What is left of the opening command's `maxTimeMS`, which all its batches share.
+    pub time_left: Mutex<Option<Duration>>,
     killed: AtomicBool,
 }
 
@@ -181,6 +183,7 @@ impl Cursors {
             created_millis: op.now_millis(),
             api: op.api(),
             comment,
+            time_left: Mutex::new(op.time_left()),
             killed: AtomicBool::new(false),
         });
         open.insert(

@@ -242,6 +242,10 @@ fn execute<'a>(
     let fields = prepared.fields.clone();
     let work = |op: &OpContext<'a>| {
         let mut args = Args::new(command.name, request.body, fields.into_iter(), request.sequences)?;
+        if node.fail_points.any() {
+            // `maxTimeAlwaysTimeOut` strikes commands that are too short to look at the clock, too.
+            op.interrupter().check()?;
+        }
         invoke(command, &mut args, op)
     };
     let result = match (&session, op.txn_number) {

@@ -13,6 +13,7 @@ pub mod connection;
 pub mod cursors;
 pub mod dispatch;
 pub mod failpoint;
+pub mod first_start;
 pub mod generic;
 pub mod listener;
 pub mod log;

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Result, bail};
 
+use super::query::batch_room;
 use crate::args::{Args, NonNegative};
 use crate::command::{Command, Counter, Spec};
-use super::query::batch_room;
 use crate::cursors::{Batch, Filled};
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -49,9 +49,17 @@ impl<'a> Command<'a> for GetMore<'a> {
         let mut pinned = op.node().cursors.pin(op, self.id, &namespace)?;
         let awaits = pinned.cursor().is_await_data();
         // `maxTimeMS` of a getMore is how long an awaitData cursor waits, not a limit on work.
-        let until = Instant::now() + op.time_left().filter(|_| awaits).unwrap_or(DEFAULT_WAIT);
-        if awaits {
-            op.set_deadline(None);
+        let patience = op.max_time_ms().filter(|ms| *ms > 0).map(Duration::from_millis);
+        if patience.is_some() && !awaits {
+            bail!(Code::BAD_VALUE, "cannot set maxTimeMS on getMore command for a non-awaitData cursor");
+        }
+        let began = Instant::now();
+        let until = began + patience.unwrap_or(DEFAULT_WAIT);
+        let info = pinned.info().clone();
+        if !awaits && let Some(left) = *info.time_left.lock() {
+            let struck = op.node().fail_points.enter("maxTimeAlwaysTimeOut", |_| true).is_some();
+            op.set_deadline(Some(if struck { began } else { began + left }));
+            op.check_interrupt()?;
         }
         // A batch size of 0 stands for the default: as many as fit.
         let limit = self.batch_size.filter(|n| *n > 0).map(|n| n as usize);
@@ -71,7 +79,13 @@ impl<'a> Command<'a> for GetMore<'a> {
             });
             let filled = result?;
             let tailable = pinned.cursor().is_tailable();
-            if awaits && tailable && returned == 0 && filled == Filled::More && Instant::now() < until && !pinned.is_killed() {
+            if awaits
+                && tailable
+                && returned == 0
+                && filled == Filled::More
+                && Instant::now() < until
+                && !pinned.is_killed()
+            {
                 pinned.cursor().await_data(op, until)?;
                 continue;
             }
@@ -83,6 +97,12 @@ impl<'a> Command<'a> for GetMore<'a> {
             op.metrics().cursor_exhausted.set(filled == Filled::Exhausted);
             op.metrics().cursor_id.set(Some(self.id));
             if filled == Filled::More {
+                if !pinned.is_killed() {
+                    op.set_exhaust_reply();
+                }
+                if let Some(left) = &mut *info.time_left.lock() {
+                    *left = left.saturating_sub(began.elapsed());
+                }
                 pinned.release(returned);
             }
             return Ok(reply);

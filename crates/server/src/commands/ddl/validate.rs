@@ -36,6 +36,8 @@ impl<'a> Command<'a> for Validate<'a> {
         let enforce_count = flag(args, "enforceFastCount")?;
         let conformance = flag(args, "checkBSONConformance")?;
         flag(args, "collHash")?;
+        // Of old servers; some drivers still send it.
+        args.ignore(&["scandata"]);
         let pairs = [
             (background && full, "{ background: true }", "{ full: true }"),
             (background && enforce_count, "{ background: true }", "{ enforceFastCount: true }"),

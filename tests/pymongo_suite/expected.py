@@ -1,8 +1,9 @@
 """pytest plugin: compares the outcome of each test with the list of expected failures.
 
-A listed test that fails counts as xfailed; a listed test that passes fails the run, so that the list only shrinks.
-The list's lines are `<test id> | <reason>`. A reason that begins with `[no-dns]` or `[container]` holds only on a
-machine that cannot resolve public names, or that is a container.
+A listed test that fails counts as xfailed; a listed test that passes fails the run, so that the list only shrinks,
+unless its reason ends with `(sometimes)`.
+The list's lines are `<test id> | <reason>`. A reason that begins with `[no-dns]`, `[unreachable]` or `[container]`
+holds only on a machine that cannot resolve public names, that refuses connections to nowhere, or that is a container.
 """
 
 import os
@@ -20,9 +21,21 @@ def public_dns():
         return False
 
 
+def refuses_at_once():
+    """Whether the network refuses addresses that nobody has, where others let a client wait."""
+    try:
+        socket.create_connection(("192.0.2.1", 27017), 0.3).close()
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 def read_list(path):
     conditions = {
         "[no-dns]": lambda: not public_dns(),
+        "[unreachable]": refuses_at_once,
         "[container]": lambda: pathlib.Path("/.dockerenv").exists() or bool(os.environ.get("KUBERNETES_SERVICE_HOST")),
     }
     holds = {}
@@ -64,7 +77,7 @@ class Expected:
             report.wasxfail = reason
         elif report.skipped:
             self.skipped.add(item.nodeid)
-        elif report.when == "call" and item.nodeid not in self.failed:
+        elif report.when == "call" and item.nodeid not in self.failed and not reason.endswith("(sometimes)"):
             report.outcome = "failed"
             report.longrepr = f"[unexpected pass] take it off the list of expected failures: {reason}"
 

@@ -197,7 +197,10 @@ pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, ro
             level.name()
         );
     }
-    if level == ReadLevel::Linearizable && node.options.set_name.is_none() {
+    // A cursor takes a new snapshot for each batch, so only a transaction keeps what `snapshot` promises.
+    let needs_set =
+        level == ReadLevel::Linearizable || level == ReadLevel::Snapshot && !role.in_transaction();
+    if needs_set && node.options.set_name.is_none() {
         bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
     }
     if concern.after_cluster_time.is_some() && concern.at_cluster_time.is_some() {

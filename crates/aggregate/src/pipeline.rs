@@ -53,12 +53,18 @@ impl Pipeline {
     /// Reads a command's pipeline: an array of stages. The command ends its parsing with
     /// [`ParseCx::finish`].
     pub fn parse(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::Top, in_facet: false, depth: 0 })
+        Self::parse_at(
+            stages,
+            &mut StageCx { expr: cx, namespace, place: Place::Top, in_facet: false, depth: 0 },
+        )
     }
 
     /// Reads a view's pipeline, which may not write.
     pub fn parse_view(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_at(stages, &mut StageCx { expr: cx, namespace, place: Place::View, in_facet: false, depth: 0 })
+        Self::parse_at(
+            stages,
+            &mut StageCx { expr: cx, namespace, place: Place::View, in_facet: false, depth: 0 },
+        )
     }
 
     /// Reads a pipeline in any place, and optimises it.

@@ -21,8 +21,7 @@ pub fn prepare(engine: &Engine) -> Result<()> {
     }
     let mut unit = engine.write(&go_on);
     if let Some(collection) = unit.collection(NAMESPACE)? {
-        let version =
-            doc! { "_id": "featureCompatibilityVersion", "version": FEATURE_VERSION };
+        let version = doc! { "_id": "featureCompatibilityVersion", "version": FEATURE_VERSION };
         unit.insert(&collection, version.as_raw())?;
     }
     unit.commit()?;

@@ -18,7 +18,8 @@ pub async fn run(node: Arc<Node>) {
             () = tokio::time::sleep(PERIOD) => {}
             () = node.until_shutdown() => return,
         }
-        let between = Duration::from_secs(node.parameters.int("clientCursorMonitorFrequencySecs").max(1) as u64);
+        let between =
+            Duration::from_secs(node.parameters.int("clientCursorMonitorFrequencySecs").max(1) as u64);
         if cursors_seen.elapsed() >= between {
             cursors_seen = Instant::now();
             let idle = node.parameters.int("cursorTimeoutMillis").max(0) as u64;

@@ -184,10 +184,7 @@ fn parameters(settings: &Settings) -> Vec<(String, String)> {
     let interval = settings.journal_commit_interval.map(|ms| ("journalCommitInterval", ms.to_string()));
     let delay = settings.syncdelay.map(|seconds| ("syncdelay", seconds.to_string()));
     let flags = interval.into_iter().chain(delay);
-    flags
-        .map(|(name, value)| (name.to_owned(), value))
-        .chain(settings.parameters.iter().cloned())
-        .collect()
+    flags.map(|(name, value)| (name.to_owned(), value)).chain(settings.parameters.iter().cloned()).collect()
 }
 
 /// The settings as `getCmdLineOpts` shows them.
@@ -283,7 +280,13 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
     if let Err(error) = sheaf_server::first_start::prepare(&engine) {
         // A full disk must not keep the data from being read.
         let attributes = sheaf_bson::doc! { "error": error.message() };
-        log::warning("STORAGE", 99_000_012, "initandlisten", "Cannot write the folder's version", Some(attributes));
+        log::warning(
+            "STORAGE",
+            99_000_012,
+            "initandlisten",
+            "Cannot write the folder's version",
+            Some(attributes),
+        );
     }
     node.set_engine(engine.clone());
     if let Some(path) = &settings.pidfilepath
@@ -348,7 +351,8 @@ fn stop_engine(node: &Node, engine: &Engine) -> Result<(), String> {
     let needed = engine.stats().memtable_bytes;
     let clean = !node.options.journal || room.is_none_or(|room| room > needed + needed / 4);
     if !clean {
-        let attributes = sheaf_bson::doc! { "freeBytes": room.unwrap_or(0) as i64, "neededBytes": needed as i64 };
+        let attributes =
+            sheaf_bson::doc! { "freeBytes": room.unwrap_or(0) as i64, "neededBytes": needed as i64 };
         log::warning(
             "STORAGE",
             99_000_014,
@@ -389,7 +393,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
         cache_bytes: node.options.cache_bytes,
         journal: node.options.journal,
         journal_commit_interval: Duration::from_millis(
-            node.parameters.int("journalCommitInterval").max(1) as u64,
+            node.parameters.int("journalCommitInterval").max(1) as u64
         ),
         sync_delay: Duration::from_secs_f64(node.parameters.double("syncdelay").max(0.0)),
         oplog_bytes: settings.oplog_size_mb.unwrap_or(DEFAULT_OPLOG_MB) << 20,

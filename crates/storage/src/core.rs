@@ -317,7 +317,10 @@ impl Core {
                 return self.check_writable();
             }
             if began.elapsed() > FLUSH_PATIENCE && self.lacks_room() {
-                return Err(Error::new(Code::OUT_OF_DISK_SPACE, "no room on the disk for flushing memtables"));
+                return Err(Error::new(
+                    Code::OUT_OF_DISK_SPACE,
+                    "no room on the disk for flushing memtables",
+                ));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(10));

@@ -182,7 +182,13 @@ pub struct GroupRun {
 
 impl GroupRun {
     pub(crate) fn new(stage: Arc<Group>, input: BoxSource) -> Self {
-        GroupRun { stage, input: Some(input), groups: Vec::new().into_iter(), arena: Bump::new(), pushed_down: false }
+        GroupRun {
+            stage,
+            input: Some(input),
+            groups: Vec::new().into_iter(),
+            arena: Bump::new(),
+            pushed_down: false,
+        }
     }
 
     /// For a group that mongod would run in its execution engine, where some errors have numbers of their own.

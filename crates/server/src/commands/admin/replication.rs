@@ -53,9 +53,12 @@ impl<'a> Command<'a> for ReplSetGetStatus {
             doc.append("term", TERM);
             doc.append("syncSourceHost", "").append("syncSourceId", -1);
             doc.append("heartbeatIntervalMillis", 2000i64);
-            for count in
-                ["majorityVoteCount", "writeMajorityCount", "votingMembersCount", "writableVotingMembersCount"]
-            {
+            for count in [
+                "majorityVoteCount",
+                "writeMajorityCount",
+                "votingMembersCount",
+                "writableVotingMembersCount",
+            ] {
                 doc.append(count, 1);
             }
             {

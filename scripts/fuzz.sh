@@ -21,6 +21,16 @@ if [ -n "${ROCKSDB_LIB_DIR:-}" ]; then
     export ROCKSDB_LIB_DIR ROCKSDB_STATIC=1
 fi
 
+# A fuzzer's process ends without tidying up.
+parent=/tmp
+if [ -d /dev/shm ]; then
+    parent=/dev/shm
+fi
+TMPDIR=$(mktemp -d "$parent/sheaf-fuzz.XXXXXX")
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+trap 'exit 1' HUP INT TERM
+
 failed=""
 for target in ${2:-$(cargo fuzz list)}; do
     echo "== $target, $seconds s"

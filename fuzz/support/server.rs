@@ -38,10 +38,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server. The data go to memory where the system has such a folder.
+    /// Starts a server. The data go to memory where the system has such a folder, unless `TMPDIR` says otherwise.
     pub fn start() -> Server {
         let shared = std::path::Path::new("/dev/shm");
-        let parent = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+        let parent = match std::env::var_os("TMPDIR") {
+            None if shared.is_dir() => shared.to_owned(),
+            _ => std::env::temp_dir(),
+        };
         let folder = tempfile::tempdir_in(parent).expect("a folder");
         sheaf_server::log::to_nowhere();
         let runtime = tokio::runtime::Builder::new_multi_thread()

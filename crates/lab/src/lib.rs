@@ -1,0 +1,7 @@
+//! The laboratory: experiments on a document database, from launching the servers to the report.
+//!
+//! The laboratory knows a database only from outside: through its wire protocol and its processes. So the same
+//! experiment runs against a Sheaf that it starts itself, against a folder with `mongod` binaries, and against
+//! anything behind a connection string.
+
+pub mod results;

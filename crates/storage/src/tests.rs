@@ -4,4 +4,5 @@ mod crash;
 mod ddl;
 mod model;
 mod support;
+mod validate;
 mod writes;

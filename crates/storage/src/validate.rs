@@ -1,6 +1,7 @@
 //! `validate`: records against indexes, counters, BSON and key order.
 
-use sheaf_bson::{MAX_DEPTH, RawDoc};
+use sheaf_bson::key::Decoder;
+use sheaf_bson::{DocBuf, MAX_DEPTH, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::catalog::{Collection, id_key};
@@ -20,23 +21,82 @@ pub struct Validation {
     pub bytes: u64,
     /// Documents that are no valid BSON.
     pub invalid_documents: u64,
+    /// Their record keys, as far as they are kept.
+    pub corrupt_records: Vec<Vec<u8>>,
     /// What is wrong; empty: the collection is valid.
     pub errors: Vec<String>,
     /// What is odd but harmless.
     pub warnings: Vec<String>,
     /// `(index name, keys)` in catalog order.
     pub keys_per_index: Vec<(String, u64)>,
+    /// `(index name, what is wrong with it)`.
+    pub index_errors: Vec<(String, String)>,
+    /// Entries that documents should have and have not, as far as they are kept.
+    pub missing: Vec<Inconsistency>,
+    /// How many those are.
+    pub missing_count: u64,
+    /// Entries that no document has, as far as they are kept.
+    pub extra: Vec<Inconsistency>,
+    /// How many those are.
+    pub extra_count: u64,
+}
+
+/// An index entry that is missing, or one too many.
+#[derive(Clone, Debug)]
+pub struct Inconsistency {
+    /// The index's name.
+    pub index: String,
+    /// The record that it is about.
+    pub record_key: Vec<u8>,
+    /// `{_id: ...}` of the document of a missing entry.
+    pub id: Option<DocBuf>,
+    /// The entry's key, with the names of the key pattern.
+    pub key: DocBuf,
 }
 
 /// More errors than this are only counted.
 const ERRORS_MAX: usize = 20;
+/// More entries than this are only counted.
+const ENTRIES_MAX: usize = 1000;
 
 impl Validation {
+    /// Whether nothing is wrong.
+    pub fn is_valid(&self) -> bool {
+        self.errors.is_empty() && self.index_errors.is_empty()
+    }
+
     fn error(&mut self, text: String) {
-        if self.errors.len() < ERRORS_MAX {
+        if self.errors.len() < ERRORS_MAX && !self.errors.contains(&text) {
             self.errors.push(text);
         }
     }
+
+    fn index_error(&mut self, index: &Index, text: String) {
+        let known = self.index_errors.iter().any(|(name, known)| *name == index.name && *known == text);
+        if !known && self.index_errors.len() < ERRORS_MAX {
+            self.index_errors.push((index.name.clone(), text));
+        }
+    }
+
+    fn inconsistent(&mut self, index: &Index) {
+        self.index_error(index, format!("Index with name '{}' has inconsistencies.", index.name));
+    }
+}
+
+/// An entry's key with the names of its index's key pattern.
+fn key_document(index: &Index, key: &[u8], type_bits: &[u8]) -> DocBuf {
+    let mut decoder = Decoder::new(key, type_bits);
+    DocBuf::build(|out| {
+        for (at, (path, descending)) in index.fields.iter().enumerate() {
+            // What does not decode ends the key; the index has an error of its own for it.
+            if index.wildcard_field == Some(at) && decoder.next_into(false, out, "$_path").is_none() {
+                return;
+            }
+            if decoder.next_into(*descending, out, path).is_none() {
+                return;
+            }
+        }
+    })
 }
 
 /// Checks one collection on one state. `full` also reads each index from end to end.
@@ -62,7 +122,7 @@ pub(crate) fn validate(
         if found.records.is_multiple_of(1024) {
             interrupt()?;
         }
-        check_record(collection, cursor.key(), cursor.bytes(), &mut found);
+        let good = check_record(collection, cursor.key(), cursor.bytes(), &mut found);
         if found.records > 0 && last.as_slice() >= cursor.key() {
             found.error("records are out of order".to_owned());
         }
@@ -70,43 +130,59 @@ pub(crate) fn validate(
         last.extend_from_slice(cursor.key());
         found.records += 1;
         found.bytes += cursor.bytes().len() as u64;
+        if !good {
+            continue;
+        }
         for (at, index) in collection.indexes.iter().enumerate() {
             expected[at] += check_entries(view, index, cursor.key(), cursor.doc(), &mut keys, &mut found)?;
         }
     }
     for (at, index) in collection.indexes.iter().enumerate() {
+        interrupt()?;
         let count = if index.kind == IndexKind::Id {
             found.records
         } else {
             count_entries(view, index, full, &mut found)?
         };
-        if index.ready && count != expected[at] {
-            found.error(format!(
-                "index '{}' has {count} entries where the documents have {} keys",
-                index.name, expected[at]
-            ));
+        let lacking = found.missing.iter().filter(|entry| entry.index == index.name).count() as u64;
+        // All keys of all documents are there: only a different number can tell of others.
+        if index.ready && (full || lacking > 0 || count != expected[at]) && index.kind != IndexKind::Id {
+            find_extra(view, collection, index, interrupt, &mut found)?;
         }
         found.keys_per_index.push((index.name.clone(), count));
     }
-    check_counters(view, counters, &mut found);
+    for (what, count, listed) in [
+        ("missing", found.missing_count, found.missing.len()),
+        ("extra", found.extra_count, found.extra.len()),
+    ] {
+        if count > 0 {
+            found.warnings.push(format!("Detected {count} {what} index entries."));
+        }
+        if count > listed as u64 {
+            found.errors.push(format!(
+                "Not all {what} index entry inconsistencies are listed due to size limitations."
+            ));
+        }
+    }
+    check_counters(view, collection, counters, &mut found);
     Ok(found)
 }
 
-fn check_record(collection: &Collection, key: &[u8], bytes: &[u8], found: &mut Validation) {
-    match sheaf_bson::validate(bytes, MAX_DEPTH * 2) {
-        Ok(len) if len == bytes.len() => {}
-        Ok(_) => {
-            found.invalid_documents += 1;
-            found.error("a record has bytes behind its document".to_owned());
+/// Whether a record can be read at all.
+fn check_record(collection: &Collection, key: &[u8], bytes: &[u8], found: &mut Validation) -> bool {
+    let whole = matches!(sheaf_bson::validate(bytes, MAX_DEPTH * 2), Ok(len) if len == bytes.len());
+    if !whole {
+        found.invalid_documents += 1;
+        if found.corrupt_records.len() < ENTRIES_MAX {
+            found.corrupt_records.push(key.to_vec());
         }
-        Err(error) => {
-            found.invalid_documents += 1;
-            found.error(format!("a record is not valid BSON: {}", error.message()));
-        }
+        found.error("Detected one or more invalid documents. See logs.".to_owned());
+        return false;
     }
     if collection.capped.is_none() && id_key(RawDoc::new(bytes)).is_ok_and(|id| id != key) {
         found.error("a record's key is not that of its _id".to_owned());
     }
+    true
 }
 
 /// Looks up each of the document's keys; returns how many there are.
@@ -136,11 +212,18 @@ fn check_entries(
             }
         };
         if !right {
-            found.error(format!(
-                "index '{}' lacks the entry of a document: {:?}",
-                index.name,
-                doc.get("_id")
-            ));
+            found.missing_count += 1;
+            found.inconsistent(index);
+            if found.missing.len() < ENTRIES_MAX {
+                let mut id = DocBuf::new();
+                id.append("_id", doc.get_or_missing("_id"));
+                found.missing.push(Inconsistency {
+                    index: index.name.clone(),
+                    record_key: record_key.to_vec(),
+                    id: Some(id),
+                    key: key_document(index, key, type_bits),
+                });
+            }
         }
     }
     Ok(keys.len() as u64)
@@ -161,7 +244,7 @@ fn count_entries(view: &View, index: &Index, full: bool, found: &mut Validation)
                 rest = len.and_then(|len| rest.get(len..)).unwrap_or(&[0xFF]);
             }
             if !rest.is_empty() {
-                found.error(format!("index '{}' has an entry that is no key", index.name));
+                found.index_error(index, format!("Index '{}' has an entry that is no key.", index.name));
             }
         }
         more = cursor.next()?;
@@ -169,13 +252,62 @@ fn count_entries(view: &View, index: &Index, full: bool, found: &mut Validation)
     Ok(count)
 }
 
+/// Looks for entries that no document has.
+fn find_extra(
+    view: &View,
+    collection: &Collection,
+    index: &Index,
+    interrupt: Interrupt<'_>,
+    found: &mut Validation,
+) -> Result<()> {
+    let mut cursor = view.index(index, Direction::Forward)?;
+    let mut more = cursor.seek(Cut::Before(&[]))?;
+    let mut keys = KeySet::default();
+    let mut seen = 0u64;
+    while more {
+        seen += 1;
+        if seen.is_multiple_of(1024) {
+            interrupt()?;
+        }
+        let record = view.get(collection, cursor.record_key())?;
+        let readable = record.filter(|bytes| sheaf_bson::validate(bytes, MAX_DEPTH * 2).is_ok());
+        let right = match readable {
+            Some(doc) => {
+                index.generate(doc.as_raw(), &mut keys)?;
+                keys.contains_exactly(cursor.key(), cursor.type_bits())
+            }
+            None => false,
+        };
+        if !right {
+            found.extra_count += 1;
+            found.inconsistent(index);
+            if found.extra.len() < ENTRIES_MAX {
+                found.extra.push(Inconsistency {
+                    index: index.name.clone(),
+                    record_key: cursor.record_key().to_vec(),
+                    id: None,
+                    key: key_document(index, cursor.key(), cursor.type_bits()),
+                });
+            }
+        }
+        more = cursor.next()?;
+    }
+    Ok(())
+}
+
 /// Counters are compared when no commit came between, else they are of another state.
-fn check_counters(view: &View, (docs, bytes): (u64, u64), found: &mut Validation) {
+fn check_counters(view: &View, collection: &Collection, counters: (u64, u64), found: &mut Validation) {
     let still = view.at.core.last.lock().time == view.at.time;
-    if still && (docs, bytes) != (found.records, found.bytes) {
+    if still && counters.0 != found.records {
         found.error(format!(
-            "the collection counts {docs} documents and {bytes} bytes where there are {} and {}",
-            found.records, found.bytes
+            "fast count ({}) does not match number of records ({}) for collection '{}'",
+            counters.0, found.records, collection.namespace
+        ));
+    }
+    if still && counters.1 != found.bytes {
+        found.error(format!(
+            "the collection counts {} bytes where its records have {}",
+            counters.1, found.bytes
         ));
     }
 }

@@ -1,5 +1,6 @@
 //! Indexes: what the catalog knows of one, and the keys that documents have in it.
 
+mod accesses;
 mod hash;
 mod keys;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 
+pub use accesses::Accesses;
 pub use hash::hash as hashed_key;
 pub(crate) use keys::KeySet;
 use wildcard::Coverage;
@@ -62,6 +64,8 @@ pub struct Index {
     pub(crate) coverage: Coverage,
     /// Shared by all catalog versions of the index.
     pub(crate) multikey: Arc<Multikey>,
+    /// Uses of it; shared by all catalog versions too.
+    pub accesses: Arc<Accesses>,
     /// Why a build cannot succeed, found by a writer meanwhile.
     pub(crate) doomed: Arc<parking_lot::Mutex<Option<Error>>>,
 }
@@ -153,6 +157,7 @@ impl Index {
             wildcard_field,
             coverage,
             multikey: Arc::new(Multikey::new(masks)),
+            accesses: Arc::default(),
             doomed: Arc::default(),
             spec: spec.into(),
         })
@@ -162,6 +167,7 @@ impl Index {
     pub(crate) fn changed(&self, spec: RawDoc<'_>, ready: bool) -> Result<Index> {
         let mut index = Index::from_spec(spec, self.ident, ready, None)?;
         index.multikey = self.multikey.clone();
+        index.accesses = self.accesses.clone();
         index.doomed = self.doomed.clone();
         if self.kind == IndexKind::Id {
             index.kind = IndexKind::Id;

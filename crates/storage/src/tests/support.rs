@@ -70,7 +70,7 @@ pub fn all(engine: &Engine, namespace: &str) -> Vec<String> {
 
 pub fn assert_valid(engine: &Engine, namespace: &str) {
     let found = engine.validate(namespace, true, GO_ON).unwrap();
-    assert!(found.errors.is_empty(), "{:?}", found.errors);
+    assert!(found.is_valid(), "{:?} {:?}", found.errors, found.index_errors);
 }
 
 /// What is on disk now, as a crash of the process would leave it. RocksDB may remove a file while it

@@ -1,13 +1,13 @@
 //! `validate`.
 
-use sheaf_bson::{Binary, Value};
+use sheaf_bson::{Binary, DocWriter, Value, doc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::ddl::stats;
+use sheaf_exec::ddl::stats::append_number;
 use sheaf_exec::write::{self, Validator};
-use sheaf_storage::{Collection, Direction, Range, Validation};
+use sheaf_storage::{Collection, Direction, Inconsistency, Range, Validation};
 
 use super::re_index;
-use crate::args::{Args, Loose};
+use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -16,7 +16,10 @@ use crate::reply::Reply;
 pub struct Validate<'a> {
     collection: &'a str,
     full: bool,
+    background: bool,
     repair: bool,
+    metadata: bool,
+    fix_multikey: bool,
 }
 
 impl<'a> Command<'a> for Validate<'a> {
@@ -25,72 +28,119 @@ impl<'a> Command<'a> for Validate<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
-        let flag = |args: &mut Args<'a>, name| -> Result<bool> {
-            Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
-        };
-        let full = flag(args, "full")?;
-        let background = flag(args, "background")?;
-        let repair = flag(args, "repair")?;
-        let metadata = flag(args, "metadata")?;
-        let fix_multikey = flag(args, "fixMultikey")?;
-        let enforce_count = flag(args, "enforceFastCount")?;
-        let conformance = flag(args, "checkBSONConformance")?;
-        flag(args, "collHash")?;
-        // Of old servers; some drivers still send it.
-        args.ignore(&["scandata"]);
-        let pairs = [
-            (background && full, "{ background: true }", "{ full: true }"),
-            (background && enforce_count, "{ background: true }", "{ enforceFastCount: true }"),
-            (background && repair, "{ background: true }", "{ repair: true }"),
-            (enforce_count && repair, "{ enforceFastCount: true }", "{ repair: true }"),
-            (conformance && repair, "{ checkBSONConformance: true }", "{ repair: true }"),
-            (metadata && full, "{ metadata: true }", "{ full: true }"),
-            (metadata && background, "{ metadata: true }", "{ background: true }"),
-            (metadata && repair, "{ metadata: true }", "{ repair: true }"),
-            (metadata && enforce_count, "{ metadata: true }", "{ enforceFastCount: true }"),
-            (metadata && conformance, "{ metadata: true }", "{ checkBSONConformance: true }"),
-            (background && fix_multikey, "{ background: true }", "{ fixMultikey: true }"),
-        ];
-        if let Some((_, one, other)) = pairs.iter().find(|(both, ..)| *both) {
+        let given = args.has("checkBSONConformance");
+        // MongoDB takes values of any type here, and knows no unknown fields.
+        let mut flag = |name| args.value(name).truthy();
+        let [full, background, enforce_count] = ["full", "background", "enforceFastCount"].map(&mut flag);
+        let [conformance, repair, metadata] = ["checkBSONConformance", "repair", "metadata"].map(&mut flag);
+        let fix_multikey = flag("fixMultikey");
+        args.ignore_rest();
+        let both = |one: &str, other: &str| -> Result<()> {
             bail!(
                 Code::INVALID_OPTIONS,
-                "Running the validate command with both {one} and {other} is not supported."
-            );
+                "Running the validate command with both {{ {one}: true }} and {{ {other}: true }} is not supported."
+            )
+        };
+        match () {
+            () if background && full => both("background", "full")?,
+            () if background && enforce_count => both("background", "enforceFastCount")?,
+            () if given && !conformance && (full || enforce_count) => bail!(
+                Code::INVALID_OPTIONS,
+                "Cannot explicitly set 'checkBSONConformance: false' with full validation set."
+            ),
+            () if background && repair => both("background", "repair")?,
+            () if enforce_count && repair => both("enforceFastCount", "repair")?,
+            () if conformance && repair => both("checkBSONConformance", "repair")?,
+            () if metadata && (background || full || enforce_count || conformance || repair) => bail!(
+                Code::INVALID_OPTIONS,
+                "Running the validate command with {{ metadata: true }} is not supported with any other options"
+            ),
+            () => {}
         }
-        Ok(Validate { collection, full, repair })
+        // Records, counters and BSON are always checked in full depth; `full` adds the indexes' inner order.
+        Ok(Validate { collection, full: full || enforce_count, background, repair, metadata, fix_multikey })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
-        if self.repair && op.node().options.set_name.is_some() {
+        let alone = op.node().options.set_name.is_none();
+        if self.repair && !alone {
             bail!(
                 Code::INVALID_OPTIONS,
-                "Running the validate command with {{ repair: true }} in read-only or replica set mode is not supported."
+                "Running the validate command with {{ repair: true }} can only be performed in standalone mode."
+            );
+        }
+        if self.background && (alone || op.db() == "local") {
+            let place = if alone { "in standalone mode" } else { "on unreplicated collections" };
+            bail!(
+                Code::COMMAND_NOT_SUPPORTED,
+                "Running the validate command with {{ background: true }} is not supported {place}"
             );
         }
         let engine = op.engine();
         let stop = op.interrupter();
-        let mut found = engine.validate(&namespace, self.full, &|| stop.check())?;
         let catalog = engine.catalog();
         let Some(collection) = catalog.collection(&namespace) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "Collection '{namespace}' does not exist to validate.");
         };
-        let mut repaired = false;
-        if self.repair && !found.errors.is_empty() && found.invalid_documents == 0 {
-            re_index::rebuild(op, collection)?;
-            found = engine.validate(&namespace, self.full, &|| stop.check())?;
-            repaired = found.errors.is_empty();
+        if collection.is_view() {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Cannot validate a view");
         }
-        let failing = non_compliant(op, collection)?;
-        if failing > 0 {
+        let mut report = Report { mode: self.repair_mode(), ..Report::default() };
+        if self.metadata {
+            return Ok(report.reply(collection));
+        }
+        let mut found = engine.validate(&namespace, self.full, &|| stop.check())?;
+        // What indexes lack can be built anew from the documents; documents themselves cannot.
+        if self.repair && !found.index_errors.is_empty() {
+            re_index::rebuild(op, collection)?;
+            report.repaired = Some((found.extra_count, found.missing_count));
+            found = engine.validate(&namespace, self.full, &|| stop.check())?;
+            found.warnings.extend(repairs(report.repaired.unwrap_or_default()));
+        }
+        report.non_compliant = non_compliant(op, collection)?;
+        if report.non_compliant > 0 {
             found.warnings.push(
                 "Detected one or more documents not compliant with the collection's schema. Check logs for log id 5363500."
                     .to_owned(),
             );
         }
-        Ok(reply(collection, &found, failing, repaired))
+        if found.invalid_documents > 0 {
+            let about = doc! { "namespace": &namespace, "invalidDocuments": found.invalid_documents as i64 };
+            crate::log::error(
+                "STORAGE",
+                20404,
+                &op.client().context(),
+                "Document corruption details",
+                Some(about),
+            );
+        }
+        report.found = Some(found);
+        Ok(report.reply(collection))
     }
+}
+
+impl Validate<'_> {
+    fn repair_mode(&self) -> &'static str {
+        match (self.repair, self.fix_multikey) {
+            (true, _) => "FixErrors",
+            // Which paths hold arrays is noted before a document is written, so there is nothing to adjust.
+            (false, true) => "AdjustMultikey",
+            (false, false) => "None",
+        }
+    }
+}
+
+fn repairs((extra, missing): (u64, u64)) -> Vec<String> {
+    let mut texts = Vec::new();
+    if extra > 0 {
+        texts.push(format!("Removed {extra} extra index entries."));
+    }
+    if missing > 0 {
+        texts.push(format!("Inserted {missing} missing index entries."));
+    }
+    texts
 }
 
 /// Documents that fail the collection's validator.
@@ -105,44 +155,128 @@ fn non_compliant(op: &OpContext<'_>, collection: &Collection) -> Result<u64> {
         if seen.is_multiple_of(256) {
             op.check_interrupt()?;
         }
-        failing += u64::from(!matches!(validator.check(None, cursor.doc())?, write::Validation::Passed));
+        if !matches!(validator.check(None, cursor.doc())?, write::Validation::Passed) {
+            failing += 1;
+            let about = doc! { "namespace": &collection.namespace, "id": cursor.doc().get_or_missing("_id") };
+            let text = "Document is not compliant with the collection's schema";
+            crate::log::warning("STORAGE", 5_363_500, &op.client().context(), text, Some(about));
+        }
     }
     Ok(failing)
 }
 
-fn reply(collection: &Collection, found: &Validation, failing: u64, repaired: bool) -> Reply {
-    Reply::ok().with_fields(|doc| {
-        doc.append("ns", &collection.namespace);
-        doc.append("uuid", Value::Binary(Binary { subtype: 4, bytes: collection.uuid.as_bytes() }));
-        doc.append("nInvalidDocuments", found.invalid_documents as i64);
-        doc.append("nNonCompliantDocuments", failing as i64);
-        stats::append_number(doc, "nrecords", found.records);
-        doc.append("nIndexes", found.keys_per_index.len() as i32);
-        let mut keys = doc.document("keysPerIndex");
-        for (name, count) in &found.keys_per_index {
-            stats::append_number(&mut keys, name, *count);
-        }
-        drop(keys);
-        let mut details = doc.document("indexDetails");
-        for (name, _) in &found.keys_per_index {
-            let quoted = format!("index '{name}'");
-            let mut index = details.document(name);
-            let errors: Vec<&String> = found.errors.iter().filter(|error| error.contains(&quoted)).collect();
-            index.append("valid", errors.is_empty());
-            if !errors.is_empty() {
-                let mut list = index.array("errors");
-                errors.iter().for_each(|error| _ = list.push(error.as_str()));
+/// What is answered.
+#[derive(Default)]
+struct Report {
+    mode: &'static str,
+    /// Nothing with `metadata: true`.
+    found: Option<Validation>,
+    non_compliant: u64,
+    /// Entries removed and inserted.
+    repaired: Option<(u64, u64)>,
+}
+
+impl Report {
+    fn reply(&self, collection: &Collection) -> Reply {
+        let nothing = Validation::default();
+        let found = self.found.as_ref().unwrap_or(&nothing);
+        Reply::ok().with_fields(|doc| {
+            doc.append("valid", found.is_valid());
+            doc.append("repaired", self.repaired.is_some());
+            doc.append("repairMode", self.mode);
+            doc.append("ns", &collection.namespace);
+            doc.append("uuid", Value::Binary(Binary { subtype: 4, bytes: collection.uuid.as_bytes() }));
+            write_texts(doc, found);
+            write_entries(doc, "extraIndexEntries", collection, &found.extra);
+            write_entries(doc, "missingIndexEntries", collection, &found.missing);
+            if self.found.is_some() {
+                append_number(doc, "nInvalidDocuments", found.invalid_documents);
+                append_number(doc, "nNonCompliantDocuments", self.non_compliant);
+                append_number(doc, "nrecords", found.records);
             }
+            let mut records = doc.array("corruptRecords");
+            for key in &found.corrupt_records {
+                records.push(record_id(collection, key));
+            }
+            drop(records);
+            write_indexes(doc, collection, found);
+            if let Some((removed, inserted)) = self.repaired {
+                append_number(doc, "numRemovedCorruptRecords", 0);
+                append_number(doc, "numRemovedExtraIndexEntries", removed);
+                append_number(doc, "numInsertedMissingIndexEntries", inserted);
+                append_number(doc, "numDocumentsMovedToLostAndFound", 0);
+                append_number(doc, "numOutdatedMissingIndexEntry", 0);
+            }
+            if !found.is_valid() {
+                doc.append(
+                    "advice",
+                    "A corrupt namespace has been detected. See http://dochub.mongodb.org/core/data-recovery for recovery steps.",
+                );
+            }
+        })
+    }
+}
+
+type Doc<'w> = DocWriter<'w, Vec<u8>>;
+
+/// `warnings` and `errors`; an index with errors of its own is named in the latter.
+fn write_texts(doc: &mut Doc<'_>, found: &Validation) {
+    let mut warnings = doc.array("warnings");
+    found.warnings.iter().for_each(|text| _ = warnings.push(text.as_str()));
+    drop(warnings);
+    let mut errors = doc.array("errors");
+    found.errors.iter().for_each(|text| _ = errors.push(text.as_str()));
+    for (name, _) in &found.keys_per_index {
+        if found.index_errors.iter().any(|(index, _)| index == name) {
+            errors.push(format!("Found errors in {name}").as_str());
         }
-        drop(details);
-        doc.append("valid", found.errors.is_empty());
-        doc.append("repaired", repaired);
-        for (name, texts) in [("warnings", &found.warnings), ("errors", &found.errors)] {
-            let mut list = doc.array(name);
-            texts.iter().for_each(|text| _ = list.push(text.as_str()));
+    }
+}
+
+/// A record's number in a capped collection; elsewhere records are known by the key of their `_id`.
+fn record_id<'k>(collection: &Collection, key: &'k [u8]) -> Value<'k> {
+    match key.first_chunk::<8>() {
+        Some(number) if collection.capped.is_some() => Value::Int64(i64::from_be_bytes(*number)),
+        _ => Value::Binary(Binary { subtype: 0, bytes: key }),
+    }
+}
+
+fn write_entries(doc: &mut Doc<'_>, name: &str, collection: &Collection, entries: &[Inconsistency]) {
+    let mut list = doc.array(name);
+    for entry in entries {
+        let mut out = list.document();
+        out.append("indexName", &entry.index);
+        out.append("recordId", record_id(collection, &entry.record_key));
+        if let Some(id) = &entry.id {
+            out.append("idKey", id);
         }
-        for name in ["extraIndexEntries", "missingIndexEntries", "corruptRecords"] {
-            drop(doc.array(name));
+        out.append("indexKey", &entry.key);
+    }
+}
+
+fn write_indexes(doc: &mut Doc<'_>, collection: &Collection, found: &Validation) {
+    doc.append("nIndexes", found.keys_per_index.len() as i32);
+    let mut keys = doc.document("keysPerIndex");
+    for (name, count) in &found.keys_per_index {
+        append_number(&mut keys, name, *count);
+    }
+    drop(keys);
+    let mut details = doc.document("indexDetails");
+    for (name, _) in &found.keys_per_index {
+        let errors: Vec<&str> = found
+            .index_errors
+            .iter()
+            .filter(|(index, _)| index == name)
+            .map(|(_, text)| text.as_str())
+            .collect();
+        let mut index = details.document(name);
+        index.append("valid", errors.is_empty());
+        if let Some(of) = collection.index(name) {
+            index.append("spec", &of.spec);
         }
-    })
+        if !errors.is_empty() {
+            let mut list = index.array("errors");
+            errors.iter().for_each(|text| _ = list.push(*text));
+        }
+    }
 }

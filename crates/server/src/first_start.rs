@@ -1,24 +1,68 @@
-//! What a data folder holds before the first client writes to it.
+//! What the server itself writes into its data folder when it starts.
 
-use sheaf_bson::doc;
+use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_storage::{CreateCollection, Engine, Write};
 
+use crate::commands::admin::build_info;
+use crate::node::Node;
 use crate::version::FEATURE_VERSION;
 
 const NAMESPACE: &str = "admin.system.version";
+const STARTUP_LOG: &str = "local.startup_log";
+const STARTUP_LOG_BYTES: i64 = 10 << 20;
 
 /// Writes the document that tools look for to know which version made the data, as mongod does. Because of
-/// it the database `admin` is always listed.
+/// it the database `admin` is always listed. Then sets right what a crash may have left half done.
 pub fn prepare(engine: &Engine) -> Result<()> {
+    write_version(engine)?;
+    crate::commands::ddl::views::reconcile(engine)
+}
+
+/// Adds this start to `local.startup_log`.
+pub fn log_start(node: &Node) -> Result<()> {
+    let engine = node.engine();
+    let options = doc! { "capped": true, "size": STARTUP_LOG_BYTES };
+    ensure(engine, STARTUP_LOG, options)?;
+    let now = node.clock.now_millis();
+    let hostname = crate::node::hostname();
+    let start = DocBuf::build(|out| {
+        out.append("_id", &format!("{hostname}-{now}"));
+        out.append("hostname", &hostname);
+        // The log has whole seconds here.
+        out.append("startTime", Value::DateTime(now - now % 1000));
+        out.append("startTimeLocal", &crate::log::json::long_date(now));
+        out.append("cmdLine", &node.options.parsed);
+        out.append("pid", i64::from(std::process::id()));
+        build_info::write(&mut out.document("buildinfo"));
+    });
+    let go_on = || Ok(());
+    let mut unit = engine.write(&go_on);
+    if let Some(collection) = unit.collection(STARTUP_LOG)? {
+        unit.insert(&collection, start.as_raw())?;
+    }
+    unit.commit()?;
+    Ok(())
+}
+
+fn ensure(engine: &Engine, namespace: &str, options: DocBuf) -> Result<()> {
+    if engine.catalog().collection(namespace).is_some() {
+        return Ok(());
+    }
+    let go_on = || Ok(());
+    let spec = CreateCollection { options, ..CreateCollection::default() };
+    match engine.create_collection(namespace, &spec, &go_on) {
+        Err(error) if error.code() != Code::NAMESPACE_EXISTS => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn write_version(engine: &Engine) -> Result<()> {
     if engine.catalog().collection(NAMESPACE).is_some() {
         return Ok(());
     }
     let go_on = || Ok(());
-    match engine.create_collection(NAMESPACE, &CreateCollection::default(), &go_on) {
-        Err(error) if error.code() != Code::NAMESPACE_EXISTS => return Err(error),
-        _ => {}
-    }
+    ensure(engine, NAMESPACE, DocBuf::new())?;
     let mut unit = engine.write(&go_on);
     if let Some(collection) = unit.collection(NAMESPACE)? {
         let version = doc! { "_id": "featureCompatibilityVersion", "version": FEATURE_VERSION };

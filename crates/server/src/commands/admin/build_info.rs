@@ -1,5 +1,6 @@
 //! `buildInfo`.
 
+use sheaf_bson::DocWriter;
 use sheaf_errors::Result;
 
 use crate::args::Args;
@@ -21,36 +22,39 @@ impl<'a> Command<'a> for BuildInfo {
     }
 
     fn run(self, _: &OpContext<'a>) -> Result<Reply> {
-        Ok(Reply::ok().with_fields(|doc| {
-            doc.append("version", version::COMPATIBLE);
-            // Fields that tools expect to find; what would name a build of mongod stays general.
-            doc.append("gitVersion", concat!("sheaf-", env!("CARGO_PKG_VERSION")));
-            let _ = doc.array("modules");
-            doc.append("allocator", "mimalloc");
-            doc.append("javascriptEngine", "none");
-            doc.append("sysInfo", "deprecated");
-            {
-                let mut parts = doc.array("versionArray");
-                for part in version::COMPATIBLE_PARTS {
-                    parts.push(part);
-                }
-            }
-            doc.document("openssl").append("running", "disabled").append("compiled", "disabled");
-            {
-                let mut build = doc.document("buildEnvironment");
-                build.append("distarch", std::env::consts::ARCH);
-                build.append("target_arch", std::env::consts::ARCH);
-                build.append("target_os", std::env::consts::OS);
-                build.append("cxx", "rustc");
-            }
-            doc.append("bits", 64);
-            doc.append("debug", cfg!(debug_assertions));
-            doc.append("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32);
-            {
-                let mut engines = doc.array("storageEngines");
-                engines.push("wiredTiger");
-            }
-            doc.document("sheaf").append("version", version::OWN);
-        }))
+        Ok(Reply::ok().with_fields(write))
     }
+}
+
+/// The fields of the answer; `local.startup_log` has them too.
+pub fn write(doc: &mut DocWriter<'_, Vec<u8>>) {
+    doc.append("version", version::COMPATIBLE);
+    // Fields that tools expect to find; what would name a build of mongod stays general.
+    doc.append("gitVersion", concat!("sheaf-", env!("CARGO_PKG_VERSION")));
+    let _ = doc.array("modules");
+    doc.append("allocator", "mimalloc");
+    doc.append("javascriptEngine", "none");
+    doc.append("sysInfo", "deprecated");
+    {
+        let mut parts = doc.array("versionArray");
+        for part in version::COMPATIBLE_PARTS {
+            parts.push(part);
+        }
+    }
+    doc.document("openssl").append("running", "disabled").append("compiled", "disabled");
+    {
+        let mut build = doc.document("buildEnvironment");
+        build.append("distarch", std::env::consts::ARCH);
+        build.append("target_arch", std::env::consts::ARCH);
+        build.append("target_os", std::env::consts::OS);
+        build.append("cxx", "rustc");
+    }
+    doc.append("bits", 64);
+    doc.append("debug", cfg!(debug_assertions));
+    doc.append("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32);
+    {
+        let mut engines = doc.array("storageEngines");
+        engines.push("wiredTiger");
+    }
+    doc.document("sheaf").append("version", version::OWN);
 }

@@ -1,6 +1,6 @@
 //! Commands for administrators and handshakes.
 
-mod build_info;
+pub mod build_info;
 mod cmd_line;
 mod connection_status;
 mod fail_point;

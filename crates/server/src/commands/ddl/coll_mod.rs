@@ -8,6 +8,7 @@ use sheaf_exec::ddl::collection_options as options;
 use sheaf_storage::{Collection, Index};
 
 use super::create::check_view;
+use super::views;
 use index::{IndexChange, IndexMod};
 
 use crate::args::{Args, Array, Loose};
@@ -226,8 +227,10 @@ impl CollMod<'_> {
         let changes = [("viewOn", Value::String(source)), ("pipeline", Value::Array(pipeline))];
         let next = options::with_changes(view.options.as_raw(), &changes);
         let stop = op.interrupter();
-        let position = op.engine().coll_mod(&view.namespace, Some(next.as_raw()), &[], &|| stop.check())?;
-        op.note_commit(position);
+        let interrupt = || stop.check();
+        let _turn = views::turn(&interrupt)?;
+        op.engine().coll_mod(&view.namespace, Some(next.as_raw()), &[], &interrupt)?;
+        op.note_commit(views::follow(op.engine(), &view.namespace, &interrupt)?);
         Ok(())
     }
 }

@@ -9,7 +9,7 @@ use sheaf_exec::ddl::collection_options::{CollectionOptions, same_options};
 use sheaf_exec::ddl::index_spec;
 use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
 
-use super::names;
+use super::{names, views};
 use crate::args::{Args, Array, Loose};
 use crate::command::{Command, Spec};
 use crate::commands::crud::query;
@@ -155,8 +155,15 @@ fn create(op: &OpContext<'_>, namespace: &str, spec: CreateCollection, view: boo
         return transaction.create_collection(namespace, spec);
     }
     let stop = op.interrupter();
-    let position = op.engine().create_collection(namespace, &spec, &|| stop.check())?;
-    op.note_commit(position);
+    let interrupt = || stop.check();
+    if view {
+        let _turn = views::turn(&interrupt)?;
+        views::prepare(op.engine(), op.db(), &interrupt)?;
+        op.engine().create_collection(namespace, &spec, &interrupt)?;
+        op.note_commit(views::follow(op.engine(), namespace, &interrupt)?);
+        return Ok(());
+    }
+    op.note_commit(op.engine().create_collection(namespace, &spec, &interrupt)?);
     Ok(())
 }
 

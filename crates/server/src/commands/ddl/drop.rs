@@ -2,6 +2,7 @@
 
 use sheaf_errors::{Code, Result, bail};
 
+use super::views;
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
@@ -36,14 +37,24 @@ impl<'a> Command<'a> for Drop<'a> {
         let indexes = collection.indexes.len() as i32;
         let view = collection.is_view();
         let stop = op.interrupter();
-        match op.engine().drop_collection(&namespace, &|| stop.check()) {
+        let interrupt = || stop.check();
+        let _turn = match view || self.collection == views::NAME {
+            true => Some(views::turn(&interrupt)?),
+            false => None,
+        };
+        if self.collection == views::NAME {
+            views::drop_all(op.engine(), op.db(), &interrupt)?;
+        }
+        match op.engine().drop_collection(&namespace, &interrupt) {
             Ok(position) => op.note_commit(position),
             // Somebody else was faster.
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(Reply::ok()),
             Err(error) => return Err(error),
         }
         let mut reply = Reply::ok();
-        if !view {
+        if view {
+            op.note_commit(views::follow(op.engine(), &namespace, &interrupt)?);
+        } else {
             reply.append("nIndexesWas", indexes);
         }
         Ok(reply.with("ns", &namespace))

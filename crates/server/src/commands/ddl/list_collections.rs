@@ -18,9 +18,6 @@ pub struct ListCollections<'a> {
     batch_size: usize,
 }
 
-/// Where MongoDB keeps the definitions of views; listed wherever there are views.
-const VIEWS: &str = "system.views";
-
 impl<'a> Command<'a> for ListCollections<'a> {
     const NAME: &'static str = "listCollections";
     const SPEC: Spec = Spec::plain().api_v1().help("lists the collections of a database");
@@ -37,17 +34,11 @@ impl<'a> Command<'a> for ListCollections<'a> {
         let mut cx = query::parse_cx(op, None)?;
         let filter = query::parse_filter(self.filter, &mut cx)?;
         let catalog = op.engine().catalog();
-        let mut entries = Vec::new();
-        let mut views = false;
-        for collection in catalog.collections(op.db()) {
-            views |= collection.is_view();
-            entries.push(DocBuf::build(|doc| write_entry(doc, collection, self.name_only)));
-        }
-        if views {
-            entries.push(DocBuf::build(|doc| write_views_entry(doc, op.db(), self.name_only)));
-        }
+        // Collections come before views.
+        let (views, collections): (Vec<_>, Vec<_>) = catalog.collections(op.db()).partition(|c| c.is_view());
         let mut listed = Vec::new();
-        for entry in entries {
+        for collection in collections.into_iter().chain(views) {
+            let entry = DocBuf::build(|doc| write_entry(doc, collection, self.name_only));
             if filter.matches_doc(entry.as_raw())? {
                 listed.push(entry);
             }
@@ -77,28 +68,4 @@ fn write_entry(doc: &mut DocWriter<'_, Vec<u8>>, collection: &Collection, name_o
 fn write_info(doc: &mut DocWriter<'_, Vec<u8>>, uuid: &Uuid) {
     let uuid = Value::Binary(Binary { subtype: 4, bytes: uuid.as_bytes() });
     doc.document("info").append("readOnly", false).append("uuid", uuid);
-}
-
-/// The catalog keeps views itself; the collection is shown because tools expect it beside views.
-fn write_views_entry(doc: &mut DocWriter<'_, Vec<u8>>, db: &str, name_only: bool) {
-    doc.append("name", VIEWS).append("type", "collection");
-    if name_only {
-        return;
-    }
-    drop(doc.document("options"));
-    write_info(doc, &views_uuid(db));
-    doc.append("idIndex", &sheaf_bson::doc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" });
-}
-
-/// A UUID that stays the same: made of the database's name.
-fn views_uuid(db: &str) -> Uuid {
-    let mut bytes = [0u8; 16];
-    for (at, byte) in db.bytes().chain(VIEWS.bytes()).enumerate() {
-        let place = &mut bytes[at % 16];
-        *place = place.rotate_left(3) ^ byte;
-    }
-    // Version 8: bits of our own making.
-    bytes[6] = bytes[6] & 0x0F | 0x80;
-    bytes[8] = bytes[8] & 0x3F | 0x80;
-    Uuid::from_bytes(bytes)
 }

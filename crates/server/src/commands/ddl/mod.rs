@@ -21,6 +21,7 @@ mod plan_cache_clear;
 mod re_index;
 mod rename;
 mod validate;
+pub mod views;
 
 use crate::command::Registered;
 use crate::registered;

@@ -1,0 +1,105 @@
+"""What administration commands answer: shapes, figures and errors, one function each, on one server."""
+
+from bson import Binary
+from pymongo.errors import OperationFailure
+
+
+def fails(code, db, *command, text=None, **options):
+    """The command must fail with this code (and this text)."""
+    try:
+        reply = db.command(*command, **options)
+    except OperationFailure as error:
+        assert error.code == code, f"{command} {options}: code {error.code}, not {code}: {error}"
+        if text is not None:
+            assert text == error.details["errmsg"], f"{command}: {error.details['errmsg']!r}"
+        return
+    raise AssertionError(f"{command} {options} went well: {reply}")
+
+
+def system_views(client):
+    db = client.ops_views
+    db.c.insert_one({"_id": 1})
+    db.command("create", "v", viewOn="c", pipeline=[{"$match": {"a": 1}}])
+    listed = list(db.list_collections())
+    assert [entry["name"] for entry in listed] == ["c", "system.views", "v"], listed
+    uuid = listed[1]["info"]["uuid"]
+    assert isinstance(uuid, Binary) and uuid.subtype == 4
+    assert db["system.views"].find_one() == {
+        "_id": "ops_views.v",
+        "viewOn": "c",
+        "pipeline": [{"$match": {"a": 1}}],
+    }
+    db.command("collMod", "v", viewOn="c", pipeline=[])
+    assert db["system.views"].find_one()["pipeline"] == []
+    assert db.command("validate", "system.views")["uuid"] == uuid
+    db.drop_collection("v")
+    assert db["system.views"].count_documents({}) == 0
+    db.command("create", "w", viewOn="c", pipeline=[])
+    assert [entry["info"]["uuid"] for entry in db.list_collections(filter={"name": "system.views"})] == [uuid]
+    db.drop_collection("system.views")
+    assert db.list_collection_names() == ["c"], "views go with their descriptions"
+    client.drop_database("ops_views")
+
+
+def validate(client):
+    db = client.ops_validate
+    db.c.insert_many([{"_id": n, "a": [n, n + 1]} for n in range(5)])
+    db.c.create_index("a")
+    db.command("create", "v", viewOn="c", pipeline=[])
+    reply = db.command("validate", "c")
+    uuid = next(iter(db.list_collections(filter={"name": "c"})))["info"]["uuid"]
+    expected = {
+        "valid": True,
+        "repaired": False,
+        "repairMode": "None",
+        "ns": "ops_validate.c",
+        "uuid": uuid,
+        "warnings": [],
+        "errors": [],
+        "extraIndexEntries": [],
+        "missingIndexEntries": [],
+        "nInvalidDocuments": 0,
+        "nNonCompliantDocuments": 0,
+        "nrecords": 5,
+        "corruptRecords": [],
+        "nIndexes": 2,
+        "keysPerIndex": {"_id_": 5, "a_1": 10},
+        "indexDetails": {
+            "_id_": {"valid": True, "spec": {"v": 2, "key": {"_id": 1}, "name": "_id_"}},
+            "a_1": {"valid": True, "spec": {"v": 2, "key": {"a": 1}, "name": "a_1"}},
+        },
+        "ok": 1.0,
+    }
+    assert reply == expected and list(reply) == list(expected), reply
+    assert db.command("validate", "c", full=True)["valid"]
+    assert db.command("validate", "c", repair=True)["repairMode"] == "FixErrors"
+    assert db.command("validate", "c", fixMultikey=1)["repairMode"] == "AdjustMultikey"
+    metadata = db.command("validate", "c", metadata=True)
+    assert metadata["valid"] and "nrecords" not in metadata and "nInvalidDocuments" not in metadata
+    both = "Running the validate command with both {{ {}: true }} and {{ {}: true }} is not supported."
+    fails(72, db, "validate", "c", background=True, full=True, text=both.format("background", "full"))
+    fails(72, db, "validate", "c", metadata=True, full=True)
+    fails(72, db, "validate", "c", metadata=True, checkBSONConformance=True)
+    fails(72, db, "validate", "c", checkBSONConformance=True, repair=True)
+    fails(72, db, "validate", "c", enforceFastCount=True, repair=True)
+    fails(72, db, "validate", "c", full=True, checkBSONConformance=False)
+    fails(115, db, "validate", "c", background="true")
+    fails(26, db, "validate", "missing", text="Collection 'ops_validate.missing' does not exist to validate.")
+    fails(166, db, "validate", "v", text="Cannot validate a view")
+    db.command("collMod", "c", validator={"b": {"$exists": True}}, validationAction="warn")
+    reply = db.command("validate", "c")
+    assert reply["nNonCompliantDocuments"] == 5 and reply["valid"] and len(reply["warnings"]) == 1, reply
+    client.drop_database("ops_validate")
+
+
+def startup_log(client):
+    entry = client.local.startup_log.find_one(sort=[("$natural", -1)])
+    assert list(entry) == ["_id", "hostname", "startTime", "startTimeLocal", "cmdLine", "pid", "buildinfo"], entry
+    assert entry["_id"].startswith(entry["hostname"] + "-")
+    assert entry["buildinfo"]["version"] == client.server_info()["version"]
+    assert client.local.command("collStats", "startup_log")["maxSize"] == 10 << 20
+    assert client.admin["system.version"].find_one({"_id": "featureCompatibilityVersion"})["version"] == "8.2"
+    assert {"admin", "local"} <= set(client.list_database_names())
+
+
+CHECKS = [system_views, validate, startup_log]

@@ -4,4 +4,15 @@
 //! experiment runs against a Sheaf that it starts itself, against a folder with `mongod` binaries, and against
 //! anything behind a connection string.
 
+pub mod client;
+pub mod context;
+pub mod error;
+pub mod experiment;
+pub mod generate;
+pub mod journal;
+pub mod measure;
 pub mod results;
+pub mod stats;
+pub mod workload;
+
+pub use error::{Error, Result};

@@ -1,0 +1,268 @@
+//! Connection strings.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::concern::{W, WriteConcern};
+use crate::error::{Error, Result};
+
+/// A parsed `mongodb://` connection string.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ConnectionString {
+    /// "host:port", at least one.
+    pub hosts: Vec<String>,
+    /// The database to use when nothing else is said.
+    pub db: Option<String>,
+    /// `replicaSet`.
+    pub replica_set: Option<String>,
+    /// `directConnection`: talk to the one host that is named, whatever it is.
+    pub direct: bool,
+    /// `w`, `journal`, `wtimeoutMS`.
+    pub write_concern: WriteConcern,
+    /// `readPreference`.
+    pub read_preference: ReadPreference,
+    /// `connectTimeoutMS`.
+    pub connect_timeout: Duration,
+    /// `socketTimeoutMS`: how long to wait for an answer.
+    pub socket_timeout: Duration,
+}
+
+/// Which members reads go to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReadPreference {
+    /// The primary.
+    #[default]
+    Primary,
+    /// The primary, a secondary while there is none.
+    PrimaryPreferred,
+    /// A secondary.
+    Secondary,
+    /// A secondary, the primary while there is none.
+    SecondaryPreferred,
+    /// Any member.
+    Nearest,
+}
+
+impl ReadPreference {
+    /// MongoDB's word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ReadPreference::Primary => "primary",
+            ReadPreference::PrimaryPreferred => "primaryPreferred",
+            ReadPreference::Secondary => "secondary",
+            ReadPreference::SecondaryPreferred => "secondaryPreferred",
+            ReadPreference::Nearest => "nearest",
+        }
+    }
+}
+
+impl FromStr for ReadPreference {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<ReadPreference> {
+        [
+            ReadPreference::Primary,
+            ReadPreference::PrimaryPreferred,
+            ReadPreference::Secondary,
+            ReadPreference::SecondaryPreferred,
+            ReadPreference::Nearest,
+        ]
+        .into_iter()
+        .find(|preference| preference.name() == text)
+        .ok_or_else(|| Error::usage(format!("unknown readPreference \"{text}\"")))
+    }
+}
+
+const DEFAULT_PORT: &str = "27017";
+
+impl ConnectionString {
+    /// One host, addressed directly.
+    pub fn direct(host: &str) -> ConnectionString {
+        ConnectionString {
+            hosts: vec![host.to_owned()],
+            db: None,
+            replica_set: None,
+            direct: true,
+            write_concern: WriteConcern::default(),
+            read_preference: ReadPreference::Primary,
+            connect_timeout: Duration::from_secs(10),
+            // Longer than any single operation of an experiment; no wait is without an end.
+            socket_timeout: Duration::from_secs(120),
+        }
+    }
+
+    /// The same deployment, one node of it, addressed directly.
+    pub fn for_node(&self, host: &str) -> ConnectionString {
+        ConnectionString { hosts: vec![host.to_owned()], direct: true, ..self.clone() }
+    }
+}
+
+impl FromStr for ConnectionString {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<ConnectionString> {
+        let refuse = |what: &str| Error::usage(format!("connection string {text}: {what}"));
+        if text.starts_with("mongodb+srv://") {
+            return Err(refuse("mongodb+srv is not supported; name the hosts"));
+        }
+        let rest = text.strip_prefix("mongodb://").ok_or_else(|| refuse("must begin with mongodb://"))?;
+        let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (hosts, db) = before.split_once('/').unwrap_or((before, ""));
+        if hosts.contains('@') {
+            return Err(refuse("authentication is not supported"));
+        }
+        let mut parsed = ConnectionString::direct("");
+        parsed.direct = false;
+        parsed.hosts.clear();
+        for host in hosts.split(',') {
+            parsed.hosts.push(with_port(host).ok_or_else(|| refuse(&format!("bad host \"{host}\"")))?);
+        }
+        if !db.is_empty() {
+            parsed.db = Some(percent_decode(db).ok_or_else(|| refuse("bad database name"))?);
+        }
+        let mut direct = None;
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let (name, value) =
+                option.split_once('=').ok_or_else(|| refuse(&format!("option \"{option}\" has no value")))?;
+            let value = percent_decode(value).ok_or_else(|| refuse(&format!("bad value of {name}")))?;
+            let bad = || refuse(&format!("bad value \"{value}\" of {name}"));
+            let number = || value.parse::<u64>().map_err(|_| bad());
+            let flag = || value.parse::<bool>().map_err(|_| bad());
+            // Option names have no case, by the specification of connection strings.
+            match name.to_ascii_lowercase().as_str() {
+                "replicaset" => parsed.replica_set = Some(value),
+                "directconnection" => direct = Some(flag()?),
+                "w" => parsed.write_concern.w = Some(W::parse(&value)),
+                "journal" => parsed.write_concern.j = Some(flag()?),
+                "wtimeoutms" => parsed.write_concern.wtimeout_ms = Some(number()?),
+                "readpreference" => parsed.read_preference = value.parse().map_err(|_| bad())?,
+                "connecttimeoutms" => parsed.connect_timeout = Duration::from_millis(number()?.max(1)),
+                "sockettimeoutms" => parsed.socket_timeout = Duration::from_millis(number()?.max(1)),
+                // What belongs to a pool or to a driver's ways has no meaning for one thread and one socket.
+                "appname"
+                | "maxpoolsize"
+                | "minpoolsize"
+                | "retrywrites"
+                | "retryreads"
+                | "serverselectiontimeoutms"
+                | "heartbeatfrequencyms" => {}
+                "tls" | "ssl" if !flag()? => {}
+                "tls" | "ssl" => return Err(refuse("TLS is not supported")),
+                _ => return Err(refuse(&format!("unknown option {name}"))),
+            }
+        }
+        parsed.direct = direct.unwrap_or(false);
+        if parsed.direct && parsed.hosts.len() > 1 {
+            return Err(refuse("directConnection=true takes one host"));
+        }
+        Ok(parsed)
+    }
+}
+
+impl fmt::Display for ConnectionString {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "mongodb://{}/{}", self.hosts.join(","), self.db.as_deref().unwrap_or(""))?;
+        let mut options = Vec::new();
+        if let Some(set) = &self.replica_set {
+            options.push(format!("replicaSet={set}"));
+        }
+        if self.direct {
+            options.push("directConnection=true".to_owned());
+        }
+        match &self.write_concern.w {
+            Some(W::Nodes(n)) => options.push(format!("w={n}")),
+            Some(W::Tag(tag)) => options.push(format!("w={tag}")),
+            None => {}
+        }
+        if let Some(j) = self.write_concern.j {
+            options.push(format!("journal={j}"));
+        }
+        if self.read_preference != ReadPreference::Primary {
+            options.push(format!("readPreference={}", self.read_preference.name()));
+        }
+        if options.is_empty() { Ok(()) } else { write!(f, "?{}", options.join("&")) }
+    }
+}
+
+fn with_port(host: &str) -> Option<String> {
+    let host = percent_decode(host)?;
+    // An IPv6 address has its own colons, inside of brackets.
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, port),
+        _ => (host.as_str(), DEFAULT_PORT),
+    };
+    if name.is_empty() || name.contains('/') || port.parse::<u16>().ok()? == 0 {
+        return None;
+    }
+    Some(format!("{name}:{port}"))
+}
+
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if *first == b'%' {
+            let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &rest[2..];
+        } else {
+            bytes.push(*first);
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_string() {
+        let text = "mongodb://h1:1,h2/plants?replicaSet=rs&w=majority&journal=true&readPreference=secondaryPreferred";
+        let parsed: ConnectionString = text.parse().unwrap();
+        assert_eq!(parsed.hosts, ["h1:1", "h2:27017"]);
+        assert_eq!(parsed.db.as_deref(), Some("plants"));
+        assert_eq!(parsed.replica_set.as_deref(), Some("rs"));
+        assert_eq!(parsed.write_concern.w, Some(W::Tag("majority".into())));
+        assert_eq!(parsed.write_concern.j, Some(true));
+        assert_eq!(parsed.read_preference, ReadPreference::SecondaryPreferred);
+        assert!(!parsed.direct);
+    }
+
+    #[test]
+    fn what_is_printed_can_be_read_again() {
+        for text in [
+            "mongodb://a:1/",
+            "mongodb://a:1,b:2/db?replicaSet=x&w=2&journal=false",
+            "mongodb://[::1]:5/?directConnection=true&readPreference=nearest",
+        ] {
+            let parsed: ConnectionString = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), text);
+            assert_eq!(parsed.to_string().parse::<ConnectionString>().unwrap(), parsed);
+        }
+    }
+
+    #[test]
+    fn what_is_refused_says_why() {
+        for (text, why) in [
+            ("localhost:27017", "must begin with mongodb://"),
+            ("mongodb+srv://x", "name the hosts"),
+            ("mongodb://u:p@h/", "authentication is not supported"),
+            ("mongodb://", "bad host \"\""),
+            ("mongodb://h:0", "bad host \"h:0\""),
+            ("mongodb://h:x", "bad host \"h:x\""),
+            ("mongodb://h/?journal=maybe", "bad value \"maybe\" of journal"),
+            ("mongodb://h/?colour=red", "unknown option colour"),
+            ("mongodb://h/?w", "has no value"),
+            ("mongodb://h/?readPreference=first", "bad value \"first\" of readPreference"),
+            ("mongodb://a,b/?directConnection=true", "takes one host"),
+            ("mongodb://h/?tls=true", "TLS is not supported"),
+            ("mongodb://h/?appName=%zz", "bad value of appName"),
+        ] {
+            let error = text.parse::<ConnectionString>().unwrap_err().to_string();
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! One socket to one node.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, doc};
+use sheaf_wire::{Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD};
+
+use super::ConnectionString;
+use crate::error::{Error, Result, ServerError};
+
+/// A request under construction, in the buffer that will be sent. The buffer is used again and again.
+#[derive(Default)]
+pub struct Message {
+    bytes: Vec<u8>,
+    flags: u32,
+    /// Where the open document sequence begins.
+    sequence: usize,
+}
+
+impl Message {
+    /// An empty buffer.
+    pub fn new() -> Message {
+        Message { bytes: Vec::with_capacity(16 * 1024), flags: 0, sequence: 0 }
+    }
+
+    /// Starts over with a body, which `fill` writes in place.
+    pub fn begin(&mut self, flags: u32, fill: impl FnOnce(&mut DocWriter<'_, Vec<u8>>)) {
+        self.bytes.clear();
+        self.bytes.resize(REPLY_HEAD, 0);
+        self.flags = flags;
+        fill(&mut DocWriter::new(&mut self.bytes));
+    }
+
+    /// Starts a section of documents that belong to this field of the command.
+    pub fn begin_sequence(&mut self, field: &str) {
+        self.bytes.push(1);
+        self.sequence = self.bytes.len();
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(field.as_bytes());
+        self.bytes.push(0);
+    }
+
+    /// Closes the section.
+    pub fn end_sequence(&mut self) {
+        let length = (self.bytes.len() - self.sequence) as i32;
+        self.bytes[self.sequence..self.sequence + 4].copy_from_slice(&length.to_le_bytes());
+    }
+
+    /// The buffer, to append documents to an open section.
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+/// One socket to one node.
+pub struct Connection {
+    stream: TcpStream,
+    address: String,
+    received: Vec<u8>,
+    /// Length of the last reply.
+    length: usize,
+    request_id: i32,
+}
+
+/// What a node says it is.
+#[derive(Clone, Debug, Default)]
+pub struct Role {
+    /// It takes writes: a standalone, a primary, a router.
+    pub primary: bool,
+    /// It is a secondary.
+    pub secondary: bool,
+    /// Name of its replica set.
+    pub set: Option<String>,
+    /// The members that it knows.
+    pub hosts: Vec<String>,
+}
+
+/// Bytes of an OP_MSG before its first section's document.
+const HEAD: usize = REPLY_HEAD;
+/// What one read asks for: with small replies, header and body come in one call.
+const READ_SIZE: usize = 64 * 1024;
+
+impl Connection {
+    /// Connects to "host:port" and says hello.
+    pub fn open(address: &str, to: &ConnectionString) -> Result<Connection> {
+        let mut problem = io::Error::new(io::ErrorKind::NotFound, "no address");
+        for socket in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&socket, to.connect_timeout) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(to.socket_timeout))?;
+                    stream.set_write_timeout(Some(to.socket_timeout))?;
+                    let received = vec![0; READ_SIZE];
+                    return Ok(Connection {
+                        stream,
+                        address: address.to_owned(),
+                        received,
+                        length: 0,
+                        request_id: 0,
+                    });
+                }
+                Err(error) => problem = error,
+            }
+        }
+        Err(problem.into())
+    }
+
+    /// "host:port".
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Asks the node what it is.
+    pub fn hello(&mut self) -> Result<Role> {
+        let reply = self.command("admin", &doc! { "hello": 1 })?;
+        let flag = |key: &str| reply.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
+        let text = |key: &str| reply.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+        let hosts = reply.get("hosts").and_then(|hosts| hosts.as_array());
+        Ok(Role {
+            primary: flag("isWritablePrimary"),
+            secondary: flag("secondary"),
+            set: text("setName"),
+            hosts: hosts
+                .into_iter()
+                .flat_map(|hosts| hosts.values())
+                .filter_map(|host| host.as_str().map(str::to_owned))
+                .collect(),
+        })
+    }
+
+    /// Runs a command; an error in the reply is an error.
+    pub fn command(&mut self, db: &str, command: &DocBuf) -> Result<RawDoc<'_>> {
+        let mut message = Message::new();
+        message.begin(0, |body| {
+            body.append_all(command.as_raw()).append("$db", db);
+        });
+        self.exchange(&mut message)?;
+        match error_in(self.reply()) {
+            Some(error) => Err(error),
+            None => Ok(self.reply()),
+        }
+    }
+
+    /// Sends a message, and unless it says that more is to come, receives the reply.
+    pub fn exchange(&mut self, message: &mut Message) -> Result<()> {
+        self.send(message)?;
+        if message.flags & Flags::MORE_TO_COME != 0 { Ok(()) } else { self.receive() }
+    }
+
+    /// The last reply's document.
+    pub fn reply(&self) -> RawDoc<'_> {
+        RawDoc::new(&self.received[HEAD..self.length])
+    }
+
+    fn send(&mut self, message: &mut Message) -> Result<()> {
+        let bytes = &mut message.bytes;
+        if bytes.len() > MAX_MESSAGE_SIZE {
+            return Err(Error::usage(format!("a message of {} bytes is too large", bytes.len())));
+        }
+        self.request_id = self.request_id.wrapping_add(1);
+        let length = bytes.len() as u32;
+        Header { length, request_id: self.request_id, response_to: 0, opcode: OpCode::Msg }.write(bytes);
+        bytes[HEADER_LEN..HEADER_LEN + 4].copy_from_slice(&message.flags.to_le_bytes());
+        Ok(self.stream.write_all(bytes)?)
+    }
+
+    fn receive(&mut self) -> Result<()> {
+        let mut filled = 0;
+        let mut wanted = HEAD + 5;
+        let mut header_known = false;
+        while filled < wanted {
+            if self.received.len() < wanted {
+                self.received.resize(wanted, 0);
+            }
+            match self.stream.read(&mut self.received[filled..]) {
+                Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                Ok(n) => filled += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into());
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if !header_known && filled >= HEADER_LEN {
+                wanted = self.length_announced()?;
+                header_known = true;
+            }
+        }
+        // Nothing may follow: one request is under way at a time.
+        if filled != wanted || self.received[HEADER_LEN + 4] != 0 {
+            return Err(Error::failed("the reply is not one plain document"));
+        }
+        self.length = wanted;
+        Ok(())
+    }
+
+    fn length_announced(&self) -> Result<usize> {
+        let header = Header::parse(&self.received)
+            .map_err(|error| Error::failed(format!("the reply's header is wrong: {error:?}")))?;
+        if header.opcode != OpCode::Msg || header.response_to != self.request_id {
+            return Err(Error::failed("the reply is not for this request"));
+        }
+        if (header.length as usize) < HEAD + 5 {
+            return Err(Error::failed("the reply is too short"));
+        }
+        Ok(header.length as usize)
+    }
+}
+
+/// The error that a reply reports, be it the command's, a single write's, or the write concern's.
+pub(super) fn error_in(reply: RawDoc<'_>) -> Option<Error> {
+    let ok = reply.get("ok").is_some_and(|ok| ok.truthy());
+    if !ok {
+        return Some(server_error(reply, reply));
+    }
+    if let Some(errors) = reply.get("writeErrors").and_then(|errors| errors.as_array()) {
+        let first = errors.values().next().and_then(|error| error.as_doc());
+        return first.map(|error| server_error(error, reply));
+    }
+    let concern = reply.get("writeConcernError").and_then(|error| error.as_doc());
+    concern.map(|error| server_error(error, reply))
+}
+
+fn server_error(error: RawDoc<'_>, reply: RawDoc<'_>) -> Error {
+    let text = |key: &str| error.get(key).and_then(|value| value.as_str()).unwrap_or("").to_owned();
+    let labels = reply.get("errorLabels").and_then(|labels| labels.as_array());
+    let code = error.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(0) as i32;
+    Error::Server(Box::new(ServerError {
+        code,
+        code_name: text("codeName"),
+        message: text("errmsg"),
+        labels: labels
+            .into_iter()
+            .flat_map(|labels| labels.values())
+            .filter_map(|label| label.as_str().map(str::to_owned))
+            .collect(),
+    }))
+}

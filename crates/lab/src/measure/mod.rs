@@ -1,0 +1,10 @@
+//! Measuring: when each operation starts, how long it takes, and what it costs the machine.
+//!
+//! Every client thread has its own [`Local`] recorder, so that nothing is shared on the way of an operation; they are
+//! merged when the threads have ended, and once a second for what happened in it.
+
+mod load;
+mod recorder;
+
+pub use load::{Arrival, Load, Pace, Span, Ticket};
+pub use recorder::{Local, Measured, Now, Recorder, Totals};

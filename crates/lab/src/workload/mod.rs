@@ -1,0 +1,86 @@
+//! Workloads: what is done to the database, and what must be true of it afterwards.
+//!
+//! A workload is made anew for each repetition. [`Workload::configure`] comes before any server is started, so that a
+//! wrong setting costs nothing. Then `setup` prepares the data, `run` drives it through [`Context::run`], `check` looks
+//! at the invariants, and `metrics` gives the columns of the table. Figures of a run whose check fails are no result.
+
+mod insert_latency;
+
+use crate::context::Context;
+use crate::error::Result;
+use crate::experiment::Settings;
+use crate::results::{Better, Check};
+
+/// One kind of load, with its invariants.
+pub trait Workload: Send + Sync {
+    /// Takes the settings in ([`Settings::parse`]); refuses what makes no sense.
+    fn configure(&mut self, settings: &Settings) -> Result<()>;
+
+    /// Prepares the database. Nothing of it is measured.
+    fn setup(&mut self, context: &Context) -> Result<()>;
+
+    /// Drives the load, warm-up included.
+    fn run(&mut self, context: &Context) -> Result<()>;
+
+    /// Looks whether what must be true is true. An error means that it could not be looked at, which fails the row too.
+    fn check(&mut self, context: &Context) -> Result<Vec<Check>>;
+
+    /// The columns of the table, in order.
+    fn metrics(&self, context: &Context) -> Vec<Figure>;
+
+    /// Whether it runs on PostgreSQL too.
+    fn knows_postgresql(&self) -> bool {
+        false
+    }
+
+    /// How much of the run is done, 0 to 1, where the workload knows better than the clock.
+    fn progress(&self) -> Option<f64> {
+        None
+    }
+}
+
+/// One column's value of one repetition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// "MB/s written".
+    pub name: String,
+    /// "MB/s", "us", "%", "1/s".
+    pub unit: &'static str,
+    /// Which direction is good.
+    pub better: Option<Better>,
+    /// The value.
+    pub value: f64,
+}
+
+impl Figure {
+    /// A figure of which more is better.
+    pub fn higher(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+        Figure { name: name.into(), unit, better: Some(Better::Higher), value }
+    }
+
+    /// A figure of which less is better.
+    pub fn lower(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+        Figure { name: name.into(), unit, better: Some(Better::Lower), value }
+    }
+
+    /// A figure without a good direction.
+    pub fn plain(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+        Figure { name: name.into(), unit, better: None, value }
+    }
+}
+
+/// Makes a workload.
+type Make = fn() -> Box<dyn Workload>;
+
+/// Every workload by the name that experiments use.
+const ALL: &[(&str, Make)] = &[("insert-latency", || Box::<insert_latency::InsertLatency>::default())];
+
+/// The workload with this name.
+pub fn by_name(name: &str) -> Option<Box<dyn Workload>> {
+    ALL.iter().find(|(known, _)| *known == name).map(|(_, make)| make())
+}
+
+/// The names of all workloads.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|(name, _)| *name)
+}

@@ -4,6 +4,7 @@
 //! - [`plan`]: a [`plan::Query`] becomes a [`plan::Node`]; [`bounds`] says what of an index can match.
 //! - [`run`]: a plan's operators, pulled on a view by an [`run::Executor`].
 //! - [`write`]: insert, update, delete and find-and-modify on anything that implements `sheaf_storage::Write`.
+//! - [`oplog`]: the log as the collection `local.oplog.rs`.
 //! - [`ddl`]: checks of collection options and index specifications.
 //! - [`explain`]: plans and their figures in MongoDB's shape.
 
@@ -13,6 +14,7 @@ pub mod ddl;
 pub mod explain;
 pub mod find;
 pub mod index;
+pub mod oplog;
 pub mod plan;
 pub mod run;
 pub mod write;

@@ -10,10 +10,29 @@ use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value};
 /// The delta that turns `old` into `new`, byte for byte. `None` if no delta can do it (repeated names) or
 /// if the whole new document is not larger than the delta.
 pub fn diff(old: RawDoc<'_>, new: RawDoc<'_>) -> Option<DocBuf> {
-    let delta = DocBuf::from_bytes(object_delta(old, new));
+    let delta = DocBuf::from_bytes(object_delta(old, new, Style::Shortest));
     // Applying is cheap next to an oplog entry that rebuilds something else.
     (delta.as_bytes().len() < new.len() && apply_diff(old, delta.as_raw()).as_bytes() == new.as_bytes())
         .then_some(delta)
+}
+
+/// The delta of an update by operators: like [`diff`], but it names the fields that were set, however small
+/// the document is, because change streams tell what it says. `touched` are the update's paths (see
+/// [`crate::update::Touched`]): what is at such a path is set as a whole, what lies above it is gone into. An
+/// array is gone into unless elements were taken out or moved. `None` if no delta can do it.
+pub fn operator_diff(old: RawDoc<'_>, new: RawDoc<'_>, touched: &[String]) -> Option<DocBuf> {
+    let delta = DocBuf::from_bytes(object_delta(old, new, Style::ByField(Some(("", touched)))));
+    (apply_diff(old, delta.as_raw()).as_bytes() == new.as_bytes()).then_some(delta)
+}
+
+/// What a delta aims at.
+#[derive(Clone, Copy)]
+enum Style<'p> {
+    /// Few bytes.
+    Shortest,
+    /// What an update by operators touched: the path of the object that is compared, and the update's paths.
+    /// `None` inside arrays, where the paths say nothing.
+    ByField(Option<(&'p str, &'p [String])>),
 }
 
 /// The document that a delta makes of `old`.
@@ -23,7 +42,7 @@ pub fn apply_diff(old: RawDoc<'_>, delta: RawDoc<'_>) -> DocBuf {
     DocBuf::from_bytes(bytes)
 }
 
-fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
+fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Vec<u8> {
     let mut deletes: Vec<Element<'_>> = Vec::new();
     let mut updates: Vec<Element<'_>> = Vec::new();
     let mut inserts: Vec<Element<'_>> = Vec::new();
@@ -38,7 +57,7 @@ fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
         match before.next() {
             None => inserts.push(element),
             Some(old) if old.as_bytes() == element.as_bytes() => {}
-            Some(old) => match nested_delta(old, element) {
+            Some(old) => match nested_delta(old, element, style) {
                 Some(delta) => deltas.push((element, delta)),
                 None => updates.push(element),
             },
@@ -66,7 +85,7 @@ fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
     bytes
 }
 
-fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
+fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut out = DocWriter::new(&mut bytes);
     out.append("a", true);
@@ -78,7 +97,7 @@ fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
     for (index, element) in new.iter().enumerate() {
         match before.next() {
             Some(old) if old.kind() == element.kind() && old.data() == element.data() => {}
-            Some(old) => match nested_delta(old, element) {
+            Some(old) => match nested_delta(old, element, style) {
                 Some(delta) => _ = out.append(&format!("s{index}"), RawDoc::new(&delta)),
                 None => _ = out.append_renamed(&format!("u{index}"), element),
             },
@@ -89,14 +108,39 @@ fn array_delta(old: RawDoc<'_>, new: RawDoc<'_>) -> Vec<u8> {
     bytes
 }
 
-/// The delta between two embedded documents or two arrays, if it is shorter than the new value.
-fn nested_delta(old: Element<'_>, new: Element<'_>) -> Option<Vec<u8>> {
+/// The delta between two embedded documents or two arrays, if it is shorter than the new value, or says what
+/// was done.
+fn nested_delta(old: Element<'_>, new: Element<'_>, style: Style<'_>) -> Option<Vec<u8>> {
+    let path;
+    let (inner, always) = match style {
+        Style::Shortest => (style, false),
+        Style::ByField(None) => (style, true),
+        Style::ByField(Some((above, touched))) => {
+            path = if above.is_empty() { new.key().to_owned() } else { format!("{above}.{}", new.key()) };
+            let below =
+                |touched: &String| touched.strip_prefix(&path).is_some_and(|rest| rest.starts_with('.'));
+            match new.kind() {
+                Type::Document if !touched.iter().any(below) => return None,
+                Type::Document => (Style::ByField(Some((&path, touched))), true),
+                _ => (Style::ByField(None), true),
+            }
+        }
+    };
     let delta = match (old.value(), new.value()) {
-        (Value::Document(old), Value::Document(new)) => object_delta(old, new),
-        (Value::Array(old), Value::Array(new)) => array_delta(old, new),
+        (Value::Document(old), Value::Document(new)) => object_delta(old, new, inner),
+        (Value::Array(old), Value::Array(new)) if always && is_rearranged(old, new) => return None,
+        (Value::Array(old), Value::Array(new)) => array_delta(old, new, inner),
         _ => return None,
     };
-    (delta.len() < new.data().len()).then_some(delta)
+    (always || delta.len() < new.data().len()).then_some(delta)
+}
+
+/// Whether elements were taken out, or moved while others came: what no `$set` of an element and no `$push` at
+/// the end does.
+fn is_rearranged(old: RawDoc<'_>, new: RawDoc<'_>) -> bool {
+    let (before, after) = (old.count(), new.count());
+    let same = |(a, b): (Element<'_>, Element<'_>)| a.kind() == b.kind() && a.data() == b.data();
+    after < before || (after > before && !old.iter().zip(new.iter()).all(same))
 }
 
 fn apply_to_object(old: RawDoc<'_>, delta: RawDoc<'_>, mut out: DocWriter<'_, Vec<u8>>) {
@@ -220,6 +264,50 @@ mod tests {
         assert!(diff(doc! { "pad": &pad }.as_raw(), twice(2).as_raw()).is_some());
     }
 
+    #[test]
+    fn deltas_of_operators_name_what_was_set() {
+        let old = doc! { "_id": 1, "a": { "b": 1 }, "l": [1, 2, 3], "x": 1 };
+        for (touched, new, delta) in [
+            (
+                "a.b",
+                doc! { "_id": 1, "a": { "b": 2 }, "l": [1, 2, 3], "x": 1 },
+                doc! { "sa": { "u": { "b": 2 } } },
+            ),
+            (
+                "a",
+                doc! { "_id": 1, "a": { "b": 2 }, "l": [1, 2, 3], "x": 1 },
+                doc! { "u": { "a": { "b": 2 } } },
+            ),
+            (
+                "a.c",
+                doc! { "_id": 1, "a": { "b": 1, "c": 2 }, "l": [1, 2, 3], "x": 1 },
+                doc! { "sa": { "i": { "c": 2 } } },
+            ),
+            (
+                "l",
+                doc! { "_id": 1, "a": { "b": 1 }, "l": [1, 2, 3, 4], "x": 1 },
+                doc! { "sl": { "a": true, "u3": 4 } },
+            ),
+            (
+                "l",
+                doc! { "_id": 1, "a": { "b": 1 }, "l": [1, 9, 3], "x": 1 },
+                doc! { "sl": { "a": true, "u1": 9 } },
+            ),
+            ("l", doc! { "_id": 1, "a": { "b": 1 }, "l": [1, 3], "x": 1 }, doc! { "u": { "l": [1, 3] } }),
+            (
+                "l",
+                doc! { "_id": 1, "a": { "b": 1 }, "l": [0, 1, 2, 3], "x": 1 },
+                doc! { "u": { "l": [0, 1, 2, 3] } },
+            ),
+            ("x", doc! { "_id": 1, "a": { "b": 1 }, "l": [1, 2, 3] }, doc! { "d": { "x": false } }),
+        ] {
+            let found = operator_diff(old.as_raw(), new.as_raw(), &[touched.to_owned()]);
+            assert_eq!(found, Some(delta), "{touched}");
+        }
+        let twice = |last: i32| DocBuf::new().with("a", 1).with("a", last);
+        assert!(operator_diff(twice(2).as_raw(), twice(3).as_raw(), &["a".to_owned()]).is_none());
+    }
+
     /// A value's description, from which documents are built.
     #[derive(Clone, Debug)]
     enum Shape {
@@ -277,6 +365,11 @@ mod tests {
             if let Some(delta) = diff(old.as_raw(), new.as_raw()) {
                 let applied = apply_diff(old.as_raw(), delta.as_raw());
                 prop_assert_eq!(&applied, &new);
+                prop_assert_eq!(&apply_diff(new.as_raw(), delta.as_raw()), &new);
+            }
+            let paths = ["a.b".to_owned(), "c".to_owned()];
+            if let Some(delta) = operator_diff(old.as_raw(), new.as_raw(), &paths) {
+                prop_assert_eq!(&apply_diff(old.as_raw(), delta.as_raw()), &new);
                 prop_assert_eq!(&apply_diff(new.as_raw(), delta.as_raw()), &new);
             }
         }

@@ -84,6 +84,9 @@ impl Core {
             let Some(collection) = self.catalog.load().collection(namespace).cloned() else {
                 bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
             };
+            if collection.is_oplog() {
+                bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
+            }
             let _closed = collection.state.gate.close(&self.options.block, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
             let Some(current) =
@@ -102,7 +105,13 @@ impl Core {
             if indexes.is_empty() {
                 return Ok(Announced::Done(*self.last.lock()));
             }
-            let at = self.run_commands(&[create_indexes_command(&current, &indexes)])?;
+            // Indexes that are ready at once are an operation each, as in MongoDB's oplog.
+            let commands: Vec<_> = if empty {
+                indexes.chunks(1).map(|index| create_indexes_command(&current, index)).collect()
+            } else {
+                vec![create_indexes_command(&current, &indexes)]
+            };
+            let at = self.run_commands(&commands)?;
             if empty {
                 return Ok(Announced::Done(at));
             }

@@ -50,9 +50,9 @@ impl Catalog {
         self.databases.get(db).into_iter().flat_map(|collections| collections.values())
     }
 
-    /// Everything, in order of names.
+    /// Everything that is stored, in order of names.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Collection>> {
-        self.databases.values().flat_map(|collections| collections.values())
+        self.databases.values().flat_map(|collections| collections.values()).filter(|c| !c.is_oplog())
     }
 
     /// Changes with every DDL: a key for plan caches.
@@ -112,6 +112,8 @@ pub struct Collection {
     pub options: DocBuf,
     /// Bounds, if it is capped.
     pub capped: Option<Capped>,
+    /// Whether the log keeps documents as they were before each change (`changeStreamPreAndPostImages`).
+    pub keeps_images: bool,
     /// `(viewOn, pipeline)` of a view: the name without database, and the array.
     pub view: Option<(String, DocBuf)>,
     /// Ready ones and those being built; a query uses only [`Index::ready`] ones. The `_id` index comes first.
@@ -244,7 +246,9 @@ impl Collection {
             let pipeline = raw.get("pipeline").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
             (on.to_owned(), DocBuf::from(pipeline))
         });
-        Collection { namespace, uuid, ident, capped, view, indexes, state, options }
+        let images = raw.get("changeStreamPreAndPostImages").and_then(|v| v.as_doc());
+        let keeps_images = images.and_then(|images| images.get("enabled")).is_some_and(|v| v.truthy());
+        Collection { namespace, uuid, ident, capped, keeps_images, view, indexes, state, options }
     }
 
     /// The same collection with something changed.

@@ -19,6 +19,7 @@ use crate::db::{Cf, Db, io_error};
 use crate::durability::Durability;
 use crate::keys::{catalog_key, prefix_range};
 use crate::locks::{Gate, LockTable};
+use crate::oplog_reader::OplogCollection;
 use crate::options::{OpTime, Options};
 use crate::pipeline::Pipeline;
 use crate::transaction::Recent;
@@ -37,6 +38,8 @@ pub(crate) struct Core {
     pub options: Options,
     pub db: Arc<Db>,
     pub log: Option<Log>,
+    /// The log as a collection, whose tailing cursors wake with every commit.
+    pub oplog: Option<OplogCollection>,
     pub catalog: ArcSwap<Catalog>,
     pub locks: LockTable,
     pub pipeline: Pipeline,
@@ -114,10 +117,15 @@ impl Core {
         } else {
             None
         };
-        let catalog = crate::ddl::load_catalog(&db)?;
+        let mut catalog = crate::ddl::load_catalog(&db)?;
+        let oplog = options.journal.then(|| OplogCollection::new(options.oplog_bytes));
+        if let Some(oplog) = &oplog {
+            catalog = catalog.with(oplog.collection.clone());
+        }
         let mut core = Core {
             db,
             log,
+            oplog,
             catalog: ArcSwap::from_pointee(catalog),
             locks: LockTable::new(),
             pipeline: Pipeline::default(),

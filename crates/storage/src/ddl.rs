@@ -15,6 +15,7 @@ use crate::index::{Index, IndexKind, index_entries};
 use crate::keys::catalog_key;
 use crate::locks::Closed;
 use crate::oplog;
+use crate::oplog_reader::refuse_oplog;
 use crate::options::{Interrupt, OpTime};
 use crate::pipeline::Prepared;
 use crate::write::CreateCollection;
@@ -366,6 +367,11 @@ pub(crate) fn index_names_command(kind: &str, collection: &Collection, names: &[
         for name in names {
             array.push(*name);
         }
+        drop(array);
+        // What the indexes were: readers of the log see their specifications.
+        let about: Vec<_> =
+            collection.indexes.iter().filter(|index| names.contains(&index.name.as_str())).cloned().collect();
+        doc.document("sheaf").append("indexes", &index_entries(&about));
     });
     Command::new(&collection.namespace, Some(collection.uuid), o)
 }
@@ -388,6 +394,10 @@ impl Core {
         prepared.publish = Some(Box::new(move |_| (*catalog).clone()));
         let at = self.commit(prepared)?;
         for collection in gone {
+            collection.state.wake();
+        }
+        let now = self.catalog.load();
+        for collection in commands.iter().filter_map(|command| now.by_uuid(command.uuid.as_ref()?)) {
             collection.state.wake();
         }
         self.garbage.lock().extend(garbage);
@@ -452,12 +462,16 @@ impl Core {
     }
 
     pub fn drop_collection(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        refuse_oplog(namespace, "drop")?;
         let (collection, _closed) = self.close(namespace, interrupt)?;
         let _turn = self.ddl_turn(interrupt)?;
         self.run_commands(&[drop_command(&collection)])
     }
 
     pub fn drop_database(&self, db: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        if db == "local" && self.oplog.is_some() {
+            bail!(Code::ILLEGAL_OPERATION, "Cannot drop '{db}' database while replication is active");
+        }
         loop {
             let collections: Vec<_> = self.catalog.load().collections(db).cloned().collect();
             let mut closed = Vec::new();
@@ -483,6 +497,7 @@ impl Core {
         drop_target: bool,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
+        [from, to].into_iter().try_for_each(|namespace| refuse_oplog(namespace, "rename"))?;
         let pair = self.close_for_rename(from, to, interrupt)?;
         let (collection, target) = (&pair.source, &pair.target);
         if target.is_some() && !drop_target {
@@ -497,6 +512,7 @@ impl Core {
             doc.append("renameCollection", from).append("to", to).append("stayTemp", false);
             if let Some(target) = target {
                 doc.append("dropTarget", oplog::uuid_value(&target.uuid));
+                doc.document("sheaf").append("numRecords", target.count() as i64);
             }
         });
         self.run_commands(&[Command::new(from, Some(collection.uuid), o)])
@@ -536,7 +552,10 @@ impl Core {
                 Some(_) => {}
             }
         }
-        self.run_commands(&[index_names_command("dropIndexes", &collection, names)])
+        // One operation for each index, as in MongoDB's oplog.
+        let commands: Vec<_> =
+            names.iter().map(|name| index_names_command("dropIndexes", &collection, &[name])).collect();
+        self.run_commands(&commands)
     }
 
     pub fn coll_mod(
@@ -546,6 +565,7 @@ impl Core {
         index_specs: &[(&str, RawDoc<'_>)],
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
+        refuse_oplog(namespace, "change options of the")?;
         let (collection, _closed) = self.close(namespace, interrupt)?;
         let _turn = self.ddl_turn(interrupt)?;
         for (name, spec) in index_specs {
@@ -569,6 +589,16 @@ impl Core {
             for (name, spec) in index_specs {
                 specs.append(name, *spec);
             }
+            drop(specs);
+            // How it was before, which readers of the log are told.
+            let mut before = doc.document("sheaf");
+            before.append("options", &collection.options);
+            let mut specs = before.document("indexes");
+            for (name, _) in index_specs {
+                if let Some(index) = collection.index(name) {
+                    specs.append(name, &index.spec);
+                }
+            }
         });
         self.run_commands(&[Command::new(namespace, Some(collection.uuid), o)])
     }
@@ -582,6 +612,9 @@ struct ClosedPair {
 }
 
 fn drop_command(collection: &Arc<Collection>) -> Command {
-    let o = sheaf_bson::doc! { "drop": collection.name() };
+    let o = DocBuf::build(|doc| {
+        doc.append("drop", collection.name());
+        doc.document("sheaf").append("numRecords", collection.count() as i64);
+    });
     Command::new(&collection.namespace, Some(collection.uuid), o)
 }

@@ -66,6 +66,12 @@ pub(crate) fn stamp(payload: &mut [u8], term: u64, wall: i64, mut next: impl FnM
     }
 }
 
+/// Cluster time of a document that [`write`] wrote.
+pub(crate) fn time(doc: &[u8]) -> u64 {
+    let at = doc.len().checked_sub(TS).and_then(|at| doc[at..].first_chunk::<8>());
+    at.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
 /// The documents of a payload.
 pub(crate) fn documents(payload: &[u8]) -> impl Iterator<Item = RawDoc<'_>> {
     let mut rest = payload;

@@ -225,6 +225,9 @@ impl Core {
             state.published(*docs, *bytes);
         }
         *self.last.lock() = at;
+        if let Some(oplog) = &self.oplog {
+            oplog.collection.state.wake();
+        }
         self.give_buffer(payload);
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);

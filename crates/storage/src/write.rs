@@ -116,8 +116,14 @@ impl<'d> Op<'d> {
         (new.0 - old.0, new.1 - old.1)
     }
 
-    /// Writes `o`, `o2` and, for capped collections, `rid`.
-    pub fn fill<S: sheaf_bson::Sink>(&self, doc: &mut sheaf_bson::DocWriter<'_, S>, rid: Option<u64>) {
+    /// Writes `o`, `o2` and what only this server has: `rid` for capped collections, and the document before
+    /// the change where the collection keeps it.
+    pub fn fill<S: sheaf_bson::Sink>(
+        &self,
+        doc: &mut sheaf_bson::DocWriter<'_, S>,
+        rid: Option<u64>,
+        keep_image: bool,
+    ) {
         match self {
             Op::Insert(new) => {
                 doc.append("o", *new);
@@ -139,6 +145,9 @@ impl<'d> Op<'d> {
         if let Some(rid) = rid {
             doc.append("rid", rid as i64);
         }
+        if let Some(before) = self.before().filter(|_| keep_image) {
+            doc.append("preImage", before);
+        }
     }
 
     /// Appends the oplog document.
@@ -150,7 +159,7 @@ impl<'d> Op<'d> {
         statement: Option<&Statement>,
     ) {
         oplog::write(payload, self.name(), &collection.namespace, Some(&collection.uuid), statement, |doc| {
-            self.fill(doc, rid);
+            self.fill(doc, rid, collection.keeps_images);
         });
     }
 
@@ -160,7 +169,7 @@ impl<'d> Op<'d> {
         doc.append("op", self.name())
             .append("ns", &collection.namespace)
             .append("ui", oplog::uuid_value(&collection.uuid));
-        self.fill(&mut doc, None);
+        self.fill(&mut doc, None, collection.keeps_images);
     }
 }
 

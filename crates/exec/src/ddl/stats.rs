@@ -31,6 +31,10 @@ pub fn index_bytes(engine: &Engine, collection: &Collection) -> u64 {
 pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Option<&Collection>, scale: i64) {
     let scale = scale.max(1) as u64;
     let Some(collection) = collection else { return write_absent(doc, scale) };
+    if let Some(oplog) = engine.view().ok().filter(|_| collection.is_oplog()).and_then(|view| view.oplog()) {
+        // Without a count the figures are those of an earlier one.
+        let _ = oplog.count();
+    }
     let (count, bytes) = (collection.count(), collection.data_bytes());
     let storage = storage_bytes(engine, collection);
     let indexes = index_bytes(engine, collection);

@@ -25,6 +25,9 @@ pub fn build(
     let mut below = |input: &Node| build(input, collection, tailable, stats);
     Ok(match node {
         Node::Eof => Box::new(Nothing { id }),
+        Node::CollScan { filter, backward, .. } if collection.is_oplog() => {
+            Box::new(crate::oplog::OplogScan::new(id, filter.clone(), *backward, tailable))
+        }
         Node::CollScan { filter, backward, range } => {
             let range = range.clone().unwrap_or(Range::ALL);
             Box::new(CollScan::new(id, filter.clone(), *backward, range, tailable))

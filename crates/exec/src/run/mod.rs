@@ -141,7 +141,7 @@ pub trait Stage: Send {
 }
 
 /// Counts a step in an operator's figures.
-fn count(stats: &mut Stats, step: Step) -> Step {
+pub(crate) fn count(stats: &mut Stats, step: Step) -> Step {
     stats.works += 1;
     match step {
         Step::Row => stats.advanced += 1,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Env;
-use sheaf_query::diff::diff;
+use sheaf_query::diff::{diff, operator_diff};
 use sheaf_query::matcher::Matcher;
-use sheaf_query::update::{ApplyCx, Update};
+use sheaf_query::update::{ApplyCx, Touched, Update};
 use sheaf_storage::{Collection, Write};
 
 use super::{Change, Validator, WriteCx};
@@ -15,9 +15,6 @@ use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;
 use crate::run::{Executor, ReadCx};
-
-/// Documents of this size and above go to the oplog as what changed, smaller ones whole.
-const DIFF_FROM_BYTES: usize = 1024;
 
 /// One statement of an `update` command.
 pub struct UpdateStatement {
@@ -64,6 +61,7 @@ pub fn run_update(
         collection,
         statement,
         validator,
+        touched: statement.update.touched(),
         keep,
         arena: Bump::new(),
         result: UpdateResult::default(),
@@ -88,6 +86,7 @@ struct Run<'r> {
     collection: &'r Arc<Collection>,
     statement: &'r UpdateStatement,
     validator: Option<Validator>,
+    touched: Touched,
     keep: bool,
     arena: Bump,
     result: UpdateResult,
@@ -161,8 +160,12 @@ impl Run<'_> {
         let new = self.statement.update.apply_with(old.as_raw(), &apply, &self.arena)?;
         if let Some(new) = &new {
             self.check(Some(old.as_raw()), new.as_raw())?;
-            let delta =
-                (new.as_bytes().len() >= DIFF_FROM_BYTES).then(|| diff(old.as_raw(), new.as_raw())).flatten();
+            // A replacement goes to the oplog whole; from what an update changed, change streams tell it apart.
+            let delta = match &self.touched {
+                _ if self.statement.update.is_replacement() => None,
+                Touched::Paths(paths) => operator_diff(old.as_raw(), new.as_raw(), paths),
+                Touched::All => diff(old.as_raw(), new.as_raw()),
+            };
             self.cx.announce(w, Change::Update { before: old.as_raw(), after: new.as_raw() });
             w.update(self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;
             self.result.modified += 1;

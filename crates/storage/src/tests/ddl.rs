@@ -25,7 +25,7 @@ fn catalog_changes_survive_a_crash_and_a_clean_stop() {
         let catalog = engine.catalog();
         let names: Vec<&str> = catalog.all().map(|c| c.namespace.as_str()).collect();
         assert_eq!(names, ["db.c", "db.view", "db.y"]);
-        assert_eq!(catalog.databases().collect::<Vec<_>>(), ["db"]);
+        assert_eq!(catalog.databases().collect::<Vec<_>>(), ["db", "local"]);
         assert_eq!(catalog.collection("db.view").unwrap().view.as_ref().unwrap().0, "c");
         assert_eq!(catalog.collection(C).unwrap().options, doc! { "validator": { "a": 1 } });
         assert_eq!(all(engine, "db.y").len(), 1);

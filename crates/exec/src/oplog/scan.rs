@@ -1,0 +1,152 @@
+//! The operator that reads the log.
+
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
+use sheaf_storage::{BackwardOplogCursor, OplogCursor};
+
+use super::shown;
+use crate::plan::FilterPart;
+use crate::plan::analyze::conjuncts;
+use crate::run::{Cx, Row, Stage, Step, count};
+
+/// Operations of the log, all or a range of times.
+pub struct OplogScan {
+    id: usize,
+    filter: Option<FilterPart>,
+    backward: bool,
+    tailable: bool,
+    range: Times,
+    stand: Stand,
+    /// The present operation, if it is not shown as it is stored.
+    shown: Option<DocBuf>,
+    /// Its time, which is its record's key.
+    key: [u8; 8],
+}
+
+enum Stand {
+    Fresh,
+    Forward(OplogCursor),
+    Backward(BackwardOplogCursor),
+    Done,
+}
+
+/// Times from `low` to `high`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Times {
+    pub low: u64,
+    pub high: u64,
+}
+
+impl Times {
+    /// What a filter's conditions on `ts` leave.
+    pub fn of(filter: Option<&FilterPart>) -> Times {
+        let mut times = Times { low: 0, high: u64::MAX };
+        for condition in filter.into_iter().flat_map(FilterPart::conditions) {
+            match condition {
+                MatchExpr::And(_) => conjuncts(condition).iter().for_each(|part| times.narrow(part)),
+                leaf => times.narrow(leaf),
+            }
+        }
+        times
+    }
+
+    fn narrow(&mut self, condition: &MatchExpr) {
+        let MatchExpr::Leaf(leaf) = condition else { return };
+        let Test::Compare { op, operand } = &leaf.test else { return };
+        let Value::Timestamp(time) = operand.as_value() else { return };
+        if leaf.path.dotted() != "ts" {
+            return;
+        }
+        let time = time.0;
+        match op {
+            CompareOp::Eq => (self.low, self.high) = (self.low.max(time), self.high.min(time)),
+            CompareOp::Gte => self.low = self.low.max(time),
+            CompareOp::Gt => self.low = self.low.max(time.saturating_add(1)),
+            CompareOp::Lte => self.high = self.high.min(time),
+            CompareOp::Lt => self.high = self.high.min(time.saturating_sub(1)),
+        }
+    }
+}
+
+impl OplogScan {
+    /// A scan that has not begun.
+    pub fn new(id: usize, filter: Option<FilterPart>, backward: bool, tailable: bool) -> Self {
+        let range = Times::of(filter.as_ref());
+        OplogScan { id, filter, backward, tailable, range, stand: Stand::Fresh, shown: None, key: [0; 8] }
+    }
+
+    fn open(&mut self, cx: &Cx<'_>) -> Result<()> {
+        if !matches!(self.stand, Stand::Fresh) {
+            return Ok(());
+        }
+        let Some(oplog) = cx.view.oplog() else {
+            bail!(Code::ILLEGAL_OPERATION, "there is no oplog without a journal");
+        };
+        self.stand = if self.backward {
+            Stand::Backward(oplog.backward(Timestamp(self.range.high.min(cx.view.time().0))))
+        } else {
+            Stand::Forward(oplog.from_time(Timestamp(self.range.low))?)
+        };
+        Ok(())
+    }
+
+    /// Moves to the next operation; its time, if there is one in the range.
+    fn advance(&mut self, cx: &Cx<'_>) -> Result<Option<u64>> {
+        let until = Timestamp(self.range.high.min(cx.view.time().0));
+        let found = match &mut self.stand {
+            Stand::Forward(cursor) => cursor.next(until)?,
+            Stand::Backward(cursor) => cursor.next()?,
+            Stand::Fresh | Stand::Done => None,
+        };
+        Ok(found.map(time_of).filter(|time| *time >= self.range.low))
+    }
+
+    fn raw(&self) -> RawDoc<'_> {
+        match &self.stand {
+            Stand::Forward(cursor) => cursor.doc(),
+            Stand::Backward(cursor) => cursor.doc(),
+            Stand::Fresh | Stand::Done => RawDoc::EMPTY,
+        }
+    }
+
+    fn doc(&self) -> RawDoc<'_> {
+        self.shown.as_ref().map_or_else(|| self.raw(), DocBuf::as_raw)
+    }
+}
+
+/// An operation's `ts`.
+fn time_of(doc: RawDoc<'_>) -> u64 {
+    match doc.get("ts") {
+        Some(Value::Timestamp(time)) => time.0,
+        _ => 0,
+    }
+}
+
+impl Stage for OplogScan {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.open(cx)?;
+        let Some(time) = self.advance(cx)? else {
+            if !self.tailable {
+                self.stand = Stand::Done;
+            }
+            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        };
+        self.key = time.to_be_bytes();
+        self.shown = shown(self.raw());
+        cx.stats[self.id].docs_examined += 1;
+        let passes = match &self.filter {
+            None => true,
+            Some(filter) => cx.passes(filter, self.doc())?,
+        };
+        Ok(count(&mut cx.stats[self.id], if passes { Step::Row } else { Step::More }))
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row { doc: Some(self.doc()), record: &self.key, key: None }
+    }
+
+    fn suspend(&mut self) {
+        // A cursor on the log holds nothing of a view.
+    }
+}

@@ -1,0 +1,344 @@
+//! The log as MongoDB's oplog: a stream of operations found by their cluster time.
+//!
+//! An entry of the log is one commit group, its payload the group's oplog documents one after another. A
+//! cursor here walks those documents; it borrows each from the entry that was read, and shows none that is
+//! not visible yet. Two readers share nothing but the log's files.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::Mutex;
+use sheaf_bson::{RawDoc, Timestamp};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_log::Reader;
+use uuid::Uuid;
+
+use crate::catalog::{Catalog, Collection, CollectionState};
+use crate::core::Core;
+use crate::oplog;
+use crate::options::OpTime;
+use crate::view::View;
+
+/// The namespace under which clients read the log.
+pub const OPLOG_NAMESPACE: &str = "local.oplog.rs";
+
+/// Above every number that collections and indexes get; it has no records.
+const OPLOG_IDENT: u32 = u32::MAX - 1;
+
+/// The log's UUID as a collection; the same in every data folder.
+const OPLOG_UUID: Uuid = Uuid::from_u128(0x6f70_6c6f_672e_8272_8873_6865_6166_0001);
+
+/// Entries that a backward cursor reads at first, and at most, in one go.
+const BLOCK_ENTRIES: (u64, u64) = (16, 4096);
+
+/// Bytes that a backward cursor holds; of a larger block only the newer part is kept.
+const BLOCK_BYTES: usize = 32 << 20;
+
+/// Entries that are counted together.
+const COUNTED_ENTRIES: u64 = 1024;
+
+/// The log as the catalog has it. It is not stored there, and its records are the log's.
+pub(crate) struct OplogCollection {
+    pub collection: Arc<Collection>,
+    counts: Mutex<Counts>,
+}
+
+/// How many operations the log holds: known only once somebody has asked.
+#[derive(Default)]
+struct Counts {
+    /// First entry, operations and their bytes of each run of entries, oldest first.
+    runs: VecDeque<(u64, i64, i64)>,
+    /// The first entry not counted.
+    next: u64,
+}
+
+impl OplogCollection {
+    pub fn new(max_bytes: u64) -> Self {
+        let options = sheaf_bson::doc! { "capped": true, "size": max_bytes as i64, "autoIndexId": false };
+        let state = Arc::new(CollectionState::new(0, 0));
+        let namespace = OPLOG_NAMESPACE.to_owned();
+        let collection = Collection::new(namespace, OPLOG_UUID, OPLOG_IDENT, options, Vec::new(), state);
+        OplogCollection { collection: Arc::new(collection), counts: Mutex::default() }
+    }
+}
+
+/// Refuses what may be done to every collection but the log.
+///
+/// Errors: `IllegalOperation`.
+pub(crate) fn refuse_oplog(namespace: &str, what: &str) -> Result<()> {
+    if namespace == OPLOG_NAMESPACE {
+        bail!(Code::ILLEGAL_OPERATION, "can't {what} live oplog while replicating");
+    }
+    Ok(())
+}
+
+impl Collection {
+    /// Whether this is the log itself.
+    pub fn is_oplog(&self) -> bool {
+        self.ident == OPLOG_IDENT
+    }
+}
+
+impl Catalog {
+    /// The log as a collection; `None` without a journal.
+    pub fn oplog(&self) -> Option<&Arc<Collection>> {
+        self.by_uuid(&OPLOG_UUID)
+    }
+}
+
+impl View {
+    /// The log; `None` without a journal.
+    pub fn oplog(&self) -> Option<Oplog> {
+        self.at.core.log.as_ref()?;
+        Some(Oplog { core: self.at.core.clone() })
+    }
+}
+
+/// The log, to be read. Cheap to clone.
+#[derive(Clone)]
+pub struct Oplog {
+    core: Arc<Core>,
+}
+
+impl Oplog {
+    fn log(&self) -> Result<&sheaf_log::Log> {
+        self.core.log.as_ref().ok_or_else(|| Error::new(Code::ILLEGAL_OPERATION, "there is no log"))
+    }
+
+    /// Position of the newest commit.
+    pub fn last(&self) -> OpTime {
+        *self.core.last.lock()
+    }
+
+    /// Counts the operations; the log's collection gives the figures afterwards. The first call reads the log.
+    pub fn count(&self) -> Result<()> {
+        let Some(oplog) = &self.core.oplog else { return Ok(()) };
+        let mut counts = oplog.counts.lock();
+        let first = self.log()?.stats().first_index.max(1);
+        let last = self.last().index;
+        counts.next = counts.next.max(first);
+        let mut reader = self.log()?.read_from(counts.next).map_err(|error| self.error(0, error))?;
+        while counts.next <= last {
+            let Some(entry) = reader.next().map_err(|error| self.error(counts.next, error))? else { break };
+            if counts.runs.back().is_none_or(|(start, ..)| counts.next - start >= COUNTED_ENTRIES) {
+                let start = counts.next;
+                counts.runs.push_back((start, 0, 0));
+            }
+            if let Some((_, docs, bytes)) = counts.runs.back_mut() {
+                *docs += oplog::documents(&entry.payload).count() as i64;
+                *bytes += entry.payload.len() as i64;
+            }
+            counts.next += 1;
+        }
+        while counts.runs.get(1).is_some_and(|(start, ..)| *start <= first) {
+            counts.runs.pop_front();
+        }
+        let (docs, bytes) = counts.runs.iter().fold((0, 0), |(d, b), (_, docs, bytes)| (d + docs, b + bytes));
+        let state = &oplog.collection.state;
+        state.docs.store(docs, Ordering::Release);
+        state.bytes.store(bytes, Ordering::Release);
+        Ok(())
+    }
+
+    /// A cursor that stands before the first operation at or after `time`.
+    pub fn from_time(&self, time: Timestamp) -> Result<OplogCursor> {
+        let reader = self.log()?.read_from_time(time.0).map_err(|error| self.error(0, error))?;
+        Ok(OplogCursor {
+            oplog: self.clone(),
+            reader,
+            payload: Vec::new(),
+            start: 0,
+            offset: 0,
+            from: time.0,
+        })
+    }
+
+    /// A cursor that goes back from the last operation at or before `time`.
+    pub fn backward(&self, time: Timestamp) -> BackwardOplogCursor {
+        let last = self.last();
+        BackwardOplogCursor {
+            oplog: self.clone(),
+            before: last.index + 1,
+            entries: BLOCK_ENTRIES.0,
+            block: VecDeque::new(),
+            found: Vec::new(),
+            starts: Vec::new(),
+            at: 0,
+            until: time.0.min(last.time),
+        }
+    }
+
+    /// Time of the oldest operation that is left. `None`: nothing was ever removed.
+    pub fn oldest(&self) -> Result<Option<Timestamp>> {
+        let log = self.log()?;
+        let first = log.stats().first_index;
+        if first <= 1 {
+            return Ok(None);
+        }
+        let mut reader = log.read_from(first).map_err(|error| self.error(first, error))?;
+        let entry = reader.next().map_err(|error| self.error(first, error))?;
+        let time = entry.as_ref().and_then(|entry| oplog::documents(&entry.payload).next().map(time_of));
+        // An empty log knows nothing of what was before it.
+        Ok(Some(Timestamp(time.unwrap_or(self.last().time + 1))))
+    }
+
+    /// The error of a reader that stood at this entry.
+    fn error(&self, index: u64, error: sheaf_log::Error) -> Error {
+        let first = self.core.log.as_ref().map_or(0, |log| log.stats().first_index);
+        let gone = matches!(error, sheaf_log::Error::Gone { .. }) || (index > 0 && index < first);
+        if gone {
+            return Error::new(
+                Code::CAPPED_POSITION_LOST,
+                "CollectionScan died due to position in capped collection being deleted.",
+            );
+        }
+        Error::new(Code::CHECKSUM_MISMATCH, error.to_string())
+    }
+}
+
+/// Cluster time of an oplog document that storage wrote.
+fn time_of(doc: RawDoc<'_>) -> u64 {
+    oplog::time(doc.as_bytes())
+}
+
+/// Walks the log forward. It may be kept between commands, and then gives what was committed since.
+pub struct OplogCursor {
+    oplog: Oplog,
+    reader: Reader,
+    /// The entry being walked.
+    payload: Vec<u8>,
+    /// Where the document given last starts in it, and the next one.
+    start: usize,
+    offset: usize,
+    /// Operations before this time are passed over.
+    from: u64,
+}
+
+impl OplogCursor {
+    /// The next operation, if there is one at or before `until`.
+    ///
+    /// Errors: `CappedPositionLost` if the log has been removed up to behind this place.
+    pub fn next(&mut self, until: Timestamp) -> Result<Option<RawDoc<'_>>> {
+        loop {
+            let Some(doc) = oplog::documents(&self.payload[self.offset..]).next() else {
+                if !self.next_entry()? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let time = time_of(doc);
+            if time > until.0 {
+                return Ok(None);
+            }
+            self.start = self.offset;
+            self.offset += doc.len();
+            if time >= self.from {
+                return Ok(Some(RawDoc::new(&self.payload[self.start..self.offset])));
+            }
+        }
+    }
+
+    /// The operation that [`OplogCursor::next`] gave last.
+    pub fn doc(&self) -> RawDoc<'_> {
+        oplog::documents(&self.payload[self.start..]).next().unwrap_or(RawDoc::EMPTY)
+    }
+
+    /// The operations that the same entry of the log has after the one given last.
+    pub fn rest_of_entry(&self) -> impl Iterator<Item = RawDoc<'_>> {
+        oplog::documents(&self.payload[self.offset..])
+    }
+
+    fn next_entry(&mut self) -> Result<bool> {
+        let index = self.reader.index();
+        // What is in the log but not yet applied is nobody's business.
+        if index > self.oplog.last().index {
+            return Ok(false);
+        }
+        let entry = self.reader.next().map_err(|error| self.oplog.error(index, error))?;
+        let Some(entry) = entry else { return Ok(false) };
+        self.payload = entry.payload;
+        (self.start, self.offset) = (0, 0);
+        Ok(true)
+    }
+}
+
+/// Walks the log backward.
+pub struct BackwardOplogCursor {
+    oplog: Oplog,
+    /// Entries from this index on have been given.
+    before: u64,
+    /// How many entries the next block has.
+    entries: u64,
+    /// Payloads of the block's entries that are not yet walked, oldest first.
+    block: VecDeque<Vec<u8>>,
+    /// The payload being walked, where its documents begin that are still to come, and the one given last.
+    found: Vec<u8>,
+    starts: Vec<usize>,
+    at: usize,
+    until: u64,
+}
+
+impl BackwardOplogCursor {
+    /// The operation before the one given last.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<RawDoc<'_>>> {
+        loop {
+            let Some(start) = self.starts.pop() else {
+                if !self.next_payload()? {
+                    return Ok(None);
+                }
+                continue;
+            };
+            let time = oplog::documents(&self.found[start..]).next().map_or(u64::MAX, time_of);
+            if time <= self.until {
+                self.at = start;
+                return Ok(Some(self.doc()));
+            }
+        }
+    }
+
+    /// The operation that [`BackwardOplogCursor::next`] gave last.
+    pub fn doc(&self) -> RawDoc<'_> {
+        oplog::documents(&self.found[self.at..]).next().unwrap_or(RawDoc::EMPTY)
+    }
+
+    fn next_payload(&mut self) -> Result<bool> {
+        if self.block.is_empty() {
+            self.read_block()?;
+        }
+        let Some(payload) = self.block.pop_back() else { return Ok(false) };
+        self.starts.clear();
+        let mut start = 0;
+        for doc in oplog::documents(&payload) {
+            self.starts.push(start);
+            start += doc.len();
+        }
+        self.found = payload;
+        Ok(true)
+    }
+
+    /// Reads the entries before those given already, and keeps the newest of them.
+    fn read_block(&mut self) -> Result<()> {
+        let log = self.oplog.log()?;
+        let first = log.stats().first_index.max(1);
+        if self.before <= first {
+            return Ok(());
+        }
+        let start = self.before.saturating_sub(self.entries).max(first);
+        let mut reader = log.read_from(start).map_err(|error| self.oplog.error(start, error))?;
+        let mut bytes = 0;
+        while reader.index() < self.before {
+            let index = reader.index();
+            let Some(entry) = reader.next().map_err(|error| self.oplog.error(index, error))? else { break };
+            bytes += entry.payload.len();
+            self.block.push_back(entry.payload);
+            while bytes > BLOCK_BYTES && self.block.len() > 1 {
+                bytes -= self.block.pop_front().map_or(0, |payload| payload.len());
+            }
+        }
+        self.before -= self.block.len() as u64;
+        self.entries = (self.entries * 4).min(BLOCK_ENTRIES.1);
+        Ok(())
+    }
+}

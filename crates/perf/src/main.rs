@@ -25,6 +25,8 @@ pub(crate) struct Settings {
     pub quick: bool,
     /// Data for the start-up measurement.
     pub gigabytes: u64,
+    /// Processors of this machine.
+    pub processors: usize,
 }
 
 impl Settings {
@@ -46,7 +48,12 @@ const SECTIONS: [Section; 5] = [
 
 fn main() -> io::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let mut settings = Settings { binary: process::default_binary(), quick: false, gigabytes: 5 };
+    let mut settings = Settings {
+        binary: process::default_binary(),
+        quick: false,
+        gigabytes: 5,
+        processors: std::thread::available_parallelism()?.get(),
+    };
     let mut wanted = Vec::new();
     while let Some(argument) = arguments.next() {
         let mut value =

@@ -40,6 +40,11 @@ impl Server {
         Ok(Server { child, port, binary, data, start_took })
     }
 
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn connect(&self) -> io::Result<Client> {
         Client::connect(self.port)
     }

@@ -14,11 +14,12 @@ use sheaf_errors::{Code, Error};
 use sheaf_wire::{
     Compressor, Flags, HEADER_LEN, Header, OpCode, WireError, compress, decompress, finish_msg, op_reply,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::Client;
 use crate::dispatch::{self, Outcome, Request};
 use crate::node::Node;
+use crate::stream::Socket;
 
 /// Room that an idle connection keeps for its next message.
 const IDLE_BUFFER_BYTES: usize = 4096;
@@ -48,21 +49,74 @@ const UNCOMPRESSED: &[&str] = &[
     "copydb",
 ];
 
+/// A connection whose messages come closer together than this is busy...
+const BUSY_GAP: Duration = Duration::from_millis(2);
+
+/// ...after so many of them, and gets a thread...
+const BUSY_MESSAGES: u32 = 8;
+
+/// ...until it has been silent for so long.
+const BUSY_SILENCE: Duration = Duration::from_millis(50);
+
 /// Serves a connection until it ends.
-pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S, client: Arc<Client>, node: Arc<Node>) {
-    let mut connection =
-        Connection { stream, client, node, buffer: Vec::new(), filled: 0, early: Vec::new() };
-    if let Err(reason) = connection.run().await {
-        let attributes = sheaf_bson::doc! { "remote": &connection.client.remote_text(), "error": &reason };
-        let context = connection.client.context();
+pub async fn serve<S: Socket>(stream: S, client: Arc<Client>, node: Arc<Node>) {
+    let mut connection = Connection {
+        stream,
+        client: client.clone(),
+        node,
+        buffer: Vec::new(),
+        filled: 0,
+        early: Vec::new(),
+        quick: 0,
+    };
+    let ended = loop {
+        let result = match connection.run().await {
+            Ok(Pause::Busy) => match connection.run_on_thread().await {
+                Some((back, result)) => {
+                    connection = back;
+                    result
+                }
+                // The runtime is going away, and the thread with it.
+                None => return,
+            },
+            other => other,
+        };
+        match result {
+            Ok(Pause::End) => break Ok(()),
+            Ok(Pause::Busy | Pause::Silent) => {}
+            Err(reason) => break Err(reason),
+        }
+    };
+    if let Err(reason) = ended {
+        let attributes = sheaf_bson::doc! { "remote": &client.remote_text(), "error": &reason };
         crate::log::debug(
             "NETWORK",
             22988,
-            &context,
+            &client.context(),
             "Error receiving request from client. Ending connection from remote",
             Some(attributes),
         );
     }
+}
+
+/// Why [`Connection::run`] came back.
+enum Pause {
+    /// The client has gone.
+    End,
+    /// The reactor has it, and a thread should.
+    Busy,
+    /// A thread has it, and the reactor should.
+    Silent,
+}
+
+/// What came of reading.
+enum Arrival {
+    /// A whole message of this length stands at the start of the buffer.
+    Message(usize),
+    /// Nothing, for [`BUSY_SILENCE`]; only on a thread.
+    Silence,
+    /// The client closed the connection between two messages.
+    End,
 }
 
 struct Connection<S> {
@@ -74,6 +128,8 @@ struct Connection<S> {
     filled: usize,
     /// Bytes that arrived while an answer was held back; they follow those in `buffer`.
     early: Vec<u8>,
+    /// Messages in a row that came in quick succession.
+    quick: u32,
 }
 
 /// What to send, and what then.
@@ -83,10 +139,48 @@ struct Answer {
     again: bool,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    async fn run(&mut self) -> Result<(), String> {
+impl<S: Socket> Connection<S> {
+    /// Serves the connection on a thread of the runtime's pool until it falls silent, and gives it back to the
+    /// reactor. `None`: the runtime is being shut down.
+    async fn run_on_thread(mut self) -> Option<(Self, Result<Pause, String>)> {
+        let node = self.node.clone();
+        let runtime = tokio::runtime::Handle::current();
+        let served = tokio::task::spawn_blocking(move || {
+            let moved = self.stream.to_thread(BUSY_SILENCE, self.node.options.write_timeout);
+            let mut result = moved.map_err(|error| error.to_string()).map(|()| Pause::Silent);
+            if result.is_ok() {
+                result = runtime.block_on(self.run());
+            }
+            if let Err(error) = self.stream.to_reactor() {
+                result = Err(error.to_string());
+            }
+            (self, result)
+        });
+        let served = served.await;
+        node.busy.leave();
+        served.ok()
+    }
+
+    /// Whether this connection, in the reactor until now, gets a thread.
+    fn gets_thread(&mut self, waited: Duration) -> bool {
+        self.quick = if waited < BUSY_GAP { self.quick + 1 } else { 0 };
+        if self.quick < BUSY_MESSAGES {
+            return false;
+        }
+        self.quick = 0;
+        self.node.busy.enter()
+    }
+
+    async fn run(&mut self) -> Result<Pause, String> {
         loop {
-            let Some(length) = self.read_message().await? else { return Ok(()) };
+            let direct = self.stream.is_direct();
+            let idle_since = Instant::now();
+            let length = match self.read_message().await? {
+                Arrival::Message(length) => length,
+                Arrival::Silence => return Ok(Pause::Silent),
+                Arrival::End => return Ok(Pause::End),
+            };
+            let busy = !direct && self.gets_thread(idle_since.elapsed());
             self.node.metrics.physical_bytes_in.add(length as u64);
             let header = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?;
             if header.opcode == OpCode::Compressed {
@@ -109,18 +203,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if self.buffer.len() > KEPT_BUFFER_BYTES && self.filled == 0 {
                 self.buffer = Vec::new();
             }
+            if busy {
+                return Ok(Pause::Busy);
+            }
+            if direct
+                && (!self.stream.is_direct() || self.node.busy.crowded() || self.node.is_shutting_down())
+            {
+                return Ok(Pause::Silent);
+            }
         }
     }
 
-    /// Reads until one whole message stands at the start of the buffer, and gives its length.
-    /// `None`: the client closed the connection between two messages.
-    async fn read_message(&mut self) -> Result<Option<usize>, String> {
+    /// Reads until one whole message stands at the start of the buffer.
+    async fn read_message(&mut self) -> Result<Arrival, String> {
         loop {
             let mut wanted = IDLE_BUFFER_BYTES;
             if self.filled >= HEADER_LEN {
                 let length = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?.length as usize;
                 if self.filled >= length {
-                    return Ok(Some(length));
+                    return Ok(Arrival::Message(length));
                 }
                 // What is allocated follows what has arrived, not what the header claims.
                 wanted = length.min((self.filled * 4).max(FIRST_STEP_BYTES));
@@ -128,10 +229,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if self.buffer.len() < wanted {
                 self.buffer.resize(wanted, 0);
             }
-            let n = self.read_some().await?;
+            let Some(n) = self.read_some().await? else { return Ok(Arrival::Silence) };
             if n == 0 {
                 return if self.filled == 0 {
-                    Ok(None)
+                    Ok(Arrival::End)
                 } else {
                     Err("connection closed within a message".into())
                 };
@@ -140,15 +241,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    async fn read_some(&mut self) -> Result<usize, String> {
+    /// Reads what there is, waiting for some. `None`: nothing came for [`BUSY_SILENCE`] on a thread.
+    async fn read_some(&mut self) -> Result<Option<usize>, String> {
+        if self.stream.is_direct() {
+            return match self.stream.read(&mut self.buffer[self.filled..]).await {
+                Ok(n) => Ok(Some(n)),
+                Err(error) if is_timeout(&error) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            };
+        }
         loop {
             let large = self.buffer.len() > IDLE_BUFFER_BYTES && self.filled == 0;
             let reading = self.stream.read(&mut self.buffer[self.filled..]);
             if !large {
-                return reading.await.map_err(|error| error.to_string());
+                return reading.await.map(Some).map_err(|error| error.to_string());
             }
             match tokio::time::timeout(SILENCE, reading).await {
-                Ok(result) => return result.map_err(|error| error.to_string()),
+                Ok(result) => return result.map(Some).map_err(|error| error.to_string()),
                 Err(_) => self.buffer = vec![0; IDLE_BUFFER_BYTES],
             }
         }
@@ -253,6 +362,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ///
     /// Errors: the client has closed the connection, so nobody waits for the answer.
     async fn hold(&mut self, until: Instant) -> Result<(), String> {
+        // Waiting for two things at once is the reactor's art.
+        self.stream.to_reactor().map_err(|error| error.to_string())?;
         let over = tokio::time::sleep_until(until.into());
         tokio::pin!(over);
         let mut room = [0; 1024];
@@ -326,7 +437,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     .await
                     .map_err(|_| "the client does not read its replies".to_owned())?,
             };
-            let n = written.map_err(|error| error.to_string())?;
+            let n = written.map_err(|error| match is_timeout(&error) {
+                true => "the client does not read its replies".to_owned(),
+                false => error.to_string(),
+            })?;
             if n == 0 {
                 return Err("connection closed".into());
             }
@@ -334,6 +448,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         Ok(())
     }
+}
+
+/// Whether a read or write on a thread has waited as long as it may.
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
 }
 
 fn reason(error: WireError) -> String {

@@ -5,6 +5,7 @@
 //! [`op::OpContext`], and its [`reply::Reply`] goes out in the buffer in which it was built.
 
 pub mod args;
+pub mod busy;
 pub mod client;
 pub mod command;
 pub mod commands;
@@ -26,6 +27,7 @@ pub mod profile;
 pub mod reaper;
 pub mod reply;
 pub mod session;
+pub mod stream;
 pub mod system;
 pub mod ttl;
 pub mod version;

@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, UnixListener};
 use crate::client::Client;
 use crate::connection;
 use crate::node::Node;
+use crate::stream::ClientStream;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -138,7 +139,7 @@ async fn accept_tcp(listener: TcpListener, node: Arc<Node>) {
                     TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(10));
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
                 if let Some(client) = admit(&node, Some(remote)) {
-                    tokio::spawn(serve(stream, client, node.clone()));
+                    tokio::spawn(serve(ClientStream::Tcp(stream), client, node.clone()));
                 }
             }
             Err(error) => refused(&error).await,
@@ -157,7 +158,7 @@ async fn accept_unix(listener: UnixListener, path: PathBuf, node: Arc<Node>) {
         match accepted {
             Ok((stream, _)) => {
                 if let Some(client) = admit(&node, None) {
-                    tokio::spawn(serve(stream, client, node.clone()));
+                    tokio::spawn(serve(ClientStream::Unix(stream), client, node.clone()));
                 }
             }
             Err(error) => refused(&error).await,
@@ -204,10 +205,7 @@ fn about(client: &Client, node: &Node) -> DocBuf {
     }
 }
 
-async fn serve<S>(stream: S, client: Arc<Client>, node: Arc<Node>)
-where
-    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin,
-{
+async fn serve(stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
     connection::serve(stream, client.clone(), node.clone()).await;
     node.disconnect(&client);
     if !crate::log::is_quiet() {

@@ -11,6 +11,7 @@ use sheaf_errors::{Code, Error};
 use sheaf_storage::Engine;
 use tokio::sync::Notify;
 
+use crate::busy::BusyConnections;
 use crate::client::Client;
 use crate::cursors::Cursors;
 use crate::failpoint::FailPoints;
@@ -55,6 +56,8 @@ pub struct Node {
     pub lock_waiters: AtomicI64,
     /// Locks taken with `fsync {lock: true}`.
     pub fsync_locks: AtomicI64,
+    /// Which busy connections have threads of their own.
+    pub busy: BusyConnections,
     engine: OnceLock<Engine>,
     clients: Mutex<HashMap<i64, Arc<Client>, ahash::RandomState>>,
     next_client: AtomicI64,
@@ -77,6 +80,7 @@ impl Node {
         let profiling = Profiling::new(options.profile_level, options.slow_ms, options.sample_rate);
         Ok(Arc::new(Node {
             port: AtomicI64::new(i64::from(options.port)),
+            busy: BusyConnections::new(options.busy_threads),
             options,
             clock: Clock,
             cursors: Cursors::default(),

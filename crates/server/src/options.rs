@@ -36,6 +36,8 @@ pub struct Options {
     pub dbpath: PathBuf,
     /// How long a reply may make no progress before its connection is closed.
     pub write_timeout: Duration,
+    /// Most busy connections that are served by threads of their own; the others share the reactor's.
+    pub busy_threads: usize,
     /// Whether there is a journal (`--nojournal` says no).
     pub journal: bool,
     /// Memory for caches, for `serverStatus`.
@@ -64,6 +66,7 @@ impl Default for Options {
             parsed: sheaf_bson::DocBuf::new(),
             dbpath: PathBuf::new(),
             write_timeout: Duration::from_secs(300),
+            busy_threads: std::thread::available_parallelism().map_or(2, usize::from),
             journal: true,
             cache_bytes: 0,
         }

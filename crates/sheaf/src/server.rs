@@ -174,6 +174,7 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
         parsed: parsed(settings),
         dbpath: settings.dbpath.clone().unwrap_or_else(|| PathBuf::from("/data/db")),
         write_timeout: defaults.write_timeout,
+        busy_threads: defaults.busy_threads,
         journal: settings.journal != Some(false),
         cache_bytes,
     })

@@ -1,0 +1,176 @@
+//! A client's socket, in one of two hands: the reactor's while little comes, a thread's while the client is busy.
+//!
+//! An idle connection must cost next to nothing, so it waits in the reactor with ten thousand others. A client that sends one
+//! command after another is better served by a thread that sleeps in `recv`: the kernel wakes it directly, with
+//! no `epoll_wait` in between and no second worker that is woken to look for work. [`Socket::to_thread`] and
+//! [`Socket::to_reactor`] move a socket from one to the other; the connection decides when.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream as DirectTcp;
+use std::os::unix::net::UnixStream as DirectUnix;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+
+/// What a connection is served on.
+pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
+    /// Whether a thread has it: reading and writing block.
+    fn is_direct(&self) -> bool {
+        false
+    }
+
+    /// Takes the socket from the reactor, if it can be. A read then waits `silence` and fails with `WouldBlock`;
+    /// a write waits `patience`.
+    fn to_thread(&mut self, _silence: Duration, _patience: Duration) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Gives the socket back to the reactor of the runtime that this is called in.
+    fn to_reactor(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A pipe within the process has no other hand to go to.
+impl Socket for tokio::io::DuplexStream {}
+
+/// A connected socket. Reading and writing one that a thread has block that thread.
+pub enum ClientStream {
+    /// TCP, in the reactor.
+    Tcp(TcpStream),
+    /// Unix domain, in the reactor.
+    Unix(UnixStream),
+    /// TCP, in a thread's hands.
+    DirectTcp(DirectTcp),
+    /// Unix domain, in a thread's hands.
+    DirectUnix(DirectUnix),
+    /// Between two hands, after an error in changing them: reads as closed.
+    Lost,
+}
+
+impl Socket for ClientStream {
+    fn is_direct(&self) -> bool {
+        matches!(self, ClientStream::DirectTcp(_) | ClientStream::DirectUnix(_))
+    }
+
+    fn to_thread(&mut self, silence: Duration, patience: Duration) -> io::Result<()> {
+        *self = match std::mem::replace(self, ClientStream::Lost) {
+            ClientStream::Tcp(stream) => ClientStream::DirectTcp(stream.into_std()?),
+            ClientStream::Unix(stream) => ClientStream::DirectUnix(stream.into_std()?),
+            other => other,
+        };
+        let socket = match self {
+            ClientStream::DirectTcp(stream) => SockRef::from(&*stream),
+            ClientStream::DirectUnix(stream) => SockRef::from(&*stream),
+            _ => return Ok(()),
+        };
+        socket.set_nonblocking(false)?;
+        socket.set_read_timeout(Some(silence))?;
+        socket.set_write_timeout(Some(patience))
+    }
+
+    fn to_reactor(&mut self) -> io::Result<()> {
+        *self = match std::mem::replace(self, ClientStream::Lost) {
+            ClientStream::DirectTcp(stream) => {
+                stream.set_nonblocking(true)?;
+                ClientStream::Tcp(TcpStream::from_std(stream)?)
+            }
+            ClientStream::DirectUnix(stream) => {
+                stream.set_nonblocking(true)?;
+                ClientStream::Unix(UnixStream::from_std(stream)?)
+            }
+            other => other,
+        };
+        Ok(())
+    }
+}
+
+/// A blocking read into the unfilled part of the buffer, which the caller has initialised already.
+fn read_direct(mut stream: impl Read, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    loop {
+        match stream.read(buffer.initialize_unfilled()) {
+            Ok(n) => {
+                buffer.advance(n);
+                return Poll::Ready(Ok(()));
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl AsyncRead for ClientStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ClientStream::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            ClientStream::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+            ClientStream::DirectTcp(stream) => read_direct(stream, buffer),
+            ClientStream::DirectUnix(stream) => read_direct(stream, buffer),
+            ClientStream::Lost => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+impl AsyncWrite for ClientStream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            ClientStream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ClientStream::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+            ClientStream::DirectTcp(stream) => Poll::Ready(stream.write(bytes)),
+            ClientStream::DirectUnix(stream) => Poll::Ready(stream.write(bytes)),
+            ClientStream::Lost => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Sockets keep nothing back.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            ClientStream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            ClientStream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            ClientStream::DirectTcp(stream) => Poll::Ready(stream.shutdown(std::net::Shutdown::Write)),
+            ClientStream::DirectUnix(stream) => Poll::Ready(stream.shutdown(std::net::Shutdown::Write)),
+            ClientStream::Lost => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_socket_goes_to_a_thread_and_back() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut stream = ClientStream::Tcp(listener.accept().await.unwrap().0);
+        let mut room = [0; 8];
+
+        stream.to_thread(Duration::from_millis(5), Duration::from_secs(1)).unwrap();
+        assert!(stream.is_direct());
+        let silent = stream.read(&mut room).await.unwrap_err();
+        assert_eq!(silent.kind(), io::ErrorKind::WouldBlock);
+        peer.write_all(b"one").await.unwrap();
+        assert_eq!(stream.read(&mut room).await.unwrap(), 3);
+
+        stream.to_reactor().unwrap();
+        assert!(!stream.is_direct());
+        peer.write_all(b"four").await.unwrap();
+        assert_eq!(stream.read(&mut room).await.unwrap(), 4);
+        stream.write_all(b"back").await.unwrap();
+        assert_eq!(peer.read(&mut room).await.unwrap(), 4);
+    }
+}

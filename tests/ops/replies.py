@@ -102,4 +102,48 @@ def startup_log(client):
     assert {"admin", "local"} <= set(client.list_database_names())
 
 
-CHECKS = [system_views, validate, startup_log]
+def figures(client):
+    db = client.ops_figures
+    db.c.insert_many([{"_id": n, "a": n, "b": "x" * 100} for n in range(500)])
+    db.c.create_index("a")
+    before = {entry["name"]: entry["accesses"]["ops"] for entry in db.c.aggregate([{"$indexStats": {}}])}
+    assert before == {"_id_": 0, "a_1": 0}, before
+    list(db.c.find({"a": 3}))
+    list(db.c.find({"$or": [{"a": 1}, {"a": 2}]}))
+    db.c.find_one({"_id": 1})
+    list(db.c.find({"b": "y"}))
+    after = {entry["name"]: entry["accesses"]["ops"] for entry in db.c.aggregate([{"$indexStats": {}}])}
+    assert after == {"_id_": 1, "a_1": 2}, after
+    stats = db.command("collStats", "c")
+    assert stats["indexSizes"]["a_1"] > 500, stats["indexSizes"]
+    assert stats["totalIndexSize"] == sum(stats["indexSizes"].values())
+    assert db.command("dbStats")["indexSize"] == stats["totalIndexSize"]
+    stages = {"latencyStats": {"histograms": True}, "storageStats": {}, "count": {}, "queryExecStats": {}}
+    (stats,) = db.c.aggregate([{"$collStats": stages}])
+    assert list(stats)[:4] == ["ns", "host", "localTime", "latencyStats"], list(stats)
+    reads = stats["latencyStats"]["reads"]
+    assert list(reads) == ["histogram", "latency", "ops", "queryableEncryptionLatencyMicros"], reads
+    assert sum(bucket["count"] for bucket in reads["histogram"]) == reads["ops"] >= 6, reads
+    assert stats["latencyStats"]["writes"]["ops"] >= 1
+    assert stats["count"] == 500
+    assert stats["queryExecStats"] == {"collectionScans": {"total": 1, "nonTailable": 1}}, stats
+    fails(51024, db, "aggregate", "c", pipeline=[{"$collStats": {"storageStats": {"scale": 0}}}], cursor={})
+    totals = client.admin.command("top")["totals"]
+    entry = totals["ops_figures.c"]
+    assert list(entry) == [
+        "total", "readLock", "writeLock", "queries", "getmore", "insert", "update", "remove", "commands"
+    ], entry
+    assert entry["insert"]["count"] == 1 and entry["queries"]["count"] == 4, entry
+    db.drop_collection("c")
+    assert "ops_figures.c" not in client.admin.command("top")["totals"]
+    status = client.admin.command("serverStatus")
+    for section in [
+        "asserts", "catalogStats", "connections", "extra_info", "globalLock", "indexStats", "mem", "metrics",
+        "network", "opLatencies", "opcounters", "opcountersRepl", "storageEngine", "transactions", "wiredTiger",
+    ]:
+        assert section in status, section
+    assert status["indexStats"]["features"]["id"]["count"] >= 2
+    client.drop_database("ops_figures")
+
+
+CHECKS = [system_views, validate, startup_log, figures]

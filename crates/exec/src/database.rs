@@ -34,6 +34,9 @@ const MAX_VIEW_DEPTH: usize = 20;
 /// Gives the documents of a stage that shows what the server does.
 pub type ServerStats = Box<dyn Fn(StatsSource, RawDoc<'_>) -> Result<Vec<DocBuf>> + Send + Sync>;
 
+/// Gives the latencies of a namespace, with histograms or without.
+pub type LatencyStats = Box<dyn Fn(&str, bool) -> DocBuf + Send + Sync>;
+
 /// What the server adds: things that storage does not know. It is owned, because a pipeline's sources find
 /// their database again by its type.
 pub struct Hooks {
@@ -41,6 +44,8 @@ pub struct Hooks {
     pub interrupt: Box<dyn Fn() -> Result<()> + Send + Sync>,
     /// The documents of `$currentOp` and `$listLocalSessions`.
     pub server_stats: ServerStats,
+    /// `latencyStats` of a namespace, with histograms or without.
+    pub latency_stats: LatencyStats,
     /// Makes an `_id`.
     pub new_object_id: fn() -> ObjectId,
     /// A random number.
@@ -281,6 +286,9 @@ impl Database for Db {
         let Some(collection) = self.collection(namespace) else { return Ok(Vec::new()) };
         if field == "_id" && crate::index::clustered_by_id(collection) && equals_only_itself(value) {
             let key = collection.record_key(value)?;
+            if let Some(index) = collection.indexes.first() {
+                index.accesses.count();
+            }
             let found = self.view.get(collection, &key)?;
             return Ok(found.map(|doc| DocBuf::from(doc.as_raw())).into_iter().collect());
         }

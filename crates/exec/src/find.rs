@@ -16,6 +16,12 @@ const TRIAL_RESULTS: u64 = 101;
 
 /// Plans the query and readies its run. With several candidates, a short trial of all decides.
 pub fn open(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Executor> {
+    let executor = choose_plan(query, collection, cx)?;
+    crate::usage::note(executor.plan(), collection, query.tailable);
+    Ok(executor)
+}
+
+fn choose_plan(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Executor> {
     let mut plans = choose::candidates(query, collection)?;
     if plans.len() == 1 {
         return Executor::new(Arc::new(plans.remove(0)), collection.clone(), query.tailable);

@@ -6,6 +6,7 @@
 //! - [`write`]: insert, update, delete and find-and-modify on anything that implements `sheaf_storage::Write`.
 //! - [`oplog`]: the log as the collection `local.oplog.rs`.
 //! - [`ddl`]: checks of collection options and index specifications.
+//! - [`usage`]: how often indexes and collections are read.
 //! - [`explain`]: plans and their figures in MongoDB's shape.
 
 pub mod bounds;
@@ -17,4 +18,5 @@ pub mod index;
 pub mod oplog;
 pub mod plan;
 pub mod run;
+pub mod usage;
 pub mod write;

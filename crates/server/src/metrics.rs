@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sheaf_bson::DocWriter;
 
 use crate::command::Counter;
 
@@ -61,7 +62,7 @@ pub struct CommandCount {
     pub failed: Count,
 }
 
-/// Number and time of operations of one class, for `opLatencies` and `top`.
+/// Number and time of operations of one class, for `top`.
 #[derive(Default, Debug, Clone, Copy)]
 #[allow(missing_docs)]
 pub struct Usage {
@@ -73,6 +74,105 @@ impl Usage {
     fn add(&mut self, micros: u64) {
         self.micros += micros;
         self.ops += 1;
+    }
+}
+
+/// Where the buckets of latencies begin, in microseconds, as MongoDB divides them.
+const BUCKETS: [u64; 51] = [
+    0,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+    256,
+    512,
+    1024,
+    2048,
+    3072,
+    4096,
+    6144,
+    8192,
+    12288,
+    16384,
+    24576,
+    32768,
+    49152,
+    65536,
+    98304,
+    131_072,
+    196_608,
+    262_144,
+    393_216,
+    524_288,
+    786_432,
+    1_048_576,
+    1_572_864,
+    2_097_152,
+    4_194_304,
+    8_388_608,
+    16_777_216,
+    33_554_432,
+    67_108_864,
+    134_217_728,
+    268_435_456,
+    536_870_912,
+    1_073_741_824,
+    2_147_483_648,
+    4_294_967_296,
+    8_589_934_592,
+    17_179_869_184,
+    34_359_738_368,
+    68_719_476_736,
+    137_438_953_472,
+    274_877_906_944,
+    549_755_813_888,
+    1_099_511_627_776,
+];
+
+/// Number and time of operations of one class, and how the times are spread.
+#[derive(Debug, Clone, Copy)]
+pub struct Latency {
+    usage: Usage,
+    buckets: [u64; BUCKETS.len()],
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Latency { usage: Usage::default(), buckets: [0; BUCKETS.len()] }
+    }
+}
+
+impl Latency {
+    fn add(&mut self, micros: u64) {
+        self.usage.add(micros);
+        // The first bucket begins at 0, so there is always one.
+        self.buckets[BUCKETS.partition_point(|from| *from <= micros) - 1] += 1;
+    }
+
+    /// `{latency, ops}` and what belongs to them.
+    pub fn write(&self, doc: &mut DocWriter<'_, Vec<u8>>, histogram: bool) {
+        if histogram {
+            let mut list = doc.array("histogram");
+            for (from, count) in BUCKETS.iter().zip(&self.buckets).filter(|(_, count)| **count > 0) {
+                list.document().append("micros", *from as i64).append("count", *count as i64);
+            }
+        }
+        doc.append("latency", self.usage.micros as i64);
+        doc.append("ops", self.usage.ops as i64);
+        doc.append("queryableEncryptionLatencyMicros", 0i64);
+    }
+}
+
+/// The classes of latencies.
+pub const LATENCIES: [&str; 4] = ["reads", "writes", "commands", "transactions"];
+
+/// Writes latencies by class.
+pub fn write_latencies(doc: &mut DocWriter<'_, Vec<u8>>, latencies: &[Latency; 4], histograms: bool) {
+    for (name, latency) in LATENCIES.iter().zip(latencies) {
+        latency.write(&mut doc.document(name), histograms);
     }
 }
 
@@ -89,6 +189,8 @@ pub struct TopEntry {
     pub update: Usage,
     pub remove: Usage,
     pub commands: Usage,
+    /// As `$collStats` shows them.
+    pub latencies: [Latency; 4],
 }
 
 /// All figures.
@@ -118,7 +220,7 @@ pub struct Metrics {
     pub slow_ops: Count,
     pub txn: TxnMetrics,
     /// Reads, writes, commands, transactions.
-    pub latencies: [Mutex<Usage>; 4],
+    pub latencies: [Mutex<Latency>; 4],
     pub top: Mutex<HashMap<String, TopEntry, ahash::RandomState>>,
     pub active_reads: AtomicU64,
     pub active_writes: AtomicU64,
@@ -154,6 +256,21 @@ impl Metrics {
         self.latencies[3].lock().add(lived.as_micros() as u64);
     }
 
+    /// Forgets a collection that is gone.
+    pub fn forget(&self, namespace: &str) {
+        self.top.lock().remove(namespace);
+    }
+
+    /// Forgets the collections of a database.
+    pub fn forget_database(&self, db: &str) {
+        self.top.lock().retain(|namespace, _| namespace.split_once('.').is_none_or(|(of, _)| of != db));
+    }
+
+    /// The latencies of a collection.
+    pub fn latencies_of(&self, namespace: &str) -> [Latency; 4] {
+        self.top.lock().get(namespace).map(|entry| entry.latencies).unwrap_or_default()
+    }
+
     /// Counts one finished operation.
     pub fn finished(&self, class: Class, counter: Counter, namespace: Option<&str>, took: Duration) {
         let micros = took.as_micros() as u64;
@@ -170,6 +287,7 @@ impl Metrics {
         }
         let Some(entry) = top.get_mut(namespace) else { return };
         entry.total.add(micros);
+        entry.latencies[at].add(micros);
         match class {
             Class::Read => entry.read_lock.add(micros),
             Class::Write => entry.write_lock.add(micros),

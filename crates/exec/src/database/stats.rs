@@ -10,40 +10,58 @@ use crate::ddl::stats::{append_number, write_storage_stats};
 /// The document of `$collStats`.
 pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
     let collection = db.collection(namespace);
-    let wants_data = spec.get("storageStats").is_some() || spec.get("count").is_some();
+    let wants_data = ["storageStats", "count", "queryExecStats"].iter().any(|name| spec.get(name).is_some());
     if wants_data && collection.is_some_and(|collection| collection.is_view()) {
         bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
     }
-    if spec.get("count").is_some() && collection.is_none() {
-        bail!(
-            Code::NAMESPACE_NOT_FOUND,
-            "Unable to retrieve count in $collStats stage :: caused by :: Collection [{namespace}] not found."
-        );
+    for (field, what) in [("count", "count"), ("queryExecStats", "queryExecStats")] {
+        if spec.get(field).is_some() && collection.is_none() {
+            bail!(
+                Code::NAMESPACE_NOT_FOUND,
+                "Unable to retrieve {what} in $collStats stage :: caused by :: Collection [{namespace}] not found."
+            );
+        }
     }
+    let scale = storage_scale(spec)?;
     Ok(vec![DocBuf::build(|out| {
         out.append("ns", namespace.to_string().as_str());
         out.append("host", db.hooks.host.as_str());
         out.append("localTime", Value::DateTime(db.now_millis));
-        if spec.get("latencyStats").is_some() {
-            let mut latency = out.document("latencyStats");
-            for kind in ["reads", "writes", "commands", "transactions"] {
-                latency
-                    .document(kind)
-                    .append("latency", 0i64)
-                    .append("ops", 0i64)
-                    .append("queryableEncryptionLatencyMicros", 0i64);
-            }
+        if let Some(options) = spec.get("latencyStats") {
+            let histograms = options.as_doc().and_then(|o| o.get("histograms")).is_some_and(|v| v.truthy());
+            out.append("latencyStats", &(db.hooks.latency_stats)(&namespace.to_string(), histograms));
         }
-        if let Some(options) = spec.get("storageStats") {
-            let scale =
-                options.as_doc().and_then(|o| o.get("scale")).and_then(|v| v.as_exact_i64()).unwrap_or(1);
+        if spec.get("storageStats").is_some() {
             let collection = collection.map(|collection| &**collection);
             write_storage_stats(&mut out.document("storageStats"), &db.engine, collection, scale);
         }
         if let (Some(_), Some(collection)) = (spec.get("count"), collection) {
             append_number(out, "count", collection.count());
         }
+        if let (Some(_), Some(collection)) = (spec.get("queryExecStats"), collection) {
+            let (total, non_tailable) = crate::usage::scans(collection);
+            let mut stats = out.document("queryExecStats");
+            let mut scans = stats.document("collectionScans");
+            scans.append("total", total as i64).append("nonTailable", non_tailable as i64);
+        }
     })])
+}
+
+/// `storageStats: {scale: n}`
+fn storage_scale(spec: RawDoc<'_>) -> Result<i64> {
+    let scale = spec.get("storageStats").and_then(|v| v.as_doc()).and_then(|options| options.get("scale"));
+    match scale {
+        None | Some(Value::Null | Value::Undefined) => Ok(1),
+        Some(value) => match value.as_f64().map(|n| n as i64) {
+            Some(scale) if scale >= 1 => Ok(scale),
+            Some(scale) => bail!(51024, "BSON field 'scale' value must be >= 1, actual value '{scale}'"),
+            None => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field '$collStats.storageStats.scale' is the wrong type '{}', expected types '[long, int, decimal, double]'",
+                value.type_name()
+            ),
+        },
+    }
 }
 
 /// One document for each index.
@@ -57,7 +75,8 @@ pub fn index_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
             out.append("name", &index.name);
             out.append("key", crate::index::key_pattern(index));
             out.append("host", db.hooks.host.as_str());
-            out.document("accesses").append("ops", 0i64).append("since", Value::DateTime(db.now_millis));
+            let since = Value::DateTime(index.accesses.since_millis());
+            out.document("accesses").append("ops", index.accesses.ops() as i64).append("since", since);
             if !index.ready {
                 out.append("building", true);
             }

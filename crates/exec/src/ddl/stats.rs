@@ -1,7 +1,8 @@
 //! Figures about a collection: `collStats` and `$collStats`.
 
 use sheaf_bson::DocWriter;
-use sheaf_storage::{Collection, Engine};
+use sheaf_errors::Result;
+use sheaf_storage::{Collection, Direction, Engine, Index, IndexKind};
 
 type Doc<'w> = DocWriter<'w, Vec<u8>>;
 
@@ -24,7 +25,34 @@ pub fn storage_bytes(engine: &Engine, collection: &Collection) -> u64 {
 
 /// Bytes that all indexes of a collection take.
 pub fn index_bytes(engine: &Engine, collection: &Collection) -> u64 {
-    collection.indexes.iter().map(|index| engine.index_bytes(index)).sum()
+    collection.indexes.iter().map(|index| one_index_bytes(engine, collection, index)).sum()
+}
+
+/// Entries that are read to guess the size of an index that is only in memory yet.
+const SAMPLED_ENTRIES: u64 = 1000;
+
+/// Bytes that an index takes. While it is only in memory, its entries are counted, or guessed from the first.
+/// The index on `_id` takes none: the records themselves are in its order.
+pub fn one_index_bytes(engine: &Engine, collection: &Collection, index: &Index) -> u64 {
+    match engine.index_bytes(index) {
+        0 if index.kind != IndexKind::Id => sampled_bytes(engine, collection, index).unwrap_or(0),
+        bytes => bytes,
+    }
+}
+
+fn sampled_bytes(engine: &Engine, collection: &Collection, index: &Index) -> Result<u64> {
+    let mut cursor = engine.view()?.index(index, Direction::Forward)?;
+    let (mut entries, mut bytes) = (0, 0);
+    while entries < SAMPLED_ENTRIES && cursor.next()? {
+        let entry = cursor.entry();
+        entries += 1;
+        // The index's number, and a byte that says how long the record key is.
+        bytes += (entry.key.len() + entry.record_key.len() + entry.type_bits.len() + 5) as u64;
+    }
+    if entries < SAMPLED_ENTRIES {
+        return Ok(bytes);
+    }
+    Ok(bytes / entries * collection.count().max(entries))
 }
 
 /// The figures of a collection, sizes divided by `scale`; `None` for one that does not exist.
@@ -37,7 +65,9 @@ pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Optio
     }
     let (count, bytes) = (collection.count(), collection.data_bytes());
     let storage = storage_bytes(engine, collection);
-    let indexes = index_bytes(engine, collection);
+    let sizes: Vec<u64> =
+        collection.indexes.iter().map(|index| one_index_bytes(engine, collection, index)).collect();
+    let indexes: u64 = sizes.iter().sum();
     append_number(doc, "size", bytes / scale);
     append_number(doc, "count", count);
     if let Some(average) = bytes.checked_div(count) {
@@ -54,8 +84,8 @@ pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Optio
     write_table(&mut doc.document("wiredTiger"), "collection", collection.ident, storage);
     append_number(doc, "nindexes", collection.indexes.len() as u64);
     let mut details = doc.document("indexDetails");
-    for index in &collection.indexes {
-        write_table(&mut details.document(&index.name), "index", index.ident, engine.index_bytes(index));
+    for (index, bytes) in collection.indexes.iter().zip(&sizes) {
+        write_table(&mut details.document(&index.name), "index", index.ident, *bytes);
     }
     drop(details);
     let mut builds = doc.array("indexBuilds");
@@ -65,11 +95,11 @@ pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Optio
     drop(builds);
     append_number(doc, "totalIndexSize", indexes / scale);
     append_number(doc, "totalSize", (storage + indexes) / scale);
-    let mut sizes = doc.document("indexSizes");
-    for index in &collection.indexes {
-        append_number(&mut sizes, &index.name, engine.index_bytes(index) / scale);
+    let mut by_name = doc.document("indexSizes");
+    for (index, bytes) in collection.indexes.iter().zip(&sizes) {
+        append_number(&mut by_name, &index.name, bytes / scale);
     }
-    drop(sizes);
+    drop(by_name);
     append_number(doc, "scaleFactor", scale);
 }
 

@@ -104,7 +104,9 @@ fn count(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) {
     };
     let namespace = op.metrics.namespace.borrow();
     let node = op.node;
-    node.metrics.finished(class, spec.counter, namespace.as_deref(), took);
+    // A collection that was just dropped must not come back among those that are counted.
+    let counted = namespace.as_deref().filter(|_| prepared.command.name != "drop");
+    node.metrics.finished(class, spec.counter, counted, took);
     node.metrics.docs_examined.add(op.metrics.docs_examined.get());
     node.metrics.keys_examined.add(op.metrics.keys_examined.get());
     node.metrics.docs_returned.add(op.metrics.returned.get().unwrap_or(0));

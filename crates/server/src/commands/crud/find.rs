@@ -143,6 +143,9 @@ impl<'a> Find<'a> {
             return Ok(None);
         }
         let key = collection.record_key(id)?;
+        if let Some(index) = collection.indexes.first() {
+            index.accesses.count();
+        }
         let doc = op.engine().get(collection, &key)?;
         let metrics = op.metrics();
         metrics.keys_examined.set(1);

@@ -18,10 +18,14 @@ use crate::op::{Interrupter, OpContext};
 pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
     let (node, client, deadline) = (op.node().clone(), op.client().clone(), op.deadline());
     let interrupt = move || Interrupter::new(&node, &client.killed, deadline).check();
-    let node = op.node().clone();
+    let (node, metrics) = (op.node().clone(), op.node().clone());
     let hooks = Hooks {
         interrupt: Box::new(interrupt),
         server_stats: Box::new(move |source, spec| server_documents(&node, source, spec)),
+        latency_stats: Box::new(move |namespace, histograms| {
+            let latencies = metrics.metrics.latencies_of(namespace);
+            DocBuf::build(|out| crate::metrics::write_latencies(out, &latencies, histograms))
+        }),
         new_object_id: crate::node::new_object_id,
         random: rand::random,
         host: op.node().host_and_port(),

@@ -51,6 +51,7 @@ impl<'a> Command<'a> for Drop<'a> {
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(Reply::ok()),
             Err(error) => return Err(error),
         }
+        op.node().metrics.forget(&namespace);
         let mut reply = Reply::ok();
         if view {
             op.note_commit(views::follow(op.engine(), &namespace, &interrupt)?);

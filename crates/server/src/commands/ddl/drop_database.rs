@@ -32,6 +32,7 @@ impl<'a> Command<'a> for DropDatabase {
         let stop = op.interrupter();
         let position = op.engine().drop_database(op.db(), &|| stop.check())?;
         op.note_commit(position);
+        op.node().metrics.forget_database(op.db());
         Ok(Reply::ok().with("dropped", op.db()))
     }
 }

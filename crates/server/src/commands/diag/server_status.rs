@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocWriter, Value};
 use sheaf_errors::Result;
+use sheaf_storage::{Collection, Index, IndexKind};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
@@ -23,9 +24,13 @@ pub struct ServerStatus<'a> {
 /// Sections in MongoDB's (alphabetical) order; ours stand among them.
 const SECTIONS: &[Section] = &[
     ("asserts", asserts),
+    ("catalogStats", catalog_stats),
     ("connections", connections),
+    ("defaultRWConcern", default_concern),
     ("extra_info", extra_info),
+    ("featureCompatibilityVersion", feature_version),
     ("globalLock", global_lock),
+    ("indexStats", index_stats),
     ("logicalSessionRecordCache", session_cache),
     ("mem", memory),
     ("metrics", metrics),
@@ -33,6 +38,7 @@ const SECTIONS: &[Section] = &[
     ("opLatencies", latencies),
     ("opcounters", opcounters),
     ("opcountersRepl", opcounters_repl),
+    ("queues", queues),
     ("security", |_, doc| {
         let _ = doc.document("authentication");
     }),
@@ -141,9 +147,75 @@ fn network(node: &Node, doc: &mut Doc<'_>) {
 }
 
 fn latencies(node: &Node, doc: &mut Doc<'_>) {
-    for (name, usage) in ["reads", "writes", "commands", "transactions"].iter().zip(&node.metrics.latencies) {
-        let usage = *usage.lock();
-        doc.document(name).append("latency", usage.micros as i64).append("ops", usage.ops as i64);
+    let latencies = node.metrics.latencies.each_ref().map(|latency| *latency.lock());
+    crate::metrics::write_latencies(doc, &latencies, false);
+}
+
+/// How many collections of each kind there are.
+fn catalog_stats(node: &Node, doc: &mut Doc<'_>) {
+    let catalog = node.engine().catalog();
+    let internal = |c: &Collection| matches!(c.db(), "admin" | "config" | "local");
+    let count = |test: &dyn Fn(&Collection) -> bool| catalog.all().filter(|c| test(c)).count() as i32;
+    let own = |c: &Collection| !internal(c) && !c.is_view();
+    doc.append("collections", count(&own));
+    doc.append("capped", count(&|c| own(c) && c.capped.is_some()));
+    doc.append("clustered", count(&|c| own(c) && c.options.as_raw().get("clusteredIndex").is_some()));
+    doc.append("timeseries", 0);
+    doc.append("views", count(&|c| !internal(c) && c.is_view()));
+    doc.append("internalCollections", count(&|c| internal(c) && !c.is_view()));
+    doc.append("internalViews", count(&|c| internal(c) && c.is_view()));
+    doc.append("systemProfile", count(&|c| c.name() == "system.profile"));
+}
+
+fn default_concern(node: &Node, doc: &mut Doc<'_>) {
+    doc.document("defaultReadConcern").append("level", "local");
+    let w = if node.options.set_name.is_some() { Value::String("majority") } else { Value::Int32(1) };
+    doc.document("defaultWriteConcern").append("w", w).append("wtimeout", 0);
+    doc.append("defaultWriteConcernSource", "implicit");
+    doc.append("defaultReadConcernSource", "implicit");
+}
+
+fn feature_version(_: &Node, doc: &mut Doc<'_>) {
+    let mut parts = crate::version::FEATURE_VERSION.split('.').map(|part| part.parse::<i32>().unwrap_or(0));
+    doc.append("major", parts.next().unwrap_or(0)).append("minor", parts.next().unwrap_or(0));
+    doc.append("transitioning", 0);
+}
+
+/// How many indexes of each kind there are, and how often those have been used.
+fn index_stats(node: &Node, doc: &mut Doc<'_>) {
+    let catalog = node.engine().catalog();
+    let indexes: Vec<_> = catalog.all().flat_map(|collection| &collection.indexes).collect();
+    doc.append("count", indexes.len() as i64);
+    let mut features = doc.document("features");
+    type Test = fn(&Index) -> bool;
+    let kinds: [(&str, Test); 10] = [
+        ("collation", |index| index.spec.as_raw().get("collation").is_some()),
+        ("compound", |index| index.fields.len() > 1),
+        ("hashed", |index| index.kind == IndexKind::Hashed),
+        ("id", |index| index.name == "_id_"),
+        ("normal", |index| index.kind == IndexKind::Btree),
+        ("partial", |index| index.partial.is_some()),
+        ("sparse", |index| index.sparse),
+        ("ttl", |index| index.expire_after_seconds.is_some()),
+        ("unique", |index| index.unique && index.name != "_id_"),
+        ("wildcard", |index| index.kind == IndexKind::Wildcard),
+    ];
+    for (name, test) in kinds {
+        let (mut count, mut accesses) = (0i64, 0i64);
+        for index in indexes.iter().filter(|index| test(index)) {
+            count += 1;
+            accesses += index.accesses.ops() as i64;
+        }
+        features.document(name).append("count", count).append("accesses", accesses);
+    }
+}
+
+/// There are no tickets to run out of; what is inside is shown where tools look for it.
+fn queues(node: &Node, doc: &mut Doc<'_>) {
+    let mut execution = doc.document("execution");
+    let (reads, writes) = (&node.metrics.active_reads, &node.metrics.active_writes);
+    for (name, gauge) in [("write", writes), ("read", reads)] {
+        execution.document(name).append("out", gauge.load(Ordering::Relaxed) as i32);
     }
 }
 

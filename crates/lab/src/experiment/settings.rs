@@ -19,10 +19,13 @@ impl Settings {
 
     /// As the workload's own type, which should deny unknown fields, so that a slip of the pen is seen.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T> {
+        self.parse_part().map_err(|error| Error::usage(format!("settings: {error}")))
+    }
+
+    pub(super) fn parse_part<T: DeserializeOwned>(&self) -> Result<T, serde_yaml_ng::Error> {
         let map: serde_yaml_ng::Mapping =
             self.0.iter().map(|(key, value)| (Value::String(key.clone()), value.clone())).collect();
         serde_yaml_ng::from_value(Value::Mapping(map))
-            .map_err(|error| Error::usage(format!("settings of the workload: {error}")))
     }
 
     /// One setting.

@@ -1,0 +1,32 @@
+//! The ready-made experiments, which are part of the program, so that a lone binary can run them.
+
+/// A ready-made experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Ready {
+    /// As in `sheaf bench run NAME`.
+    pub name: &'static str,
+    /// Its file.
+    pub text: &'static str,
+}
+
+macro_rules! experiments {
+    ($($name:literal),* $(,)?) => {
+        &[$(Ready {
+            name: $name,
+            text: include_str!(concat!("../../../../experiments/", $name, ".yaml")),
+        }),*]
+    };
+}
+
+/// Every file of `experiments/`, in the order in which they are listed for people.
+const READY: &[Ready] = experiments!["insert-latency"];
+
+/// All of them.
+pub fn ready() -> impl Iterator<Item = Ready> {
+    READY.iter().copied()
+}
+
+/// The one with this name.
+pub fn ready_by_name(name: &str) -> Option<Ready> {
+    ready().find(|ready| ready.name == name)
+}

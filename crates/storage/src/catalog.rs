@@ -118,6 +118,8 @@ pub struct Collection {
     pub view: Option<(String, DocBuf)>,
     /// Ready ones and those being built; a query uses only [`Index::ready`] ones. The `_id` index comes first.
     pub indexes: Vec<Arc<Index>>,
+    /// Being built to take the places of ready ones of the same names.
+    pub(crate) replacements: Vec<Arc<Index>>,
     pub(crate) state: Arc<CollectionState>,
 }
 
@@ -188,6 +190,11 @@ impl Collection {
         self.indexes.iter().find(|index| index.name == name)
     }
 
+    /// All indexes that writers keep, also those that are to replace others.
+    pub(crate) fn maintained(&self) -> impl Iterator<Item = &Arc<Index>> {
+        self.indexes.iter().chain(&self.replacements)
+    }
+
     /// Whether it is a view.
     pub fn is_view(&self) -> bool {
         self.view.is_some()
@@ -248,7 +255,19 @@ impl Collection {
         });
         let images = raw.get("changeStreamPreAndPostImages").and_then(|v| v.as_doc());
         let keeps_images = images.and_then(|images| images.get("enabled")).is_some_and(|v| v.truthy());
-        Collection { namespace, uuid, ident, capped, keeps_images, view, indexes, state, options }
+        let (replacements, indexes) = indexes.into_iter().partition(|index| index.replaces);
+        Collection {
+            namespace,
+            uuid,
+            ident,
+            capped,
+            keeps_images,
+            view,
+            indexes,
+            replacements,
+            state,
+            options,
+        }
     }
 
     /// The same collection with something changed.
@@ -263,14 +282,14 @@ impl Collection {
             self.uuid,
             self.ident,
             options.map_or_else(|| self.options.clone(), DocBuf::from),
-            indexes.unwrap_or_else(|| self.indexes.clone()),
+            indexes.unwrap_or_else(|| self.maintained().cloned().collect()),
             self.state.clone(),
         )
     }
 
     /// The catalog document.
     pub(crate) fn to_doc(&self) -> DocBuf {
-        let indexes = index_entries(&self.indexes);
+        let indexes = index_entries(self.maintained());
         sheaf_bson::doc! {
             "ns": &self.namespace,
             "uuid": uuid_value(&self.uuid),
@@ -301,6 +320,7 @@ impl Collection {
                 entry.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
             let ready = entry.get("ready").is_some_and(|v| v.truthy());
             let mut index = Index::from_spec(spec, ident, ready, masks(ident))?;
+            index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
             mark_id_index(&mut index, capped);
             indexes.push(Arc::new(index));
         }

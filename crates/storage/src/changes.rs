@@ -7,10 +7,12 @@ use sheaf_errors::Result;
 use smallvec::SmallVec;
 
 use crate::catalog::Collection;
+use crate::cursor::{Cut, Direction};
 use crate::db::{Cf, Db};
 use crate::index::{Index, IndexKind, KeySet};
-use crate::keys::{entry_key, entry_value, prefixed};
+use crate::keys::{entry_key, entry_parts, entry_value, prefixed};
 use crate::locks::{LockKey, LockTable};
+use crate::view::View;
 
 /// Where changes go: a write batch, or a transaction's own writes.
 pub(crate) trait Sink {
@@ -52,7 +54,7 @@ pub(crate) struct Changes {
     pub locks: SmallVec<[LockKey; 8]>,
 }
 
-/// A unique key that a document is about to take.
+/// A key that a document is about to take and that no other may have.
 pub(crate) struct UniqueKey<'c> {
     pub index: &'c Index,
     /// With the index's prefix.
@@ -78,10 +80,10 @@ impl Changes {
         prefixed(collection.ident, record_key, &mut self.record);
         self.locks.clear();
         self.locks.push(locks.key(RECORD, &self.record));
-        let count = collection.indexes.len();
+        let count = collection.indexes.len() + collection.replacements.len();
         self.old.resize_with(count.max(self.old.len()), KeySet::default);
         self.new.resize_with(count.max(self.new.len()), KeySet::default);
-        for (at, index) in collection.indexes.iter().enumerate() {
+        for (at, index) in collection.maintained().enumerate() {
             self.old[at].clear();
             self.new[at].clear();
             if !has_entries(index) {
@@ -100,9 +102,9 @@ impl Changes {
                 index.generate(new, &mut self.new[at])?;
                 index.multikey.add(&self.new[at].arrays);
             }
-            if index.unique {
+            if index.guards_keys() {
                 for (key, _) in self.old[at].iter().chain(self.new[at].iter()) {
-                    entry_key(index, key, record_key, &mut self.key);
+                    prefixed(index.ident, key, &mut self.key);
                     let lock = locks.key(UNIQUE, &self.key);
                     if !self.locks.contains(&lock) {
                         self.locks.push(lock);
@@ -113,19 +115,19 @@ impl Changes {
         Ok(())
     }
 
-    /// Calls `check` for each unique key that the new document takes and the old one had not.
+    /// Calls `check` for each key that the new document takes, the old one had not, and no other document may have.
     pub fn each_new_unique_key(
         &mut self,
         collection: &Collection,
         mut check: impl FnMut(UniqueKey<'_>) -> Result<()>,
     ) -> Result<()> {
-        for (at, index) in collection.indexes.iter().enumerate() {
-            if !has_entries(index) || !index.unique {
+        for (at, index) in collection.maintained().enumerate() {
+            if !index.guards_keys() {
                 continue;
             }
             for (key, type_bits) in self.new[at].iter() {
                 if !self.old[at].contains(key) {
-                    entry_key(index, key, &[], &mut self.key);
+                    prefixed(index.ident, key, &mut self.key);
                     check(UniqueKey { index, entry: &self.key, key, type_bits })?;
                 }
             }
@@ -145,8 +147,10 @@ impl Changes {
             Some(doc) => sink.put(Cf::Records, &self.record, doc.as_bytes()),
             None => sink.delete(Cf::Records, &self.record),
         }
-        for (at, index) in collection.indexes.iter().enumerate() {
-            if has_entries(index) {
+        for (at, index) in collection.maintained().enumerate() {
+            if !index.ready {
+                self.emit_beside(at, index, record_key, sink);
+            } else if has_entries(index) {
                 self.emit_index(at, index, record_key, sink);
             }
         }
@@ -168,19 +172,38 @@ impl Changes {
         }
     }
 
-    /// Hands over the entries of one index only: what an index build adds for a document.
-    pub fn emit_built(
-        &mut self,
-        collection: &Collection,
-        name: &str,
-        record_key: &[u8],
-        sink: &mut impl Sink,
-    ) {
-        for (at, index) in collection.indexes.iter().enumerate() {
-            if index.name == name {
-                self.emit_index(at, index, record_key, sink);
-            }
+    /// The changes of an index that is being built go beside it.
+    fn emit_beside(&mut self, at: usize, index: &Index, record_key: &[u8], sink: &mut impl Sink) {
+        let (old, new) = (&self.old[at], &self.new[at]);
+        for (key, _) in old.iter().filter(|(key, _)| !new.contains(key)) {
+            let out = (&mut self.key, &mut self.value);
+            index.side.change(index.ident, key, record_key, None, out);
+            sink.put(Cf::Indexes, &self.key, &self.value);
         }
+        for (key, type_bits) in new.iter().filter(|(key, bits)| !old.contains_exactly(key, bits)) {
+            let out = (&mut self.key, &mut self.value);
+            index.side.change(index.ident, key, record_key, Some(type_bits), out);
+            sink.put(Cf::Indexes, &self.key, &self.value);
+        }
+    }
+}
+
+impl UniqueKey<'_> {
+    /// Whether another document has the key, by a view.
+    pub fn taken(&self, view: &View, record_key: &[u8]) -> Result<bool> {
+        if self.index.unique {
+            let Some(found) = view.get_full(Cf::Indexes, self.entry)? else { return Ok(false) };
+            return Ok(entry_parts(true, self.entry, &found).record_key != record_key);
+        }
+        let mut cursor = view.index(self.index, Direction::Forward)?;
+        let mut found = cursor.seek(Cut::Before(self.key))?;
+        while found && cursor.key() == self.key {
+            if cursor.record_key() != record_key {
+                return Ok(true);
+            }
+            found = cursor.next()?;
+        }
+        Ok(false)
     }
 }
 

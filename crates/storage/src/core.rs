@@ -17,6 +17,7 @@ use sheaf_log::{Log, Position};
 use crate::catalog::{Catalog, Collection, whole};
 use crate::db::{Cf, Db, io_error};
 use crate::durability::Durability;
+use crate::hooks::{HookPoint, Hooks};
 use crate::keys::{catalog_key, prefix_range};
 use crate::locks::{Gate, LockTable};
 use crate::oplog_reader::OplogCollection;
@@ -30,6 +31,9 @@ const FORMAT: u32 = 1;
 /// Buffers kept, and the largest one that is.
 const BUFFERS_MAX: usize = 4;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
+
+/// Dropped data that waits for a flush gets one after this time.
+const GARBAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 /// A flush that takes longer than this may be waiting for room on the disk.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -64,6 +68,7 @@ pub(crate) struct Core {
     pub conflicts: AtomicU64,
     /// Collections that are out of the catalog but may still be read.
     pub garbage: Mutex<Vec<Garbage>>,
+    pub hooks: Hooks,
     failed: AtomicBool,
     failure: Mutex<Option<String>>,
     checkpointing: Mutex<()>,
@@ -83,15 +88,24 @@ pub(crate) struct WriteLocks {
 
 #[derive(Default)]
 struct Keeper {
+    running: bool,
     stop: bool,
     asked: bool,
+}
+
+impl Keeper {
+    fn works(&self) -> bool {
+        self.running && !self.stop
+    }
 }
 
 /// Data of a dropped collection or index; removed when no view can see it any more.
 pub(crate) struct Garbage {
     /// Keeps count of those who can still read it.
-    pub holder: Arc<Collection>,
+    pub holder: Option<Arc<Collection>>,
     pub prefixes: Vec<(Cf, u32)>,
+    /// The commit that dropped it. Until that is flushed, a recovery begins before it and needs the data.
+    pub index: u64,
 }
 
 impl Core {
@@ -99,6 +113,7 @@ impl Core {
     pub fn open(options: Options) -> Result<Arc<Core>> {
         let lock = lock_folder(&options.path)?;
         check_format(&options.path)?;
+        crate::build::clear_folder(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
         let (applied, next_ident) = read_applied(&db)?;
         let log_dir = options.path.join("log");
@@ -143,6 +158,7 @@ impl Core {
             flushes: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
             garbage: Mutex::default(),
+            hooks: Hooks::default(),
             failed: AtomicBool::new(false),
             failure: Mutex::default(),
             checkpointing: Mutex::new(()),
@@ -171,6 +187,7 @@ impl Core {
                 .spawn(move || run(&core))
                 .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
         };
+        self.keeper.lock().running = true;
         let mut threads = vec![spawn("sheaf-keeper", Core::run_keeper)?];
         if self.log.is_some() {
             threads.push(spawn("sheaf-sync", Core::run_syncs)?);
@@ -241,7 +258,7 @@ impl Core {
             let mut room = self.room.lock();
             while self.unflushed.load(Ordering::Relaxed) >= limit * 2
                 && !self.is_failed()
-                && !self.keeper.lock().stop
+                && self.keeper.lock().works()
             {
                 self.flushed_room.wait_for(&mut room, Duration::from_millis(50));
             }
@@ -319,12 +336,13 @@ impl Core {
     fn wait_for_flush(&self) -> Result<()> {
         let began = Instant::now();
         let mut pause = Duration::from_micros(200);
-        while self.db.property("rocksdb.num-immutable-mem-table") > 0 {
+        let stuck = || self.hooks.call(HookPoint::Flush).is_err();
+        while self.db.property("rocksdb.num-immutable-mem-table") > 0 || stuck() {
             if self.db.property("rocksdb.background-errors") > 0 {
                 self.fail("writing memtables to disk failed");
                 return self.check_writable();
             }
-            if began.elapsed() > FLUSH_PATIENCE && self.lacks_room() {
+            if began.elapsed() > FLUSH_PATIENCE && (stuck() || self.lacks_room()) {
                 return Err(Error::new(
                     Code::OUT_OF_DISK_SPACE,
                     "no room on the disk for flushing memtables",
@@ -358,7 +376,8 @@ impl Core {
             self.collect_garbage();
             let unflushed = self.unflushed.load(Ordering::Relaxed);
             let old = !self.options.sync_delay.is_zero() && last_flush.elapsed() >= self.options.sync_delay;
-            if unflushed >= self.options.memtable_bytes() || (old && unflushed > 0) {
+            let garbage = last_flush.elapsed() >= GARBAGE_PATIENCE && !self.garbage.lock().is_empty();
+            if unflushed >= self.options.memtable_bytes() || ((old || garbage) && unflushed > 0) {
                 if let Err(error) = self.checkpoint() {
                     tracing::error!(%error, "flushing memtables failed");
                     std::thread::sleep(Duration::from_millis(500));
@@ -374,7 +393,10 @@ impl Core {
     pub fn collect_garbage(&self) {
         let ready: Vec<Garbage> = {
             let mut garbage = self.garbage.lock();
-            let (ready, wait) = garbage.drain(..).partition(|g| Arc::strong_count(&g.holder) == 1);
+            let flushed = self.flushed.lock().index;
+            let unused = |g: &Garbage| g.holder.as_ref().is_none_or(|holder| Arc::strong_count(holder) == 1);
+            let (ready, wait) =
+                garbage.drain(..).partition(|garbage| garbage.index <= flushed && unused(garbage));
             *garbage = wait;
             ready
         };

@@ -39,6 +39,8 @@ const MEMTABLE_FILTER_BYTES: f64 = (2 << 20) as f64;
 pub(crate) struct Db {
     db: DB,
     write_options: WriteOptions,
+    /// How table files of indexes are made.
+    index_options: rocksdb::Options,
     cache: Cache,
 }
 
@@ -70,12 +72,13 @@ impl Db {
         let base = base
             .get_options_from_string("avoid_flush_during_shutdown=true;avoid_flush_during_recovery=true")
             .map_err(io_error)?;
-        let families =
-            [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions].map(|cf| family(cf, options, &cache));
+        let families = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions]
+            .map(|cf| ColumnFamilyDescriptor::new(NAMES[cf as usize], family(cf, options, &cache)));
         let db = DB::open_cf_descriptors(&base, path, families).map_err(io_error)?;
         let mut write_options = WriteOptions::default();
         write_options.disable_wal(true);
-        Ok(Db { db, write_options, cache })
+        let index_options = family(Cf::Indexes, options, &cache);
+        Ok(Db { db, write_options, index_options, cache })
     }
 
     pub fn raw(&self) -> &DB {
@@ -84,6 +87,10 @@ impl Db {
 
     pub fn cf(&self, cf: Cf) -> &ColumnFamily {
         self.db.cf_handle(NAMES[cf as usize]).expect("column families are opened with the database")
+    }
+
+    pub fn index_options(&self) -> &rocksdb::Options {
+        &self.index_options
     }
 
     /// Reads from the newest state.
@@ -126,7 +133,7 @@ impl Db {
     }
 }
 
-fn family(cf: Cf, options: &Options, cache: &Cache) -> ColumnFamilyDescriptor {
+fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     let mut family = rocksdb::Options::default();
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(cache);
@@ -165,7 +172,7 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> ColumnFamilyDescriptor {
         family.set_blob_gc_force_threshold(0.5);
         family.set_blob_cache(cache);
     }
-    ColumnFamilyDescriptor::new(NAMES[cf as usize], family)
+    family
 }
 
 self_cell!(

@@ -8,6 +8,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
+use crate::build::side_ident;
 use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_index, split, whole};
 use crate::core::{Core, Garbage};
 use crate::db::{Cf, Db, io_error};
@@ -66,7 +67,7 @@ impl Applied {
             self.puts.push((catalog_key::of(kind, collection.ident).to_vec(), None));
         }
         let mut prefixes = vec![(Cf::Records, collection.ident)];
-        prefixes.extend(collection.indexes.iter().map(|index| (Cf::Indexes, index.ident)));
+        prefixes.extend(collection.maintained().flat_map(|index| index_prefixes(index)));
         self.discard(collection, prefixes);
         self.gone.push(collection.clone());
     }
@@ -78,8 +79,14 @@ impl Applied {
                 self.puts.push((catalog_key::of(catalog_key::MULTIKEY, *ident).to_vec(), None));
             }
         }
-        self.garbage.push(Garbage { holder: holder.clone(), prefixes });
+        self.garbage.push(Garbage { holder: Some(holder.clone()), prefixes, index: 0 });
     }
+}
+
+/// All places of an index's entries.
+fn index_prefixes(index: &Index) -> impl Iterator<Item = (Cf, u32)> + use<> {
+    let beside = (!index.ready).then(|| side_ident(index.ident));
+    std::iter::once(index.ident).chain(beside).map(|ident| (Cf::Indexes, ident))
 }
 
 /// Remembers that a prefix is to be removed.
@@ -223,8 +230,9 @@ impl Command {
             // The collections' own drops are operations of the same commit.
             "dropDatabase" => {}
             "renameCollection" => self.rename(catalog, &mut applied)?,
-            "createIndexes" => self.create_index(catalog, &mut applied)?,
+            "createIndexes" | "startIndexBuild" => self.create_index(catalog, &mut applied)?,
             "commitIndexBuild" => self.commit_build(catalog, &mut applied)?,
+            "abortIndexBuild" => self.abort_build(catalog, &mut applied)?,
             "dropIndexes" => self.drop_index(catalog, &mut applied)?,
             "collMod" => self.coll_mod(catalog, &mut applied)?,
             other => bail!(Code::COMMAND_NOT_FOUND, "the log has an unknown command '{other}'"),
@@ -279,7 +287,7 @@ impl Command {
 
     fn create_index(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
         let collection = self.collection(catalog)?;
-        let mut indexes = collection.indexes.clone();
+        let mut indexes: Vec<_> = collection.maintained().cloned().collect();
         let entries = self.storage_field("indexes").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
         for entry in entries.values().filter_map(|v| v.as_doc()) {
             indexes.push(Arc::new(read_index_entry(entry)?));
@@ -291,16 +299,53 @@ impl Command {
     fn commit_build(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
         let collection = self.collection(catalog)?;
         let names = self.names();
-        let mut indexes = Vec::new();
-        for index in &collection.indexes {
-            let done = names.iter().any(|name| *name == index.name);
-            indexes.push(if done {
-                Arc::new(index.changed(index.spec.as_raw(), true)?)
-            } else {
-                index.clone()
-            });
+        let mut indexes: Vec<Arc<Index>> = Vec::new();
+        let mut replaced: Vec<Arc<Index>> = Vec::new();
+        for index in collection.maintained() {
+            if index.ready || !names.contains(&index.name.as_str()) {
+                indexes.push(index.clone());
+                continue;
+            }
+            let ready = Arc::new(index.changed(index.spec.as_raw(), true)?);
+            self.learn_multikey(&ready);
+            match indexes.iter_mut().find(|known| index.replaces && known.name == index.name) {
+                Some(place) => replaced.push(std::mem::replace(place, ready)),
+                None => indexes.push(ready),
+            }
+        }
+        // For the next flush to keep what was learnt.
+        collection.state.dirty.store(true, std::sync::atomic::Ordering::Release);
+        if !replaced.is_empty() {
+            applied.discard(&collection, replaced.iter().flat_map(|index| index_prefixes(index)).collect());
         }
         applied.save(collection.changed(None, None, Some(indexes)));
+        Ok(())
+    }
+
+    fn learn_multikey(&self, index: &Index) {
+        let all = self.storage_field("multikey").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+        let own = self.names().iter().position(|name| *name == index.name);
+        if let Some(masks) = own.and_then(|at| all.values().nth(at)?.as_array()) {
+            let masks: Vec<u64> = masks.values().map(|v| whole(v).unwrap_or(0) as u64).collect();
+            index.multikey.add(&masks);
+        }
+    }
+
+    fn abort_build(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+        let names = self.names();
+        self.remove_indexes(catalog, applied, |index| !index.ready && names.contains(&index.name.as_str()))
+    }
+
+    fn remove_indexes(
+        &self,
+        catalog: &Catalog,
+        applied: &mut Applied,
+        goes: impl Fn(&Index) -> bool,
+    ) -> Result<()> {
+        let collection = self.collection(catalog)?;
+        let (gone, kept): (Vec<_>, Vec<_>) = collection.maintained().cloned().partition(|index| goes(index));
+        applied.discard(&collection, gone.iter().flat_map(|index| index_prefixes(index)).collect());
+        applied.save(collection.changed(None, None, Some(kept)));
         Ok(())
     }
 
@@ -310,19 +355,14 @@ impl Command {
         names.values().filter_map(|v| v.as_str()).collect()
     }
 
-    /// Whether recovery has to fill these indexes itself: their entries are not in the log.
+    /// Whether it ends an index build, whose last steps recovery has to repeat.
     pub fn is_build_commit(&self) -> bool {
         self.o.as_raw().element("commitIndexBuild").is_some()
     }
 
     fn drop_index(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
-        let collection = self.collection(catalog)?;
         let names = self.names();
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            collection.indexes.iter().cloned().partition(|index| names.contains(&index.name.as_str()));
-        applied.discard(&collection, gone.iter().map(|index| (Cf::Indexes, index.ident)).collect());
-        applied.save(collection.changed(None, None, Some(kept)));
-        Ok(())
+        self.remove_indexes(catalog, applied, |index| names.contains(&index.name.as_str()))
     }
 
     fn coll_mod(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
@@ -330,8 +370,8 @@ impl Command {
         let o = self.o.as_raw();
         let specs = o.get("indexes").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
         let mut indexes = Vec::new();
-        for index in &collection.indexes {
-            let spec = specs.get(&index.name).and_then(|v| v.as_doc());
+        for index in collection.maintained() {
+            let spec = specs.get(&index.name).filter(|_| !index.replaces).and_then(|v| v.as_doc());
             indexes.push(match spec {
                 Some(spec) => Arc::new(index.changed(spec, index.ready)?),
                 None => index.clone(),
@@ -346,20 +386,43 @@ impl Command {
 fn read_index_entry(entry: RawDoc<'_>) -> Result<Index> {
     let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
     let ident = entry.get("ident").and_then(whole).unwrap_or(0) as u32;
-    Index::from_spec(spec, ident, entry.get("ready").is_some_and(|v| v.truthy()), None)
+    let mut index = Index::from_spec(spec, ident, entry.get("ready").is_some_and(|v| v.truthy()), None)?;
+    index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
+    Ok(index)
 }
 
-/// A `createIndexes` command for these indexes.
+/// The command that adds these indexes: ready ones, or such that are to be built.
 pub(crate) fn create_indexes_command(collection: &Collection, indexes: &[Arc<Index>]) -> Command {
     let entries = index_entries(indexes);
     let o = DocBuf::build(|doc| {
-        doc.append("createIndexes", collection.name());
+        let ready = indexes.iter().all(|index| index.ready);
+        doc.append(if ready { "createIndexes" } else { "startIndexBuild" }, collection.name());
         doc.document("sheaf").append("indexes", &entries);
     });
     Command::new(&collection.namespace, Some(collection.uuid), o)
 }
 
-/// A command about indexes by name: `dropIndexes`, `commitIndexBuild`.
+/// A command that ends a build: `commitIndexBuild`, `abortIndexBuild`.
+pub(crate) fn build_command(kind: &str, collection: &Collection, indexes: &[Arc<Index>]) -> Command {
+    let entries = index_entries(indexes);
+    let o = DocBuf::build(|doc| {
+        doc.append(kind, collection.name());
+        let mut names = doc.array("indexes");
+        indexes.iter().for_each(|index| _ = names.push(index.name.as_str()));
+        drop(names);
+        let mut own = doc.document("sheaf");
+        own.append("indexes", &entries);
+        // What the build has learnt of arrays: nobody reads the documents again to know it.
+        let mut all = own.array("multikey");
+        for index in indexes {
+            let mut masks = all.array();
+            index.multikey.masks().iter().for_each(|mask| _ = masks.push(*mask as i64));
+        }
+    });
+    Command::new(&collection.namespace, Some(collection.uuid), o)
+}
+
+/// A command about indexes by name.
 pub(crate) fn index_names_command(kind: &str, collection: &Collection, names: &[&str]) -> Command {
     let o = DocBuf::build(|doc| {
         doc.append(kind, collection.name());
@@ -400,6 +463,7 @@ impl Core {
         for collection in commands.iter().filter_map(|command| now.by_uuid(command.uuid.as_ref()?)) {
             collection.state.wake();
         }
+        garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
         Ok(at)
     }
@@ -407,14 +471,15 @@ impl Core {
     /// Applies a command from the log.
     pub fn replay_command(&self, command: &Command) -> Result<()> {
         if command.is_build_commit() {
-            self.rebuild_indexes(command)?;
+            let catalog = self.catalog.load_full();
+            self.settle_replayed(&*command.collection(&catalog)?, &command.names())?;
         }
         let applied = command.apply(&self.catalog.load())?;
         let mut batch = WriteBatch::default();
         applied.put(&self.db, &mut batch);
         self.db.write(batch)?;
+        // What is discarded has its entries in the catalog, from where the end of recovery takes it up.
         self.catalog.store(Arc::new(applied.catalog));
-        self.garbage.lock().extend(applied.garbage);
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use sheaf_errors::{Code, Error, Result};
 
 use crate::core::Core;
+use crate::hooks::HookPoint;
 use crate::options::Interrupt;
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -88,9 +89,11 @@ impl Core {
     fn sync_log(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         self.durability.unsynced.store(false, Ordering::Release);
-        let result = log.sync().map_err(|error| {
-            self.fail(&error.to_string());
-            Error::new(Code::LOG_WRITE_FAILED, error.to_string())
+        let hooked = self.hooks.call(HookPoint::Sync).map_err(|error| error.to_string());
+        let synced = hooked.and_then(|()| log.sync().map_err(|error| error.to_string()));
+        let result = synced.map_err(|error| {
+            self.fail(&error);
+            Error::new(Code::LOG_WRITE_FAILED, error)
         });
         self.tell(result.as_ref().err());
         result.map(|_| ())
@@ -149,19 +152,29 @@ impl Core {
         if self.durable_index() >= index {
             return done(Ok(()));
         }
-        if let Err(error) = self.check_writable() {
-            return done(Err(error));
-        }
-        if self.log.is_none() {
-            return done(self.checkpoint());
-        }
-        if self.durability.state.lock().waiters.is_empty()
+        if self.log.is_some()
+            && !self.is_failed()
+            && self.durability.state.lock().waiters.is_empty()
             && let Some(syncing) = self.durability.syncing.try_lock()
         {
             let mut result = Ok(());
             (self.options.block)(&mut || result = self.sync_log());
             drop(syncing);
             return done(result);
+        }
+        self.on_durable_later(index, done);
+    }
+
+    /// Like [`Core::on_durable`], but never syncs on the caller's thread.
+    pub fn on_durable_later(&self, index: u64, done: Done) {
+        if self.durable_index() >= index {
+            return done(Ok(()));
+        }
+        if let Err(error) = self.check_writable() {
+            return done(Err(error));
+        }
+        if self.log.is_none() {
+            return done(self.checkpoint());
         }
         let mut state = self.durability.state.lock();
         state.wanted = state.wanted.max(index);

@@ -11,6 +11,7 @@ use crate::catalog::{Catalog, Collection};
 use crate::core::Core;
 use crate::cursor::{Direction, Range};
 use crate::db::Cf;
+use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::{prefix_range, prefixed};
 use crate::options::{Interrupt, OpTime, Options};
@@ -105,6 +106,16 @@ impl Engine {
     /// Calls `done` (from the sync thread, or at once) when commits up to `index` are on stable storage.
     pub fn on_durable(&self, index: u64, done: Box<dyn FnOnce(Result<()>) + Send>) {
         self.core().on_durable(index, done);
+    }
+
+    /// [`Engine::on_durable`] for those who cannot wait long: always from the sync thread, unless there is nothing to wait for.
+    pub fn on_durable_later(&self, index: u64, done: Box<dyn FnOnce(Result<()>) + Send>) {
+        self.core().on_durable_later(index, done);
+    }
+
+    /// Sets what is called at this point, for tests that stand in the way of the disk.
+    pub fn set_hook(&self, point: HookPoint, hook: Option<Hook>) {
+        self.core().hooks.set(point, hook);
     }
 
     /// Flushes memtables and syncs the log: the `fsync` command.
@@ -264,6 +275,17 @@ impl Engine {
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         self.core().create_indexes(namespace, specs, interrupt)
+    }
+
+    /// Builds indexes anew by name, with these complete, checked specs (`collMod` to unique, `reIndex`, repairs). The old
+    /// ones stay in use until all are exchanged in one commit; the one on `_id` is left alone.
+    pub fn rebuild_indexes(
+        &self,
+        namespace: &str,
+        specs: &[(&str, RawDoc<'_>)],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().rebuild_indexes(namespace, specs, interrupt)
     }
 
     /// Drops indexes by name; not the one on `_id`.

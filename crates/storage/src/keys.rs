@@ -35,7 +35,7 @@ pub(crate) fn entry_value(index: &Index, record_key: &[u8], type_bits: &[u8], ou
     out.extend_from_slice(type_bits);
 }
 
-fn put_length(mut n: usize, out: &mut Vec<u8>) {
+pub(crate) fn put_length(mut n: usize, out: &mut Vec<u8>) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
         n >>= 7;
@@ -44,7 +44,7 @@ fn put_length(mut n: usize, out: &mut Vec<u8>) {
 }
 
 /// A length and the bytes behind it.
-fn take_length(bytes: &[u8]) -> (usize, &[u8]) {
+pub(crate) fn take_length(bytes: &[u8]) -> (usize, &[u8]) {
     let mut n = 0;
     for (at, byte) in bytes.iter().enumerate().take(5) {
         n |= usize::from(byte & 0x7F) << (7 * at);

@@ -56,6 +56,11 @@ impl Options {
         (self.cache_bytes / 4).clamp(8 << 20, 1 << 30)
     }
 
+    /// Memory in which an index build sorts entries before it spills them to files.
+    pub(crate) fn sort_bytes(&self) -> usize {
+        (self.cache_bytes / 10).clamp(1 << 20, 100 << 20) as usize
+    }
+
     /// Memory for the block cache.
     pub(crate) fn block_cache_bytes(&self) -> u64 {
         // One memtable generation may be filling while another is being flushed.

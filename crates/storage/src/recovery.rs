@@ -14,9 +14,9 @@ use sheaf_query::diff::apply_diff;
 
 use crate::catalog::{Collection, id_key, whole};
 use crate::changes::{BatchSink, Changes};
-use crate::core::Core;
+use crate::core::{Core, Garbage};
 use crate::db::{Cf, io_error};
-use crate::ddl::{Command, index_names_command};
+use crate::ddl::{Command, build_command};
 use crate::keys::{capped_key, catalog_key, prefixed};
 use crate::oplog;
 use crate::options::OpTime;
@@ -63,6 +63,7 @@ impl Core {
         }
         self.drop_unfinished_builds()?;
         self.resume_garbage()?;
+        self.remove_unknown_indexes()?;
         if entries > 0 {
             tracing::info!(entries, millis = started.elapsed().as_millis() as u64, "applied the log's tail");
         }
@@ -71,29 +72,39 @@ impl Core {
 
     /// Builds that had not committed leave nothing behind.
     fn drop_unfinished_builds(&self) -> Result<()> {
-        let unfinished: Vec<_> = self
-            .catalog
-            .load()
-            .all()
-            .filter(|c| c.indexes.iter().any(|index| !index.ready))
-            .cloned()
-            .collect();
-        for collection in unfinished {
-            let names: Vec<&str> = collection
-                .indexes
-                .iter()
-                .filter(|index| !index.ready)
-                .map(|index| index.name.as_str())
-                .collect();
+        let catalog = self.catalog.load_full();
+        for collection in catalog.all() {
+            let unfinished: Vec<_> = collection.maintained().filter(|index| !index.ready).cloned().collect();
+            if unfinished.is_empty() {
+                continue;
+            }
+            let names: Vec<&str> = unfinished.iter().map(|index| index.name.as_str()).collect();
             tracing::info!(collection = collection.namespace, ?names, "dropped unfinished index builds");
-            self.run_commands(&[index_names_command("dropIndexes", &collection, &names)])?;
+            self.run_commands(&[build_command("abortIndexBuild", collection, &unfinished)])?;
         }
         Ok(())
     }
 
-    /// Removes what was dropped before the crash and perhaps not removed.
+    /// Index files that came in last longer than the log's unsynced end, in which the index may have been created.
+    fn remove_unknown_indexes(&self) -> Result<()> {
+        let next = self.next_ident.load(Ordering::Acquire);
+        let known =
+            self.garbage.lock().iter().flat_map(|garbage| garbage.prefixes.clone()).collect::<Vec<_>>();
+        let mut iter = self.db.raw().raw_iterator_cf(self.db.cf(Cf::Indexes));
+        iter.seek(next.to_be_bytes());
+        while let Some(ident) = iter.key().and_then(|key| key.first_chunk::<4>()).copied() {
+            let ident = u32::from_be_bytes(ident);
+            if !known.contains(&(Cf::Indexes, ident)) {
+                self.remove_prefixes(&[(Cf::Indexes, ident)])?;
+            }
+            let Some(after) = ident.checked_add(1) else { break };
+            iter.seek(after.to_be_bytes());
+        }
+        iter.status().map_err(io_error)
+    }
+
+    /// Takes up what was dropped before the crash and perhaps not removed.
     fn resume_garbage(&self) -> Result<()> {
-        self.garbage.lock().clear();
         let mut prefixes = Vec::new();
         let mut iter = self.db.raw().raw_iterator_cf(self.db.cf(Cf::Catalog));
         iter.seek([catalog_key::GARBAGE]);
@@ -105,46 +116,13 @@ impl Core {
             iter.next();
         }
         iter.status().map_err(io_error)?;
-        if prefixes.is_empty() { Ok(()) } else { self.remove_prefixes(&prefixes) }
-    }
-
-    /// Fills the indexes of a `commitIndexBuild` from the records as they are at that point of the log.
-    pub fn rebuild_indexes(&self, command: &Command) -> Result<()> {
-        let catalog = self.catalog.load_full();
-        let Some(collection) = catalog.collection(command.target()) else { return Ok(()) };
-        let names = command.names();
-        let prefixes: Vec<_> = collection
-            .indexes
-            .iter()
-            .filter(|index| names.contains(&index.name.as_str()))
-            .map(|index| crate::keys::prefix_range(index.ident))
-            .collect();
-        let mut batch = WriteBatch::default();
-        for (from, to) in &prefixes {
-            batch.delete_range_cf(self.db.cf(Cf::Indexes), from, to);
+        let index = self.last.lock().index;
+        let mut garbage = self.garbage.lock();
+        garbage.clear();
+        if !prefixes.is_empty() {
+            garbage.push(Garbage { holder: None, prefixes, index });
         }
-        self.db.write(batch)?;
-        let (from, to) = crate::keys::prefix_range(collection.ident);
-        let mut options = rocksdb::ReadOptions::default();
-        options.set_iterate_upper_bound(to.to_vec());
-        let mut iter = self.db.raw().raw_iterator_cf_opt(self.db.cf(Cf::Records), options);
-        let mut changes = Changes::default();
-        let mut batch = WriteBatch::default();
-        iter.seek(from);
-        while let Some((key, value)) = iter.item() {
-            let record_key = &key[crate::keys::PREFIX..];
-            changes.compute(collection, record_key, None, Some(RawDoc::new(value)), &self.locks)?;
-            for name in &names {
-                let mut sink = BatchSink { db: &self.db, batch: &mut batch };
-                changes.emit_built(collection, name, record_key, &mut sink);
-            }
-            if batch.size_in_bytes() > BATCH_BYTES {
-                self.db.write(std::mem::take(&mut batch))?;
-            }
-            iter.next();
-        }
-        iter.status().map_err(io_error)?;
-        self.db.write(batch)
+        Ok(())
     }
 }
 

@@ -1,8 +1,10 @@
 //! The engine against a plain map, through crashes; and what each part promises.
 
+mod builds;
 mod crash;
 mod ddl;
 mod model;
 mod support;
 mod validate;
+mod waits;
 mod writes;

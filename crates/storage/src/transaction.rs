@@ -15,7 +15,6 @@ use crate::changes::{BatchSink, Changes, record_lock};
 use crate::core::Core;
 use crate::db::Cf;
 use crate::ddl::{Command, create_command};
-use crate::keys::entry_parts;
 use crate::locks::{LockKey, Locked, Owner, Pass};
 use crate::oplog;
 use crate::options::{Interrupt, OpTime};
@@ -313,12 +312,10 @@ impl Transaction {
         }
         let view = &self.view;
         self.changes.each_new_unique_key(collection, |unique| {
-            let Some(found) = view.get_full(Cf::Indexes, unique.entry)? else { return Ok(()) };
-            if entry_parts(true, unique.entry, &found).record_key == record_key {
-                return Ok(());
+            if unique.taken(view, record_key)? {
+                return Err(unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits));
             }
-            let error = unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits);
-            if unique.index.ready { Err(error) } else { unique.index.doom(error) }
+            Ok(())
         })?;
         // Views handed out keep what they saw: the overlay is copied if one is still alive.
         let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());

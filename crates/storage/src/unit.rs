@@ -225,14 +225,18 @@ impl<'i> WriteUnit<'i> {
     }
 
     fn check_unique(&mut self, collection: &Collection, record_key: &[u8]) -> Result<()> {
-        let db = &self.core.db;
+        let core = &self.core;
         self.changes.each_new_unique_key(collection, |unique| {
-            let Some(found) = db.get(Cf::Indexes, unique.entry)? else { return Ok(()) };
-            if entry_parts(true, unique.entry, &found).record_key == record_key {
-                return Ok(());
+            let taken = if unique.index.unique {
+                let found = core.db.get(Cf::Indexes, unique.entry)?;
+                found.is_some_and(|found| entry_parts(true, unique.entry, &found).record_key != record_key)
+            } else {
+                unique.taken(&View::newest(core), record_key)?
+            };
+            if taken {
+                return Err(unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits));
             }
-            let error = unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits);
-            if unique.index.ready { Err(error) } else { unique.index.doom(error) }
+            Ok(())
         })
     }
 

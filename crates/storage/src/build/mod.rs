@@ -1,41 +1,102 @@
 //! Index builds that do not hold writers off.
 //!
-//! The index enters the catalog as *being built*; from then on every write keeps it. Meanwhile the build
-//! walks the records and adds each document's entries, under the document's lock and from its newest
-//! state, in sorted batches. When it has seen all of them the index becomes *ready*. Its entries are not
-//! in the log: recovery fills an index anew where the log says that a build committed.
+//! The index enters the catalog as *being built*, together with a snapshot; from then on every write leaves its changes
+//! beside the index ([`side`]). The build reads the snapshot, sorts the entries in runs ([`sort`]), and has RocksDB take
+//! them in as whole files ([`files`]), which are durable at once. Then it carries over what writers have left, generation
+//! by generation, the last one while no writer is let in; and the index becomes *ready*.
+//!
+//! Nothing of this is in the log but its begin and its end. A crash before the end leaves an index that recovery removes.
+//! Behind the end, recovery finds the files where they are; from the log's operations it makes again what writers had
+//! left beside the index and RocksDB had not flushed, and ends the build the same way.
 
+mod files;
+mod side;
+mod sort;
+
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ahash::AHashMap;
-use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
+use uuid::Uuid;
 
 use crate::catalog::Collection;
-use crate::changes::{Changes, Sink};
 use crate::core::Core;
 use crate::cursor::{Direction, Range};
 use crate::db::Cf;
-use crate::ddl::{create_indexes_command, index_names_command};
-use crate::index::Index;
-use crate::keys::{PREFIX, entry_parts};
-use crate::locks::{LockKey, Locked, Owner};
+use crate::ddl::{build_command, create_indexes_command};
+use crate::index::{Index, IndexKind, KeySet};
+use crate::keys::{PREFIX, entry_value, prefixed, put_length, take_length};
+use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
 use crate::view::View;
+use files::Files;
+pub(crate) use side::{Side, side_ident};
+use sort::Sorter;
 
-/// Entries are written when this many are gathered (sorted), so locks are held shortly.
-const BATCH_ENTRIES: usize = 4096;
+/// Folder of a data folder in which builds keep their runs and files.
+const FOLDER: &str = "builds";
+/// How many documents may fail to be indexed, to be looked at again in the end.
+const SKIPPED_MAX: usize = 1000;
+/// Changes beside the index that may be carried over while no writer is let in.
+const LAST_CHANGES_MAX: u64 = 2000;
+/// Generations, before the last one is taken whatever its size.
+const GENERATIONS_MAX: usize = 12;
 
-/// Entries gathered, to be sorted before they are written.
-#[derive(Default)]
-struct Run(Vec<(Vec<u8>, Vec<u8>)>);
+fn file_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    let full = matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
+    let code = if full { Code::OUT_OF_DISK_SPACE } else { Code::FILE_STREAM_FAILED };
+    Error::new(code, format!("{what} in {} failed: {error}", path.display()))
+}
 
-impl Sink for Run {
-    fn put(&mut self, _cf: Cf, key: &[u8], value: &[u8]) {
-        self.0.push((key.to_vec(), value.to_vec()));
+/// Removes what builds left behind in a crash.
+pub(crate) fn clear_folder(data: &Path) -> Result<()> {
+    let path = data.join(FOLDER);
+    match fs::remove_dir_all(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(file_error("removing unfinished index builds", &path, &error))
+        }
+        _ => Ok(()),
     }
-    fn delete(&mut self, _cf: Cf, _key: &[u8]) {}
+}
+
+/// A build's own folder; it goes with the build.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create(data: &Path, build: &Uuid) -> Result<Folder> {
+        let path = data.join(FOLDER).join(build.simple().to_string());
+        fs::create_dir_all(&path).map_err(|e| file_error("creating an index build's folder", &path, &e))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What stays is removed at the next start.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// How an announcement ended.
+enum Announced {
+    /// There was nothing to build.
+    Done(OpTime),
+    Building(Build),
+}
+
+/// A build under way.
+struct Build {
+    id: Uuid,
+    /// As it was announced.
+    collection: Arc<Collection>,
+    indexes: Vec<Arc<Index>>,
+    /// Exactly what was there before writers began to leave their changes.
+    view: View,
+    announced: OpTime,
+    /// Records that could not be indexed.
+    skipped: Vec<Vec<u8>>,
 }
 
 impl Core {
@@ -47,43 +108,81 @@ impl Core {
         specs: &[RawDoc<'_>],
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        let collection = self.announce(namespace, specs, interrupt)?;
-        let (collection, names) = match collection {
-            Announced::Done(at) => return Ok(at),
-            Announced::Building(collection, names) => (collection, names),
-        };
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let built = self.fill(&collection, &names, interrupt);
-        let closed = collection.state.gate.close(&self.options.block, interrupt);
-        let result = built.and_then(|()| {
-            for name in &names {
-                let error = collection.index(name).and_then(|index| index.doomed.lock().clone());
-                error.map_or(Ok(()), Err)?;
+        self.build(namespace, interrupt, |current| {
+            let empty = current.count() == 0;
+            let mut indexes: Vec<Index> = Vec::new();
+            for spec in specs {
+                let index = Index::from_spec(*spec, self.new_ident(), empty, None)?;
+                if !exists_already(current, &index)? && indexes.iter().all(|i| i.name != index.name) {
+                    indexes.push(index);
+                }
             }
-            closed.as_ref().map(|_| ()).map_err(Error::clone)
-        });
-        let _turn = self.ddl.lock();
-        // The collection may have been dropped meanwhile, which ends the build.
-        if self.catalog.load().by_uuid(&collection.uuid).is_none() {
-            bail!(Code::INDEX_BUILD_ABORTED, "Index build aborted: collection {namespace} was dropped");
-        }
-        if let Err(error) = result {
-            self.run_commands(&[index_names_command("dropIndexes", &collection, &names)])?;
-            let context = format!("Index build failed: Collection {namespace} ( {} )", collection.uuid);
-            return Err(error.context(context));
-        }
-        let at = self.run_commands(&[index_names_command("commitIndexBuild", &collection, &names)])?;
-        // So that no later start has to build it again.
-        self.ask_for_flush();
-        Ok(at)
+            Ok(indexes)
+        })
+    }
+
+    /// Builds indexes anew, with these specs, while the old ones stay in use; they are exchanged in one commit.
+    pub fn rebuild_indexes(
+        self: &Arc<Self>,
+        namespace: &str,
+        specs: &[(&str, RawDoc<'_>)],
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.build(namespace, interrupt, |current| {
+            let mut indexes: Vec<Index> = Vec::new();
+            for (name, spec) in specs {
+                match current.index(name) {
+                    None => bail!(Code::INDEX_NOT_FOUND, "index not found with name [{name}]"),
+                    Some(index) if index.kind == IndexKind::Id || index.name == "_id_" => continue,
+                    Some(index) if !index.ready || current.replacements.iter().any(|r| r.name == *name) => {
+                        return Err(in_progress(name));
+                    }
+                    Some(_) => {}
+                }
+                let mut index = Index::from_spec(*spec, self.new_ident(), false, None)?;
+                index.replaces = true;
+                indexes.push(index);
+            }
+            Ok(indexes)
+        })
+    }
+
+    fn build(
+        self: &Arc<Self>,
+        namespace: &str,
+        interrupt: Interrupt<'_>,
+        wanted: impl Fn(&Collection) -> Result<Vec<Index>>,
+    ) -> Result<OpTime> {
+        let mut build = match self.announce(namespace, interrupt, wanted)? {
+            Announced::Done(at) => return Ok(at),
+            Announced::Building(build) => build,
+        };
+        let mut filled = Ok(());
+        (self.options.block)(&mut || filled = self.fill(&mut build, interrupt));
+        let collection = build.collection.clone();
+        filled
+            .and_then(|()| collection.state.gate.close(&self.options.block, interrupt))
+            .and_then(|closed| self.finish(&build, closed, interrupt))
+            .map_err(|error| self.give_up(&build, error))
     }
 
     /// Puts the indexes into the catalog: ready ones, if there are no documents.
-    fn announce(&self, namespace: &str, specs: &[RawDoc<'_>], interrupt: Interrupt<'_>) -> Result<Announced> {
+    fn announce(
+        self: &Arc<Self>,
+        namespace: &str,
+        interrupt: Interrupt<'_>,
+        wanted: impl Fn(&Collection) -> Result<Vec<Index>>,
+    ) -> Result<Announced> {
         loop {
             let Some(collection) = self.catalog.load().collection(namespace).cloned() else {
                 bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
             };
+            if collection.is_oplog() {
+                bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
+            }
+            if collection.is_oplog() {
+                bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
+            }
             let _closed = collection.state.gate.close(&self.options.block, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
             let Some(current) =
@@ -91,83 +190,212 @@ impl Core {
             else {
                 continue;
             };
-            let empty = current.count() == 0;
-            let mut indexes: Vec<Arc<Index>> = Vec::new();
-            for spec in specs {
-                let index = Index::from_spec(*spec, self.new_ident(), empty, None)?;
-                if !exists_already(&current, &index)? && indexes.iter().all(|i| i.name != index.name) {
-                    indexes.push(Arc::new(index));
-                }
-            }
+            let indexes: Vec<Arc<Index>> = wanted(&current)?.into_iter().map(Arc::new).collect();
             if indexes.is_empty() {
                 return Ok(Announced::Done(*self.last.lock()));
             }
-            let at = self.run_commands(&[create_indexes_command(&current, &indexes)])?;
-            if empty {
-                return Ok(Announced::Done(at));
+            let ready = indexes.iter().all(|index| index.ready);
+            // Indexes that are ready at once are an operation each, as in MongoDB's oplog.
+            let together = if ready { 1 } else { indexes.len() };
+            let commands: Vec<_> =
+                indexes.chunks(together).map(|some| create_indexes_command(&current, some)).collect();
+            let announced = self.run_commands(&commands)?;
+            if ready {
+                return Ok(Announced::Done(announced));
             }
-            let names = indexes.iter().map(|index| index.name.clone()).collect();
-            let Some(current) = self.catalog.load().by_uuid(&collection.uuid).cloned() else { continue };
-            return Ok(Announced::Building(current, names));
+            let view = View::newest(self);
+            let Some(collection) = view.catalog.by_uuid(&collection.uuid).cloned() else { continue };
+            let own = |index: &&Arc<Index>| indexes.iter().any(|made| made.ident == index.ident);
+            let indexes: Vec<Arc<Index>> = collection.maintained().filter(own).cloned().collect();
+            indexes.iter().for_each(|index| index.side.begin());
+            let id = Uuid::new_v4();
+            let skipped = Vec::new();
+            return Ok(Announced::Building(Build { id, collection, indexes, view, announced, skipped }));
         }
     }
 
-    /// Adds the entries of all documents.
-    fn fill(
-        self: &Arc<Self>,
-        collection: &Arc<Collection>,
-        names: &[&str],
-        interrupt: Interrupt<'_>,
-    ) -> Result<()> {
-        let view = View::newest(self);
-        let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
-        let mut build = Build {
-            core: self,
-            collection,
-            names,
-            owner: self.locks.owner(),
-            locks: Vec::new(),
-            changes: Changes::default(),
-            run: Run::default(),
-            gathered: AHashMap::new(),
-        };
-        let mut outcome = Ok(());
-        (self.options.block)(&mut || {
-            outcome = (|| {
-                while cursor.next()? {
-                    build.add(cursor.key(), interrupt)?;
-                    if build.run.0.len() >= BATCH_ENTRIES {
-                        build.write()?;
-                        interrupt()?;
-                        if self.catalog.load().by_uuid(&collection.uuid).is_none() {
-                            return Ok(());
-                        }
-                        self.wait_for_room();
+    /// Fills the indexes from the snapshot, and carries over most of what writers have left.
+    fn fill(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
+        let folder = Folder::create(&self.options.path, &build.id)?;
+        let mut sorter = Sorter::new(&folder.0, self.options.sort_bytes());
+        self.scan(build, &mut sorter, interrupt)?;
+        let files = self.write_files(build, sorter, &folder.0, interrupt)?;
+        // The files last from now on. If the machine dies, the log must tell whose they are.
+        self.wait_durable(build.announced.index, interrupt)?;
+        self.take_in(files)?;
+        for index in build.indexes.iter().filter(|index| index.unique) {
+            self.carry_over(index, side::DUPLICATES, interrupt)?;
+        }
+        for _ in 0..GENERATIONS_MAX {
+            if build.indexes.iter().map(|index| index.side.written()).sum::<u64>() <= LAST_CHANGES_MAX {
+                break;
+            }
+            let closed = build.collection.state.gate.close(&self.options.block, interrupt)?;
+            let generations: Vec<u8> =
+                build.indexes.iter().map(|index| index.side.close_generation()).collect();
+            drop(closed);
+            for (index, generation) in build.indexes.iter().zip(generations) {
+                self.carry_over(index, generation, interrupt)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the entries of all documents of the snapshot to the sorter.
+    fn scan(&self, build: &mut Build, sorter: &mut Sorter, interrupt: Interrupt<'_>) -> Result<()> {
+        let mut cursor = build.view.records(&build.collection, Range::ALL, Direction::Forward)?;
+        let mut keys = KeySet::default();
+        let mut value = Vec::new();
+        let mut seen = 0u64;
+        while cursor.next()? {
+            seen += 1;
+            if seen.is_multiple_of(1024) {
+                interrupt()?;
+                self.check_alive(build)?;
+            }
+            for index in &build.indexes {
+                if let Err(error) = index.generate(cursor.doc(), &mut keys) {
+                    // Perhaps somebody changes or deletes it before the end.
+                    if build.skipped.len() >= SKIPPED_MAX {
+                        return Err(error);
                     }
+                    build.skipped.push(cursor.key().to_vec());
+                    continue;
                 }
-                build.write()
-            })();
+                index.multikey.add(&keys.arrays);
+                for (key, type_bits) in keys.iter() {
+                    value.clear();
+                    put_length(cursor.key().len(), &mut value);
+                    value.extend_from_slice(type_bits);
+                    sorter.push(&[&index.ident.to_be_bytes(), key, cursor.key()], &value)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the sorted entries to table files. A second document with a unique index's key goes beside the index.
+    fn write_files(
+        &self,
+        build: &Build,
+        sorter: Sorter,
+        folder: &Path,
+        interrupt: Interrupt<'_>,
+    ) -> Result<Vec<PathBuf>> {
+        let mut files = Files::new(self, folder, "entries");
+        let mut duplicates = Files::new(self, folder, "duplicates");
+        let mut index: Option<&Arc<Index>> = None;
+        let mut last: Option<Vec<u8>> = None;
+        let (mut side_key, mut out) = (Vec::new(), Vec::new());
+        let mut seen = 0u64;
+        sorter.finish(|full, value| {
+            seen += 1;
+            if seen.is_multiple_of(4096) {
+                interrupt()?;
+                self.check_alive(build)?;
+            }
+            let ident = full.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+            if index.is_none_or(|index| index.ident != ident) {
+                index = build.indexes.iter().find(|index| index.ident == ident);
+                last = None;
+            }
+            let Some(index) = index.filter(|index| index.unique) else { return files.put(full, value) };
+            let (len, type_bits) = take_length(value);
+            let (entry, record_key) = full.split_at(full.len().saturating_sub(len));
+            if last.as_deref() == Some(entry) {
+                let key = &entry[PREFIX..];
+                side::side_key(ident, side::DUPLICATES, key, record_key, &mut side_key);
+                side::side_value(record_key, Some(type_bits), &mut out);
+                return duplicates.put(&side_key, &out);
+            }
+            last = Some(entry.to_vec());
+            entry_value(index, record_key, type_bits, &mut out);
+            files.put(entry, &out)
+        })?;
+        let mut paths = files.finish()?;
+        paths.extend(duplicates.finish()?);
+        Ok(paths)
+    }
+
+    /// The last step, without writers: what is left is carried over, and the indexes become ready.
+    fn finish(&self, build: &Build, _closed: Closed, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let _turn = self.ddl_turn(interrupt)?;
+        self.check_alive(build)?;
+        let catalog = self.catalog.load_full();
+        let Some(collection) = catalog.by_uuid(&build.collection.uuid) else { return Err(aborted(build)) };
+        self.check_skipped(build)?;
+        for index in &build.indexes {
+            self.settle(collection, index)?;
+        }
+        self.run_commands(&[build_command("commitIndexBuild", collection, &build.indexes)])
+    }
+
+    /// Recovery's end of a build: the files are there, and what writers left is there again.
+    pub fn settle_replayed(&self, collection: &Collection, names: &[&str]) -> Result<()> {
+        let built = |index: &&Arc<Index>| !index.ready && names.contains(&index.name.as_str());
+        for index in collection.maintained().filter(built) {
+            self.settle(collection, index)?;
+        }
+        Ok(())
+    }
+
+    /// Records that could not be indexed must have gone or changed.
+    fn check_skipped(&self, build: &Build) -> Result<()> {
+        let (mut full, mut keys) = (Vec::new(), KeySet::default());
+        for record_key in &build.skipped {
+            prefixed(build.collection.ident, record_key, &mut full);
+            let Some(doc) = self.db.get(Cf::Records, &full)? else { continue };
+            for index in &build.indexes {
+                index.generate(RawDoc::new(&doc), &mut keys)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The collection or the indexes may have been dropped meanwhile, which ends the build.
+    fn check_alive(&self, build: &Build) -> Result<()> {
+        let catalog = self.catalog.load();
+        let alive = catalog.by_uuid(&build.collection.uuid).is_some_and(|now| {
+            build.indexes.iter().all(|index| now.maintained().any(|known| known.ident == index.ident))
         });
-        let held = std::mem::take(&mut build.locks);
-        self.locks.unlock(&held);
-        outcome
+        if alive { Ok(()) } else { Err(aborted(build)) }
+    }
+
+    /// Takes a failed build back, and gives its error the words of a build's error.
+    fn give_up(&self, build: &Build, error: Error) -> Error {
+        let _turn = self.ddl.lock();
+        let catalog = self.catalog.load_full();
+        let collection = catalog.by_uuid(&build.collection.uuid);
+        if let Some(collection) = collection
+            && let Err(error) =
+                self.run_commands(&[build_command("abortIndexBuild", collection, &build.indexes)])
+        {
+            return error;
+        }
+        if error.code() == Code::INDEX_BUILD_ABORTED {
+            return error;
+        }
+        let (namespace, uuid) = (&build.collection.namespace, build.collection.uuid);
+        error.context(format!("Index build failed: {}: Collection {namespace} ( {uuid} )", build.id))
     }
 }
 
-enum Announced {
-    Done(OpTime),
-    Building(Arc<Collection>, Vec<String>),
+fn aborted(build: &Build) -> Error {
+    let namespace = &build.collection.namespace;
+    let text = format!("Index build aborted: {}: an index or collection {namespace} was dropped", build.id);
+    Error::new(Code::INDEX_BUILD_ABORTED, text)
+}
+
+fn in_progress(name: &str) -> Error {
+    let text = format!("index build of '{name}' is already in progress");
+    Error::new(Code::INDEX_BUILD_ALREADY_IN_PROGRESS, text)
 }
 
 fn exists_already(collection: &Collection, index: &Index) -> Result<bool> {
     let Some(known) = collection.index(&index.name) else { return Ok(false) };
     if known.spec.as_raw() == index.spec.as_raw() || known.key_pattern() == index.key_pattern() {
         if !known.ready {
-            bail!(
-                Code::INDEX_BUILD_ALREADY_IN_PROGRESS,
-                "index build of '{}' is already in progress",
-                index.name
-            );
+            return Err(in_progress(&index.name));
         }
         return Ok(true);
     }
@@ -177,108 +405,4 @@ fn exists_already(collection: &Collection, index: &Index) -> Result<bool> {
         index.spec,
         known.spec
     )
-}
-
-struct Build<'b> {
-    core: &'b Core,
-    collection: &'b Arc<Collection>,
-    names: &'b [&'b str],
-    owner: Owner,
-    locks: Vec<LockKey>,
-    changes: Changes,
-    run: Run,
-    /// Unique keys in `run`, with their record keys.
-    gathered: AHashMap<Vec<u8>, Vec<u8>>,
-}
-
-impl Build<'_> {
-    fn add(&mut self, record_key: &[u8], interrupt: Interrupt<'_>) -> Result<()> {
-        let mut full = Vec::with_capacity(record_key.len() + PREFIX);
-        crate::keys::prefixed(self.collection.ident, record_key, &mut full);
-        loop {
-            let lock = crate::changes::record_lock(&self.core.locks, self.collection, record_key);
-            if let Some(busy) = self.lock(&[lock]) {
-                self.wait(busy, interrupt)?;
-                continue;
-            }
-            // The newest state, not the scan's: writers keep the index since the scan began.
-            let Some(doc) = self.core.db.get(Cf::Records, &full)? else { return Ok(()) };
-            self.changes.compute(
-                self.collection,
-                record_key,
-                None,
-                Some(RawDoc::new(&doc)),
-                &self.core.locks,
-            )?;
-            let locks = self.changes.locks.clone();
-            if let Some(busy) = self.lock(&locks) {
-                self.wait(busy, interrupt)?;
-                continue;
-            }
-            break;
-        }
-        self.check_unique(record_key)?;
-        for name in self.names {
-            self.changes.emit_built(self.collection, name, record_key, &mut self.run);
-        }
-        Ok(())
-    }
-
-    /// Duplicates among what is written, and within what is gathered.
-    fn check_unique(&mut self, record_key: &[u8]) -> Result<()> {
-        let (core, collection, names, gathered) =
-            (self.core, self.collection, self.names, &mut self.gathered);
-        self.changes.each_new_unique_key(collection, |unique| {
-            if !names.contains(&unique.index.name.as_str()) {
-                return Ok(());
-            }
-            let known = match gathered.get(unique.entry) {
-                Some(other) => other[..] != *record_key,
-                None => core
-                    .db
-                    .get(Cf::Indexes, unique.entry)?
-                    .is_some_and(|found| entry_parts(true, unique.entry, &found).record_key != record_key),
-            };
-            if known {
-                return Err(unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits));
-            }
-            gathered.insert(unique.entry.to_vec(), record_key.to_vec());
-            Ok(())
-        })
-    }
-
-    /// Locks without waiting; gives the first lock that somebody else has.
-    fn lock(&mut self, keys: &[LockKey]) -> Option<LockKey> {
-        for key in keys {
-            match self.core.locks.try_lock(*key, self.owner) {
-                Locked::Taken => self.locks.push(*key),
-                Locked::Already => {}
-                Locked::Busy => return Some(*key),
-            }
-        }
-        None
-    }
-
-    /// Never waits while holding: what is gathered is written first.
-    fn wait(&mut self, busy: LockKey, interrupt: Interrupt<'_>) -> Result<()> {
-        self.write()?;
-        self.core.locks.wait(busy, &self.core.options.block, interrupt)
-    }
-
-    /// Writes what is gathered, in order, and gives the locks back.
-    fn write(&mut self) -> Result<()> {
-        self.run.0.sort();
-        self.gathered.clear();
-        let mut batch = WriteBatch::default();
-        let cf = self.core.db.cf(Cf::Indexes);
-        for (key, value) in self.run.0.drain(..) {
-            batch.put_cf(cf, key, value);
-        }
-        let bytes = batch.size_in_bytes() as u64;
-        self.core.db.write(batch)?;
-        self.core.unflushed.fetch_add(bytes, std::sync::atomic::Ordering::Relaxed);
-        self.core.locks.unlock(&self.locks);
-        self.locks.clear();
-        Ok(())
-    }
 }

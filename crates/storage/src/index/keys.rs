@@ -6,11 +6,11 @@
 //! number in the path is an array position or a field name, but not both.
 
 use sheaf_bson::key::{TypeBits, encode};
-use sheaf_bson::{RawDoc, Type, Value};
+use sheaf_bson::{RawDoc, Type, Value, hashed_index_value};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
-use super::{Index, IndexKind, hash};
+use super::{Index, IndexKind};
 
 /// Keys of one document, flat in one buffer; kept and cleared, so that writing many documents allocates little.
 #[derive(Default)]
@@ -182,7 +182,7 @@ impl Index {
                 let found = field_value(field);
                 let (_, descending) = self.fields[at];
                 if self.hashed_field == Some(at) {
-                    encode(Value::Int64(hash::hash(found)), descending, bytes, bits);
+                    encode(Value::Int64(hashed_index_value(found)), descending, bytes, bits);
                 } else {
                     encode(found, descending, bytes, bits);
                 }

@@ -1,7 +1,6 @@
 //! Indexes: what the catalog knows of one, and the keys that documents have in it.
 
 mod accesses;
-mod hash;
 mod keys;
 #[cfg(test)]
 mod tests;
@@ -16,8 +15,8 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 
+use crate::build::Side;
 pub use accesses::Accesses;
-pub use hash::hash as hashed_key;
 pub(crate) use keys::KeySet;
 use wildcard::Coverage;
 
@@ -66,8 +65,12 @@ pub struct Index {
     pub(crate) multikey: Arc<Multikey>,
     /// Uses of it; shared by all catalog versions too.
     pub accesses: Arc<Accesses>,
-    /// Why a build cannot succeed, found by a writer meanwhile.
-    pub(crate) doomed: Arc<parking_lot::Mutex<Option<Error>>>,
+    /// Whether new duplicates are refused though the index is not unique (`collMod`'s way to a unique one).
+    pub(crate) prepare_unique: bool,
+    /// Being built to take the place of the ready index of this name.
+    pub(crate) replaces: bool,
+    /// Where writers leave their changes while it is being built.
+    pub(crate) side: Arc<Side>,
 }
 
 /// Per field, the path components that are arrays in some document, as bits. Bits are set when a
@@ -158,7 +161,9 @@ impl Index {
             coverage,
             multikey: Arc::new(Multikey::new(masks)),
             accesses: Arc::default(),
-            doomed: Arc::default(),
+            prepare_unique: flag("prepareUnique"),
+            replaces: false,
+            side: Arc::default(),
             spec: spec.into(),
         })
     }
@@ -168,7 +173,8 @@ impl Index {
         let mut index = Index::from_spec(spec, self.ident, ready, None)?;
         index.multikey = self.multikey.clone();
         index.accesses = self.accesses.clone();
-        index.doomed = self.doomed.clone();
+        index.side = self.side.clone();
+        index.replaces = self.replaces && !ready;
         if self.kind == IndexKind::Id {
             index.kind = IndexKind::Id;
             index.unique = self.unique;
@@ -176,10 +182,9 @@ impl Index {
         Ok(index)
     }
 
-    /// A writer met a duplicate while the index is being built: the build fails, the writer does not.
-    pub(crate) fn doom(&self, error: Error) -> Result<()> {
-        self.doomed.lock().get_or_insert(error);
-        Ok(())
+    /// Whether a writer may take only keys that no other document has.
+    pub(crate) fn guards_keys(&self) -> bool {
+        self.ready && self.kind != IndexKind::Id && (self.unique || self.prepare_unique)
     }
 
     /// `{a: 1, b: -1}`.
@@ -261,11 +266,16 @@ pub(crate) fn id_index_spec() -> DocBuf {
 
 /// An index's catalog entry.
 pub(crate) fn index_entry(index: &Index) -> DocBuf {
-    sheaf_bson::doc! { "spec": &index.spec, "ident": i64::from(index.ident), "ready": index.ready }
+    let mut entry =
+        sheaf_bson::doc! { "spec": &index.spec, "ident": i64::from(index.ident), "ready": index.ready };
+    if index.replaces {
+        entry.append("replaces", true);
+    }
+    entry
 }
 
 /// All entries, for the collection's catalog document.
-pub(crate) fn index_entries(indexes: &[Arc<Index>]) -> ArrayBuf {
+pub(crate) fn index_entries<'i>(indexes: impl IntoIterator<Item = &'i Arc<Index>>) -> ArrayBuf {
     ArrayBuf::build(|array| {
         for index in indexes {
             array.push(&index_entry(index));

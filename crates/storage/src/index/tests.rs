@@ -95,6 +95,10 @@ fn hashed() {
     let hashed = index(doc! { "a": "hashed" }, doc! {});
     assert_eq!(keys(&hashed, &doc! { "a": 1 }), keys(&hashed, &doc! { "a": 1.0 }));
     assert_eq!(keys(&hashed, &doc! { "a": 1 }), ["5902408780260971510"]);
+    // As the server's other users of the hash have it (`$toHashedIndexKey`, bounds of queries).
+    let decimal = sheaf_bson::Decimal128::from_f64_exact(1.5);
+    assert_eq!(keys(&hashed, &doc! { "a": decimal }), keys(&hashed, &doc! { "a": 2 }));
+    assert_eq!(keys(&hashed, &doc! { "a": 2f64.powi(63) }), keys(&hashed, &doc! { "a": i64::MIN }));
     assert_eq!(hashed.keys(doc! { "a": [1] }.as_raw()).unwrap_err().code().0, 16766);
 }
 

@@ -1,11 +1,11 @@
 //! Keys of wildcard indexes: one per leaf, made of the leaf's path and its value.
 
 use sheaf_bson::key::encode;
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::{RawDoc, Value, hashed_index_value};
 use sheaf_errors::{Result, bail};
 
+use super::Index;
 use super::keys::{KeySet, push_key};
-use super::{Index, hash};
 
 /// Which paths a wildcard index covers.
 #[derive(Debug, Default)]
@@ -174,7 +174,7 @@ fn add(
                 encode(Value::String(path), *descending, bytes, bits);
                 encode(value, *descending, bytes, bits);
             } else if index.hashed_field == Some(at) {
-                encode(Value::Int64(hash::hash(others[at])), *descending, bytes, bits);
+                encode(Value::Int64(hashed_index_value(others[at])), *descending, bytes, bits);
             } else {
                 encode(others[at], *descending, bytes, bits);
             }

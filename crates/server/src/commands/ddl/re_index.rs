@@ -42,17 +42,16 @@ impl<'a> Command<'a> for ReIndex<'a> {
     }
 }
 
-/// Drops every index but that on `_id` and builds it again.
+/// Builds every index but that on `_id` anew; the old ones stay until all are exchanged at once.
 pub fn rebuild(op: &OpContext<'_>, collection: &Collection) -> Result<()> {
     let indexes = || collection.indexes.iter().filter(|index| index.ready && !drop_indexes::is_id(index));
-    let names: Vec<&str> = indexes().map(|index| index.name.as_str()).collect();
-    if names.is_empty() {
+    let specs: Vec<(&str, RawDoc<'_>)> =
+        indexes().map(|index| (index.name.as_str(), index.spec.as_raw())).collect();
+    if specs.is_empty() {
         return Ok(());
     }
     let stop = op.interrupter();
-    let specs: Vec<RawDoc<'_>> = indexes().map(|index| index.spec.as_raw()).collect();
-    op.engine().drop_indexes(&collection.namespace, &names, &|| stop.check())?;
-    let position = op.engine().create_indexes(&collection.namespace, &specs, &|| stop.check())?;
+    let position = op.engine().rebuild_indexes(&collection.namespace, &specs, &|| stop.check())?;
     op.note_commit(position);
     Ok(())
 }

@@ -265,7 +265,7 @@ pub fn check_unique(op: &OpContext<'_>, collection: &Collection, index: &Index) 
     .with_extra(extra.into_bytes()))
 }
 
-/// Builds the index anew as a unique one. If duplicates came in between, the old index comes back.
+/// Builds the index anew as a unique one, which takes the old one's place when it is ready.
 pub fn make_unique(
     op: &OpContext<'_>,
     collection: &Collection,
@@ -274,15 +274,7 @@ pub fn make_unique(
 ) -> Result<()> {
     check_unique(op, collection, index)?;
     let stop = op.interrupter();
-    let engine = op.engine();
-    let namespace = &collection.namespace;
-    engine.drop_indexes(namespace, &[index.name.as_str()], &|| stop.check())?;
-    match engine.create_indexes(namespace, &[spec], &|| stop.check()) {
-        Ok(position) => op.note_commit(position),
-        Err(error) => {
-            engine.create_indexes(namespace, &[index.spec.as_raw()], &|| stop.check())?;
-            return Err(error);
-        }
-    }
+    let specs = [(index.name.as_str(), spec)];
+    op.note_commit(op.engine().rebuild_indexes(&collection.namespace, &specs, &|| stop.check())?);
     Ok(())
 }

@@ -1,0 +1,77 @@
+//! Table files made beside the database and taken into it whole.
+
+use std::path::{Path, PathBuf};
+
+use rocksdb::{IngestExternalFileOptions, SstFileWriter};
+use sheaf_errors::Result;
+
+use crate::core::Core;
+use crate::db::{Cf, io_error};
+use crate::keys::PREFIX;
+
+/// A file is closed when it has grown to this.
+const FILE_BYTES: u64 = 64 << 20;
+
+/// Writes entries, which come in order of their keys, to files: each holds entries of one number only.
+pub(super) struct Files<'o> {
+    core: &'o Core,
+    dir: PathBuf,
+    name: &'static str,
+    writer: Option<SstFileWriter<'o>>,
+    ident: [u8; PREFIX],
+    paths: Vec<PathBuf>,
+}
+
+impl<'o> Files<'o> {
+    /// Files named after `name` in `dir`.
+    pub fn new(core: &'o Core, dir: &Path, name: &'static str) -> Files<'o> {
+        Files { core, dir: dir.to_owned(), name, writer: None, ident: [0; PREFIX], paths: Vec::new() }
+    }
+
+    /// Adds an entry, whose key is greater than the last one's.
+    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let full = self.writer.as_ref().is_some_and(|writer| writer.file_size() >= FILE_BYTES);
+        if full || !key.starts_with(&self.ident) {
+            self.close()?;
+            self.ident.copy_from_slice(&key[..PREFIX]);
+        }
+        if self.writer.is_none() {
+            let path = self.dir.join(format!("{}{:06}.sst", self.name, self.paths.len()));
+            let writer = SstFileWriter::create(self.core.db.index_options());
+            writer.open(&path).map_err(io_error)?;
+            self.paths.push(path);
+            self.writer = Some(writer);
+        }
+        let Some(writer) = &mut self.writer else { return Ok(()) };
+        writer.put(key, value).map_err(io_error)
+    }
+
+    fn close(&mut self) -> Result<()> {
+        match self.writer.take() {
+            Some(mut writer) => writer.finish().map_err(io_error),
+            None => Ok(()),
+        }
+    }
+
+    /// The finished files.
+    pub fn finish(mut self) -> Result<Vec<PathBuf>> {
+        self.close()?;
+        Ok(self.paths)
+    }
+}
+
+impl Core {
+    /// Takes files into the indexes, all or none. They are on stable storage when this returns.
+    pub(super) fn take_in(&self, files: Vec<PathBuf>) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        // Older snapshots do not know the index, so they may see it.
+        options.set_snapshot_consistency(false);
+        // A flush is ours to trigger, with its log position. There is nothing of these indexes in memtables.
+        options.set_allow_blocking_flush(false);
+        self.db.raw().ingest_external_file_cf_opts(self.db.cf(Cf::Indexes), &options, files).map_err(io_error)
+    }
+}

@@ -1,0 +1,283 @@
+//! Where writers leave what they change of an index while it is being built.
+//!
+//! The index's own place belongs to the build until it commits: it is filled with whole files, under which nothing may
+//! lie yet. Writers put their changes beside it, in *generations*. A generation is closed by letting no writer in for a
+//! moment; from then on it is complete, and can be carried over (in order of generations, the last word on a key wins)
+//! while writers fill the next one.
+//!
+//! ```text
+//! [ident | SPACE] [generation u8] [key] [record key]  ->  PUT | DELETE, length of the record key, type bits
+//! ```
+//!
+//! A unique index keeps one entry per key, but while it is built several documents may have the same key for a while.
+//! What meets another document's entry stays here until the end, when the documents themselves decide.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+
+use crate::catalog::Collection;
+use crate::core::Core;
+use crate::db::{Cf, io_error};
+use crate::index::{Index, KeySet};
+use crate::keys::{PREFIX, entry_key, entry_value, prefix_range, prefixed, put_length, take_length};
+use crate::options::Interrupt;
+
+/// Numbers with this bit are the side space of the index without it.
+const SPACE: u32 = 1 << 31;
+
+/// Holds the snapshot's duplicates, from a file that came with the index's own.
+pub(super) const DUPLICATES: u8 = 0;
+/// The first that writers fill.
+const FIRST: u8 = 1;
+/// What recovery applies comes after all that was there before the crash.
+const REPLAY: u8 = u8::MAX;
+
+const DELETE: u8 = 0;
+const PUT: u8 = 1;
+
+/// Changes carried over at once.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// The side space's number of an index.
+pub(crate) fn side_ident(ident: u32) -> u32 {
+    ident | SPACE
+}
+
+/// Which generation writers fill, and how much they have. Shared by all catalog versions of the index.
+pub(crate) struct Side {
+    generation: AtomicU8,
+    written: AtomicU64,
+}
+
+impl Default for Side {
+    fn default() -> Self {
+        Side { generation: AtomicU8::new(REPLAY), written: AtomicU64::new(0) }
+    }
+}
+
+impl Side {
+    /// The build begins; no writer may be at work.
+    pub fn begin(&self) {
+        self.generation.store(FIRST, Ordering::Release);
+    }
+
+    /// Closes the generation and gives its number; no writer may be at work.
+    pub fn close_generation(&self) -> u8 {
+        self.written.store(0, Ordering::Release);
+        let closed = self.generation.load(Ordering::Acquire);
+        self.generation.store(closed.saturating_add(1).min(REPLAY - 1), Ordering::Release);
+        closed
+    }
+
+    /// Changes in the generation that is open.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// Makes the key and value of a change; `type_bits` are missing when the entry goes.
+    pub fn change(
+        &self,
+        ident: u32,
+        key: &[u8],
+        record_key: &[u8],
+        type_bits: Option<&[u8]>,
+        (out_key, out_value): (&mut Vec<u8>, &mut Vec<u8>),
+    ) {
+        self.written.fetch_add(1, Ordering::AcqRel);
+        side_key(ident, self.generation.load(Ordering::Acquire), key, record_key, out_key);
+        side_value(record_key, type_bits, out_value);
+    }
+}
+
+/// The key of a change.
+pub(super) fn side_key(ident: u32, generation: u8, key: &[u8], record_key: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    out.extend_from_slice(&side_ident(ident).to_be_bytes());
+    out.push(generation);
+    out.extend_from_slice(key);
+    out.extend_from_slice(record_key);
+}
+
+/// The value of a change.
+pub(super) fn side_value(record_key: &[u8], type_bits: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.clear();
+    out.push(if type_bits.is_some() { PUT } else { DELETE });
+    put_length(record_key.len(), out);
+    out.extend_from_slice(type_bits.unwrap_or_default());
+}
+
+/// A change, taken apart.
+struct Change<'s> {
+    key: &'s [u8],
+    record_key: &'s [u8],
+    type_bits: Option<&'s [u8]>,
+}
+
+impl<'s> Change<'s> {
+    fn read(key: &'s [u8], value: &'s [u8]) -> Change<'s> {
+        let rest = key.get(PREFIX + 1..).unwrap_or_default();
+        let (put, value) = value.split_first().unwrap_or((&DELETE, &[]));
+        let (len, type_bits) = take_length(value);
+        let (key, record_key) = rest.split_at(rest.len().saturating_sub(len));
+        Change { key, record_key, type_bits: (*put == PUT).then_some(type_bits) }
+    }
+}
+
+/// Entries of a unique index that the batch under way changes: the database does not show them yet.
+type Unwritten = ahash::AHashMap<Vec<u8>, Option<Vec<u8>>>;
+
+impl Core {
+    /// Carries a closed generation over into the index.
+    pub(super) fn carry_over(&self, index: &Index, generation: u8, interrupt: Interrupt<'_>) -> Result<()> {
+        let mut from = prefix_range(side_ident(index.ident)).0.to_vec();
+        from.push(generation);
+        let mut to = from.clone();
+        to[PREFIX] = generation + 1;
+        self.carry_range(index, &from, &to, interrupt)
+    }
+
+    /// Carries all of it over: what a recovery does with an index that is not unique.
+    fn carry_all(&self, index: &Index) -> Result<()> {
+        let (from, to) = prefix_range(side_ident(index.ident));
+        self.carry_range(index, &from, &to, &|| Ok(()))
+    }
+
+    fn carry_range(&self, index: &Index, from: &[u8], to: &[u8], interrupt: Interrupt<'_>) -> Result<()> {
+        let cf = self.db.cf(Cf::Indexes);
+        let mut iter = self.iterate(from, to);
+        let mut batch = rocksdb::WriteBatch::default();
+        let mut unwritten = Unwritten::new();
+        let (mut entry, mut value) = (Vec::new(), Vec::new());
+        while let Some((side_key, side_value)) = iter.item() {
+            let change = Change::read(side_key, side_value);
+            entry_key(index, change.key, change.record_key, &mut entry);
+            let other = index.unique && self.belongs_to_another(&entry, change.record_key, &unwritten)?;
+            match change.type_bits {
+                // Both stay as they are until the end; a deletion that is not the entry's owner's means nothing.
+                Some(_) if other => {
+                    iter.next();
+                    continue;
+                }
+                None if other => {}
+                Some(type_bits) => {
+                    entry_value(index, change.record_key, type_bits, &mut value);
+                    batch.put_cf(cf, &entry, &value);
+                    note(index, &mut unwritten, &entry, Some(&value));
+                }
+                None => {
+                    batch.delete_cf(cf, &entry);
+                    note(index, &mut unwritten, &entry, None);
+                }
+            }
+            batch.delete_cf(cf, side_key);
+            iter.next();
+            if batch.size_in_bytes() >= BATCH_BYTES {
+                interrupt()?;
+                unwritten.clear();
+                self.write_unlogged(std::mem::take(&mut batch))?;
+            }
+        }
+        iter.status().map_err(io_error)?;
+        self.write_unlogged(batch)
+    }
+
+    fn belongs_to_another(&self, entry: &[u8], record_key: &[u8], unwritten: &Unwritten) -> Result<bool> {
+        let owned = |value: &[u8]| crate::keys::entry_parts(true, entry, value).record_key == record_key;
+        Ok(match unwritten.get(entry) {
+            Some(value) => value.as_ref().is_some_and(|value| !owned(value)),
+            None => self.db.get(Cf::Indexes, entry)?.is_some_and(|value| !owned(&value)),
+        })
+    }
+
+    /// Ends a build: whatever is left beside the index goes into it. No writer may be at work, and the open generation
+    /// must have been carried over.
+    ///
+    /// Errors: `DuplicateKey` if documents share a key of a unique index.
+    pub(super) fn settle(&self, collection: &Collection, index: &Index) -> Result<()> {
+        if !index.unique {
+            self.carry_all(index)?;
+        } else {
+            let (from, to) = prefix_range(side_ident(index.ident));
+            let mut iter = self.iterate(&from, &to);
+            while let Some((key, value)) = iter.item() {
+                self.decide(collection, index, &Change::read(key, value))?;
+                iter.next();
+            }
+            iter.status().map_err(io_error)?;
+        }
+        let (from, to) = prefix_range(side_ident(index.ident));
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.delete_range_cf(self.db.cf(Cf::Indexes), from, to);
+        self.write_unlogged(batch)
+    }
+
+    /// Lets the documents decide whose entry a unique key's is.
+    fn decide(&self, collection: &Collection, index: &Index, change: &Change<'_>) -> Result<()> {
+        let cf = self.db.cf(Cf::Indexes);
+        let (mut entry, mut value) = (Vec::new(), Vec::new());
+        entry_key(index, change.key, change.record_key, &mut entry);
+        let found = self.db.get(Cf::Indexes, &entry)?.map(|value| value.to_vec());
+        let owner = found.as_ref().map(|value| crate::keys::entry_parts(true, &entry, value).record_key);
+        let mut batch = rocksdb::WriteBatch::default();
+        match self.type_bits_of(collection, index, change.record_key, change.key)? {
+            Some(type_bits) => {
+                if let Some(owner) = owner.filter(|owner| *owner != change.record_key)
+                    && self.type_bits_of(collection, index, owner, change.key)?.is_some()
+                {
+                    return Err(index.duplicate(&collection.namespace, change.key, &type_bits));
+                }
+                entry_value(index, change.record_key, &type_bits, &mut value);
+                batch.put_cf(cf, &entry, &value);
+            }
+            None if owner == Some(change.record_key) => batch.delete_cf(cf, &entry),
+            None => return Ok(()),
+        }
+        self.write_unlogged(batch)
+    }
+
+    /// The type bits with which a document has this key now, if it has it.
+    fn type_bits_of(
+        &self,
+        collection: &Collection,
+        index: &Index,
+        record_key: &[u8],
+        key: &[u8],
+    ) -> Result<Option<Vec<u8>>> {
+        let mut full = Vec::new();
+        prefixed(collection.ident, record_key, &mut full);
+        let Some(doc) = self.db.get(Cf::Records, &full)? else { return Ok(None) };
+        let mut keys = KeySet::default();
+        if index.generate(RawDoc::new(&doc), &mut keys).is_err() {
+            // It can have no entry then.
+            return Ok(None);
+        }
+        let found = keys.iter().find(|(known, _)| *known == key).map(|(_, type_bits)| type_bits.to_vec());
+        Ok(found)
+    }
+
+    /// An iterator over index entries, at the first of them.
+    fn iterate(&self, from: &[u8], to: &[u8]) -> rocksdb::DBRawIterator<'_> {
+        let mut options = rocksdb::ReadOptions::default();
+        options.set_iterate_upper_bound(to.to_vec());
+        let mut iter = self.db.raw().raw_iterator_cf_opt(self.db.cf(Cf::Indexes), options);
+        iter.seek(from);
+        iter
+    }
+
+    /// Writes what is no commit: entries that the end of the build, or recovery, would make again.
+    pub(super) fn write_unlogged(&self, batch: rocksdb::WriteBatch) -> Result<()> {
+        self.wait_for_room();
+        let bytes = batch.size_in_bytes() as u64;
+        self.db.write(batch)?;
+        self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn note(index: &Index, unwritten: &mut Unwritten, entry: &[u8], value: Option<&Vec<u8>>) {
+    if index.unique {
+        unwritten.insert(entry.to_vec(), value.cloned());
+    }
+}

@@ -478,13 +478,15 @@ fn gossip(node: &Node, doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>) {
 /// Waits until the log is on stable storage up to `index`, at most as long as `limit` says.
 async fn durable(node: &Node, index: u64, limit: Option<(Duration, DocBuf)>) -> sheaf_errors::Result<()> {
     let (done, waiting) = tokio::sync::oneshot::channel();
-    node.engine().on_durable(
-        index,
-        Box::new(move |result| {
-            // Nobody listens any more when the connection is gone.
-            let _ = done.send(result);
-        }),
-    );
+    let done = Box::new(move |result| {
+        // Nobody listens any more when the connection is gone.
+        let _ = done.send(result);
+    });
+    match limit {
+        None => node.engine().on_durable(index, done),
+        // Syncing by itself would make it wait for the disk past its time.
+        Some(_) => node.engine().on_durable_later(index, done),
+    }
     let result = match limit {
         None => waiting.await,
         Some((time, concern)) => match tokio::time::timeout(time, waiting).await {

@@ -537,3 +537,74 @@ fn parameters_without_effect_are_unknown() {
     let after = doc! { "afterClusterTime": sheaf_bson::Timestamp(1 << 32) };
     assert_eq!(code(doc! { "find": "c", "readConcern": &after }), 20);
 }
+
+#[test]
+fn wtimeout_ends_the_wait_for_a_slow_disk() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let insert = |id: i32, millis: i32| {
+        let concern = doc! { "w": 1, "j": true, "wtimeout": millis };
+        doc! { "insert": "c", "documents": [{ "_id": id }], "writeConcern": &concern, "$db": "test" }
+    };
+    let reply = connection.run(&insert(1, 50));
+    assert!(reply.as_raw().get("writeConcernError").is_none(), "{reply:?}");
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let released = std::sync::Mutex::new(released);
+    let hook = move || {
+        let _ = released.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        Ok(())
+    };
+    server.node.engine().set_hook(sheaf_storage::HookPoint::Sync, Some(Arc::new(hook)));
+    let reply = connection.run(&insert(2, 50));
+    assert_eq!(number(&reply, "n"), 1);
+    let error = reply.as_raw().get("writeConcernError").and_then(|v| v.as_doc()).unwrap();
+    assert_eq!(error.get("code").and_then(|v| v.as_exact_i64()), Some(64));
+    assert_eq!(error.get("errmsg").and_then(|v| v.as_str()), Some("waiting for replication timed out"));
+    // The disk goes on: so do the waits.
+    server.node.engine().set_hook(sheaf_storage::HookPoint::Sync, None);
+    drop(release);
+    let reply = connection.run(&insert(3, 10_000));
+    assert!(reply.as_raw().get("writeConcernError").is_none(), "{reply:?}");
+}
+
+#[test]
+fn an_update_that_lost_its_document_while_it_waited_is_done_on_the_new_one() {
+    let server = Server::start(|_| {});
+    let (mut holder, mut waiter, mut other) = (server.connect(), server.connect(), server.connect());
+    let index = doc! { "key": { "u": 1 }, "name": "u_1", "unique": true };
+    holder.run(&doc! { "createIndexes": "c", "indexes": [&index], "$db": "test" });
+    holder.run(&doc! { "insert": "c", "documents": [{ "_id": 1, "u": 1, "n": 0 }], "$db": "test" });
+    let id = Value::Binary(sheaf_bson::Binary { subtype: 4, bytes: &[7; 16] });
+    let session = doc! { "id": id };
+    // A transaction has the key that the update wants.
+    let reply = holder.run(&doc! {
+        "insert": "c", "documents": [{ "_id": 100, "u": 5 }], "lsid": &session, "txnNumber": 1i64,
+        "startTransaction": true, "autocommit": false, "$db": "test"
+    });
+    assert_eq!(number(&reply, "n"), 1, "{reply:?}");
+    let update = |change: DocBuf| {
+        let update = doc! { "q": { "_id": 1 }, "u": &change };
+        doc! { "update": "c", "updates": [&update], "$db": "test" }
+    };
+    let waits = || server.node.engine().stats().lock_waits;
+    let before = waits();
+    waiter.send(&message(&update(doc! { "$set": { "u": 5 }, "$inc": { "n": 1 } }), 0));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while waits() == before {
+        assert!(Instant::now() < deadline, "the update does not wait");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let reply = other.run(&update(doc! { "$inc": { "n": 10 } }));
+    assert_eq!(number(&reply, "nModified"), 1, "{reply:?}");
+    let end = doc! {
+        "abortTransaction": 1, "lsid": &session, "txnNumber": 1i64, "autocommit": false, "$db": "admin"
+    };
+    assert_eq!(number(&holder.run(&end), "ok"), 1);
+    let reply = body(&waiter.receive().unwrap());
+    assert_eq!(number(&reply, "nModified"), 1, "{reply:?}");
+    let found = other.run(&doc! { "find": "c", "filter": { "_id": 1 }, "$db": "test" });
+    let cursor = found.as_raw().get("cursor").and_then(|v| v.as_doc()).unwrap();
+    let batch = cursor.get("firstBatch").and_then(|v| v.as_array()).unwrap();
+    let document = batch.values().next().and_then(|v| v.as_doc()).unwrap();
+    assert_eq!(format!("{document:?}"), format!("{:?}", doc! { "_id": 1, "u": 5, "n": 11 }));
+}

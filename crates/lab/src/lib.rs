@@ -13,6 +13,7 @@ pub mod journal;
 pub mod measure;
 pub mod results;
 pub mod stats;
+pub mod target;
 pub mod workload;
 
 pub use error::{Error, Result};

@@ -1,0 +1,220 @@
+//! What an experiment runs on: servers that are started for it, or a deployment that is there already.
+
+mod launch;
+mod postgres;
+mod process;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use sheaf_bson::doc;
+
+use crate::client::{Client, ConnectionString};
+use crate::context::{Database, Stop};
+use crate::error::{Error, Result};
+use crate::experiment::Variation;
+use crate::journal::Journal;
+
+pub use process::Process;
+
+/// What `--target` names.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Target {
+    /// `sheaf`, or `sheaf=FILE` for another binary than the running one.
+    Sheaf(Option<PathBuf>),
+    /// A folder with `mongod` (and `mongos`).
+    Folder(PathBuf),
+    /// `mongodb://...`.
+    Deployment(ConnectionString),
+    /// `postgres`: one that is started from the binaries of Debian's package, or wherever `PATH` has them.
+    Postgres,
+    /// `postgresql://...`.
+    PostgresAt(String),
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Target> {
+        if text == "sheaf" {
+            return Ok(Target::Sheaf(None));
+        }
+        if let Some(binary) = text.strip_prefix("sheaf=") {
+            let binary = PathBuf::from(binary);
+            if !binary.is_file() {
+                return Err(Error::usage(format!("target {text}: there is no such file")));
+            }
+            return Ok(Target::Sheaf(Some(binary)));
+        }
+        if text == "postgres" {
+            return Ok(Target::Postgres);
+        }
+        if text.starts_with("postgresql://") || text.starts_with("postgres://") {
+            return Ok(Target::PostgresAt(text.to_owned()));
+        }
+        if text.starts_with("mongodb") {
+            return text.parse().map(Target::Deployment);
+        }
+        let folder = PathBuf::from(text);
+        if folder.join("mongod").is_file() {
+            return Ok(Target::Folder(folder));
+        }
+        Err(Error::usage(format!(
+            "target {text}: neither sheaf, sheaf=FILE, postgres, a connection string, nor a folder with a mongod"
+        )))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Sheaf(None) => f.write_str("sheaf"),
+            Target::Sheaf(Some(binary)) => write!(f, "sheaf={}", binary.display()),
+            Target::Folder(folder) => write!(f, "{}", folder.display()),
+            Target::Deployment(to) => to.fmt(f),
+            Target::Postgres => f.write_str("postgres"),
+            Target::PostgresAt(url) => f.write_str(&without_password(url)),
+        }
+    }
+}
+
+/// `postgresql://user:secret@host` without the secret, for reports.
+fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    match rest.rsplit_once('@') {
+        Some((user, host)) => {
+            let user = user.split_once(':').map_or(user, |(user, _)| user);
+            format!("{scheme}://{user}@{host}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+impl Target {
+    /// Whether the laboratory starts and ends it.
+    pub fn is_launched(&self) -> bool {
+        !matches!(self, Target::Deployment(_) | Target::PostgresAt(_))
+    }
+}
+
+/// How targets are started, apart from what the experiment says.
+#[derive(Clone, Debug)]
+pub struct LaunchOptions {
+    /// The folder in which data folders are made.
+    pub data: PathBuf,
+    /// Data folders stay, and servers are shut down in order instead of being killed.
+    pub keep: bool,
+}
+
+/// A target that is up. It goes down with this value.
+#[derive(Debug)]
+pub struct Running {
+    /// How to reach it.
+    pub database: Database,
+    /// "sheaf 0.1.0", "mongod 8.2.1", "PostgreSQL 15.18".
+    pub name: String,
+    /// The servers that were started; empty for a deployment that was there.
+    pub processes: Vec<Process>,
+    /// "host:port" of every server.
+    pub nodes: Vec<String>,
+}
+
+impl Running {
+    /// Ends the servers; data folders go unless they are to be kept.
+    pub fn shut_down(mut self) -> Result<()> {
+        // Secondaries first, so that nobody is elected meanwhile.
+        while let Some(process) = self.processes.pop() {
+            process.end()?;
+        }
+        Ok(())
+    }
+}
+
+/// Brings a target up for one variation.
+pub fn bring_up(
+    target: &Target,
+    variation: &Variation,
+    options: &LaunchOptions,
+    journal: &Journal,
+    stop: &Stop,
+) -> Result<Running> {
+    match target {
+        Target::Sheaf(binary) => {
+            let binary = match binary {
+                Some(binary) => binary.clone(),
+                None => std::env::current_exe()?,
+            };
+            let program = launch::Program { binary, arguments: vec!["server".to_owned()] };
+            launch::bring_up(&program, variation, options, journal, stop)
+        }
+        Target::Folder(folder) => {
+            let program = launch::Program { binary: folder.join("mongod"), arguments: Vec::new() };
+            launch::bring_up(&program, variation, options, journal, stop)
+        }
+        Target::Deployment(to) => attach(to),
+        Target::Postgres => postgres::bring_up(options, journal, stop),
+        Target::PostgresAt(url) => Ok(Running {
+            database: Database::PostgreSql(url.clone()),
+            name: "PostgreSQL".to_owned(),
+            processes: Vec::new(),
+            nodes: Vec::new(),
+        }),
+    }
+}
+
+fn attach(to: &ConnectionString) -> Result<Running> {
+    let mut client = Client::connect(to)?;
+    let name = name_of(&mut client)?;
+    let nodes = to.hosts.clone();
+    Ok(Running { database: Database::MongoDb(to.clone()), name, processes: Vec::new(), nodes })
+}
+
+/// What the server calls itself: "sheaf 0.1.0", "mongod 8.2.1".
+fn name_of(client: &mut Client) -> Result<String> {
+    let info = client.command("admin", &doc! { "buildInfo": 1 })?;
+    let text = |key: &str| info.get(key).and_then(|value| value.as_str()).unwrap_or("?");
+    Ok(match text("gitVersion").strip_prefix("sheaf-") {
+        Some(own) => format!("sheaf {own}"),
+        None => format!("mongod {}", text("version")),
+    })
+}
+
+/// Bytes that the files of a folder take on disk.
+pub fn bytes_on_disk(folder: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let mut all = 0;
+    let mut folders = vec![folder.to_owned()];
+    // Files come and go while the server runs: what is gone counts nothing.
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(meta) if meta.is_dir() => folders.push(entry.path()),
+                Ok(meta) => all += meta.blocks() * 512,
+                Err(_) => {}
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_by_their_text() {
+        assert_eq!("sheaf".parse::<Target>().unwrap(), Target::Sheaf(None));
+        assert_eq!("postgres".parse::<Target>().unwrap(), Target::Postgres);
+        assert!(matches!("mongodb://h/".parse::<Target>().unwrap(), Target::Deployment(_)));
+        let url = "postgresql://u:secret@h/db".parse::<Target>().unwrap();
+        assert_eq!(url.to_string(), "postgresql://u@h/db");
+        let folder = tempfile::tempdir().unwrap();
+        let text = folder.path().display().to_string();
+        assert!(text.parse::<Target>().unwrap_err().to_string().contains("nor a folder with a mongod"));
+        std::fs::write(folder.path().join("mongod"), "").unwrap();
+        assert_eq!(text.parse::<Target>().unwrap(), Target::Folder(folder.path().to_owned()));
+        assert!("sheaf=/no/such".parse::<Target>().is_err());
+        assert!("mongodb://".parse::<Target>().is_err());
+    }
+}

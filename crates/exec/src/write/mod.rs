@@ -3,6 +3,7 @@
 mod check;
 mod delete;
 mod find_and_modify;
+mod point;
 mod update;
 mod validator;
 
@@ -13,6 +14,7 @@ use sheaf_storage::Write;
 pub use check::{check_document, prepare_insert};
 pub use delete::{Delete, run_delete};
 pub use find_and_modify::{FindAndModify, Modified, run_find_and_modify};
+pub use point::{PointChange, delete_by_id, find_and_modify_by_id, update_by_id};
 pub use update::{UpdateResult, UpdateStatement, run_update};
 pub use validator::{Validation, Validator};
 

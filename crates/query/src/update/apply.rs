@@ -33,21 +33,21 @@ pub(super) struct Walk<'a> {
 
 /// The changes of one level.
 #[derive(Default)]
-struct Edits<'a> {
+pub(super) struct Edits<'a> {
     /// Element's byte range within the container, name, and the new value (`Missing`: remove), in order of
     /// place.
-    at: SmallVec<[(Range<usize>, &'a str, Value<'a>); 4]>,
+    pub(super) at: SmallVec<[(Range<usize>, &'a str, Value<'a>); 4]>,
     /// Elements to append.
-    appended: SmallVec<[(&'a str, Value<'a>); 4]>,
+    pub(super) appended: SmallVec<[(&'a str, Value<'a>); 4]>,
 }
 
 impl Edits<'_> {
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.at.is_empty() && self.appended.is_empty()
     }
 
     /// Writes the container's bytes anew.
-    fn splice<S: Sink>(&self, container: RawDoc<'_>, out: &mut S) {
+    pub(super) fn splice<S: Sink>(&self, container: RawDoc<'_>, out: &mut S) {
         let bytes = container.as_bytes();
         let mut writer = DocWriter::new(out);
         let mut from = 4;
@@ -411,7 +411,7 @@ fn bumpalo_vec(capacity: usize, arena: &Bump) -> bumpalo::collections::Vec<'_, u
 }
 
 /// How deep documents and arrays nest, the outermost one included.
-fn depth(doc: RawDoc<'_>) -> usize {
+pub(super) fn depth(doc: RawDoc<'_>) -> usize {
     let inner = doc.iter().filter_map(|element| match element.value() {
         Value::Document(inner) | Value::Array(inner) => Some(depth(inner)),
         _ => None,
@@ -420,7 +420,7 @@ fn depth(doc: RawDoc<'_>) -> usize {
 }
 
 /// Whether two values are the same type and bytes, so that writing one over the other changes nothing.
-fn same_bytes(a: Value<'_>, b: Value<'_>) -> bool {
+pub(super) fn same_bytes(a: Value<'_>, b: Value<'_>) -> bool {
     match (a, b) {
         (Value::Document(a), Value::Document(b)) | (Value::Array(a), Value::Array(b)) => a == b,
         (Value::Double(a), Value::Double(b)) => a.to_bits() == b.to_bits(),

@@ -9,6 +9,7 @@ mod array_ops;
 mod modifiers;
 mod ops;
 mod pipeline;
+mod simple;
 mod tree;
 mod upsert;
 
@@ -21,6 +22,7 @@ use sheaf_expr::ParseCx;
 use crate::print;
 
 pub use pipeline::{ReplaceRoot, unset_spec};
+pub use simple::{SimpleOutcome, SimpleUpdate};
 pub use upsert::Equalities;
 
 use modifiers::Modifiers;

@@ -7,7 +7,7 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::write::{Delete as Statement, run_delete};
+use sheaf_exec::write::{Delete as Statement, delete_by_id, run_delete};
 
 use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter};
@@ -58,6 +58,15 @@ impl<'a> Command<'a> for Delete<'a> {
                     statements.iter(),
                     w,
                     |w, _, one| {
+                        if let Some(id) = one.point().filter(|_| self.variables.is_none())
+                            && let Some(collection) = w.collection(&namespace)?
+                        {
+                            refuse_view(&collection)?;
+                            if let Some(gone) = delete_by_id(w, &cx, &collection, id)? {
+                                deleted.set(deleted.get() + u64::from(gone.is_some()));
+                                return Ok(None);
+                            }
+                        }
                         let statement = one.statement(op, self.variables)?;
                         if op.is_retryable_write() && statement.multi {
                             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with limit=0");
@@ -121,6 +130,12 @@ impl<'a> DeleteOne<'a> {
         args.ignore(&["sampleId"]);
         args.finish()?;
         Ok(one)
+    }
+
+    /// The `_id`, if the statement can take the short way.
+    fn point(&self) -> Option<Value<'a>> {
+        let plain = !self.multi && self.hint.is_missing() && self.collation.is_none();
+        only_id(self.q).filter(|_| plain)
     }
 
     fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<Statement> {

@@ -8,6 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
+use sheaf_expr::Env;
 use sheaf_query::projection::{Mode, Projection};
 
 use super::pipeline::PipelineCursor;
@@ -123,7 +124,6 @@ impl<'a> Find<'a> {
     /// The shortest way: `{_id: value}` and nothing else is one read, answered from where the document lies.
     fn by_id(&self, op: &OpContext<'a>, namespace: &str) -> Result<Option<Reply>> {
         let plain = self.sort.is_none_or(RawDoc::is_empty)
-            && self.projection.is_none_or(RawDoc::is_empty)
             && self.hint.is_missing()
             && self.skip == 0
             && self.batch_size != Some(0)
@@ -135,6 +135,7 @@ impl<'a> Find<'a> {
             && !op.in_transaction();
         let Some(filter) = self.filter.filter(|_| plain) else { return Ok(None) };
         let Some(id) = only_id(filter) else { return Ok(None) };
+        let Some(projection) = self.point_projection(op)? else { return Ok(None) };
         let catalog = op.engine().catalog();
         let Some(collection) = catalog.collection(namespace) else {
             return Ok(Some(empty_cursor(namespace)));
@@ -153,17 +154,37 @@ impl<'a> Find<'a> {
         metrics.returned.set(Some(u64::from(doc.is_some())));
         metrics.cursor_exhausted.set(true);
         let mut reply = Reply::with_capacity(128 + doc.as_ref().map_or(0, |doc| doc.len()));
+        let mut projected = Ok(());
         reply.fill(|out| {
             let mut cursor = out.document("cursor");
             let mut batch = cursor.array("firstBatch");
-            if let Some(doc) = &doc {
-                batch.push_raw_document(doc);
+            match (&doc, &projection) {
+                (Some(doc), Some(projection)) => {
+                    let env = Env::new(op.arena()).with_now(op.now_millis());
+                    projected = projection.apply(doc.as_raw(), &env, None, &mut batch.document());
+                }
+                (Some(doc), None) => _ = batch.push_raw_document(doc),
+                (None, _) => {}
             }
             drop(batch);
             cursor.append("id", 0i64);
             cursor.append("ns", namespace);
         });
+        projected?;
         Ok(Some(reply))
+    }
+
+    /// The projection for the shortest way (`Some(None)`: there is none); `None` if it asks more of the query.
+    fn point_projection(&self, op: &OpContext<'_>) -> Result<Option<Option<Projection>>> {
+        let Some(spec) = self.projection.filter(|projection| !projection.is_empty()) else {
+            return Ok(Some(None));
+        };
+        let mut cx = parse_cx(op, None)?;
+        let projection = Projection::parse(spec, Mode::Find, &mut cx)?;
+        cx.finish_as("Failed to optimize expression")?;
+        // What reads metadata or variables of the query is for the planner.
+        let plain = !projection.needs_match_details() && !projection.is_computed();
+        Ok(plain.then_some(Some(projection)))
     }
 
     /// The query in the form that planning reads.

@@ -7,9 +7,10 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{
-    Change, Delete, FindAndModify as Action, Modified, UpdateStatement, WriteCx, run_find_and_modify,
+    Change, Delete, FindAndModify as Action, Modified, PointChange, UpdateStatement, WriteCx,
+    find_and_modify_by_id, run_find_and_modify,
 };
-use sheaf_expr::Env;
+use sheaf_expr::{Env, ParseCx};
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
@@ -86,7 +87,12 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             });
             return Ok(reply);
         }
-        let (action, projection) = self.action(op)?;
+        let point = self.point();
+        // The short way needs nothing of the query but its `_id`.
+        let (mut action, projection) = match point {
+            Some(_) => (None, self.projection(&mut parse_cx(op, None)?)?),
+            None => self.action(op).map(|(action, projection)| (Some(action), projection))?,
+        };
         let modified = with_writer(op, self.query.is_some_and(|query| only_id(query).is_some()), |w| {
             let collection = match w.collection(&namespace)? {
                 Some(collection) => collection,
@@ -109,7 +115,17 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             let result = with_cx(op, self.bypass_validation, |cx| {
                 let retryable = op.is_retryable_write();
                 let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
-                run_find_and_modify(w, &cx, &collection, &action)
+                if let Some((id, change)) = &point {
+                    let done = find_and_modify_by_id(w, &cx, &collection, *id, change.as_ref(), self.new)?;
+                    if let Some(done) = done.filter(|done| done.n > 0 || !self.upsert) {
+                        return Ok(done);
+                    }
+                    action = Some(self.action(op)?.0);
+                }
+                match &action {
+                    Some(action) => run_find_and_modify(w, &cx, &collection, action),
+                    None => bail!(Code::INTERNAL_ERROR, "findAndModify without an action"),
+                }
             });
             if op.is_retryable_write() {
                 w.statement(None);
@@ -155,20 +171,35 @@ impl<'a> FindAndModify<'a> {
         Ok(())
     }
 
+    /// The `_id` and the change (none to remove), if the command can take the short way.
+    fn point(&self) -> Option<(Value<'a>, Option<PointChange<'a>>)> {
+        let plain = self.sort.is_none_or(RawDoc::is_empty)
+            && self.hint.is_missing()
+            && self.array_filters.is_empty()
+            && self.collation.is_none()
+            && self.variables.is_none();
+        let id = only_id(self.query.filter(|_| plain)?)?;
+        if self.remove {
+            return Some((id, None));
+        }
+        Some((id, Some(PointChange::parse(self.update)?)))
+    }
+
+    fn projection(&self, cx: &mut ParseCx) -> Result<Option<Projection>> {
+        let Some(fields) = self.fields.filter(|fields| !fields.is_empty()) else { return Ok(None) };
+        let projection = Projection::parse(fields, Mode::Find, cx)?;
+        projection.check_filter(self.query.unwrap_or(RawDoc::EMPTY), cx)?;
+        cx.finish_as("Failed to optimize pipeline")?;
+        Ok(Some(projection))
+    }
+
     fn action(&self, op: &OpContext<'_>) -> Result<(Action, Option<Projection>)> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, self.variables)?;
         let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
         query.matcher = Some(Arc::new(parse_filter(self.query, &mut cx)?));
         set_sort(&mut query, self.sort)?;
-        let projection = match self.fields.filter(|fields| !fields.is_empty()) {
-            Some(fields) => {
-                let projection = Projection::parse(fields, Mode::Find, &mut cx)?;
-                projection.check_filter(self.query.unwrap_or(RawDoc::EMPTY), &mut cx)?;
-                Some(projection)
-            }
-            None => None,
-        };
+        let projection = self.projection(&mut cx)?;
         let action = if self.remove {
             Action::Remove(Delete { query, multi: false })
         } else {

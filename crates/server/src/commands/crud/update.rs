@@ -7,7 +7,9 @@ use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::write::{Change, UpdateStatement, WriteCx, run_update};
+use sheaf_exec::write::{
+    Change, PointChange, UpdateResult, UpdateStatement, WriteCx, run_update, update_by_id,
+};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
@@ -63,16 +65,6 @@ impl<'a> Command<'a> for Update<'a> {
                     statements.iter(),
                     w,
                     |w, at, one| {
-                        let statement = one.statement(op, self.variables)?;
-                        if op.is_retryable_write() && statement.multi {
-                            bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
-                        }
-                        let collection = match w.collection(&namespace)? {
-                            Some(collection) => collection,
-                            None if statement.upsert => collection_for_write(w, &namespace)?,
-                            None => return Ok(None),
-                        };
-                        refuse_view(&collection)?;
                         let name = |w: &mut dyn Write, change: Change<'_>| {
                             let record = match change {
                                 Change::Upsert(doc) => {
@@ -84,7 +76,9 @@ impl<'a> Command<'a> for Update<'a> {
                         };
                         let retryable = op.is_retryable_write();
                         let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
-                        let result = run_update(w, &cx, &collection, &statement, false)?;
+                        let Some(result) = self.execute(op, w, &cx, &namespace, one)? else {
+                            return Ok(None);
+                        };
                         let mut totals = totals.borrow_mut();
                         totals.matched += result.matched;
                         totals.modified += result.modified;
@@ -122,6 +116,37 @@ impl<'a> Command<'a> for Update<'a> {
 }
 
 impl<'a> Update<'a> {
+    /// Runs one statement; `None` if there is no collection, nor is one to be made.
+    fn execute(
+        &self,
+        op: &OpContext<'_>,
+        w: &mut dyn Write,
+        cx: &WriteCx<'_>,
+        namespace: &str,
+        one: &UpdateOne<'_>,
+    ) -> Result<Option<UpdateResult>> {
+        if let Some((id, change)) = one.point().filter(|_| self.variables.is_none())
+            && let Some(collection) = w.collection(namespace)?
+        {
+            refuse_view(&collection)?;
+            let result = update_by_id(w, cx, &collection, id, &change, false)?;
+            if let Some(result) = result.filter(|result| result.matched > 0 || !one.upsert) {
+                return Ok(Some(result));
+            }
+        }
+        let statement = one.statement(op, self.variables)?;
+        if op.is_retryable_write() && statement.multi {
+            bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
+        }
+        let collection = match w.collection(namespace)? {
+            Some(collection) => collection,
+            None if statement.upsert => collection_for_write(w, namespace)?,
+            None => return Ok(None),
+        };
+        refuse_view(&collection)?;
+        run_update(w, cx, &collection, &statement, false).map(Some)
+    }
+
     /// The only statement, for `explain`.
     ///
     /// Errors: `BadValue` if there are several.
@@ -217,6 +242,20 @@ impl<'a> UpdateOne<'a> {
         args.ignore(&["upsertSupplied", "sampleId", "allowShardKeyUpdatesWithoutFullShardKeyInQuery"]);
         args.finish()?;
         Ok(one)
+    }
+
+    /// The `_id` and the change, if the statement can take the short way.
+    fn point(&self) -> Option<(Value<'a>, PointChange<'a>)> {
+        let plain = !self.multi
+            && self.hint.is_missing()
+            && self.array_filters.is_empty()
+            && self.constants.is_none()
+            && self.collation.is_none()
+            && self.sort.is_none();
+        if !plain {
+            return None;
+        }
+        Some((only_id(self.q)?, PointChange::parse(self.u)?))
     }
 
     fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {

@@ -6,12 +6,15 @@
 
 pub mod client;
 pub mod context;
+pub mod environment;
 pub mod error;
 pub mod experiment;
 pub mod generate;
 pub mod journal;
 pub mod measure;
+pub mod report;
 pub mod results;
+pub mod runner;
 pub mod stats;
 pub mod target;
 pub mod workload;

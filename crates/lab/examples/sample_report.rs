@@ -1,0 +1,24 @@
+//! Writes a made-up run into a folder, as `sheaf bench run` would: `results.json` and `report.html`.
+//!
+//! `cargo run -p sheaf-lab --example sample_report -- FOLDER [failed]`
+
+use std::path::PathBuf;
+
+use sheaf_lab::{report, results};
+
+#[path = "../src/report/sample.rs"]
+mod sample;
+
+fn main() -> std::io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let Some(folder) = arguments.next().map(PathBuf::from) else {
+        eprintln!("usage: sample_report FOLDER [failed]");
+        std::process::exit(2);
+    };
+    let run = if arguments.next().is_some() { sample::failed_run() } else { sample::run() };
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join("results.json"), serde_json::to_vec_pretty(&run)?)?;
+    std::fs::write(folder.join("report.html"), report::html(&run))?;
+    print!("{}", report::table(&run));
+    Ok(())
+}

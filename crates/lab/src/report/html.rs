@@ -1,0 +1,352 @@
+//! The page of one run.
+
+use std::fmt::Write as _;
+
+use super::format::{bytes, count, date, duration, escape, figure, latency, number, unit_text};
+use super::page::document;
+use super::{panels, view};
+use crate::results::{Row, RunResult};
+use crate::stats;
+
+/// The whole page.
+pub fn page(run: &RunResult) -> String {
+    let mut body = heading(run);
+    body.push_str(&verdict(run));
+    body.push_str(&warnings(run));
+    for section in panels::sections(run) {
+        let _ = write!(
+            body,
+            "<section id=\"{}\"><h2>{}</h2><p class=\"intro\">{}</p>\n",
+            section.id, section.title, section.intro
+        );
+        if section.legend {
+            body.push_str(&panels::legend(run));
+        }
+        let _ = writeln!(body, "<div class=\"grid\">{}</div>", section.body);
+        if section.id == "results" {
+            body.push_str(&metrics(run));
+        }
+        body.push_str("</section>\n");
+    }
+    body.push_str("<h2>Details</h2>\n");
+    body.push_str(&operations(run));
+    body.push_str(&checks(run));
+    body.push_str(&resources(run));
+    body.push_str(&environment(run));
+    body.push_str(&commands(run));
+    document(&format!("{}: {}", run.experiment, date(run.started_ms)), &body)
+}
+
+fn heading(run: &RunResult) -> String {
+    let environment = &run.environment;
+    format!(
+        "<h1>{}</h1><p>{}</p><p class=\"sub\">{} · {} · scale {} · {}, {} cores, {} · {}</p>\n",
+        escape(&run.experiment),
+        escape(&run.title),
+        date(run.started_ms),
+        duration(run.duration_s),
+        run.scale,
+        escape(&environment.cpu),
+        environment.cores,
+        bytes(environment.memory_bytes),
+        escape(&environment.versions.iter().map(|(n, v)| format!("{n} {v}")).collect::<Vec<_>>().join(", "))
+    )
+}
+
+/// Whether the figures count at all, before any of them.
+fn verdict(run: &RunResult) -> String {
+    let failures = view::failures(run);
+    let all: usize = run.rows.iter().map(|r| view::check_counts(r).1).sum();
+    if failures.is_empty() {
+        return match all {
+            0 => "<div class=\"banner care\"><strong>Nothing was checked</strong></div>\n".to_owned(),
+            _ => format!("<div class=\"banner good\"><strong>All {all} checks passed</strong></div>\n"),
+        };
+    }
+    let names = view::row_names(run);
+    let mut html =
+        "<div class=\"banner bad\"><strong>Failed: the figures below do not count</strong><ul>".to_owned();
+    for failure in failures {
+        let _ = write!(
+            html,
+            "<li>{}: <b>{}</b>: {}</li>",
+            escape(&names[failure.row]),
+            escape(&failure.check),
+            escape(&failure.detail)
+        );
+    }
+    html.push_str("</ul></div>\n");
+    html
+}
+
+fn warnings(run: &RunResult) -> String {
+    if run.warnings.is_empty() {
+        return String::new();
+    }
+    let items: String = run.warnings.iter().map(|w| format!("<li>{}</li>", escape(w))).collect();
+    format!(
+        "<div class=\"banner care\"><strong>To know before reading the figures</strong><ul>{items}</ul></div>\n"
+    )
+}
+
+/// The classic table: a line per row, median and spread of each metric.
+fn metrics(run: &RunResult) -> String {
+    let columns = view::metric_columns(run);
+    let mut html = "<div class=\"panel scroll\" style=\"margin-top:16px\"><table class=\"metrics\"><tr><th>row</th><th>target</th>".to_owned();
+    for (name, unit) in &columns {
+        let unit = unit_text(name, unit);
+        let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
+        let _ = write!(html, "<th class=\"n\">{}{}</th>", escape(name), escape(&unit));
+    }
+    html.push_str("<th>checks</th></tr>\n");
+    for row in &run.rows {
+        let _ = write!(html, "<tr><td>{}</td><td>{}</td>", escape(&row.name), escape(&row.target));
+        for (name, _) in &columns {
+            let _ = write!(html, "<td class=\"n\">{}</td>", metric_cell(row, name));
+        }
+        let class = if row.passed() { "ok" } else { "failed" };
+        let _ = writeln!(html, "<td class=\"{class}\">{}</td></tr>", view::check_text(row));
+    }
+    html.push_str("</table></div>\n");
+    html
+}
+
+fn metric_cell(row: &Row, name: &str) -> String {
+    let found = row.metrics.iter().find(|m| m.name == name);
+    let Some((metric, summary)) = found.and_then(|m| Some((m, stats::summary(&m.values)?))) else {
+        return "-".to_owned();
+    };
+    let text = |v: f64| escape(&figure(v, &metric.unit));
+    if summary.n == 1 {
+        return text(summary.median);
+    }
+    format!(
+        "{}<small>{} – {}, n = {}</small>",
+        text(summary.median),
+        text(summary.min),
+        text(summary.max),
+        summary.n
+    )
+}
+
+fn operations(run: &RunResult) -> String {
+    let mut rows = String::new();
+    for (row, row_name) in run.rows.iter().zip(view::row_names(run)) {
+        for name in view::operation_names(run) {
+            let counts = view::counts(row, name);
+            if counts.done + counts.errors == 0 {
+                continue;
+            }
+            let _ = write!(rows, "<tr><td>{}</td><td>{}</td>", escape(&row_name), escape(name));
+            for value in [counts.done, counts.errors, counts.retries] {
+                let _ = write!(rows, "<td class=\"n\">{}</td>", count(value));
+            }
+            match stats::merge_histograms(view::histograms(row, name)) {
+                Ok(h) if !h.is_empty() => {
+                    let at = |q: f64| h.value_at_quantile(q) as f64 / 1e3;
+                    let values = [
+                        h.mean() / 1e3,
+                        h.min() as f64 / 1e3,
+                        at(0.5),
+                        at(0.95),
+                        at(0.99),
+                        at(0.999),
+                        h.max() as f64 / 1e3,
+                    ];
+                    for value in values {
+                        let _ = write!(rows, "<td class=\"n\">{}</td>", latency(value));
+                    }
+                }
+                Ok(_) => rows.push_str(&"<td class=\"n\">-</td>".repeat(7)),
+                Err(error) => {
+                    let _ = write!(
+                        rows,
+                        "<td colspan=\"7\" class=\"failed\">{}</td>",
+                        escape(&error.to_string())
+                    );
+                }
+            }
+            rows.push_str("</tr>\n");
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heads = ["done", "errors", "retries", "mean", "min", "p50", "p95", "p99", "p99.9", "max"];
+    let heads: String = heads.iter().map(|h| format!("<th class=\"n\">{h}</th>")).collect();
+    format!(
+        "<details open><summary>Operations, all repetitions together</summary><div class=\"scroll\">\
+         <table><tr><th>row</th><th>operation</th>{heads}</tr>\n{rows}</table></div></details>\n"
+    )
+}
+
+fn checks(run: &RunResult) -> String {
+    let mut rows = String::new();
+    for (row, row_name) in run.rows.iter().zip(view::row_names(run)) {
+        for (index, repetition) in row.repetitions.iter().enumerate() {
+            for check in &repetition.checks {
+                let (class, word) = if check.passed { ("ok", "passed") } else { ("failed", "FAILED") };
+                let _ = writeln!(
+                    rows,
+                    "<tr><td>{}</td><td class=\"n\">{}</td><td>{}</td><td class=\"{class}\">{word}</td><td>{}</td></tr>",
+                    escape(&row_name),
+                    index + 1,
+                    escape(&check.name),
+                    escape(&check.detail)
+                );
+            }
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let open = if run.passed() { "" } else { " open" };
+    format!(
+        "<details{open}><summary>Checks</summary><div class=\"scroll\"><table class=\"checks\"><tr><th>row</th>\
+         <th class=\"n\">repetition</th><th>check</th><th>outcome</th><th>seen</th></tr>\n{rows}</table></div></details>\n"
+    )
+}
+
+/// Processor time of generator and servers, bytes on disk, faults: per repetition.
+fn resources(run: &RunResult) -> String {
+    let mut rows = String::new();
+    for (row, row_name) in run.rows.iter().zip(view::row_names(run)) {
+        for (index, r) in row.repetitions.iter().enumerate() {
+            let share =
+                |cpu: f64| format!("{} s ({} %)", number(cpu), number(100.0 * cpu / r.seconds.max(1e-9)));
+            let disk: Vec<String> =
+                r.disk_bytes.iter().map(|(n, b)| format!("{} {}", escape(n), bytes(*b))).collect();
+            let faults: Vec<String> =
+                r.faults.iter().map(|f| format!("{} s: {}", number(f.at_s), escape(&f.what))).collect();
+            let _ = writeln!(
+                rows,
+                "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{} s</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+                 <td>{}</td><td>{}</td></tr>",
+                escape(&row_name),
+                index + 1,
+                number(r.seconds),
+                share(r.client_cpu_s),
+                r.server_cpu_s.map_or("-".to_owned(), share),
+                disk.join("<br>"),
+                faults.join("<br>")
+            );
+        }
+    }
+    format!(
+        "<details><summary>Processor time, disk, faults</summary><div class=\"scroll\"><table><tr><th>row</th>\
+         <th class=\"n\">repetition</th><th class=\"n\">measured</th><th class=\"n\">processor time of the load generator</th>\
+         <th class=\"n\">of the servers</th><th>on disk at the end</th><th>faults</th></tr>\n{rows}</table></div></details>\n"
+    )
+}
+
+fn environment(run: &RunResult) -> String {
+    let e = &run.environment;
+    let mut pairs = vec![
+        ("processor".to_owned(), e.cpu.clone()),
+        ("logical processors".to_owned(), e.cores.to_string()),
+        ("memory".to_owned(), bytes(e.memory_bytes)),
+        ("kernel".to_owned(), e.kernel.clone()),
+        ("file system of the data".to_owned(), e.filesystem.clone()),
+        ("device of the data".to_owned(), e.disk.clone()),
+        ("median of write+fdatasync".to_owned(), latency(e.fsync_us)),
+        ("load average at the start".to_owned(), number(e.load)),
+    ];
+    pairs.extend(e.versions.iter().map(|(name, version)| (format!("version of {name}"), version.clone())));
+    pairs.extend(run.settings.iter().map(|(key, value)| (format!("--set {key}"), value.clone())));
+    let rows: String = pairs
+        .iter()
+        .map(|(name, value)| format!("<tr><td>{}</td><td>{}</td></tr>\n", escape(name), escape(value)))
+        .collect();
+    format!(
+        "<details open><summary>Environment</summary><table class=\"environment\">{rows}</table></details>\n"
+    )
+}
+
+fn commands(run: &RunResult) -> String {
+    if run.commands.is_empty() {
+        return String::new();
+    }
+    let mut lines = String::new();
+    for command in &run.commands {
+        let to = if command.to == "shell" { "$".to_owned() } else { format!("{}>", command.to) };
+        let _ = writeln!(
+            lines,
+            "<span class=\"to\">{} </span><span class=\"text\">{}</span>",
+            escape(&to),
+            escape(&command.text)
+        );
+    }
+    format!(
+        "<details open><summary>Commands, to repeat the run by hand</summary><pre data-copy>{lines}</pre></details>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn every_section_is_there_and_has_a_series_per_row() {
+        let run = sample::run();
+        let html = page(&run);
+        for id in ["results", "throughput", "time", "percentiles", "calls", "steps", "servers"] {
+            assert!(html.contains(&format!("<section id=\"{id}\">")), "{id}");
+            let from = html.find(&format!("<section id=\"{id}\">")).unwrap();
+            let section = &html[from..from + html[from..].find("</section>").unwrap()];
+            let rows = (0..run.rows.len())
+                .filter(|i| section.contains(&format!("data-row=\"{i}\" data-name")))
+                .count();
+            if id != "results" {
+                assert_eq!(rows, run.rows.len(), "{id}");
+            }
+        }
+        assert!(!html.contains("NaN") && !html.contains("inf "), "a figure that is none was drawn");
+        assert!(!html.contains("http://") || html.matches("http://").count() == 1, "only the name of SVG");
+        assert!(!html.contains("https://") && !html.contains("src=\""));
+    }
+
+    #[test]
+    fn texts_are_escaped() {
+        let mut run = sample::run();
+        let evil = "<script>alert(1)</script>\"'&";
+        run.experiment = evil.into();
+        run.title = evil.into();
+        run.warnings.push(evil.into());
+        run.rows[0].name = evil.into();
+        run.rows[0].failed = Some(evil.into());
+        run.rows[0].metrics[0].name = evil.into();
+        run.rows[0].metrics[0].unit = evil.into();
+        run.environment.cpu = evil.into();
+        run.environment.versions.insert(evil.into(), evil.into());
+        run.commands[0].text = evil.into();
+        let repetition = &mut run.rows[0].repetitions[0];
+        repetition.operations[0].name = evil.into();
+        repetition.checks[0].name = evil.into();
+        repetition.checks[0].detail = evil.into();
+        repetition.servers[0].node = evil.into();
+        repetition.disk_bytes.insert(evil.into(), 1);
+        for fault in &mut repetition.faults {
+            fault.what = evil.into();
+        }
+        let html = page(&run);
+        assert!(!html.contains("<script>alert"));
+        assert!(!html.contains("\"'&\""), "an attribute was broken open");
+    }
+
+    #[test]
+    fn empty_runs_have_a_page() {
+        let html = page(&RunResult::default());
+        assert!(html.contains("Nothing was checked"));
+        let run = RunResult { rows: vec![Row::default()], ..RunResult::default() };
+        assert!(page(&run).contains("</html>"));
+    }
+
+    #[test]
+    fn failures_stand_first() {
+        let html = page(&sample::failed_run());
+        let banner = html.find("the figures below do not count").unwrap();
+        assert!(banner < html.find("<section").unwrap());
+        assert!(html.contains("999,900 instead of 1,000,000"));
+    }
+}

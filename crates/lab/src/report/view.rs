@@ -1,0 +1,134 @@
+//! What reports need to know of a run, read from its tree.
+
+use std::collections::BTreeSet;
+
+use crate::results::{Operation, Repetition, Row, RunResult};
+use crate::stats::median;
+
+/// A name for each row: the target is added when there is more than one.
+pub fn row_names(run: &RunResult) -> Vec<String> {
+    let targets: BTreeSet<&str> = run.rows.iter().map(|r| r.target.as_str()).collect();
+    run.rows
+        .iter()
+        .map(|row| match (row.name.is_empty(), targets.len() > 1) {
+            (true, _) => row.target.clone(),
+            (false, true) => format!("{} · {}", row.name, row.target),
+            (false, false) => row.name.clone(),
+        })
+        .collect()
+}
+
+/// Names and units of all metrics, in order of appearance.
+pub fn metric_columns(run: &RunResult) -> Vec<(&str, &str)> {
+    let mut columns: Vec<(&str, &str)> = Vec::new();
+    for metric in run.rows.iter().flat_map(|r| &r.metrics) {
+        if !columns.iter().any(|(name, _)| *name == metric.name) {
+            columns.push((&metric.name, &metric.unit));
+        }
+    }
+    columns
+}
+
+/// Names of all kinds of operations, in order of appearance.
+pub fn operation_names(run: &RunResult) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for operation in run.rows.iter().flat_map(|r| &r.repetitions).flat_map(|r| &r.operations) {
+        if !names.contains(&operation.name.as_str()) {
+            names.push(&operation.name);
+        }
+    }
+    names
+}
+
+/// That kind of operation in a repetition.
+pub fn operation<'a>(repetition: &'a Repetition, name: &str) -> Option<&'a Operation> {
+    repetition.operations.iter().find(|o| o.name == name)
+}
+
+/// The repetition to draw in front: the one whose count of operations per second is the middle one.
+pub fn typical(row: &Row) -> usize {
+    let rates: Vec<f64> = row
+        .repetitions
+        .iter()
+        .map(|r| r.operations.iter().map(|o| o.count).sum::<u64>() as f64 / r.seconds.max(1e-9))
+        .collect();
+    let Some(middle) = median(&rates) else { return 0 };
+    let distance = |i: &usize| (rates[*i] - middle).abs();
+    (0..rates.len()).min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or(0)
+}
+
+/// Sums over a row's repetitions for one kind of operation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations that succeeded.
+    pub done: u64,
+    /// Operations that failed for good.
+    pub errors: u64,
+    /// Tries that were repeated.
+    pub retries: u64,
+}
+
+/// See [`Counts`].
+pub fn counts(row: &Row, name: &str) -> Counts {
+    let mut sum = Counts::default();
+    for operation in row.repetitions.iter().filter_map(|r| operation(r, name)) {
+        sum.done += operation.count;
+        sum.errors += operation.errors;
+        sum.retries += operation.retries;
+    }
+    sum
+}
+
+/// The texts of one kind of operation's histograms, one per repetition.
+pub fn histograms<'a>(row: &'a Row, name: &'a str) -> impl Iterator<Item = &'a str> {
+    row.repetitions.iter().filter_map(move |r| operation(r, name)).map(|o| o.histogram.as_str())
+}
+
+/// A check that failed, or why a row could not be finished.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Index of the row.
+    pub row: usize,
+    /// The check's name, or "row".
+    pub check: String,
+    /// What was seen.
+    pub detail: String,
+}
+
+/// Everything that makes the run a failed one.
+pub fn failures(run: &RunResult) -> Vec<Failure> {
+    let mut failures = Vec::new();
+    for (index, row) in run.rows.iter().enumerate() {
+        if let Some(reason) = &row.failed {
+            failures.push(Failure { row: index, check: "not finished".to_owned(), detail: reason.clone() });
+        }
+        for (number, repetition) in row.repetitions.iter().enumerate() {
+            for check in repetition.checks.iter().filter(|c| !c.passed) {
+                let which = if row.repetitions.len() > 1 {
+                    format!(" (repetition {})", number + 1)
+                } else {
+                    String::new()
+                };
+                let detail = format!("{}{which}", check.detail);
+                failures.push(Failure { row: index, check: check.name.clone(), detail });
+            }
+        }
+    }
+    failures
+}
+
+/// Passed checks and all checks of a row.
+pub fn check_counts(row: &Row) -> (usize, usize) {
+    let checks = || row.repetitions.iter().flat_map(|r| &r.checks);
+    (checks().filter(|c| c.passed).count(), checks().count())
+}
+
+/// "12 of 12", "FAILED 1 of 12", "FAILED", or "none" when nothing was checked.
+pub fn check_text(row: &Row) -> String {
+    match (row.failed.is_some(), check_counts(row)) {
+        (true, _) => "NOT FINISHED".to_owned(),
+        (false, (_, 0)) => "none".to_owned(),
+        (false, (passed, all)) if passed == all => format!("{all} ok"),
+        (false, (passed, all)) => format!("FAILED {} of {all}", all - passed),
+    }
+}

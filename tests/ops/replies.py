@@ -146,4 +146,65 @@ def figures(client):
     client.drop_database("ops_figures")
 
 
-CHECKS = [system_views, validate, startup_log, figures]
+def explain(client):
+    db = client.ops_explain
+    db.c.insert_many([{"_id": n, "a": n % 10, "b": n, "t": "x" * 200} for n in range(100)])
+    db.d.insert_many([{"_id": n, "x": n} for n in range(10)])
+    db.c.create_index([("a", 1), ("b", 1)])
+
+    def run(command, verbosity="executionStats"):
+        return db.command("explain", command, verbosity=verbosity)
+
+    def aggregate(*stages, verbosity="executionStats"):
+        return run({"aggregate": "c", "pipeline": list(stages), "cursor": {}}, verbosity)
+
+    reply = aggregate(
+        {"$match": {"b": {"$gte": 50}}},
+        {"$group": {"_id": "$a", "n": {"$sum": 1}}},
+        {"$sort": {"n": -1}},
+        {"$limit": 3},
+    )
+    cursor, group, sort = reply["stages"]
+    plan = cursor["$cursor"]["queryPlanner"]["winningPlan"]
+    assert plan["stage"] == "PROJECTION_SIMPLE" and plan["transformBy"] == {"a": 1, "_id": 0}, plan
+    assert (cursor["nReturned"], group["nReturned"], sort["nReturned"]) == (50, 10, 3), reply
+    assert group["$group"] == {"_id": "$a", "n": {"$sum": {"$const": 1}}} and group["usedDisk"] is False
+    assert sort["$sort"] == {"sortKey": {"n": -1}, "limit": 3}, sort
+    # What only finds is shown as a find; a $project that includes is part of it.
+    reply = aggregate({"$match": {"a": 1}}, {"$sort": {"b": 1}}, {"$project": {"b": 1, "_id": 0}})
+    assert reply["queryPlanner"]["winningPlan"]["stage"] == "PROJECTION_COVERED", reply["queryPlanner"]
+    assert reply["executionStats"]["totalDocsExamined"] == 0
+    reply = aggregate(
+        {"$lookup": {"from": "d", "localField": "a", "foreignField": "_id", "as": "r"}},
+        {"$unwind": "$r"},
+        {"$count": "n"},
+    )
+    _, lookup, group, project = reply["stages"]
+    assert lookup["$lookup"]["unwinding"] == {"preserveNullAndEmptyArrays": False}
+    assert lookup["indexesUsed"] == ["_id_"] and lookup["totalDocsExamined"] == 100, lookup
+    assert group["$group"] == {"_id": {"$const": None}, "n": {"$sum": {"$const": 1}}}
+    assert project["$project"] == {"n": True, "_id": False} and project["nReturned"] == 1
+    assert "executionStats" not in str(aggregate({"$out": "e"}, verbosity="queryPlanner"))
+    assert "e" not in db.list_collection_names()
+    update = {"update": "c", "updates": [{"q": {"a": 1}, "u": {"$set": {"b": 11}}, "multi": True}]}
+    stage = run(update)["executionStats"]["executionStages"]
+    assert (stage["stage"], stage["nMatched"], stage["nWouldModify"]) == ("UPDATE", 10, 9), stage
+    stage = run({"delete": "c", "deletes": [{"q": {"a": 1}, "limit": 0}]})["executionStats"]["executionStages"]
+    assert (stage["stage"], stage["nWouldDelete"]) == ("DELETE", 10), stage
+    modify = {"findAndModify": "c", "query": {"_id": 1}, "update": {"$set": {"b": 1}}}
+    assert run(modify)["executionStats"]["executionStages"]["nWouldModify"] == 0
+    stage = run({"find": "c", "sort": {"t": 1}, "limit": 3})["executionStats"]["executionStages"]
+    assert (stage["stage"], stage["limitAmount"], stage["isEOF"], stage["usedDisk"]) == ("SORT", 3, 1, False)
+    db.big.insert_many([{"_id": n, "n": -n, "t": "x" * (2 << 20)} for n in range(60)])
+    reply = db.command("explain", {"find": "big", "sort": {"n": 1}}, verbosity="executionStats")
+    stage = reply["executionStats"]["executionStages"]
+    assert stage["usedDisk"] is True and stage["spills"] >= 1, stage
+    assert stage["executionTimeMillisEstimate"] >= stage["inputStage"]["executionTimeMillisEstimate"] >= 0
+    fails(20, db, "explain", {"insert": "c", "documents": [{}]})
+    fails(59, db, "explain", {})
+    fails(2, db, "explain", {"find": "c"}, verbosity="all")
+    fails(14, db, "explain", 1)
+    client.drop_database("ops_explain")
+
+
+CHECKS = [system_views, validate, startup_log, figures, explain]

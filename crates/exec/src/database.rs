@@ -1,8 +1,9 @@
 //! The database as pipelines see it: collections, views, `$out` and `$merge`.
 
 mod out;
-mod source;
+pub(crate) mod source;
 mod stats;
+pub mod tally;
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -27,6 +28,7 @@ use crate::plan::query::Hint;
 use crate::run::{Executor, ReadCx};
 use crate::write::Validator;
 use source::Planned;
+use tally::Tally;
 
 /// Views upon views upon views: no deeper than this.
 const MAX_VIEW_DEPTH: usize = 20;
@@ -73,6 +75,8 @@ pub struct Db {
     summary: RefCell<Option<String>>,
     /// Which plans the command allows on its own collection.
     hint: RefCell<Option<(String, Hint)>>,
+    /// The stage that is at work, if stages are measured.
+    tally: RefCell<Option<Arc<Tally>>>,
 }
 
 impl Db {
@@ -89,6 +93,7 @@ impl Db {
             committed: Cell::new(None),
             summary: RefCell::new(None),
             hint: RefCell::new(None),
+            tally: RefCell::new(None),
         }
     }
 
@@ -123,7 +128,12 @@ impl Db {
         self.committed.set(Some(newest));
     }
 
-    fn read<T>(&self, work: impl FnOnce(&ReadCx<'_>) -> Result<T>) -> Result<T> {
+    /// The state that is read.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    pub(crate) fn read<T>(&self, work: impl FnOnce(&ReadCx<'_>) -> Result<T>) -> Result<T> {
         let interrupt = &*self.hooks.interrupt;
         work(&ReadCx::new(&self.view, &interrupt, self.now_millis))
     }
@@ -159,7 +169,8 @@ impl Db {
         }
         let (executor, done) = self.plan(collection, pipeline, cx)?;
         self.summary.borrow_mut().get_or_insert_with(|| executor.plan().summary());
-        Ok(pipeline.open_from(done, Box::new(Planned::new(executor))))
+        let tally = self.tally.borrow().clone();
+        Ok(pipeline.open_from(done, Box::new(Planned::new(executor, tally))))
     }
 
     /// Plans the leading stages; gives the run and the number of stages that it does the work of.
@@ -197,6 +208,9 @@ impl Db {
             let mut found = Vec::new();
             while let Some(doc) = executor.next_document(read)? {
                 found.push(DocBuf::from_bytes(doc));
+            }
+            if let Some(tally) = &*self.tally.borrow() {
+                tally.read(&executor);
             }
             Ok(found)
         })
@@ -290,6 +304,9 @@ impl Database for Db {
                 index.accesses.count();
             }
             let found = self.view.get(collection, &key)?;
+            if let (Some(tally), Some(index)) = (&*self.tally.borrow(), collection.indexes.first()) {
+                tally.read_one(&index.name, found.is_some());
+            }
             return Ok(found.map(|doc| DocBuf::from(doc.as_raw())).into_iter().collect());
         }
         let value = if value.is_nullish() { Value::Null } else { value };
@@ -385,7 +402,8 @@ impl Database for Db {
     }
 
     fn sort_runs(&self) -> Result<Option<Box<dyn Runs + Send>>> {
-        Ok(Some(crate::run::temporary_runs()))
+        let spills = self.tally.borrow().as_ref().map(|tally| tally.spills.clone());
+        Ok(Some(crate::run::temporary_runs(spills)))
     }
 
     fn new_object_id(&self) -> ObjectId {

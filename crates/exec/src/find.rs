@@ -46,9 +46,18 @@ pub struct Trial {
 
 /// Runs all candidates side by side for a little while.
 pub fn try_out(plans: Vec<Node>, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Trial> {
+    try_with(plans, cx, |plan| Executor::new(Arc::new(plan), collection.clone(), false))
+}
+
+/// Like [`try_out`], with runs made by `start`.
+pub fn try_with(
+    plans: Vec<Node>,
+    cx: &ReadCx<'_>,
+    mut start: impl FnMut(Node) -> Result<Executor>,
+) -> Result<Trial> {
     let mut runs = Vec::with_capacity(plans.len());
     for plan in plans {
-        runs.push((Executor::new(Arc::new(plan), collection.clone(), false)?, Tally::default()));
+        runs.push((start(plan)?, Tally::default()));
     }
     let mut failure = None;
     'trial: for _ in 0..TRIAL_WORKS {

@@ -8,6 +8,7 @@ use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Result, bail};
 
 use super::Db;
+use super::tally::Tally;
 use crate::run::{Executor, ReadCx};
 
 /// A run that finds its database again at each pull.
@@ -15,11 +16,26 @@ pub struct Planned {
     run: Arc<Mutex<Executor>>,
     /// The command that used it last.
     seen: u64,
+    /// The stage for which it runs, if that is measured.
+    tally: Option<Arc<Tally>>,
 }
 
 impl Planned {
-    pub fn new(executor: Executor) -> Self {
-        Planned { run: Arc::new(Mutex::new(executor)), seen: 0 }
+    pub fn new(executor: Executor, tally: Option<Arc<Tally>>) -> Self {
+        Planned { run: Arc::new(Mutex::new(executor)), seen: 0, tally }
+    }
+
+    /// A run that somebody else looks at, too.
+    pub fn shared(run: Arc<Mutex<Executor>>) -> Self {
+        Planned { run, seen: 0, tally: None }
+    }
+}
+
+impl Drop for Planned {
+    fn drop(&mut self) {
+        if let Some(tally) = &self.tally {
+            tally.read(&self.run.lock());
+        }
     }
 }
 

@@ -1,16 +1,19 @@
 //! Explain: plans and their figures in MongoDB's shape.
 
+pub mod pipeline;
+mod print;
 mod stages;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, DocWriter};
+use parking_lot::Mutex;
+use sheaf_bson::{DocBuf, DocWriter, RawDoc};
 use sheaf_errors::Result;
 use sheaf_storage::Collection;
 
 use crate::find::{self, Trial};
-use crate::plan::cache::{self, Choice};
+use crate::plan::cache;
 use crate::plan::query::Hint;
 use crate::plan::{Node, Query, choose};
 use crate::run::{Executor, ReadCx, Stats};
@@ -73,6 +76,9 @@ pub struct Explained {
     pub execution: Option<DocBuf>,
 }
 
+/// Whether an update would change a document.
+pub type WouldModify<'w> = &'w dyn Fn(RawDoc<'_>) -> Result<bool>;
+
 /// Explains a query on a collection (`None`: one that does not exist).
 pub fn explain(
     query: &Query,
@@ -81,54 +87,134 @@ pub fn explain(
     cx: &ReadCx<'_>,
     verbosity: Verbosity,
     top: Top,
+    would_modify: Option<WouldModify<'_>>,
 ) -> Result<Explained> {
-    let started = Instant::now();
     let Some(collection) = collection else { return Ok(nothing(query, namespace, verbosity, top)) };
     if top == Top::Count && query.matcher().matches_everything() && query.hint == Hint::None {
         return Ok(fast_count(query, namespace, collection, verbosity));
     }
-    let mut plans = choose::candidates(query, collection)?;
-    let cached = cache::lookup(query, collection, cx.view.catalog().version(), &plans).is_some();
-    let mut trial = if plans.len() == 1 {
-        let winner = Executor::new(Arc::new(plans.remove(0)), collection.clone(), query.tailable)?;
-        Trial { winner, losers: Vec::new(), score: 0.0 }
-    } else {
-        let trial = find::try_out(plans, collection, cx)?;
-        cache::store(query, collection, cx.view.catalog().version(), Choice::of(trial.winner.plan()));
-        trial
-    };
-    let trial_stats: Vec<Stats> = trial.winner.stats().to_vec();
-    let optimization = started.elapsed();
-    let planner = planner_doc(query, namespace, &trial, cached, optimization.as_millis() as i32, top);
+    let explaining = Explaining::start(query, collection, cx)?;
+    let planner = explaining.planner(query, namespace, top);
     if verbosity == Verbosity::QueryPlanner {
         return Ok(Explained { planner, execution: None });
     }
-    let rows = run(&mut trial.winner, cx, top)?;
-    let millis = started.elapsed().as_millis() as i64;
-    let execution = DocBuf::build(|out| {
-        execution_doc(out, &trial, rows, millis, top, cached);
-        if verbosity == Verbosity::AllPlansExecution {
-            let mut all = out.array("allPlansExecution");
-            if !trial.losers.is_empty() {
-                trial_doc(&mut all.document(), trial.winner.plan(), &trial_stats, trial.score);
-                for (loser, score) in &trial.losers {
-                    trial_doc(&mut all.document(), loser.plan(), loser.stats(), *score);
-                }
-            }
-        }
-    });
-    Ok(Explained { planner, execution: Some(execution) })
+    let rows = run(&mut explaining.winner.lock(), cx, top, would_modify)?;
+    Ok(Explained { planner, execution: Some(explaining.execution(query, rows, verbosity, top)) })
 }
 
-fn run(executor: &mut Executor, cx: &ReadCx<'_>, top: Top) -> Result<u64> {
-    let mut rows = 0;
+/// Rows that a command took in, and those that it would change.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Rows {
+    taken: u64,
+    changed: u64,
+}
+
+fn run(
+    executor: &mut Executor,
+    cx: &ReadCx<'_>,
+    top: Top,
+    would_modify: Option<WouldModify<'_>>,
+) -> Result<Rows> {
+    let mut rows = Rows::default();
     while executor.advance(cx)? {
-        rows += 1;
+        rows.taken += 1;
+        rows.changed += match (would_modify, executor.row().doc) {
+            (Some(test), Some(doc)) => u64::from(test(doc)?),
+            _ => 1,
+        };
         if top.first_only() {
             break;
         }
     }
     Ok(rows)
+}
+
+/// A query whose plans have been made and tried.
+pub(crate) struct Explaining {
+    /// The best plan, at the end of its trial. Others may pull it on.
+    pub(crate) winner: Arc<Mutex<Executor>>,
+    losers: Vec<(Executor, f64)>,
+    score: f64,
+    /// The winner's figures at the end of its trial.
+    trial: Vec<Stats>,
+    cached: bool,
+    started: Instant,
+    optimization: Duration,
+}
+
+impl Explaining {
+    /// Makes the plans and, if there are several, tries them. What is found is not remembered: explain leaves
+    /// no trace in the plan cache.
+    pub(crate) fn start(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Self> {
+        let started = Instant::now();
+        let mut plans = choose::candidates(query, collection)?;
+        let cached = cache::lookup(query, collection, cx.view.catalog().version(), &plans).is_some();
+        let ready = |plan: Node| Executor::timed(Arc::new(plan), collection.clone());
+        let trial = if plans.len() == 1 {
+            Trial { winner: ready(plans.remove(0))?, losers: Vec::new(), score: 0.0 }
+        } else {
+            find::try_with(plans, cx, ready)?
+        };
+        Ok(Explaining {
+            trial: trial.winner.stats().to_vec(),
+            winner: Arc::new(Mutex::new(trial.winner)),
+            losers: trial.losers,
+            score: trial.score,
+            cached,
+            started,
+            optimization: started.elapsed(),
+        })
+    }
+
+    /// `queryPlanner`.
+    pub(crate) fn planner(&self, query: &Query, namespace: &str, top: Top) -> DocBuf {
+        let winner = self.winner.lock();
+        let shown = query.projection_spec.as_raw();
+        DocBuf::build(|out| {
+            let salt = winner.collection().indexes.iter().map(|index| u64::from(index.ident)).sum();
+            planner_head(out, query, namespace, salt, self.optimization.as_millis() as i32);
+            {
+                let mut plan = out.document("winningPlan");
+                plan.append("isCached", self.cached);
+                stages::write_top(&mut plan, top, winner.plan(), None, Rows::default(), shown);
+            }
+            let mut rejected = out.array("rejectedPlans");
+            for (loser, _) in &self.losers {
+                let mut plan = rejected.document();
+                plan.append("isCached", false);
+                stages::write_top(&mut plan, top, loser.plan(), None, Rows::default(), shown);
+            }
+        })
+    }
+
+    /// `executionStats` of the winner as far as it has run.
+    pub(crate) fn execution(&self, query: &Query, rows: Rows, verbosity: Verbosity, top: Top) -> DocBuf {
+        let winner = self.winner.lock();
+        let shown = query.projection_spec.as_raw();
+        let (keys, docs) = winner.examined();
+        let returned = if top == Top::Find { rows.taken } else { 0 };
+        DocBuf::build(|out| {
+            out.append("executionSuccess", true);
+            out.append("nReturned", returned as i32);
+            out.append("executionTimeMillis", self.started.elapsed().as_millis() as i32);
+            out.append("totalKeysExamined", keys as i32);
+            out.append("totalDocsExamined", docs as i32);
+            {
+                let mut plan = out.document("executionStages");
+                plan.append("isCached", self.cached);
+                stages::write_top(&mut plan, top, winner.plan(), Some(winner.stats()), rows, shown);
+            }
+            if verbosity == Verbosity::AllPlansExecution {
+                let mut all = out.array("allPlansExecution");
+                if !self.losers.is_empty() {
+                    trial_doc(&mut all.document(), winner.plan(), &self.trial, self.score, shown);
+                    for (loser, score) in &self.losers {
+                        trial_doc(&mut all.document(), loser.plan(), loser.stats(), *score, shown);
+                    }
+                }
+            }
+        })
+    }
 }
 
 fn hash_text(hash: u64) -> String {
@@ -160,53 +246,15 @@ fn planner_head(
     }
 }
 
-fn planner_doc(query: &Query, namespace: &str, trial: &Trial, cached: bool, millis: i32, top: Top) -> DocBuf {
-    DocBuf::build(|out| {
-        let salt = trial.winner.collection().indexes.iter().map(|index| u64::from(index.ident)).sum();
-        planner_head(out, query, namespace, salt, millis);
-        {
-            let mut plan = out.document("winningPlan");
-            plan.append("isCached", cached);
-            stages::write_top(&mut plan, top, trial.winner.plan(), None, 0);
-        }
-        let mut rejected = out.array("rejectedPlans");
-        for (loser, _) in &trial.losers {
-            let mut plan = rejected.document();
-            plan.append("isCached", false);
-            stages::write_top(&mut plan, top, loser.plan(), None, 0);
-        }
-    })
-}
-
-fn execution_doc(
-    out: &mut DocWriter<'_, Vec<u8>>,
-    trial: &Trial,
-    rows: u64,
-    millis: i64,
-    top: Top,
-    cached: bool,
-) {
-    let winner = &trial.winner;
-    let (keys, docs) = winner.examined();
-    let returned = if top == Top::Find { rows } else { 0 };
-    out.append("executionSuccess", true);
-    out.append("nReturned", returned as i32);
-    out.append("executionTimeMillis", millis as i32);
-    out.append("totalKeysExamined", keys as i32);
-    out.append("totalDocsExamined", docs as i32);
-    let mut plan = out.document("executionStages");
-    plan.append("isCached", cached);
-    stages::write_top(&mut plan, top, winner.plan(), Some(winner.stats()), rows);
-}
-
-fn trial_doc(out: &mut DocWriter<'_, Vec<u8>>, plan: &Node, stats: &[Stats], score: f64) {
+fn trial_doc(out: &mut DocWriter<'_, Vec<u8>>, plan: &Node, stats: &[Stats], score: f64, shown: RawDoc<'_>) {
     let sum = |field: fn(&Stats) -> u64| stats.iter().map(field).sum::<u64>() as i32;
     out.append("nReturned", stats.first().map_or(0, |s| s.advanced) as i32);
-    out.append("executionTimeMillisEstimate", 0);
+    let nanos = stats.first().map_or(0, |s| s.nanos);
+    out.append("executionTimeMillisEstimate", (nanos / 1_000_000) as i32);
     out.append("totalKeysExamined", sum(|s| s.keys_examined));
     out.append("totalDocsExamined", sum(|s| s.docs_examined));
     out.append("score", score);
-    stages::write(&mut out.document("executionStages"), plan, Some(stats), &mut 0);
+    stages::write(&mut out.document("executionStages"), plan, Some(stats), &mut stages::At::top(shown));
 }
 
 /// A count of all documents reads the collection's own counter.
@@ -242,7 +290,7 @@ fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Ex
         {
             let mut plan = out.document("winningPlan");
             plan.append("isCached", false);
-            stages::write_top(&mut plan, top, &Node::Eof, None, 0);
+            stages::write_top(&mut plan, top, &Node::Eof, None, Rows::default(), RawDoc::EMPTY);
         }
         drop(out.array("rejectedPlans"));
     });
@@ -255,7 +303,7 @@ fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Ex
             {
                 let mut plan = out.document("executionStages");
                 plan.append("isCached", false);
-                stages::write_top(&mut plan, top, &Node::Eof, Some(&stats), 0);
+                stages::write_top(&mut plan, top, &Node::Eof, Some(&stats), Rows::default(), RawDoc::EMPTY);
             }
             if verbosity == Verbosity::AllPlansExecution {
                 drop(out.array("allPlansExecution"));

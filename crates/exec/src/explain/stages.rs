@@ -4,20 +4,44 @@ use sheaf_bson::{DocWriter, RawDoc, Value};
 use sheaf_query::projection::Kind;
 use sheaf_storage::{Index, IndexKind};
 
-use super::Top;
+use super::{Rows, Top};
 use crate::index::key_pattern;
 use crate::plan::{FilterPart, Node, Scan};
 use crate::run::Stats;
 
 type Out<'o, 'b> = &'o mut DocWriter<'b, Vec<u8>>;
 
-/// Writes a plan below the operator of its command. `rows` is how many rows the command took in.
-pub fn write_top(out: Out<'_, '_>, top: Top, plan: &Node, stats: Option<&[Stats]>, rows: u64) {
+/// Where the printing of a plan is.
+pub struct At<'q> {
+    /// The operator, in the order of the figures.
+    operator: usize,
+    /// The projection as the query has it; mongod shows it as it was given.
+    projection: RawDoc<'q>,
+    /// A limit above, which is not shown, has come to its end.
+    ended: bool,
+}
+
+impl<'q> At<'q> {
+    /// At the top operator.
+    pub fn top(projection: RawDoc<'q>) -> Self {
+        At { operator: 0, projection, ended: false }
+    }
+}
+
+/// Writes a plan below the operator of its command. `rows` is what the command took in.
+pub fn write_top(
+    out: Out<'_, '_>,
+    top: Top,
+    plan: &Node,
+    stats: Option<&[Stats]>,
+    rows: Rows,
+    projection: RawDoc<'_>,
+) {
     let name = match top {
         // A lookup by `_id` alone takes the express path.
         Top::Find => match plan {
             Node::IdLookup { filter: None, .. } => return express(out, stats),
-            _ => return write(out, plan, stats, &mut 0),
+            _ => return write(out, plan, stats, &mut At::top(projection)),
         },
         Top::Count => "COUNT",
         Top::Update { .. } => "UPDATE",
@@ -28,20 +52,27 @@ pub fn write_top(out: Out<'_, '_>, top: Top, plan: &Node, stats: Option<&[Stats]
         let below = stats.first().cloned().unwrap_or_default();
         figures(
             out,
-            &Stats { advanced: 0, works: below.works + 1, need_time: below.works, eof: true, ..below },
+            // It pulls each row, and gives none; the last call finds the end.
+            &Stats {
+                advanced: 0,
+                works: below.works.max(1),
+                need_time: below.works.saturating_sub(1),
+                eof: true,
+                ..below
+            },
         );
-        let n = rows as i32;
+        let n = rows.taken as i32;
         match top {
             Top::Count => out.append("nCounted", n).append("nSkipped", 0),
             Top::Update { upsert, .. } => out
                 .append("nMatched", n)
-                .append("nWouldModify", n)
+                .append("nWouldModify", rows.changed as i32)
                 .append("nWouldUpsert", i32::from(upsert && n == 0)),
             Top::Delete { .. } => out.append("nWouldDelete", n),
             Top::Find => out,
         };
     }
-    write(&mut out.document("inputStage"), plan, stats, &mut 0);
+    write(&mut out.document("inputStage"), plan, stats, &mut At::top(projection));
 }
 
 /// The counter of a whole collection.
@@ -64,16 +95,20 @@ fn express(out: Out<'_, '_>, stats: Option<&[Stats]>) {
     }
 }
 
-/// Writes an operator and those below it. `at` counts operators in the order of their figures.
-pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut usize) {
-    let own = stats.and_then(|stats| stats.get(*at));
-    *at += 1;
+/// Writes an operator and those below it.
+pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut At<'_>) {
+    let own = stats.and_then(|stats| stats.get(at.operator));
+    at.operator += 1;
     // A sort keeps to the limit by itself; mongod shows none above it.
     if let Node::Limit { input, .. } = node
         && over_sort(input)
     {
+        at.ended = own.is_some_and(|own| own.eof);
         return write(out, input, stats, at);
     }
+    let ended = std::mem::take(&mut at.ended);
+    let own = own.map(|own| Stats { eof: own.eof || ended, ..own.clone() });
+    let own = own.as_ref();
     match node {
         Node::Eof => {
             head(out, "EOF", None, own);
@@ -127,9 +162,9 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut us
             out.append("type", "simple");
             if let Some(own) = own {
                 out.append("totalDataSizeSorted", own.sorted_bytes as i64);
-                out.append("usedDisk", false);
-                out.append("spills", 0i64);
-                out.append("spilledDataStorageSize", 0i64);
+                out.append("usedDisk", own.spills > 0);
+                out.append("spills", own.spills as i64);
+                out.append("spilledDataStorageSize", own.spilled_bytes as i64);
             }
         }
         Node::Skip { skip, .. } => {
@@ -152,7 +187,10 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut us
                 (false, false) => "PROJECTION_DEFAULT",
             };
             head(out, name, None, own);
-            out.append("transformBy", &projection.to_doc());
+            match at.projection.is_empty() {
+                true => out.append("transformBy", &projection.to_doc()),
+                false => out.append("transformBy", at.projection),
+            };
         }
         Node::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
         // Not an operator of mongod's: there the projection adds it.
@@ -161,7 +199,7 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut us
     write_inputs(out, node, stats, at);
 }
 
-fn write_inputs(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut usize) {
+fn write_inputs(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut At<'_>) {
     match node {
         Node::Or { inputs } | Node::SortMerge { inputs, .. } => {
             let mut list = out.array("inputStages");

@@ -10,7 +10,7 @@ use super::merge::{Or, SortMerge};
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
 use super::sort::{Sort, SortOrder};
-use super::{Nothing, Stage, Stats};
+use super::{Nothing, Stage, Stats, Timed};
 use crate::plan::Node;
 
 /// Builds the operators of a plan; figures get the plan's order, an operator before its inputs.
@@ -18,11 +18,24 @@ pub fn build(
     node: &Node,
     collection: &Arc<Collection>,
     tailable: bool,
+    timed: bool,
+    stats: &mut Vec<Stats>,
+) -> Result<Box<dyn Stage>> {
+    let id = stats.len();
+    let stage = build_one(node, collection, tailable, timed, stats)?;
+    Ok(if timed { Box::new(Timed { id, inner: stage }) } else { stage })
+}
+
+fn build_one(
+    node: &Node,
+    collection: &Arc<Collection>,
+    tailable: bool,
+    timed: bool,
     stats: &mut Vec<Stats>,
 ) -> Result<Box<dyn Stage>> {
     let id = stats.len();
     stats.push(Stats::default());
-    let mut below = |input: &Node| build(input, collection, tailable, stats);
+    let mut below = |input: &Node| build(input, collection, tailable, timed, stats);
     Ok(match node {
         Node::Eof => Box::new(Nothing { id }),
         Node::CollScan { filter, backward, .. } if collection.is_oplog() => {

@@ -101,8 +101,17 @@ pub struct Executor {
 impl Executor {
     /// Readies a plan on a collection.
     pub fn new(plan: Arc<Node>, collection: Arc<Collection>, tailable: bool) -> Result<Self> {
+        Self::build(plan, collection, tailable, false)
+    }
+
+    /// Like [`Executor::new`], with operators that measure their time: for explain.
+    pub fn timed(plan: Arc<Node>, collection: Arc<Collection>) -> Result<Self> {
+        Self::build(plan, collection, false, true)
+    }
+
+    fn build(plan: Arc<Node>, collection: Arc<Collection>, tailable: bool, timed: bool) -> Result<Self> {
         let mut stats = Vec::new();
-        let root = super::build::build(&plan, &collection, tailable, &mut stats)?;
+        let root = super::build::build(&plan, &collection, tailable, timed, &mut stats)?;
         let key_fields = plan.gives_keys().then(|| super::build::key_fields(&plan));
         let stash = VecDeque::new();
         Ok(Executor {

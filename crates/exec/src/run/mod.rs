@@ -22,7 +22,7 @@ use sheaf_storage::{Collection, View};
 use crate::plan::FilterPart;
 
 pub use executor::{Batch, Executor, ReadCx};
-pub use sort::temporary_runs;
+pub use sort::{Spills, temporary_runs};
 
 /// What a piece of work came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,6 +73,10 @@ pub struct Stats {
     pub sorted_bytes: u64,
     /// Rows sorted.
     pub sorted_rows: u64,
+    /// Times that a sort went to disk, and the bytes that it put there.
+    pub spills: u64,
+    /// See `spills`.
+    pub spilled_bytes: u64,
     /// Time spent, where it is measured.
     pub nanos: u64,
 }
@@ -138,6 +142,30 @@ pub trait Stage: Send {
 
     /// Keeps positions and lets go of everything that belongs to the view.
     fn suspend(&mut self);
+}
+
+/// Measures the time of an operator with those below it; only explain does.
+struct Timed {
+    id: usize,
+    inner: Box<dyn Stage>,
+}
+
+impl Stage for Timed {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let began = std::time::Instant::now();
+        let step = self.inner.work(cx);
+        cx.stats[self.id].nanos += began.elapsed().as_nanos() as u64;
+        step
+    }
+    fn row(&self) -> Row<'_> {
+        self.inner.row()
+    }
+    fn is_eof(&self) -> bool {
+        self.inner.is_eof()
+    }
+    fn suspend(&mut self) {
+        self.inner.suspend();
+    }
 }
 
 /// Counts a step in an operator's figures.

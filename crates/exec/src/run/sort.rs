@@ -2,6 +2,7 @@
 
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result};
@@ -50,12 +51,14 @@ pub struct Sort {
     current: Vec<u8>,
     buffer: Vec<u8>,
     key: Vec<u8>,
+    spills: Arc<Spills>,
 }
 
 impl Sort {
     pub fn new(id: usize, input: Box<dyn Stage>, order: SortOrder, limit: u64) -> Self {
         let state = State::Reading(None);
-        Sort { id, input, order, limit, state, current: Vec::new(), buffer: Vec::new(), key: Vec::new() }
+        let (current, buffer, key) = (Vec::new(), Vec::new(), Vec::new());
+        Sort { id, input, order, limit, state, current, buffer, key, spills: Arc::default() }
     }
 
     fn add(&mut self, cx: &mut Cx<'_>) -> Result<()> {
@@ -71,7 +74,7 @@ impl Sort {
         stats.sorted_bytes += self.buffer.len() as u64;
         let State::Reading(sorter) = &mut self.state else { return Ok(()) };
         let sorter = sorter.get_or_insert_with(|| {
-            let runs = cx.allow_disk_use.then(temporary_runs);
+            let runs = cx.allow_disk_use.then(|| temporary_runs(Some(self.spills.clone())));
             Sorter::new((self.limit > 0).then_some(self.limit), cx.sort_memory_bytes, runs)
         });
         sorter.add(&self.key, &self.buffer)
@@ -90,6 +93,9 @@ impl Stage for Sort {
                         return Ok(count(&mut cx.stats[self.id], Step::Eof));
                     };
                     self.state = State::Giving(sorter.finish()?);
+                    let stats = &mut cx.stats[self.id];
+                    stats.spills = self.spills.count.load(Ordering::Relaxed);
+                    stats.spilled_bytes = self.spills.bytes.load(Ordering::Relaxed);
                 }
             }
             return Ok(count(&mut cx.stats[self.id], Step::More));
@@ -117,15 +123,26 @@ impl Stage for Sort {
     }
 }
 
-/// Sorted runs in temporary files, which vanish with their last handle.
-#[derive(Default)]
-struct FileRuns {
-    files: Vec<std::fs::File>,
+/// What sorts have put on disk.
+#[derive(Default, Debug)]
+pub struct Spills {
+    /// Times.
+    pub count: AtomicU64,
+    /// Rows.
+    pub rows: AtomicU64,
+    /// Bytes.
+    pub bytes: AtomicU64,
 }
 
-/// A place on disk for the runs of a sort that outgrows its memory.
-pub fn temporary_runs() -> Box<dyn Runs + Send> {
-    Box::new(FileRuns::default())
+/// Sorted runs in temporary files, which vanish with their last handle.
+struct FileRuns {
+    files: Vec<std::fs::File>,
+    spills: Option<Arc<Spills>>,
+}
+
+/// A place on disk for the runs of a sort that outgrows its memory. What goes there is counted in `spills`.
+pub fn temporary_runs(spills: Option<Arc<Spills>>) -> Box<dyn Runs + Send> {
+    Box::new(FileRuns { files: Vec::new(), spills })
 }
 
 fn disk(error: std::io::Error) -> Error {
@@ -136,13 +153,21 @@ impl Runs for FileRuns {
     fn write(&mut self, items: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()> {
         let file = tempfile::tempfile().map_err(disk)?;
         let mut out = BufWriter::with_capacity(1 << 18, file);
+        let (mut rows, mut bytes) = (0, 0);
         for (key, payload) in items {
+            rows += 1;
+            bytes += (key.len() + payload.len() + 8) as u64;
             for part in [key, payload] {
                 out.write_all(&(part.len() as u32).to_le_bytes()).map_err(disk)?;
                 out.write_all(part).map_err(disk)?;
             }
         }
         self.files.push(out.into_inner().map_err(|e| disk(e.into_error()))?);
+        if let Some(spills) = &self.spills {
+            spills.count.fetch_add(1, Ordering::Relaxed);
+            spills.rows.fetch_add(rows, Ordering::Relaxed);
+            spills.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
         Ok(())
     }
 

@@ -1,14 +1,18 @@
 //! `explain`.
 
-use sheaf_aggregate::Pipeline;
-use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value};
+use sheaf_aggregate::{Namespace, Pipeline, RunOptions};
+use sheaf_bson::{ArrayBuf, Bump, DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_exec::database::{head_query, resolve_view};
+use sheaf_exec::database::resolve_view;
 pub use sheaf_exec::explain::Verbosity;
-use sheaf_exec::explain::{Explained, Top, explain};
+use sheaf_exec::explain::pipeline::PipelineOf;
+use sheaf_exec::explain::{Explained, Top, WouldModify, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
+use sheaf_exec::write::{FindAndModify as Action, UpdateStatement};
+use sheaf_expr::Env;
+use sheaf_query::update::ApplyCx;
 
 use super::aggregate::Aggregate;
 use super::count::Count;
@@ -16,7 +20,7 @@ use super::delete::Delete;
 use super::distinct::Distinct;
 use super::find::Find;
 use super::find_and_modify::FindAndModify;
-use super::pipeline::{PipelineCursor, parse};
+use super::pipeline::{database, parse};
 use super::query::parse_cx;
 use super::update::Update;
 use crate::args::Args;
@@ -73,36 +77,44 @@ impl<'a> Command<'a> for Explain<'a> {
             "find" => {
                 let find: Find<'a> = inner("find", self.command)?;
                 let query = find.query(op)?;
-                self.plain(op, find.collection, &query, Top::Find, || find.pipeline())
+                self.plain(op, find.collection, &query, Top::Find, None, || find.pipeline())
             }
             "count" => {
                 let count: Count<'a> = inner("count", self.command)?;
                 let query = count.to_query(op)?;
-                self.plain(op, count.collection, &query, Top::Count, || count.pipeline())
+                self.plain(op, count.collection, &query, Top::Count, None, || count.pipeline())
             }
             "distinct" => {
                 let distinct: Distinct<'a> = inner("distinct", self.command)?;
                 let query = distinct.to_query(op)?;
-                self.plain(op, distinct.collection, &query, Top::Find, || distinct.pipeline())
+                self.plain(op, distinct.collection, &query, Top::Find, None, || distinct.pipeline())
             }
             "update" => {
                 let update: Update<'a> = inner("update", self.command)?;
                 let (collection, statement) = update.only(op)?;
                 let top = Top::Update { multi: statement.multi, upsert: statement.upsert };
-                self.plain(op, collection, &statement.query, top, ArrayBuf::new)
+                let test = |doc: RawDoc<'_>| would_modify(op, &statement, doc);
+                self.plain(op, collection, &statement.query, top, Some(&test), ArrayBuf::new)
             }
             "delete" => {
                 let delete: Delete<'a> = inner("delete", self.command)?;
                 let (collection, statement) = delete.only(op)?;
                 let top = Top::Delete { multi: statement.multi };
-                self.plain(op, collection, &statement.query, top, ArrayBuf::new)
+                self.plain(op, collection, &statement.query, top, None, ArrayBuf::new)
             }
             "findAndModify" | "findandmodify" => {
                 let command: FindAndModify<'a> = inner("findAndModify", self.command)?;
-                let (query, remove, upsert) = command.explained(op)?;
-                let top =
-                    if remove { Top::Delete { multi: false } } else { Top::Update { multi: false, upsert } };
-                self.plain(op, command.collection, &query, top, ArrayBuf::new)
+                match command.explained(op)? {
+                    Action::Remove(delete) => {
+                        let top = Top::Delete { multi: false };
+                        self.plain(op, command.collection, &delete.query, top, None, ArrayBuf::new)
+                    }
+                    Action::Update { statement, .. } => {
+                        let top = Top::Update { multi: false, upsert: statement.upsert };
+                        let test = |doc: RawDoc<'_>| would_modify(op, &statement, doc);
+                        self.plain(op, command.collection, &statement.query, top, Some(&test), ArrayBuf::new)
+                    }
+                }
             }
             "aggregate" => {
                 let mut args = Args::of_document("aggregate", self.command)?;
@@ -110,9 +122,28 @@ impl<'a> Command<'a> for Explain<'a> {
                 args.finish()?;
                 aggregate_inner(op, &command, verbosity, self.command)
             }
+            other if crate::commands::find(other).is_some() => {
+                bail!(Code::ILLEGAL_OPERATION, "Cannot explain cmd: {other}")
+            }
             other => bail!(Code::COMMAND_NOT_FOUND, "Explain failed due to unknown command: {other}"),
         }
     }
+}
+
+/// Whether an update would change a document, tried on a copy.
+fn would_modify(op: &OpContext<'_>, statement: &UpdateStatement, doc: RawDoc<'_>) -> Result<bool> {
+    let matcher = statement.query.matcher();
+    let arena = Bump::new();
+    let now_millis = op.now_millis();
+    let mut position = None;
+    if statement.update.needs_matched_index() {
+        let env = Env::new(&arena).with_now(now_millis);
+        let details = matcher.matches_with_details(doc, &env)?;
+        position = details.and_then(|details| details.elem_match_index).map(|at| at.to_string());
+    }
+    let timestamp = Timestamp::new((now_millis / 1000) as u32, 1);
+    let cx = ApplyCx { matched_index: position.as_deref(), now_millis, timestamp };
+    Ok(statement.update.apply_with(doc, &cx, &arena)?.is_some())
 }
 
 fn inner<'a, C: Command<'a>>(name: &'static str, command: RawDoc<'a>) -> Result<C> {
@@ -129,27 +160,28 @@ impl Explain<'_> {
         collection: &str,
         query: &Query,
         top: Top,
+        would_modify: Option<WouldModify<'_>>,
         pipeline: impl FnOnce() -> ArrayBuf,
     ) -> Result<Reply> {
         let namespace = op.namespace(collection);
         let view = op.view()?;
         let found = view.collection(&namespace);
-        if let Some(found) = found.filter(|found| found.is_view()) {
+        if found.is_some_and(|found| found.is_view()) {
             if !matches!(top, Top::Find | Top::Count) {
                 bail!(
                     Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
                     "Namespace {namespace} is a view, not a collection"
                 );
             }
-            let on = sheaf_aggregate::Namespace::new(op.db(), collection);
+            let on = Namespace::new(op.db(), collection);
             let stages = pipeline();
             let parsed = parse(stages.as_raw(), &on, &mut parse_cx(op, None)?)?;
-            return explain_pipeline(op, &parsed, found, Hint::None, self.verbosity, self.command);
+            return explain_pipeline(op, &on, &parsed, None, Hint::None, self.verbosity, self.command);
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let cx = ReadCx::new(&view, &interrupt, op.now_millis());
-        let explained = explain(query, &namespace, found, &cx, self.verbosity, top)?;
+        let explained = explain(query, &namespace, found, &cx, self.verbosity, top, would_modify)?;
         let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
         reply.fill(|out| {
             write_explained(out, &explained);
@@ -171,95 +203,50 @@ fn aggregate_inner(
     body: RawDoc<'_>,
 ) -> Result<Reply> {
     let namespace = command.namespace(op);
-    let mut cx = parse_cx(op, command.variables)?;
-    let pipeline = parse(command.pipeline, &namespace, &mut cx)?;
+    let pipeline = parse(command.pipeline, &namespace, &mut parse_cx(op, command.variables)?)?;
     let hint = Hint::parse(command.hint)?;
-    let view = op.view()?;
-    match view.collection(&namespace.to_string()) {
-        Some(collection) if !pipeline.has_own_source() => {
-            explain_pipeline(op, &pipeline, collection, hint, verbosity, body)
-        }
-        _ => explain_without_collection(op, &pipeline, &namespace.to_string(), verbosity, body),
-    }
-}
-
-fn explain_without_collection(
-    op: &OpContext<'_>,
-    pipeline: &Pipeline,
-    namespace: &str,
-    verbosity: Verbosity,
-    body: RawDoc<'_>,
-) -> Result<Reply> {
-    let view = op.view()?;
-    let stop = op.interrupter();
-    let interrupt = || stop.check();
-    let cx = ReadCx::new(&view, &interrupt, op.now_millis());
-    let explained = match pipeline.has_own_source() {
-        true => None,
-        false => Some(explain(&head_query(pipeline).0, namespace, None, &cx, verbosity, Top::Find)?),
-    };
-    let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
-    reply.fill(|out| {
-        match &explained {
-            Some(explained) if pipeline.head().stages == pipeline.stages().len() => {
-                write_explained(out, explained)
-            }
-            _ => write_stages(out, explained.as_ref(), pipeline, 0, None),
-        }
-        tail(out, op, body);
-    });
-    Ok(reply)
+    explain_pipeline(op, &namespace, &pipeline, command.variables, hint, verbosity, body)
 }
 
 fn explain_pipeline(
     op: &OpContext<'_>,
+    namespace: &Namespace,
     pipeline: &Pipeline,
-    collection: &sheaf_storage::Collection,
+    variables: Option<RawDoc<'_>>,
     hint: Hint,
     verbosity: Verbosity,
     body: RawDoc<'_>,
 ) -> Result<Reply> {
-    let view = op.view()?;
-    let (namespace, pipeline) = resolve_view(&view, collection, pipeline)?;
-    let (mut query, done) = head_query(&pipeline);
-    query.hint = hint;
-    let stop = op.interrupter();
-    let interrupt = || stop.check();
-    let cx = ReadCx::new(&view, &interrupt, op.now_millis());
-    let full = namespace.to_string();
-    let explained = explain(&query, &full, view.collection(&full), &cx, verbosity, Top::Find)?;
-    // A pipeline that only finds is shown as a find.
-    let all = done == pipeline.stages().len();
-    let counted = match verbosity {
-        Verbosity::QueryPlanner => None,
-        _ if pipeline.target_namespace().is_some() => None,
-        _ => Some(run_for_count(op, &namespace, &pipeline)?),
+    let db = database(op, false)?;
+    let named = db.view().collection(&namespace.to_string()).cloned();
+    let resolved = match named.as_ref().filter(|found| found.is_view() && !pipeline.has_own_source()) {
+        Some(view) => Some(resolve_view(db.view(), view, pipeline)?),
+        None => None,
     };
+    let (namespace, pipeline) = resolved.as_ref().map_or((namespace, pipeline), |(on, joined)| (on, joined));
+    let full = namespace.to_string();
+    let collection = db.view().collection(&full).cloned();
+    let fresh = || parse_cx(op, variables).unwrap_or_default();
+    let of = PipelineOf {
+        db: &db,
+        pipeline,
+        namespace: &full,
+        collection: collection.as_ref(),
+        hint,
+        options: RunOptions { now_millis: op.now_millis(), ..RunOptions::default() },
+        fresh: &fresh,
+    };
+    let explained = sheaf_exec::explain::pipeline::explain_pipeline(&of, verbosity)?;
     let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
     reply.fill(|out| {
-        if all {
-            write_explained(out, &explained);
-        } else {
-            write_stages(out, Some(&explained), &pipeline, done, counted);
+        match (&explained.cursor, explained.stages.is_empty()) {
+            // A pipeline that only finds is shown as a find.
+            (Some(cursor), true) => write_explained(out, cursor),
+            (cursor, _) => write_stages(out, cursor.as_ref(), &explained.stages),
         }
         tail(out, op, body);
     });
     Ok(reply)
-}
-
-/// The number of documents that the whole pipeline gives.
-fn run_for_count(
-    op: &OpContext<'_>,
-    namespace: &sheaf_aggregate::Namespace,
-    pipeline: &Pipeline,
-) -> Result<u64> {
-    let mut n = 0;
-    let pipeline = std::sync::Arc::new(pipeline.clone());
-    PipelineCursor::open(op, namespace, &pipeline, Hint::None, true, false)?.each(op, |_| {
-        n += 1;
-        Ok(())
-    })?;
-    Ok(n)
 }
 
 fn write_explained(out: &mut DocWriter<'_, Vec<u8>>, explained: &Explained) {
@@ -269,41 +256,21 @@ fn write_explained(out: &mut DocWriter<'_, Vec<u8>>, explained: &Explained) {
     }
 }
 
-fn write_stages(
-    out: &mut DocWriter<'_, Vec<u8>>,
-    cursor: Option<&Explained>,
-    pipeline: &Pipeline,
-    done: usize,
-    returned: Option<u64>,
-) {
+fn write_stages(out: &mut DocWriter<'_, Vec<u8>>, cursor: Option<&Explained>, rest: &[DocBuf]) {
     let mut stages = out.array("stages");
     if let Some(explained) = cursor {
         let mut stage = stages.document();
         write_explained(&mut stage.document("$cursor"), explained);
-        if let Some(execution) = &explained.execution {
-            let n = execution.as_raw().get("nReturned").and_then(|v| v.as_exact_i64()).unwrap_or(0);
-            stage.append("nReturned", n).append("executionTimeMillisEstimate", 0i64);
+        if let Some(execution) = explained.execution.as_ref().map(DocBuf::as_raw) {
+            let number = |doc: RawDoc<'_>, name| doc.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0);
+            let plan = execution.get("executionStages").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+            stage.append("nReturned", number(execution, "nReturned"));
+            stage.append("executionTimeMillisEstimate", number(plan, "executionTimeMillisEstimate"));
         }
     }
-    let rest: Vec<DocBuf> = remaining(pipeline, done);
-    let last = rest.len().saturating_sub(1);
-    for (at, spec) in rest.iter().enumerate() {
-        let mut stage = stages.document();
-        stage.append_all(spec.as_raw());
-        if let (Some(n), true) = (returned, at == last) {
-            stage.append("nReturned", n as i64).append("executionTimeMillisEstimate", 0i64);
-        }
+    for stage in rest {
+        stages.push(stage);
     }
-}
-
-/// The stages from `done` on, as they were given.
-fn remaining(pipeline: &Pipeline, done: usize) -> Vec<DocBuf> {
-    let spec = pipeline.spec();
-    let total = spec.as_raw().count();
-    // Stages at the beginning may have been merged, so the end is what counts.
-    let left = pipeline.stages().len() - done;
-    let docs = spec.as_raw();
-    docs.values().skip(total.saturating_sub(left)).filter_map(|v| v.as_doc()).map(DocBuf::from).collect()
 }
 
 /// What every explain ends with.

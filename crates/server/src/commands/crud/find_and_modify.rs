@@ -211,12 +211,9 @@ impl<'a> FindAndModify<'a> {
         Ok((action, projection))
     }
 
-    /// The query, whether it removes, and whether it may insert: for `explain`.
-    pub(super) fn explained(&self, op: &OpContext<'_>) -> Result<(Query, bool, bool)> {
-        Ok(match self.action(op)?.0 {
-            Action::Remove(delete) => (delete.query, true, false),
-            Action::Update { statement, .. } => (statement.query, false, statement.upsert),
-        })
+    /// What it would do: for `explain`.
+    pub(super) fn explained(&self, op: &OpContext<'_>) -> Result<Action> {
+        self.action(op).map(|(action, _)| action)
     }
 
     /// What a retry is answered with.

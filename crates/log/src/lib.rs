@@ -5,12 +5,16 @@
 //! an entry survives a crash of the process as soon as [`Log::append`] returns, and a crash of the
 //! machine once [`Log::sync`] has returned after it.
 //!
+//! Where every entry is synced by itself, the file is filled with zeros ahead of the entries ([`Log::make_room`]): then a
+//! sync writes a page that is there already, and no new length of the file. What is behind the last entry is zeros or
+//! torn, never an old entry.
+//!
 //! Recovery ([`Log::open`]) cuts a torn tail at the last whole entry. Telling a torn tail from damage
 //! is possible because every entry also says up to which index the log was durable when it was
 //! written: an unreadable entry that a later one calls durable is damage, and is reported.
 //!
 //! ```text
-//! segment  = header(32) entry*                       file name: <first index, 20 digits>.log
+//! segment  = header(32) entry* zero*                 file name: <first index, 20 digits>.log
 //! header   = "SHEAFLOG" version:u32 crc:u32 first_index:u64 0:u64
 //! entry    = length:u32 crc:u32 term:u64 index:u64 time:u64 durable:u64 payload[length]
 //! ```

@@ -1,7 +1,8 @@
 //! The writing side: append, sync, retention, cutting.
 
 use std::fs::{self, File};
-use std::io::{IoSlice, Write};
+use std::io::{IoSlice, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -64,6 +65,12 @@ pub struct Log {
     shared: Arc<Shared>,
 }
 
+/// Zeros are written ahead in pieces of this size, when less than the other size is left of them.
+const ROOM_BYTES: u64 = 1 << 20;
+const ROOM_BYTES_MIN: u64 = 32 << 10;
+/// Who appends more than this between two syncs has its syncs last long anyway.
+const SMALL_SYNC_BYTES: u64 = 128 << 10;
+
 /// What readers see without the writer's lock.
 pub(crate) struct Shared {
     pub last_index: AtomicU64,
@@ -79,8 +86,12 @@ pub(crate) struct Shared {
 
 struct Writer {
     file: Arc<File>,
-    /// Length of the current segment.
+    /// Where the next entry goes in the current segment.
     offset: u64,
+    /// Up to where the current segment is zeros behind `offset`, if that is further.
+    zeroed: u64,
+    /// `offset` when room was last asked for.
+    room_asked: u64,
     last: Position,
     /// Files with bytes that no sync has covered yet, oldest first; the current one is the last.
     unsynced: Vec<Arc<File>>,
@@ -104,7 +115,7 @@ impl Log {
             .is_some_and(|s| s.first_index <= tail.last.index + 1 && ends_at(&segments, tail.last.index));
         let mut dir_dirty = false;
         let file = match segments.last() {
-            Some(last) if continues => last.open(true)?,
+            Some(last) if continues => last.open_at_end()?,
             _ => {
                 for old in segments.drain(..) {
                     fs::remove_file(&old.path).map_err(|e| Error::io("removing an old segment", e))?;
@@ -116,6 +127,7 @@ impl Log {
             }
         };
         let offset = segments.last().map_or(SEGMENT_HEADER_LEN, |s| s.bytes);
+        let zeroed = file.metadata().map_err(|e| Error::io("reading a segment's length", e))?.len();
         let file = Arc::new(file);
         let shared = Arc::new(Shared {
             last_index: AtomicU64::new(tail.last.index),
@@ -127,7 +139,15 @@ impl Log {
             appends: AtomicU64::new(0),
             append_bytes: AtomicU64::new(0),
         });
-        let writer = Writer { file: file.clone(), offset, last: tail.last, unsynced: vec![file], dir_dirty };
+        let writer = Writer {
+            file: file.clone(),
+            offset,
+            zeroed,
+            room_asked: offset,
+            last: tail.last,
+            unsynced: vec![file],
+            dir_dirty,
+        };
         let log = Log { options, writer: Mutex::new(writer), shared };
         // What recovery read may still be only in the page cache: from here on it counts as durable.
         log.sync()?;
@@ -151,7 +171,10 @@ impl Log {
         let header = Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts);
         if let Err(error) = write_all(&writer.file, &header, parts) {
             // Take back what a short write left, so that the log ends in a whole entry.
-            if writer.file.set_len(writer.offset).is_err() {
+            let mut file = &*writer.file;
+            let back = file.set_len(writer.offset).and_then(|()| file.seek(SeekFrom::Start(writer.offset)));
+            writer.zeroed = writer.offset;
+            if back.is_err() {
                 self.shared.failed.store(true, Ordering::Release);
             }
             return Err(Error::io("appending", error));
@@ -168,13 +191,43 @@ impl Log {
     }
 
     fn next_segment(&self, writer: &mut Writer, first_index: u64) -> Result<()> {
+        if writer.zeroed > writer.offset {
+            writer.file.set_len(writer.offset).map_err(|e| Error::io("closing a segment", e))?;
+            writer.zeroed = writer.offset;
+        }
         let (segment, file) = Segment::create(&self.options.dir, first_index)?;
         writer.file = Arc::new(file);
         writer.offset = segment.bytes;
+        writer.zeroed = segment.bytes;
+        writer.room_asked = segment.bytes;
         writer.unsynced.push(writer.file.clone());
         writer.dir_dirty = true;
         lock(&self.shared.segments).push(segment);
         Ok(())
+    }
+
+    /// Writes zeros ahead of the entries, if those come in small syncs and the zeros are running out. Called after a sync
+    /// that somebody waited for.
+    pub fn make_room(&self) {
+        let mut writer = lock(&self.writer);
+        let small = writer.offset.saturating_sub(writer.room_asked) <= SMALL_SYNC_BYTES;
+        writer.room_asked = writer.offset;
+        let from = writer.zeroed.max(writer.offset);
+        let to = (from + ROOM_BYTES).min(self.options.segment_bytes);
+        if !small || from - writer.offset >= ROOM_BYTES_MIN || to <= from {
+            return;
+        }
+        let zeros = [0; 64 << 10];
+        let mut at = from;
+        while at < to {
+            let len = zeros.len().min((to - at) as usize);
+            if writer.file.write_all_at(&zeros[..len], at).is_err() {
+                // Perhaps the disk is full, which the next append will find out and tell.
+                break;
+            }
+            at += len as u64;
+        }
+        writer.zeroed = at;
     }
 
     /// Makes everything durable that was appended before the call, and returns the index of the last
@@ -272,11 +325,13 @@ impl Log {
             fs::remove_file(&later.path).map_err(|e| Error::io("removing a cut segment", e))?;
         }
         let segment = &mut segments[keep];
-        let file = segment.open(true)?;
-        file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| Error::io("cutting the log", e))?;
         segment.bytes = end;
+        let file = segment.open_at_end()?;
+        file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| Error::io("cutting the log", e))?;
         writer.file = Arc::new(file);
         writer.offset = end;
+        writer.zeroed = end;
+        writer.room_asked = end;
         writer.last = at;
         writer.unsynced = vec![writer.file.clone()];
         self.shared.last_index.store(index, Ordering::Release);
@@ -317,10 +372,17 @@ fn ends_at(segments: &[Segment], last: u64) -> bool {
 
 /// `writev` of header and parts until all is written.
 fn write_all(mut file: &File, header: &[u8], parts: &[&[u8]]) -> std::io::Result<()> {
-    let mut slices: Vec<IoSlice<'_>> = Vec::with_capacity(parts.len() + 1);
-    slices.push(IoSlice::new(header));
-    slices.extend(parts.iter().map(|part| IoSlice::new(part)));
-    let mut rest = &mut slices[..];
+    let slice =
+        |at: usize| IoSlice::new(if at == 0 { header } else { parts.get(at - 1).unwrap_or(&&[][..]) });
+    // Most entries have one part.
+    let mut few: [IoSlice<'_>; 4] = std::array::from_fn(slice);
+    let mut many: Vec<IoSlice<'_>> = Vec::new();
+    let mut rest = if parts.len() < few.len() {
+        &mut few[..parts.len() + 1]
+    } else {
+        many.extend((0..=parts.len()).map(slice));
+        &mut many[..]
+    };
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         match file.write_vectored(rest) {

@@ -61,6 +61,19 @@ impl Scanner {
         Ok(header.fits(&head, payload).then(|| (header, at + HEADER_LEN as u64 + u64::from(header.length))))
     }
 
+    /// Whether only zeros follow from here on.
+    fn only_zeros(&mut self, from: u64) -> Result<bool> {
+        let mut at = from;
+        while at < self.bytes {
+            let len = CHUNK.min((self.bytes - at) as usize);
+            if !self.bytes_at(at, len)?.is_some_and(|bytes| bytes.iter().all(|byte| *byte == 0)) {
+                return Ok(false);
+            }
+            at += len as u64;
+        }
+        Ok(true)
+    }
+
     /// Highest `durable` that any whole entry at or after `from` claims, of entries after `index`.
     /// Entries are searched at every byte, since after a damaged one nobody knows where the next starts.
     fn durable_claim(&mut self, from: u64, index: u64) -> Result<u64> {
@@ -104,6 +117,13 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, applied: Position) -> Result<
         tail.last.index = first.first_index.saturating_sub(1);
     }
     for at in start..segments.len() {
+        if segments[at].first_index != tail.last.index + 1 && at > start {
+            // The end of the segment before is lost. That may be, if nothing of it had been synced.
+            let mut scanner = Scanner::new(segments[at - 1].open(false)?, segments[at - 1].bytes);
+            scanner.offset = segments[at - 1].bytes;
+            cut(segments, at - 1, &mut scanner, applied, &mut tail)?;
+            break;
+        }
         if segments[at].first_index != tail.last.index + 1 {
             return Err(Error::Damaged {
                 segment: segments[at].name(),
@@ -121,7 +141,9 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, applied: Position) -> Result<
                 _ => break,
             }
         }
-        if scanner.offset < segments[at].bytes {
+        if scanner.only_zeros(scanner.offset)? {
+            segments[at].bytes = scanner.offset;
+        } else {
             cut(segments, at, &mut scanner, applied, &mut tail)?;
             break;
         }

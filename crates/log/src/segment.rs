@@ -1,7 +1,7 @@
 //! Segment files: names, headers, the list of them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub(crate) const SEGMENT_HEADER_LEN: u64 = 32;
 pub(crate) struct Segment {
     pub path: PathBuf,
     pub first_index: u64,
-    /// Length of the file, as far as it is known to hold whole entries.
+    /// Length of the file, as far as it is known to hold whole entries. Zeros may follow.
     pub bytes: u64,
 }
 
@@ -34,12 +34,12 @@ impl Segment {
         let what = || format!("creating {}", path.display());
         let mut file = OpenOptions::new()
             .read(true)
-            .append(true)
+            .write(true)
             .create(true)
+            .truncate(true)
             .open(&path)
             .map_err(|e| Error::io(what(), e))?;
-        let written = file.set_len(0).and_then(|()| file.write_all(&segment_header(first_index)));
-        if let Err(error) = written {
+        if let Err(error) = file.write_all(&segment_header(first_index)) {
             // Nothing of value is in the file; leaving it would only confuse the next start.
             let _ = fs::remove_file(&path);
             return Err(Error::io(what(), error));
@@ -50,9 +50,16 @@ impl Segment {
     pub fn open(&self, write: bool) -> Result<File> {
         OpenOptions::new()
             .read(true)
-            .append(write)
+            .write(write)
             .open(&self.path)
             .map_err(|e| Error::io(format!("opening {}", self.path.display()), e))
+    }
+
+    /// Opens it to be written on from its last whole entry.
+    pub fn open_at_end(&self) -> Result<File> {
+        let mut file = self.open(true)?;
+        file.seek(SeekFrom::Start(self.bytes)).map_err(|e| Error::io("finding a segment's end", e))?;
+        Ok(file)
     }
 
     /// The header of the segment's first entry, if it has one.

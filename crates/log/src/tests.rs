@@ -21,6 +21,7 @@ fn fill(dir: &Path, payloads: &[Vec<u8>], sync_each: bool) {
         log.append(1, 10 * (n as u64 + 1), &[head, tail]).unwrap();
         if sync_each {
             log.sync().unwrap();
+            log.make_room();
         }
     }
 }
@@ -90,6 +91,85 @@ fn starts_anew_behind_what_is_applied() {
     assert_eq!(entries(&log, 51).len(), 1);
 }
 
+#[test]
+fn room_ahead_is_zeros_and_no_part_of_the_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let wide = |dir: &Path| Options { segment_bytes: 64 << 20, ..options(dir) };
+    let (log, _) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    log.append(1, 10, &[b"one"]).unwrap();
+    log.sync().unwrap();
+    log.make_room();
+    let file = segment_files(dir.path())[0].clone();
+    let len = fs::metadata(&file).unwrap().len();
+    assert!(len > 1 << 20);
+    assert!(log.stats().bytes < 200);
+    for n in 2..=50u64 {
+        log.append(1, n * 10, &[b"more"]).unwrap();
+        log.sync().unwrap();
+        log.make_room();
+    }
+    assert_eq!(fs::metadata(&file).unwrap().len(), len, "a sync changed the file's length");
+    assert_eq!(entries(&log, 1).len(), 50);
+    drop(log);
+    for round in 0..3 {
+        let (log, recovered) = Log::open(wide(dir.path()), Position::default()).unwrap();
+        assert_eq!((recovered.last.index, recovered.cut_bytes), (50 + round, 0));
+        log.append(1, 1000 + round, &[b"again"]).unwrap();
+        log.sync().unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().len(), len);
+        assert_eq!(entries(&log, 50 + round)[1].1, b"again");
+    }
+}
+
+#[test]
+fn a_torn_entry_before_zeros_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let wide = |dir: &Path| Options { segment_bytes: 64 << 20, ..options(dir) };
+    let (log, _) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    for n in 1..=3u64 {
+        log.append(1, n, &[&[n as u8; 500]]).unwrap();
+        log.sync().unwrap();
+        log.make_room();
+    }
+    // Nothing has said that this one is durable.
+    log.append(1, 4, &[&[4; 500]]).unwrap();
+    drop(log);
+    let file = segment_files(dir.path())[0].clone();
+    let mut bytes = fs::read(&file).unwrap();
+    let last = 32 + 3 * 540;
+    bytes[last + 200..last + 300].fill(0);
+    fs::write(&file, &bytes).unwrap();
+    let (log, recovered) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    assert_eq!(recovered.last.index, 3);
+    assert!(recovered.cut_bytes > 0);
+    // What is written over it leaves no trace of it behind.
+    log.append(1, 4, &[b"x"]).unwrap();
+    drop(log);
+    let (log, recovered) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    assert_eq!((recovered.last.index, recovered.cut_bytes), (4, 0));
+    assert_eq!(entries(&log, 4), vec![(4, b"x".to_vec())]);
+}
+
+#[test]
+fn an_unsynced_end_of_a_segment_may_be_lost_though_the_next_one_is_there() {
+    for durable in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path(), &vec![vec![1; 100]; 6], durable);
+        let files = segment_files(dir.path());
+        assert!(files.len() > 2);
+        let len = fs::metadata(&files[0]).unwrap().len();
+        fs::OpenOptions::new().write(true).open(&files[0]).unwrap().set_len(len - 140).unwrap();
+        match Log::open(options(dir.path()), Position::default()) {
+            Ok((log, recovered)) => {
+                assert!(!durable);
+                assert_eq!(entries(&log, 1).len() as u64, recovered.last.index);
+                assert!(recovered.last.index < 6 && recovered.cut_bytes > 0);
+            }
+            Err(error) => assert!(durable && matches!(error, Error::Damaged { .. }), "{error}"),
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -142,7 +222,9 @@ proptest! {
             Ok((log, recovered)) => {
                 let found = entries(&log, 1);
                 let last_segment_header = file == files.last().unwrap() && at < 32;
-                prop_assert!(recovered.last.index as usize == payloads.len() - 1 || last_segment_header);
+                // Behind the last entry are zeros, which tell nothing.
+                let behind = file == files.last().unwrap() && recovered.last.index as usize == payloads.len();
+                prop_assert!(recovered.last.index as usize == payloads.len() - 1 || last_segment_header || behind);
                 for (n, (_, payload)) in found.iter().enumerate() {
                     prop_assert_eq!(payload, &payloads[n]);
                 }

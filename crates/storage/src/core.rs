@@ -282,7 +282,7 @@ impl Core {
                 self.fail(&error.to_string());
                 Error::new(Code::LOG_WRITE_FAILED, error.to_string())
             })?;
-            self.tell(None);
+            self.tell(None, false);
         }
         let at = {
             let _still = self.still();
@@ -299,7 +299,7 @@ impl Core {
         *self.flushed.lock() = at;
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.flushed_room.notify_all();
-        self.tell(None);
+        self.tell(None, false);
         if let Some(log) = &self.log {
             log.retain(at.index).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?;
         }

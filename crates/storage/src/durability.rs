@@ -1,18 +1,22 @@
 //! When commits are on stable storage: the sync thread, and those who wait for it.
 //!
 //! One sync serves everybody who asked before it began; appends go on while it runs. A lone waiter
-//! syncs by itself, which saves it two thread switches.
+//! syncs by itself, which saves it two thread switches. Who asks during a sync is served by the next one, for all of them.
 
 use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use sheaf_errors::{Code, Error, Result};
+use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::hooks::HookPoint;
 use crate::options::Interrupt;
+
+/// Waiting for a sync that takes less costs less than handing other work to another thread.
+const QUICK_NANOS: u64 = 150_000;
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -42,7 +46,8 @@ impl Ord for Waiter {
 #[derive(Default)]
 struct State {
     waiters: BinaryHeap<Waiter>,
-    wanted: u64,
+    /// Somebody syncs now; who comes meanwhile is taken care of by the sync thread.
+    syncing: bool,
     stop: bool,
 }
 
@@ -53,9 +58,9 @@ pub(crate) struct Durability {
     work: Condvar,
     /// Wakes blocking waiters after each sync.
     synced: Condvar,
-    /// Held by whoever syncs.
-    syncing: Mutex<()>,
     unsynced: AtomicBool,
+    /// How long a sync takes, in nanoseconds, the last ones weighing most.
+    usual_nanos: AtomicU64,
 }
 
 impl Durability {
@@ -70,43 +75,72 @@ impl Durability {
         self.state.lock().stop = true;
         self.work.notify_all();
     }
+
+    /// Whether a sync is over before another thread could have taken this one's other work.
+    fn is_quick(&self) -> bool {
+        (1..QUICK_NANOS).contains(&self.usual_nanos.load(Ordering::Relaxed))
+    }
+
+    fn took(&self, time: Duration) {
+        let (usual, nanos) = (self.usual_nanos.load(Ordering::Relaxed), time.as_nanos() as u64);
+        let usual = if usual == 0 { nanos } else { usual - usual / 8 + nanos / 8 };
+        self.usual_nanos.store(usual.max(1), Ordering::Relaxed);
+    }
 }
 
 impl Core {
     /// Index up to which commits survive a power failure.
     pub fn durable_index(&self) -> u64 {
-        let flushed = self.flushed.lock().index;
-        self.log.as_ref().map_or(flushed, |log| log.durable_index().max(flushed))
+        match &self.log {
+            // What is flushed was in the log before, and synced there.
+            Some(log) => log.durable_index(),
+            None => self.flushed.lock().index,
+        }
     }
 
-    /// Syncs now, unless somebody is at it; returns whether it did.
-    fn try_sync(&self) -> Option<Result<()>> {
-        let _syncing = self.durability.syncing.try_lock()?;
-        Some(self.sync_log())
+    /// Lets the caller sync, unless somebody is at it or others wait.
+    fn begin_sync(&self, only_alone: bool) -> bool {
+        let mut state = self.durability.state.lock();
+        if state.syncing || (only_alone && !state.waiters.is_empty()) {
+            return false;
+        }
+        state.syncing = true;
+        true
     }
 
-    /// One sync, and everybody told whom it serves.
-    fn sync_log(&self) -> Result<()> {
+    /// One sync after [`Core::begin_sync`], and everybody told whom it serves. `waited` says that somebody waits for it.
+    fn sync_log(&self, waited: bool) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         self.durability.unsynced.store(false, Ordering::Release);
+        let began = Instant::now();
         let hooked = self.hooks.call(HookPoint::Sync).map_err(|error| error.to_string());
         let synced = hooked.and_then(|()| log.sync().map_err(|error| error.to_string()));
-        let result = synced.map_err(|error| {
+        self.durability.took(began.elapsed());
+        let result = synced.map(|_| ()).map_err(|error| {
             self.fail(&error);
             Error::new(Code::LOG_WRITE_FAILED, error)
         });
-        self.tell(result.as_ref().err());
-        result.map(|_| ())
+        if waited && result.is_ok() {
+            log.make_room();
+        }
+        self.tell(result.as_ref().err(), true);
+        result
     }
 
-    /// Tells waiters that the log is durable further, or never will be.
-    pub fn tell(&self, error: Option<&Error>) {
+    /// Tells waiters that the log is durable further, or never will be; `synced` ends [`Core::begin_sync`].
+    pub fn tell(&self, error: Option<&Error>, synced: bool) {
         let durable = self.durable_index();
-        let mut ready = Vec::new();
+        let mut ready: SmallVec<[Waiter; 8]> = SmallVec::new();
         {
             let mut state = self.durability.state.lock();
+            if synced {
+                state.syncing = false;
+            }
             while state.waiters.peek().is_some_and(|w| error.is_some() || w.index <= durable) {
                 ready.extend(state.waiters.pop());
+            }
+            if !state.waiters.is_empty() {
+                self.durability.work.notify_one();
             }
             self.durability.synced.notify_all();
         }
@@ -133,14 +167,13 @@ impl Core {
         while self.durable_index() < index {
             self.check_writable()?;
             interrupt()?;
-            match self.try_sync() {
-                Some(result) => result?,
-                None => {
-                    let mut state = self.durability.state.lock();
-                    if self.durable_index() < index {
-                        self.durability.synced.wait_for(&mut state, Duration::from_millis(20));
-                    }
-                }
+            if self.begin_sync(false) {
+                self.sync_log(true)?;
+                continue;
+            }
+            let mut state = self.durability.state.lock();
+            if state.syncing && self.durable_index() < index {
+                self.durability.synced.wait_for(&mut state, Duration::from_millis(20));
             }
         }
         Ok(())
@@ -152,17 +185,16 @@ impl Core {
         if self.durable_index() >= index {
             return done(Ok(()));
         }
-        if self.log.is_some()
-            && !self.is_failed()
-            && self.durability.state.lock().waiters.is_empty()
-            && let Some(syncing) = self.durability.syncing.try_lock()
-        {
-            let mut result = Ok(());
-            (self.options.block)(&mut || result = self.sync_log());
-            drop(syncing);
-            return done(result);
+        if self.log.is_none() || self.is_failed() || !self.begin_sync(true) {
+            return self.on_durable_later(index, done);
         }
-        self.on_durable_later(index, done);
+        let mut result = Ok(());
+        if self.durability.is_quick() {
+            result = self.sync_log(true);
+        } else {
+            (self.options.block)(&mut || result = self.sync_log(true));
+        }
+        done(result)
     }
 
     /// Like [`Core::on_durable`], but never syncs on the caller's thread.
@@ -177,35 +209,45 @@ impl Core {
             return done(self.checkpoint());
         }
         let mut state = self.durability.state.lock();
-        state.wanted = state.wanted.max(index);
         state.waiters.push(Waiter { index, done });
-        drop(state);
-        self.durability.work.notify_one();
+        // Whoever syncs now wakes the thread when that is over.
+        if !state.syncing {
+            self.durability.work.notify_one();
+        }
     }
 
     /// The sync thread: at once for those who wait, every commit interval for the rest.
     pub fn run_syncs(&self) {
+        let mut last = Instant::now();
         loop {
-            let mut state = self.durability.state.lock();
-            if state.stop {
-                return;
-            }
-            if state.wanted <= self.durable_index() || self.is_failed() {
-                self.durability.work.wait_for(&mut state, self.options.journal_commit_interval);
-            }
-            let asked = state.wanted > self.durable_index();
-            if state.stop {
-                return;
-            }
-            drop(state);
-            if asked || self.durability.unsynced.load(Ordering::Acquire) {
-                let _syncing = self.durability.syncing.lock();
-                if self.is_failed() {
-                    let error = self.check_writable().err();
-                    self.tell(error.as_ref());
-                } else if let Err(error) = self.sync_log() {
-                    tracing::error!(%error, "the log cannot be synced; writes are refused from now on");
+            let interval = self.options.journal_commit_interval;
+            let waited = {
+                let mut state = self.durability.state.lock();
+                if state.stop {
+                    return;
                 }
+                if state.syncing || state.waiters.is_empty() {
+                    self.durability.work.wait_for(&mut state, interval.saturating_sub(last.elapsed()));
+                }
+                if state.stop {
+                    return;
+                }
+                let waited = !state.waiters.is_empty();
+                let due = last.elapsed() >= interval;
+                if due {
+                    last = Instant::now();
+                }
+                if state.syncing || !(waited || (due && self.durability.unsynced.load(Ordering::Acquire))) {
+                    continue;
+                }
+                state.syncing = true;
+                waited
+            };
+            if self.is_failed() {
+                let error = self.check_writable().err();
+                self.tell(error.as_ref(), true);
+            } else if let Err(error) = self.sync_log(waited) {
+                tracing::error!(%error, "the log cannot be synced; writes are refused from now on");
             }
         }
     }

@@ -14,13 +14,16 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Sequence;
 use smallvec::SmallVec;
 
+/// Elements of a command's body, and whether a handler has asked for them. Most commands have fewer than eight.
+pub(crate) type Fields<'a> = SmallVec<[(Element<'a>, bool); 8]>;
+
 /// The fields of one command, except those that every command shares (dispatch has taken those).
 pub struct Args<'a> {
     command: &'static str,
     /// The whole body as it came, for logs and for commands that wrap other commands.
     body: RawDoc<'a>,
-    /// Element and whether a handler has asked for it. The first is the command's own field.
-    fields: SmallVec<[(Element<'a>, bool); 12]>,
+    /// The first is the command's own field.
+    fields: Fields<'a>,
     sequences: &'a [Sequence<'a>],
     sequences_seen: u32,
 }
@@ -31,10 +34,9 @@ impl<'a> Args<'a> {
     pub(crate) fn new(
         command: &'static str,
         body: RawDoc<'a>,
-        fields: impl Iterator<Item = Element<'a>>,
+        fields: Fields<'a>,
         sequences: &'a [Sequence<'a>],
     ) -> Result<Self> {
-        let fields: SmallVec<[(Element<'a>, bool); 12]> = fields.map(|field| (field, false)).collect();
         for (at, (field, _)) in fields.iter().enumerate() {
             let key = field.key_bytes();
             let twice = fields[..at].iter().any(|(other, _)| other.key_bytes() == key)
@@ -50,7 +52,7 @@ impl<'a> Args<'a> {
     /// that `explain` wraps.
     pub fn of_document(command: &'static str, body: RawDoc<'a>) -> Result<Self> {
         let own = body.iter().filter(|field| !crate::generic::is_generic(field.key_bytes()));
-        Args::new(command, body, own, &[])
+        Args::new(command, body, own.map(|field| (field, false)).collect(), &[])
     }
 
     /// The canonical name of the command.

@@ -13,12 +13,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
-use sheaf_bson::{DocBuf, Element, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::{Flags, Sequence};
-use smallvec::SmallVec;
 
-use crate::args::Args;
+use crate::args::{Args, Fields};
 use crate::client::Client;
 use crate::command::{Access, Counter, Registered};
 use crate::generic::{GenericArgs, is_generic};
@@ -91,7 +90,8 @@ struct Prepared<'a> {
     called: &'a str,
     db: &'a str,
     generic: GenericArgs<'a>,
-    fields: SmallVec<[Element<'a>; 12]>,
+    /// The command's own fields; taken out when it runs.
+    fields: Fields<'a>,
     api: ApiParams,
     role: Role,
 }
@@ -100,7 +100,7 @@ struct Prepared<'a> {
 pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Outcome {
     let started = Instant::now();
     node.metrics.requests.add(1);
-    let prepared = match prepare(node, request) {
+    let mut prepared = match prepare(node, request) {
         Ok(prepared) => prepared,
         Err(error) => {
             node.metrics.asserts_user.add(1);
@@ -123,9 +123,9 @@ pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Out
         prepared.generic.lsid,
     );
     let mut outcome = if command.spec.may_block {
-        tokio::task::block_in_place(|| execute(node, client, request, prepared, started))
+        tokio::task::block_in_place(|| execute(node, client, request, &mut prepared, started))
     } else {
-        execute(node, client, request, prepared, started)
+        execute(node, client, request, &mut prepared, started)
     };
     client.current.lock().end();
     if !outcome.ok {
@@ -161,12 +161,12 @@ fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
     let found = crate::commands::find(called).filter(|c| !c.spec.test_only || node.test_commands());
     let name = found.map_or(called, |command| command.name);
     let mut generic = GenericArgs::default();
-    let mut fields = SmallVec::new();
+    let mut fields = Fields::new();
     for field in request.body {
         if is_generic(field.key_bytes()) {
             generic.take(name, field)?;
         } else {
-            fields.push(field);
+            fields.push((field, false));
         }
     }
     let Some(db) = generic.db.or(request.query_db) else {
@@ -194,24 +194,25 @@ fn execute<'a>(
     node: &'a Arc<Node>,
     client: &'a Arc<Client>,
     request: &'a Request<'a>,
-    prepared: Prepared<'a>,
+    prepared: &mut Prepared<'a>,
     started: Instant,
 ) -> Outcome {
-    let injected = match fail::before(node, client, &prepared) {
+    let injected = match fail::before(node, client, prepared) {
         Ok(injected) => injected,
         Err(fail::Injected::Close) => {
             let error = Error::new(Code::INTERNAL_ERROR, "closed by a fail point");
             return Outcome { close: true, ..Outcome::of_error(&error) };
         }
         Err(fail::Injected::Error(error, labels)) => {
-            return finish::failed(&prepared, error, labels);
+            return finish::failed(prepared, error, labels);
         }
     };
     let session: Option<Arc<Session>> = match prepared.generic.lsid.map(|id| node.session(id)).transpose() {
         Ok(session) => session,
-        Err(error) => return finish::failed(&prepared, error, None),
+        Err(error) => return finish::failed(prepared, error, None),
     };
-    let Prepared { command, db, ref generic, api, role, .. } = prepared;
+    let fields = std::mem::take(&mut prepared.fields);
+    let Prepared { command, db, ref generic, api, role, .. } = *prepared;
     let mut op = OpContext {
         node,
         client,
@@ -239,9 +240,8 @@ fn execute<'a>(
         committed: Cell::new(None),
         metrics: OpMetrics::default(),
     };
-    let fields = prepared.fields.clone();
     let work = |op: &OpContext<'a>| {
-        let mut args = Args::new(command.name, request.body, fields.into_iter(), request.sequences)?;
+        let mut args = Args::new(command.name, request.body, fields, request.sequences)?;
         if node.fail_points.any() {
             // `maxTimeAlwaysTimeOut` strikes commands that are too short to look at the clock, too.
             op.interrupter().check()?;
@@ -254,7 +254,7 @@ fn execute<'a>(
         }
         _ => work(&op),
     };
-    finish::finish(&op, &prepared, result, injected)
+    finish::finish(&op, prepared, result, injected)
 }
 
 /// Calls the handler; a panic in it becomes an error of this one command.

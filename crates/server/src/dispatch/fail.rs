@@ -70,13 +70,13 @@ fn applies(data: RawDoc<'_>, client: &Client, prepared: &Prepared<'_>) -> bool {
     named
         && app.is_none_or(|app| client.app_name().as_deref().or(introduced_as(prepared)) == Some(app))
         && namespace.is_none_or(|namespace| {
-            let collection = prepared.fields.first().and_then(|f| f.value().as_str()).unwrap_or("");
+            let collection = prepared.fields.first().and_then(|(f, _)| f.value().as_str()).unwrap_or("");
             namespace == format!("{}.{collection}", prepared.db)
         })
 }
 
 /// The application's name in a connection's first `hello`, which the client does not know yet.
 fn introduced_as<'a>(prepared: &Prepared<'a>) -> Option<&'a str> {
-    let metadata = prepared.fields.iter().find(|field| field.key() == "client")?.value().as_doc()?;
+    let metadata = prepared.fields.iter().find(|(field, _)| field.key() == "client")?.0.value().as_doc()?;
     metadata.get("application")?.as_doc()?.get("name")?.as_str()
 }

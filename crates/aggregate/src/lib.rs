@@ -24,7 +24,7 @@ use sheaf_errors::{Code, Result, bail};
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
 pub use database::{Database, MergeIndex, MergeWrite, Namespace, OutWriter, StatsSource};
 pub use pipeline::{Head, Pipeline};
-pub use source::{BoxSource, Documents, Empty, RunCx, RunOptions, Source};
+pub use source::{BoxSource, Documents, Empty, RunCx, RunOptions, Source, Spills};
 pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stage_entry};
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.

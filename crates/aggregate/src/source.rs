@@ -3,6 +3,8 @@
 use sheaf_bson::{Bump, DocBuf, OwnedValue};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Env, Slot};
+use sheaf_query::sort::Sorter;
+pub use sheaf_query::sort::Spills;
 
 use crate::database::Database;
 
@@ -42,12 +44,13 @@ pub struct RunCx<'d> {
     /// Variables whose values change while the pipeline runs: the `let` of enclosing `$lookup` stages.
     pub(crate) variables: Vec<(Slot, OwnedValue)>,
     pulled: u32,
+    spills: Spills,
 }
 
 impl<'d> RunCx<'d> {
     /// A context without variables.
     pub fn new(database: &'d dyn Database, options: RunOptions) -> Self {
-        RunCx { database, options, variables: Vec::new(), pulled: 0 }
+        RunCx { database, options, variables: Vec::new(), pulled: 0, spills: Spills::default() }
     }
 
     /// Surroundings for evaluating expressions, with all variables set.
@@ -69,6 +72,19 @@ impl<'d> RunCx<'d> {
     pub fn check_interrupt(&mut self) -> Result<()> {
         self.pulled = self.pulled.wrapping_add(1);
         if self.pulled.is_multiple_of(128) { self.database.check_interrupt() } else { Ok(()) }
+    }
+
+    /// What blocking stages have put on disk during this command.
+    pub fn spills(&self) -> Spills {
+        self.spills
+    }
+
+    /// Notes what a sorter has spilled, which is about to give its items.
+    pub(crate) fn note_spills(&mut self, sorter: &Sorter) {
+        let spilled = sorter.spills();
+        self.spills.count += spilled.count;
+        self.spills.records += spilled.records;
+        self.spills.bytes += spilled.bytes;
     }
 
     /// Sets variables while `run` runs.

@@ -21,7 +21,7 @@ pub trait State: Send {
     /// The result; [`Value::Missing`] counts as null.
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>>;
 
-    /// Bytes held apart from the state itself.
+    /// Bytes held apart from the state itself; for accumulators that [grow](Accumulation::grows).
     fn memory_bytes(&self) -> usize {
         0
     }
@@ -146,6 +146,14 @@ impl Accumulation {
     /// The expression that is evaluated for each document.
     pub fn input(&self) -> &Expr {
         &self.parsed.input
+    }
+
+    /// Whether a group's state takes more room with every document.
+    pub fn grows(&self) -> bool {
+        !matches!(
+            self.operator,
+            "$sum" | "$avg" | "$stdDevPop" | "$stdDevSamp" | "$count" | "$min" | "$max" | "$first" | "$last"
+        )
     }
 
     /// The state for a new group with this `_id`.

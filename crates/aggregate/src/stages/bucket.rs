@@ -45,7 +45,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     let id = Expr::parse(Value::Document(switch.as_raw()), cx.expr)?;
     let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
     let sort = Sort::new(DocBuf::new().with("_id", 1).as_raw(), cx.expr)?;
-    Ok(vec![Stage::Group(Arc::new(Group { id, accumulations })), Stage::Sort(Arc::new(sort))])
+    Ok(vec![Stage::Group(Arc::new(Group::new(id, accumulations))), Stage::Sort(Arc::new(sort))])
 }
 
 /// `groupBy` is a path or an expression, no literal.

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Expr};
+use sheaf_query::sort::Sorted;
 use smallvec::SmallVec;
 
 use super::bucket::{check_group_by, parse_output};
 use super::granularity::Granularity;
+use super::rows::{Row, Rows};
 use crate::accumulators::{Accumulation, State};
 use crate::print;
 use crate::source::{BoxSource, RunCx, Source};
@@ -88,90 +90,113 @@ impl BucketAuto {
         Reads::Only
     }
 
-    /// The documents with their values, sorted by them.
-    fn sorted(&self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<Vec<(OwnedValue, DocBuf)>> {
-        let mut documents = Vec::new();
+    /// What is left of the documents, sorted, and how many there are.
+    fn sorted(&self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<(Input, u64)> {
+        let mut rows = Rows::new(cx)?;
         let mut arena = Bump::new();
-        let mut held = 0;
+        let (mut key, mut count) = (Vec::new(), 0);
         while let Some(document) = input.next(cx)? {
             arena.reset();
-            let value = self.group_by.eval(document.as_raw(), &cx.env(&arena))?;
+            let env = cx.env(&arena);
+            let document = document.as_raw();
+            let value = self.group_by.eval(document, &env)?;
             if self.granularity.is_some() {
                 check_granular(value)?;
             }
             let value = if value.is_missing() { Value::Null } else { value };
-            let value = OwnedValue::from(value);
-            held += value.memory_bytes() + document.as_bytes().len();
-            documents.push((value, document));
-            cx.check_memory(held, |limit| {
-                format!(
-                    "Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting."
-                )
-            })?;
+            key.clear();
+            sheaf_bson::key::encode_bound(value, false, &mut key);
+            let values = self.accumulations.iter().map(|accumulation| accumulation.value(document, &env));
+            rows.add(&key, value, values)?;
+            drop(env);
+            count += 1;
             cx.check_interrupt()?;
         }
-        documents.sort_by(|(a, _), (b, _)| a.cmp(b));
-        Ok(documents)
+        let mut rows = rows.finish(cx)?;
+        Ok((Input { next: Row::next(&mut rows)?, rows }, count))
     }
 
-    fn fill(&self, documents: &[(OwnedValue, DocBuf)], cx: &RunCx<'_>) -> Result<Vec<DocBuf>> {
+    /// The buckets.
+    fn fill(&self, input: &mut Input, count: u64, cx: &RunCx<'_>) -> Result<Vec<DocBuf>> {
         let mut output = Vec::new();
         // Rounding to nearest, so that the number of documents per bucket is as even as can be.
-        let size = ((documents.len() as f64 / self.buckets as f64).round() as usize).max(1);
-        let mut at = 0;
-        let mut low = documents.first().map(|(value, _)| value.clone()).unwrap_or_default();
+        let size = ((count as f64 / self.buckets as f64).round() as u64).max(1);
+        let mut low = input.value().unwrap_or_default();
         if let Some(granularity) = &self.granularity {
             low = granularity.round_down(&low);
         }
-        while at < documents.len() {
+        while input.next.is_some() {
             let last_bucket = output.len() + 1 == self.buckets;
-            let mut end = if last_bucket { documents.len() } else { (at + size).min(documents.len()) };
-            let mut high = documents[end - 1].0.clone();
-            if let Some(granularity) = &self.granularity {
-                high = granularity.round_up(&high);
-                // What the rounded boundary covers belongs to this bucket.
-                while end < documents.len() && documents[end].0 < high {
-                    end += 1;
-                }
-                if end == documents.len() && last_bucket {
-                    high = granularity.round_up(&documents[end - 1].0);
-                }
-            } else {
-                while end < documents.len() && documents[end].0 == documents[end - 1].0 {
-                    end += 1;
-                }
-                // The upper boundary is the next bucket's lower one; the last bucket includes it.
-                high = documents.get(end).map_or(high, |(value, _)| value.clone());
+            let mut bucket = Bucket::start(self, cx)?;
+            let mut taken = 0;
+            while (last_bucket || taken < size) && bucket.take(input)? {
+                taken += 1;
             }
-            output.push(self.bucket(&low, &high, &documents[at..end], cx)?);
+            let high = match &self.granularity {
+                Some(granularity) => {
+                    let high = granularity.round_up(&bucket.last);
+                    // What the rounded boundary covers belongs to this bucket.
+                    while input.value().is_some_and(|next| next < high) && bucket.take(input)? {}
+                    high
+                }
+                None => {
+                    while input.value().is_some_and(|next| next == bucket.last) && bucket.take(input)? {}
+                    // The upper boundary is the next bucket's lower one; the last bucket includes it.
+                    input.value().unwrap_or_else(|| bucket.last.clone())
+                }
+            };
+            output.push(bucket.finish(&low, &high)?);
             low = high;
-            at = end;
         }
         Ok(output)
     }
+}
 
-    fn bucket(
-        &self,
-        low: &OwnedValue,
-        high: &OwnedValue,
-        documents: &[(OwnedValue, DocBuf)],
-        cx: &RunCx<'_>,
-    ) -> Result<DocBuf> {
-        let mut arena = Bump::new();
-        let mut states: SmallVec<[Box<dyn State>; 4]> = SmallVec::new();
-        for accumulation in &self.accumulations {
-            states.push(accumulation.start(Value::Document(RawDoc::EMPTY), &cx.env(&arena))?);
+/// Rows with a look at the next one.
+struct Input {
+    rows: Sorted,
+    next: Option<Row>,
+}
+
+impl Input {
+    /// The value that the next row is filed under.
+    fn value(&self) -> Option<OwnedValue> {
+        self.next.as_ref().map(|row| OwnedValue::from(row.filed_under()))
+    }
+}
+
+/// A bucket being filled.
+struct Bucket<'s> {
+    stage: &'s BucketAuto,
+    states: SmallVec<[Box<dyn State>; 4]>,
+    /// The value of the last row taken.
+    last: OwnedValue,
+}
+
+impl<'s> Bucket<'s> {
+    fn start(stage: &'s BucketAuto, cx: &RunCx<'_>) -> Result<Self> {
+        let arena = Bump::new();
+        let env = cx.env(&arena);
+        let states = stage.accumulations.iter().map(|a| a.start(Value::Document(RawDoc::EMPTY), &env));
+        Ok(Bucket { stage, states: states.collect::<Result<_>>()?, last: OwnedValue::default() })
+    }
+
+    /// Takes the next row, if there is one.
+    fn take(&mut self, input: &mut Input) -> Result<bool> {
+        let Some(row) = input.next.take() else { return Ok(false) };
+        for (state, value) in self.states.iter_mut().zip(row.values()) {
+            state.add(value)?;
         }
-        for (_, document) in documents {
-            arena.reset();
-            let env = cx.env(&arena);
-            for (accumulation, state) in self.accumulations.iter().zip(&mut states) {
-                state.add(accumulation.value(document.as_raw(), &env)?)?;
-            }
-        }
+        self.last = OwnedValue::from(row.filed_under());
+        input.next = Row::next(&mut input.rows)?;
+        Ok(true)
+    }
+
+    fn finish(&self, low: &OwnedValue, high: &OwnedValue) -> Result<DocBuf> {
+        let arena = Bump::new();
         let id = DocBuf::new().with("min", low).with("max", high);
         let mut output = DocBuf::new().with("_id", &id);
-        for (accumulation, state) in self.accumulations.iter().zip(&states) {
+        for (accumulation, state) in self.stage.accumulations.iter().zip(&self.states) {
             let value = state.result(&arena)?;
             output.append(accumulation.field(), if value.is_missing() { Value::Null } else { value });
         }
@@ -216,8 +241,8 @@ impl BucketAutoRun {
 impl Source for BucketAutoRun {
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
         if let Some(input) = self.input.take() {
-            let documents = self.stage.sorted(input, cx)?;
-            self.buckets = self.stage.fill(&documents, cx)?.into_iter();
+            let (mut rows, count) = self.stage.sorted(input, cx)?;
+            self.buckets = self.stage.fill(&mut rows, count, cx)?.into_iter();
         }
         Ok(self.buckets.next())
     }

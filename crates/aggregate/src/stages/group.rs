@@ -5,14 +5,18 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, compare, hash_value};
-use sheaf_errors::{Error, Result, bail};
-use sheaf_expr::{Deps, Expr, ParseCx};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use smallvec::SmallVec;
 
 use crate::accumulators::{Accumulation, State};
 use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Reads, Stage, StageCx};
 use crate::stages::sort::Sort;
+
+mod spill;
+
+use spill::{Merged, Spill};
 
 /// A parsed `$group`.
 #[derive(Debug)]
@@ -21,6 +25,8 @@ pub struct Group {
     pub id: Expr,
     /// The output fields besides `_id`.
     pub accumulations: Vec<Accumulation>,
+    /// Whether groups take more room with every document.
+    grows: bool,
 }
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
@@ -42,7 +48,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         }
     }
     let Some(id) = id else { bail!(15955, "a group specification must include an _id") };
-    Ok(vec![Stage::Group(Arc::new(Group { id, accumulations }))])
+    Ok(vec![Stage::Group(Arc::new(Group::new(id, accumulations)))])
 }
 
 /// Reads an `_id`: an object of expressions may not look like a projection.
@@ -80,12 +86,17 @@ pub(crate) fn parse_sort_by_count(argument: Value<'_>, cx: &mut StageCx<'_>) -> 
         _ => bail!(40149, "the sortByCount field must be specified as a string or as an object"),
     }
     let id = Expr::parse(argument, cx.expr)?;
-    let group = Group { id, accumulations: vec![Accumulation::count("count")] };
+    let group = Group::new(id, vec![Accumulation::count("count")]);
     let pattern = DocBuf::new().with("count", -1);
     Ok(vec![Stage::Group(Arc::new(group)), Stage::Sort(Arc::new(Sort::new(pattern.as_raw(), cx.expr)?))])
 }
 
 impl Group {
+    pub(crate) fn new(id: Expr, accumulations: Vec<Accumulation>) -> Group {
+        let grows = accumulations.iter().any(Accumulation::grows);
+        Group { id, accumulations, grows }
+    }
+
     /// Notes what is read of the documents.
     pub fn dependencies(&self, deps: &mut Deps) -> Reads {
         self.id.dependencies(deps);
@@ -101,6 +112,11 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    fn start<'a>(stage: &'a Group, id: Value<'a>, env: &Env<'a>) -> Result<Running> {
+        let states = stage.accumulations.iter().map(|accumulation| accumulation.start(id, env));
+        Ok(Running { id: OwnedValue::from(id), states: states.collect::<Result<_>>()? })
+    }
+
     /// The output document.
     pub(crate) fn finish(&self, accumulations: &[Accumulation], arena: &Bump) -> Result<DocBuf> {
         let mut document = DocBuf::new().with("_id", &self.id);
@@ -117,8 +133,9 @@ impl Running {
 /// All groups, found by the hash of their `_id`, in which equal numbers are equal whatever their types.
 #[derive(Default)]
 struct Table {
-    groups: Vec<Running>,
-    by_hash: HashMap<u64, SmallVec<[u32; 1]>, PassThrough>,
+    /// In the order of their first documents. A group that was taken out is gone.
+    groups: Vec<Option<Running>>,
+    by_hash: HashMap<u64, SmallVec<[u32; 2]>, PassThrough>,
     hasher: ahash::RandomState,
     held: usize,
 }
@@ -147,37 +164,70 @@ impl Hasher for Same {
 }
 
 impl Table {
-    /// The place of the group with this `_id`, which `start` makes if it is new.
-    fn find(
-        &mut self,
-        id: Value<'_>,
-        start: impl FnOnce() -> Result<SmallVec<[Box<dyn State>; 4]>>,
-    ) -> Result<usize> {
+    fn hash(&self, id: Value<'_>) -> u64 {
         let mut hasher = self.hasher.build_hasher();
         hash_value(id, &mut hasher);
-        let places = self.by_hash.entry(hasher.finish()).or_default();
-        for place in places.iter() {
-            if compare(self.groups[*place as usize].id.as_value(), id).is_eq() {
-                return Ok(*place as usize);
+        hasher.finish()
+    }
+
+    /// The group with this `_id`.
+    fn get(&mut self, hash: u64, id: Value<'_>) -> Option<&mut Running> {
+        let places = self.by_hash.get(&hash)?;
+        let at = places.iter().find(|at| is_group(&self.groups, **at, id))?;
+        self.groups.get_mut(*at as usize)?.as_mut()
+    }
+
+    /// The group with this `_id`, which `start` makes if it is new.
+    fn get_or_start(
+        &mut self,
+        id: Value<'_>,
+        start: impl FnOnce() -> Result<Running>,
+    ) -> Result<&mut Running> {
+        let places = self.by_hash.entry(self.hash(id)).or_default();
+        let at = match places.iter().find(|at| is_group(&self.groups, **at, id)) {
+            Some(at) => *at as usize,
+            None => {
+                let group = start()?;
+                self.held += group.id.memory_bytes() + GROUP_BYTES + group.states.len() * STATE_BYTES;
+                places.push(self.groups.len() as u32);
+                self.groups.push(Some(group));
+                self.groups.len() - 1
             }
+        };
+        match &mut self.groups[at] {
+            Some(group) => Ok(group),
+            None => bail!(Code::INTERNAL_ERROR, "a group was taken out while documents came"),
         }
-        let place = self.groups.len();
-        places.push(place as u32);
-        let id = OwnedValue::from(id);
-        let states = start()?;
-        self.held += id.memory_bytes() + 64 + states.len() * 64;
-        self.groups.push(Running { id, states });
-        Ok(place)
+    }
+
+    /// Takes out the groups with this hash.
+    fn take(&mut self, hash: u64) -> Vec<Running> {
+        let places = self.by_hash.remove(&hash).unwrap_or_default();
+        places.iter().filter_map(|at| self.groups[*at as usize].take()).collect()
     }
 }
+
+fn is_group(groups: &[Option<Running>], at: u32, id: Value<'_>) -> bool {
+    groups[at as usize].as_ref().is_some_and(|group| compare(group.id.as_value(), id).is_eq())
+}
+
+/// An estimate of what a group takes in the table, and of what a state takes apart from what it says itself.
+const GROUP_BYTES: usize = 64;
+const STATE_BYTES: usize = 64;
 
 /// Runs `$group`.
 pub struct GroupRun {
     stage: Arc<Group>,
     input: Option<BoxSource>,
-    groups: std::vec::IntoIter<Running>,
+    groups: Groups,
     arena: Bump,
     pushed_down: bool,
+}
+
+/// The groups coming out.
+enum Groups {
+    InMemory(std::vec::IntoIter<Option<Running>>),
+    Spilled(Box<Merged>),
 }
 
 impl GroupRun {
@@ -185,7 +235,7 @@ impl GroupRun {
         GroupRun {
             stage,
             input: Some(input),
-            groups: Vec::new().into_iter(),
+            groups: Groups::InMemory(Vec::new().into_iter()),
             arena: Bump::new(),
             pushed_down: false,
         }
@@ -199,18 +249,32 @@ impl GroupRun {
 
     fn gather(&mut self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<()> {
         let mut table = Table::default();
+        let mut spill: Option<Spill> = None;
         while let Some(document) = input.next(cx)? {
             self.arena.reset();
-            let taken = take_in(&self.stage, &document, &mut table, cx, &self.arena);
+            let taken = take_in(&self.stage, &document, &mut table, spill.as_mut(), cx, &self.arena);
             taken.map_err(|error| if self.pushed_down { engine_error(error) } else { error })?;
-            cx.check_memory(table.held, |_| {
-                "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
-                    .to_owned()
-            })?;
+            if table.held > cx.options.stage_memory_bytes && spill.is_none() {
+                cx.check_memory(table.held, |_| {
+                    "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
+                        .to_owned()
+                })?;
+                spill = Some(Spill::new(cx)?);
+            }
             cx.check_interrupt()?;
         }
-        self.groups = table.groups.into_iter();
+        self.groups = match spill {
+            Some(spill) => Groups::Spilled(Box::new(spill.finish(table, cx)?)),
+            None => Groups::InMemory(table.groups.into_iter()),
+        };
         Ok(())
+    }
+
+    fn next_group(&mut self, cx: &mut RunCx<'_>) -> Result<Option<Running>> {
+        match &mut self.groups {
+            Groups::InMemory(groups) => Ok(groups.next().flatten()),
+            Groups::Spilled(merged) => merged.next(&self.stage, cx),
+        }
     }
 }
 
@@ -223,19 +287,33 @@ fn engine_error(error: Error) -> Error {
     }
 }
 
-fn take_in(stage: &Group, document: &DocBuf, table: &mut Table, cx: &RunCx<'_>, arena: &Bump) -> Result<()> {
+fn take_in(
+    stage: &Group,
+    document: &DocBuf,
+    table: &mut Table,
+    spill: Option<&mut Spill>,
+    cx: &RunCx<'_>,
+    arena: &Bump,
+) -> Result<()> {
     let env = cx.env(arena);
     let document = document.as_raw();
     let id = stage.id.eval(document, &env)?;
     let id = if id.is_missing() { Value::Null } else { id };
-    let place = table.find(id, || stage.accumulations.iter().map(|a| a.start(id, &env)).collect())?;
-    let group = &mut table.groups[place];
-    for (accumulation, state) in stage.accumulations.iter().zip(&mut group.states) {
-        let value = accumulation.value(document, &env)?;
-        let before = state.memory_bytes();
-        state.add(value)?;
-        table.held = (table.held + state.memory_bytes()).saturating_sub(before);
+    let mut values = stage.accumulations.iter().map(|accumulation| accumulation.value(document, &env));
+    if let Some(spill) = spill {
+        return spill.take_in(stage, id, values, table);
     }
+    let group = table.get_or_start(id, || Running::start(stage, id, &env))?;
+    if !stage.grows {
+        return values.zip(&mut group.states).try_for_each(|(value, state)| state.add(value?));
+    }
+    let mut more = 0;
+    for state in &mut group.states {
+        let before = state.memory_bytes();
+        state.add(values.next().transpose()?.unwrap_or(Value::Missing))?;
+        more += state.memory_bytes() as isize - before as isize;
+    }
+    table.held = table.held.saturating_add_signed(more);
     Ok(())
 }
 
@@ -245,7 +323,7 @@ impl Source for GroupRun {
             self.gather(input, cx)?;
         }
         self.arena.reset();
-        match self.groups.next() {
+        match self.next_group(cx)? {
             Some(group) => group.finish(&self.stage.accumulations, &self.arena).map(Some),
             None => Ok(None),
         }

@@ -12,6 +12,7 @@ pub mod merge;
 pub mod out;
 pub mod project;
 pub mod redact;
+pub(crate) mod rows;
 pub mod sample;
 pub mod simple;
 pub mod sort;

@@ -61,6 +61,7 @@ impl Source for SortRun {
                 sorter.add(&key, document.as_bytes())?;
                 cx.check_interrupt()?;
             }
+            cx.note_spills(&sorter);
             self.sorted = Some(sorter.finish()?);
         }
         match self.sorted.as_mut().and_then(Iterator::next) {

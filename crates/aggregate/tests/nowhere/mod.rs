@@ -1,4 +1,4 @@
-//! A database with nothing in it.
+//! A database with nothing in it; what is spilled stays in memory.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -8,8 +8,24 @@ use sheaf_aggregate::{
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_query::sort::{Run, Runs};
 
 pub struct Nowhere;
+
+/// Runs kept in memory.
+#[derive(Default)]
+struct MemoryRuns(Vec<Vec<(Vec<u8>, Vec<u8>)>>);
+
+impl Runs for MemoryRuns {
+    fn write(&mut self, items: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()> {
+        self.0.push(items.map(|(key, payload)| (key.to_vec(), payload.to_vec())).collect());
+        Ok(())
+    }
+    fn open(&mut self) -> Result<Vec<Run>> {
+        let runs = std::mem::take(&mut self.0);
+        Ok(runs.into_iter().map(|run| Box::new(run.into_iter().map(Ok)) as Run).collect())
+    }
+}
 
 impl Database for Nowhere {
     fn as_any(&self) -> &dyn Any {
@@ -48,8 +64,8 @@ impl Database for Nowhere {
     ) -> Result<bool> {
         Err(Error::new(Code::NAMESPACE_NOT_FOUND, namespace.to_string()))
     }
-    fn sort_runs(&self) -> Result<Option<Box<dyn sheaf_query::sort::Runs + Send>>> {
-        Ok(None)
+    fn sort_runs(&self) -> Result<Option<Box<dyn Runs + Send>>> {
+        Ok(Some(Box::new(MemoryRuns::default())))
     }
     fn new_object_id(&self) -> ObjectId {
         ObjectId([0; 12])

@@ -6,7 +6,7 @@ mod sorter;
 
 pub use keys::SortKey;
 pub use pattern::{FindSort, SortOn, SortPart, SortPattern};
-pub use sorter::{MEMORY_LIMIT_BYTES, Run, Runs, Sorted, Sorter};
+pub use sorter::{MEMORY_LIMIT_BYTES, Run, Runs, Sorted, Sorter, Spills};
 
 #[cfg(test)]
 mod tests;

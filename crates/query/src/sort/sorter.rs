@@ -29,7 +29,18 @@ pub struct Sorter {
     /// A heap whose top is the last of the kept items, if there is a limit; otherwise just a list.
     items: Items,
     runs: Option<Box<dyn Runs + Send>>,
-    spilled: bool,
+    spills: Spills,
+}
+
+/// What was put on disk for want of memory.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Spills {
+    /// How often memory was emptied to disk.
+    pub count: u64,
+    /// Items written.
+    pub records: u64,
+    /// Bytes of the items.
+    pub bytes: u64,
 }
 
 enum Items {
@@ -69,7 +80,7 @@ impl Sorter {
     pub fn new(limit: Option<u64>, memory_limit_bytes: usize, runs: Option<Box<dyn Runs + Send>>) -> Self {
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let items = if limit == usize::MAX { Items::List(Vec::new()) } else { Items::Top(BinaryHeap::new()) };
-        Sorter { limit, memory_limit_bytes, used_bytes: 0, added: 0, items, runs, spilled: false }
+        Sorter { limit, memory_limit_bytes, used_bytes: 0, added: 0, items, runs, spills: Spills::default() }
     }
 
     /// Bytes held in memory now.
@@ -77,9 +88,9 @@ impl Sorter {
         self.used_bytes
     }
 
-    /// Whether anything was spilled.
-    pub fn spilled(&self) -> bool {
-        self.spilled
+    /// What was spilled so far.
+    pub fn spills(&self) -> Spills {
+        self.spills
     }
 
     /// Adds an item.
@@ -106,7 +117,7 @@ impl Sorter {
 
     /// Ends adding; gives the items in order.
     pub fn finish(mut self) -> Result<Sorted> {
-        let mut sources: Vec<Run> = match (self.spilled, &mut self.runs) {
+        let mut sources: Vec<Run> = match (self.spills.count > 0, &mut self.runs) {
             (true, Some(runs)) => runs.open()?,
             _ => Vec::new(),
         };
@@ -143,7 +154,10 @@ impl Sorter {
             );
         }
         let items = self.take_sorted();
-        self.spilled = true;
+        self.spills.count += 1;
+        self.spills.records += items.len() as u64;
+        self.spills.bytes +=
+            items.iter().map(|item| (item.key.len() + item.payload.len()) as u64).sum::<u64>();
         match &mut self.runs {
             Some(runs) => runs.write(&mut items.iter().map(|item| (&*item.key, &*item.payload))),
             None => Ok(()),

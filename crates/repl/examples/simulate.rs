@@ -1,0 +1,103 @@
+//! Runs the simulator over many seeds, or one again.
+//!
+//! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME]` or `simulate --seed 42`
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use sheaf_repl::sim::{self, Mutation, Report};
+
+struct Arguments {
+    from: u64,
+    seeds: u64,
+    jobs: u64,
+    one: bool,
+    mutation: Option<Mutation>,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut parsed = Arguments { from: 1, seeds: 300, jobs: 2, one: false, mutation: None };
+    let mut words = std::env::args().skip(1);
+    while let Some(name) = words.next() {
+        let value = words.next().ok_or(format!("{name} needs a value"))?;
+        let number = || value.parse::<u64>().map_err(|error| format!("{name} {value}: {error}"));
+        match name.as_str() {
+            "--seed" => (parsed.from, parsed.seeds, parsed.one) = (number()?, 1, true),
+            "--seeds" => parsed.seeds = number()?,
+            "--from" => parsed.from = number()?,
+            "--jobs" => parsed.jobs = number()?.max(1),
+            "--mutation" => {
+                let found = Mutation::ALL.into_iter().find(|mutation| mutation.name() == value);
+                parsed.mutation = Some(found.ok_or(format!("no mutation is called {value}"))?);
+            }
+            _ => return Err(format!("unknown option {name}")),
+        }
+    }
+    Ok(parsed)
+}
+
+fn main() -> ExitCode {
+    let arguments = match arguments() {
+        Ok(arguments) => arguments,
+        Err(text) => {
+            eprintln!("{text}");
+            return ExitCode::from(2);
+        }
+    };
+    let next = Arc::new(AtomicU64::new(arguments.from));
+    let end = arguments.from + arguments.seeds;
+    let failures = Arc::new(Mutex::new(0u64));
+    let total = Arc::new(Mutex::new(Report::default()));
+    let threads: Vec<_> = (0..arguments.jobs)
+        .map(|_| {
+            let (next, failures, total) = (next.clone(), failures.clone(), total.clone());
+            std::thread::spawn(move || {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        break;
+                    }
+                    let result = std::panic::catch_unwind(|| sim::run(seed, arguments.mutation));
+                    match result {
+                        Ok(Ok(report)) => {
+                            if arguments.one {
+                                println!("seed {seed}: {report:?}");
+                            }
+                            add(&mut total.lock().expect("no thread panics with it"), &report);
+                        }
+                        Ok(Err(failure)) => {
+                            println!("{failure}");
+                            *failures.lock().expect("no thread panics with it") += 1;
+                        }
+                        Err(_) => {
+                            println!("seed {seed}: panic\nreplay: cargo run -p sheaf-repl --release --example simulate -- --seed {seed}");
+                            *failures.lock().expect("no thread panics with it") += 1;
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        let _ = thread.join();
+    }
+    let failures = *failures.lock().expect("all threads are done");
+    println!("{} seeds, {failures} failed; {:?}", arguments.seeds, total.lock().expect("all threads are done"));
+    if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn add(total: &mut Report, one: &Report) {
+    total.trace ^= one.trace;
+    total.events += one.events;
+    total.committed += one.committed;
+    total.primaries += one.primaries;
+    total.acknowledged += one.acknowledged;
+    total.rollbacks += one.rollbacks;
+    total.rolled_back += one.rolled_back;
+    total.restarts += one.restarts;
+    total.initial_syncs += one.initial_syncs;
+    total.reconfigs += one.reconfigs;
+    total.fetches += one.fetches;
+    total.step_downs += one.step_downs;
+}

@@ -1,0 +1,245 @@
+//! The core's view of the log: which term each entry has, and the newest entries themselves.
+//!
+//! raft-rs reads the log through this. Entries that were dropped from the cache are asked of the driver
+//! ([`LogView::take_wanted`]); only entries that are to be sent are ever asked for.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
+use raft::{GetEntriesContext, RaftState, Storage, StorageError};
+
+use crate::types::{Entry, LogBounds, OpTime, TermRun};
+
+/// Entries that the driver shall read from its log.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub low: u64,
+    pub high: u64,
+    pub context: GetEntriesContext,
+}
+
+#[derive(Default)]
+pub(crate) struct LogView {
+    bounds: LogBounds,
+    /// The newest entries, without gaps up to `bounds.last`.
+    cache: VecDeque<RaftEntry>,
+    cache_bytes: usize,
+    /// Entries up to here are in the driver's log, so that they may leave the cache.
+    written: u64,
+    pub hard_state: HardState,
+    pub conf_state: ConfState,
+    /// What a member that lost touch is offered: a copy of the data as of here.
+    pub snapshot_at: OpTime,
+    wanted: RefCell<Vec<Wanted>>,
+    fetched: VecDeque<RaftEntry>,
+}
+
+impl LogView {
+    pub fn new(bounds: LogBounds) -> Self {
+        let written = bounds.last;
+        LogView { bounds, written, ..LogView::default() }
+    }
+
+    pub fn bounds(&self) -> &LogBounds {
+        &self.bounds
+    }
+
+    pub fn last(&self) -> OpTime {
+        OpTime::new(self.term_at(self.bounds.last).unwrap_or(0), self.bounds.last)
+    }
+
+    /// The term of the entry at `index`, if the log has it (or it is the one before the first).
+    pub fn term_at(&self, index: u64) -> Option<u64> {
+        if index == self.bounds.start.index {
+            return Some(self.bounds.start.term);
+        }
+        if index < self.bounds.start.index || index > self.bounds.last {
+            return None;
+        }
+        let run = self.bounds.runs.partition_point(|run| run.first <= index);
+        self.bounds.runs.get(run.checked_sub(1)?).map(|run| run.term)
+    }
+
+    /// Whether the log has exactly this entry, and so everything before it.
+    pub fn has(&self, at: OpTime) -> bool {
+        self.term_at(at.index) == Some(at.term)
+    }
+
+    /// Appends entries, which may replace those from the first one's index on.
+    pub fn append(&mut self, entries: &[RaftEntry]) {
+        let Some(first) = entries.first() else { return };
+        assert!(first.index > self.bounds.start.index && first.index <= self.bounds.last + 1);
+        self.truncate(first.index - 1);
+        for entry in entries {
+            if self.bounds.runs.last().is_none_or(|run| run.term != entry.term) {
+                self.bounds.runs.push(TermRun { first: entry.index, term: entry.term });
+            }
+            self.bounds.last = entry.index;
+            self.bounds.last_time = time_of(entry);
+            self.cache_bytes += entry.data.len();
+            self.cache.push_back(entry.clone());
+        }
+    }
+
+    fn truncate(&mut self, keep: u64) {
+        while self.cache.back().is_some_and(|entry| entry.index > keep) {
+            let entry = self.cache.pop_back().expect("there is a last one");
+            self.cache_bytes -= entry.data.len();
+        }
+        self.bounds.runs.retain(|run| run.first <= keep);
+        self.bounds.last = self.bounds.last.min(keep);
+        self.written = self.written.min(keep);
+    }
+
+    /// The driver's log has the entries up to `index`; those beyond `limit` bytes may go.
+    pub fn set_written(&mut self, index: u64, limit: usize) {
+        self.written = self.written.max(index.min(self.bounds.last));
+        while self.cache_bytes > limit && self.cache.front().is_some_and(|e| e.index <= self.written) {
+            let entry = self.cache.pop_front().expect("there is a first one");
+            self.cache_bytes -= entry.data.len();
+        }
+    }
+
+    /// The driver has removed the entries up to and including `index`.
+    pub fn compact(&mut self, index: u64) {
+        if index <= self.bounds.start.index || index > self.bounds.last {
+            return;
+        }
+        let term = self.term_at(index).expect("the index is within the log");
+        let next = self.term_at(index + 1);
+        self.bounds.start = OpTime::new(term, index);
+        self.bounds.runs.retain(|run| run.first > index);
+        if let Some(term) = next
+            && self.bounds.runs.first().is_none_or(|run| run.first != index + 1)
+        {
+            self.bounds.runs.insert(0, TermRun { first: index + 1, term });
+        }
+        while self.cache.front().is_some_and(|entry| entry.index <= index) {
+            let entry = self.cache.pop_front().expect("there is a first one");
+            self.cache_bytes -= entry.data.len();
+        }
+    }
+
+    /// The log begins anew after a copy of the data as of `at`.
+    pub fn reset(&mut self, at: OpTime, time: u64) {
+        self.bounds = LogBounds { start: at, last: at.index, runs: Vec::new(), last_time: time };
+        self.cache.clear();
+        self.cache_bytes = 0;
+        self.written = at.index;
+        self.snapshot_at = self.snapshot_at.max(at);
+    }
+
+    /// What raft-rs asked for and the cache no longer had.
+    pub fn take_wanted(&mut self) -> Vec<Wanted> {
+        std::mem::take(self.wanted.get_mut())
+    }
+
+    /// Entries read by the driver, for the next question of raft-rs only.
+    pub fn set_fetched(&mut self, entries: Vec<Entry>) {
+        self.fetched = entries.iter().map(to_raft).collect();
+    }
+}
+
+fn slice(entries: &VecDeque<RaftEntry>, low: u64, high: u64, max_bytes: Option<u64>) -> Vec<RaftEntry> {
+    let Some(first) = entries.front() else { return Vec::new() };
+    let mut bytes = 0;
+    let mut out = Vec::new();
+    for entry in entries.range((low - first.index) as usize..) {
+        bytes += entry.data.len() as u64 + 40;
+        if entry.index >= high || (!out.is_empty() && max_bytes.is_some_and(|max| bytes > max)) {
+            break;
+        }
+        out.push(entry.clone());
+    }
+    out
+}
+
+impl Storage for LogView {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        Ok(RaftState::new(self.hard_state.clone(), self.conf_state.clone()))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max_size: impl Into<Option<u64>>,
+        context: GetEntriesContext,
+    ) -> raft::Result<Vec<RaftEntry>> {
+        let max_size = max_size.into();
+        if low <= self.bounds.start.index {
+            return Err(StorageError::Compacted.into());
+        }
+        if self.cache.front().is_some_and(|entry| entry.index <= low) {
+            return Ok(slice(&self.cache, low, high, max_size));
+        }
+        if !context.can_async() {
+            // Asked in order to apply them, or to look for configuration entries: payloads are applied
+            // when they are appended and no entry changes the configuration, so a blank will do.
+            let blank = |index| RaftEntry { index, term: self.term_at(index).unwrap_or(0), ..RaftEntry::default() };
+            return Ok((low..high).map(blank).collect());
+        }
+        let got = self.fetched.front().is_some_and(|entry| entry.index <= low)
+            && self.fetched.back().is_some_and(|entry| entry.index >= low);
+        if got {
+            return Ok(slice(&self.fetched, low, high, max_size));
+        }
+        self.wanted.borrow_mut().push(Wanted { low, high, context });
+        Err(StorageError::LogTemporarilyUnavailable.into())
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        match self.term_at(index) {
+            Some(term) => Ok(term),
+            None if index < self.bounds.start.index => Err(StorageError::Compacted.into()),
+            None => Err(StorageError::Unavailable.into()),
+        }
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.bounds.start.index + 1)
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.bounds.last)
+    }
+
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        let unavailable = self.snapshot_at.index == 0
+            || self.snapshot_at.index < request_index
+            || self.snapshot_at.index < self.bounds.start.index;
+        if unavailable {
+            return Err(StorageError::SnapshotTemporarilyUnavailable.into());
+        }
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = self.snapshot_at.index;
+        metadata.term = self.snapshot_at.term;
+        metadata.set_conf_state(self.conf_state.clone());
+        Ok(snapshot)
+    }
+}
+
+/// The cluster time of an entry, which travels in raft-rs's `context`.
+pub(crate) fn time_of(entry: &RaftEntry) -> u64 {
+    entry.context.as_ref().try_into().map(u64::from_le_bytes).unwrap_or(0)
+}
+
+pub(crate) fn to_raft(entry: &Entry) -> RaftEntry {
+    RaftEntry {
+        term: entry.at.term,
+        index: entry.at.index,
+        data: entry.payload.clone(),
+        context: entry.time.to_le_bytes().to_vec().into(),
+        ..RaftEntry::default()
+    }
+}
+
+pub(crate) fn from_raft(entry: &RaftEntry) -> Entry {
+    Entry {
+        at: OpTime::new(entry.term, entry.index),
+        time: time_of(entry),
+        payload: entry.data.clone(),
+    }
+}

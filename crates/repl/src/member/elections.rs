@@ -1,0 +1,233 @@
+//! Time-outs, elections, takeover, and messages of the consensus protocol on their way in.
+
+use std::sync::Arc;
+
+use raft::StateRole;
+use raft::eraftpb::{Message as RaftMessage, MessageType};
+
+use super::{Body, Effect, Member, member_id, raft_id};
+use crate::config::ConfigVersion;
+use crate::log_view::time_of;
+use crate::types::{MemberState, OpTime};
+
+/// Ticks of raft-rs in an election time-out.
+pub(super) const ELECTION_TICKS: usize = 20;
+/// Ticks of raft-rs between heartbeats of the primary.
+pub(super) const HEARTBEAT_TICKS: usize = 2;
+/// How many entries a member may be behind and still be offered the lead.
+const TAKEOVER_LAG_MAX: u64 = 1000;
+
+impl Member {
+    /// One tick of raft-rs: heartbeats and the check for a quorum of a primary, the lease of the others.
+    pub(super) fn tick_raft(&mut self) {
+        let stalled = self.is_stalled();
+        if let Some(raft) = &mut self.raft {
+            raft.tick();
+            if stalled && raft.raft.state == StateRole::Leader && raft.raft.prs().conf().voters().ids().len() > 1 {
+                // A primary whose disk takes nothing serves nobody.
+                let term = raft.raft.term;
+                raft.raft.become_follower(term, raft::INVALID_ID);
+            }
+        }
+        self.after_step();
+    }
+
+    /// Campaigns when no primary was heard of, offers the lead to a member of higher priority.
+    pub(super) fn tick_elections(&mut self) {
+        if self.is_leader() {
+            self.offer_takeover();
+            return;
+        }
+        if self.now < self.election_deadline {
+            return;
+        }
+        let timeout = self.election_timeout();
+        self.election_deadline = self.now + timeout / 20 + self.rng.below(timeout / 8 + 1);
+        if self.is_electable()
+            && let Some(raft) = &mut self.raft
+        {
+            let _ = raft.campaign();
+            self.after_step();
+        }
+    }
+
+    /// Puts off this member's next campaign, as contact with a primary does.
+    pub(super) fn put_off_election(&mut self) {
+        let timeout = self.election_timeout();
+        // A member without data lets others go first.
+        let empty = if self.view().last().index == 0 { timeout / 2 } else { 0 };
+        self.election_deadline = self.now + timeout + empty + self.rng.below(timeout * 15 / 100 + 2);
+    }
+
+    /// The connection to `peer` broke, or is refused. If it was the primary, there is no need to wait for
+    /// the time-out; the others, who have lost it too, will agree, and otherwise nothing happens.
+    pub fn connection_lost(&mut self, peer: u64) {
+        let timeout = self.election_timeout();
+        let Some(raft) = &mut self.raft else { return };
+        if raft.raft.state == StateRole::Follower && raft.raft.leader_id == raft_id(peer) {
+            raft.raft.leader_id = raft::INVALID_ID;
+            let soon = self.now + timeout / 200 + self.rng.below(timeout / 50 + 1);
+            self.election_deadline = self.election_deadline.min(soon);
+        }
+    }
+
+    /// Whether this member would win an election if all others agreed.
+    pub fn is_electable(&self) -> bool {
+        let Some(raft) = &self.raft else { return false };
+        let log = &raft.raft.raft_log;
+        self.my_config().is_some_and(|member| member.is_electable())
+            && self.now >= self.frozen_until
+            && !self.syncing
+            && !self.maintenance
+            && !self.is_stalled()
+            && log.persisted == log.last_index()
+            && !self.pending.iter().any(|pending| pending.rollback || pending.install)
+    }
+
+    /// Whether the disk has not taken something for as long as an election time-out.
+    pub(super) fn is_stalled(&self) -> bool {
+        let timeout = self.election_timeout();
+        self.pending.front().is_some_and(|pending| self.now >= pending.since + timeout)
+    }
+
+    /// Starts an election now, as after `replSetInitiate` or `replSetStepUp`.
+    pub fn campaign_now(&mut self) {
+        self.election_deadline = self.now;
+        self.tick_elections();
+    }
+
+    /// The best member to hand the lead to: of the highest priority, then the furthest.
+    pub(super) fn successor(&self, priority_above: f64) -> Option<u64> {
+        let config = self.config.as_ref()?;
+        let raft = self.raft.as_ref()?;
+        let last = raft.raft.raft_log.last_index();
+        let mut best: Option<(f64, u64, u64)> = None;
+        for member in config.members.iter().filter(|m| Some(m.id) != self.me && m.is_electable()) {
+            let Some(peer) = self.peers.get(&member.id) else { continue };
+            let up = self.is_up(peer) && peer.electable && peer.state == MemberState::Secondary;
+            let matched = raft.raft.prs().get(raft_id(member.id)).map_or(0, |progress| progress.matched);
+            if !up || member.priority <= priority_above || matched + TAKEOVER_LAG_MAX < last {
+                continue;
+            }
+            if best.is_none_or(|(priority, at, _)| (member.priority, matched) > (priority, at)) {
+                best = Some((member.priority, matched, member.id));
+            }
+        }
+        best.map(|(_, _, id)| id)
+    }
+
+    fn offer_takeover(&mut self) {
+        let due = self.leading.as_ref().is_some_and(|leading| self.now >= leading.takeover_at);
+        if !due || self.step_down.is_some() || self.reconfig.is_some() || !self.is_writable() {
+            return;
+        }
+        let mine = self.my_config().map_or(0.0, |member| member.priority);
+        let Some(successor) = self.successor(mine) else { return };
+        let again = self.now + self.election_timeout();
+        if let Some(leading) = &mut self.leading {
+            leading.takeover_at = again;
+        }
+        if let Some(raft) = &mut self.raft {
+            raft.transfer_leader(raft_id(successor));
+        }
+    }
+
+    /// A message of the consensus protocol.
+    pub(super) fn step_raft(
+        &mut self,
+        from: u64,
+        host: &Arc<str>,
+        config: ConfigVersion,
+        mut message: RaftMessage,
+    ) {
+        let Some(raft) = &self.raft else { return };
+        if message.from != raft_id(from) || message.to != raft.raft.id {
+            return;
+        }
+        let kind = message.get_msg_type();
+        match kind {
+            MessageType::MsgRequestVote | MessageType::MsgRequestPreVote
+                if self.config_version().newer_than(config) =>
+            {
+                // Who has an older configuration may count its votes wrongly.
+                self.send_config(host, from);
+                return;
+            }
+            MessageType::MsgTimeoutNow if !self.is_electable() => return,
+            MessageType::MsgSnapshot if !self.take_snapshot_offer(&message) => return,
+            MessageType::MsgAppend => {
+                if self.syncing || self.my_config().is_none_or(|me| me.arbiter_only) {
+                    return;
+                }
+                self.hold_back(&mut message);
+            }
+            // A member that lost entries it had acknowledged (only without a journal) has fewer than the
+            // primary thinks.
+            MessageType::MsgHeartbeat => message.commit = message.commit.min(self.view().last().index),
+            MessageType::MsgPropose | MessageType::MsgTransferLeader | MessageType::MsgReadIndex => return,
+            _ => {}
+        }
+        self.note_contact(kind, message.term);
+        if kind == MessageType::MsgAppendResponse && !message.reject {
+            self.note_match(from, message.term, message.index);
+        }
+        let Some(raft) = &mut self.raft else { return };
+        let vote_before = raft.raft.vote;
+        let _ = raft.step(message);
+        if kind == MessageType::MsgRequestVote && raft.raft.vote != vote_before && raft.raft.vote != 0 {
+            let timeout = self.election_timeout();
+            let patience = self.now + timeout / 5 + self.rng.below(timeout / 5 + 1);
+            self.election_deadline = self.election_deadline.max(patience);
+        }
+        self.after_step();
+    }
+
+    fn note_contact(&mut self, kind: MessageType, term: u64) {
+        let from_primary =
+            matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot);
+        if from_primary && term >= self.term() {
+            self.leader_contact = self.now;
+            self.put_off_election();
+        }
+    }
+
+    /// A member with `secondaryDelaySecs` takes only what is old enough; the rest will be sent again.
+    fn hold_back(&self, message: &mut RaftMessage) {
+        let delay = self.my_config().map_or(0, |me| me.secondary_delay_secs.max(0) as u64);
+        if delay > 0 {
+            let due = |time: u64| (time >> 32) + delay <= self.wall_secs;
+            let count = message.entries.iter().take_while(|entry| due(time_of(entry))).count();
+            message.entries.truncate(count);
+        }
+    }
+
+    /// The primary's log begins after the end of this one. Returns whether raft-rs shall see the message:
+    /// when the log turns out to have it all.
+    fn take_snapshot_offer(&mut self, message: &RaftMessage) -> bool {
+        let metadata = message.get_snapshot().get_metadata();
+        let at = OpTime::new(metadata.term, metadata.index);
+        if message.term < self.term() || self.my_config().is_none_or(|me| me.arbiter_only) {
+            return false;
+        }
+        let committed = self.raft.as_ref().map_or(0, |raft| raft.raft.raft_log.committed);
+        if self.view().has(at) || at.index <= committed {
+            return true;
+        }
+        self.note_contact(MessageType::MsgSnapshot, message.term);
+        let installing = self.pending.iter().any(|pending| pending.install);
+        if let Some(source) = member_id(message.from)
+            && !self.syncing
+            && !installing
+        {
+            self.syncing = true;
+            self.out.push(Effect::InitialSync { source, at_least: at });
+        }
+        false
+    }
+
+    pub(super) fn send_config(&mut self, host: &Arc<str>, to: u64) {
+        if let (Some(me), Some(config)) = (self.me, self.config.clone()) {
+            self.send(host, to, me, Body::Config(config));
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! A member of a replica set as a state machine: inputs change it, [`Member::poll`] gives what to do.
+//!
+//! No input does anything but change memory; the driver calls [`Member::poll`] after one or several inputs
+//! and carries out the [`Effect`]s in order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use raft::eraftpb::Message as RaftMessage;
+use raft::{RawNode, StateRole};
+use sheaf_errors::{Code, Error, Result};
+
+use crate::config::{ConfigVersion, MemberConfig, ReplSetConfig};
+use crate::effect::{Effect, Persist, Role, WaiterId};
+use crate::log_view::LogView;
+use crate::message::{Body, Envelope, Heartbeat, Report};
+use crate::rng::Rng;
+use crate::types::{HardState, LogBounds, MemberState, OpTime, Positions};
+use crate::write_concern::{Outcome, WriteConcern};
+
+mod elections;
+mod membership;
+mod peers;
+mod ready;
+mod reconfiguration;
+mod status;
+mod stepping_down;
+#[cfg(test)]
+mod tests;
+mod waiting;
+
+pub use status::{PeerStatus, Status};
+
+use peers::Peer;
+use reconfiguration::Reconfig;
+use stepping_down::StepDown;
+use waiting::Waiting;
+
+/// How a member is set up. Everything that may change while it runs is in the configuration.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `--replSet`: configurations of another set are refused.
+    pub set_name: String,
+    /// Seed of the election time-outs.
+    pub seed: u64,
+    /// Must be higher at every start of this member.
+    pub incarnation: u64,
+    /// How many bytes of entries are kept in memory to be sent; those not yet written come on top.
+    pub cache_bytes: usize,
+    /// About how many bytes of entries go into one message.
+    pub message_bytes_max: u64,
+    /// How many such messages may be on the way to one member.
+    pub messages_in_flight_max: usize,
+}
+
+impl Options {
+    /// Options for this set name, otherwise defaults.
+    pub fn new(set_name: impl Into<String>) -> Self {
+        Options {
+            set_name: set_name.into(),
+            seed: 0,
+            incarnation: 1,
+            cache_bytes: 64 << 20,
+            message_bytes_max: 1 << 20,
+            messages_in_flight_max: 64,
+        }
+    }
+}
+
+/// What a member finds on its disk when it starts. All of it is durable, and the log is applied.
+#[derive(Clone, Debug, Default)]
+pub struct Recovered {
+    /// Term, vote, commit point.
+    pub hard_state: HardState,
+    /// The log.
+    pub log: LogBounds,
+    /// The configuration, if it was ever in a set, and which of its members this is (`_id`).
+    pub config: Option<(ReplSetConfig, Option<u64>)>,
+}
+
+/// A [`Persist`] that is not yet applied and durable.
+struct Pending {
+    seq: u64,
+    /// raft-rs's number for it.
+    ready: Option<u64>,
+    /// May be sent when it is acknowledged.
+    messages: Vec<RaftMessage>,
+    /// Where the log ends with it.
+    last: OpTime,
+    /// Holds a term or a vote: nothing may be said of it before it is durable.
+    vote: bool,
+    config: Option<(Arc<ReplSetConfig>, Option<u64>)>,
+    rollback: bool,
+    install: bool,
+    acknowledged: bool,
+    since: u64,
+}
+
+/// What only a primary has.
+struct Leading {
+    term: u64,
+    /// Index of the no-op that began the term.
+    begin: u64,
+    since: u64,
+    /// When a member of higher priority may be offered the lead.
+    takeover_at: u64,
+}
+
+/// One member's core. See the module's page.
+pub struct Member {
+    options: Options,
+    rng: Rng,
+    /// Milliseconds of this member's own time; stands still while the process does.
+    now: u64,
+    clock: Option<u64>,
+    wall_secs: u64,
+    tick_rest: u64,
+
+    config: Option<Arc<ReplSetConfig>>,
+    me: Option<u64>,
+    raft: Option<RawNode<LogView>>,
+    /// Log and hard state while there is no raft node: before the first configuration, or when removed.
+    parked: Option<(LogView, HardState)>,
+
+    pending: VecDeque<Pending>,
+    next_seq: u64,
+    applied_seq: u64,
+    durable_seq: u64,
+    positions: Positions,
+    commit: OpTime,
+    /// Highest cluster time seen: the no-op of a new term is put after it.
+    cluster_time: u64,
+
+    peers: BTreeMap<u64, Peer>,
+    election_deadline: u64,
+    leader_contact: u64,
+    frozen_until: u64,
+    maintenance: bool,
+    syncing: bool,
+    leading: Option<Leading>,
+    step_down: Option<StepDown>,
+    reconfig: Option<Reconfig>,
+    /// Commit point when the installed configuration was installed.
+    commit_at_install: u64,
+    waiting: Waiting,
+    fetches: BTreeMap<u64, raft::GetEntriesContext>,
+    next_token: u64,
+    role: Role,
+    report_due: bool,
+    out: Vec<Effect>,
+}
+
+impl Member {
+    /// A member with what it found on its disk.
+    pub fn new(options: Options, recovered: Recovered) -> Self {
+        let log = LogView::new(recovered.log);
+        let last = log.last();
+        let mut hard_state = recovered.hard_state;
+        // The log may have been synced where the hard state was not: a single voter writes both at once.
+        if last.term > hard_state.term {
+            hard_state = HardState { term: last.term, vote: None, ..hard_state };
+        }
+        hard_state.commit = hard_state.commit.clamp(log.bounds().start.index, last.index);
+        let commit = OpTime::new(log.term_at(hard_state.commit).unwrap_or(0), hard_state.commit);
+        let cluster_time = log.bounds().last_time;
+        let mut member = Member {
+            rng: Rng::new(options.seed),
+            options,
+            now: 0,
+            clock: None,
+            wall_secs: 0,
+            tick_rest: 0,
+            config: None,
+            me: None,
+            raft: None,
+            parked: Some((log, hard_state)),
+            pending: VecDeque::new(),
+            next_seq: 1,
+            applied_seq: 0,
+            durable_seq: 0,
+            positions: Positions { written: last, applied: last, durable: last },
+            commit,
+            cluster_time,
+            peers: BTreeMap::new(),
+            election_deadline: 0,
+            leader_contact: 0,
+            frozen_until: 0,
+            maintenance: false,
+            syncing: false,
+            leading: None,
+            step_down: None,
+            reconfig: None,
+            commit_at_install: commit.index,
+            waiting: Waiting::default(),
+            fetches: BTreeMap::new(),
+            next_token: 1,
+            role: Role::default(),
+            report_due: false,
+            out: Vec::new(),
+        };
+        if let Some((config, me)) = recovered.config {
+            member.install_config(Arc::new(config), me);
+        }
+        member
+    }
+
+    /// Time has passed: `clock` are milliseconds of a clock that never goes back, `wall_secs` are seconds
+    /// since 1970. Call it at least every [`Member::tick_millis`].
+    pub fn tick(&mut self, clock: u64, wall_secs: u64) {
+        let passed = clock.saturating_sub(self.clock.unwrap_or(clock));
+        self.clock = Some(clock.max(self.clock.unwrap_or(0)));
+        self.wall_secs = wall_secs;
+        // After a pause or a jump nobody could be heard of, so most of the gap does not count.
+        let passed = passed.min(4 * self.tick_millis());
+        self.now += passed;
+        self.tick_rest += passed;
+        while self.tick_rest >= self.tick_millis() {
+            self.tick_rest -= self.tick_millis();
+            self.tick_raft();
+        }
+        self.send_pings();
+        self.tick_elections();
+        self.tick_step_down();
+        self.tick_reconfig();
+    }
+
+    /// The longest useful time between ticks.
+    pub fn tick_millis(&self) -> u64 {
+        (self.election_timeout() / elections::ELECTION_TICKS as u64).max(1)
+    }
+
+    /// A message has come from `host`.
+    pub fn step(&mut self, host: &Arc<str>, envelope: Envelope) {
+        if self.note_sender(host, &envelope) {
+            match envelope.body {
+                Body::Raft(message) => self.step_raft(envelope.from, host, envelope.config, *message),
+                Body::Progress(report) => self.note_report(envelope.from, envelope.incarnation, report),
+                Body::Ping(heartbeat) => self.answer_ping(host, envelope.from, envelope.to, heartbeat),
+                Body::Pong(heartbeat) => self.note_pong(envelope.from, heartbeat),
+                Body::Config(config) => self.receive_config(config, envelope.to),
+            }
+        }
+    }
+
+    /// Appends a commit group. Its position is final unless this member loses the lead.
+    pub fn propose(&mut self, time: u64, payload: Bytes) -> Result<OpTime> {
+        if !self.is_writable() {
+            return Err(not_primary());
+        }
+        assert!(time > self.cluster_time, "cluster time {time} after {}", self.cluster_time);
+        let raft = self.raft.as_mut().expect("a primary has a raft node");
+        if raft.propose(time.to_le_bytes().to_vec(), payload.into()).is_err() {
+            return Err(not_primary());
+        }
+        self.cluster_time = time;
+        Ok(OpTime::new(raft.raft.term, raft.raft.raft_log.last_index()))
+    }
+
+    /// A cluster time was seen in a message; later ones are above it.
+    pub fn observe_time(&mut self, time: u64) {
+        self.cluster_time = self.cluster_time.max(time);
+    }
+
+    /// The highest cluster time seen.
+    pub fn cluster_time(&self) -> u64 {
+        self.cluster_time
+    }
+
+    /// Does what the inputs made necessary, and tells what the driver has to do.
+    pub fn poll(&mut self) -> Vec<Effect> {
+        self.run_ready();
+        self.refresh_role();
+        self.send_report();
+        self.resolve_waiters();
+        std::mem::take(&mut self.out)
+    }
+
+    /// Whether writes are taken here.
+    pub fn is_writable(&self) -> bool {
+        let applied = self.positions.applied.index;
+        self.step_down.is_none()
+            && self.is_leader()
+            && self.leading.as_ref().is_some_and(|leading| applied >= leading.begin)
+    }
+
+    /// The member's `_id` in its configuration.
+    pub fn id(&self) -> Option<u64> {
+        self.me
+    }
+
+    /// The configuration installed.
+    pub fn config(&self) -> Option<&Arc<ReplSetConfig>> {
+        self.config.as_ref()
+    }
+
+    /// What this member is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// How far this member is.
+    pub fn positions(&self) -> Positions {
+        self.positions
+    }
+
+    /// The commit point, as far as it is applied here.
+    pub fn commit_point(&self) -> OpTime {
+        self.commit
+    }
+
+    /// The log as the core knows it.
+    pub fn log(&self) -> &LogBounds {
+        self.view().bounds()
+    }
+
+    /// The member's term.
+    pub fn term(&self) -> u64 {
+        match (&self.raft, &self.parked) {
+            (Some(raft), _) => raft.raft.term,
+            (None, Some((_, hard_state))) => hard_state.term,
+            (None, None) => 0,
+        }
+    }
+
+    fn view(&self) -> &LogView {
+        match (&self.raft, &self.parked) {
+            (Some(raft), _) => &raft.raft.raft_log.store,
+            (None, Some((log, _))) => log,
+            (None, None) => unreachable!("the log is with the raft node or parked"),
+        }
+    }
+
+    fn view_mut(&mut self) -> &mut LogView {
+        match (&mut self.raft, &mut self.parked) {
+            (Some(raft), _) => &mut raft.raft.raft_log.store,
+            (None, Some((log, _))) => log,
+            (None, None) => unreachable!("the log is with the raft node or parked"),
+        }
+    }
+
+    fn is_leader(&self) -> bool {
+        self.raft.as_ref().is_some_and(|raft| raft.raft.state == StateRole::Leader)
+    }
+
+    fn my_config(&self) -> Option<&MemberConfig> {
+        self.config.as_ref()?.member(self.me?)
+    }
+
+    fn config_version(&self) -> ConfigVersion {
+        self.config.as_ref().map_or(ConfigVersion::NONE, |config| config.config_version())
+    }
+
+    fn election_timeout(&self) -> u64 {
+        self.config.as_ref().map_or(10_000, |config| config.settings.election_timeout_millis.max(1) as u64)
+    }
+
+    fn report(&self) -> Report {
+        Report { term: self.term(), positions: self.positions }
+    }
+
+    fn send(&mut self, host: &Arc<str>, to: u64, from: u64, body: Body) {
+        let envelope = Envelope {
+            from,
+            to,
+            config: self.config_version(),
+            incarnation: self.options.incarnation,
+            body,
+        };
+        self.out.push(Effect::Send { host: host.clone(), envelope });
+    }
+
+    fn send_to(&mut self, to: u64, body: Body) {
+        let Some(me) = self.me.filter(|me| *me != to) else { return };
+        let Some(host) = self.config.as_ref().and_then(|config| config.member(to)).map(|m| m.host.clone())
+        else {
+            return;
+        };
+        self.send(&host, to, me, body);
+    }
+
+    fn heartbeat(&self, sent_at: u64) -> Heartbeat {
+        Heartbeat {
+            set_name: Arc::from(self.options.set_name.as_str()),
+            report: self.report(),
+            state: self.state(),
+            primary: self.primary(),
+            electable: self.is_electable(),
+            commit: self.commit.index,
+            sent_at,
+        }
+    }
+
+    fn persist(&mut self, pending: Pending, persist: Persist) {
+        self.next_seq += 1;
+        self.pending.push_back(pending);
+        self.out.push(Effect::Persist(persist));
+    }
+}
+
+/// What a write gets where there is no primary.
+fn not_primary() -> Error {
+    Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary")
+}
+
+/// raft-rs's id of a member: it does not know 0.
+fn raft_id(id: u64) -> u64 {
+    id + 1
+}
+
+fn member_id(raft_id: u64) -> Option<u64> {
+    raft_id.checked_sub(1)
+}

@@ -1,0 +1,235 @@
+//! What is known of the other members, and the heartbeats by which it is known.
+
+use std::sync::Arc;
+
+use raft::{ProgressState, SnapshotStatus};
+
+use super::{Body, Envelope, Heartbeat, Member, Report, raft_id};
+use crate::config::ConfigVersion;
+use crate::types::{MemberState, OpTime, Positions};
+
+/// What is known of another member.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Peer {
+    /// When anything was last heard of it.
+    pub heard_at: Option<u64>,
+    /// When the last ping was sent, and when the next is due.
+    pub pinged_at: u64,
+    pub ping_due: u64,
+    pub incarnation: u64,
+    pub config: Option<ConfigVersion>,
+    pub state: MemberState,
+    pub electable: bool,
+    pub primary: Option<u64>,
+    pub commit: u64,
+    /// As it said.
+    pub reported: Positions,
+    pub term: u64,
+    /// As far as it is within this member's log; only kept by a primary, for its own term.
+    pub in_log: Positions,
+    pub round_trip: u64,
+    /// When a newer configuration was last sent to it.
+    pub config_sent: Option<u64>,
+}
+
+impl Member {
+    /// Takes note of the sender. Returns whether the message is to be read.
+    pub(super) fn note_sender(&mut self, host: &Arc<str>, envelope: &Envelope) -> bool {
+        let from = envelope.from;
+        let meant = self.me.is_none_or(|me| me == envelope.to) && self.me != Some(from);
+        if !meant || self.of_other_set(&envelope.body) {
+            return false;
+        }
+        self.note_quorum_check(from);
+        let known = self.config.as_ref().is_some_and(|config| config.member(from).is_some());
+        let ours = self.config_version();
+        if !known {
+            // Of members that are not in the configuration only a newer configuration is of interest; who
+            // was removed is told so.
+            if ours.newer_than(envelope.config) && !matches!(envelope.body, Body::Config(_)) {
+                self.send_config(host, from);
+            }
+            return self.config.is_none() || matches!(envelope.body, Body::Config(_));
+        }
+        let now = self.now;
+        let peer = self.peers.entry(from).or_default();
+        if envelope.incarnation < peer.incarnation {
+            return false;
+        }
+        let restarted = envelope.incarnation > peer.incarnation;
+        peer.incarnation = envelope.incarnation;
+        peer.heard_at = Some(now);
+        let newer = peer.config.is_none_or(|config| envelope.config.newer_than(config));
+        if newer || restarted {
+            peer.config = Some(envelope.config);
+        }
+        let stale = ours.newer_than(envelope.config)
+            && peer.config_sent.is_none_or(|sent| now >= sent + 50);
+        if stale {
+            peer.config_sent = Some(now);
+        }
+        if restarted {
+            peer.in_log = Positions::default();
+            self.forget_progress(from);
+        }
+        if stale {
+            self.send_config(host, from);
+        }
+        true
+    }
+
+    fn of_other_set(&self, body: &Body) -> bool {
+        match body {
+            Body::Ping(heartbeat) | Body::Pong(heartbeat) => *heartbeat.set_name != *self.options.set_name,
+            Body::Config(config) => config.set_name != self.options.set_name,
+            Body::Raft(_) | Body::Progress(_) => false,
+        }
+    }
+
+    /// A member has restarted: without a journal it may have less than it had acknowledged.
+    fn forget_progress(&mut self, id: u64) {
+        if self.config.as_ref().is_none_or(|config| config.write_concern_majority_journal_default) {
+            return;
+        }
+        if let Some(raft) = &mut self.raft
+            && let Some(progress) = raft.raft.mut_prs().get_mut(raft_id(id))
+            && progress.state != ProgressState::Snapshot
+        {
+            progress.matched = 0;
+            progress.become_probe();
+        }
+    }
+
+    /// A member says how far it is.
+    pub(super) fn note_report(&mut self, from: u64, incarnation: u64, report: Report) {
+        let current = self.is_leader() && report.term == self.term();
+        let Some(peer) = self.peers.get(&from) else { return };
+        if incarnation < peer.incarnation {
+            return;
+        }
+        let mut in_log = peer.in_log;
+        if current {
+            let view = self.view();
+            let raise = |known: &mut OpTime, said: OpTime| {
+                if said.index > known.index && view.has(said) {
+                    *known = said;
+                }
+            };
+            raise(&mut in_log.written, report.positions.written);
+            raise(&mut in_log.applied, report.positions.applied);
+            raise(&mut in_log.durable, report.positions.durable);
+        }
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.in_log = in_log;
+            if report.term >= peer.term {
+                peer.term = report.term;
+                peer.reported = report.positions;
+            }
+        }
+    }
+
+    /// The consensus protocol's own acknowledgement, which comes after applying and making durable.
+    pub(super) fn note_match(&mut self, from: u64, term: u64, index: u64) {
+        let Some(at) = self.view().term_at(index).map(|of| OpTime::new(of, index)) else { return };
+        let journaled = self.config.as_ref().is_none_or(|c| c.write_concern_majority_journal_default);
+        if self.is_leader()
+            && term == self.term()
+            && let Some(peer) = self.peers.get_mut(&from)
+        {
+            let known = &mut peer.in_log;
+            known.written = known.written.max(at);
+            known.applied = known.applied.max(at);
+            if journaled {
+                known.durable = known.durable.max(at);
+            }
+        }
+    }
+
+    pub(super) fn is_up(&self, peer: &Peer) -> bool {
+        let timeout = self.config.as_ref().map_or(10, |config| config.settings.heartbeat_timeout_secs);
+        let timeout = (timeout.max(1) as u64 * 1000).min(self.election_timeout());
+        peer.heard_at.is_some_and(|heard| self.now <= heard + timeout)
+    }
+
+    /// Sends the heartbeats that are due.
+    pub(super) fn send_pings(&mut self) {
+        let Some(config) = self.config.clone() else { return };
+        let Some(me) = self.me else { return };
+        let interval = config.settings.heartbeat_interval_millis.max(1) as u64;
+        let now = self.now;
+        for member in config.members.iter().filter(|member| member.id != me) {
+            let peer = self.peers.entry(member.id).or_default();
+            if now >= peer.ping_due {
+                peer.ping_due = now + interval;
+                peer.pinged_at = now;
+                let heartbeat = self.heartbeat(now);
+                self.send_to(member.id, Body::Ping(heartbeat));
+            }
+        }
+    }
+
+    /// Makes the next heartbeats due at once.
+    pub(super) fn hurry_pings(&mut self) {
+        for peer in self.peers.values_mut() {
+            peer.ping_due = 0;
+        }
+    }
+
+    pub(super) fn answer_ping(&mut self, host: &Arc<str>, from: u64, to: u64, heartbeat: Heartbeat) {
+        let answer = self.heartbeat(heartbeat.sent_at);
+        self.note_heartbeat(from, &heartbeat);
+        // A member without a configuration answers under the name it was called by.
+        self.send(host, from, self.me.unwrap_or(to), Body::Pong(answer));
+    }
+
+    pub(super) fn note_pong(&mut self, from: u64, heartbeat: Heartbeat) {
+        self.note_heartbeat(from, &heartbeat);
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.round_trip = self.now.saturating_sub(heartbeat.sent_at);
+        }
+    }
+
+    fn note_heartbeat(&mut self, from: u64, heartbeat: &Heartbeat) {
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.state = heartbeat.state;
+        peer.electable = heartbeat.electable;
+        peer.primary = heartbeat.primary;
+        peer.commit = heartbeat.commit;
+        let incarnation = peer.incarnation;
+        self.note_report(from, incarnation, heartbeat.report);
+        if heartbeat.state != MemberState::Startup2 {
+            self.end_snapshot(from);
+        }
+    }
+
+    /// The primary feeds a member again that does not copy (any more).
+    fn end_snapshot(&mut self, id: u64) {
+        let arbiter = self.config.as_ref().and_then(|c| c.member(id)).is_none_or(|m| m.arbiter_only);
+        if let Some(raft) = &mut self.raft
+            && !arbiter
+            && raft.raft.state == raft::StateRole::Leader
+            && raft.raft.prs().get(raft_id(id)).is_some_and(|p| p.state == ProgressState::Snapshot)
+        {
+            raft.report_snapshot(raft_id(id), SnapshotStatus::Failure);
+        }
+    }
+
+    /// Tells the primary how far this member is, if that has changed.
+    pub(super) fn send_report(&mut self) {
+        if !std::mem::take(&mut self.report_due) || self.is_leader() {
+            return;
+        }
+        if let Some(primary) = self.primary() {
+            let report = self.report();
+            self.send_to(primary, Body::Progress(report));
+        }
+    }
+
+    /// Where a member is in this primary's log.
+    pub(super) fn positions_of(&self, id: u64) -> Positions {
+        if Some(id) == self.me {
+            return self.positions;
+        }
+        self.peers.get(&id).map_or(Positions::default(), |peer| peer.in_log)
+    }
+}

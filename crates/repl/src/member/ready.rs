@@ -1,0 +1,390 @@
+//! Between raft-rs and the driver: what raft-rs has ready goes out, what the driver has done goes in.
+
+use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
+use raft::StateRole;
+
+use super::{Body, Effect, Leading, Member, Pending, Persist, member_id, raft_id};
+use crate::effect::Rollback;
+use crate::log_view::{from_raft, time_of};
+use crate::types::{Entry, HardState, OpTime};
+
+impl Member {
+    /// Everything up to `seq` is in the log.
+    pub fn written(&mut self, seq: u64) {
+        if let Some(last) = self.last_of(seq) {
+            self.positions.written = last;
+            let limit = self.options.cache_bytes;
+            self.view_mut().set_written(last.index, limit);
+            self.report_due = true;
+        }
+    }
+
+    /// Everything up to `seq` is applied.
+    pub fn applied(&mut self, seq: u64) {
+        self.applied_seq = self.applied_seq.max(seq);
+        if let Some(last) = self.last_of(seq) {
+            self.positions.applied = last;
+            self.report_due = true;
+        }
+        self.acknowledge();
+    }
+
+    /// Everything up to `seq` is durable.
+    pub fn durable(&mut self, seq: u64) {
+        self.durable_seq = self.durable_seq.max(seq);
+        if let Some(last) = self.last_of(seq) {
+            self.positions.durable = last;
+            self.report_due = true;
+        }
+        self.acknowledge();
+    }
+
+    /// The driver has removed the log's entries up to and including `index`, which is not above the
+    /// commit point.
+    pub fn compacted(&mut self, index: u64) {
+        assert!(index <= self.commit.index, "only committed entries may leave the log");
+        self.view_mut().compact(index);
+    }
+
+    /// The answer to [`Effect::Fetch`]; empty if the entries are gone.
+    pub fn fetched(&mut self, token: u64, entries: Vec<Entry>) {
+        let Some(context) = self.fetches.remove(&token) else { return };
+        let Some(raft) = &mut self.raft else { return };
+        if entries.is_empty() {
+            return;
+        }
+        raft.raft.raft_log.store.set_fetched(entries);
+        raft.on_entries_fetched(context);
+        raft.raft.raft_log.store.set_fetched(Vec::new());
+    }
+
+    /// The copy asked for by [`Effect::InitialSync`] is there, complete up to `at`. It is not yet in use:
+    /// the [`Persist`] with `install` says when to take it.
+    pub fn initial_sync_finished(&mut self, at: OpTime) {
+        self.syncing = false;
+        let Some(raft) = &mut self.raft else { return };
+        if raft.raft.state != StateRole::Follower || at.index <= raft.raft.raft_log.committed {
+            return;
+        }
+        let mut snapshot = Snapshot::default();
+        let metadata = snapshot.mut_metadata();
+        metadata.index = at.index;
+        metadata.term = at.term;
+        metadata.set_conf_state(raft.raft.prs().conf().to_conf_state());
+        if raft.raft.leader_id == 0 {
+            // Nobody to answer; the next primary will find out how far this log is.
+            raft.raft.restore(snapshot);
+            return;
+        }
+        let mut message = RaftMessage::default();
+        message.set_msg_type(MessageType::MsgSnapshot);
+        message.from = raft.raft.leader_id;
+        message.term = raft.raft.term;
+        message.set_snapshot(snapshot);
+        // A copy that the log already covers, or that came too late, is refused, which is as good.
+        let _ = raft.raft.step(message);
+    }
+
+    /// The copy could not be made; the primary will offer another.
+    pub fn initial_sync_failed(&mut self) {
+        self.syncing = false;
+    }
+
+    /// Where the log ended with the newest unit not after `seq`, if that is still remembered.
+    fn last_of(&self, seq: u64) -> Option<OpTime> {
+        self.pending.iter().rev().find(|pending| pending.seq <= seq).map(|pending| pending.last)
+    }
+
+    /// Tells raft-rs, and those who wait for it, what is safe to be told.
+    fn acknowledge(&mut self) {
+        let journaled =
+            self.config.as_ref().is_none_or(|config| config.write_concern_majority_journal_default);
+        let mut messages = Vec::new();
+        let mut configs = Vec::new();
+        for pending in &mut self.pending {
+            let durable = pending.seq <= self.durable_seq;
+            let applied = pending.seq <= self.applied_seq;
+            if durable && let Some(config) = pending.config.take() {
+                configs.push(config);
+            }
+            let safe = durable || !(journaled || pending.vote);
+            if !applied || !safe {
+                break;
+            }
+            if !pending.acknowledged {
+                pending.acknowledged = true;
+                messages.append(&mut pending.messages);
+                if let (Some(number), Some(raft)) = (pending.ready, &mut self.raft) {
+                    raft.on_persist_ready(number);
+                }
+            }
+        }
+        let done = self.durable_seq.min(self.applied_seq);
+        while self.pending.front().is_some_and(|front| front.seq <= done && front.acknowledged) {
+            self.pending.pop_front();
+        }
+        for message in messages {
+            self.send_raft(message);
+        }
+        for (config, me) in configs {
+            if config.config_version().newer_than(self.config_version()) {
+                self.install_config(config, me);
+            } else {
+                self.config_installed();
+            }
+        }
+    }
+
+    /// Lets raft-rs go on until it has nothing more to say.
+    pub(super) fn run_ready(&mut self) {
+        loop {
+            self.after_step();
+            self.acknowledge_for_arbiters();
+            if !self.raft.as_ref().is_some_and(|raft| raft.has_ready()) {
+                break;
+            }
+            self.handle_ready();
+        }
+        self.fetch_wanted();
+        self.advance_commit();
+    }
+
+    fn handle_ready(&mut self) {
+        let Some(raft) = &mut self.raft else { return };
+        let mut ready = raft.ready();
+        let number = ready.number();
+        let leader = raft.raft.state == StateRole::Leader;
+        let must_sync = ready.must_sync();
+        let mut hold = ready.take_persisted_messages();
+        let mut now = ready.take_messages();
+        let hard_state = ready.hs().map(|hs| HardState {
+            term: hs.term,
+            vote: member_id(hs.vote),
+            commit: hs.commit,
+        });
+        let old = raft.raft.raft_log.store.hard_state.clone();
+        let vote = ready.hs().is_some_and(|hs| hs.term != old.term || hs.vote != old.vote);
+        if let Some(hs) = ready.hs() {
+            raft.raft.raft_log.store.hard_state = hs.clone();
+        }
+        let mut persist = Persist { seq: self.next_seq, ..Persist::default() };
+        let last_before = raft.raft.raft_log.store.last();
+        if !ready.snapshot().is_empty() {
+            let metadata = ready.snapshot().get_metadata();
+            let at = OpTime::new(metadata.term, metadata.index);
+            raft.raft.raft_log.store.reset(at, 0);
+            persist.install = Some(at);
+        }
+        let entries = ready.take_entries();
+        if let Some(first) = entries.first() {
+            let keep = first.index - 1;
+            let log = &mut raft.raft.raft_log.store;
+            if keep < log.last().index {
+                let term = log.term_at(keep).expect("a log is cut within it");
+                persist.rollback = Some(Rollback { keep: OpTime::new(term, keep), last: last_before });
+            }
+            log.append(&entries);
+            self.cluster_time = self.cluster_time.max(entries.iter().map(time_of).max().unwrap_or(0));
+            persist.entries = entries.iter().map(from_raft).collect();
+        }
+        raft.advance_append_async(ready);
+        if leader && vote {
+            // A single voter leads at once. Entries of a term must not be seen before the term is kept:
+            // forgotten, the term could come twice, with two different entries in one place.
+            hold.append(&mut now);
+        }
+        let (at_once, hold): (Vec<_>, Vec<_>) =
+            hold.into_iter().partition(|message| !vote && is_harmless(message));
+        now.extend(at_once);
+        // First what can be on its way while the disk works.
+        for message in now {
+            self.send_raft(message);
+        }
+        if must_sync || hard_state.is_some_and(|_| vote) || persist.install.is_some() {
+            persist.hard_state = hard_state;
+            let pending = Pending {
+                seq: self.next_seq,
+                ready: Some(number),
+                messages: hold,
+                last: self.view().last(),
+                vote,
+                config: None,
+                rollback: persist.rollback.is_some(),
+                install: persist.install.is_some(),
+                acknowledged: false,
+                since: self.now,
+            };
+            self.persist(pending, persist);
+        } else if let Some(last) = self.pending.back_mut().filter(|last| !last.acknowledged) {
+            // Nothing to write, but what is said here may rest on what is still being written.
+            last.messages.extend(hold);
+            last.ready = Some(number);
+        } else {
+            for message in hold {
+                self.send_raft(message);
+            }
+            if let Some(raft) = &mut self.raft {
+                raft.on_persist_ready(number);
+            }
+        }
+    }
+
+    fn fetch_wanted(&mut self) {
+        let bytes_max = self.options.message_bytes_max;
+        for wanted in self.view_mut().take_wanted() {
+            let token = self.next_token;
+            self.next_token += 1;
+            self.fetches.insert(token, wanted.context);
+            self.out.push(Effect::Fetch { token, low: wanted.low, high: wanted.high, bytes_max });
+        }
+        // An answer that never comes must not be kept for ever; the heartbeats ask anew.
+        while self.fetches.len() > 1024 {
+            self.fetches.pop_first();
+        }
+    }
+
+    /// The commit point is what the set has committed, as far as it is applied here.
+    fn advance_commit(&mut self) {
+        let Some(raft) = &mut self.raft else { return };
+        let log = &raft.raft.raft_log;
+        let (committed, persisted, passed) = (log.committed, log.persisted, log.applied);
+        let through = committed.min(persisted);
+        if through > passed {
+            raft.advance_apply_to(through);
+        }
+        let applied = self.positions.applied;
+        let view = &raft.raft.raft_log.store;
+        let index = committed.min(applied.index);
+        if index > self.commit.index
+            && view.has(applied)
+            && let Some(term) = view.term_at(index)
+        {
+            self.commit = OpTime::new(term, index);
+            self.view_mut().snapshot_at = OpTime::new(term, index);
+            self.out.push(Effect::CommitPoint(self.commit));
+        }
+    }
+
+    /// After raft-rs has seen an input: did this member win or lose an election by it?
+    pub(super) fn after_step(&mut self) {
+        let Some(raft) = &mut self.raft else { return };
+        let term = raft.raft.term;
+        let leads = raft.raft.state == StateRole::Leader;
+        match &self.leading {
+            Some(leading) if !leads || leading.term != term => self.lost_lead(),
+            Some(_) => return,
+            None => {}
+        }
+        if leads {
+            self.won_lead();
+        }
+    }
+
+    fn lost_lead(&mut self) {
+        self.leading = None;
+        self.resolve_not_primary();
+    }
+
+    fn won_lead(&mut self) {
+        let Some(raft) = &mut self.raft else { return };
+        let begin = raft.raft.raft_log.last_index();
+        // raft-rs has appended the entry that begins the term; it gets its cluster time here, in the log
+        // and in the messages that carry it already.
+        self.cluster_time += 1;
+        let time = self.cluster_time;
+        let stamp = |entry: &mut RaftEntry| {
+            if entry.index == begin {
+                entry.context = time.to_le_bytes().to_vec().into();
+            }
+        };
+        raft.raft.raft_log.unstable.entries.iter_mut().for_each(stamp);
+        for message in &mut raft.raft.msgs {
+            message.entries.iter_mut().for_each(stamp);
+        }
+        let term = raft.raft.term;
+        let takeover_at = self.now + self.election_timeout();
+        self.leading = Some(Leading { term, begin, since: self.now, takeover_at });
+        self.commit_at_install = self.commit_at_install.max(self.commit.index);
+        for peer in self.peers.values_mut() {
+            peer.in_log = Default::default();
+        }
+        self.park_arbiters();
+        self.stamp_config_term();
+    }
+
+    pub(super) fn send_raft(&mut self, mut message: RaftMessage) {
+        let Some(to) = member_id(message.to) else { return };
+        let arbiter =
+            self.config.as_ref().and_then(|config| config.member(to)).is_some_and(|member| member.arbiter_only);
+        if arbiter {
+            match message.get_msg_type() {
+                // An arbiter holds nothing.
+                MessageType::MsgAppend | MessageType::MsgSnapshot => return,
+                MessageType::MsgHeartbeat => message.commit = 0,
+                _ => {}
+            }
+        }
+        self.send_to(to, Body::Raft(Box::new(message)));
+    }
+
+    /// Where fewer voters hold data than make a majority, an entry is committed when all of those have
+    /// it. raft-rs counts a majority of votes, so it is told that the arbiters have what all the others
+    /// have. (Whoever wins an election is one of those others, so it has every such entry.)
+    fn acknowledge_for_arbiters(&mut self) {
+        let Some(config) = self.config.clone() else { return };
+        let plain = config.write_majority_count() == config.majority_vote_count();
+        if plain || !self.is_leader() || self.commit_is_held() {
+            return;
+        }
+        let Some(raft) = &mut self.raft else { return };
+        let matched = |id: u64| raft.raft.prs().get(raft_id(id)).map_or(0, |progress| progress.matched);
+        let least = config.voters().filter(|member| member.bears_data()).map(|m| matched(m.id)).min();
+        let least = least.unwrap_or(0);
+        let mut changed = false;
+        for arbiter in config.voters().filter(|member| member.arbiter_only) {
+            if let Some(progress) = raft.raft.mut_prs().get_mut(raft_id(arbiter.id)) {
+                changed |= progress.maybe_update(least);
+            }
+        }
+        if changed && raft.raft.maybe_commit() {
+            raft.raft.bcast_append();
+        }
+    }
+
+    /// Keeps raft-rs from sending entries to arbiters: it never feeds a member that copies its data.
+    pub(super) fn park_arbiters(&mut self) {
+        let Some(config) = self.config.clone() else { return };
+        let Some(raft) = &mut self.raft else { return };
+        for arbiter in config.members.iter().filter(|member| member.arbiter_only) {
+            if let Some(progress) = raft.raft.mut_prs().get_mut(raft_id(arbiter.id)) {
+                progress.become_snapshot(u64::MAX);
+            }
+        }
+    }
+
+    /// Planted bug for the simulator's own test: takes an entry of an earlier term for committed because
+    /// a majority has it.
+    #[doc(hidden)]
+    pub fn commit_old_terms_by_count(&mut self) {
+        let Some(raft) = &mut self.raft else { return };
+        if raft.raft.state == StateRole::Leader {
+            let index = raft.raft.mut_prs().maximal_committed_index().0;
+            if index > raft.raft.raft_log.committed {
+                raft.raft.raft_log.committed = index;
+                raft.raft.bcast_append();
+            }
+        }
+    }
+}
+
+/// Messages that promise nothing, so that they need not wait for the disk: a slow disk must not look like a
+/// dead member.
+fn is_harmless(message: &RaftMessage) -> bool {
+    match message.get_msg_type() {
+        MessageType::MsgHeartbeatResponse
+        | MessageType::MsgRequestPreVote
+        | MessageType::MsgRequestPreVoteResponse => true,
+        MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse => message.reject,
+        _ => false,
+    }
+}

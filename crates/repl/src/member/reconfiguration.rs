@@ -1,0 +1,324 @@
+//! Making configurations: initiate, reconfigure, the term of a new primary, members that may vote now.
+//!
+//! Configurations are not entries of the log. A member keeps the newest that it has heard of, compared by
+//! (term, version). What makes this safe: a primary changes one voter at a time, and only when a majority
+//! has its configuration already and what the set had committed before is committed in it too; and nobody
+//! votes for a candidate whose configuration is older than its own.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use sheaf_errors::{Code, Error, Result};
+
+use super::{Body, Effect, Member, Pending, Persist, not_primary, raft_id};
+use crate::config::{ReplSetConfig, reconfig};
+use crate::types::MemberState;
+
+/// A reconfiguration under way.
+pub(super) struct Reconfig {
+    config: Arc<ReplSetConfig>,
+    force: bool,
+    /// Asked for by a client, who waits for the answer.
+    asked: bool,
+    phase: Phase,
+}
+
+enum Phase {
+    /// Waits for answers of a majority of the new voters.
+    QuorumCheck { answered: BTreeSet<u64>, deadline: u64 },
+    /// Waits for the disk.
+    Persisting,
+}
+
+impl Member {
+    /// `replSetInitiate`: this member, `me` of `config`, begins the set.
+    pub fn initiate(&mut self, config: ReplSetConfig, me: u64) -> Result<()> {
+        if self.config.is_some() || self.reconfig.is_some() {
+            return Err(Error::new(Code::ALREADY_INITIALIZED, "already initialized"));
+        }
+        reconfig::validate_for_initiate(&config, &self.options.set_name, me)?;
+        let config = Arc::new(ReplSetConfig { version: 1, term: 0, ..config });
+        self.reconfig = Some(Reconfig {
+            config: config.clone(),
+            force: true,
+            asked: true,
+            phase: Phase::Persisting,
+        });
+        self.persist_config(config, Some(me));
+        Ok(())
+    }
+
+    /// `replSetReconfig`. [`Effect::Reconfigured`] tells when `new` is installed here; that a majority has
+    /// it is [`Member::config_committed`].
+    pub fn reconfig(&mut self, new: ReplSetConfig, force: bool) -> Result<()> {
+        let Some(old) = self.config.clone() else {
+            return Err(Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received"));
+        };
+        if self.reconfig.is_some() {
+            return Err(Error::new(
+                Code::CONFIGURATION_IN_PROGRESS,
+                "Cannot run replSetReconfig because the node is currently updating its configuration",
+            ));
+        }
+        let me = self.me.ok_or_else(not_primary)?;
+        let mut new = new;
+        if force {
+            let jump = 10_000 + self.rng.below(90_000) as i64;
+            new.version = old.version.max(new.version).saturating_add(jump);
+            new.term = -1;
+        } else {
+            if !self.is_writable() {
+                return Err(Error::new(
+                    Code::NOT_WRITABLE_PRIMARY,
+                    "Safe reconfig is only allowed on a writable PRIMARY.",
+                ));
+            }
+            self.check_config_settled()?;
+            new.term = self.term() as i64;
+        }
+        new.settings.replica_set_id = old.settings.replica_set_id.or(new.settings.replica_set_id);
+        reconfig::validate_for_reconfig(&old, &new, me, force)?;
+        if !force {
+            reconfig::mark_newly_added(&old, &mut new);
+            self.check_new_voters(&old, &new)?;
+        }
+        let config = Arc::new(new);
+        if force {
+            self.reconfig =
+                Some(Reconfig { config: config.clone(), force, asked: true, phase: Phase::Persisting });
+            self.persist_config(config, Some(me));
+            return Ok(());
+        }
+        let timeout = config.settings.heartbeat_timeout_secs.max(1) as u64 * 1000;
+        let phase = Phase::QuorumCheck { answered: BTreeSet::from([me]), deadline: self.now + timeout };
+        self.reconfig = Some(Reconfig { config: config.clone(), force, asked: true, phase });
+        for member in config.members.iter().filter(|member| member.id != me) {
+            let heartbeat = self.heartbeat(self.now);
+            self.send(&member.host, member.id, me, Body::Ping(heartbeat));
+        }
+        self.tick_reconfig();
+        Ok(())
+    }
+
+    /// A reconfiguration needs the one before it to be done with.
+    fn check_config_settled(&self) -> Result<()> {
+        let text = if !self.config_committed() {
+            "Cannot run replSetReconfig because the current config has not been propagated to a majority of nodes"
+        } else if !self.log_committed_in_config() {
+            "Cannot run replSetReconfig because the current config is not committed: entries committed before it are \
+             not yet on a majority of its members"
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(CURRENT_CONFIG_NOT_COMMITTED_YET, text))
+    }
+
+    /// Whether a majority of the voters has the installed configuration.
+    pub fn config_committed(&self) -> bool {
+        let Some(config) = &self.config else { return false };
+        let ours = config.config_version();
+        if self.is_leader() && ours.term != -1 && ours.term != self.term() as i64 {
+            return false;
+        }
+        let has = |id: u64| {
+            Some(id) == self.me || self.peers.get(&id).is_some_and(|peer| peer.config == Some(ours))
+        };
+        config.voters().filter(|member| has(member.id)).count() >= config.majority_vote_count()
+    }
+
+    /// Whether everything committed when the configuration was installed, and the beginning of this term,
+    /// is on enough of its members.
+    fn log_committed_in_config(&self) -> bool {
+        let (Some(config), Some(leading)) = (&self.config, &self.leading) else { return false };
+        let target = self.commit_at_install.max(leading.begin);
+        let has = |id: u64| self.matched(id) >= target;
+        let count = config.voters().filter(|member| member.bears_data() && has(member.id)).count();
+        self.commit.index >= leading.begin && count >= config.write_majority_count()
+    }
+
+    /// How much of the log a member has acknowledged to this primary.
+    fn matched(&self, id: u64) -> u64 {
+        let Some(raft) = &self.raft else { return 0 };
+        raft.raft.prs().get(raft_id(id)).map_or(0, |progress| progress.matched)
+    }
+
+    /// Where few hold data, an entry can be committed without a majority of votes. A new voter could then
+    /// win with the arbiters' votes, so it must have everything before it votes.
+    fn check_new_voters(&self, old: &ReplSetConfig, new: &ReplSetConfig) -> Result<()> {
+        if old.write_majority_count() == old.majority_vote_count() {
+            return Ok(());
+        }
+        let committed = self.raft.as_ref().map_or(0, |raft| raft.raft.raft_log.committed);
+        let is_new = |id: u64| !old.member(id).is_some_and(|member| member.is_voter());
+        let behind = new
+            .voters()
+            .find(|member| member.bears_data() && is_new(member.id) && self.matched(member.id) < committed);
+        match behind {
+            None => Ok(()),
+            Some(member) => Err(Error::new(
+                CURRENT_CONFIG_NOT_COMMITTED_YET,
+                format!("Cannot run replSetReconfig because {} has not caught up with the primary", member.host),
+            )),
+        }
+    }
+
+    /// While a change of who votes is being written, the commit point must not move by the old rule alone.
+    pub(super) fn commit_is_held(&self) -> bool {
+        self.reconfig.as_ref().is_some_and(|reconfig| matches!(reconfig.phase, Phase::Persisting))
+    }
+
+    pub(super) fn note_quorum_check(&mut self, from: u64) {
+        if let Some(Reconfig { config, phase: Phase::QuorumCheck { answered, .. }, .. }) = &mut self.reconfig
+            && config.member(from).is_some()
+        {
+            answered.insert(from);
+        }
+    }
+
+    pub(super) fn tick_reconfig(&mut self) {
+        let Some(reconfig) = &self.reconfig else {
+            self.promote_newly_added();
+            return;
+        };
+        if !reconfig.force && !self.is_leader() {
+            self.end_reconfig(Err(not_primary()));
+            return;
+        }
+        let Phase::QuorumCheck { answered, deadline } = &reconfig.phase else { return };
+        let config = reconfig.config.clone();
+        let voters: Vec<_> = config.members.iter().filter(|member| member.votes > 0).collect();
+        let answering = voters.iter().filter(|member| answered.contains(&member.id)).count();
+        if answering > voters.len() / 2 {
+            if let Some(old) = self.config.clone()
+                && let Err(error) =
+                    self.check_config_settled().and_then(|()| self.check_new_voters(&old, &config))
+            {
+                self.end_reconfig(Err(error));
+                return;
+            }
+            if let Some(reconfig) = &mut self.reconfig {
+                reconfig.phase = Phase::Persisting;
+            }
+            self.persist_config(config, self.me);
+        } else if self.now >= *deadline {
+            let error = quorum_check_failed(&config, answered);
+            self.end_reconfig(Err(error));
+        }
+    }
+
+    fn end_reconfig(&mut self, result: Result<()>) {
+        let Some(reconfig) = self.reconfig.take() else { return };
+        if reconfig.asked {
+            let result = result.map(|()| reconfig.config.config_version());
+            self.out.push(Effect::Reconfigured(result));
+        }
+    }
+
+    /// A member that was added with a vote gets it once it has the data.
+    fn promote_newly_added(&mut self) {
+        let Some(config) = self.config.clone() else { return };
+        if !self.is_writable() || config.members.iter().all(|member| !member.newly_added) {
+            return;
+        }
+        let ready = |id: u64| {
+            let Some(peer) = self.peers.get(&id) else { return false };
+            let shows_data = peer.state == MemberState::Secondary || peer.state == MemberState::Arbiter;
+            let behind = self.commit.index.saturating_sub(self.matched(id));
+            self.is_up(peer) && shows_data && (peer.state == MemberState::Arbiter || behind < 100)
+        };
+        let Some(at) = config.members.iter().position(|member| member.newly_added && ready(member.id)) else {
+            return;
+        };
+        let mut new = ReplSetConfig::clone(&config);
+        new.members[at].newly_added = false;
+        new.version += 1;
+        new.term = self.term() as i64;
+        if self.check_config_settled().and_then(|()| self.check_new_voters(&config, &new)).is_ok() {
+            let new = Arc::new(new);
+            let phase = Phase::Persisting;
+            self.reconfig = Some(Reconfig { config: new.clone(), force: false, asked: false, phase });
+            self.persist_config(new, self.me);
+        }
+    }
+
+    /// A new primary puts its term into the configuration, so that it replaces all earlier ones.
+    pub(super) fn stamp_config_term(&mut self) {
+        let Some(config) = self.config.clone() else { return };
+        let term = self.term() as i64;
+        // A forced configuration has no term and goes by its version alone.
+        if config.term != -1 && config.term < term {
+            self.persist_config(Arc::new(ReplSetConfig { term, ..ReplSetConfig::clone(&config) }), self.me);
+        }
+    }
+
+    /// Another member has sent its configuration, calling this member `called`.
+    pub(super) fn receive_config(&mut self, config: Arc<ReplSetConfig>, called: u64) {
+        let theirs = config.config_version();
+        let coming = self.pending.iter().filter_map(|pending| pending.config.as_ref());
+        let newest = coming.map(|(config, _)| config.config_version()).next_back();
+        let known = newest.unwrap_or(self.config_version());
+        if theirs.newer_than(known) && theirs.newer_than(self.config_version()) {
+            let me = self.me.or(Some(called)).filter(|me| config.member(*me).is_some());
+            self.persist_config(config, me);
+        }
+    }
+
+    fn persist_config(&mut self, config: Arc<ReplSetConfig>, me: Option<u64>) {
+        let persist =
+            Persist { seq: self.next_seq, config: Some((config.clone(), me)), ..Persist::default() };
+        let pending = Pending {
+            seq: self.next_seq,
+            ready: None,
+            messages: Vec::new(),
+            last: self.view().last(),
+            vote: true,
+            config: Some((config, me)),
+            rollback: false,
+            install: false,
+            acknowledged: false,
+            since: self.now,
+        };
+        self.persist(pending, persist);
+    }
+
+    /// After a configuration has been installed.
+    pub(super) fn config_installed(&mut self) {
+        let ours = self.config_version();
+        let Some(reconfig) = &self.reconfig else { return };
+        let persisting = matches!(reconfig.phase, Phase::Persisting);
+        if persisting && reconfig.config.config_version() == ours {
+            // The first member of a set does not wait for others to elect it.
+            let first = self.view().last().term == 0 && ours.term == 0;
+            self.end_reconfig(Ok(()));
+            if first {
+                self.election_deadline = self.now;
+            }
+        } else if persisting || !reconfig.force {
+            self.end_reconfig(Err(Error::new(
+                Code::CONFIGURATION_IN_PROGRESS,
+                "a newer configuration was received meanwhile",
+            )));
+        }
+        self.resolve_unsatisfiable();
+    }
+}
+
+/// `CurrentConfigNotCommittedYet`.
+const CURRENT_CONFIG_NOT_COMMITTED_YET: Code = Code(308);
+
+fn quorum_check_failed(config: &ReplSetConfig, answered: &BTreeSet<u64>) -> Error {
+    let voters = config.members.iter().filter(|member| member.votes > 0);
+    let (up, down): (Vec<_>, Vec<_>) = voters.partition(|member| answered.contains(&member.id));
+    let names = |members: &[&crate::config::MemberConfig], tail: &str| {
+        members.iter().map(|member| format!("{}{tail}", member.host)).collect::<Vec<_>>().join(", ")
+    };
+    let required = (up.len() + down.len()) / 2 + 1;
+    let text = format!(
+        "Quorum check failed because not enough voting nodes responded; required {required} but only the following \
+         {} voting nodes responded: {}; the following nodes did not respond affirmatively: {}",
+        up.len(),
+        names(&up, ""),
+        names(&down, " failed with Request timed out"),
+    );
+    Error::new(Code::NODE_NOT_FOUND, text)
+}

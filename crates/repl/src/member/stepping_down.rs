@@ -1,0 +1,128 @@
+//! Giving up the lead: `replSetStepDown`, `replSetFreeze`, and the hand-over at shutdown.
+
+use sheaf_errors::{Code, Error, Result};
+
+use super::{Effect, Member, not_primary, raft_id};
+
+/// A step-down under way.
+pub(super) struct StepDown {
+    /// Until when a secondary may catch up.
+    deadline: u64,
+    /// Until when this member will not be elected.
+    until: u64,
+    force: bool,
+    term: u64,
+}
+
+impl Member {
+    /// Hands the lead to the best secondary as soon as it has everything; no writes are taken meanwhile.
+    /// If none has after `catch_up_millis`, steps down all the same when `force`, and otherwise stays.
+    /// [`Effect::SteppedDown`] tells the end. The member is not elected again for `step_down_millis`.
+    pub fn step_down(&mut self, catch_up_millis: u64, step_down_millis: u64, force: bool) -> Result<()> {
+        if !self.is_leader() {
+            return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary so can't step down"));
+        }
+        if self.step_down.is_some() {
+            return Err(Error::new(
+                Code::CONFLICTING_OPERATION_IN_PROGRESS,
+                "There is already a step down in progress.",
+            ));
+        }
+        self.step_down = Some(StepDown {
+            deadline: self.now + catch_up_millis,
+            until: self.now + step_down_millis,
+            force,
+            term: self.term(),
+        });
+        self.tick_step_down();
+        Ok(())
+    }
+
+    pub(super) fn tick_step_down(&mut self) {
+        let Some(step_down) = &self.step_down else { return };
+        let (deadline, until, force, term) =
+            (step_down.deadline, step_down.until, step_down.force, step_down.term);
+        if !self.is_leader() || self.term() != term {
+            self.end_step_down(until, Ok(()));
+            return;
+        }
+        if self.now >= deadline {
+            if let Some(raft) = &mut self.raft {
+                if force {
+                    let term = raft.raft.term;
+                    raft.raft.become_follower(term, raft::INVALID_ID);
+                } else {
+                    raft.raft.abort_leader_transfer();
+                }
+            }
+            self.after_step();
+            let result = if force { Ok(()) } else { Err(no_successor()) };
+            self.end_step_down(until, result);
+            return;
+        }
+        let successor = self.successor(0.0);
+        if let Some(raft) = &mut self.raft
+            && let Some(successor) = successor
+            && raft.raft.lead_transferee.is_none()
+        {
+            raft.transfer_leader(raft_id(successor));
+        }
+    }
+
+    fn end_step_down(&mut self, until: u64, result: Result<()>) {
+        self.step_down = None;
+        if result.is_ok() {
+            self.frozen_until = self.frozen_until.max(until);
+        }
+        self.out.push(Effect::SteppedDown(result));
+    }
+
+    /// `replSetFreeze`: this member does not stand for election for that long; 0 ends it.
+    pub fn freeze(&mut self, millis: u64) -> Result<()> {
+        if self.is_leader() {
+            return Err(Error::new(
+                Code::NOT_SECONDARY,
+                "cannot freeze node when primary or running for election. state: Primary",
+            ));
+        }
+        self.frozen_until = if millis == 0 { 0 } else { self.now + millis };
+        if millis == 0 {
+            self.election_deadline = self.election_deadline.min(self.now + self.election_timeout() / 10);
+        }
+        Ok(())
+    }
+
+    /// `replSetStepUp`: stands for election now.
+    pub fn step_up(&mut self) -> Result<()> {
+        if self.is_leader() {
+            return Ok(());
+        }
+        if !self.is_electable() {
+            return Err(not_electable());
+        }
+        self.campaign_now();
+        Ok(())
+    }
+
+    /// Whether a step-down is under way.
+    pub fn is_stepping_down(&self) -> bool {
+        self.step_down.is_some()
+    }
+
+    /// Refuses what only a primary may do.
+    pub fn check_primary(&self) -> Result<()> {
+        if self.is_writable() { Ok(()) } else { Err(not_primary()) }
+    }
+}
+
+fn no_successor() -> Error {
+    Error::new(
+        Code::EXCEEDED_TIME_LIMIT,
+        "No electable secondaries caught up as of the end of the catch up period. Please use the \
+         replSetStepDown command with the argument {force: true} to force node to step down.",
+    )
+}
+
+fn not_electable() -> Error {
+    Error::new(Code::NODE_NOT_ELECTABLE, "Election failed.")
+}

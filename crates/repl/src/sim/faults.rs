@@ -1,0 +1,215 @@
+//! What goes wrong.
+
+use std::sync::Arc;
+
+use crate::config::{MemberConfig, ReplSetConfig};
+
+use super::world::{Event, World};
+
+impl World {
+    /// One fault, and the time of the next.
+    pub(super) fn fault(&mut self) {
+        if self.calm {
+            return;
+        }
+        let gap = 1 + self.rng.below(self.plan.fault_gap_millis);
+        self.after(gap, Event::Fault);
+        let node = self.victim();
+        let kind = self.rng.below(100);
+        self.trace(kind << 8 ^ node as u64);
+        match kind {
+            0..=11 => self.crash(node, false),
+            12..=27 => self.crash(node, true),
+            28..=34 => self.pause(node),
+            35..=46 => self.cut_off(node),
+            47..=52 => self.split(),
+            53..=60 => self.heal(),
+            61..=65 => self.fill_disk(node),
+            66..=69 => self.nodes[node].clock_ahead += 1000,
+            70..=84 => self.reconfigure(),
+            85..=91 => self.step_down(),
+            92..=94 => {
+                if let Some(member) = &mut self.nodes[node].member {
+                    let _ = member.freeze(1500);
+                }
+            }
+            95..=96 => self.crash_all(),
+            _ => {
+                if let Some(member) = &mut self.nodes[node].member {
+                    let _ = member.step_up();
+                }
+                self.poll(node);
+            }
+        }
+    }
+
+    /// A machine; the primary more often than others.
+    fn victim(&mut self) -> usize {
+        let primaries: Vec<usize> = (0..self.nodes.len()).filter(|node| self.nodes[*node].primary).collect();
+        if !primaries.is_empty() && self.rng.percent(40) {
+            return *self.rng.pick(&primaries);
+        }
+        self.rng.below(self.nodes.len() as u64) as usize
+    }
+
+    fn crash(&mut self, node: usize, machine: bool) {
+        if self.nodes[node].member.is_none() {
+            return;
+        }
+        self.nodes[node].stop();
+        if machine {
+            self.nodes[node].disk.crash_machine(&mut self.rng);
+        } else {
+            self.nodes[node].disk.crash_process();
+            // Who was connected to the process learns at once that it is gone.
+            for peer in (0..self.nodes.len()).filter(|peer| *peer != node) {
+                let incarnation = self.nodes[peer].incarnation;
+                self.after(1, Event::ConnectionLost { node: peer, incarnation, peer: node });
+            }
+        }
+        let back = self.rng.between(20, 3000);
+        self.after(back, Event::Restart { node });
+    }
+
+    fn crash_all(&mut self) {
+        for node in 0..self.nodes.len() {
+            if self.rng.percent(80) {
+                self.crash(node, true);
+            }
+        }
+    }
+
+    fn pause(&mut self, node: usize) {
+        self.nodes[node].paused_until = self.now + self.rng.between(50, 2000);
+    }
+
+    fn fill_disk(&mut self, node: usize) {
+        self.nodes[node].disk_full_until = self.now + self.rng.between(100, 2000);
+    }
+
+    /// Cuts one machine off, in one direction or both.
+    fn cut_off(&mut self, node: usize) {
+        let direction = self.rng.below(3);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            if direction != 1 {
+                self.cut[node][other] = true;
+            }
+            if direction != 0 {
+                self.cut[other][node] = true;
+            }
+        }
+    }
+
+    /// Splits the set in two, perhaps with one way left open.
+    fn split(&mut self) {
+        let sides = self.rng.next();
+        let one_way = self.rng.percent(30);
+        for from in 0..self.nodes.len() {
+            for to in 0..self.nodes.len() {
+                let (a, b) = (sides >> from & 1, sides >> to & 1);
+                if a != b && !(one_way && a == 0) {
+                    self.cut[from][to] = true;
+                }
+            }
+        }
+    }
+
+    fn heal(&mut self) {
+        for row in &mut self.cut {
+            row.fill(false);
+        }
+    }
+
+    fn step_down(&mut self) {
+        let catch_up = self.rng.between(50, 1000);
+        let force = self.rng.percent(50);
+        let primaries: Vec<usize> = (0..self.nodes.len()).filter(|node| self.nodes[*node].primary).collect();
+        for node in primaries {
+            if let Some(member) = &mut self.nodes[node].member {
+                let _ = member.step_down(catch_up, catch_up + 500, force);
+            }
+            self.poll(node);
+        }
+    }
+
+    /// A primary is asked for another configuration.
+    fn reconfigure(&mut self) {
+        let writable = |node: &usize| self.nodes[*node].member.as_ref().is_some_and(|m| m.is_writable());
+        let primaries: Vec<usize> = (0..self.nodes.len()).filter(writable).collect();
+        if primaries.is_empty() {
+            return;
+        }
+        let node = *self.rng.pick(&primaries);
+        let Some(config) = self.nodes[node].member.as_ref().and_then(|member| member.config().cloned()) else {
+            return;
+        };
+        let me = self.nodes[node].host.clone();
+        let new = self.draw_config(&config, &me);
+        if let Some(member) = &mut self.nodes[node].member {
+            let _ = member.reconfig(new, false);
+        }
+        self.poll(node);
+    }
+
+    fn draw_config(&mut self, old: &ReplSetConfig, me: &str) -> ReplSetConfig {
+        let mut new = old.clone();
+        new.version += 1;
+        for member in &mut new.members {
+            member.newly_added = false;
+        }
+        let others: Vec<usize> = (0..new.members.len()).filter(|at| &*new.members[*at].host != me).collect();
+        let outside: Vec<Arc<str>> = self
+            .nodes
+            .iter()
+            .map(|node| node.host.clone())
+            .filter(|host| old.member_at(host).is_none())
+            .collect();
+        match self.rng.below(6) {
+            0 | 1 if !outside.is_empty() => {
+                let host = self.rng.pick(&outside).clone();
+                let mut member = MemberConfig::new(self.next_id, host);
+                self.next_id += 1;
+                member.tags = vec![("dc".into(), "south".into()), ("rack".into(), format!("r{}", member.id))];
+                if self.rng.percent(30) {
+                    member.votes = 0;
+                    member.priority = 0.0;
+                }
+                new.members.push(member);
+            }
+            2 if !others.is_empty() => {
+                let at = *self.rng.pick(&others);
+                new.members.remove(at);
+            }
+            3 if !others.is_empty() => {
+                let at = *self.rng.pick(&others);
+                if !new.members[at].arbiter_only && !new.members[at].hidden {
+                    let votes = new.members[at].votes;
+                    new.members[at].votes = 1 - votes;
+                    new.members[at].priority = (1 - votes) as f64;
+                }
+            }
+            _ => {
+                if let Some(at) = others.first()
+                    && new.members[*at].priority > 0.0
+                {
+                    new.members[*at].priority = self.rng.between(1, 5) as f64;
+                }
+            }
+        }
+        new
+    }
+
+    /// The faults are over.
+    pub(super) fn begin_calm(&mut self) {
+        self.calm = true;
+        self.heal();
+        self.clients.calm();
+        for node in 0..self.nodes.len() {
+            self.nodes[node].paused_until = self.now;
+            self.nodes[node].disk_full_until = self.now;
+            if self.nodes[node].member.is_none() {
+                self.start(node);
+            }
+        }
+    }
+}

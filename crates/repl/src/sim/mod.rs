@@ -1,0 +1,109 @@
+//! The simulator: a whole replica set with its network, disks and clients in one thread, from one seed.
+//!
+//! [`run`] plays a seed: first with faults, then without, and checks all the time what must always hold
+//! ([`checks`]), and at the end that the set has come to rest in one state. Nothing in it depends on
+//! anything but the seed, so that a failing seed fails again in the same way; [`Report::trace`] is a hash
+//! of everything that happened.
+
+pub mod checks;
+mod clients;
+mod disk;
+mod faults;
+mod model;
+mod node;
+mod plan;
+mod world;
+#[cfg(test)]
+mod tests;
+
+pub use plan::Plan;
+pub use world::World;
+
+/// A bug planted to see whether the checks notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// A member votes for everyone who asks.
+    VoteTwice,
+    /// A member acknowledges what its disk does not have yet.
+    AcknowledgeBeforePersisting,
+    /// A primary commits entries of earlier terms by counting.
+    CommitOldTermByCount,
+    /// What is cut from the log stays applied.
+    SkipRollback,
+    /// Entries are applied in another order than the log's.
+    ApplyOutOfOrder,
+}
+
+impl Mutation {
+    /// All of them.
+    pub const ALL: [Mutation; 5] = [
+        Mutation::VoteTwice,
+        Mutation::AcknowledgeBeforePersisting,
+        Mutation::CommitOldTermByCount,
+        Mutation::SkipRollback,
+        Mutation::ApplyOutOfOrder,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutation::VoteTwice => "vote-twice",
+            Mutation::AcknowledgeBeforePersisting => "acknowledge-before-persisting",
+            Mutation::CommitOldTermByCount => "commit-old-term-by-count",
+            Mutation::SkipRollback => "skip-rollback",
+            Mutation::ApplyOutOfOrder => "apply-out-of-order",
+        }
+    }
+}
+
+/// What a run did, and the hash of all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Hash of every event and effect in order.
+    pub trace: u64,
+    /// Events played.
+    pub events: u64,
+    /// Entries committed.
+    pub committed: u64,
+    /// Terms in which there was a primary.
+    pub primaries: u64,
+    /// Writes acknowledged.
+    pub acknowledged: u64,
+    /// Rollbacks, and entries lost by them.
+    pub rollbacks: u64,
+    /// Entries taken back.
+    pub rolled_back: u64,
+    /// Members restarted after a crash.
+    pub restarts: u64,
+    /// Copies of the data made.
+    pub initial_syncs: u64,
+    /// Configurations installed by a primary.
+    pub reconfigs: u64,
+    /// Entries that had to be read from the log again.
+    pub fetches: u64,
+    /// Planned hand-overs.
+    pub step_downs: u64,
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The simulated time in milliseconds.
+    pub at: u64,
+    /// What.
+    pub what: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {} at {} ms: {}", self.seed, self.at, self.what)?;
+        write!(f, "\nreplay: cargo run -p sheaf-repl --release --example simulate -- --seed {}", self.seed)
+    }
+}
+
+/// Plays one seed.
+pub fn run(seed: u64, mutation: Option<Mutation>) -> Result<Report, Failure> {
+    World::new(Plan::of(seed), mutation).play()
+}

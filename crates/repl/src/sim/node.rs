@@ -1,0 +1,93 @@
+//! One simulated machine with its process.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::effect::Persist;
+use crate::member::{Member, Options, Recovered};
+use crate::types::OpTime;
+
+use super::disk::Disk;
+use super::model::Model;
+
+/// A machine.
+pub(super) struct Node {
+    pub host: Arc<str>,
+    pub disk: Disk,
+    /// The process, if it runs.
+    pub member: Option<Member>,
+    /// Counts the starts; events of earlier ones are void.
+    pub incarnation: u64,
+    pub model: Model,
+    /// Units that are to be written; the first is being written.
+    pub to_write: VecDeque<Persist>,
+    /// Units that are to be applied; the first is being applied.
+    pub to_apply: VecDeque<Persist>,
+    pub written_seq: u64,
+    pub syncing: bool,
+    pub paused_until: u64,
+    pub disk_full_until: u64,
+    pub clock_ahead: u64,
+    /// The commit point that the process has told.
+    pub commit: OpTime,
+    /// What the process said its core had committed when it last became primary.
+    pub committed_at_election: Option<(u64, u64)>,
+    pub primary: bool,
+}
+
+impl Node {
+    pub fn new(host: &str) -> Self {
+        Node {
+            host: Arc::from(host),
+            disk: Disk::default(),
+            member: None,
+            incarnation: 0,
+            model: Model::default(),
+            to_write: VecDeque::new(),
+            to_apply: VecDeque::new(),
+            written_seq: 0,
+            syncing: false,
+            paused_until: 0,
+            disk_full_until: 0,
+            clock_ahead: 0,
+            commit: OpTime::default(),
+            committed_at_election: None,
+            primary: false,
+        }
+    }
+
+    /// Starts the process on what the disk has.
+    pub fn start(&mut self, seed: u64, cache_bytes: usize) {
+        self.incarnation += 1;
+        let image = &self.disk.image;
+        let last = image.last();
+        self.model = self.disk.model_at(last.index);
+        let last_time = image.entries.last().map_or(0, |entry| entry.time);
+        let config = image.config.as_ref().map(|(config, me)| ((**config).clone(), *me));
+        let mut hard_state = image.hard_state;
+        hard_state.commit = hard_state.commit.min(last.index).max(self.disk.flushed.at.index);
+        let options = Options {
+            seed: seed ^ (self.incarnation << 40),
+            incarnation: self.incarnation,
+            cache_bytes,
+            message_bytes_max: 2000,
+            messages_in_flight_max: 8,
+            ..Options::new("rs")
+        };
+        let member = Member::new(options, Recovered { hard_state, log: image.bounds(last_time), config });
+        self.commit = member.commit_point();
+        self.member = Some(member);
+        self.committed_at_election = None;
+    }
+
+    /// The process is gone.
+    pub fn stop(&mut self) {
+        self.member = None;
+        self.to_write.clear();
+        self.to_apply.clear();
+        self.written_seq = 0;
+        self.syncing = false;
+        self.paused_until = 0;
+        self.primary = false;
+    }
+}

@@ -2,8 +2,9 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::process::{free_port, shell_text};
@@ -16,13 +17,20 @@ use crate::journal::Journal;
 const USER: &str = "postgres";
 
 pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) -> Result<Running> {
-    let binaries = find()?;
     let root = rustix::process::geteuid().is_root();
+    let binaries = match find() {
+        Some(binaries) => binaries,
+        None => {
+            install(root, journal)?;
+            find().ok_or_else(|| Error::failed("the package has brought no initdb"))?
+        }
+    };
     let data = tempfile::Builder::new()
         .prefix("sheaf-lab-postgres-")
         .tempdir_in(&options.data)
         .map_err(|error| Error::from(error).context(options.data.display()))?;
     if root {
+        check_reachable(data.path())?;
         run(Command::new("chown").arg(USER).arg(data.path()), journal)?;
     }
     run(
@@ -50,7 +58,7 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
 }
 
 /// The newest of Debian's folders, or else wherever `PATH` has `initdb`.
-fn find() -> Result<PathBuf> {
+fn find() -> Option<PathBuf> {
     let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()
@@ -63,12 +71,39 @@ fn find() -> Result<PathBuf> {
         .collect();
     versions.sort();
     if let Some((_, folder)) = versions.pop() {
-        return Ok(folder);
+        return Some(folder);
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .find(|folder| folder.join("initdb").is_file())
-        .ok_or_else(|| Error::usage("PostgreSQL is not installed (no initdb): apt-get install postgresql"))
+    std::env::split_paths(&path).find(|folder| folder.join("initdb").is_file())
+}
+
+/// Installs Debian's package. Where services are started it starts a server of its own, on its own port and with its
+/// own data; ours is another one.
+fn install(root: bool, journal: &Journal) -> Result<()> {
+    if !root || !Path::new("/usr/bin/apt-get").is_file() {
+        return Err(Error::usage("PostgreSQL is not installed (no initdb): apt-get install postgresql"));
+    }
+    for arguments in
+        [&["update", "-qq"][..], &["install", "-y", "-qq", "--no-install-recommends", "postgresql"]]
+    {
+        let mut command = Command::new("env");
+        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(arguments);
+        run(command.stdin(Stdio::null()), journal)?;
+    }
+    Ok(())
+}
+
+/// The other user must be able to walk to the folder, or initdb fails with words that do not say why.
+fn check_reachable(folder: &Path) -> Result<()> {
+    for above in folder.ancestors().skip(1) {
+        if std::fs::metadata(above)?.permissions().mode() & 0o001 == 0 {
+            return Err(Error::usage(format!(
+                "PostgreSQL runs as the user {USER}, who cannot enter {}: name another folder with --dbpath",
+                above.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn program(root: bool, binary: &Path) -> Command {

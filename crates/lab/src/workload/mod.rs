@@ -4,7 +4,17 @@
 //! wrong setting costs nothing. Then `setup` prepares the data, `run` drives it through [`Context::run`], `check` looks
 //! at the invariants, and `metrics` gives the columns of the table. Figures of a run whose check fails are no result.
 
+mod bank;
+mod bench_run;
+mod bulk_import;
+mod contents;
+mod findings;
 mod insert_latency;
+mod load;
+mod mixed_kv;
+mod most_single;
+mod versions;
+mod ycsb;
 
 use crate::context::Context;
 use crate::error::Result;
@@ -31,11 +41,6 @@ pub trait Workload: Send + Sync {
     /// Whether it runs on PostgreSQL too.
     fn knows_postgresql(&self) -> bool {
         false
-    }
-
-    /// How much of the run is done, 0 to 1, where the workload knows better than the clock.
-    fn progress(&self) -> Option<f64> {
-        None
     }
 }
 
@@ -73,7 +78,15 @@ impl Figure {
 type Make = fn() -> Box<dyn Workload>;
 
 /// Every workload by the name that experiments use.
-const ALL: &[(&str, Make)] = &[("insert-latency", || Box::<insert_latency::InsertLatency>::default())];
+const ALL: &[(&str, Make)] = &[
+    ("most-single", || Box::<most_single::MostSingle>::default()),
+    ("insert-latency", || Box::<insert_latency::InsertLatency>::default()),
+    ("mixed-kv", || Box::<mixed_kv::MixedKv>::default()),
+    ("bench-run", || Box::<bench_run::BenchRun>::default()),
+    ("bulk-import", || Box::<bulk_import::BulkImport>::default()),
+    ("ycsb", || Box::<ycsb::Ycsb>::default()),
+    ("bank", || Box::<bank::Bank>::default()),
+];
 
 /// The workload with this name.
 pub fn by_name(name: &str) -> Option<Box<dyn Workload>> {

@@ -1,0 +1,249 @@
+//! A bank: transfers between accounts, each one transaction of two reads, two balance updates and one transfer record.
+//! However they meet, fail and are tried again, no money may appear or vanish.
+//!
+//! The total is looked at during the run, by reads of all accounts in one snapshot, and afterwards; then the transfer
+//! records must account for every balance, and every transfer that a client was told of must be there, once. The same
+//! steps run on MongoDB's protocol ([`mongodb`]) and on PostgreSQL ([`postgresql`]).
+
+mod audit;
+mod mongodb;
+mod postgresql;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use self::audit::{Books, Watch};
+use super::{Figure, Workload};
+use crate::context::{Context, Database, Group, Worker};
+use crate::error::{Error, Result};
+use crate::experiment::Settings;
+use crate::generate::Random;
+use crate::measure::{Arrival, Load, Span};
+use crate::results::Check;
+
+/// Settings of the workload.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Own {
+    /// Accounts at full scale.
+    accounts: u64,
+    /// What each account holds at first.
+    balance: i64,
+    /// The largest amount of a transfer; the smallest is 1.
+    largest_transfer: i64,
+    clients: u32,
+    /// Whether a transfer is acknowledged when it is on disk: `j: true` of the commit, `synchronous_commit` of
+    /// PostgreSQL.
+    durable: bool,
+    /// Of PostgreSQL: "repeatable read", which is snapshot isolation like MongoDB's transactions, or "serializable".
+    isolation: String,
+    /// Milliseconds between two looks at the total during the run.
+    look_every_ms: u64,
+    database: String,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Bank {
+    own: Option<Own>,
+    accounts: u64,
+    watch: Watch,
+    books: Mutex<Books>,
+}
+
+/// One transfer as a client wants it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Transfer {
+    /// Of the transfer record: unique, whatever happens.
+    id: i64,
+    from: i64,
+    to: i64,
+    amount: i64,
+}
+
+/// How a transfer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// It was made, after so many more tries.
+    Made(u32),
+    /// The account had not enough; nothing was changed.
+    Refused(u32),
+}
+
+/// A database of accounts, by one connection.
+trait Teller: Send {
+    /// Makes the tables anew, and the accounts 0, 1, 2, ...
+    fn open_accounts(&mut self, context: &Context, accounts: u64, balance: i64) -> Result<()>;
+
+    /// Makes a transfer, trying again as often as the database asks for.
+    ///
+    /// Errors: the transfer may have been made or not.
+    fn transfer(&mut self, transfer: Transfer) -> Result<Outcome>;
+
+    /// Makes ready for the next transfer after an error.
+    fn recover(&mut self) -> Result<()>;
+
+    /// Reads all balances in one snapshot, by account.
+    fn balances(&mut self, each: &mut dyn FnMut(i64, i64)) -> Result<()>;
+
+    /// Reads all transfer records.
+    fn transfers(&mut self, each: &mut dyn FnMut(Transfer)) -> Result<()>;
+}
+
+impl Own {
+    fn teller(&self, context: &Context) -> Result<Box<dyn Teller>> {
+        Ok(match &context.database {
+            Database::MongoDb(to) => Box::new(mongodb::MongoTeller::connect(to, self)?),
+            Database::PostgreSql(to) => Box::new(postgresql::PostgresTeller::connect(to, self)?),
+        })
+    }
+}
+
+/// Identifiers of transfers: the client in the upper half, its own count in the lower.
+fn transfer_id(client: u32, number: u32) -> i64 {
+    i64::from(client) << 32 | i64::from(number)
+}
+
+fn choose(random: &mut Random, id: i64, accounts: u64, largest: i64) -> Transfer {
+    let from = random.below(accounts);
+    // Any account but the same.
+    let to = (from + 1 + random.below(accounts - 1)) % accounts;
+    let amount = 1 + random.below(largest as u64) as i64;
+    Transfer { id, from: from as i64, to: to as i64, amount }
+}
+
+impl Bank {
+    fn own(&self) -> Result<&Own> {
+        self.own.as_ref().ok_or_else(|| Error::failed("the workload has no settings"))
+    }
+}
+
+impl Workload for Bank {
+    fn configure(&mut self, settings: &Settings) -> Result<()> {
+        let own: Own = settings.parse()?;
+        if own.clients == 0 || own.balance < 0 || own.largest_transfer < 1 {
+            return Err(Error::usage(
+                "bank needs clients, a balance of 0 or more and transfers of 1 or more",
+            ));
+        }
+        if !["repeatable read", "serializable"].contains(&own.isolation.as_str()) {
+            return Err(Error::usage("isolation is \"repeatable read\" or \"serializable\""));
+        }
+        self.own = Some(own);
+        Ok(())
+    }
+
+    fn setup(&mut self, context: &Context) -> Result<()> {
+        let own = self.own()?.clone();
+        // Fewer than two cannot transfer anything.
+        self.accounts = context.scaled(own.accounts).max(2);
+        own.teller(context)?.open_accounts(context, self.accounts, own.balance)
+    }
+
+    fn run(&mut self, context: &Context) -> Result<()> {
+        let own = self.own()?;
+        let (running, busy) = (AtomicBool::new(true), Mutex::new(own.clients));
+        let clients = Group::new("client", own.clients, |worker| {
+            let outcome = self.serve(worker, own);
+            let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+            *busy -= 1;
+            running.fetch_and(*busy > 0, Ordering::Relaxed);
+            outcome
+        });
+        let auditor = Group::new("auditor", 1, |worker| self.look_on(worker, own, &running));
+        // It ends with the clients, and is measured from where they are.
+        let load = Load { arrival: Arrival::Closed, measure: Span::Unbounded, ..context.load };
+        context.run(&[clients.without_client(), auditor.load(load).without_client()]).map(drop)
+    }
+
+    fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
+        let own = self.own()?;
+        let mut teller = own.teller(context)?;
+        let mut ledger = audit::Ledger::new(self.accounts, own.balance);
+        teller.balances(&mut |account, balance| ledger.balance(account, balance))?;
+        let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+        teller.transfers(&mut |transfer| ledger.transfer(&books, transfer))?;
+        let mut checks = vec![self.watch.check()];
+        checks.extend(ledger.checks(&books));
+        Ok(checks)
+    }
+
+    fn metrics(&self, context: &Context) -> Vec<Figure> {
+        let measured = context.measured();
+        let transfer = measured.operation("transfer");
+        vec![
+            Figure::higher("transactions/s", "1/s", measured.rate("transfer")),
+            Figure::lower("median", "us", transfer.percentile_us(50.0)),
+            Figure::lower("p99", "us", transfer.percentile_us(99.0)),
+            Figure::lower("max", "us", transfer.max_us()),
+            Figure::plain("retries", "", transfer.retries as f64),
+        ]
+    }
+
+    fn knows_postgresql(&self) -> bool {
+        true
+    }
+}
+
+impl Bank {
+    fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
+        let mut teller = own.teller(worker.context())?;
+        let (mut number, mut warned) = (0, false);
+        while let Some(ticket) = worker.next() {
+            let id = transfer_id(worker.index, number);
+            number += 1;
+            let transfer = choose(&mut worker.random, id, self.accounts, own.largest_transfer);
+            let outcome = teller.transfer(transfer);
+            let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
+            books.note(transfer, outcome.as_ref().ok());
+            drop(books);
+            match outcome {
+                Ok(Outcome::Made(retries)) => {
+                    worker.done("transfer", ticket);
+                    worker.retried("transfer", ticket, retries.into());
+                }
+                Ok(Outcome::Refused(retries)) => {
+                    worker.done("refused transfer", ticket);
+                    worker.retried("refused transfer", ticket, retries.into());
+                }
+                // As while a set elects a primary: the bank goes on, and the books keep the transfer as open.
+                Err(error @ (Error::Io(_) | Error::Server(_))) => {
+                    worker.failed("transfer", ticket);
+                    if !warned {
+                        worker.context().warn(format!("a transfer failed for good: {error}"));
+                        warned = true;
+                    }
+                    teller.recover()?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at the total again and again while transfers are made.
+    fn look_on(&self, worker: &mut Worker<'_>, own: &Own, running: &AtomicBool) -> Result<()> {
+        let mut teller = own.teller(worker.context())?;
+        let pause = Duration::from_millis(own.look_every_ms);
+        let expected = self.accounts as i64 * own.balance;
+        while running.load(Ordering::Relaxed) && !worker.stopping() {
+            let Some(mut ticket) = worker.next() else { break };
+            ticket.due = Instant::now();
+            let (mut count, mut total) = (0u64, 0i64);
+            teller.balances(&mut |_, balance| {
+                count += 1;
+                total = total.wrapping_add(balance);
+            })?;
+            self.watch.saw(count == self.accounts && total == expected, count, total, expected);
+            worker.done("look at all accounts", ticket);
+            let wake = Instant::now() + pause;
+            while Instant::now() < wake && running.load(Ordering::Relaxed) && !worker.stopping() {
+                std::thread::sleep(Duration::from_millis(5).min(pause));
+            }
+        }
+        Ok(())
+    }
+}

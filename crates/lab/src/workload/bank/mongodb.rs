@@ -1,0 +1,144 @@
+//! The bank on MongoDB's protocol: the collections `accounts` and `transfers`, and multi-document transactions.
+
+use sheaf_bson::{DocBuf, RawDoc, doc};
+
+use super::{Outcome, Own, Teller, Transfer};
+use crate::client::{Client, Collection, ConnectionString, TransactionOptions, WriteConcern};
+use crate::context::Context;
+use crate::error::{Error, Result};
+
+/// Accounts per insert when they are opened.
+const LOAD_BATCH: i64 = 1000;
+
+pub(super) struct MongoTeller {
+    client: Client,
+    accounts: Collection,
+    transfers: Collection,
+    options: TransactionOptions,
+}
+
+impl MongoTeller {
+    pub fn connect(to: &ConnectionString, own: &Own) -> Result<MongoTeller> {
+        // A member that has no majority to wait for waits for its own journal.
+        let commit = if own.durable { WriteConcern::journaled() } else { WriteConcern::nodes(1) };
+        Ok(MongoTeller {
+            client: Client::connect(to)?,
+            accounts: Collection::new(&own.database, "accounts"),
+            transfers: Collection::new(&own.database, "transfers"),
+            options: TransactionOptions {
+                read_concern: Some("snapshot".to_owned()),
+                write_concern: if to.write_concern.is_default() { commit } else { to.write_concern.clone() },
+            },
+        })
+    }
+}
+
+impl Teller for MongoTeller {
+    fn open_accounts(&mut self, context: &Context, accounts: u64, balance: i64) -> Result<()> {
+        for collection in [&self.accounts, &self.transfers] {
+            self.client.drop_collection(collection)?;
+            let create = doc! { "create": collection.name.as_str() };
+            context.admin(&mut self.client, &collection.db, &create)?;
+        }
+        let accounts = accounts as i64;
+        for first in (0..accounts).step_by(LOAD_BATCH as usize) {
+            let mut insert = self.client.insert(&self.accounts);
+            for id in first..(first + LOAD_BATCH).min(accounts) {
+                insert.push(|account| {
+                    account.append("_id", id).append("balance", balance);
+                });
+            }
+            insert.send()?;
+        }
+        Ok(())
+    }
+
+    fn transfer(&mut self, transfer: Transfer) -> Result<Outcome> {
+        let (accounts, transfers) = (&self.accounts, &self.transfers);
+        let done = self.client.transaction(&self.options, |client| {
+            let held = balance(client, accounts, transfer.from)?;
+            balance(client, accounts, transfer.to)?;
+            if held < transfer.amount {
+                return Err(Error::failed(INSUFFICIENT));
+            }
+            add(client, accounts, transfer.from, -transfer.amount)?;
+            add(client, accounts, transfer.to, transfer.amount)?;
+            let mut insert = client.insert(transfers);
+            insert.push(|record| {
+                record.append("_id", transfer.id).append("from", transfer.from);
+                record.append("to", transfer.to).append("amount", transfer.amount);
+            });
+            insert.send().map(drop)
+        });
+        match done {
+            Ok(((), retries)) => Ok(Outcome::Made(retries)),
+            // The client has aborted the transaction by then.
+            Err(Error::Failed(text)) if text == INSUFFICIENT => Ok(Outcome::Refused(0)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn recover(&mut self) -> Result<()> {
+        // The client connects anew by itself.
+        Ok(())
+    }
+
+    fn balances(&mut self, each: &mut dyn FnMut(i64, i64)) -> Result<()> {
+        let find = doc! { "find": self.accounts.name.as_str(), "batchSize": 10_000 };
+        let db = self.accounts.db.clone();
+        let read = |client: &mut Client| {
+            let mut read = Vec::new();
+            client.for_each(&db, &find, |account| {
+                read.push((number(account, "_id")?, number(account, "balance")?));
+                Ok(())
+            })?;
+            Ok(read)
+        };
+        // Collected first: a transaction that is tried again begins from the first account.
+        let (read, _) = self.client.transaction(&self.options, read)?;
+        read.into_iter().for_each(|(account, balance)| each(account, balance));
+        Ok(())
+    }
+
+    fn transfers(&mut self, each: &mut dyn FnMut(Transfer)) -> Result<()> {
+        let find: DocBuf = doc! { "find": self.transfers.name.as_str() };
+        let db = self.transfers.db.clone();
+        self.client.for_each(&db, &find, |record| {
+            each(Transfer {
+                id: number(record, "_id")?,
+                from: number(record, "from")?,
+                to: number(record, "to")?,
+                amount: number(record, "amount")?,
+            });
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+/// The text by which our own error is known again behind [`Client::transaction`].
+const INSUFFICIENT: &str = "insufficient funds";
+
+fn balance(client: &mut Client, accounts: &Collection, id: i64) -> Result<i64> {
+    match client.find_by_id(accounts, id)? {
+        Some(account) => number(account, "balance"),
+        None => Err(Error::failed(format!("account {id} is not there"))),
+    }
+}
+
+fn add(client: &mut Client, accounts: &Collection, id: i64, amount: i64) -> Result<()> {
+    let mut update = client.update(accounts);
+    update.push(|statement| {
+        statement.document("q").append("_id", id);
+        statement.document("u").document("$inc").append("balance", amount);
+    });
+    match update.send()?.n {
+        1 => Ok(()),
+        n => Err(Error::failed(format!("an update of account {id} matched {n} documents"))),
+    }
+}
+
+fn number(document: RawDoc<'_>, name: &str) -> Result<i64> {
+    let found = document.get(name).and_then(|n| n.as_exact_i64());
+    found.ok_or_else(|| Error::failed(format!("no whole number {name} in {document:?}")))
+}

@@ -1,7 +1,7 @@
 //! What a workload works with: the database, its settings, and clients that are paced and measured.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -25,6 +25,11 @@ impl Stop {
         self.0.store(true, Ordering::SeqCst);
     }
 
+    /// The flag itself, for signals.
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+
     /// Whether to end.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -39,6 +44,9 @@ pub enum Database {
     /// PostgreSQL, by its connection string. Only some workloads know it.
     PostgreSql(String),
 }
+
+/// Nothing is known about the progress.
+const UNKNOWN: u32 = u32::MAX;
 
 /// What a workload gets for one repetition of one variation.
 pub struct Context {
@@ -64,6 +72,8 @@ pub struct Context {
     pub(crate) steps: Mutex<Vec<Step>>,
     pub(crate) faults: Mutex<Vec<Fault>>,
     pub(crate) warnings: Mutex<Vec<String>>,
+    /// In thousandths, or [`UNKNOWN`].
+    progress: AtomicU32,
 }
 
 impl Context {
@@ -182,6 +192,17 @@ impl Context {
         self.recorder.measured()
     }
 
+    /// Says how much of the run is done, 0 to 1, where the workload knows better than the clock.
+    pub fn set_progress(&self, done: f64) {
+        let thousandths = (done.clamp(0.0, 1.0) * 1000.0) as u32;
+        self.progress.store(thousandths, Ordering::Relaxed);
+    }
+
+    pub(crate) fn progress(&self) -> Option<f64> {
+        let thousandths = self.progress.load(Ordering::Relaxed);
+        (thousandths != UNKNOWN).then(|| f64::from(thousandths) / 1000.0)
+    }
+
     /// Keeps a step with its own number of clients for the report.
     pub fn add_step(&self, step: Step) {
         self.steps.lock().unwrap_or_else(PoisonError::into_inner).push(step);
@@ -199,8 +220,8 @@ impl Context {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner).push(text.into());
     }
 
-    /// A context outside of a run, for tests of workloads.
-    pub fn for_test(database: Database, settings: BTreeMap<String, serde_yaml_ng::Value>) -> Context {
+    /// A context with nothing in it but the database: no nodes, full scale, until the workload is done.
+    pub fn bare(database: Database, settings: BTreeMap<String, serde_yaml_ng::Value>) -> Context {
         Context {
             database,
             nodes: Vec::new(),
@@ -215,6 +236,7 @@ impl Context {
             steps: Mutex::default(),
             faults: Mutex::default(),
             warnings: Mutex::default(),
+            progress: AtomicU32::new(UNKNOWN),
         }
     }
 }

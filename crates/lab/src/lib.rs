@@ -4,7 +4,9 @@
 //! experiment runs against a Sheaf that it starts itself, against a folder with `mongod` binaries, and against
 //! anything behind a connection string.
 
+pub mod cli;
 pub mod client;
+pub mod compare;
 pub mod context;
 pub mod environment;
 pub mod error;

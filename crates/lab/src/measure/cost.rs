@@ -1,0 +1,58 @@
+//! What processes cost: processor time and memory.
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Processor seconds that this process has used, all its threads together.
+pub fn own_cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// Processor seconds that a process has used; `None` when it is gone.
+pub fn cpu_seconds(pid: u32) -> Option<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks = cpu_ticks(&stat)?;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User and system time of a line of `/proc/PID/stat`.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    // The program's name, in parentheses, may hold anything; the fields after it are numbers.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut times = fields.split_whitespace().skip(11);
+    let mut next = || times.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+/// Resident bytes of a process; `None` when it is gone.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_with_parentheses_do_no_harm() {
+        let stat = "7 (a) b) c) S 1 7 7 0 -1 4194304 1 2 3 4 150 50 0 0 20 0 1 0 5";
+        assert_eq!(cpu_ticks(stat), Some(200));
+        assert_eq!(cpu_ticks("7 (x) S"), None);
+    }
+
+    #[test]
+    fn this_process_has_used_something() {
+        let pid = std::process::id();
+        assert!(resident_bytes(pid).unwrap() > 100_000);
+        assert!(cpu_seconds(pid).is_some());
+        let before = own_cpu_seconds();
+        let mut sum = 0u64;
+        while own_cpu_seconds() == before {
+            sum = std::hint::black_box(sum.wrapping_add(1));
+        }
+        assert!(own_cpu_seconds() > before);
+        assert!(cpu_seconds(u32::MAX - 1).is_none());
+    }
+}

@@ -1,0 +1,418 @@
+//! Running an experiment: every variation on every target, as often as asked for, from starting servers to the checks.
+
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+pub use crate::report::live::LiveOperation;
+
+use crate::context::{Context, Database, Stop};
+use crate::environment;
+use crate::error::{Error, Result};
+use crate::experiment::{Experiment, Overrides, ServerOptions, Topology, Variation};
+use crate::journal::{Journal, now_ms};
+use crate::measure::cost::{cpu_seconds, own_cpu_seconds};
+use crate::measure::monitor::{self, Watched};
+use crate::measure::{Recorder, Span};
+use crate::results::{self, Metric, Repetition, Row, RunResult};
+use crate::target::{LaunchOptions, Running, Target, bring_up, bytes_on_disk};
+use crate::workload::{self, Figure, Workload};
+
+/// What the command line says about a run.
+#[derive(Clone, Debug)]
+pub struct RunOptions {
+    /// Everything that has a size or a length, as a part of the full experiment.
+    pub scale: f64,
+    /// `--set`.
+    pub overrides: Overrides,
+    /// Instead of the experiment's.
+    pub repetitions: Option<u32>,
+    /// Instead of the experiment's.
+    pub targets: Vec<Target>,
+    /// Only rows whose name contains one of these; all when empty.
+    pub rows: Vec<String>,
+    /// Folder in which data folders are made.
+    pub data: PathBuf,
+    /// Data folders stay.
+    pub keep: bool,
+    /// What all random choices derive from.
+    pub seed: u64,
+}
+
+impl Default for RunOptions {
+    fn default() -> Self {
+        RunOptions {
+            scale: 1.0,
+            overrides: Overrides::default(),
+            repetitions: None,
+            targets: Vec::new(),
+            rows: Vec::new(),
+            data: std::env::temp_dir(),
+            keep: false,
+            seed: 1,
+        }
+    }
+}
+
+/// Follows a run while it goes on.
+pub trait Observer: Send {
+    /// About once a second: the row, seconds since its measured part began, what happened in the last full second, and
+    /// how much is done, 0 to 1, where that is known.
+    fn update(&mut self, row: &str, elapsed_s: f64, operations: &[LiveOperation], progress: Option<f64>);
+    /// As often: by node, per cent of one processor and MB resident.
+    fn nodes(&mut self, nodes: &[(String, f64, f64)]);
+    /// The row's workload has ended.
+    fn finish(&mut self);
+    /// A line for people.
+    fn say(&mut self, line: &str);
+}
+
+/// An observer that sees nothing.
+pub struct Blind;
+
+impl Observer for Blind {
+    fn update(&mut self, _: &str, _: f64, _: &[LiveOperation], _: Option<f64>) {}
+    fn nodes(&mut self, _: &[(String, f64, f64)]) {}
+    fn finish(&mut self) {}
+    fn say(&mut self, _: &str) {}
+}
+
+/// A run in progress.
+struct Run<'a> {
+    experiment: &'a Experiment,
+    options: &'a RunOptions,
+    stop: &'a Stop,
+    journal: Arc<Journal>,
+    observer: Mutex<&'a mut dyn Observer>,
+    result: RunResult,
+}
+
+/// Runs an experiment. What goes wrong within a row is in the row; an error means that there was nothing to run.
+pub fn run(
+    experiment: &Experiment,
+    options: &RunOptions,
+    journal: Arc<Journal>,
+    observer: &mut dyn Observer,
+    stop: &Stop,
+) -> Result<RunResult> {
+    if !(options.scale > 0.0 && options.scale.is_finite()) {
+        return Err(Error::usage(format!("--scale {}: must be more than 0", options.scale)));
+    }
+    let mut variations = experiment.variations(&options.overrides)?;
+    if !options.rows.is_empty() {
+        variations.retain(|row| options.rows.iter().any(|part| row.name.contains(part.as_str())));
+    }
+    if variations.is_empty() {
+        return Err(Error::usage("no row of the experiment has such a name"));
+    }
+    for variation in &variations {
+        variation.check(&experiment.workload)?;
+    }
+    let targets = match options.targets.as_slice() {
+        [] => experiment.targets.iter().map(|text| text.parse()).collect::<Result<Vec<Target>>>()?,
+        given => given.to_vec(),
+    };
+    let began = Instant::now();
+    let mut run = Run {
+        experiment,
+        options,
+        stop,
+        journal,
+        observer: Mutex::new(observer),
+        result: RunResult {
+            schema: results::SCHEMA,
+            experiment: experiment.name.clone(),
+            title: experiment.title.clone(),
+            started_ms: now_ms(),
+            scale: options.scale,
+            settings: options.overrides.iter().collect(),
+            environment: environment::look(&options.data)?,
+            ..RunResult::default()
+        },
+    };
+    run.judge_environment();
+    run.all_rows(&targets, &variations);
+    run.result.duration_s = began.elapsed().as_secs_f64();
+    run.result.commands = run.journal.lines();
+    Ok(run.result)
+}
+
+impl Run<'_> {
+    fn say(&self, line: &str) {
+        self.observer.lock().unwrap_or_else(PoisonError::into_inner).say(line);
+    }
+
+    fn warn(&mut self, text: String) {
+        if !self.result.warnings.contains(&text) {
+            self.say(&format!("warning: {text}"));
+            self.result.warnings.push(text);
+        }
+    }
+
+    fn judge_environment(&mut self) {
+        let environment = &self.result.environment;
+        let (load, cores) = (environment.load, environment.cores);
+        if environment.filesystem.starts_with("tmpfs") || environment.filesystem.starts_with("ramfs") {
+            let folder = self.options.data.display();
+            self.warn(format!("{folder} is in memory: syncs cost nothing there; name another with --dbpath"));
+        }
+        if load > f64::from(cores) / 2.0 {
+            self.warn(format!("the machine was busy when the run began: load {load} on {cores} processors"));
+        }
+    }
+
+    fn all_rows(&mut self, targets: &[Target], variations: &[Variation]) {
+        let total = targets.len() * variations.len();
+        let mut number = 0;
+        for target in targets {
+            for variation in variations {
+                number += 1;
+                if self.stop.is_set() {
+                    return;
+                }
+                self.say(&format!("row {number} of {total}: {} on {target}", variation.name));
+                if !target.is_launched()
+                    && (variation.server != ServerOptions::default()
+                        || variation.topology != Topology::default())
+                {
+                    self.warn(format!(
+                        "{target} was there already: the experiment's server options and topology do not apply"
+                    ));
+                }
+                let row = self.row(target, variation);
+                if let Some(why) = &row.failed {
+                    self.say(&format!("FAILED: {why}"));
+                }
+                for check in row.repetitions.iter().flat_map(|r| &r.checks).filter(|check| !check.passed) {
+                    self.say(&format!("CHECK FAILED: {}: {}", check.name, check.detail));
+                }
+                self.result.rows.push(row);
+            }
+        }
+    }
+
+    fn row(&mut self, target: &Target, variation: &Variation) -> Row {
+        let mut row = Row {
+            name: variation.name.clone(),
+            variation: variation.values.clone(),
+            target: target.to_string(),
+            ..Row::default()
+        };
+        for repetition in 0..self.options.repetitions.unwrap_or(self.experiment.repetitions) {
+            if let Err(error) = self.repetition(target, variation, repetition, &mut row) {
+                row.failed = Some(error.to_string());
+                break;
+            }
+        }
+        if row.failed.is_none()
+            && let Err(error) = pick_columns(&mut row.metrics, &self.experiment.columns)
+        {
+            row.failed = Some(error.to_string());
+        }
+        row
+    }
+
+    fn repetition(
+        &mut self,
+        target: &Target,
+        variation: &Variation,
+        number: u32,
+        row: &mut Row,
+    ) -> Result<()> {
+        let mut workload = workload::by_name(&self.experiment.workload)
+            .ok_or_else(|| Error::usage(format!("there is no workload {}", self.experiment.workload)))?;
+        workload.configure(&variation.settings)?;
+        let launch = LaunchOptions { data: self.options.data.clone(), keep: self.options.keep };
+        let mut running = bring_up(target, variation, &launch, &self.journal, self.stop)?;
+        row.target.clone_from(&running.name);
+        let (program, version) = running.name.split_once(' ').unwrap_or((&running.name, ""));
+        self.result.environment.versions.insert(program.to_owned(), version.to_owned());
+        if matches!(running.database, Database::PostgreSql(_)) && !workload.knows_postgresql() {
+            return Err(Error::usage("this workload does not know PostgreSQL"));
+        }
+        let context = self.context(&running, variation, number)?;
+        workload.setup(&context).map_err(|error| error.context("setup"))?;
+        let measured = self.measured(workload.as_mut(), &context, &running, &variation.name);
+        let (mut repetition, outcome) = measured;
+        for process in &mut running.processes {
+            if !process.is_alive() {
+                outcome?;
+                return Err(Error::failed(format!("{} ended during the run", process.address)));
+            }
+        }
+        outcome.map_err(|error| error.context("run"))?;
+        // Even if this fails, what was measured is kept with the failed row.
+        let checked = workload.check(&context).map_err(|error| error.context("check"));
+        self.collect(&mut repetition, &context, &running, row);
+        let figures = add_figures(&mut row.metrics, workload.metrics(&context), number as usize);
+        let checked = checked.map(|checks| repetition.checks = checks);
+        row.repetitions.push(repetition);
+        checked?;
+        figures?;
+        running.shut_down()
+    }
+
+    fn context(&self, running: &Running, variation: &Variation, repetition: u32) -> Result<Context> {
+        let mut context = Context::bare(running.database.clone(), Default::default());
+        context.nodes.clone_from(&running.nodes);
+        context.settings = variation.settings.clone();
+        context.scale = self.options.scale;
+        // Each repetition makes other choices, and each run with this seed makes the same ones.
+        context.seed = self.options.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(repetition));
+        context.repetition = repetition;
+        context.load = variation.phases.load(self.options.scale)?;
+        context.stop = self.stop.clone();
+        context.journal = self.journal.clone();
+        Ok(context)
+    }
+
+    /// Runs the workload while the servers are looked at.
+    fn measured(
+        &mut self,
+        workload: &mut dyn Workload,
+        context: &Context,
+        running: &Running,
+        row: &str,
+    ) -> (Repetition, Result<()>) {
+        let speaks_mongodb = matches!(running.database, Database::MongoDb(_));
+        let pid = |node: &String| running.processes.iter().find(|p| p.address == *node).map(|p| p.pid());
+        let watched: Vec<Watched> = running
+            .nodes
+            .iter()
+            .map(|node| Watched { node: node.clone(), pid: pid(node), speaks_mongodb })
+            .collect();
+        let server_cpu = || {
+            let all: Option<Vec<f64>> = running.processes.iter().map(|p| cpu_seconds(p.pid())).collect();
+            all.filter(|all| !all.is_empty()).map(|all| all.iter().sum::<f64>())
+        };
+        let (server_before, client_before) = (server_cpu(), own_cpu_seconds());
+        let began = Instant::now();
+        let (done, waiting) = channel::<()>();
+        let recorder = context.recorder.clone();
+        let observer = &self.observer;
+        let (outcome, servers) = std::thread::scope(|scope| {
+            let monitor = scope.spawn(move || {
+                let each = |nodes: &[_]| show(observer, row, nodes, &recorder, context);
+                monitor::watch(watched, &waiting, each, || recorder.origin())
+            });
+            let outcome = workload.run(context);
+            drop(done);
+            (outcome, monitor.join())
+        });
+        let took = began.elapsed().as_secs_f64();
+        self.observer.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        let mut repetition = Repetition {
+            seconds: took,
+            servers: servers.unwrap_or_default(),
+            client_cpu_s: own_cpu_seconds() - client_before,
+            ..Repetition::default()
+        };
+        repetition.server_cpu_s = server_cpu().zip(server_before).map(|(after, before)| after - before);
+        if outcome.is_ok() {
+            self.judge_generator(row, &repetition, context.measured().clients, took);
+        }
+        (repetition, outcome)
+    }
+
+    fn collect(&mut self, repetition: &mut Repetition, context: &Context, running: &Running, row: &Row) {
+        let measured = context.measured();
+        repetition.seconds = measured.seconds;
+        repetition.operations = context.recorder.operations();
+        let take = PoisonError::into_inner;
+        repetition.steps = std::mem::take(&mut context.steps.lock().unwrap_or_else(take));
+        repetition.faults =
+            std::mem::take(&mut context.faults.lock().unwrap_or_else(PoisonError::into_inner));
+        for process in &running.processes {
+            repetition.disk_bytes.insert(process.address.clone(), bytes_on_disk(&process.data));
+        }
+        let warnings = std::mem::take(&mut *context.warnings.lock().unwrap_or_else(PoisonError::into_inner));
+        for warning in warnings {
+            self.warn(format!("row \"{}\": {warning}", row.name));
+        }
+    }
+
+    /// The generator could drive so many times what it drove: the processor time that its threads could have had, by
+    /// that which they used. With less than three times the figures are partly its own.
+    fn judge_generator(&mut self, row: &str, repetition: &Repetition, clients: u32, took: f64) {
+        let Some(headroom) = headroom(repetition.client_cpu_s, took, clients, self.result.environment.cores)
+        else {
+            return;
+        };
+        if headroom < ENOUGH {
+            self.warn(format!(
+                "row \"{row}\": the load generator was part of the bottleneck: it used {:.1} processor seconds in \
+                 {took:.1} s and could have driven only {headroom:.1} times as much",
+                repetition.client_cpu_s
+            ));
+        }
+    }
+}
+
+/// What a generator must be able to drive, by what the server delivers.
+const ENOUGH: f64 = 3.0;
+
+/// See [`Run::judge_generator`]. `None` when there is too little to judge by.
+fn headroom(client_cpu_s: f64, took: f64, clients: u32, cores: u32) -> Option<f64> {
+    let threads = f64::from(clients.min(cores));
+    (client_cpu_s > 0.01 && threads > 0.0).then(|| threads * took / client_cpu_s)
+}
+
+fn show(
+    observer: &Mutex<&mut dyn Observer>,
+    row: &str,
+    nodes: &[(String, f64, f64)],
+    recorder: &Recorder,
+    context: &Context,
+) {
+    let now: Vec<LiveOperation> =
+        recorder.now().into_iter().map(|now| (now.name, now.rate, now.p50_us, now.p99_us)).collect();
+    let elapsed = recorder.origin().map_or(0.0, |origin| origin.elapsed().as_secs_f64());
+    let by_clock = match context.load.measure {
+        Span::Seconds(seconds) if seconds > 0.0 => Some((elapsed / seconds).min(1.0)),
+        _ => None,
+    };
+    let progress = context.progress().or(by_clock);
+    let mut observer = observer.lock().unwrap_or_else(PoisonError::into_inner);
+    observer.nodes(nodes);
+    observer.update(row, elapsed, &now, progress);
+}
+
+/// Adds a repetition's figures to the row's metrics. All repetitions must have the same ones.
+fn add_figures(metrics: &mut Vec<Metric>, figures: Vec<Figure>, repetition: usize) -> Result<()> {
+    for Figure { name, unit, better, value } in figures {
+        if !value.is_finite() {
+            return Err(Error::failed(format!("the workload's figure \"{name}\" is {value}")));
+        }
+        match metrics.iter_mut().find(|metric| metric.name == name) {
+            Some(metric) => metric.values.push(value),
+            None => metrics.push(Metric { name, unit: unit.to_owned(), better, values: vec![value] }),
+        }
+    }
+    match metrics.iter().find(|metric| metric.values.len() != repetition + 1) {
+        Some(metric) => {
+            Err(Error::failed(format!("not every repetition has the figure \"{}\"", metric.name)))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Keeps the columns that the experiment asks for, in its order.
+fn pick_columns(metrics: &mut Vec<Metric>, columns: &[String]) -> Result<()> {
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let mut picked = Vec::new();
+    for column in columns {
+        let Some(metric) = metrics.iter().find(|metric| metric.name == *column) else {
+            let known: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+            return Err(Error::usage(format!("columns: no metric {column}; there are {}", known.join(", "))));
+        };
+        picked.push(metric.clone());
+    }
+    *metrics = picked;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,55 @@
+use super::*;
+
+#[test]
+fn figures_of_repetitions_stand_side_by_side() {
+    let mut metrics = Vec::new();
+    let both = |rate, p99| vec![Figure::higher("rate", "1/s", rate), Figure::lower("p99", "us", p99)];
+    add_figures(&mut metrics, both(1.0, 2.0), 0).unwrap();
+    add_figures(&mut metrics, both(3.0, 4.0), 1).unwrap();
+    assert_eq!(metrics[0].values, [1.0, 3.0]);
+    assert_eq!(metrics[1].values, [2.0, 4.0]);
+    assert!(add_figures(&mut metrics.clone(), both(1.0, f64::NAN), 2).is_err());
+    let error = add_figures(&mut metrics.clone(), vec![Figure::plain("rate", "", 9.0)], 2).unwrap_err();
+    assert!(error.to_string().contains("\"p99\""), "{error}");
+
+    pick_columns(&mut metrics, &["p99".to_owned(), "rate".to_owned()]).unwrap();
+    let names: Vec<_> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+    assert_eq!(names, ["p99", "rate"]);
+    let error = pick_columns(&mut metrics, &["colour".to_owned()]).unwrap_err().to_string();
+    assert!(error.contains("no metric colour; there are p99, rate"), "{error}");
+}
+
+#[test]
+fn the_generator_is_judged_by_what_its_threads_could_use() {
+    // One client on two processors can use one of them.
+    assert_eq!(headroom(2.0, 10.0, 1, 2), Some(5.0));
+    assert_eq!(headroom(10.0, 10.0, 128, 2), Some(2.0));
+    assert_eq!(headroom(0.001, 10.0, 1, 2), None);
+    assert_eq!(headroom(1.0, 10.0, 0, 2), None);
+}
+
+#[test]
+fn a_target_that_does_not_start_fails_its_row_with_the_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let binary = folder.path().join("mongod");
+    std::fs::write(&binary, "#!/bin/sh\necho the floor is wet; exit 7\n").unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let experiment = Experiment::open("insert-latency").unwrap();
+    let options = RunOptions {
+        scale: 0.01,
+        targets: vec![Target::Folder(folder.path().to_owned())],
+        data: folder.path().to_owned(),
+        ..RunOptions::default()
+    };
+    let journal = Arc::new(Journal::silent());
+    let result = run(&experiment, &options, journal, &mut Blind, &Stop::default()).unwrap();
+    assert!(!result.passed());
+    let why = result.rows[0].failed.as_deref().unwrap();
+    assert!(why.contains("exit status: 7") && why.contains("the floor is wet"), "{why}");
+    let command = &result.commands[0];
+    assert_eq!(command.to, "shell");
+    assert!(command.text.contains("mongod --dbpath") && command.text.contains("--bind_ip 127.0.0.1"));
+    // Nothing is left behind but the program.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}

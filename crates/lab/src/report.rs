@@ -5,7 +5,7 @@
 mod axis;
 mod format;
 pub mod html;
-
+pub mod live;
 mod page;
 mod panels;
 mod plot;
@@ -19,6 +19,10 @@ mod view;
 #[cfg(test)]
 use crate::results;
 
+pub(crate) use format::{bytes, date, escape, figure, latency, unit_text};
+pub(crate) use page::document;
+pub(crate) use text::{Align, Grid, terminal_width};
+
 use crate::results::RunResult;
 
 /// The run as one HTML page that needs nothing but a browser.
@@ -28,5 +32,5 @@ pub fn html(run: &RunResult) -> String {
 
 /// The run as aligned text, as wide as the terminal allows.
 pub fn table(run: &RunResult) -> String {
-    table::table(run, text::terminal_width())
+    table::table(run, terminal_width())
 }

@@ -144,7 +144,7 @@ fn run(arguments: &RunArgs) -> Result<ExitCode> {
     };
     std::fs::create_dir_all(&options.data)?;
     let stop = stop_on_signals()?;
-    let mut observer = Lines::new(&experiment.name, arguments.quiet);
+    let mut observer = Lines::new(arguments.quiet);
     let journal = Arc::new(Journal::new());
     let result = runner::run(&experiment, &options, journal, &mut observer, &stop)?;
     let folder = match &arguments.out {

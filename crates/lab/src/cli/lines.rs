@@ -9,8 +9,8 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(title: &str, quiet: bool) -> Lines {
-        Lines { live: (!quiet).then(|| Live::new(title)) }
+    pub(super) fn new(quiet: bool) -> Lines {
+        Lines { live: (!quiet).then(Live::new) }
     }
 }
 

@@ -192,7 +192,7 @@ impl<'a> Iterator for Iter<'a> {
 /// Where the name ends. Names are mostly short, for which looking at eight bytes at once beats a call
 /// to memchr.
 #[inline]
-fn short_find_nul(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn short_find_nul(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const HIGHS: u64 = 0x8080_8080_8080_8080;
     for at in [0, 8] {

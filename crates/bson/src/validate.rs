@@ -2,7 +2,7 @@
 
 use sheaf_errors::{Code, Error, Result, bail};
 
-use crate::raw::value_size;
+use crate::raw::{short_find_nul, value_size};
 
 /// Deepest nesting of documents and arrays that a stored document may have.
 pub const MAX_DEPTH: usize = 100;
@@ -42,11 +42,11 @@ fn document(bytes: &[u8], depth_left: usize) -> Result<()> {
     };
     let mut rest = &bytes[4..bytes.len() - 1];
     while let Some((&kind, after)) = rest.split_first() {
-        let Some(name_len) = memchr::memchr(0, after) else {
+        let Some(name_len) = short_find_nul(after) else {
             bail!(Code::INVALID_BSON, "invalid bson: field name not terminated");
         };
         let name = &after[..name_len];
-        if simdutf8::basic::from_utf8(name).is_err() {
+        if !is_utf8(name) {
             bail!(Code::INVALID_BSON, "invalid bson: field name is not valid UTF-8");
         }
         let value = &after[name_len + 1..];
@@ -71,6 +71,11 @@ fn document(bytes: &[u8], depth_left: usize) -> Result<()> {
     Ok(())
 }
 
+/// Most names and many strings are short and plain; these need neither call nor table.
+fn is_utf8(text: &[u8]) -> bool {
+    (text.len() < 64 && text.is_ascii()) || simdutf8::basic::from_utf8(text).is_ok()
+}
+
 enum Problem {
     Text(&'static str),
     Inner(Error),
@@ -81,9 +86,7 @@ fn check_value(kind: u8, data: &[u8], depth_left: usize) -> Result<(), Problem> 
         0x02 | 0x0D | 0x0E => check_text(data),
         0x03 | 0x04 => check_embedded(data, depth_left),
         0x08 if data[0] > 1 => Err(Problem::Text("boolean is neither 0 nor 1")),
-        0x0B if simdutf8::basic::from_utf8(data).is_err() => {
-            Err(Problem::Text("regular expression is not valid UTF-8"))
-        }
+        0x0B if !is_utf8(data) => Err(Problem::Text("regular expression is not valid UTF-8")),
         0x0C => check_text(&data[..data.len().saturating_sub(12)]),
         0x0F => {
             let code_len = data.get(4..8).and_then(|b| b.try_into().ok()).map_or(0, i32::from_le_bytes);
@@ -116,10 +119,7 @@ fn check_text(data: &[u8]) -> Result<(), Problem> {
     if i32::from_le_bytes([data[0], data[1], data[2], data[3]]) as usize != data.len() - 4 {
         return Err(Problem::Text("string has a wrong length"));
     }
-    match simdutf8::basic::from_utf8(&data[4..data.len() - 1]) {
-        Ok(_) => Ok(()),
-        Err(_) => Err(Problem::Text("string is not valid UTF-8")),
-    }
+    if is_utf8(&data[4..data.len() - 1]) { Ok(()) } else { Err(Problem::Text("string is not valid UTF-8")) }
 }
 
 fn check_embedded(data: &[u8], depth_left: usize) -> Result<(), Problem> {

@@ -1,6 +1,6 @@
 """Cuts the unsynced end of a stopped server's log: what a power loss leaves of it.
 
-An entry of the log is `length:u32 crc:u32 term:u64 index:u64 time:u64 durable:u64 payload`, after a segment header of
+Zeros may follow the last entry. An entry of the log is `length:u32 crc:u32 term:u64 index:u64 time:u64 durable:u64 payload`, after a segment header of
 32 bytes (crates/log). `durable` says up to which index the log was on disk when the entry was written.
 """
 
@@ -39,7 +39,13 @@ def cut_unsynced(dbpath, durable_index, random):
     cut_at = random.choice([start, random.randrange(start, end)])
     removed = path.stat().st_size - cut_at
     later = {entry[0] for entry in unsynced[first:]} - {path}
-    if random.random() < 0.3 and end - start > 600:
+    size = path.stat().st_size
+    if random.random() < 0.4:
+        # The file kept its length, which had been synced with the zeros written ahead: only what was written over is lost.
+        with open(path, "r+b") as file:
+            file.seek(cut_at)
+            file.write(bytes(size - cut_at))
+    elif random.random() < 0.3 and end - start > 600:
         # A page that never arrived: the file has its length, but zeros inside of the torn entry and nothing after it.
         with open(path, "r+b") as file:
             file.truncate(end)

@@ -109,6 +109,10 @@ class Mutations(Writer):
     """Updates, replaces, deletes and upserts its own keys; a version number tells which write a document shows."""
 
     KEYS = 60
+    COLLECTION = "mutable"
+
+    def document(self, name):
+        return {"_id": name, "writer": self.name, "v": self.version, "list": [self.version]}
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -119,12 +123,12 @@ class Mutations(Writer):
 
     def step(self):
         key, concern = self.random.randrange(self.KEYS), self.concern()
-        collection = self.db.get_collection("mutable", write_concern=concern)
+        collection = self.db.get_collection(self.COLLECTION, write_concern=concern)
         self.version += 1
         name = f"{self.name}-{key}"
         current = self.history[key][-1][1]
         kind = self.random.choice(["set", "set", "push", "replace", "delete", "findAndModify"])
-        fresh = {"_id": name, "writer": self.name, "v": self.version, "list": [self.version]}
+        fresh = self.document(name)
         if kind == "delete":
             after = None
         elif kind in ("set", "findAndModify") and current:
@@ -157,7 +161,7 @@ class Mutations(Writer):
 
     def check(self, power_loss):
         wrong = []
-        found = {d["_id"]: d for d in self.db.mutable.find({"writer": self.name})}
+        found = {d["_id"]: d for d in self.db[self.COLLECTION].find({"writer": self.name})}
         # In a power loss every version after some cut is gone, so all keys must agree on one cut.
         newest_present, oldest_absent = 0, None
         for key in range(self.KEYS):
@@ -188,6 +192,76 @@ class Mutations(Writer):
             wrong.append(f"{self.name}: documents that were never written: {list(found)[:3]}")
         self.pending = None
         self.durable = self.frozen = self.version
+        return wrong
+
+
+class Churn(Mutations):
+    """Mutations of the collection whose indexes are being built, exchanged and dropped."""
+
+    COLLECTION = "built"
+
+    def document(self, name):
+        return {**super().document(name), "u": f"{name} {self.version}", "text": f"{self.version} {name} " * 12}
+
+
+class Builder(Writer):
+    """Builds indexes that are sorted in several runs, and leads one to unique and back; what was acknowledged is there."""
+
+    DOCUMENTS = 60_000
+    NEXT = {"absent": "plain", "plain": "prepared", "prepared": "unique", "unique": "absent"}
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.text = False
+        self.state = "absent"
+        self.builds = self.exchanges = 0
+
+    def setup(self):
+        for first in range(0, self.DOCUMENTS, 5000):
+            batch = [{"_id": n, "u": n, "text": f"{n * 7919 % 10_007} {'some words ' * 36}{n}"} for n in range(first, first + 5000)]
+            self.db.built.insert_many(batch)
+
+    def step(self):
+        kind = self.random.random()
+        if kind < 0.4:
+            self.pending = ("text", not self.text)
+            if self.text:
+                self.db.built.drop_index("text")
+            else:
+                self.db.built.create_index("text", name="text")
+                self.builds += 1
+            self.text = not self.text
+        elif kind < 0.55 and self.state != "absent":
+            self.db.command("reIndex", "built")
+            self.exchanges += 1
+        else:
+            target = self.NEXT[self.state]
+            self.pending = ("state", target)
+            if target == "absent":
+                self.db.built.drop_index("u")
+            elif target == "plain":
+                self.db.built.create_index("u", name="u")
+            else:
+                field = "prepareUnique" if target == "prepared" else "unique"
+                self.db.command("collMod", "built", index={"name": "u", field: True})
+                self.exchanges += target == "unique"
+            self.state = target
+        self.pending = None
+
+    def check(self, power_loss):
+        listed = {index["name"]: index for index in self.db.built.list_indexes()}
+        u = listed.get("u")
+        state = "absent" if u is None else "unique" if u.get("unique") else "prepared" if u.get("prepareUnique") else "plain"
+        wrong = []
+        if not power_loss:
+            pending = self.pending or ("", None)
+            if ("text" in listed) not in (self.text, pending[1] if pending[0] == "text" else self.text):
+                wrong.append(f"builder: the index on text is {'text' in listed}, acknowledged was {self.text}")
+            if state not in (self.state, pending[1] if pending[0] == "state" else self.state):
+                wrong.append(f"builder: the index on u is {state}, acknowledged was {self.state}, pending {pending}")
+        if extra := set(listed) - {"_id_", "text", "u"}:
+            wrong.append(f"builder: indexes that nobody made: {extra}")
+        self.text, self.state, self.pending = "text" in listed, state, None
         return wrong
 
 
@@ -406,6 +480,9 @@ def check_indexes(db):
         report = db.command("validate", name, full=True)
         if not report["valid"] or report.get("errors"):
             wrong.append(f"validate {name}: {report.get('errors')} {report.get('warnings')}")
+        if name == "built":
+            # Too large to be read here in each round: validate has compared each entry.
+            continue
         everything = {d["_id"] for d in db[name].find({}, {"_id": 1}).hint([("$natural", 1)])}
         if len(everything) != db[name].estimated_document_count():
             wrong.append(f"{name}: {len(everything)} documents, the counter says {db[name].estimated_document_count()}")

@@ -24,6 +24,7 @@ use sheaf_errors::{Code, Result, bail};
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
 pub use database::{Database, MergeIndex, MergeWrite, Namespace, OutWriter, StatsSource};
 pub use pipeline::{Head, Pipeline};
+pub use print::document as print_document;
 pub use source::{BoxSource, Documents, Empty, RunCx, RunOptions, Source, Spills};
 pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stage_entry};
 

@@ -11,6 +11,7 @@ use crate::database::Namespace;
 use crate::optimize;
 use crate::source::{BoxSource, Empty};
 use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
+use crate::stages::change_stream::{self, ChangeStream};
 use crate::stages::group::GroupRun;
 use crate::stages::lookup::LookupUnwindRun;
 use crate::stages::sort::Sort;
@@ -83,9 +84,6 @@ impl Pipeline {
             let (Some(field), None) = (fields.next(), fields.next()) else {
                 bail!(40323, "A pipeline stage specification object must contain exactly one field.");
             };
-            if field.key() == "$changeStream" {
-                bail!(40573, "The $changeStream stage is only supported on replica sets");
-            }
             let Some(entry) = stage_entry(field.key()) else {
                 bail!(40324, "Unrecognized pipeline stage name: '{}'", field.key());
             };
@@ -106,6 +104,8 @@ impl Pipeline {
         for (at, entry) in entries.iter().enumerate() {
             check_position(entry, at, count, cx)?;
         }
+        let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
+        change_stream::check(&names, &mut pipeline.stages)?;
         pipeline.check_namespace(cx)?;
         optimize::optimize(&mut pipeline.stages);
         Ok(pipeline)
@@ -139,6 +139,14 @@ impl Pipeline {
         };
         optimize::optimize(&mut joined.stages);
         joined
+    }
+
+    /// The change stream that the pipeline starts with.
+    pub fn change_stream(&self) -> Option<&Arc<ChangeStream>> {
+        match self.stages.first() {
+            Some(Stage::ChangeStream(stream)) => Some(stream),
+            _ => None,
+        }
     }
 
     /// The stages, optimised.

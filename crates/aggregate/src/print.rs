@@ -5,7 +5,7 @@ use std::fmt::Write;
 use sheaf_bson::{RawDoc, Value};
 
 /// A document: `{a: 1}`.
-pub(crate) fn document(doc: RawDoc<'_>) -> String {
+pub fn document(doc: RawDoc<'_>) -> String {
     value(Value::Document(doc))
 }
 

@@ -105,6 +105,8 @@ pub static STAGES: &[StageEntry] = &[
     StageEntry { name: "$addFields", parse: project::parse_add_fields, ..ANY },
     StageEntry { name: "$bucket", parse: bucket::parse, ..ANY },
     StageEntry { name: "$bucketAuto", parse: bucket_auto::parse, ..ANY },
+    StageEntry { name: "$changeStream", parse: change_stream::parse, collectionless: true, ..FIRST },
+    StageEntry { name: "$changeStreamSplitLargeEvent", parse: change_stream::parse_split, ..ANY },
     StageEntry { name: "$collStats", parse: stats::parse_coll_stats, stable_api: false, ..FIRST },
     StageEntry { name: "$count", parse: simple::parse_count, ..ANY },
     StageEntry {
@@ -189,6 +191,10 @@ pub enum Stage {
     Documents(Arc<documents::Documents>),
     /// `$collStats` and other sources outside the collection's documents.
     Stats(Arc<stats::Stats>),
+    /// `$changeStream`.
+    ChangeStream(Arc<change_stream::ChangeStream>),
+    /// `$changeStreamSplitLargeEvent`.
+    SplitLargeEvent(Arc<change_stream::Split>),
     /// `$out`.
     Out(Arc<out::Out>),
     /// `$merge`.
@@ -228,6 +234,9 @@ impl Stage {
             Stage::Redact(stage) => Box::new(redact::RedactRun::new(stage.clone(), input)),
             Stage::Documents(stage) => Box::new(documents::DocumentsRun::new(stage.clone())),
             Stage::Stats(stage) => Box::new(stats::StatsRun::new(stage.clone())),
+            // Who can read the log opens the stream, and the stages behind it.
+            Stage::ChangeStream(_) => input,
+            Stage::SplitLargeEvent(stage) => Box::new(change_stream::SplitRun::new(stage.clone(), input)),
             Stage::Out(stage) => Box::new(out::OutRun::new(stage.clone(), input)),
             Stage::Merge(stage) => Box::new(merge::MergeRun::new(stage.clone(), input)),
         }
@@ -257,6 +266,8 @@ impl Stage {
             Stage::Redact(_) => "$redact",
             Stage::Documents(_) => "$documents",
             Stage::Stats(stage) => stage.source.stage_name(),
+            Stage::ChangeStream(_) => "$changeStream",
+            Stage::SplitLargeEvent(_) => "$changeStreamSplitLargeEvent",
             Stage::Out(_) => "$out",
             Stage::Merge(_) => "$merge",
         }
@@ -285,10 +296,13 @@ impl Stage {
             }
             Stage::Facet(stage) => stage.dependencies(deps),
             Stage::Lookup(stage) => stage.dependencies(deps),
-            Stage::GraphLookup(_) | Stage::Union(_) | Stage::Redact(_) | Stage::Out(_) | Stage::Merge(_) => {
-                Reads::All
-            }
-            Stage::Documents(_) | Stage::Stats(_) => Reads::Only,
+            Stage::GraphLookup(_)
+            | Stage::Union(_)
+            | Stage::Redact(_)
+            | Stage::SplitLargeEvent(_)
+            | Stage::Out(_)
+            | Stage::Merge(_) => Reads::All,
+            Stage::Documents(_) | Stage::Stats(_) | Stage::ChangeStream(_) => Reads::Only,
         }
     }
 

@@ -22,6 +22,7 @@ use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::Runs;
 use sheaf_storage::{Collection, Engine, IndexKind, OpTime, View, Write};
 
+use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::query::Hint;
@@ -58,6 +59,8 @@ pub struct Hooks {
     pub in_transaction: bool,
     /// `bypassDocumentValidation`.
     pub bypass_validation: bool,
+    /// How long the documents before changes are kept for change streams; `None`: as long as the log.
+    pub images_expire_after_seconds: Option<i64>,
 }
 
 /// The database for one command.
@@ -77,6 +80,8 @@ pub struct Db {
     hint: RefCell<Option<(String, Hint)>>,
     /// The stage that is at work, if stages are measured.
     tally: RefCell<Option<Arc<Tally>>>,
+    /// The position of a change stream that the command has opened.
+    change_stream: RefCell<Option<SharedPosition>>,
 }
 
 impl Db {
@@ -94,6 +99,7 @@ impl Db {
             summary: RefCell::new(None),
             hint: RefCell::new(None),
             tally: RefCell::new(None),
+            change_stream: RefCell::new(None),
         }
     }
 
@@ -112,6 +118,18 @@ impl Db {
     /// The plan summary of the pipeline's first run.
     pub fn plan_summary(&self) -> Option<String> {
         self.summary.borrow().clone()
+    }
+
+    /// The position of the change stream that was opened with this.
+    pub fn change_stream(&self) -> Option<SharedPosition> {
+        self.change_stream.borrow().clone()
+    }
+
+    /// Whether a document that was kept at this time for change streams may be shown no more.
+    pub(crate) fn image_is_expired(&self, wall_millis: i64) -> bool {
+        let limit = self.hooks.images_expire_after_seconds;
+        limit
+            .is_some_and(|seconds| self.now_millis.saturating_sub(wall_millis) > seconds.saturating_mul(1000))
     }
 
     /// Lets all runs go of the view; a cursor calls it at the end of each batch.
@@ -150,6 +168,11 @@ impl Db {
         cx: &RunCx<'_>,
         depth: usize,
     ) -> Result<BoxSource> {
+        if let Some(stream) = pipeline.change_stream() {
+            let source = ChangeStreamSource::open(self, namespace, stream.clone())?;
+            self.change_stream.replace(Some(source.position()));
+            return Ok(pipeline.open_from(1, Box::new(source)));
+        }
         if pipeline.has_own_source() {
             return Ok(pipeline.open_own());
         }

@@ -10,6 +10,7 @@
 //! - [`explain`]: plans and their figures in MongoDB's shape.
 
 pub mod bounds;
+pub mod change_stream;
 pub mod database;
 pub mod ddl;
 pub mod explain;

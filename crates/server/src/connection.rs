@@ -6,6 +6,7 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::client::Client;
 use crate::dispatch::{self, Outcome, Request};
 use crate::node::Node;
+use crate::parked::Parked;
 use crate::stream::Socket;
 
 /// Room that an idle connection keeps for its next message.
@@ -296,7 +298,16 @@ impl<S: Socket> Connection<S> {
                     query_db: None,
                 };
                 let name = msg.body.iter().next().map_or("", |first| first.key());
-                (dispatch::run(&self.node, &self.client, &request), msg.flags, !UNCOMPRESSED.contains(&name))
+                let mut outcome = dispatch::run(&self.node, &self.client, &request);
+                while let Some(parked) = outcome.parked.take() {
+                    self.park(&parked).await?;
+                    outcome = if self.client.killed.load(Ordering::Relaxed) {
+                        Outcome::of_error(&Error::new(Code::INTERRUPTED, "operation was interrupted"))
+                    } else {
+                        dispatch::run(&self.node, &self.client, &request)
+                    };
+                }
+                (outcome, msg.flags, !UNCOMPRESSED.contains(&name))
             }
             Ok(sheaf_wire::Request::Query(query)) => {
                 let bytes = self.run_query(&query, response_to).await?;
@@ -358,14 +369,31 @@ impl<S: Socket> Connection<S> {
         Ok(op_reply(&reply, self.node.next_op_id() as i32, response_to))
     }
 
+    /// Waits for the commits that a request without an answer waits for.
+    ///
+    /// Errors: the client has closed the connection.
+    async fn park(&mut self, parked: &Parked) -> Result<(), String> {
+        let woken = poll_fn(|cx| match parked.waits.is_over(cx.waker()) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        self.wait(parked.until, woken).await
+    }
+
     /// Waits until `until` or the server's end, with an eye on the client.
     ///
     /// Errors: the client has closed the connection, so nobody waits for the answer.
     async fn hold(&mut self, until: Instant) -> Result<(), String> {
+        self.wait(until, std::future::pending()).await
+    }
+
+    /// Waits until `until`, the server's end, or `woken`, with an eye on the client.
+    async fn wait(&mut self, until: Instant, woken: impl Future<Output = ()>) -> Result<(), String> {
         // Waiting for two things at once is the reactor's art.
         self.stream.to_reactor().map_err(|error| error.to_string())?;
         let over = tokio::time::sleep_until(until.into());
         tokio::pin!(over);
+        tokio::pin!(woken);
         let mut room = [0; 1024];
         loop {
             // A client that sends much before it is answered has to wait, like its answer.
@@ -373,6 +401,7 @@ impl<S: Socket> Connection<S> {
             tokio::select! {
                 () = &mut over => return Ok(()),
                 () = self.node.until_shutdown() => return Ok(()),
+                () = &mut woken => return Ok(()),
                 read = self.stream.read(&mut room), if watch => match read {
                     Ok(0) => return Err("connection closed while its answer was awaited".to_owned()),
                     Ok(n) => self.early.extend_from_slice(&room[..n]),

@@ -14,6 +14,7 @@ use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::op::OpContext;
+use crate::parked::Waits;
 use crate::session::LogicalSessionId;
 
 /// A cursor between two `getMore`s.
@@ -22,10 +23,14 @@ pub trait ServerCursor: Send {
     /// more is there now. Must leave no snapshot open when it returns, unless in a transaction.
     fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled>;
 
-    /// For a tailable awaitData cursor that has just given nothing: waits until there may be more or
-    /// the time is over. Others return at once.
-    fn await_data(&mut self, _op: &OpContext<'_>, _until: Instant) -> Result<()> {
-        Ok(())
+    /// For an awaitData cursor that has just given nothing: what it waits for.
+    fn waits(&self) -> Option<Waits> {
+        None
+    }
+
+    /// `postBatchResumeToken` of a change stream.
+    fn resume_token(&self) -> Option<DocBuf> {
+        None
     }
 
     /// Whether an empty batch leaves the cursor open.
@@ -113,6 +118,8 @@ pub struct CursorInfo {
     pub comment: Option<DocBuf>,
     /// What is left of the opening command's `maxTimeMS`, which all its batches share.
     pub time_left: Mutex<Option<Duration>>,
+    /// How long a `getMore` that is parked waits.
+    pub await_until: Mutex<Option<Instant>>,
     killed: AtomicBool,
 }
 
@@ -184,6 +191,7 @@ impl Cursors {
             api: op.api(),
             comment,
             time_left: Mutex::new(op.time_left()),
+            await_until: Mutex::new(None),
             killed: AtomicBool::new(false),
         });
         open.insert(

@@ -23,6 +23,7 @@ use crate::command::{Access, Counter, Registered};
 use crate::generic::{GenericArgs, is_generic};
 use crate::node::Node;
 use crate::op::{ApiParams, OpContext, OpMetrics};
+use crate::parked::Parked;
 use crate::reply::Reply;
 use crate::session::{Role, Session};
 
@@ -56,6 +57,8 @@ pub struct Outcome {
     pub labels: Vec<String>,
     /// The reply goes out at this time (or when the server shuts down): an awaitable hello.
     pub hold_until: Option<Instant>,
+    /// Instead of an answer: wait, and run the same request again.
+    pub parked: Option<Parked>,
     /// The same request runs again after this reply, which is marked `moreToCome`.
     pub exhaust: bool,
     /// Close the connection instead of answering.
@@ -77,6 +80,7 @@ impl Outcome {
             write_concern_error: None,
             labels: Vec::new(),
             hold_until: None,
+            parked: None,
             exhaust: false,
             close: false,
         }
@@ -233,6 +237,7 @@ fn execute<'a>(
         exhaust: request.flags.exhaust_allowed(),
         exhaust_reply: Cell::new(false),
         hold_until: Cell::new(None),
+        parked: RefCell::new(None),
         transaction: RefCell::new(None),
         in_transaction: role.in_transaction(),
         txn_ended: Cell::new(None),

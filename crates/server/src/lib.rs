@@ -23,6 +23,7 @@ pub mod node;
 pub mod op;
 pub mod options;
 pub mod params;
+pub mod parked;
 pub mod profile;
 pub mod reaper;
 pub mod reply;

@@ -13,6 +13,7 @@ use sheaf_storage::{Engine, OpTime, Statement, Transaction, View, Write};
 use crate::client::Client;
 use crate::concern::{ReadConcern, WriteConcern};
 use crate::node::Node;
+use crate::parked::Parked;
 use crate::session::LogicalSessionId;
 
 /// One command being run: its environment, limits and results besides the reply.
@@ -48,6 +49,8 @@ pub struct OpContext<'a> {
     pub(crate) exhaust_reply: Cell<bool>,
     /// The reply goes out at this time.
     pub(crate) hold_until: Cell<Option<Instant>>,
+    /// The request runs again when this is over; its answer is not sent.
+    pub(crate) parked: RefCell<Option<Parked>>,
     /// The newest commit that this operation made or found; what its write concern waits for.
     pub(crate) committed: Cell<Option<OpTime>>,
     pub(crate) metrics: OpMetrics,
@@ -273,6 +276,11 @@ impl<'a> OpContext<'a> {
     /// with [`OpContext::exhaust_allowed`].
     pub fn set_exhaust_reply(&self) {
         self.exhaust_reply.set(self.exhaust);
+    }
+
+    /// Throws the reply away and runs the same request again after a wait that holds no thread.
+    pub fn park(&self, parked: Parked) {
+        self.parked.replace(Some(parked));
     }
 
     /// Keeps the finished reply back for this long, without holding a thread.

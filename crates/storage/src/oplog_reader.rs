@@ -216,6 +216,14 @@ pub struct OplogCursor {
 }
 
 impl OplogCursor {
+    /// The same cursor, standing at the start of the log's entry: before operations of earlier times, too,
+    /// that were committed together with those asked for.
+    #[must_use]
+    pub fn whole_entries(mut self) -> Self {
+        self.from = 0;
+        self
+    }
+
     /// The next operation, if there is one at or before `until`.
     ///
     /// Errors: `CappedPositionLost` if the log has been removed up to behind this place.
@@ -242,11 +250,6 @@ impl OplogCursor {
     /// The operation that [`OplogCursor::next`] gave last.
     pub fn doc(&self) -> RawDoc<'_> {
         oplog::documents(&self.payload[self.start..]).next().unwrap_or(RawDoc::EMPTY)
-    }
-
-    /// The operations that the same entry of the log has after the one given last.
-    pub fn rest_of_entry(&self) -> impl Iterator<Item = RawDoc<'_>> {
-        oplog::documents(&self.payload[self.offset..])
     }
 
     fn next_entry(&mut self) -> Result<bool> {

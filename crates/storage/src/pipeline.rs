@@ -221,10 +221,11 @@ impl Core {
             let catalog = publish(&self.catalog.load());
             self.catalog.store(Arc::new(catalog));
         }
+        // Before anybody wakes: who looks after a change must find it.
+        *self.last.lock() = at;
         for (state, docs, bytes) in &counts {
             state.published(*docs, *bytes);
         }
-        *self.last.lock() = at;
         if let Some(oplog) = &self.oplog {
             oplog.collection.state.wake();
         }

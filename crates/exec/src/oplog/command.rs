@@ -11,7 +11,9 @@ pub fn write(doc: RawDoc<'_>, o: RawDoc<'_>, out: &mut Out<'_>) {
     match o.iter().next().map_or("", |first| first.key()) {
         "create" => create(o, indexes, &mut out.document("o")),
         "createIndexes" if are_ready(indexes) => create_index(o, indexes, &mut out.document("o")),
-        "createIndexes" | "startIndexBuild" => build(doc, "startIndexBuild", o, indexes, &mut out.document("o")),
+        "createIndexes" | "startIndexBuild" => {
+            build(doc, "startIndexBuild", o, indexes, &mut out.document("o"))
+        }
         "commitIndexBuild" => build(doc, "commitIndexBuild", o, indexes, &mut out.document("o")),
         "abortIndexBuild" => abort(doc, o, indexes, &mut out.document("o")),
         "dropIndexes" if !are_ready(indexes) => abort(doc, o, indexes, &mut out.document("o")),

@@ -26,6 +26,10 @@ pub fn finish(
             failed(prepared, error, None)
         }
     };
+    outcome.parked = op.parked.take();
+    if outcome.parked.is_some() {
+        return outcome;
+    }
     outcome.hold_until = op.hold_until.get();
     outcome.exhaust = op.exhaust_reply.get() && outcome.ok;
     if let Some(data) = injected.data.filter(|_| outcome.ok) {

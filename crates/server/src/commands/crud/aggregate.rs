@@ -5,6 +5,7 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
 
+use super::change_stream;
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, first_batch, parse_cx};
 use super::writes::check_writable;
@@ -35,6 +36,21 @@ impl<'a> Command<'a> for Aggregate<'a> {
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        if !change_stream::is_opened_by(op.body()) {
+            return self.open(op);
+        }
+        if op.in_transaction() {
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Stage not supported inside of a multi-document transaction: $changeStream"
+            );
+        }
+        self.open(op).map_err(change_stream::labelled)
+    }
+}
+
+impl<'a> Aggregate<'a> {
+    fn open(self, op: &OpContext<'a>) -> Result<Reply> {
         let namespace = self.namespace(op);
         op.metrics().namespace.replace(Some(self.cursor_namespace(op)));
         if self.explain {

@@ -4,11 +4,13 @@ use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Result, bail};
 
+use super::change_stream;
 use super::query::batch_room;
 use crate::args::{Args, NonNegative};
 use crate::command::{Command, Counter, Spec};
 use crate::cursors::{Batch, Filled};
 use crate::op::OpContext;
+use crate::parked::Parked;
 use crate::reply::Reply;
 
 /// How long an awaitData cursor waits when the client names no time.
@@ -44,6 +46,15 @@ impl<'a> Command<'a> for GetMore<'a> {
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let opened = op.node().cursors.info(self.id);
+        let is_stream = opened.is_some_and(|info| change_stream::is_opened_by(info.command.as_raw()));
+        let result = self.next_batch(op);
+        if is_stream { result.map_err(change_stream::labelled) } else { result }
+    }
+}
+
+impl GetMore<'_> {
+    fn next_batch(self, op: &OpContext<'_>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let mut pinned = op.node().cursors.pin(op, self.id, &namespace)?;
@@ -54,8 +65,10 @@ impl<'a> Command<'a> for GetMore<'a> {
             bail!(Code::BAD_VALUE, "cannot set maxTimeMS on getMore command for a non-awaitData cursor");
         }
         let began = Instant::now();
-        let until = began + patience.unwrap_or(DEFAULT_WAIT);
         let info = pinned.info().clone();
+        // A getMore that was parked goes on waiting where it left off.
+        let until = info.await_until.lock().take();
+        let until = until.unwrap_or_else(|| began + patience.unwrap_or(DEFAULT_WAIT));
         if !awaits && let Some(left) = *info.time_left.lock() {
             let struck = op.node().fail_points.enter("maxTimeAlwaysTimeOut", |_| true).is_some();
             op.set_deadline(Some(if struck { began } else { began + left }));
@@ -63,49 +76,46 @@ impl<'a> Command<'a> for GetMore<'a> {
         }
         // A batch size of 0 stands for the default: as many as fit.
         let limit = self.batch_size.filter(|n| *n > 0).map(|n| n as usize);
-        loop {
-            let mut reply = Reply::with_capacity(batch_room(op, &namespace, limit));
-            let mut result = Ok(Filled::More);
-            let mut returned = 0;
-            reply.fill(|doc| {
-                let mut body = doc.document("cursor");
-                let mut batch = Batch::new(body.array("nextBatch"), limit);
-                result = pinned.cursor().fill(op, &mut batch);
-                returned = batch.count();
-                drop(batch);
-                let open = matches!(result, Ok(Filled::More)) && !pinned.is_killed();
-                body.append("id", if open { self.id } else { 0 });
-                body.append("ns", &*namespace);
-            });
-            let filled = result?;
-            let tailable = pinned.cursor().is_tailable();
-            if awaits
-                && tailable
-                && returned == 0
-                && filled == Filled::More
-                && Instant::now() < until
-                && !pinned.is_killed()
-            {
-                pinned.cursor().await_data(op, until)?;
-                continue;
+        let mut reply = Reply::with_capacity(batch_room(op, &namespace, limit));
+        let mut result = Ok(Filled::More);
+        let mut returned = 0;
+        reply.fill(|doc| {
+            let mut body = doc.document("cursor");
+            let mut batch = Batch::new(body.array("nextBatch"), limit);
+            result = pinned.cursor().fill(op, &mut batch);
+            returned = batch.count();
+            drop(batch);
+            if let Some(token) = pinned.cursor().resume_token() {
+                body.append("postBatchResumeToken", &token);
             }
-            if pinned.is_killed() && returned == 0 {
-                bail!(Code::CURSOR_KILLED, "cursor was killed");
-            }
-            op.metrics().returned.set(Some(returned as u64));
-            op.metrics().plan_summary.replace(Some(pinned.cursor().plan_summary()));
-            op.metrics().cursor_exhausted.set(filled == Filled::Exhausted);
-            op.metrics().cursor_id.set(Some(self.id));
-            if filled == Filled::More {
-                if !pinned.is_killed() {
-                    op.set_exhaust_reply();
-                }
-                if let Some(left) = &mut *info.time_left.lock() {
-                    *left = left.saturating_sub(began.elapsed());
-                }
-                pinned.release(returned);
-            }
+            let open = matches!(result, Ok(Filled::More)) && !pinned.is_killed();
+            body.append("id", if open { self.id } else { 0 });
+            body.append("ns", &*namespace);
+        });
+        let filled = result?;
+        if pinned.is_killed() && returned == 0 {
+            bail!(Code::CURSOR_KILLED, "cursor was killed");
+        }
+        let waits = pinned.cursor().waits().filter(|_| awaits && returned == 0 && filled == Filled::More);
+        if let Some(waits) = waits.filter(|_| Instant::now() < until) {
+            *info.await_until.lock() = Some(until);
+            pinned.release(0);
+            op.park(Parked { until, waits });
             return Ok(reply);
         }
+        op.metrics().returned.set(Some(returned as u64));
+        op.metrics().plan_summary.replace(Some(pinned.cursor().plan_summary()));
+        op.metrics().cursor_exhausted.set(filled == Filled::Exhausted);
+        op.metrics().cursor_id.set(Some(self.id));
+        if filled == Filled::More {
+            if !pinned.is_killed() {
+                op.set_exhaust_reply();
+            }
+            if let Some(left) = &mut *info.time_left.lock() {
+                *left = left.saturating_sub(began.elapsed());
+            }
+            pinned.release(returned);
+        }
+        Ok(reply)
     }
 }

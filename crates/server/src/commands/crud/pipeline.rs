@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sheaf_aggregate::stages::change_stream::{ChangeStream, Watched};
 use sheaf_aggregate::{BoxSource, Database, Namespace, Pipeline, RunCx, RunOptions, StatsSource};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
+use sheaf_exec::change_stream::SharedPosition;
 use sheaf_exec::database::{Db, Hooks};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
@@ -13,6 +15,7 @@ use sheaf_expr::ParseCx;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
 use crate::op::{Interrupter, OpContext};
+use crate::parked::Waits;
 
 /// The database for one command.
 pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
@@ -31,6 +34,7 @@ pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
         host: op.node().host_and_port(),
         in_transaction: op.in_transaction(),
         bypass_validation,
+        images_expire_after_seconds: None,
     };
     Ok(Db::new(op.engine().clone(), op.view()?, op.now_millis(), hooks))
 }
@@ -64,6 +68,48 @@ pub struct PipelineCursor {
     /// A document that did not fit the last batch.
     waiting: Option<DocBuf>,
     summary: String,
+    /// What a cursor on a change stream has besides.
+    stream: Option<StreamCursor>,
+}
+
+/// A change stream, as its cursor sees it.
+struct StreamCursor {
+    /// Where the source stands; it may be ahead of what was sent.
+    position: SharedPosition,
+    /// Behind what was sent.
+    token: DocBuf,
+    /// The collection that is watched; databases and clusters are watched through the log.
+    collection: Option<String>,
+    waits: Option<Waits>,
+}
+
+impl StreamCursor {
+    fn of(stream: &ChangeStream, position: SharedPosition) -> Self {
+        let collection = match &stream.watched {
+            Watched::Collection(namespace) => Some(namespace.clone()),
+            Watched::Database(_) | Watched::Cluster => None,
+        };
+        let token = position.lock().token();
+        StreamCursor { position, token, collection, waits: None }
+    }
+
+    /// Notes what a stream that comes to its end now has to wait for; before it reads.
+    fn prepare(&mut self, op: &OpContext<'_>) {
+        let catalog = op.engine().catalog();
+        // A collection that does not exist may be made by any commit.
+        let watched = self.collection.as_ref().and_then(|namespace| catalog.collection(namespace));
+        self.waits = watched.or(catalog.oplog()).map(Waits::on);
+    }
+
+    /// A document goes out, or all is read.
+    fn sent(&mut self, document: Option<RawDoc<'_>>) -> Result<()> {
+        let mut position = self.position.lock();
+        if let Some(document) = document {
+            position.follow(document)?;
+        }
+        self.token = position.token();
+        Ok(())
+    }
 }
 
 impl PipelineCursor {
@@ -82,7 +128,9 @@ impl PipelineCursor {
         let source = db.run(namespace, pipeline, &RunCx::new(&db, options))?;
         let summary = db.plan_summary().unwrap_or_default();
         op.metrics().plan_summary.replace(db.plan_summary());
-        Ok(PipelineCursor { source, options, bypass_validation, waiting: None, summary })
+        let stream = pipeline.change_stream().zip(db.change_stream());
+        let stream = stream.map(|(stream, position)| StreamCursor::of(stream, position));
+        Ok(PipelineCursor { source, options, bypass_validation, waiting: None, summary, stream })
     }
 
     /// Runs to the end and hands each document over.
@@ -98,6 +146,9 @@ impl PipelineCursor {
 
 impl ServerCursor for PipelineCursor {
     fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+        if let Some(stream) = &mut self.stream {
+            stream.prepare(op);
+        }
         let db = database(op, self.bypass_validation)?;
         let mut cx = RunCx::new(&db, self.options);
         let filled = loop {
@@ -111,12 +162,21 @@ impl ServerCursor for PipelineCursor {
                 }),
             };
             match next {
-                Ok(Some(doc)) if batch.fits(doc.as_bytes().len()) => batch.push(doc.as_bytes()),
+                Ok(Some(doc)) if batch.fits(doc.as_bytes().len()) => {
+                    if let Some(Err(error)) = self.stream.as_mut().map(|s| s.sent(Some(doc.as_raw()))) {
+                        break Err(error);
+                    }
+                    batch.push(doc.as_bytes());
+                }
                 Ok(Some(doc)) => {
                     self.waiting = Some(doc);
                     break Ok(Filled::More);
                 }
-                Ok(None) => break Ok(Filled::Exhausted),
+                Ok(None) => {
+                    let Some(stream) = &mut self.stream else { break Ok(Filled::Exhausted) };
+                    let ended = stream.position.lock().has_ended();
+                    break stream.sent(None).map(|()| if ended { Filled::Exhausted } else { Filled::More });
+                }
                 Err(error) => break Err(error),
             }
         };
@@ -124,6 +184,22 @@ impl ServerCursor for PipelineCursor {
             op.note_commit(position);
         }
         filled
+    }
+
+    fn waits(&self) -> Option<Waits> {
+        self.stream.as_ref()?.waits.clone()
+    }
+
+    fn resume_token(&self) -> Option<DocBuf> {
+        Some(self.stream.as_ref()?.token.clone())
+    }
+
+    fn is_tailable(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    fn is_await_data(&self) -> bool {
+        self.stream.is_some()
     }
 
     fn plan_summary(&self) -> String {

@@ -1,7 +1,6 @@
 //! What commands that read share: parsing queries, cursors over plans, cursor replies.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
@@ -15,6 +14,7 @@ use sheaf_query::sort::FindSort;
 
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::OpContext;
+use crate::parked::Waits;
 use crate::reply::Reply;
 
 /// Documents of a first batch when no size is asked for.
@@ -83,8 +83,8 @@ pub struct PlanCursor {
     allow_disk_use: bool,
     tailable: bool,
     await_data: bool,
-    /// The collection's version when the cursor last came to its end.
-    seen_version: u64,
+    /// What the cursor waits for when it comes to its end.
+    waits: Option<Waits>,
     first: bool,
 }
 
@@ -103,7 +103,7 @@ impl PlanCursor {
             allow_disk_use,
             tailable: query.tailable,
             await_data,
-            seen_version: 0,
+            waits: None,
             first: true,
         }
     }
@@ -115,8 +115,8 @@ impl ServerCursor for PlanCursor {
         if !std::mem::take(&mut self.first) {
             self.executor.resume(&view)?;
         }
-        if self.tailable {
-            self.seen_version = self.executor.collection().version();
+        if self.await_data {
+            self.waits = Some(Waits::on(self.executor.collection()));
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
@@ -138,28 +138,8 @@ impl ServerCursor for PlanCursor {
         Ok(if done { Filled::Exhausted } else { Filled::More })
     }
 
-    fn await_data(&mut self, op: &OpContext<'_>, until: Instant) -> Result<()> {
-        let collection = self.executor.collection().clone();
-        let (sender, receiver) = std::sync::mpsc::channel::<()>();
-        let waker = Arc::new(Wake(sender)).into();
-        if collection.on_change(self.seen_version, waker) {
-            return Ok(());
-        }
-        let stop = op.interrupter();
-        op.blocking(|| {
-            // A killed operation is noticed within this time.
-            const SLICE: std::time::Duration = std::time::Duration::from_millis(50);
-            loop {
-                stop.check()?;
-                let left = until.saturating_duration_since(Instant::now());
-                if left.is_zero() || collection.version() > self.seen_version {
-                    return Ok(());
-                }
-                if receiver.recv_timeout(left.min(SLICE)).is_ok() {
-                    return Ok(());
-                }
-            }
-        })
+    fn waits(&self) -> Option<Waits> {
+        self.waits.clone()
     }
 
     fn is_tailable(&self) -> bool {
@@ -181,16 +161,6 @@ const SMALL_REPLY_BYTES: usize = 1024;
 /// As much as a batch may hold.
 const MAX_BATCH_BYTES: u64 = 16 << 20;
 
-/// Wakes a waiting thread through a channel.
-struct Wake(std::sync::mpsc::Sender<()>);
-
-impl std::task::Wake for Wake {
-    fn wake(self: Arc<Self>) {
-        // The waiter may be gone already; then nobody cares.
-        let _ = self.0.send(());
-    }
-}
-
 /// Answers with a new cursor's first batch; keeps the cursor if there is more.
 pub fn first_batch(
     op: &OpContext<'_>,
@@ -211,6 +181,9 @@ pub fn first_batch(
         result = cursor.fill(op, &mut batch);
         returned = batch.count();
         drop(batch);
+        if let Some(token) = cursor.resume_token() {
+            body.append("postBatchResumeToken", &token);
+        }
         let id = match &result {
             Ok(Filled::More) if !single_batch => {
                 op.node().cursors.register(op, namespace, no_timeout, cursor)

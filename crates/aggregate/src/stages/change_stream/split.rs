@@ -1,0 +1,128 @@
+//! `$changeStreamSplitLargeEvent`: events that are larger than a document may be, in several.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, DocWriter, Element, MAX_DOCUMENT_SIZE, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+
+use super::ResumeToken;
+use crate::source::{BoxSource, RunCx, Source};
+use crate::stage::{Stage, StageCx};
+
+/// Room for what a fragment has besides its fields: its position, `splitEvent`.
+const HEAD_BYTES: usize = 128;
+
+/// A parsed `$changeStreamSplitLargeEvent`.
+#[derive(Clone, Debug, Default)]
+pub struct Split {
+    /// A stream that is resumed behind a fragment: fragments up to there were seen.
+    pub resumed: Option<ResumeToken>,
+}
+
+/// Parses the stage.
+///
+/// Errors: 7182800.
+pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    match argument {
+        Value::Document(spec) if spec.is_empty() => Ok(vec![Stage::SplitLargeEvent(Arc::default())]),
+        _ => bail!(7182800, "$changeStreamSplitLargeEvent spec should be an empty object"),
+    }
+}
+
+/// Runs the stage.
+pub struct SplitRun {
+    stage: Arc<Split>,
+    input: BoxSource,
+    fragments: VecDeque<DocBuf>,
+}
+
+impl SplitRun {
+    /// Over the events of the stages before.
+    pub(crate) fn new(stage: Arc<Split>, input: BoxSource) -> Self {
+        SplitRun { stage, input, fragments: VecDeque::new() }
+    }
+}
+
+impl Source for SplitRun {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        loop {
+            if let Some(fragment) = self.fragments.pop_front() {
+                return Ok(Some(fragment));
+            }
+            let Some(event) = self.input.next(cx)? else { return Ok(None) };
+            let seen = self.seen(event.as_raw())?;
+            if event.as_bytes().len() <= MAX_DOCUMENT_SIZE && seen == 0 {
+                return Ok(Some(event));
+            }
+            self.fragments = split(event.as_raw(), MAX_DOCUMENT_SIZE)?;
+            let count = self.fragments.len() as u64;
+            if seen > 0 && seen > count {
+                bail!(
+                    Code::CHANGE_STREAM_FATAL_ERROR,
+                    "Attempted to resume from a split event fragment, but the event in the resumed stream was not split"
+                );
+            }
+            self.fragments.drain(..seen as usize);
+        }
+    }
+}
+
+impl SplitRun {
+    /// How many fragments of this event were seen before the stream was resumed.
+    fn seen(&self, event: RawDoc<'_>) -> Result<u64> {
+        let Some(resumed) = &self.stage.resumed else { return Ok(0) };
+        let Some(fragment) = resumed.fragment else { return Ok(0) };
+        let Some(Value::Document(id)) = event.get("_id") else { return Ok(0) };
+        let same = resumed.without_fragment().to_doc().as_raw() == id;
+        Ok(if same { fragment + 1 } else { 0 })
+    }
+}
+
+/// The event in fragments: the smaller fields first, as many in each as there is room for.
+pub(super) fn split(event: RawDoc<'_>, limit: usize) -> Result<VecDeque<DocBuf>> {
+    let Some(Value::Document(id)) = event.get("_id") else {
+        bail!(7182801, "a large event without its resume token cannot be split");
+    };
+    let token = ResumeToken::parse(id)?;
+    let room = limit.saturating_sub(id.len() + HEAD_BYTES);
+    let mut fields: Vec<Element<'_>> = event.iter().filter(|field| field.key() != "_id").collect();
+    fields.sort_by_key(|field| field.as_bytes().len());
+    let mut parts: Vec<Vec<Element<'_>>> = vec![Vec::new()];
+    let mut used = 0;
+    for field in fields {
+        let bytes = field.as_bytes().len();
+        if bytes > room {
+            bail!(
+                Code::BSON_OBJECT_TOO_LARGE,
+                "Splitting change event failed: fragment size {bytes} is greater than maximum allowed fragment size {room}"
+            );
+        }
+        if used + bytes > room && parts.last().is_some_and(|part| !part.is_empty()) {
+            parts.push(Vec::new());
+            used = 0;
+        }
+        used += bytes;
+        if let Some(part) = parts.last_mut() {
+            part.push(field);
+        }
+    }
+    let of = parts.len() as i32;
+    let fragments = parts.iter().enumerate().map(|(at, part)| {
+        let token = token.with_fragment(at as u64);
+        DocBuf::build(|out| write(out, &token, at as i32 + 1, of, part))
+    });
+    Ok(fragments.collect())
+}
+
+fn write(
+    out: &mut DocWriter<'_, Vec<u8>>,
+    token: &ResumeToken,
+    number: i32,
+    of: i32,
+    fields: &[Element<'_>],
+) {
+    out.append("_id", &token.to_doc());
+    out.document("splitEvent").append("fragment", number).append("of", of);
+    fields.iter().for_each(|field| _ = out.append_element(*field));
+}

@@ -1,0 +1,96 @@
+//! Change streams: the log's operations as events, for one reader each.
+//!
+//! A [`ChangeStreamSource`] is the input of a pipeline that starts with `$changeStream`. It owns a cursor on the
+//! log and nothing else that lasts: between two commands it costs memory only. Which operations concern it is
+//! decided by their names, before anything of them is built. Its [`Position`] is shared with the client's cursor,
+//! which tells it with every batch.
+
+mod lookup;
+mod source;
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sheaf_aggregate::stages::change_stream::ResumeToken;
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result};
+
+pub use source::ChangeStreamSource;
+
+/// How far a change stream has come.
+#[derive(Debug)]
+pub struct Position {
+    /// Behind the last event, or behind all that was read.
+    token: ResumeToken,
+    /// The `_id` of the last event.
+    event: Option<DocBuf>,
+    /// Whether nothing comes any more.
+    ended: bool,
+}
+
+/// A position that the source moves and the cursor tells.
+pub type SharedPosition = Arc<Mutex<Position>>;
+
+impl Position {
+    /// `postBatchResumeToken`.
+    pub fn token(&self) -> DocBuf {
+        self.token.to_doc()
+    }
+
+    /// Whether the stream has ended: the client's cursor is closed.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Checks that a document still has the `_id` of the event that it was made from, and takes it over as the
+    /// position (it may be that of a fragment).
+    ///
+    /// Errors: `ChangeStreamFatalError`.
+    pub fn follow(&mut self, document: RawDoc<'_>) -> Result<()> {
+        let Some(event) = &self.event else { return Ok(()) };
+        let found = document.get("_id");
+        let Some(Value::Document(id)) = found else { return Err(changed(event, found)) };
+        if event.as_raw() == id {
+            return Ok(());
+        }
+        match ResumeToken::parse(id) {
+            Ok(token) if token.fragment.is_some() && token.without_fragment().to_doc() == *event => {
+                self.token = token;
+                Ok(())
+            }
+            _ => Err(changed(event, found)),
+        }
+    }
+
+    fn moved(&mut self, token: &ResumeToken, ended: bool) {
+        self.token = token.clone();
+        self.event = Some(token.to_doc());
+        self.ended = ended;
+    }
+
+    /// Everything before this time was read.
+    fn read_up_to(&mut self, time: u64) {
+        let mark = ResumeToken::high_water_mark(time);
+        if mark > self.token {
+            self.token = mark;
+        }
+    }
+}
+
+fn changed(event: &DocBuf, found: Option<Value<'_>>) -> Error {
+    let shown = |id: Option<Value<'_>>| {
+        let doc = DocBuf::build(|out| {
+            if let Some(id) = id {
+                out.append("_id", id);
+            }
+        });
+        sheaf_aggregate::print_document(doc.as_raw())
+    };
+    let (expected, found) = (shown(Some(Value::Document(event.as_raw()))), shown(found));
+    Error::new(
+        Code::CHANGE_STREAM_FATAL_ERROR,
+        format!(
+            "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. Modifying the _id field of an event makes it impossible to resume the stream from that point. Only transformations that retain the unmodified _id field are allowed. Expected: {expected} but found: {found}"
+        ),
+    )
+}

@@ -1,0 +1,239 @@
+//! Pulling events out of the log.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sheaf_aggregate::stages::change_stream::{
+    ChangeStream, Event, Operation, Origin, ResumeToken, Start, events,
+};
+use sheaf_aggregate::{Namespace, RunCx, Source};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_storage::{Oplog, OplogCursor, View};
+
+use super::{Position, SharedPosition, lookup};
+use crate::database::Db;
+
+/// The events of one stream.
+pub struct ChangeStreamSource {
+    stream: Arc<ChangeStream>,
+    cursor: OplogCursor,
+    /// Operations before this time are passed over.
+    from: u64,
+    /// The position that has to be met before events are given.
+    resume: Option<Resume>,
+    /// Events of the operation that was read last.
+    ready: VecDeque<Ready>,
+    /// Entries of a transaction that goes on in the next one.
+    partial: Vec<DocBuf>,
+    position: SharedPosition,
+}
+
+struct Resume {
+    token: ResumeToken,
+    met: bool,
+}
+
+/// An event, and when its entry was written.
+struct Ready {
+    event: Event,
+    wall_millis: i64,
+}
+
+impl ChangeStreamSource {
+    /// Opens a stream where it is to begin.
+    ///
+    /// Errors: `ChangeStreamHistoryLost`, `CommandNotSupportedOnView`.
+    pub fn open(db: &Db, namespace: &Namespace, stream: Arc<ChangeStream>) -> Result<Self> {
+        let view = db.view();
+        if view.collection(&namespace.to_string()).is_some_and(|collection| collection.is_view()) {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
+        }
+        let Some(oplog) = view.oplog() else {
+            bail!(40573, "The $changeStream stage is only supported with a journal");
+        };
+        let (from, token, resume) = match &stream.start {
+            Start::Now => {
+                let from = view.time().0 + 1;
+                (from, ResumeToken::high_water_mark(from), None)
+            }
+            Start::At(time) => (*time, ResumeToken::high_water_mark(*time), None),
+            Start::After(token) if token.is_high_water_mark() => (token.time, token.clone(), None),
+            Start::After(token) => {
+                let resume = Resume { token: token.clone(), met: false };
+                (token.time, token.clone(), Some(resume))
+            }
+        };
+        check_history(&oplog, view, from)?;
+        let cursor = oplog.from_time(Timestamp(from)).map_err(lost)?.whole_entries();
+        let position = Arc::new(Mutex::new(Position { token, event: None, ended: false }));
+        Ok(ChangeStreamSource {
+            stream,
+            cursor,
+            from,
+            resume,
+            ready: VecDeque::new(),
+            partial: Vec::new(),
+            position,
+        })
+    }
+
+    /// How far the stream has come.
+    pub fn position(&self) -> SharedPosition {
+        self.position.clone()
+    }
+
+    /// Reads on to the next operation that gives events; false if there is none now.
+    fn read(&mut self, cx: &mut RunCx<'_>, until: Timestamp) -> Result<bool> {
+        loop {
+            cx.check_interrupt()?;
+            let Some(doc) = self.cursor.next(until).map_err(lost)? else { return Ok(false) };
+            let Some(operation) = Operation::read(doc) else { continue };
+            match operation.applied() {
+                Some(_) => self.transaction()?,
+                None if operation.is_command() => self.command()?,
+                None if operation.concerns(&self.stream) => self.single()?,
+                None => continue,
+            }
+            if !self.ready.is_empty() {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// An operation on one document.
+    fn single(&mut self) -> Result<()> {
+        let doc = self.cursor.doc();
+        let (time, wall) = times(doc);
+        if time < self.from {
+            return Ok(());
+        }
+        let origin = Origin { time, wall, transaction: None };
+        let found = Operation::read(doc).and_then(|operation| events(&self.stream, origin, operation));
+        let wall_millis = millis(wall);
+        self.offer(found, wall_millis)
+    }
+
+    fn command(&mut self) -> Result<()> {
+        let raw = self.cursor.doc();
+        let shown = crate::oplog::shown(raw).unwrap_or_else(|| raw.into());
+        let (time, wall) = times(shown.as_raw());
+        if time < self.from {
+            return Ok(());
+        }
+        let origin = Origin { time, wall, transaction: None };
+        let operation = Operation::read(shown.as_raw());
+        let found = operation.and_then(|operation| events(&self.stream, origin, operation));
+        self.offer(found, millis(wall))
+    }
+
+    /// A transaction: its operations, all at the time of its last entry.
+    fn transaction(&mut self) -> Result<()> {
+        let last = DocBuf::from(self.cursor.doc());
+        let partial = last.as_raw().get("o").and_then(|o| o.as_doc()?.get("partialTxn"));
+        if partial.is_some_and(|partial| partial.truthy()) {
+            self.partial.push(last);
+            return Ok(());
+        }
+        let entries = std::mem::take(&mut self.partial);
+        let (time, wall) = times(last.as_raw());
+        if time < self.from {
+            return Ok(());
+        }
+        let mut index = 0;
+        for entry in entries.iter().chain([&last]) {
+            let operations = Operation::read(entry.as_raw()).and_then(|entry| entry.applied());
+            for doc in operations.unwrap_or(RawDoc::EMPTY).values().filter_map(|v| v.as_doc()) {
+                let origin = Origin { time, wall, transaction: Some((last.as_raw(), index)) };
+                index += 1;
+                let is_command = Operation::read(doc).is_some_and(|operation| operation.is_command());
+                let shown = if is_command { crate::oplog::shown(doc) } else { None };
+                let doc = shown.as_ref().map_or(doc, DocBuf::as_raw);
+                let found =
+                    Operation::read(doc).and_then(|operation| events(&self.stream, origin, operation));
+                self.offer(found, millis(wall))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Readies an operation's events, unless they lie before the position to resume at.
+    fn offer(&mut self, found: Option<(Event, Option<Event>)>, wall_millis: i64) -> Result<()> {
+        let Some((event, end)) = found else { return Ok(()) };
+        for event in std::iter::once(event).chain(end) {
+            if self.is_behind(&event)? {
+                self.ready.push_back(Ready { event, wall_millis });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an event follows the position to resume at.
+    fn is_behind(&mut self, event: &Event) -> Result<bool> {
+        let Some(resume) = self.resume.as_mut().filter(|resume| !resume.met) else { return Ok(true) };
+        let whole = resume.token.without_fragment();
+        if event.token < whole {
+            return Ok(false);
+        }
+        if event.token == whole {
+            resume.met = true;
+            // The rest of a split event is still wanted.
+            return Ok(resume.token.fragment.is_some());
+        }
+        let id = event.token.to_doc();
+        bail!(
+            Code::CHANGE_STREAM_FATAL_ERROR,
+            "cannot resume stream; the resume token was not found. {}",
+            sheaf_aggregate::print_document(id.as_raw())
+        )
+    }
+}
+
+impl Source for ChangeStreamSource {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(db) = cx.database.as_any().downcast_ref::<Db>() else {
+            bail!(Code::INTERNAL_ERROR, "a change stream was read without the database that it was made for");
+        };
+        if self.position.lock().ended {
+            return Ok(None);
+        }
+        let until = db.view().time();
+        if self.ready.is_empty() && !self.read(cx, until)? {
+            self.position.lock().read_up_to(until.0);
+            return Ok(None);
+        }
+        let Some(Ready { event, wall_millis }) = self.ready.pop_front() else { return Ok(None) };
+        self.position.lock().moved(&event.token, event.invalidates);
+        lookup::complete(&self.stream, event, db, db.image_is_expired(wall_millis)).map(Some)
+    }
+}
+
+/// `ts` and `wall` of an entry.
+fn times(entry: RawDoc<'_>) -> (u64, Value<'_>) {
+    let time = if let Some(Value::Timestamp(time)) = entry.get("ts") { time.0 } else { 0 };
+    (time, entry.get_or_missing("wall"))
+}
+
+fn millis(wall: Value<'_>) -> i64 {
+    if let Value::DateTime(millis) = wall { millis } else { 0 }
+}
+
+/// Whether the log still has everything from a time on.
+fn check_history(oplog: &Oplog, view: &View, from: u64) -> Result<()> {
+    match oplog.oldest().map_err(lost)? {
+        Some(oldest) if from < oldest.0 && from <= view.time().0 => bail!(
+            Code::CHANGE_STREAM_HISTORY_LOST,
+            "Resume of change stream was not possible, as the resume point may no longer be in the oplog."
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// A place that the log has lost is an error of its own for change streams.
+fn lost(error: Error) -> Error {
+    if error.code() == Code::CAPPED_POSITION_LOST {
+        return Error::new(Code::CHANGE_STREAM_HISTORY_LOST, error.message());
+    }
+    error
+}

@@ -237,3 +237,106 @@ fn server_error(error: RawDoc<'_>, reply: RawDoc<'_>) -> Error {
             .collect(),
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::{Client, Collection, TransactionOptions, WriteConcern};
+    use crate::measure::generator::NullResponder;
+
+    #[test]
+    fn errors_are_found_wherever_they_stand() {
+        let find = |reply: DocBuf| match error_in(reply.as_raw()) {
+            Some(Error::Server(error)) => Some((error.code, error.message, error.labels)),
+            _ => None,
+        };
+        assert_eq!(find(doc! { "ok": 1.0, "n": 1 }), None);
+        let labels = vec!["TransientTransactionError".to_owned()];
+        let reply =
+            doc! { "ok": 0.0, "errmsg": "busy", "code": 112, "errorLabels": ["TransientTransactionError"] };
+        assert_eq!(find(reply), Some((112, "busy".into(), labels)));
+        let reply =
+            doc! { "n": 0, "writeErrors": [{ "index": 0, "code": 11000, "errmsg": "twice" }], "ok": 1.0 };
+        assert_eq!(find(reply), Some((11000, "twice".into(), vec![])));
+        let reply = doc! { "n": 1, "writeConcernError": { "code": 64, "errmsg": "waiting" }, "ok": 1.0 };
+        assert_eq!(find(reply), Some((64, "waiting".into(), vec![])));
+    }
+
+    #[test]
+    fn messages_are_what_the_wire_crate_parses() {
+        let mut message = Message::new();
+        // Twice, because the buffer is used again.
+        for _ in 0..2 {
+            message.begin(Flags::MORE_TO_COME, |body| {
+                body.append("insert", "plants").append("$db", "lab");
+            });
+            message.begin_sequence("documents");
+            for id in 0..3 {
+                message.bytes().extend_from_slice(doc! { "_id": id }.as_bytes());
+            }
+            message.end_sequence();
+            let mut bytes = message.bytes().clone();
+            let length = bytes.len() as u32;
+            Header { length, request_id: 7, response_to: 0, opcode: OpCode::Msg }.write(&mut bytes);
+            let Ok(sheaf_wire::Request::Msg(parsed)) = sheaf_wire::parse(&bytes) else { panic!("no OP_MSG") };
+            assert_eq!(parsed.body.get("insert").and_then(|name| name.as_str()), Some("plants"));
+            let (sequences, count) = parsed.sequences();
+            assert_eq!((count, sequences[0].name), (1, "documents"));
+            assert_eq!(sequences[0].iter().count(), 3);
+        }
+    }
+
+    #[test]
+    fn a_server_that_says_nothing_is_not_waited_for_for_ever() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut to = ConnectionString::direct(&listener.local_addr().unwrap().to_string());
+        to.socket_timeout = std::time::Duration::from_millis(30);
+        let mut connection = Connection::open(&to.hosts[0], &to).unwrap();
+        let error = connection.hello().unwrap_err();
+        assert!(matches!(&error, Error::Io(io) if io.kind() == io::ErrorKind::TimedOut), "{error}");
+    }
+
+    #[test]
+    fn a_transaction_without_operations_never_reaches_the_server() {
+        let responder = NullResponder::start().unwrap();
+        let mut client = Client::connect(&ConnectionString::direct(&responder.address())).unwrap();
+        let options = TransactionOptions { write_concern: WriteConcern::majority(), ..Default::default() };
+        client.start_transaction(&options);
+        assert!(client.in_transaction());
+        client.commit_transaction().unwrap();
+        assert!(!client.in_transaction());
+        let (n, retries) = client
+            .transaction(&options, |client| {
+                let mut insert = client.insert(&Collection::new("lab", "x"));
+                insert.push(|document| {
+                    document.append("_id", 1);
+                });
+                insert.send()
+            })
+            .unwrap();
+        assert_eq!((n.n, retries), (1, 0));
+    }
+
+    #[test]
+    fn transient_errors_are_tried_again_and_others_are_not() {
+        let responder = NullResponder::start().unwrap();
+        let mut client = Client::connect(&ConnectionString::direct(&responder.address())).unwrap();
+        let failure = |label: &str| {
+            let labels = vec![label.to_owned()];
+            Error::Server(Box::new(ServerError { code: 112, labels, ..ServerError::default() }))
+        };
+        let mut calls = 0;
+        let outcome = client.transaction(&TransactionOptions::default(), |_| {
+            calls += 1;
+            if calls < 4 { Err(failure("TransientTransactionError")) } else { Ok("done") }
+        });
+        assert_eq!(outcome.unwrap(), ("done", 3));
+        let mut calls = 0;
+        let outcome = client.transaction(&TransactionOptions::default(), |_| -> Result<()> {
+            calls += 1;
+            Err(failure("Other"))
+        });
+        assert_eq!((outcome.unwrap_err().code(), calls), (Some(112), 1));
+        assert!(!client.in_transaction());
+    }
+}

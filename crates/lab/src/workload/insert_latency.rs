@@ -9,7 +9,7 @@ use serde::Deserialize;
 use sheaf_bson::doc;
 
 use super::{Figure, Workload};
-use crate::client::{Collection, WriteConcern};
+use crate::client::{Client, Collection, W, WriteConcern};
 use crate::context::{Context, Group};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
@@ -26,6 +26,9 @@ struct Own {
     rounds: u32,
     /// "w:0", "w:1", "j:true", ... in the order of the table.
     concerns: Vec<String>,
+    /// Further ones for a replica set; those that ask for more members than there are, are left out.
+    #[serde(default)]
+    replica_set_concerns: Vec<String>,
     /// Bytes of text in each document.
     text_bytes: usize,
     database: String,
@@ -36,6 +39,7 @@ struct Own {
 pub struct InsertLatency {
     own: Option<Own>,
     concerns: Vec<WriteConcern>,
+    set_concerns: Vec<WriteConcern>,
     /// Documents that each collection must hold.
     expected: BTreeMap<String, i64>,
 }
@@ -62,11 +66,11 @@ impl InsertLatency {
 impl Workload for InsertLatency {
     fn configure(&mut self, settings: &Settings) -> Result<()> {
         let own: Own = settings.parse()?;
-        self.concerns = own
-            .concerns
-            .iter()
-            .map(|text| WriteConcern::parse(text).map_err(Error::usage))
-            .collect::<Result<_>>()?;
+        let parse = |texts: &[String]| -> Result<Vec<WriteConcern>> {
+            texts.iter().map(|text| WriteConcern::parse(text).map_err(Error::usage)).collect()
+        };
+        self.concerns = parse(&own.concerns)?;
+        self.set_concerns = parse(&own.replica_set_concerns)?;
         if self.concerns.is_empty() || own.rounds == 0 || own.inserts == 0 {
             return Err(Error::usage("insert-latency needs concerns, rounds and inserts"));
         }
@@ -75,8 +79,18 @@ impl Workload for InsertLatency {
     }
 
     fn setup(&mut self, context: &Context) -> Result<()> {
-        let own = self.own()?;
         let mut client = context.connect()?;
+        let members = client.command("admin", &doc! { "hello": 1 })?;
+        if members.get("setName").is_some() {
+            let members =
+                members.get("hosts").and_then(|hosts| hosts.as_array()).map_or(0, |list| list.count());
+            let possible = |concern: &WriteConcern| match concern.w {
+                Some(W::Nodes(n)) => n as usize <= members,
+                _ => true,
+            };
+            self.concerns.extend(std::mem::take(&mut self.set_concerns).into_iter().filter(possible));
+        }
+        let own = self.own()?;
         for concern in &self.concerns {
             let drop = doc! { "drop": self.collection(own, concern).name.as_str() };
             match context.admin(&mut client, &own.database, &drop) {
@@ -160,7 +174,7 @@ impl Workload for InsertLatency {
 
 /// Reads a whole collection in order: how many documents, and what is wrong with them.
 fn look(
-    client: &mut crate::client::Client,
+    client: &mut Client,
     db: &str,
     name: &str,
     expected: i64,

@@ -8,6 +8,7 @@ pub mod cli;
 pub mod client;
 pub mod compare;
 pub mod context;
+pub mod doctor;
 pub mod environment;
 pub mod error;
 pub mod experiment;

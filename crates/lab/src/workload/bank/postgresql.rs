@@ -91,9 +91,10 @@ impl Teller for PostgresTeller {
             context.journal.note("PostgreSQL", statement);
             self.client.batch_execute(statement).map_err(wrong)?;
         }
-        let insert = "INSERT INTO accounts SELECT n, $2 FROM generate_series(0, $1 - 1) AS n";
-        let accounts = i64::try_from(accounts).unwrap_or(i64::MAX);
-        self.client.execute(insert, &[&accounts, &balance]).map_err(wrong)?;
+        let last = accounts.saturating_sub(1);
+        let insert = format!("INSERT INTO accounts SELECT n, {balance} FROM generate_series(0, {last}) AS n");
+        context.journal.note("PostgreSQL", insert.as_str());
+        self.client.batch_execute(&insert).map_err(wrong)?;
         // Without figures about the new tables the first transfers would be planned as scans.
         self.client.batch_execute("ANALYZE accounts").map_err(wrong)
     }

@@ -1,12 +1,13 @@
 //! Runs the simulator over many seeds, or one again.
 //!
-//! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME]` or `simulate --seed 42`
+//! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME]` or
+//! `simulate --seed 42 [--tell 3000]`, which prints what happens from that time on
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sheaf_repl::sim::{self, Mutation, Report};
+use sheaf_repl::sim::{self, Mutation, Plan, Report, World};
 
 struct Arguments {
     from: u64,
@@ -14,10 +15,11 @@ struct Arguments {
     jobs: u64,
     one: bool,
     mutation: Option<Mutation>,
+    tell: Option<u64>,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut parsed = Arguments { from: 1, seeds: 300, jobs: 2, one: false, mutation: None };
+    let mut parsed = Arguments { from: 1, seeds: 300, jobs: 2, one: false, mutation: None, tell: None };
     let mut words = std::env::args().skip(1);
     while let Some(name) = words.next() {
         let value = words.next().ok_or(format!("{name} needs a value"))?;
@@ -26,6 +28,7 @@ fn arguments() -> Result<Arguments, String> {
             "--seed" => (parsed.from, parsed.seeds, parsed.one) = (number()?, 1, true),
             "--seeds" => parsed.seeds = number()?,
             "--from" => parsed.from = number()?,
+            "--tell" => parsed.tell = Some(number()?),
             "--jobs" => parsed.jobs = number()?.max(1),
             "--mutation" => {
                 let found = Mutation::ALL.into_iter().find(|mutation| mutation.name() == value);
@@ -58,7 +61,10 @@ fn main() -> ExitCode {
                     if seed >= end {
                         break;
                     }
-                    let result = std::panic::catch_unwind(|| sim::run(seed, arguments.mutation));
+                    let result = std::panic::catch_unwind(|| match arguments.tell {
+                        Some(from) => World::new(Plan::of(seed), arguments.mutation).tell(from).play(),
+                        None => sim::run(seed, arguments.mutation),
+                    });
                     match result {
                         Ok(Ok(report)) => {
                             if arguments.one {

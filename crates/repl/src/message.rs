@@ -58,6 +58,8 @@ pub struct Heartbeat {
     pub primary: Option<u64>,
     /// Whether the sender would take over as primary.
     pub electable: bool,
+    /// Whether the sender copies its data from another member now.
+    pub syncing: bool,
     /// The sender's commit point.
     pub commit: u64,
     /// The time of the sender of the ping, given back in the answer.

@@ -41,14 +41,33 @@ impl Member {
         if self.now < self.election_deadline {
             return;
         }
+        // Each attempt waits longer than the one before: how long an election takes depends on the disks.
         let timeout = self.election_timeout();
-        self.election_deadline = self.now + timeout / 20 + self.rng.below(timeout / 8 + 1);
-        if self.is_electable()
+        let patience = (timeout / 20) << self.attempts.min(5);
+        self.attempts += 1;
+        self.election_deadline = self.now + patience / 2 + self.rng.below(patience + 1);
+        if (self.is_electable() || self.may_stand_in())
             && let Some(raft) = &mut self.raft
         {
             let _ = raft.campaign();
             self.after_step();
         }
+    }
+
+    /// Whether to lead for a moment although of priority 0: when the members that could be primary have
+    /// lost entries which this one has, none of them can win until they got those back. A stand-in takes no
+    /// writes, is not shown as primary, and hands over as soon as another can lead.
+    fn may_stand_in(&self) -> bool {
+        let Some(raft) = &self.raft else { return false };
+        let log = &raft.raft.raft_log;
+        let votes = self.my_config().is_some_and(|me| me.is_voter() && me.bears_data() && me.priority <= 0.0);
+        votes
+            && self.attempts > 4
+            && !self.syncing
+            && !self.maintenance
+            && !self.is_stalled()
+            && log.persisted == log.last_index()
+            && !self.pending.iter().any(|pending| pending.rollback || pending.install)
     }
 
     /// Puts off this member's next campaign, as contact with a primary does.
@@ -118,12 +137,14 @@ impl Member {
 
     fn offer_takeover(&mut self) {
         let due = self.leading.as_ref().is_some_and(|leading| self.now >= leading.takeover_at);
-        if !due || self.step_down.is_some() || self.reconfig.is_some() || !self.is_writable() {
+        let stands_in = !self.is_primary();
+        let busy = self.step_down.is_some() || self.reconfig.is_some() || !self.is_writable();
+        if !due || (busy && !stands_in) {
             return;
         }
         let mine = self.my_config().map_or(0.0, |member| member.priority);
         let Some(successor) = self.successor(mine) else { return };
-        let again = self.now + self.election_timeout();
+        let again = self.now + self.election_timeout() / if stands_in { 10 } else { 1 };
         if let Some(leading) = &mut self.leading {
             leading.takeover_at = again;
         }
@@ -186,7 +207,7 @@ impl Member {
         let from_primary =
             matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot);
         if from_primary && term >= self.term() {
-            self.leader_contact = self.now;
+            self.attempts = 0;
             self.put_off_election();
         }
     }

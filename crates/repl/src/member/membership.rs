@@ -160,7 +160,7 @@ impl Member {
         let Some(me) = self.me.and_then(|me| config.member(me)) else { return MemberState::Removed };
         if me.arbiter_only {
             MemberState::Arbiter
-        } else if self.is_leader() {
+        } else if self.is_primary() {
             MemberState::Primary
         } else if self.syncing || self.view().last().index == 0 || self.pending.iter().any(|p| p.install) {
             MemberState::Startup2
@@ -173,9 +173,16 @@ impl Member {
         }
     }
 
-    /// `_id` of the primary, if one is known.
-    pub(super) fn primary(&self) -> Option<u64> {
+    /// `_id` of the member that leads, if one is known.
+    pub(super) fn leader(&self) -> Option<u64> {
         self.raft.as_ref().and_then(|raft| member_id(raft.raft.leader_id))
+    }
+
+    /// `_id` of the primary, if one is known. A stand-in is none.
+    pub(super) fn primary(&self) -> Option<u64> {
+        let leader = self.leader()?;
+        self.config.as_ref()?.member(leader).filter(|member| member.priority > 0.0)?;
+        Some(leader)
     }
 
     /// Says so when this member's role, or the primary it knows, has changed.

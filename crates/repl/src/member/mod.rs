@@ -134,7 +134,8 @@ pub struct Member {
 
     peers: BTreeMap<u64, Peer>,
     election_deadline: u64,
-    leader_contact: u64,
+    /// Campaigns since a primary was heard of.
+    attempts: u32,
     frozen_until: u64,
     maintenance: bool,
     syncing: bool,
@@ -154,7 +155,7 @@ pub struct Member {
 impl Member {
     /// A member with what it found on its disk.
     pub fn new(options: Options, recovered: Recovered) -> Self {
-        let log = LogView::new(recovered.log);
+        let mut log = LogView::new(recovered.log);
         let last = log.last();
         let mut hard_state = recovered.hard_state;
         // The log may have been synced where the hard state was not: a single voter writes both at once.
@@ -163,6 +164,7 @@ impl Member {
         }
         hard_state.commit = hard_state.commit.clamp(log.bounds().start.index, last.index);
         let commit = OpTime::new(log.term_at(hard_state.commit).unwrap_or(0), hard_state.commit);
+        log.snapshot_at = commit;
         let cluster_time = log.bounds().last_time;
         let mut member = Member {
             rng: Rng::new(options.seed),
@@ -184,7 +186,7 @@ impl Member {
             cluster_time,
             peers: BTreeMap::new(),
             election_deadline: 0,
-            leader_contact: 0,
+            attempts: 0,
             frozen_until: 0,
             maintenance: false,
             syncing: false,
@@ -280,7 +282,7 @@ impl Member {
     pub fn is_writable(&self) -> bool {
         let applied = self.positions.applied.index;
         self.step_down.is_none()
-            && self.is_leader()
+            && self.is_primary()
             && self.leading.as_ref().is_some_and(|leading| applied >= leading.begin)
     }
 
@@ -343,6 +345,11 @@ impl Member {
         self.raft.as_ref().is_some_and(|raft| raft.raft.state == StateRole::Leader)
     }
 
+    /// Whether this member leads as primary, not just as a stand-in.
+    fn is_primary(&self) -> bool {
+        self.is_leader() && self.my_config().is_some_and(|me| me.priority > 0.0)
+    }
+
     fn my_config(&self) -> Option<&MemberConfig> {
         self.config.as_ref()?.member(self.me?)
     }
@@ -386,6 +393,7 @@ impl Member {
             state: self.state(),
             primary: self.primary(),
             electable: self.is_electable(),
+            syncing: self.syncing || self.pending.iter().any(|pending| pending.install),
             commit: self.commit.index,
             sent_at,
         }

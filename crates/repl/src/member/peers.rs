@@ -197,7 +197,7 @@ impl Member {
         peer.commit = heartbeat.commit;
         let incarnation = peer.incarnation;
         self.note_report(from, incarnation, heartbeat.report);
-        if heartbeat.state != MemberState::Startup2 {
+        if !heartbeat.syncing {
             self.end_snapshot(from);
         }
     }
@@ -219,9 +219,9 @@ impl Member {
         if !std::mem::take(&mut self.report_due) || self.is_leader() {
             return;
         }
-        if let Some(primary) = self.primary() {
+        if let Some(leader) = self.leader() {
             let report = self.report();
-            self.send_to(primary, Body::Progress(report));
+            self.send_to(leader, Body::Progress(report));
         }
     }
 

@@ -302,7 +302,7 @@ impl Member {
             message.entries.iter_mut().for_each(stamp);
         }
         let term = raft.raft.term;
-        let takeover_at = self.now + self.election_timeout();
+        let takeover_at = if self.is_primary() { self.now + self.election_timeout() } else { self.now };
         self.leading = Some(Leading { term, begin, since: self.now, takeover_at });
         self.commit_at_install = self.commit_at_install.max(self.commit.index);
         for peer in self.peers.values_mut() {
@@ -329,11 +329,13 @@ impl Member {
 
     /// Where fewer voters hold data than make a majority, an entry is committed when all of those have
     /// it. raft-rs counts a majority of votes, so it is told that the arbiters have what all the others
-    /// have. (Whoever wins an election is one of those others, so it has every such entry.)
+    /// have. (Whoever wins an election is one of those others, so it has every such entry.) A majority must
+    /// have the configuration first: with the one before, arbiters could still elect a member that holds
+    /// data but no longer votes.
     fn acknowledge_for_arbiters(&mut self) {
         let Some(config) = self.config.clone() else { return };
         let plain = config.write_majority_count() == config.majority_vote_count();
-        if plain || !self.is_leader() || self.commit_is_held() {
+        if plain || !self.is_leader() || self.commit_is_held() || !self.config_committed() {
             return;
         }
         let Some(raft) = &mut self.raft else { return };

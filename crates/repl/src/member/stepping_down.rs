@@ -19,7 +19,7 @@ impl Member {
     /// If none has after `catch_up_millis`, steps down all the same when `force`, and otherwise stays.
     /// [`Effect::SteppedDown`] tells the end. The member is not elected again for `step_down_millis`.
     pub fn step_down(&mut self, catch_up_millis: u64, step_down_millis: u64, force: bool) -> Result<()> {
-        if !self.is_leader() {
+        if !self.is_primary() {
             return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary so can't step down"));
         }
         if self.step_down.is_some() {
@@ -79,7 +79,7 @@ impl Member {
 
     /// `replSetFreeze`: this member does not stand for election for that long; 0 ends it.
     pub fn freeze(&mut self, millis: u64) -> Result<()> {
-        if self.is_leader() {
+        if self.is_primary() {
             return Err(Error::new(
                 Code::NOT_SECONDARY,
                 "cannot freeze node when primary or running for election. state: Primary",

@@ -148,27 +148,34 @@ impl Disk {
         self.unsynced.len()
     }
 
-    pub fn sync(&mut self, count: usize) {
+    /// Makes the first `count` operations durable. Returns the entries among them.
+    pub fn sync(&mut self, count: usize) -> Vec<Entry> {
         let count = count.min(self.unsynced.len());
+        let mut entries = Vec::new();
         for op in self.unsynced.drain(..count) {
             self.synced.perform(&op);
+            if let Op::Append(entry) = op {
+                entries.push(entry);
+            }
         }
+        entries
     }
 
     /// The process is gone; the operating system keeps what was written, and start-up syncs it.
-    pub fn crash_process(&mut self) {
-        self.sync(usize::MAX);
+    pub fn crash_process(&mut self) -> Vec<Entry> {
         self.incoming = None;
+        self.sync(usize::MAX)
     }
 
     /// The machine is gone: of what was not synced, some first part has reached the disk. An entry torn in
     /// the middle is found by its checksum and cut off, so that it counts as not written.
-    pub fn crash_machine(&mut self, rng: &mut Rng) {
+    pub fn crash_machine(&mut self, rng: &mut Rng) -> Vec<Entry> {
         let kept = rng.below(self.unsynced.len() as u64 + 1) as usize;
-        self.sync(kept);
+        let entries = self.sync(kept);
         self.unsynced.clear();
         self.image = self.synced.clone();
         self.incoming = None;
+        entries
     }
 
     /// The state as of `index`, which the log must reach: the last flush with the log applied to it.

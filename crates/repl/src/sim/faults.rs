@@ -57,10 +57,12 @@ impl World {
             return;
         }
         self.nodes[node].stop();
-        if machine {
-            self.nodes[node].disk.crash_machine(&mut self.rng);
-        } else {
-            self.nodes[node].disk.crash_process();
+        let disk = &mut self.nodes[node].disk;
+        let kept = if machine { disk.crash_machine(&mut self.rng) } else { disk.crash_process() };
+        for entry in kept {
+            self.checker.durable(node, &entry);
+        }
+        if !machine {
             // Who was connected to the process learns at once that it is gone.
             for peer in (0..self.nodes.len()).filter(|peer| *peer != node) {
                 let incarnation = self.nodes[peer].incarnation;

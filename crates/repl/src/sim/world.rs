@@ -63,6 +63,8 @@ pub struct World {
     pub(super) clients: Clients,
     pub(super) report: Report,
     pub(super) failure: Option<String>,
+    /// From when on effects are printed.
+    pub(super) tell_from: Option<u64>,
     /// `_id` for the next member that is added.
     pub(super) next_id: u64,
 }
@@ -86,6 +88,7 @@ impl World {
             clients: Clients::default(),
             report: Report::default(),
             failure: None,
+            tell_from: None,
             next_id: plan.config.members.len() as u64,
             plan,
         };
@@ -93,6 +96,43 @@ impl World {
             world.start(node);
         }
         world
+    }
+
+    /// Prints every effect from this time on, and the members at the end.
+    pub fn tell(mut self, from: u64) -> Self {
+        self.tell_from = Some(from);
+        self
+    }
+
+    fn tell_members(&self) {
+        for (number, node) in self.nodes.iter().enumerate() {
+            let Some(member) = &node.member else {
+                println!("{number}: down");
+                continue;
+            };
+            let (role, log) = (member.role(), node.disk.image.last());
+            println!(
+                "{number}: {:?} id {:?} term {} primary {:?} writable {} electable {} log {:?}..{log:?} commit {:?} \
+                 config {:?} to write {} to apply {}",
+                role.state,
+                member.id(),
+                member.term(),
+                role.primary,
+                member.is_writable(),
+                member.is_electable(),
+                node.disk.image.start,
+                member.commit_point(),
+                member.config().map(|config| config.config_version()),
+                node.to_write.len(),
+                node.to_apply.len(),
+            );
+            for of in member.config().map_or(&[][..], |config| &config.members) {
+                println!(
+                    "     {} {} votes {} priority {} arbiter {} new {} delay {}",
+                    of.id, of.host, of.votes, of.priority, of.arbiter_only, of.newly_added, of.secondary_delay_secs
+                );
+            }
+        }
     }
 
     /// Plays until the end of the plan.
@@ -121,6 +161,9 @@ impl World {
                 break;
             }
             self.happen(event);
+        }
+        if self.tell_from.is_some() {
+            self.tell_members();
         }
         let failure = self.failure.take().or_else(|| self.checker.finish().err());
         self.report.committed = self.checker.committed();
@@ -194,6 +237,11 @@ impl World {
         }
         let seed = mix(self.plan.seed ^ node as u64);
         self.nodes[node].start(seed, self.plan.cache_bytes);
+        // Start-up has synced the log and applied all of it.
+        for entry in &self.nodes[node].disk.image.entries {
+            self.checker.applied(node, entry);
+            self.checker.durable(node, entry);
+        }
         if self.nodes[node].incarnation > 1 {
             self.report.restarts += 1;
         }
@@ -241,6 +289,9 @@ impl World {
     }
 
     fn perform(&mut self, node: usize, effect: Effect) {
+        if self.tell_from.is_some_and(|from| self.now >= from) {
+            println!("{:6} {node} {}", self.now, short(&effect));
+        }
         match effect {
             Effect::Send { host, envelope } => self.send(node, &host, envelope),
             Effect::Persist(persist) => self.persist(node, persist),
@@ -438,13 +489,8 @@ impl World {
     fn synced(&mut self, node: usize, ops: usize, seq: u64) {
         let machine = &mut self.nodes[node];
         machine.syncing = false;
-        let before = machine.disk.synced.last().index;
-        machine.disk.sync(ops);
-        let after = &machine.disk.synced;
-        for index in before.max(after.start.index).saturating_sub(20) + 1..=after.last().index {
-            if let Some(entry) = after.entry(index) {
-                self.checker.durable(node, entry);
-            }
+        for entry in machine.disk.sync(ops) {
+            self.checker.durable(node, &entry);
         }
         let more = machine.written_seq > seq;
         if let Some(member) = &mut machine.member {
@@ -635,6 +681,43 @@ impl World {
             }
         }
         None
+    }
+}
+
+/// An effect in one line.
+fn short(effect: &Effect) -> String {
+    match effect {
+        Effect::Send { envelope, host } => {
+            let (term, version) = (envelope.config.term, envelope.config.version);
+            let what = match &envelope.body {
+                Body::Raft(m) => format!(
+                    "{:?} t{} index {} log term {} entries {} commit {} reject {} {}",
+                    m.msg_type,
+                    m.term,
+                    m.index,
+                    m.log_term,
+                    m.entries.len(),
+                    m.commit,
+                    m.reject,
+                    m.reject_hint
+                ),
+                Body::Progress(report) => format!("progress {}", report.positions.durable.index),
+                Body::Ping(heartbeat) => format!("ping as {:?}", heartbeat.state),
+                Body::Pong(heartbeat) => format!("pong as {:?}", heartbeat.state),
+                Body::Config(config) => format!("config {:?}", config.config_version()),
+            };
+            format!("{}->{} {host} config {term}/{version}: {what}", envelope.from, envelope.to)
+        }
+        Effect::Persist(persist) => format!(
+            "persist {} {:?} entries {:?} rollback {:?} install {:?} config {:?}",
+            persist.seq,
+            persist.hard_state,
+            persist.entries.iter().map(|entry| (entry.at.term, entry.at.index)).collect::<Vec<_>>(),
+            persist.rollback,
+            persist.install,
+            persist.config.as_ref().map(|(config, me)| (config.config_version(), *me)),
+        ),
+        other => format!("{other:?}"),
     }
 }
 

@@ -1,5 +1,7 @@
 """What administration commands answer: shapes, figures and errors, one function each, on one server."""
 
+import json
+
 from bson import Binary
 from pymongo.errors import OperationFailure
 
@@ -99,7 +101,7 @@ def startup_log(client):
     assert entry["buildinfo"]["version"] == client.server_info()["version"]
     assert client.local.command("collStats", "startup_log")["maxSize"] == 10 << 20
     assert client.admin["system.version"].find_one({"_id": "featureCompatibilityVersion"})["version"] == "8.2"
-    assert {"admin", "local"} <= set(client.list_database_names())
+    assert {"admin", "config", "local"} <= set(client.list_database_names())
 
 
 def figures(client):
@@ -207,4 +209,122 @@ def explain(client):
     client.drop_database("ops_explain")
 
 
-CHECKS = [system_views, validate, startup_log, figures, explain]
+def collection_uuid(client):
+    db = client.ops_uuid
+    db.c.insert_one({"_id": 1, "a": 1})
+    db.create_collection("d")
+    right, other = (
+        next(iter(db.list_collections(filter={"name": name})))["info"]["uuid"] for name in ("c", "d")
+    )
+    unknown = Binary(bytes(16), 4)
+    q = {"_id": 1}
+    commands = [
+        {"find": "c"},
+        {"aggregate": "c", "pipeline": [], "cursor": {}},
+        {"count": "c"},
+        {"distinct": "c", "key": "a"},
+        {"insert": "c", "documents": [{}]},
+        {"update": "c", "updates": [{"q": q, "u": {"$set": {"a": 2}}}]},
+        {"delete": "c", "deletes": [{"q": {"_id": 5}, "limit": 1}]},
+        {"findAndModify": "c", "query": q, "update": {"$set": {"a": 2}}},
+        {"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]},
+        {"collMod": "c"},
+        {"dropIndexes": "c", "index": "*"},
+        {"drop": "c"},
+    ]
+    for command in commands:
+        for uuid, actual in ((other, "d"), (unknown, None)):
+            reply = db.command({**command, "collectionUUID": uuid}, check=False)
+            error = reply["writeErrors"][0] if "writeErrors" in reply else reply
+            assert error["code"] == 361, (command, reply)
+            named = [error[name] for name in ("db", "collectionUUID", "expectedCollection", "actualCollection")]
+            assert named == ["ops_uuid", uuid, "c", actual], (command, reply)
+        fails(14, db, {**command, "collectionUUID": "x"})
+        fails(207, db, {**command, "collectionUUID": Binary(b"short", 4)})
+        reply = db.command({**command, "collectionUUID": right})
+        assert reply["ok"] == 1.0 and "writeErrors" not in reply, (command, reply)
+    rename = {"renameCollection": "ops_uuid.d", "to": "ops_uuid.e", "collectionUUID": right}
+    fails(361, client.admin, rename)
+    fails(4928902, db, {"aggregate": 1, "pipeline": [{"$documents": []}], "cursor": {}, "collectionUUID": right})
+    client.drop_database("ops_uuid")
+
+
+def texts(client):
+    db = client.ops_texts
+    db.c.insert_many([{"_id": 1, "a": 0}, {"_id": 2, "a": "x"}])
+    fails(73, db, "find", "", text="Invalid namespace specified 'ops_texts.'")
+    fails(73, db, {"aggregate": "", "pipeline": [], "cursor": {}}, text="Invalid namespace specified 'ops_texts.'")
+    error = "$add only supports numeric or date types, not string"
+    bad = {"$expr": {"$gt": [{"$add": ["$a", 1]}, 0]}}
+    prefix = "Executor error during find command: ops_texts.c :: caused by :: "
+    fails(14, db, "find", "c", filter=bad, text=prefix + error)
+    stage = {"$addFields": {"b": {"$add": ["$a", 1]}}}
+    prefix = "PlanExecutor error during aggregation :: caused by :: "
+    fails(14, db, "aggregate", "c", pipeline=[stage], cursor={}, text=prefix + error)
+    db.c.create_index("a", unique=True)
+    duplicate = {"findAndModify": "c", "query": {"_id": 2}, "update": {"$set": {"a": 0}}}
+    try:
+        db.command(duplicate)
+        raise AssertionError("a duplicate was written")
+    except OperationFailure as failure:
+        assert failure.code == 11000
+        assert str(failure).startswith("Plan executor error during findAndModify :: caused by :: E11000"), failure
+    client.drop_database("ops_texts")
+
+
+def parameters(client):
+    admin = client.admin
+    assert admin.command("setParameter", 1, journalCommitInterval=50)["was"] == 100
+    assert admin.command("setParameter", 1, syncdelay=30)["was"] == 60.0
+    assert admin.command("getParameter", 1, syncdelay=1)["syncdelay"] == 30.0
+    for name, value, reason in [
+        ("journalCommitInterval", 0, "0 is not greater than or equal to 1"),
+        ("journalCommitInterval", 501, "501 is not less than or equal to 500"),
+        ("syncdelay", -1, "-1 is not greater than or equal to 0"),
+        ("syncdelay", 3601, "3601 is not less than or equal to 3600"),
+        ("ttlMonitorSleepSecs", 0, "0 is not greater than 0"),
+    ]:
+        fails(2, admin, "setParameter", 1, **{name: value}, text=f"Invalid value for parameter {name}: {reason}")
+    assert admin.command("setParameter", 1, ttlMonitorEnabled=False)["was"] is True
+    admin.command("setParameter", 1, ttlMonitorEnabled=True, journalCommitInterval=100, syncdelay=60)
+
+
+def validators(client):
+    db = client.ops_validators
+    db.create_collection("c", validator={"a": {"$type": "int"}}, validationAction="warn")
+    db.c.insert_one({"_id": "warned", "a": "x"})
+    db.command("collMod", "c", validationAction="errorAndLog")
+    reply = db.command({"insert": "c", "documents": [{"_id": "refused", "a": "x"}]}, check=False)
+    assert reply["writeErrors"][0]["code"] == 121, reply
+    db.command("collMod", "c", validationAction="error")
+    db.command({"insert": "c", "documents": [{"_id": "silent", "a": "x"}]}, check=False)
+    lines = [json.loads(line) for line in client.admin.command("getLog", "global")["log"]]
+    lines = [line for line in lines if line["id"] == 20294]
+    assert [line["attr"]["document"]["_id"] for line in lines] == ["warned", "refused"], lines
+    for line in lines:
+        assert line["msg"] == "Document would fail validation" and line["c"] == "STORAGE" and line["s"] == "W"
+        assert line["attr"]["namespace"] == "ops_validators.c" and line["ctx"].startswith("conn")
+        assert line["attr"]["errInfo"]["details"]["operatorName"] == "$type", line
+    fails(2, db, "create", "d", validator={"$text": {"$search": "x"}})
+    fails(2, db, "create", "d", validationAction="shout")
+    fails(67, db, {"createIndexes": "c", "indexes": [
+        {"key": {"a": 1}, "name": "a", "partialFilterExpression": {"a": {"$not": {"$gt": 1}}}}
+    ]})
+    client.drop_database("ops_validators")
+
+
+def compact(client):
+    db = client.ops_compact
+    db.c.insert_many([{"_id": n} for n in range(100)])
+    assert db.command("compact", "c") == {"bytesFreed": 0, "ok": 1.0}
+    assert db.command("compact", "c", force=True, freeSpaceTargetMB=5) == {"bytesFreed": 0, "ok": 1.0}
+    assert db.command("compact", "c", dryRun=True) == {"estimatedBytesFreed": 0, "ok": 1.0}
+    for bad in (0, -1, 0.5):
+        fails(2, db, "compact", "c", freeSpaceTargetMB=bad)
+    fails(14, db, "compact", "c", freeSpaceTargetMB="20")
+    fails(26, db, "compact", "missing")
+    client.drop_database("ops_compact")
+
+
+CHECKS = [system_views, validate, startup_log, figures, explain, collection_uuid, texts, parameters,
+          validators, compact]

@@ -10,7 +10,7 @@ pub(crate) use convert::wrong_type;
 pub use convert::{Array, FromValue, Loose, NonNegative, exact_i64, in_range, safe_i64};
 
 use sheaf_bson::{Element, RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_wire::Sequence;
 use smallvec::SmallVec;
 
@@ -81,12 +81,19 @@ impl<'a> Args<'a> {
     /// Errors: `InvalidNamespace` for an empty or forbidden name, or a value that is no string.
     pub fn collection(&mut self) -> Result<&'a str> {
         match self.own_value() {
+            Value::String("") => Err(self.empty_name()),
             Value::String(name) => {
                 check_collection_name(name)?;
                 Ok(name)
             }
             other => bail!(Code::INVALID_NAMESPACE, "collection name has invalid type {}", other.type_name()),
         }
+    }
+
+    /// The error for an empty name of a collection.
+    pub fn empty_name(&self) -> Error {
+        let db = self.body.get("$db").and_then(|db| db.as_str()).unwrap_or_default();
+        Error::new(Code::INVALID_NAMESPACE, format!("Invalid namespace specified '{db}.'"))
     }
 
     /// The raw value of a field, marked as known; [`Value::Missing`] if absent.

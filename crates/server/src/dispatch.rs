@@ -265,6 +265,7 @@ fn execute<'a>(
 /// Calls the handler; a panic in it becomes an error of this one command.
 fn invoke<'a>(command: &Registered, args: &mut Args<'a>, op: &OpContext<'a>) -> Result<Reply> {
     let _active = Active::begin(op.node, command.spec.access);
+    crate::log::set_connection(op.client.id);
     match catch_unwind(AssertUnwindSafe(|| (command.invoke)(args, op))) {
         Ok(result) => result,
         Err(panic) => {

@@ -1,5 +1,7 @@
 //! What the server itself writes into its data folder when it starts.
 
+use std::sync::atomic::Ordering;
+
 use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_storage::{CreateCollection, Engine, Write};
@@ -17,6 +19,53 @@ const STARTUP_LOG_BYTES: i64 = 10 << 20;
 pub fn prepare(engine: &Engine) -> Result<()> {
     write_version(engine)?;
     crate::commands::ddl::views::reconcile(engine)
+}
+
+const SESSIONS: &str = "config.system.sessions";
+/// The index by which sessions that nobody uses go away.
+const SESSIONS_INDEX: &str = "lsidTTLIndex";
+
+/// Makes the collection in which sessions are noted.
+pub fn prepare_sessions(node: &Node) -> Result<()> {
+    let engine = node.engine();
+    ensure(engine, SESSIONS, DocBuf::new())?;
+    let known =
+        engine.catalog().collection(SESSIONS).is_some_and(|found| found.index(SESSIONS_INDEX).is_some());
+    if known {
+        return Ok(());
+    }
+    let seconds = node.parameters.int("localLogicalSessionTimeoutMinutes") * 60;
+    let spec = doc! { "v": 2, "key": { "lastUse": 1 }, "name": SESSIONS_INDEX, "expireAfterSeconds": seconds as i32 };
+    engine.create_indexes(SESSIONS, &[spec.as_raw()], &|| Ok(()))?;
+    Ok(())
+}
+
+/// Notes which sessions have been used since they were noted last.
+pub fn note_sessions(node: &Node) -> Result<()> {
+    let used: Vec<_> =
+        node.sessions.list().iter().map(|s| (s.id, s.last_used.load(Ordering::Relaxed))).collect();
+    if used.is_empty() {
+        return Ok(());
+    }
+    let go_on = || Ok(());
+    let mut unit = node.engine().write(&go_on);
+    let Some(collection) = unit.collection(SESSIONS)? else { return Ok(()) };
+    for (id, last_use) in used {
+        let entry = DocBuf::build(|out| {
+            id.write_of_nobody(out, "_id");
+            out.append("lastUse", Value::DateTime(last_use));
+        });
+        let key = collection.record_key(entry.as_raw().get_or_missing("_id"))?;
+        match unit.read_for_update(&collection, &key)? {
+            Some(old) if old == entry.as_bytes() => {}
+            Some(old) => {
+                unit.update(&collection, &key, sheaf_bson::RawDoc::new(&old), entry.as_raw(), None)?
+            }
+            None => unit.insert(&collection, entry.as_raw())?,
+        }
+    }
+    unit.commit()?;
+    Ok(())
 }
 
 /// Adds this start to `local.startup_log`.
@@ -42,7 +91,7 @@ pub fn log_start(node: &Node) -> Result<()> {
         unit.insert(&collection, start.as_raw())?;
     }
     unit.commit()?;
-    Ok(())
+    prepare_sessions(node)
 }
 
 fn ensure(engine: &Engine, namespace: &str, options: DocBuf) -> Result<()> {

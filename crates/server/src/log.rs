@@ -6,6 +6,7 @@
 pub mod events;
 pub mod json;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -192,6 +193,24 @@ fn keep(lines: &Mutex<VecDeque<String>>, line: &str) {
         lines.pop_front();
     }
     lines.push_back(line.to_owned());
+}
+
+thread_local! {
+    /// The connection whose command runs on this thread.
+    static CONNECTION: Cell<i64> = const { Cell::new(0) };
+}
+
+/// Says for which connection this thread works from now on.
+pub fn set_connection(id: i64) {
+    CONNECTION.set(id);
+}
+
+/// The context of what this thread does, as log lines have it.
+pub fn current_context() -> String {
+    match CONNECTION.get() {
+        0 => "-".to_owned(),
+        id => format!("conn{id}"),
+    }
 }
 
 /// An informational line.

@@ -70,6 +70,7 @@ impl Node {
     ///
     /// Errors: `BadValue` for a bad `--setParameter`.
     pub fn new(options: Options) -> sheaf_errors::Result<Arc<Self>> {
+        sheaf_exec::write::report_to(crate::log::events::failed_validation);
         let parameters = Parameters::default();
         for (name, value) in &options.parameters {
             parameters.set_at_start(name, value)?;

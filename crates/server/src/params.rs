@@ -48,13 +48,13 @@ const PARAMETERS: &[Parameter] = &[
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
-    parameter("journalCommitInterval", Int(100), Startup, (1.0, 500.0)),
+    parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),
     parameter("maxSessions", Int(1_000_000), Startup, POSITIVE),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),
-    parameter("syncdelay", Double(60.0), Startup, (0.0, 3600.0)),
+    parameter("syncdelay", Double(60.0), Both, (0.0, 3600.0)),
     parameter("transactionLifetimeLimitSeconds", Int(60), Both, POSITIVE),
     parameter("ttlMonitorEnabled", Bool(true), Both, ANY),
     parameter("ttlMonitorSleepSecs", Int(60), Both, POSITIVE),
@@ -224,11 +224,12 @@ fn convert(parameter: &Parameter, value: Value<'_>) -> Result<Setting> {
             );
         };
         if n < parameter.range.0 {
-            bail!(
-                Code::BAD_VALUE,
-                "Invalid value for parameter {name}: {n} is not greater than or equal to {}",
-                parameter.range.0
-            );
+            // A positive number is asked for as one that is greater than zero.
+            let asked = match parameter.range {
+                POSITIVE => "greater than 0".to_owned(),
+                (least, _) => format!("greater than or equal to {least}"),
+            };
+            bail!(Code::BAD_VALUE, "Invalid value for parameter {name}: {n} is not {asked}");
         }
         if n > parameter.range.1 {
             bail!(

@@ -10,9 +10,13 @@ use crate::session::{LogicalSessionId, Session, TxnState};
 /// How often the reaper looks.
 const PERIOD: Duration = Duration::from_millis(500);
 
+/// How often sessions in use are noted in `config.system.sessions`, as in MongoDB.
+const SESSIONS_PERIOD: Duration = Duration::from_secs(300);
+
 /// Runs until shutdown.
 pub async fn run(node: Arc<Node>) {
     let mut cursors_seen = Instant::now();
+    let mut sessions_noted = Instant::now();
     loop {
         tokio::select! {
             () = tokio::time::sleep(PERIOD) => {}
@@ -26,6 +30,14 @@ pub async fn run(node: Arc<Node>) {
             node.cursors.expire(Duration::from_millis(idle));
         }
         tokio::task::block_in_place(|| node.reap_sessions());
+        if sessions_noted.elapsed() >= SESSIONS_PERIOD {
+            sessions_noted = Instant::now();
+            if let Err(error) = tokio::task::block_in_place(|| crate::first_start::note_sessions(&node)) {
+                let about = sheaf_bson::doc! { "error": error.message() };
+                let text = "Failed to refresh session cache, will try again at the next refresh interval";
+                crate::log::warning("CONTROL", 20710, "LogicalSessionCacheRefresh", text, Some(about));
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 mod id;
 mod state;
 
-pub use id::LogicalSessionId;
+pub use id::{LogicalSessionId, subtype_name};
 pub use state::{Role, SessionState, TxnState};
 
 use std::collections::HashMap;

@@ -39,6 +39,8 @@ const GARBAGE_PATIENCE: Duration = Duration::from_secs(10);
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Core {
+    /// What of the options can change.
+    pub tuning: crate::tuning::Tuning,
     pub options: Options,
     pub db: Arc<Db>,
     pub log: Option<Log>,
@@ -138,6 +140,7 @@ impl Core {
             catalog = catalog.with(oplog.collection.clone());
         }
         let mut core = Core {
+            tuning: crate::tuning::Tuning::of(&options),
             db,
             log,
             oplog,
@@ -375,7 +378,8 @@ impl Core {
             }
             self.collect_garbage();
             let unflushed = self.unflushed.load(Ordering::Relaxed);
-            let old = !self.options.sync_delay.is_zero() && last_flush.elapsed() >= self.options.sync_delay;
+            let delay = self.tuning.sync_delay();
+            let old = !delay.is_zero() && last_flush.elapsed() >= delay;
             let garbage = last_flush.elapsed() >= GARBAGE_PATIENCE && !self.garbage.lock().is_empty();
             if unflushed >= self.options.memtable_bytes() || ((old || garbage) && unflushed > 0) {
                 if let Err(error) = self.checkpoint() {

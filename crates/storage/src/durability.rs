@@ -220,7 +220,7 @@ impl Core {
     pub fn run_syncs(&self) {
         let mut last = Instant::now();
         loop {
-            let interval = self.options.journal_commit_interval;
+            let interval = self.tuning.journal_commit_interval();
             let waited = {
                 let mut state = self.durability.state.lock();
                 if state.stop {

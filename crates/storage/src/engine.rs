@@ -88,6 +88,16 @@ impl Engine {
         Transaction::begin(self.core(), session)
     }
 
+    /// Sets how often the log is synced when nobody asks.
+    pub fn set_journal_commit_interval(&self, interval: std::time::Duration) {
+        self.core().tuning.set_journal_commit_interval(interval);
+    }
+
+    /// Sets how often memtables are flushed; zero: only when they are full.
+    pub fn set_sync_delay(&self, delay: std::time::Duration) {
+        self.core().tuning.set_sync_delay(delay);
+    }
+
     /// Position of the newest commit.
     pub fn last_applied(&self) -> OpTime {
         *self.core().last.lock()

@@ -43,6 +43,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod tuning;
 mod unit;
 mod validate;
 mod view;

@@ -4,7 +4,7 @@ use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::collation::Collation;
-use sheaf_query::matcher::Matcher;
+use sheaf_query::matcher::{Features, Matcher};
 
 use super::index_spec;
 
@@ -325,7 +325,7 @@ pub fn check_capped_max(max: i64) -> Result<()> {
 ///
 /// Errors: those of filters.
 pub fn check_validator(validator: RawDoc<'_>) -> Result<()> {
-    Matcher::parse(validator, &mut ParseCx::new()).map(|_| ())
+    Matcher::parse_with(validator, Features::Validator, &mut ParseCx::new()).map(|_| ())
 }
 
 /// Errors: `BadValue` for a word that is none of MongoDB's.

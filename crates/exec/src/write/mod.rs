@@ -16,7 +16,7 @@ pub use delete::{Delete, run_delete};
 pub use find_and_modify::{FindAndModify, Modified, run_find_and_modify};
 pub use point::{PointChange, delete_by_id, find_and_modify_by_id, update_by_id};
 pub use update::{UpdateResult, UpdateStatement, run_update};
-pub use validator::{Validation, Validator};
+pub use validator::{Validation, Validator, report_to};
 
 /// What writes need of their surroundings.
 #[derive(Clone, Copy)]

@@ -1,5 +1,7 @@
 //! Document validation: a collection's `validator`.
 
+use std::sync::OnceLock;
+
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Error, Result};
 use sheaf_expr::ParseCx;
@@ -23,7 +25,28 @@ pub enum Validation {
 pub struct Validator {
     matcher: Matcher,
     moderate: bool,
-    warn: bool,
+    action: Action,
+    namespace: String,
+}
+
+/// `validationAction`
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Action {
+    Error,
+    Warn,
+    ErrorAndLog,
+}
+
+/// Told of a document that fails a validator which wants that to be logged: its collection's name, itself, and the
+/// error with its reasons.
+pub type Report = fn(&str, RawDoc<'_>, &Error);
+
+static REPORT: OnceLock<Report> = OnceLock::new();
+
+/// Says whom to tell of documents that fail validators; the first call counts.
+pub fn report_to(report: Report) {
+    // A second server in one process has the same log.
+    let _ = REPORT.set(report);
 }
 
 impl Validator {
@@ -35,9 +58,14 @@ impl Validator {
         if level == "off" || filter.is_empty() {
             return Ok(None);
         }
-        let action = options.get("validationAction").and_then(|v| v.as_str()).unwrap_or("error");
+        let action = match options.get("validationAction").and_then(|v| v.as_str()) {
+            Some("warn") => Action::Warn,
+            Some("errorAndLog") => Action::ErrorAndLog,
+            _ => Action::Error,
+        };
         let matcher = Matcher::parse(filter, &mut ParseCx::new())?;
-        Ok(Some(Validator { matcher, moderate: level == "moderate", warn: action == "warn" }))
+        let namespace = collection.namespace.clone();
+        Ok(Some(Validator { matcher, moderate: level == "moderate", action, namespace }))
     }
 
     /// Checks a new document, or the new version of one; `old` is the version before.
@@ -48,14 +76,22 @@ impl Validator {
             return Ok(Validation::Passed);
         }
         let error = validation_error(&self.matcher, new);
-        Ok(if self.warn { Validation::Warned(error) } else { Validation::Failed(error) })
+        Ok(if self.action == Action::Warn { Validation::Warned(error) } else { Validation::Failed(error) })
     }
 
-    /// Like [`Validator::check`], for callers that only need to know whether to go on.
+    /// Like [`Validator::check`], for callers that only need to know whether to go on; tells of what is to be
+    /// logged.
     pub fn enforce(&self, old: Option<RawDoc<'_>>, new: RawDoc<'_>) -> Result<()> {
-        match self.check(old, new)? {
-            Validation::Failed(error) => Err(error),
-            Validation::Passed | Validation::Warned(_) => Ok(()),
+        let (error, passes) = match self.check(old, new)? {
+            Validation::Passed => return Ok(()),
+            Validation::Warned(error) => (error, true),
+            Validation::Failed(error) => (error, false),
+        };
+        if self.action != Action::Error
+            && let Some(report) = REPORT.get()
+        {
+            report(&self.namespace, new, &error);
         }
+        if passes { Ok(()) } else { Err(error) }
     }
 }

@@ -1,7 +1,8 @@
 //! From BSON values to the types of handlers' fields, with the coercions of MongoDB's parsers.
 
-use sheaf_bson::{ObjectId, RawDoc, Timestamp, Value};
+use sheaf_bson::{Binary, ObjectId, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_storage::Uuid;
 
 use super::At;
 
@@ -73,6 +74,28 @@ plain!(Array<'a>, "array", Value::Array(array) => Array(array));
 plain!(bool, "bool", Value::Bool(b) => b);
 plain!(ObjectId, "objectId", Value::ObjectId(id) => id);
 plain!(Timestamp, "timestamp", Value::Timestamp(t) => t);
+
+impl<'a> FromValue<'a> for Uuid {
+    fn from_value(value: Value<'a>, at: &At<'_>) -> Result<Option<Self>> {
+        match value {
+            Value::Null | Value::Undefined | Value::Missing => Ok(None),
+            Value::Binary(Binary { subtype: 4, bytes }) => match Uuid::from_slice(bytes) {
+                Ok(uuid) => Ok(Some(uuid)),
+                Err(_) => bail!(
+                    Code::INVALID_UUID,
+                    "uuid must be a 16-byte binary field with UUID (4) subtype, found {}",
+                    bytes.len()
+                ),
+            },
+            Value::Binary(other) => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field '{at}' is the wrong binData type '{}', expected type 'UUID'",
+                crate::session::subtype_name(other.subtype)
+            ),
+            other => Err(wrong_type(&other, at, "binData")),
+        }
+    }
+}
 
 impl<'a> FromValue<'a> for Value<'a> {
     fn from_value(value: Value<'a>, _: &At<'_>) -> Result<Option<Self>> {

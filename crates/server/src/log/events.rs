@@ -3,7 +3,8 @@
 
 use std::fmt::{Debug, Write};
 
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::Error;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -17,6 +18,19 @@ const ID: i32 = 99_000_100;
 pub fn listen() {
     // An error means that this process listens already.
     let _ = tracing::subscriber::set_global_default(ToLog);
+}
+
+/// Logs a document that fails its collection's validator.
+pub fn failed_validation(namespace: &str, document: RawDoc<'_>, error: &Error) {
+    let attributes = DocBuf::build(|out| {
+        out.append("namespace", namespace);
+        out.append("document", document);
+        if let Some(info) = error.err_info() {
+            out.append("errInfo", RawDoc::new(info));
+        }
+    });
+    let context = super::current_context();
+    super::warning("STORAGE", 20294, &context, "Document would fail validation", Some(attributes));
 }
 
 struct ToLog;

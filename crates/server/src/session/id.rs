@@ -51,13 +51,27 @@ impl LogicalSessionId {
         })
     }
 
+    /// Writes `{id: UUID, uid: digest}` as the field `key`: with the digest of nobody, as nobody has logged in.
+    pub fn write_of_nobody<S: Sink>(&self, doc: &mut DocWriter<'_, S>, key: &str) {
+        let mut id = doc.document(key);
+        id.append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
+        id.append("uid", Value::Binary(Binary { subtype: 0, bytes: &NOBODY }));
+    }
+
     /// Writes `{id: UUID}` as the field `key`.
     pub fn write<S: Sink>(&self, doc: &mut DocWriter<'_, S>, key: &str) {
         doc.document(key).append("id", Value::Binary(Binary { subtype: 4, bytes: &self.id }));
     }
 }
 
-fn subtype_name(subtype: u8) -> &'static str {
+/// SHA-256 of nothing.
+const NOBODY: [u8; 32] = [
+    0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24, 0x27,
+    0xae, 0x41, 0xe4, 0x64, 0x9b, 0x93, 0x4c, 0xa4, 0x95, 0x99, 0x1b, 0x78, 0x52, 0xb8, 0x55,
+];
+
+/// The name of a subtype of binData, in messages.
+pub fn subtype_name(subtype: u8) -> &'static str {
     match subtype {
         0 => "general",
         1 => "function",

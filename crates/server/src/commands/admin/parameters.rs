@@ -1,5 +1,7 @@
 //! `getParameter` and `setParameter`.
 
+use std::time::Duration;
+
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
@@ -107,6 +109,17 @@ impl<'a> Command<'a> for SetParameter<'a> {
                 });
             }
             node.parameters.apply_to_log(name);
+            match *name {
+                "journalCommitInterval" => {
+                    let millis = node.parameters.int(name).max(1) as u64;
+                    op.engine().set_journal_commit_interval(Duration::from_millis(millis));
+                }
+                "syncdelay" => {
+                    let seconds = node.parameters.double(name).max(0.0);
+                    op.engine().set_sync_delay(Duration::from_secs_f64(seconds));
+                }
+                _ => {}
+            }
         }
         Ok(reply)
     }

@@ -4,6 +4,7 @@ use sheaf_aggregate::Namespace;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
+use sheaf_storage::Uuid;
 
 use super::change_stream;
 use super::pipeline::{PipelineCursor, parse};
@@ -11,6 +12,7 @@ use super::query::{check_collation, first_batch, parse_cx};
 use super::writes::check_writable;
 use crate::args::{Args, Array, Loose, NonNegative, check_collection_name};
 use crate::command::{Command, Spec};
+use crate::commands::ddl::names;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -25,6 +27,7 @@ pub struct Aggregate<'a> {
     bypass_validation: bool,
     pub(super) variables: Option<RawDoc<'a>>,
     collation: Option<RawDoc<'a>>,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for Aggregate<'a> {
@@ -62,6 +65,7 @@ impl<'a> Aggregate<'a> {
         if let Some(target) = pipeline.target_namespace() {
             check_writable(op, &target.collection)?;
         }
+        names::check_uuid(op.view()?.catalog(), &namespace.to_string(), self.uuid)?;
         let hint = Hint::parse(self.hint)?;
         let cursor = PipelineCursor::open(
             op,
@@ -73,6 +77,7 @@ impl<'a> Aggregate<'a> {
         )?;
         let batch_size = self.batch_size.map(|n| n as usize);
         first_batch(op, &self.cursor_namespace(op), Box::new(cursor), batch_size, false, false)
+            .map_err(|error| error.context("PlanExecutor error during aggregation"))
     }
 }
 
@@ -83,6 +88,7 @@ impl<'a> Aggregate<'a> {
             Ok(args.optional::<Loose>(name)?.map_or(otherwise, |flag| flag.0))
         };
         let collection = match args.own_value() {
+            Value::String("") => return Err(args.empty_name()),
             Value::String(name) => {
                 check_collection_name(name)?;
                 name
@@ -128,8 +134,12 @@ impl<'a> Aggregate<'a> {
             bypass_validation: flag(args, "bypassDocumentValidation", false)?,
             variables: args.optional("let")?,
             collation: args.optional("collation")?,
+            uuid: args.optional("collectionUUID")?,
         };
-        args.ignore(&["fromMongos", "needsMerge", "isMapReduceCommand", "collectionUUID", "exchange"]);
+        if aggregate.uuid.is_some() && collection.is_empty() {
+            bail!(4928902, "collectionUUID is not supported on a collectionless aggregation");
+        }
+        args.ignore(&["fromMongos", "needsMerge", "isMapReduceCommand", "exchange"]);
         Ok(aggregate)
     }
 

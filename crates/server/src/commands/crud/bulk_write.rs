@@ -11,12 +11,13 @@ use sheaf_exec::write::{
     Change, Delete, UpdateStatement, Validator, WriteCx, ends_command, prepare_insert, run_delete, run_update,
 };
 use sheaf_query::update::Update as Modification;
-use sheaf_storage::{Collection, Write};
+use sheaf_storage::{Collection, Uuid, Write};
 
 use super::query::{check_collation, first_batch, parse_cx, parse_filter, set_sort};
 use super::writes::{WriteFields, check_count, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_name, check_db_name};
 use crate::command::{Command, Spec};
+use crate::commands::ddl::names;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -25,6 +26,8 @@ use crate::reply::Reply;
 pub struct BulkWrite<'a> {
     ops: Documents<'a>,
     namespaces: Vec<&'a str>,
+    /// `collectionUUID` of each.
+    uuids: Vec<Option<Uuid>>,
     fields: WriteFields,
     ordered: bool,
     errors_only: bool,
@@ -39,11 +42,12 @@ impl<'a> Command<'a> for BulkWrite<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let _ = args.own_value();
         let ops = args.required_documents("ops")?;
-        let mut namespaces = Vec::new();
+        let (mut namespaces, mut uuids) = (Vec::new(), Vec::new());
         for info in args.required_documents("nsInfo")? {
             let mut fields = Args::of_document("bulkWrite.nsInfo", info)?;
             let namespace: &'a str = fields.required("ns")?;
-            fields.ignore(&["collectionUUID", "encryptionInformation", "isTimeseriesNamespace"]);
+            uuids.push(fields.optional("collectionUUID")?);
+            fields.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
             check_namespace(namespace)?;
             namespaces.push(namespace);
         }
@@ -56,7 +60,7 @@ impl<'a> Command<'a> for BulkWrite<'a> {
         }
         let fields = WriteFields::parse(args)?;
         let variables = args.optional("let")?;
-        Ok(BulkWrite { ops, namespaces, fields, ordered, errors_only, batch_size, variables })
+        Ok(BulkWrite { ops, namespaces, uuids, fields, ordered, errors_only, batch_size, variables })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -111,6 +115,7 @@ struct Totals {
 struct Parsed<'a> {
     kind: Kind<'a>,
     namespace: &'a str,
+    uuid: Option<Uuid>,
 }
 
 enum Kind<'a> {
@@ -180,7 +185,10 @@ impl<'a> BulkWrite<'a> {
         args.finish()?;
         let at = index.as_exact_i64().and_then(|n| usize::try_from(n).ok());
         match at.and_then(|at| self.namespaces.get(at)) {
-            Some(namespace) => Ok(Parsed { kind, namespace }),
+            Some(namespace) => {
+                let uuid = at.and_then(|at| self.uuids.get(at).copied().flatten());
+                Ok(Parsed { kind, namespace, uuid })
+            }
             None => {
                 bail!(Code::BAD_VALUE, "BulkWrite ops entry {} has an invalid nsInfo index.", shown(index))
             }
@@ -236,6 +244,9 @@ impl<'a> BulkWrite<'a> {
             Kind::Update(update) => update.upsert,
             Kind::Delete { .. } => false,
         };
+        if one.uuid.is_some() {
+            names::check_uuid(w.view()?.catalog(), one.namespace, one.uuid)?;
+        }
         let collection = match w.collection(one.namespace)? {
             Some(collection) => collection,
             None if makes => collection_for_write(w, one.namespace)?,

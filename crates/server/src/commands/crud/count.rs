@@ -8,11 +8,13 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
+use sheaf_storage::Uuid;
 
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
 use crate::args::{Args, NonNegative};
 use crate::command::{Command, Spec};
+use crate::commands::ddl::names;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -25,6 +27,7 @@ pub struct Count<'a> {
     skip: u64,
     hint: Value<'a>,
     collation: Option<RawDoc<'a>>,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for Count<'a> {
@@ -39,8 +42,9 @@ impl<'a> Command<'a> for Count<'a> {
             skip: args.optional::<NonNegative>("skip")?.map_or(0, |n| n.0 as u64),
             hint: args.value("hint"),
             collation: args.optional("collation")?,
+            uuid: args.optional("collectionUUID")?,
         };
-        args.ignore(&["fields", "collectionUUID"]);
+        args.ignore(&["fields"]);
         Ok(count)
     }
 
@@ -55,6 +59,7 @@ impl<'a> Command<'a> for Count<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let query = self.to_query(op)?;
         let view = op.view()?;
+        names::check_uuid(view.catalog(), &namespace, self.uuid)?;
         let Some(collection) = view.collection(&namespace) else { return Ok(Reply::ok().with("n", 0)) };
         let n = if collection.is_view() {
             self.on_view(op)?
@@ -67,7 +72,7 @@ impl<'a> Command<'a> for Count<'a> {
             let cx = ReadCx::new(&view, &interrupt, op.now_millis());
             let mut run = sheaf_exec::find::open(&query, collection, &cx)?;
             op.metrics().plan_summary.replace(Some(run.plan().summary()));
-            let n = run.count(&cx)?;
+            let n = run.count(&cx).map_err(|error| error.context("Executor error during count command"))?;
             let (keys, docs) = run.examined();
             op.metrics().keys_examined.set(keys);
             op.metrics().docs_examined.set(docs);

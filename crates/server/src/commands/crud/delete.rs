@@ -48,6 +48,9 @@ impl<'a> Command<'a> for Delete<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let statements: Vec<DeleteOne<'a>> =
             self.deletes.iter().map(DeleteOne::parse).collect::<Result<_>>()?;
+        if let Some(reply) = self.fields.mismatch(op, &namespace)? {
+            return Ok(reply);
+        }
         let short = statements.len() <= SHORT_BATCH && statements.iter().all(|one| only_id(one.q).is_some());
         let deleted = Cell::new(0u64);
         let outcome = with_writer(op, short, |w| {

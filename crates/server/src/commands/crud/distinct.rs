@@ -10,12 +10,13 @@ use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
 use sheaf_query::path::Path;
-use sheaf_storage::Collection;
+use sheaf_storage::{Collection, Uuid};
 
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
 use crate::args::Args;
 use crate::command::{Command, Spec};
+use crate::commands::ddl::names;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -26,6 +27,7 @@ pub struct Distinct<'a> {
     query: Option<RawDoc<'a>>,
     hint: Value<'a>,
     collation: Option<RawDoc<'a>>,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for Distinct<'a> {
@@ -39,8 +41,8 @@ impl<'a> Command<'a> for Distinct<'a> {
             query: args.optional("query")?,
             hint: args.value("hint"),
             collation: args.optional("collation")?,
+            uuid: args.optional("collectionUUID")?,
         };
-        args.ignore(&["collectionUUID"]);
         if distinct.key.contains('\0') {
             bail!(31032, "Key field cannot contain an embedded null byte");
         }
@@ -52,6 +54,7 @@ impl<'a> Command<'a> for Distinct<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let query = self.to_query(op)?;
         let view = op.view()?;
+        names::check_uuid(view.catalog(), &namespace, self.uuid)?;
         let mut values = Values::new(self.key);
         if let Some(collection) = view.collection(&namespace) {
             if collection.is_view() {
@@ -63,7 +66,10 @@ impl<'a> Command<'a> for Distinct<'a> {
                 let mut run = sheaf_exec::find::open(&query, collection, &cx)?;
                 op.metrics().plan_summary.replace(Some(run.plan().summary()));
                 let from_keys = run.plan().gives_keys();
-                while run.advance(&cx)? {
+                while run
+                    .advance(&cx)
+                    .map_err(|error| error.context("Executor error during distinct command"))?
+                {
                     let doc = run.row().doc.unwrap_or(RawDoc::EMPTY);
                     if from_keys && values.is_null(doc) && !self.has_null(op, collection, &cx)? {
                         // An index holds null for documents that lack the field.

@@ -10,6 +10,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
 use sheaf_expr::Env;
 use sheaf_query::projection::{Mode, Projection};
+use sheaf_storage::Uuid;
 
 use super::pipeline::PipelineCursor;
 use super::query::{
@@ -17,6 +18,7 @@ use super::query::{
 };
 use crate::args::{Args, Loose, NonNegative};
 use crate::command::{Command, Counter, Spec};
+use crate::commands::ddl::names;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -41,6 +43,7 @@ pub struct Find<'a> {
     allow_disk_use: Option<bool>,
     collation: Option<RawDoc<'a>>,
     variables: Option<RawDoc<'a>>,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for Find<'a> {
@@ -74,6 +77,7 @@ impl<'a> Command<'a> for Find<'a> {
             allow_disk_use: args.optional::<Loose>("allowDiskUse")?.map(|flag| flag.0),
             collation: args.optional("collation")?,
             variables: args.optional("let")?,
+            uuid: args.optional("collectionUUID")?,
         };
         flag(args, "oplogReplay")?;
         flag(args, "allowPartialResults")?;
@@ -94,6 +98,7 @@ impl<'a> Command<'a> for Find<'a> {
         }
         let query = self.query(op)?;
         let view = op.view()?;
+        names::check_uuid(view.catalog(), &namespace, self.uuid)?;
         let Some(collection) = view.collection(&namespace).cloned() else {
             return Ok(empty_cursor(&namespace));
         };
@@ -117,6 +122,7 @@ impl<'a> Command<'a> for Find<'a> {
         let cursor = PlanCursor::new(op, executor, &query, self.await_data, allow_disk_use);
         let batch_size = self.batch_size.map(|n| n as usize);
         first_batch(op, &namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
+            .map_err(|error| error.context(format!("Executor error during find command: {namespace}")))
     }
 }
 
@@ -132,6 +138,7 @@ impl<'a> Find<'a> {
             && !(self.return_key || self.show_record_id || self.tailable)
             && self.collation.is_none()
             && self.variables.is_none()
+            && self.uuid.is_none()
             && !op.in_transaction();
         let Some(filter) = self.filter.filter(|_| plain) else { return Ok(None) };
         let Some(id) = only_id(filter) else { return Ok(None) };

@@ -13,13 +13,14 @@ use sheaf_exec::write::{
 use sheaf_expr::{Env, ParseCx};
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::update::Update as Modification;
-use sheaf_storage::Write;
+use sheaf_storage::{Uuid, Write};
 
 use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter, set_sort};
 use super::writes::{check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Loose};
 use crate::command::{Command, Spec};
+use crate::commands::ddl::names;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -39,6 +40,7 @@ pub struct FindAndModify<'a> {
     collation: Option<RawDoc<'a>>,
     variables: Option<RawDoc<'a>>,
     stmt_id: i32,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for FindAndModify<'a> {
@@ -68,8 +70,9 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             collation: args.optional("collation")?,
             variables: args.optional("let")?,
             stmt_id: args.optional::<i32>("stmtId")?.unwrap_or(0),
+            uuid: args.optional("collectionUUID")?,
         };
-        args.ignore(&["sampleId", "encryptionInformation", "collectionUUID"]);
+        args.ignore(&["sampleId", "encryptionInformation"]);
         command.check()?;
         Ok(command)
     }
@@ -93,6 +96,7 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             Some(_) => (None, self.projection(&mut parse_cx(op, None)?)?),
             None => self.action(op).map(|(action, projection)| (Some(action), projection))?,
         };
+        names::check_uuid(&op.engine().catalog(), &namespace, self.uuid)?;
         let modified = with_writer(op, self.query.is_some_and(|query| only_id(query).is_some()), |w| {
             let collection = match w.collection(&namespace)? {
                 Some(collection) => collection,
@@ -116,14 +120,16 @@ impl<'a> Command<'a> for FindAndModify<'a> {
                 let retryable = op.is_retryable_write();
                 let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
                 if let Some((id, change)) = &point {
-                    let done = find_and_modify_by_id(w, &cx, &collection, *id, change.as_ref(), self.new)?;
+                    let done = find_and_modify_by_id(w, &cx, &collection, *id, change.as_ref(), self.new)
+                        .map_err(|error| error.context("Plan executor error during findAndModify"))?;
                     if let Some(done) = done.filter(|done| done.n > 0 || !self.upsert) {
                         return Ok(done);
                     }
                     action = Some(self.action(op)?.0);
                 }
                 match &action {
-                    Some(action) => run_find_and_modify(w, &cx, &collection, action),
+                    Some(action) => run_find_and_modify(w, &cx, &collection, action)
+                        .map_err(|error| error.context("Plan executor error during findAndModify")),
                     None => bail!(Code::INTERNAL_ERROR, "findAndModify without an action"),
                 }
             });

@@ -92,7 +92,7 @@ impl GetMore<'_> {
             body.append("id", if open { self.id } else { 0 });
             body.append("ns", &*namespace);
         });
-        let filled = result?;
+        let filled = result.map_err(|error| error.context("Executor error during getMore"))?;
         if pinned.is_killed() && returned == 0 {
             bail!(Code::CURSOR_KILLED, "cursor was killed");
         }

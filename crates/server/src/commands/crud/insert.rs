@@ -38,6 +38,9 @@ impl<'a> Command<'a> for Insert<'a> {
         check_count(count)?;
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
+        if let Some(reply) = self.fields.mismatch(op, &namespace)? {
+            return Ok(reply);
+        }
         let mut inserted = 0u64;
         let result = with_writer(op, count <= SHORT_BATCH, |w| {
             let collection = collection_for_write(w, &namespace)?;

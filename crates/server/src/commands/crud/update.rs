@@ -55,6 +55,9 @@ impl<'a> Command<'a> for Update<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let statements: Vec<UpdateOne<'a>> =
             self.updates.iter().map(UpdateOne::parse).collect::<Result<_>>()?;
+        if let Some(reply) = self.fields.mismatch(op, &namespace)? {
+            return Ok(reply.with("nModified", 0));
+        }
         let short = statements.len() <= SHORT_BATCH && statements.iter().all(|one| only_id(one.q).is_some());
         let totals = RefCell::new(Totals::default());
         let outcome = with_writer(op, short, |w| {

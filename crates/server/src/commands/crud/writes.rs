@@ -5,9 +5,10 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::write::{WriteCx, ends_command};
-use sheaf_storage::{Collection, CreateCollection, Write};
+use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 
 use crate::args::{Args, Array, Loose};
+use crate::commands::ddl::names;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -22,6 +23,8 @@ pub struct WriteFields {
     /// `stmtIds`, or counted up from `stmtId`.
     stmt_ids: Vec<i32>,
     first_stmt: i32,
+    /// `collectionUUID`
+    uuid: Option<Uuid>,
 }
 
 impl WriteFields {
@@ -37,8 +40,22 @@ impl WriteFields {
             }
         }
         let first_stmt = args.optional::<i32>("stmtId")?.unwrap_or(0);
-        args.ignore(&["encryptionInformation", "collectionUUID", "isTimeseriesNamespace"]);
-        Ok(WriteFields { ordered, bypass_validation, stmt_ids, first_stmt })
+        let uuid = args.optional("collectionUUID")?;
+        args.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
+        Ok(WriteFields { ordered, bypass_validation, stmt_ids, first_stmt, uuid })
+    }
+
+    /// The answer to a client that means another collection: an error of the first statement.
+    pub fn mismatch(&self, op: &OpContext<'_>, namespace: &str) -> Result<Option<Reply>> {
+        if self.uuid.is_none() {
+            return Ok(None);
+        }
+        let Err(error) = names::check_uuid(op.view()?.catalog(), namespace, self.uuid) else {
+            return Ok(None);
+        };
+        let mut reply = Reply::ok().with("n", 0);
+        Outcome { errors: vec![(0, error)], retried: Vec::new() }.write(&mut reply);
+        Ok(Some(reply))
     }
 
     /// The statement id of the statement at this place.

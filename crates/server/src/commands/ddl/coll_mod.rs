@@ -5,10 +5,10 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options as options;
-use sheaf_storage::{Collection, Index};
+use sheaf_storage::{Collection, Index, Uuid};
 
 use super::create::check_view;
-use super::views;
+use super::{names, views};
 use index::{IndexChange, IndexMod};
 
 use crate::args::{Args, Array, Loose};
@@ -32,6 +32,7 @@ pub struct CollMod<'a> {
     images: Option<bool>,
     expire_after_seconds: Option<Value<'a>>,
     dry_run: bool,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for CollMod<'a> {
@@ -61,10 +62,11 @@ impl<'a> Command<'a> for CollMod<'a> {
                 .transpose()?,
             expire_after_seconds: args.optional("expireAfterSeconds")?,
             dry_run: args.optional::<Loose>("dryRun")?.is_some_and(|flag| flag.0),
+            uuid: args.optional("collectionUUID")?,
         };
         options::check_level(command.validation_level, Self::NAME)?;
         options::check_action(command.validation_action, Self::NAME)?;
-        args.ignore(&["collectionUUID", "isTimeseriesNamespace"]);
+        args.ignore(&["isTimeseriesNamespace"]);
         Ok(command)
     }
 
@@ -72,6 +74,7 @@ impl<'a> Command<'a> for CollMod<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.engine().catalog();
+        names::check_uuid(&catalog, &namespace, self.uuid)?;
         let Some(collection) = catalog.collection(&namespace) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
         };

@@ -1,6 +1,6 @@
 //! `compact`.
 
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::stats;
 
 use super::names;
@@ -13,6 +13,10 @@ use crate::reply::Reply;
 pub struct Compact<'a> {
     collection: &'a str,
     dry_run: bool,
+    /// Less than this is not worth the work.
+    target_bytes: i64,
+    /// Whether the client says how much is worth it.
+    given: bool,
 }
 
 impl<'a> Command<'a> for Compact<'a> {
@@ -21,10 +25,22 @@ impl<'a> Command<'a> for Compact<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
+        // A standalone's writes go on while it compacts, so that nothing has to be forced.
         args.optional::<Loose>("force")?;
-        args.optional::<i64>("freeSpaceTargetMB")?;
+        let target = args.optional::<i64>("freeSpaceTargetMB")?;
+        if let Some(target) = target.filter(|target| *target < 1) {
+            bail!(
+                Code::BAD_VALUE,
+                "BSON field 'compact.freeSpaceTargetMB' value must be >= 1, actual value '{target}'"
+            );
+        }
         let dry_run = args.optional::<Loose>("dryRun")?.is_some_and(|flag| flag.0);
-        Ok(Compact { collection, dry_run })
+        Ok(Compact {
+            collection,
+            dry_run,
+            target_bytes: target.unwrap_or(0).min(1 << 40) << 20,
+            given: target.is_some(),
+        })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -35,10 +51,15 @@ impl<'a> Command<'a> for Compact<'a> {
         op.metrics().namespace.replace(Some(namespace));
         let bytes = || engine.storage_bytes(collection) + stats::index_bytes(engine, collection);
         let before = bytes();
+        // What compaction would free is known only once it has run; the excess over plain data is a bound. Less
+        // than a megabyte is what the files need for themselves.
+        let excess = before.saturating_sub(collection.data_bytes()) as i64;
+        let estimate = if excess < 1 << 20 { 0 } else { excess };
         if self.dry_run {
-            // What compaction would free is known only once it has run; the excess over plain data is a bound.
-            let estimate = before.saturating_sub(collection.data_bytes());
-            return Ok(Reply::ok().with("estimatedBytesFreed", estimate as i64));
+            return Ok(Reply::ok().with("estimatedBytesFreed", estimate));
+        }
+        if self.given && estimate < self.target_bytes {
+            return Ok(Reply::ok().with("bytesFreed", 0i64));
         }
         engine.compact(collection)?;
         Ok(Reply::ok().with("bytesFreed", before.saturating_sub(bytes()) as i64))

@@ -3,7 +3,7 @@
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec::{self, Relation};
-use sheaf_storage::{Collection, CreateCollection, Write};
+use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 
 use super::names;
 use crate::args::{Args, Documents};
@@ -19,6 +19,7 @@ pub struct CreateIndexes<'a> {
     collection: &'a str,
     indexes: Documents<'a>,
     commit_quorum: Value<'a>,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for CreateIndexes<'a> {
@@ -28,8 +29,9 @@ impl<'a> Command<'a> for CreateIndexes<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
         let indexes = args.required_documents("indexes")?;
-        args.ignore(&["ignoreUnknownIndexOptions", "isTimeseriesNamespace", "collectionUUID"]);
-        Ok(CreateIndexes { collection, indexes, commit_quorum: args.value("commitQuorum") })
+        args.ignore(&["ignoreUnknownIndexOptions", "isTimeseriesNamespace"]);
+        let uuid = args.optional("collectionUUID")?;
+        Ok(CreateIndexes { collection, indexes, commit_quorum: args.value("commitQuorum"), uuid })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -42,6 +44,7 @@ impl<'a> Command<'a> for CreateIndexes<'a> {
             bail!(Code::BAD_VALUE, "Standalones can't specify commitQuorum");
         }
         let first = prepare_all(self.indexes, None)?;
+        names::check_uuid(op.view()?.catalog(), &namespace, self.uuid)?;
         let mut created = false;
         // The collection may be dropped between its creation and the build.
         for _ in 0..10 {

@@ -1,8 +1,9 @@
 //! `drop`.
 
 use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::Uuid;
 
-use super::views;
+use super::{names, views};
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
@@ -11,6 +12,7 @@ use crate::reply::Reply;
 /// `{drop: "users"}`
 pub struct Drop<'a> {
     collection: &'a str,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for Drop<'a> {
@@ -19,8 +21,7 @@ impl<'a> Command<'a> for Drop<'a> {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
-        args.ignore(&["collectionUUID"]);
-        Ok(Drop { collection })
+        Ok(Drop { collection, uuid: args.optional("collectionUUID")? })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -30,6 +31,7 @@ impl<'a> Command<'a> for Drop<'a> {
             bail!(Code::ILLEGAL_OPERATION, "turn off profiling before dropping system.profile collection");
         }
         let catalog = op.engine().catalog();
+        names::check_uuid(&catalog, &namespace, self.uuid)?;
         let Some(collection) = catalog.collection(&namespace) else {
             // Since MongoDB 7.0 it is no error that there is nothing to drop.
             return Ok(Reply::ok());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
-use sheaf_storage::{Collection, Index};
+use sheaf_storage::{Collection, Index, Uuid};
 
 use super::names;
 use crate::args::Args;
@@ -17,6 +17,7 @@ use crate::reply::Reply;
 pub struct DropIndexes<'a> {
     collection: &'a str,
     index: Value<'a>,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for DropIndexes<'a> {
@@ -39,14 +40,15 @@ impl<'a> Command<'a> for DropIndexes<'a> {
                 index.type_name()
             );
         }
-        args.ignore(&["isTimeseriesNamespace", "collectionUUID"]);
-        Ok(DropIndexes { collection, index })
+        args.ignore(&["isTimeseriesNamespace"]);
+        Ok(DropIndexes { collection, index, uuid: args.optional("collectionUUID")? })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.engine().catalog();
+        names::check_uuid(&catalog, &namespace, self.uuid)?;
         let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
         let were = collection.indexes.len() as i32;
         let mut reply = Reply::ok().with("nIndexesWas", were);

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Catalog, Collection};
+use sheaf_bson::{Binary, DocBuf, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_storage::{Catalog, Collection, Uuid};
 
 /// Longest full name of a collection, in bytes.
 const NAMESPACE_BYTES_MAX: usize = 255;
@@ -61,6 +62,26 @@ pub fn existing<'c>(catalog: &'c Catalog, namespace: &str, missing: &str) -> Res
         bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
     }
     Ok(collection)
+}
+
+/// Checks the UUID that a client expects a collection to have.
+///
+/// Errors: `CollectionUUIDMismatch`, which names the collection that has the UUID.
+pub fn check_uuid(catalog: &Catalog, namespace: &str, expected: Option<Uuid>) -> Result<()> {
+    let Some(uuid) = expected else { return Ok(()) };
+    if catalog.collection(namespace).is_some_and(|found| !found.is_view() && found.uuid == uuid) {
+        return Ok(());
+    }
+    let (db, collection) = split(namespace);
+    let actual = catalog.by_uuid(&uuid).filter(|found| found.db() == db);
+    let extra = DocBuf::build(|out| {
+        out.append("db", db);
+        out.append("collectionUUID", Value::Binary(Binary { subtype: 4, bytes: uuid.as_bytes() }));
+        out.append("expectedCollection", collection);
+        out.append("actualCollection", actual.map_or(Value::Null, |found| Value::String(found.name())));
+    });
+    let error = Error::new(Code::COLLECTION_UUID_MISMATCH, "Collection UUID does not match that specified");
+    Err(error.with_extra(extra.into_bytes()))
 }
 
 #[cfg(test)]

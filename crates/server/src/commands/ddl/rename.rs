@@ -2,6 +2,7 @@
 
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::Uuid;
 
 use super::names;
 use crate::args::{Args, Loose};
@@ -14,6 +15,7 @@ pub struct RenameCollection<'a> {
     from: &'a str,
     to: &'a str,
     drop_target: bool,
+    uuid: Option<Uuid>,
 }
 
 impl<'a> Command<'a> for RenameCollection<'a> {
@@ -35,12 +37,12 @@ impl<'a> Command<'a> for RenameCollection<'a> {
             Value::Binary(binary) if binary.subtype == 4 => true,
             _ => args.optional::<Loose>("dropTarget")?.is_some_and(|flag| flag.0),
         };
-        args.ignore(&["stayTemp", "collectionUUID"]);
-        Ok(RenameCollection { from, to, drop_target })
+        args.ignore(&["stayTemp"]);
+        Ok(RenameCollection { from, to, drop_target, uuid: args.optional("collectionUUID")? })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        let RenameCollection { from, to, drop_target } = self;
+        let RenameCollection { from, to, drop_target, uuid } = self;
         names::check_full_name(from, "source")?;
         names::check_full_name(to, "target")?;
         names::check_new_name(to)?;
@@ -48,6 +50,7 @@ impl<'a> Command<'a> for RenameCollection<'a> {
             bail!(Code::ILLEGAL_OPERATION, "Can't rename a collection to itself");
         }
         let catalog = op.engine().catalog();
+        names::check_uuid(&catalog, from, uuid)?;
         let Some(source) = catalog.collection(from) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "Source collection {from} does not exist");
         };

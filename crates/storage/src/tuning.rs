@@ -1,0 +1,43 @@
+//! What can be set while the engine runs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::options::Options;
+
+/// Settings that background threads look at each time they wake.
+pub(crate) struct Tuning {
+    journal_commit_micros: AtomicU64,
+    sync_delay_micros: AtomicU64,
+}
+
+impl Tuning {
+    /// As the engine was opened.
+    pub fn of(options: &Options) -> Tuning {
+        let micros = |time: Duration| AtomicU64::new(time.as_micros() as u64);
+        Tuning {
+            journal_commit_micros: micros(options.journal_commit_interval),
+            sync_delay_micros: micros(options.sync_delay),
+        }
+    }
+
+    /// How often the log is synced when nobody asks.
+    pub fn journal_commit_interval(&self) -> Duration {
+        Duration::from_micros(self.journal_commit_micros.load(Ordering::Relaxed))
+    }
+
+    /// How often memtables are flushed; zero: only when they are full.
+    pub fn sync_delay(&self) -> Duration {
+        Duration::from_micros(self.sync_delay_micros.load(Ordering::Relaxed))
+    }
+
+    /// Sets how often the log is synced.
+    pub fn set_journal_commit_interval(&self, interval: Duration) {
+        self.journal_commit_micros.store(interval.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Sets how often memtables are flushed.
+    pub fn set_sync_delay(&self, delay: Duration) {
+        self.sync_delay_micros.store(delay.as_micros() as u64, Ordering::Relaxed);
+    }
+}

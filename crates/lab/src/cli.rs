@@ -10,6 +10,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 
 use crate::context::Stop;
+use crate::doctor::Status;
 use crate::error::{Error, Result};
 use crate::experiment::{Experiment, Overrides, ready};
 use crate::journal::Journal;
@@ -249,6 +250,36 @@ fn stop_on_signals() -> Result<Stop> {
         signal_hook::flag::register(signal, stop.flag())?;
     }
     Ok(stop)
+}
+
+/// `sheaf doctor`.
+#[derive(Args, Clone, Debug)]
+pub struct Doctor {
+    /// Folder of the data, on the disk that is to be checked
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    dbpath: PathBuf,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// `sheaf doctor`: looks at this machine and says what to mend. Fails when something is bad, so that a
+/// deployment can ask for it.
+pub fn doctor(doctor: &Doctor) -> ExitCode {
+    if !doctor.dbpath.is_dir() {
+        return exit_code(Err(Error::usage(format!("{}: no such folder", doctor.dbpath.display()))));
+    }
+    let findings = crate::doctor::run(&doctor.dbpath);
+    if doctor.json {
+        match serde_json::to_string_pretty(&findings) {
+            Ok(text) => println!("{text}"),
+            Err(error) => return exit_code(Err(Error::failed(error.to_string()))),
+        }
+    } else {
+        print!("{}", crate::doctor::print(&findings));
+    }
+    let bad = findings.iter().any(|finding| finding.status == Status::Bad);
+    if bad { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS }
 }
 
 #[cfg(test)]

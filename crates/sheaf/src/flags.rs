@@ -21,6 +21,10 @@ struct Cli {
 enum Role {
     /// A database server; takes mongod's flags
     Server(Box<ServerFlags>),
+    /// The laboratory: run experiments on Sheaf, on mongod or on PostgreSQL, and compare them
+    Bench(sheaf_lab::cli::Bench),
+    /// Look whether this machine suits a database, and say what to mend
+    Doctor(sheaf_lab::cli::Doctor),
 }
 
 /// mongod's flags. What a flag leaves open, the configuration file or the default decides.
@@ -168,6 +172,8 @@ pub fn parse(argv: &[String]) -> Parsed {
         }
     };
     match cli.role {
+        Some(Role::Doctor(doctor)) => Parsed::Done(sheaf_lab::cli::doctor(&doctor)),
+        Some(Role::Bench(bench)) => Parsed::Done(sheaf_lab::cli::bench(&bench)),
         Some(Role::Server(flags)) if !flags.version => Parsed::Server(flags),
         Some(Role::Server(_)) => {
             print_version();

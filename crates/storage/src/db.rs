@@ -30,8 +30,9 @@ const NAMES: [&str; 4] = ["records", "indexes", "catalog", "sessions"];
 /// Values from this size on go to blob files, which compaction does not rewrite.
 const MIN_BLOB_BYTES: u64 = 8 << 10;
 
-/// No memtable grows to this: flushes are triggered by the keeper, by memory and age, never by RocksDB.
-const WRITE_BUFFER_BYTES: usize = usize::MAX >> 2;
+/// No memtable grows to this: flushes are triggered by the keeper, by memory and age, never by RocksDB. It is the most that
+/// RocksDB takes; a larger figure would be cut to it, and with it the filter, whose size is given as a share.
+const WRITE_BUFFER_BYTES: usize = 64 << 30;
 
 /// Bytes of a memtable's Bloom filter: ten bits for each of some 1.6 million keys.
 const MEMTABLE_FILTER_BYTES: f64 = (2 << 20) as f64;

@@ -1,9 +1,11 @@
-//! Writes a made-up run into a folder, as `sheaf bench run` would: `results.json` and `report.html`.
+//! Writes a made-up run into a folder, as `sheaf bench run` would (`results.json`, `report.html`), and its comparison with
+//! another one (`compare.html`).
 //!
 //! `cargo run -p sheaf-lab --example sample_report -- FOLDER [failed]`
 
 use std::path::PathBuf;
 
+use sheaf_lab::compare::compare;
 use sheaf_lab::{report, results};
 
 #[path = "../src/report/sample.rs"]
@@ -19,6 +21,8 @@ fn main() -> std::io::Result<()> {
     std::fs::create_dir_all(&folder)?;
     std::fs::write(folder.join("results.json"), serde_json::to_vec_pretty(&run)?)?;
     std::fs::write(folder.join("report.html"), report::html(&run))?;
-    print!("{}", report::table(&run));
+    let compared = compare(&run, &sample::other_run());
+    std::fs::write(folder.join("compare.html"), compared.html())?;
+    print!("{}\n{}", report::table(&run), compared.table());
     Ok(())
 }

@@ -12,6 +12,21 @@ pub fn table(comparison: &Comparison, width: usize) -> String {
     for warning in &comparison.warnings {
         let _ = writeln!(text, "warning: {warning}");
     }
+    let (full, short) = (grid(comparison, true), grid(comparison, false));
+    let grid = if full.fits(width) || !short.fits(width) { full } else { short };
+    if grid.is_empty() {
+        text.push_str("\nThe two runs have no figure in common.\n");
+    } else {
+        let _ = write!(text, "\n{}", grid.print(width));
+    }
+    if let Some(note) = comparison.by_chance() {
+        let _ = write!(text, "\n{note}\n");
+    }
+    text
+}
+
+/// A line per metric; without the spread of each side it is narrower.
+fn grid(comparison: &Comparison, spread: bool) -> Grid {
     let columns = ["row, metric", "A", "B", "B / A", "95 % interval", "", "verdict"];
     let aligned = |name: &&str| {
         let align = if matches!(*name, "A" | "B" | "B / A") { Align::Right } else { Align::Left };
@@ -24,8 +39,8 @@ pub fn table(comparison: &Comparison, width: usize) -> String {
             let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
             grid.row(vec![
                 format!("{}: {}{unit}", row.name, metric.name),
-                side(&metric.sides[0], &metric.unit),
-                side(&metric.sides[1], &metric.unit),
+                side(&metric.sides[0], &metric.unit, spread),
+                side(&metric.sides[1], &metric.unit, spread),
                 metric.ratio.map_or("-".to_owned(), |r| ratio(r.ratio)),
                 metric.ratio.map_or(String::new(), interval),
                 change(metric).to_owned(),
@@ -33,21 +48,13 @@ pub fn table(comparison: &Comparison, width: usize) -> String {
             ]);
         }
     }
-    if grid.is_empty() {
-        text.push_str("\nThe two runs have no figure in common.\n");
-    } else {
-        let _ = write!(text, "\n{}", grid.print(width));
-    }
-    if let Some(note) = comparison.by_chance() {
-        let _ = write!(text, "\n{note}\n");
-    }
-    text
+    grid
 }
 
 /// "412 (395-420)".
-fn side(summary: &Summary, unit: &str) -> String {
+fn side(summary: &Summary, unit: &str, spread: bool) -> String {
     let middle = figure(summary.median, unit);
-    if summary.n == 1 || summary.min == summary.max {
+    if !spread || summary.n == 1 || summary.min == summary.max {
         return middle;
     }
     format!("{middle} ({}-{})", figure(summary.min, unit), figure(summary.max, unit))

@@ -15,7 +15,9 @@ pub fn table(run: &RunResult, width: usize) -> String {
         let _ = writeln!(text, "warning: {warning}");
     }
     text.push('\n');
-    text.push_str(&metrics(run).print(width));
+    let (full, short) = (metrics(run, true), metrics(run, false));
+    let grid = if full.fits(width) || !short.fits(width) { full } else { short };
+    text.push_str(&grid.print(width));
     let latencies = latencies(run);
     if !latencies.is_empty() {
         text.push_str("\nLatency by operation, all repetitions together\n");
@@ -49,8 +51,8 @@ fn heading(run: &RunResult) -> String {
     text
 }
 
-/// One line per row: the median of each metric, its spread where there are repetitions.
-fn metrics(run: &RunResult) -> Grid {
+/// One line per row: the median of each metric and its spread; narrower without the spread.
+fn metrics(run: &RunResult, spread: bool) -> Grid {
     let columns = view::metric_columns(run);
     let several_targets = run.rows.windows(2).any(|w| w[0].target != w[1].target);
     let mut header = vec![("row".to_owned(), Align::Left)];
@@ -69,7 +71,7 @@ fn metrics(run: &RunResult) -> Grid {
         if several_targets {
             cells.push(row.target.clone());
         }
-        cells.extend(columns.iter().map(|(name, _)| metric_text(row, name)));
+        cells.extend(columns.iter().map(|(name, _)| metric_text(row, name, spread)));
         cells.push(view::check_text(row));
         grid.row(cells);
     }
@@ -77,11 +79,11 @@ fn metrics(run: &RunResult) -> Grid {
 }
 
 /// "412", or "412 (395-420)" from several repetitions.
-pub fn metric_text(row: &Row, name: &str) -> String {
+fn metric_text(row: &Row, name: &str, spread: bool) -> String {
     let Some(metric) = row.metrics.iter().find(|m| m.name == name) else { return "-".to_owned() };
     let Some(summary) = stats::summary(&metric.values) else { return "-".to_owned() };
     let middle = figure(summary.median, &metric.unit);
-    if summary.n == 1 {
+    if summary.n == 1 || !spread {
         return middle;
     }
     let (low, high) = (figure(summary.min, &metric.unit), figure(summary.max, &metric.unit));
@@ -168,21 +170,21 @@ mod tests {
     #[test]
     fn the_classic_table() {
         let run = sample::run();
-        let text = table(&run, 160);
+        let text = table(&run, 180);
         let header = text.lines().find(|l| l.starts_with("row ")).unwrap();
         assert!(header.contains("MB/s written") && header.contains("consistent reads (%)"), "{header}");
         let first = text.lines().find(|l| l.starts_with(&run.rows[0].name)).unwrap();
         assert!(first.contains(" (") && first.ends_with("ok"), "{first}");
         assert!(text.contains("warning: "));
         assert!(text.contains("p99.9"));
-        assert!(text.contains("All 24 checks passed."), "{text}");
-        assert!(text.lines().all(|l| l.chars().count() <= 160));
+        assert!(text.contains("All 40 checks passed."), "{text}");
+        assert!(text.lines().all(|l| l.chars().count() <= 180));
     }
 
     #[test]
     fn failures_are_loud() {
         let run = sample::failed_run();
-        let text = table(&run, 160);
+        let text = table(&run, 180);
         assert!(text.contains("FAILED: the figures above do not count"), "{text}");
         assert!(text.contains("total balance: 999,900 instead of 1,000,000 (repetition 2)"), "{text}");
         assert!(text.contains("NOT FINISHED"), "{text}");
@@ -193,5 +195,9 @@ mod tests {
     fn narrow_terminals_get_by() {
         let text = table(&sample::run(), 60);
         assert!(text.contains("\n  MB/s written"), "{text}");
+        // In between, the spread is left out.
+        let text = table(&sample::run(), 100);
+        let line = text.lines().find(|l| l.starts_with("safe, journal on")).unwrap();
+        assert!(!line.contains('(') && line.ends_with("10 ok"), "{line}");
     }
 }

@@ -33,11 +33,15 @@ impl Grid {
         self.rows.is_empty()
     }
 
+    /// Whether it can be printed with a line for each row.
+    pub fn fits(&self, width: usize) -> bool {
+        let widths = self.widths();
+        widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1) <= width
+    }
+
     /// The text; each line ends with a newline.
     pub fn print(&self, width: usize) -> String {
-        let widths = self.widths();
-        let total = widths.iter().sum::<usize>() + 2 * widths.len().saturating_sub(1);
-        if total <= width { self.aligned(&widths) } else { self.stacked() }
+        if self.fits(width) { self.aligned(&self.widths()) } else { self.stacked() }
     }
 
     fn widths(&self) -> Vec<usize> {

@@ -1,11 +1,275 @@
-//! Messages as bytes.
+//! Messages as bytes, for the wire between members.
+//!
+//! Little-endian throughout; a length is 32 bits and is checked against what is left. raft-rs's own
+//! protobuf form is not used: its parser has known weaknesses with hostile bytes, and needs more of them.
 
-use crate::message::Envelope;
+use std::sync::Arc;
 
-pub(crate) fn encode(_: &Envelope) -> Vec<u8> {
-    Vec::new()
+use bytes::Bytes;
+use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
+
+use crate::config::{ConfigVersion, ReplSetConfig};
+use crate::message::{Body, Envelope, Heartbeat, Report};
+use crate::types::{MemberState, OpTime, Positions};
+
+/// First byte of every message: the version of this form.
+const VERSION: u8 = 1;
+
+/// Messages of the consensus protocol that travel, by their number here.
+const KINDS: [MessageType; 12] = [
+    MessageType::MsgAppend,
+    MessageType::MsgAppendResponse,
+    MessageType::MsgRequestVote,
+    MessageType::MsgRequestVoteResponse,
+    MessageType::MsgSnapshot,
+    MessageType::MsgHeartbeat,
+    MessageType::MsgHeartbeatResponse,
+    MessageType::MsgTimeoutNow,
+    MessageType::MsgReadIndex,
+    MessageType::MsgReadIndexResp,
+    MessageType::MsgRequestPreVote,
+    MessageType::MsgRequestPreVoteResponse,
+];
+
+/// The bytes are no message that this version knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecodeError(pub &'static str);
+
+impl std::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "not a replication message: {}", self.0)
+    }
 }
 
-pub(crate) fn decode(_: &[u8]) -> Result<Envelope, String> {
-    Err(String::new())
+impl std::error::Error for DecodeError {}
+
+type Result<T> = std::result::Result<T, DecodeError>;
+
+impl Envelope {
+    /// The message as bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::with_capacity(128));
+        out.u8(VERSION);
+        out.u64(self.from);
+        out.u64(self.to);
+        out.u64(self.config.term as u64);
+        out.u64(self.config.version as u64);
+        out.u64(self.incarnation);
+        match &self.body {
+            Body::Raft(message) => {
+                out.u8(0);
+                out.raft(message);
+            }
+            Body::Progress(report) => {
+                out.u8(1);
+                out.report(report);
+            }
+            Body::Ping(heartbeat) => {
+                out.u8(2);
+                out.heartbeat(heartbeat);
+            }
+            Body::Pong(heartbeat) => {
+                out.u8(3);
+                out.heartbeat(heartbeat);
+            }
+            Body::Config(config) => {
+                out.u8(4);
+                out.bytes(&config.to_document().into_bytes());
+            }
+        }
+        out.0
+    }
+
+    /// The message of these bytes. Entries share them.
+    pub fn decode(bytes: &Bytes) -> Result<Envelope> {
+        let mut input = Reader { bytes, at: 0 };
+        if input.u8()? != VERSION {
+            return Err(DecodeError("of another version"));
+        }
+        let (from, to) = (input.u64()?, input.u64()?);
+        let config = ConfigVersion { term: input.u64()? as i64, version: input.u64()? as i64 };
+        let incarnation = input.u64()?;
+        let body = match input.u8()? {
+            0 => Body::Raft(Box::new(input.raft()?)),
+            1 => Body::Progress(input.report()?),
+            2 => Body::Ping(input.heartbeat()?),
+            3 => Body::Pong(input.heartbeat()?),
+            4 => Body::Config(Arc::new(input.config()?)),
+            _ => return Err(DecodeError("of unknown kind")),
+        };
+        if input.at != bytes.len() {
+            return Err(DecodeError("bytes are left over"));
+        }
+        Ok(Envelope { from, to, config, incarnation, body })
+    }
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn u8(&mut self, value: u8) {
+        self.0.push(value);
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn report(&mut self, report: &Report) {
+        self.u64(report.term);
+        for at in [report.positions.written, report.positions.applied, report.positions.durable] {
+            self.u64(at.term);
+            self.u64(at.index);
+        }
+    }
+
+    fn heartbeat(&mut self, heartbeat: &Heartbeat) {
+        self.bytes(heartbeat.set_name.as_bytes());
+        self.report(&heartbeat.report);
+        self.u8(heartbeat.state as u8);
+        self.u8(u8::from(heartbeat.electable) | u8::from(heartbeat.syncing) << 1);
+        self.u64(heartbeat.primary.map_or(0, |id| id + 1));
+        self.u64(heartbeat.commit);
+        self.u64(heartbeat.sent_at);
+    }
+
+    fn raft(&mut self, message: &RaftMessage) {
+        let kind = KINDS.iter().position(|kind| *kind == message.get_msg_type());
+        self.u8(kind.map_or(u8::MAX, |kind| kind as u8));
+        self.u8(u8::from(message.reject));
+        let numbers = [
+            message.to,
+            message.from,
+            message.term,
+            message.log_term,
+            message.index,
+            message.commit,
+            message.commit_term,
+            message.reject_hint,
+            message.request_snapshot,
+        ];
+        numbers.into_iter().for_each(|number| self.u64(number));
+        self.bytes(&message.context);
+        let snapshot = message.get_snapshot().get_metadata();
+        self.u64(snapshot.index);
+        self.u64(snapshot.term);
+        self.u64(message.entries.len() as u64);
+        for entry in &message.entries {
+            self.u64(entry.term);
+            self.u64(entry.index);
+            self.bytes(&entry.context);
+            self.bytes(&entry.data);
+        }
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a Bytes,
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn take(&mut self, count: usize) -> Result<&[u8]> {
+        let end = self.at.checked_add(count).filter(|end| *end <= self.bytes.len());
+        let end = end.ok_or(DecodeError("cut short"))?;
+        let taken = &self.bytes[self.at..end];
+        self.at = end;
+        Ok(taken)
+    }
+
+    fn u8(&mut self) -> Result<u8> {
+        Ok(self.take(1)?[0])
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        let bytes = self.take(8)?;
+        Ok(u64::from_le_bytes(std::array::from_fn(|at| bytes[at])))
+    }
+
+    fn bytes(&mut self) -> Result<Bytes> {
+        let length = self.take(4)?;
+        let length = u32::from_le_bytes(std::array::from_fn(|at| length[at])) as usize;
+        let start = self.at;
+        self.take(length)?;
+        Ok(self.bytes.slice(start..start + length))
+    }
+
+    fn op_time(&mut self) -> Result<OpTime> {
+        Ok(OpTime { term: self.u64()?, index: self.u64()? })
+    }
+
+    fn report(&mut self) -> Result<Report> {
+        let term = self.u64()?;
+        let positions =
+            Positions { written: self.op_time()?, applied: self.op_time()?, durable: self.op_time()? };
+        Ok(Report { term, positions })
+    }
+
+    fn heartbeat(&mut self) -> Result<Heartbeat> {
+        let set_name = self.bytes()?;
+        let set_name = std::str::from_utf8(&set_name).map_err(|_| DecodeError("the set's name is not text"))?;
+        let set_name = Arc::from(set_name);
+        let report = self.report()?;
+        let state = MemberState::from_number(self.u8()?).ok_or(DecodeError("unknown member state"))?;
+        let flags = self.u8()?;
+        Ok(Heartbeat {
+            set_name,
+            report,
+            state,
+            electable: flags & 1 != 0,
+            syncing: flags & 2 != 0,
+            primary: self.u64()?.checked_sub(1),
+            commit: self.u64()?,
+            sent_at: self.u64()?,
+        })
+    }
+
+    fn config(&mut self) -> Result<ReplSetConfig> {
+        let bytes = self.bytes()?;
+        sheaf_bson::validate(&bytes, sheaf_bson::MAX_DEPTH).map_err(|_| DecodeError("the configuration is not BSON"))?;
+        ReplSetConfig::parse(sheaf_bson::RawDoc::new(&bytes))
+            .map_err(|_| DecodeError("the configuration cannot be read"))
+    }
+
+    fn raft(&mut self) -> Result<RaftMessage> {
+        let mut message = RaftMessage::default();
+        let kind = KINDS.get(self.u8()? as usize).ok_or(DecodeError("unknown consensus message"))?;
+        message.set_msg_type(*kind);
+        message.reject = self.u8()? != 0;
+        message.to = self.u64()?;
+        message.from = self.u64()?;
+        message.term = self.u64()?;
+        message.log_term = self.u64()?;
+        message.index = self.u64()?;
+        message.commit = self.u64()?;
+        message.commit_term = self.u64()?;
+        message.reject_hint = self.u64()?;
+        message.request_snapshot = self.u64()?;
+        message.context = self.bytes()?;
+        let (index, term) = (self.u64()?, self.u64()?);
+        if *kind == MessageType::MsgSnapshot {
+            let mut snapshot = Snapshot::default();
+            snapshot.mut_metadata().index = index;
+            snapshot.mut_metadata().term = term;
+            message.set_snapshot(snapshot);
+        }
+        let count = self.u64()?;
+        let mut entries = Vec::new();
+        for number in 0..count {
+            let (term, index) = (self.u64()?, self.u64()?);
+            if Some(index) != message.index.checked_add(number + 1) {
+                return Err(DecodeError("entries do not follow each other"));
+            }
+            let context = self.bytes()?;
+            let data = self.bytes()?;
+            entries.push(RaftEntry { term, index, context, data, ..RaftEntry::default() });
+        }
+        message.set_entries(entries.into());
+        Ok(message)
+    }
 }

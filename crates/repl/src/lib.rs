@@ -19,6 +19,7 @@ pub mod sim;
 mod types;
 pub mod write_concern;
 
+pub use codec::DecodeError;
 pub use effect::{Effect, Persist, Role, Rollback, WaiterId};
 pub use member::{Member, Options, PeerStatus, Recovered, Status};
 pub use message::{Body, Envelope, Heartbeat, Report};

@@ -175,7 +175,7 @@ impl Member {
                 return;
             }
             MessageType::MsgTimeoutNow if !self.is_electable() => return,
-            MessageType::MsgSnapshot if !self.take_snapshot_offer(&message) => return,
+            MessageType::MsgSnapshot if !self.take_snapshot_offer(&mut message) => return,
             MessageType::MsgAppend => {
                 if self.syncing || self.my_config().is_none_or(|me| me.arbiter_only) {
                     return;
@@ -224,7 +224,7 @@ impl Member {
 
     /// The primary's log begins after the end of this one. Returns whether raft-rs shall see the message:
     /// when the log turns out to have it all.
-    fn take_snapshot_offer(&mut self, message: &RaftMessage) -> bool {
+    fn take_snapshot_offer(&mut self, message: &mut RaftMessage) -> bool {
         let metadata = message.get_snapshot().get_metadata();
         let at = OpTime::new(metadata.term, metadata.index);
         if message.term < self.term() || self.my_config().is_none_or(|me| me.arbiter_only) {
@@ -232,6 +232,10 @@ impl Member {
         }
         let committed = self.raft.as_ref().map_or(0, |raft| raft.raft.raft_log.committed);
         if self.view().has(at) || at.index <= committed {
+            if let Some(raft) = &self.raft {
+                let members = raft.raft.prs().conf().to_conf_state();
+                message.mut_snapshot().mut_metadata().set_conf_state(members);
+            }
             return true;
         }
         self.note_contact(MessageType::MsgSnapshot, message.term);

@@ -56,9 +56,10 @@ impl Member {
         match (me, self.raft.is_some()) {
             (None, true) => self.park(),
             (None, false) => {}
-            (Some(me), false) => self.unpark(me, state),
+            (Some(_), false) => self.unpark_due = true,
             (Some(me), true) => self.change_conf_state(me, &state),
         }
+        self.unpark_when_due();
         self.role.topology_version += 1;
         self.park_arbiters();
         self.hurry_pings();
@@ -79,8 +80,15 @@ impl Member {
         }
     }
 
-    fn unpark(&mut self, me: u64, state: ConfState) {
+    /// Joins the consensus group.
+    pub(super) fn unpark_when_due(&mut self) {
+        let (Some(config), Some(me)) = (self.config.clone(), self.me) else { return };
+        if !self.unpark_due || !self.pending.is_empty() {
+            return;
+        }
+        self.unpark_due = false;
         let Some((mut log, hard_state)) = self.parked.take() else { return };
+        let state = conf_state(&config);
         log.hard_state.term = hard_state.term;
         log.hard_state.vote = hard_state.vote.map_or(0, raft_id);
         log.hard_state.commit = hard_state.commit;
@@ -111,12 +119,12 @@ impl Member {
     fn park(&mut self) {
         let Some(mut raft) = self.raft.take() else { return };
         let leader = raft.raft.state == StateRole::Leader;
-        let hard_state = HardState {
-            term: raft.raft.term,
-            vote: member_id(raft.raft.vote),
-            commit: raft.raft.raft_log.committed,
-        };
+        // As the disk has it or will: a newer term or vote has not been told to anybody yet.
+        let kept = &raft.store().hard_state;
+        let commit = raft.raft.raft_log.committed.min(raft.store().last().index);
+        let hard_state = HardState { term: kept.term, vote: member_id(kept.vote), commit };
         self.parked = Some((std::mem::take(raft.mut_store()), hard_state));
+        self.unpark_due = false;
         for pending in &mut self.pending {
             pending.ready = None;
             pending.messages.clear();
@@ -133,7 +141,7 @@ impl Member {
             // The member was given another `_id`, which only a forced reconfiguration can do.
             self.run_ready();
             self.park();
-            self.unpark(me, state.clone());
+            self.unpark_due = true;
             return;
         }
         let changes = changes(&raft.raft.prs().conf().to_conf_state(), state);

@@ -122,6 +122,8 @@ pub struct Member {
     raft: Option<RawNode<LogView>>,
     /// Log and hard state while there is no raft node: before the first configuration, or when removed.
     parked: Option<(LogView, HardState)>,
+    /// A raft node is to be made as soon as all of the log is durable, which it takes for granted.
+    unpark_due: bool,
 
     pending: VecDeque<Pending>,
     next_seq: u64,
@@ -177,6 +179,7 @@ impl Member {
             me: None,
             raft: None,
             parked: Some((log, hard_state)),
+            unpark_due: false,
             pending: VecDeque::new(),
             next_seq: 1,
             applied_seq: 0,

@@ -133,6 +133,7 @@ impl Member {
                 self.config_installed();
             }
         }
+        self.unpark_when_due();
     }
 
     /// Lets raft-rs go on until it has nothing more to say.
@@ -323,6 +324,10 @@ impl Member {
                 MessageType::MsgHeartbeat => message.commit = 0,
                 _ => {}
             }
+        }
+        if message.get_msg_type() == MessageType::MsgSnapshot {
+            // Who is in the set is known from the configuration.
+            message.mut_snapshot().mut_metadata().clear_conf_state();
         }
         self.send_to(to, Body::Raft(Box::new(message)));
     }

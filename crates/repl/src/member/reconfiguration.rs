@@ -258,8 +258,13 @@ impl Member {
         let newest = coming.map(|(config, _)| config.config_version()).next_back();
         let known = newest.unwrap_or(self.config_version());
         if theirs.newer_than(known) && theirs.newer_than(self.config_version()) {
-            let me = self.me.or(Some(called)).filter(|me| config.member(*me).is_some());
-            self.persist_config(config, me);
+            // The same `_id`, or the same host under another `_id` (removed and added again meanwhile), or,
+            // for a member that never was in a set, what the sender calls it.
+            let same = self.me.filter(|me| config.member(*me).is_some());
+            let host = self.my_config().map(|me| me.host.clone());
+            let moved = host.as_ref().and_then(|host| config.member_at(host)).map(|member| member.id);
+            let named = Some(called).filter(|called| host.is_none() && config.member(*called).is_some());
+            self.persist_config(config, same.or(moved).or(named));
         }
     }
 

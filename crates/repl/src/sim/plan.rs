@@ -91,7 +91,7 @@ impl Plan {
             fault_gap_millis: rng.between(100, 900),
             write_gap_millis: rng.between(5, 40),
             cache_bytes: if rng.percent(30) { 200 } else { 1 << 20 },
-            encode: rng.percent(0),
+            encode: rng.percent(25),
         }
     }
 }

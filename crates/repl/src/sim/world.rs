@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use raft::eraftpb::MessageType;
 
-use crate::codec;
 use crate::effect::{Effect, Persist};
 use crate::message::{Body, Envelope};
 use crate::rng::{Rng, mix};
@@ -329,8 +328,7 @@ impl World {
         };
         self.trace((from as u64) << 16 ^ (to as u64) << 8 ^ kind);
         let envelope = if self.plan.encode {
-            let bytes = codec::encode(&envelope);
-            match codec::decode(&bytes) {
+            match Envelope::decode(&envelope.encode().into()) {
                 Ok(decoded) if decoded == envelope => decoded,
                 other => {
                     self.check(Err(format!("{envelope:?} does not survive its bytes: {other:?}")));

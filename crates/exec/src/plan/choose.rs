@@ -109,6 +109,7 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<N
             projection: Arc::new(projection),
             matcher: query.matcher(),
             covered: true,
+            sort: None,
         }));
     }
     Ok(None)
@@ -508,7 +509,8 @@ fn finish(query: &Query, mut node: Node, sorted: bool) -> Node {
     if let (Some(projection), false) = (&query.projection, query.return_key) {
         let covered = node.gives_keys();
         let (projection, matcher) = (projection.clone(), query.matcher());
-        node = Node::Project { input: Box::new(node), projection, matcher, covered };
+        let sort = query.sort.clone();
+        node = Node::Project { input: Box::new(node), projection, matcher, covered, sort };
     }
     // A bounded sort gives no more than the limit by itself, but a skip above it counts too.
     if let Some(limit) = query.limit {

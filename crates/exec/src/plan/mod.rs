@@ -213,6 +213,8 @@ pub enum Node {
         matcher: Arc<Matcher>,
         /// Built from keys alone.
         covered: bool,
+        /// The query's order, for `{$meta: "sortKey"}`.
+        sort: Option<Arc<SortPattern>>,
     },
     /// Adds `$recordId` to the documents.
     RecordId {

@@ -7,6 +7,7 @@ use sheaf_storage::{Collection, Range};
 
 use super::fetch::{Fetch, Limit, Skip};
 use super::merge::{Or, SortMerge};
+use super::metadata::Metadata;
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
 use super::sort::{Sort, SortOrder};
@@ -73,13 +74,15 @@ fn build_one(
         }
         Node::Skip { input, skip } => Box::new(Skip { id, input: below(input)?, left: *skip }),
         Node::Limit { input, limit } => Box::new(Limit { id, input: below(input)?, left: *limit }),
-        Node::Project { input, projection, matcher, covered } => {
+        Node::Project { input, projection, matcher, covered, sort } => {
             let inner = below(input)?;
+            let fields = key_fields(input);
             if *covered {
-                let fields = key_fields(input);
                 Box::new(Covered::new(id, inner, projection.clone(), fields))
             } else {
-                Box::new(Project::new(id, inner, projection.clone(), matcher.clone()))
+                let capped = !crate::index::clustered_by_id(collection);
+                let metadata = Metadata::of(projection, sort.clone(), fields, capped);
+                Box::new(Project::new(id, inner, projection.clone(), matcher.clone(), metadata))
             }
         }
         Node::RecordId { input } => {

@@ -8,6 +8,7 @@ mod build;
 mod executor;
 mod fetch;
 mod merge;
+mod metadata;
 mod project;
 mod scan;
 mod sort;

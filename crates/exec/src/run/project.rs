@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Binary, Bump, DocBuf, DocWriter, OwnedValue, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, DocWriter, OwnedValue, RawDoc};
 use sheaf_errors::Result;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::Projection;
 
+use super::metadata::{Metadata, index_key, record_id};
 use super::scan::key_document;
 use super::{Cx, Row, Stage, Step, count};
 
@@ -45,12 +46,20 @@ pub struct Project {
     projection: Arc<Projection>,
     /// For `a.$`, which needs to know where the filter matched.
     matcher: Arc<Matcher>,
+    /// What `$meta` needs.
+    metadata: Option<Metadata>,
     doc: Vec<u8>,
 }
 
 impl Project {
-    pub fn new(id: usize, input: Box<dyn Stage>, projection: Arc<Projection>, matcher: Arc<Matcher>) -> Self {
-        Project { id, input, projection, matcher, doc: Vec::new() }
+    pub fn new(
+        id: usize,
+        input: Box<dyn Stage>,
+        projection: Arc<Projection>,
+        matcher: Arc<Matcher>,
+        metadata: Option<Metadata>,
+    ) -> Self {
+        Project { id, input, projection, matcher, metadata, doc: Vec::new() }
     }
 }
 
@@ -62,8 +71,11 @@ impl Stage for Project {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         let step = self.input.work(cx)?;
         if step == Step::Row {
-            let doc = self.input.row().doc.unwrap_or(RawDoc::EMPTY);
-            apply(&self.projection, Some(&self.matcher), doc, cx, &mut self.doc)?;
+            let row = self.input.row();
+            let doc = row.doc.unwrap_or(RawDoc::EMPTY);
+            let metadata = self.metadata.as_ref().map(|wanted| wanted.of_row(row)).transpose()?;
+            let metadata = metadata.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
+            apply(&self.projection, Some(&self.matcher), doc, metadata, cx, &mut self.doc)?;
         }
         Ok(count(&mut cx.stats[self.id], step))
     }
@@ -109,7 +121,7 @@ impl Stage for Covered {
                 (None, Some(doc)) => DocBuf::from(doc),
                 (None, None) => DocBuf::new(),
             };
-            apply(&self.projection, None, doc.as_raw(), cx, &mut self.doc)?;
+            apply(&self.projection, None, doc.as_raw(), RawDoc::EMPTY, cx, &mut self.doc)?;
         }
         Ok(count(&mut cx.stats[self.id], step))
     }
@@ -145,11 +157,7 @@ impl Stage for RecordId {
         if step == Step::Row {
             let row = self.input.row();
             self.doc = DocBuf::from(row.doc.unwrap_or(RawDoc::EMPTY));
-            let value = match row.record.first_chunk::<8>() {
-                Some(number) if self.capped => Value::Int64(i64::from_be_bytes(*number)),
-                _ => Value::Binary(Binary { subtype: 0, bytes: row.record }),
-            };
-            self.doc.append("$recordId", value);
+            self.doc.append("$recordId", record_id(row.record, self.capped));
         }
         Ok(count(&mut cx.stats[self.id], step))
     }
@@ -183,27 +191,7 @@ impl Stage for ReturnKey {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         let step = self.input.work(cx)?;
         if step == Step::Row {
-            let row = self.input.row();
-            self.doc = match row.key {
-                Some((key, bits)) => {
-                    let mut decoder = sheaf_bson::key::Decoder::new(key, bits);
-                    DocBuf::build(|out| {
-                        for (path, descending) in &self.fields {
-                            let _ = decoder.next_into(*descending, out, path);
-                        }
-                    })
-                }
-                // Records in `_id` order carry their key in the document.
-                None if self.fields.len() == 1 => {
-                    let id = row.doc.and_then(|doc| doc.element("_id"));
-                    DocBuf::build(|out| {
-                        if let Some(id) = id {
-                            out.append_element(id);
-                        }
-                    })
-                }
-                None => DocBuf::new(),
-            };
+            self.doc = index_key(self.input.row(), &self.fields).unwrap_or_default();
         }
         Ok(count(&mut cx.stats[self.id], step))
     }
@@ -219,11 +207,13 @@ fn apply(
     projection: &Projection,
     matcher: Option<&Matcher>,
     doc: RawDoc<'_>,
+    metadata: RawDoc<'_>,
     cx: &Cx<'_>,
     out: &mut Vec<u8>,
 ) -> Result<()> {
     let arena = Bump::new();
     let env = cx.env(&arena);
+    env.set_metadata(metadata);
     let details = match matcher {
         Some(matcher) if projection.needs_match_details() => matcher.matches_with_details(doc, &env)?,
         _ => None,

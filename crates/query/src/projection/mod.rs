@@ -10,7 +10,7 @@ mod parse;
 mod tree;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Sink, document_in};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, ParseCx};
 
 use crate::matcher::{Features, MatchDetails, Matcher};
@@ -82,6 +82,36 @@ impl Projection {
     /// Whether anything is computed, so that evaluation may fail and uses the arena.
     pub fn is_computed(&self) -> bool {
         self.root.computed
+    }
+
+    /// The names of the metadata that it reads (`$meta`).
+    pub fn metadata(&self) -> Vec<&'static str> {
+        let mut deps = Deps::new();
+        self.dependencies(&mut deps);
+        deps.metadata.into_iter().collect()
+    }
+
+    /// Checks that a find can give the metadata that `$meta` asks for; `sorted` says that it has an order.
+    ///
+    /// Errors: `BadValue`, 40218.
+    pub fn check_metadata(&self, sorted: bool) -> Result<()> {
+        for name in self.metadata() {
+            match name {
+                "sortKey" if !sorted => {
+                    bail!(Code::BAD_VALUE, "cannot use sortKey $meta projection without a sort")
+                }
+                // Only indexes of kinds that do not exist here give these.
+                "textScore" => bail!(40218, "query requires text score metadata, but it is not available"),
+                "geoNearDistance" => {
+                    bail!(40218, "query requires $geoNear distance metadata, but it is not available")
+                }
+                "geoNearPoint" => {
+                    bail!(40218, "query requires $geoNear point metadata, but it is not available")
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The paths kept, if the projection only includes fields as they are: then an index that has them all

@@ -1,0 +1,80 @@
+//! What `$meta` shows of a row besides its document.
+
+use std::sync::Arc;
+
+use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_query::projection::Projection;
+use sheaf_query::sort::SortPattern;
+
+use super::Row;
+
+/// The metadata that a projection asks for.
+pub struct Metadata {
+    names: Vec<&'static str>,
+    sort: Option<Arc<SortPattern>>,
+    /// The fields of the rows' keys.
+    fields: Vec<(String, bool)>,
+    capped: bool,
+}
+
+impl Metadata {
+    /// `None` if the projection asks for none.
+    pub fn of(
+        projection: &Projection,
+        sort: Option<Arc<SortPattern>>,
+        fields: Vec<(String, bool)>,
+        capped: bool,
+    ) -> Option<Metadata> {
+        let names = projection.metadata();
+        (!names.is_empty()).then_some(Metadata { names, sort, fields, capped })
+    }
+
+    /// A row's metadata by name.
+    pub fn of_row(&self, row: Row<'_>) -> Result<DocBuf> {
+        let mut out = DocBuf::new();
+        for name in &self.names {
+            match *name {
+                "recordId" => _ = out.append("recordId", record_id(row.record, self.capped)),
+                "indexKey" => {
+                    if let Some(key) = index_key(row, &self.fields) {
+                        out.append("indexKey", &key);
+                    }
+                }
+                "sortKey" => {
+                    if let Some(sort) = &self.sort {
+                        let key = sort.key(row.doc.unwrap_or(RawDoc::EMPTY), RawDoc::EMPTY)?;
+                        let values = ArrayBuf::build(|out| key.iter().for_each(|value| _ = out.push(*value)));
+                        out.append("sortKey", &values);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// What stands for a record's number: a capped collection's own, and otherwise the record's key, which is the
+/// comparable form of `_id`.
+pub fn record_id(record: &[u8], capped: bool) -> Value<'_> {
+    match record.first_chunk::<8>() {
+        Some(number) if capped => Value::Int64(i64::from_be_bytes(*number)),
+        _ => Value::Binary(Binary { subtype: 0, bytes: record }),
+    }
+}
+
+/// The index key of a row as a document with the key pattern's field names.
+pub fn index_key(row: Row<'_>, fields: &[(String, bool)]) -> Option<DocBuf> {
+    let Some((key, bits)) = row.key else {
+        // Records in `_id` order carry their key in the document.
+        let id = row.doc?.element("_id").filter(|_| fields.len() == 1)?;
+        return Some(DocBuf::build(|out| _ = out.append_element(id)));
+    };
+    let mut decoder = sheaf_bson::key::Decoder::new(key, bits);
+    Some(DocBuf::build(|out| {
+        for (path, descending) in fields {
+            let _ = decoder.next_into(*descending, out, path);
+        }
+    }))
+}

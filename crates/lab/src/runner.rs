@@ -275,12 +275,15 @@ impl Run<'_> {
         running: &Running,
         row: &str,
     ) -> (Repetition, Result<()>) {
-        let speaks_mongodb = matches!(running.database, Database::MongoDb(_));
+        let to = |node: &String| match &running.database {
+            Database::MongoDb(to) => Some(to.for_node(node)),
+            Database::PostgreSql(_) => None,
+        };
         let pid = |node: &String| running.processes.iter().find(|p| p.address == *node).map(|p| p.pid());
         let watched: Vec<Watched> = running
             .nodes
             .iter()
-            .map(|node| Watched { node: node.clone(), pid: pid(node), speaks_mongodb })
+            .map(|node| Watched { node: node.clone(), pid: pid(node), to: to(node) })
             .collect();
         let server_cpu = || {
             let all: Option<Vec<f64>> = running.processes.iter().map(|p| cpu_seconds(p.pid())).collect();

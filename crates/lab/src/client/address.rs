@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::auth::Credentials;
 use super::concern::{W, WriteConcern};
 use crate::error::{Error, Result};
 
@@ -14,6 +15,8 @@ pub struct ConnectionString {
     pub hosts: Vec<String>,
     /// The database to use when nothing else is said.
     pub db: Option<String>,
+    /// Who logs in; nobody without.
+    pub credentials: Option<Credentials>,
     /// `replicaSet`.
     pub replica_set: Option<String>,
     /// `directConnection`: talk to the one host that is named, whatever it is.
@@ -82,6 +85,7 @@ impl ConnectionString {
         ConnectionString {
             hosts: vec![host.to_owned()],
             db: None,
+            credentials: None,
             replica_set: None,
             direct: true,
             write_concern: WriteConcern::default(),
@@ -94,7 +98,9 @@ impl ConnectionString {
 
     /// The same deployment, one node of it, addressed directly.
     pub fn for_node(&self, host: &str) -> ConnectionString {
-        ConnectionString { hosts: vec![host.to_owned()], direct: true, ..self.clone() }
+        let read_preference = ReadPreference::Primary;
+        let hosts = vec![host.to_owned()];
+        ConnectionString { hosts, direct: true, replica_set: None, read_preference, ..self.clone() }
     }
 }
 
@@ -102,16 +108,17 @@ impl FromStr for ConnectionString {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<ConnectionString> {
-        let refuse = |what: &str| Error::usage(format!("connection string {text}: {what}"));
+        // The password is not for error messages.
+        let shown = without_password(text);
+        let refuse = |what: &str| Error::usage(format!("connection string {shown}: {what}"));
         if text.starts_with("mongodb+srv://") {
             return Err(refuse("mongodb+srv is not supported; name the hosts"));
         }
         let rest = text.strip_prefix("mongodb://").ok_or_else(|| refuse("must begin with mongodb://"))?;
         let (before, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (user, before) =
+            before.rsplit_once('@').map_or((None, before), |(user, rest)| (Some(user), rest));
         let (hosts, db) = before.split_once('/').unwrap_or((before, ""));
-        if hosts.contains('@') {
-            return Err(refuse("authentication is not supported"));
-        }
         let mut parsed = ConnectionString::direct("");
         parsed.direct = false;
         parsed.hosts.clear();
@@ -121,7 +128,7 @@ impl FromStr for ConnectionString {
         if !db.is_empty() {
             parsed.db = Some(percent_decode(db).ok_or_else(|| refuse("bad database name"))?);
         }
-        let mut direct = None;
+        let (mut direct, mut source) = (None, None);
         for option in query.split('&').filter(|option| !option.is_empty()) {
             let (name, value) =
                 option.split_once('=').ok_or_else(|| refuse(&format!("option \"{option}\" has no value")))?;
@@ -133,6 +140,9 @@ impl FromStr for ConnectionString {
             match name.to_ascii_lowercase().as_str() {
                 "replicaset" => parsed.replica_set = Some(value),
                 "directconnection" => direct = Some(flag()?),
+                "authsource" => source = Some(value),
+                "authmechanism" if value == "SCRAM-SHA-256" => {}
+                "authmechanism" => return Err(refuse(&format!("authMechanism {value} is not supported"))),
                 "w" => parsed.write_concern.w = Some(W::parse(&value)),
                 "journal" => parsed.write_concern.j = Some(flag()?),
                 "wtimeoutms" => parsed.write_concern.wtimeout_ms = Some(number()?),
@@ -152,6 +162,14 @@ impl FromStr for ConnectionString {
                 _ => return Err(refuse(&format!("unknown option {name}"))),
             }
         }
+        if let Some(user) = user {
+            let (user, password) =
+                user.split_once(':').ok_or_else(|| refuse("a user needs a password: user:password@"))?;
+            let decode = |text| percent_decode(text).ok_or_else(|| refuse("bad user or password"));
+            let source = source.or_else(|| parsed.db.clone()).unwrap_or_else(|| "admin".to_owned());
+            parsed.credentials =
+                Some(Credentials { user: decode(user)?, password: decode(password)?, source });
+        }
         parsed.direct = direct.unwrap_or(false);
         if parsed.direct && parsed.hosts.len() > 1 {
             return Err(refuse("directConnection=true takes one host"));
@@ -162,7 +180,9 @@ impl FromStr for ConnectionString {
 
 impl fmt::Display for ConnectionString {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "mongodb://{}/{}", self.hosts.join(","), self.db.as_deref().unwrap_or(""))?;
+        // Without the password, because it goes into reports.
+        let user = self.credentials.as_ref().map_or_else(String::new, |who| format!("{}@", who.user));
+        write!(f, "mongodb://{user}{}/{}", self.hosts.join(","), self.db.as_deref().unwrap_or(""))?;
         let mut options = Vec::new();
         if let Some(set) = &self.replica_set {
             options.push(format!("replicaSet={set}"));
@@ -182,6 +202,18 @@ impl fmt::Display for ConnectionString {
             options.push(format!("readPreference={}", self.read_preference.name()));
         }
         if options.is_empty() { Ok(()) } else { write!(f, "?{}", options.join("&")) }
+    }
+}
+
+/// A connection string of any database, as it may be shown.
+pub fn without_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    match rest.rsplit_once('@') {
+        Some((user, host)) => {
+            let user = user.split_once(':').map_or(user, |(user, _)| user);
+            format!("{scheme}://{user}@{host}")
+        }
+        None => url.to_owned(),
     }
 }
 
@@ -232,6 +264,20 @@ mod tests {
     }
 
     #[test]
+    fn users_log_in_at_their_database() {
+        let who = |text: &str| {
+            let parsed: ConnectionString = text.parse().unwrap();
+            assert!(!parsed.to_string().contains("s:cret") && !format!("{parsed:?}").contains("s:cret"));
+            let who = parsed.credentials.unwrap();
+            (who.user, who.password, who.source)
+        };
+        let expected = |source: &str| ("a@b".to_owned(), "s:cret".to_owned(), source.to_owned());
+        assert_eq!(who("mongodb://a%40b:s%3Acret@h/"), expected("admin"));
+        assert_eq!(who("mongodb://a%40b:s%3Acret@h/plants"), expected("plants"));
+        assert_eq!(who("mongodb://a%40b:s%3Acret@h/plants?authSource=users"), expected("users"));
+    }
+
+    #[test]
     fn what_is_printed_can_be_read_again() {
         for text in [
             "mongodb://a:1/",
@@ -249,7 +295,9 @@ mod tests {
         for (text, why) in [
             ("localhost:27017", "must begin with mongodb://"),
             ("mongodb+srv://x", "name the hosts"),
-            ("mongodb://u:p@h/", "authentication is not supported"),
+            ("mongodb://u@h/", "mongodb://u@h/: a user needs a password"),
+            ("mongodb://u:secret@h/?colour=red", "mongodb://u@h/?colour=red: unknown option"),
+            ("mongodb://u:p@h/?authMechanism=PLAIN", "PLAIN is not supported"),
             ("mongodb://", "bad host \"\""),
             ("mongodb://h:0", "bad host \"h:0\""),
             ("mongodb://h:x", "bad host \"h:x\""),

@@ -7,6 +7,7 @@ use sheaf_bson::{DocBuf, DocWriter, RawDoc, doc};
 use sheaf_wire::{Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD};
 
 use super::ConnectionString;
+use super::auth::log_in;
 use crate::error::{Error, Result, ServerError};
 
 /// A request under construction, in the buffer that will be sent. The buffer is used again and again.
@@ -82,7 +83,7 @@ const HEAD: usize = REPLY_HEAD;
 const READ_SIZE: usize = 64 * 1024;
 
 impl Connection {
-    /// Connects to "host:port" and says hello.
+    /// Connects to "host:port", and logs in when there is somebody to log in.
     pub fn open(address: &str, to: &ConnectionString) -> Result<Connection> {
         let mut problem = io::Error::new(io::ErrorKind::NotFound, "no address");
         for socket in address.to_socket_addrs()? {
@@ -92,13 +93,12 @@ impl Connection {
                     stream.set_read_timeout(Some(to.socket_timeout))?;
                     stream.set_write_timeout(Some(to.socket_timeout))?;
                     let received = vec![0; READ_SIZE];
-                    return Ok(Connection {
-                        stream,
-                        address: address.to_owned(),
-                        received,
-                        length: 0,
-                        request_id: 0,
-                    });
+                    let address = address.to_owned();
+                    let mut connection = Connection { stream, address, received, length: 0, request_id: 0 };
+                    if let Some(credentials) = &to.credentials {
+                        log_in(&mut connection, credentials)?;
+                    }
+                    return Ok(connection);
                 }
                 Err(error) => problem = error,
             }

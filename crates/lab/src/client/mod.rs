@@ -5,6 +5,7 @@
 //! and one for reads (the same one unless the read preference says otherwise). It is meant to be owned by one thread.
 
 mod address;
+mod auth;
 mod batch;
 mod concern;
 mod connection;
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 
-pub use address::{ConnectionString, ReadPreference};
+pub use address::{ConnectionString, ReadPreference, without_password};
+pub use auth::Credentials;
 pub use batch::{WriteBatch, Written};
 pub use concern::{W, WriteConcern};
 pub use connection::{Connection, Message};

@@ -17,15 +17,14 @@ pub struct Watched {
     pub node: String,
     /// Its process, when it is ours.
     pub pid: Option<u32>,
-    /// Whether it knows serverStatus.
-    pub speaks_mongodb: bool,
+    /// How to reach it for serverStatus, when it knows that.
+    pub to: Option<ConnectionString>,
 }
 
 /// Samples of one server, taken at moments.
 struct Watch {
     server: Watched,
     connection: Option<Connection>,
-    to: ConnectionString,
     last_cpu: Option<(Instant, f64)>,
     samples: Vec<(Instant, BTreeMap<String, f64>)>,
 }
@@ -85,12 +84,13 @@ pub fn watch(
 }
 
 impl Watch {
-    fn new(server: Watched) -> Watch {
-        let mut to = ConnectionString::direct(&server.node);
+    fn new(mut server: Watched) -> Watch {
         // A server that does not answer must not hold up the samples of the others for long.
-        to.connect_timeout = Duration::from_secs(1);
-        to.socket_timeout = Duration::from_secs(2);
-        Watch { server, connection: None, to, last_cpu: None, samples: Vec::new() }
+        if let Some(to) = &mut server.to {
+            to.connect_timeout = Duration::from_secs(1);
+            to.socket_timeout = Duration::from_secs(2);
+        }
+        Watch { server, connection: None, last_cpu: None, samples: Vec::new() }
     }
 
     fn look(&mut self) {
@@ -109,9 +109,7 @@ impl Watch {
         if let Some(bytes) = self.server.pid.and_then(resident_bytes) {
             figures.insert("resident_mb".to_owned(), bytes as f64 / (1 << 20) as f64);
         }
-        if self.server.speaks_mongodb {
-            self.server_status(&mut figures);
-        }
+        self.server_status(&mut figures);
         if !figures.is_empty() {
             self.samples.push((now, figures));
         }
@@ -126,8 +124,9 @@ impl Watch {
     }
 
     fn server_status(&mut self, figures: &mut BTreeMap<String, f64>) {
+        let Some(to) = &self.server.to else { return };
         if self.connection.is_none() {
-            self.connection = Connection::open(&self.server.node, &self.to).ok();
+            self.connection = Connection::open(&self.server.node, to).ok();
         }
         let Some(connection) = &mut self.connection else { return };
         match connection.command("admin", &doc! { "serverStatus": 1 }) {
@@ -182,7 +181,7 @@ mod tests {
     #[test]
     fn samples_before_the_measured_part_are_left_out() {
         let pid = Some(std::process::id());
-        let server = Watched { node: "127.0.0.1:1".into(), pid, speaks_mongodb: false };
+        let server = Watched { node: "127.0.0.1:1".into(), pid, to: None };
         let (send, receive) = std::sync::mpsc::channel::<()>();
         drop(send);
         let mut looks = 0;

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use sheaf_bson::doc;
 
-use crate::client::{Client, ConnectionString};
+use crate::client::{Client, ConnectionString, without_password};
 use crate::context::{Database, Stop};
 use crate::error::{Error, Result};
 use crate::experiment::Variation;
@@ -76,18 +76,6 @@ impl fmt::Display for Target {
             Target::Postgres => f.write_str("postgres"),
             Target::PostgresAt(url) => f.write_str(&without_password(url)),
         }
-    }
-}
-
-/// `postgresql://user:secret@host` without the secret, for reports.
-fn without_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    match rest.rsplit_once('@') {
-        Some((user, host)) => {
-            let user = user.split_once(':').map_or(user, |(user, _)| user);
-            format!("{scheme}://{user}@{host}")
-        }
-        None => url.to_owned(),
     }
 }
 
@@ -166,7 +154,12 @@ pub fn bring_up(
 fn attach(to: &ConnectionString) -> Result<Running> {
     let mut client = Client::connect(to)?;
     let name = name_of(&mut client)?;
-    let nodes = to.hosts.clone();
+    let mut nodes = to.hosts.clone();
+    let hello = client.command("admin", &doc! { "hello": 1 })?;
+    // Every member that holds data, not only those that the connection string names.
+    if let Some(hosts) = hello.get("hosts").and_then(|hosts| hosts.as_array()).filter(|_| !to.direct) {
+        nodes = hosts.values().filter_map(|host| host.as_str().map(str::to_owned)).collect();
+    }
     Ok(Running { database: Database::MongoDb(to.clone()), name, processes: Vec::new(), nodes })
 }
 

@@ -1,11 +1,8 @@
 //! Starting PostgreSQL, for the workload that runs on it too.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 use super::process::{free_port, shell_text};
 use super::{LaunchOptions, Process, Running};
@@ -46,9 +43,10 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
     command.args(["-c", "max_connections=300"]);
     let address = format!("127.0.0.1:{port}");
     let mut process = Process::start(command, address.clone(), data.keep(), options.keep, journal)?;
-    process.wait_until(stop, || answers(&address))?;
-    let version = version(&binaries);
     let url = format!("postgresql://lab@{address}/postgres");
+    // It listens a good while before it takes anybody in.
+    process.wait_until(stop, || postgres::Client::connect(&url, postgres::NoTls).is_ok())?;
+    let version = version(&binaries);
     Ok(Running {
         database: Database::PostgreSql(url),
         name: version,
@@ -124,19 +122,6 @@ fn run(command: &mut Command, journal: &Journal) -> Result<()> {
     }
     let text = String::from_utf8_lossy(&output.stderr).trim_end().to_owned();
     Err(Error::failed(format!("{}: {}: {text}", shell_text(command), output.status)))
-}
-
-/// Asks for encryption, which any PostgreSQL that is up answers with one byte, S or N.
-fn answers(address: &str) -> bool {
-    let ask = || -> std::io::Result<bool> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
-        stream.write_all(&[0, 0, 0, 8, 0x04, 0xD2, 0x16, 0x2F])?;
-        let mut answer = [0];
-        stream.read_exact(&mut answer)?;
-        Ok(matches!(answer[0], b'S' | b'N'))
-    };
-    ask().unwrap_or(false)
 }
 
 /// "PostgreSQL 15.18".

@@ -1,6 +1,7 @@
 //! What each path of the engine costs, beside the same bytes through raw file appends and raw RocksDB.
 //!
-//! `cargo bench -p sheaf-storage` prints one line per path. It is a plain program: the numbers are
+//! `cargo bench -p sheaf-storage` prints one line per path; `cargo bench -p sheaf-storage -- insert 100000` runs one
+//! path so many times, for `perf`. It is a plain program: the numbers are
 //! medians of runs that alternate with their floor, so that they can be read as ratios.
 
 use std::fs::File;
@@ -188,9 +189,57 @@ fn durable() {
     report("durable insert, one client", ours[150], "us");
 }
 
+/// One path so many times: the difference of two counts under `perf stat -e instructions:u` is free of noise.
+fn alone(path: &str, count: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = engine(dir.path());
+    let documents: Vec<DocBuf> = (0..if path == "batch" { 0 } else { count.max(1000) }).map(small).collect();
+    let update = |document: &DocBuf, round: i32| {
+        let mut unit = engine.write(GO_ON);
+        let collection = unit.collection("db.c").unwrap().unwrap();
+        let key = collection.record_key(document.as_raw().get("_id").unwrap()).unwrap();
+        let old = unit.read_for_update(&collection, &key).unwrap().unwrap();
+        let new = DocBuf::build(|d| {
+            d.append_all(RawDoc::new(document.as_bytes())).append("more", round);
+        });
+        let diff = doc! { "u": { "more": round } };
+        unit.update(&collection, &key, RawDoc::new(&old), new.as_raw(), Some(diff.as_raw())).unwrap();
+        unit.commit().unwrap();
+    };
+    match path {
+        "insert" => documents.iter().for_each(|document| insert(&engine, document)),
+        "durable" => documents.iter().for_each(|document| {
+            insert(&engine, document);
+            engine.on_durable(engine.last_applied().index, Box::new(|result| result.unwrap()));
+        }),
+        "update" => {
+            documents[..1000].iter().for_each(|document| insert(&engine, document));
+            (0..count).for_each(|n| update(&documents[n % 1000], n as i32));
+        }
+        "batch" => {
+            let text = "some text that is neither short nor long ".repeat(400);
+            for batch in 0..count {
+                let mut unit = engine.write(GO_ON);
+                let collection = unit.collection("db.c").unwrap().unwrap();
+                unit.reserve(256 * (text.len() + 40));
+                for n in 0..256 {
+                    let document = doc! { "_id": (batch * 256 + n) as i64, "text": &text };
+                    unit.insert(&collection, document.as_raw()).unwrap();
+                }
+                unit.commit().unwrap();
+            }
+        }
+        other => panic!("no path {other}: insert, durable, update, batch"),
+    }
+}
+
 fn main() {
     if std::env::args().any(|arg| arg == "--test" || arg == "--list") {
         return;
+    }
+    let args: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with("--")).collect();
+    if let [path, count] = &args[..] {
+        return alone(path, count.parse().unwrap());
     }
     single_operations();
     batches();

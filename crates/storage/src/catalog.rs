@@ -121,6 +121,8 @@ pub struct Collection {
     /// Being built to take the places of ready ones of the same names.
     pub(crate) replacements: Vec<Arc<Index>>,
     pub(crate) state: Arc<CollectionState>,
+    /// How its operations begin in the log.
+    pub(crate) oplog_head: Box<[u8]>,
 }
 
 /// What changes without DDL; shared by all catalog versions of a collection.
@@ -255,6 +257,7 @@ impl Collection {
         });
         let images = raw.get("changeStreamPreAndPostImages").and_then(|v| v.as_doc());
         let keeps_images = images.and_then(|images| images.get("enabled")).is_some_and(|v| v.truthy());
+        let oplog_head = crate::oplog::head(&namespace, &uuid);
         let (replacements, indexes) = indexes.into_iter().partition(|index| index.replaces);
         Collection {
             namespace,
@@ -267,6 +270,7 @@ impl Collection {
             replacements,
             state,
             options,
+            oplog_head,
         }
     }
 

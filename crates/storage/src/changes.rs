@@ -60,7 +60,6 @@ pub(crate) struct UniqueKey<'c> {
     /// With the index's prefix.
     pub entry: &'c [u8],
     pub key: &'c [u8],
-    pub type_bits: &'c [u8],
 }
 
 fn has_entries(index: &Index) -> bool {
@@ -115,11 +114,13 @@ impl Changes {
         Ok(())
     }
 
-    /// Calls `check` for each key that the new document takes, the old one had not, and no other document may have.
-    pub fn each_new_unique_key(
+    /// Asks `taken` for each key that the new document takes, the old one had not, and no other document may have.
+    ///
+    /// Errors: `DuplicateKey`.
+    pub fn check_unique(
         &mut self,
         collection: &Collection,
-        mut check: impl FnMut(UniqueKey<'_>) -> Result<()>,
+        mut taken: impl FnMut(&UniqueKey<'_>) -> Result<bool>,
     ) -> Result<()> {
         for (at, index) in collection.maintained().enumerate() {
             if !index.guards_keys() {
@@ -128,7 +129,9 @@ impl Changes {
             for (key, type_bits) in self.new[at].iter() {
                 if !self.old[at].contains(key) {
                     prefixed(index.ident, key, &mut self.key);
-                    check(UniqueKey { index, entry: &self.key, key, type_bits })?;
+                    if taken(&UniqueKey { index, entry: &self.key, key })? {
+                        return Err(index.duplicate(&collection.namespace, key, type_bits));
+                    }
                 }
             }
         }

@@ -134,7 +134,7 @@ impl Core {
         } else {
             None
         };
-        let mut catalog = crate::ddl::load_catalog(&db)?;
+        let mut catalog = crate::command::load_catalog(&db)?;
         let oplog = options.journal.then(|| OplogCollection::new(options.oplog_bytes));
         if let Some(oplog) = &oplog {
             catalog = catalog.with(oplog.collection.clone());
@@ -418,7 +418,7 @@ impl Core {
             let (from, to) = prefix_range(*ident);
             self.db.raw().delete_file_in_range_cf(self.db.cf(*cf), from, to).map_err(io_error)?;
             batch.delete_range_cf(self.db.cf(*cf), from, to);
-            batch.delete_cf(self.db.cf(Cf::Catalog), crate::ddl::garbage_key(*cf, *ident));
+            batch.delete_cf(self.db.cf(Cf::Catalog), crate::command::garbage_key(*cf, *ident));
         }
         self.db.write(batch)
     }

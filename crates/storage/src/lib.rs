@@ -21,6 +21,7 @@
 mod build;
 mod catalog;
 mod changes;
+mod command;
 mod core;
 mod cursor;
 mod db;

@@ -3,7 +3,7 @@
 //! A document ends in `ts, t, v, wall`, whose values get their bytes when the commit is ordered; they
 //! stand at fixed distances from the document's end, so that nothing is parsed for it.
 
-use sheaf_bson::{Binary, DocWriter, RawDoc, Timestamp, Value};
+use sheaf_bson::{Binary, DocWriter, RawDoc, Value};
 use uuid::Uuid;
 
 use crate::write::Statement;
@@ -12,6 +12,43 @@ use crate::write::Statement;
 const WALL: usize = 9;
 const TERM: usize = 34;
 const TS: usize = 45;
+
+/// `ts, t, v, wall` and the document's end, before they have their values.
+const TAIL: &[u8; 48] =
+    b"\x11ts\0\0\0\0\0\0\0\0\0\x12t\0\0\0\0\0\0\0\0\0\x12v\0\x02\0\0\0\0\0\0\0\x09wall\0\0\0\0\0\0\0\0\0";
+
+/// What every operation on a collection has: `ns` and `ui`, as elements.
+pub(crate) fn head(namespace: &str, uuid: &Uuid) -> Box<[u8]> {
+    let doc = sheaf_bson::doc! { "ns": namespace, "ui": uuid_value(uuid) };
+    doc.as_raw().iter().rest().into()
+}
+
+/// Like [`write`], for an operation on a document, with the collection's [`head`].
+pub(crate) fn write_operation(
+    payload: &mut Vec<u8>,
+    op: u8,
+    head: &[u8],
+    statement: Option<&Statement>,
+    fill: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
+) {
+    let mut doc = DocWriter::new(payload);
+    if let Some(statement) = statement {
+        doc.append("lsid", &statement.lsid).append("txnNumber", statement.txn_number);
+    }
+    doc.append_raw_elements(&[0x02, b'o', b'p', 0, 2, 0, 0, 0, op, 0]).append_raw_elements(head);
+    fill(&mut doc);
+    end(&mut doc, statement);
+}
+
+fn end(doc: &mut DocWriter<'_, Vec<u8>>, statement: Option<&Statement>) {
+    if let Some(statement) = statement {
+        doc.append("stmtId", statement.stmt_id);
+        if let Some(result) = &statement.result {
+            doc.append("retryResult", result);
+        }
+    }
+    doc.append_raw_elements(TAIL);
+}
 
 /// Writes one oplog document to the payload; `fill` writes what stands between `ui` and `ts`.
 pub(crate) fn write(
@@ -31,13 +68,7 @@ pub(crate) fn write(
         doc.append("ui", uuid_value(uuid));
     }
     fill(&mut doc);
-    if let Some(statement) = statement {
-        doc.append("stmtId", statement.stmt_id);
-        if let Some(result) = &statement.result {
-            doc.append("retryResult", result);
-        }
-    }
-    doc.append("ts", Timestamp(0)).append("t", 0i64).append("v", 2i64).append("wall", Value::DateTime(0));
+    end(&mut doc, statement);
 }
 
 /// A UUID as BSON has it.
@@ -92,9 +123,16 @@ mod tests {
     fn stamps_stand_where_the_fields_are() {
         let mut payload = Vec::new();
         for n in 0..3 {
-            write(&mut payload, "i", "db.c", Some(&Uuid::from_u128(7)), None, |d| {
+            let uuid = Uuid::from_u128(7);
+            let mut other = Vec::new();
+            write(&mut other, "i", "db.c", Some(&uuid), None, |d| {
                 d.append("o", &doc! { "_id": n });
             });
+            let at = payload.len();
+            write_operation(&mut payload, b'i', &head("db.c", &uuid), None, |d| {
+                d.append("o", &doc! { "_id": n });
+            });
+            assert_eq!(payload[at..], other);
         }
         let mut time = 100;
         stamp(&mut payload, 5, 1234, || {

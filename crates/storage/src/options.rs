@@ -53,7 +53,7 @@ impl Options {
 
     /// Memory for memtables before a flush is due.
     pub(crate) fn memtable_bytes(&self) -> u64 {
-        (self.cache_bytes / 4).clamp(8 << 20, 1 << 30)
+        (self.cache_bytes / 4).clamp(8 << 20, 256 << 20)
     }
 
     /// Memory in which an index build sorts entries before it spills them to files.

@@ -20,6 +20,37 @@ use crate::options::OpTime;
 /// A group stops growing here.
 const GROUP_BYTES: usize = 16 << 20;
 
+/// Per collection: documents and bytes more (or less).
+#[derive(Default)]
+pub(crate) struct Counts(SmallVec<[(Arc<CollectionState>, i64, i64); 2]>);
+
+impl Counts {
+    pub fn add(&mut self, state: &Arc<CollectionState>, (docs, bytes): (i64, i64)) {
+        match self.0.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, state)) {
+            Some((_, d, b)) => {
+                *d += docs;
+                *b += bytes;
+            }
+            None => self.0.push((state.clone(), docs, bytes)),
+        }
+    }
+
+    /// What is counted of one collection.
+    pub fn of(&self, state: &Arc<CollectionState>) -> (i64, i64) {
+        let known = self.0.iter().find(|(known, ..)| Arc::ptr_eq(known, state));
+        known.map_or((0, 0), |(_, docs, bytes)| (*docs, *bytes))
+    }
+
+    fn publish(&self) {
+        for (state, docs, bytes) in &self.0 {
+            state.published(*docs, *bytes);
+        }
+    }
+}
+
+/// Locks of what a unit has written.
+pub(crate) type Written = SmallVec<[LockKey; 4]>;
+
 /// What DDL changes when its commit is applied.
 pub(crate) type Publish = Box<dyn FnOnce(&Catalog) -> Catalog + Send>;
 
@@ -29,10 +60,9 @@ pub(crate) struct Prepared {
     /// Oplog documents.
     pub payload: Vec<u8>,
     pub batch: WriteBatch,
-    /// Per collection: documents and bytes more (or less).
-    pub counts: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    pub counts: Counts,
     /// Everything it wrote, for transactions that look for conflicts.
-    pub locks: Arc<Vec<LockKey>>,
+    pub locks: Written,
     /// Changes the catalog, between apply and publish.
     pub publish: Option<Publish>,
 }
@@ -223,9 +253,7 @@ impl Core {
         }
         // Before anybody wakes: who looks after a change must find it.
         *self.last.lock() = at;
-        for (state, docs, bytes) in &counts {
-            state.published(*docs, *bytes);
-        }
+        counts.publish();
         if let Some(oplog) = &self.oplog {
             oplog.collection.state.wake();
         }

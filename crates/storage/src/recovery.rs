@@ -14,9 +14,9 @@ use sheaf_query::diff::apply_diff;
 
 use crate::catalog::{Collection, id_key, whole};
 use crate::changes::{BatchSink, Changes};
+use crate::command::{Command, build_command};
 use crate::core::{Core, Garbage};
 use crate::db::{Cf, io_error};
-use crate::ddl::{Command, build_command};
 use crate::keys::{capped_key, catalog_key, prefixed};
 use crate::oplog;
 use crate::options::OpTime;

@@ -10,20 +10,19 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
 use smallvec::SmallVec;
 
-use crate::catalog::{Collection, CollectionState, put_id_key};
+use crate::catalog::{Collection, put_id_key};
 use crate::changes::{BatchSink, Changes, record_lock};
+use crate::command::{Command, create_command};
 use crate::core::Core;
 use crate::db::Cf;
-use crate::ddl::{Command, create_command};
 use crate::locks::{LockKey, Locked, Owner, Pass};
 use crate::oplog;
 use crate::options::{Interrupt, OpTime};
 use crate::overlay::Overlay;
-use crate::pipeline::Prepared;
+use crate::pipeline::{Counts, Prepared};
 use crate::sessions;
-use crate::unit::add_counts;
 use crate::view::{SnapshotState, View};
-use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, write_conflict};
+use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, refuse_view, write_conflict};
 
 /// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(5);
@@ -37,16 +36,16 @@ pub(crate) struct Recent {
     /// Starts of open transactions, counted.
     open: BTreeMap<u64, usize>,
     written: AHashMap<LockKey, u64>,
-    order: VecDeque<(u64, Arc<Vec<LockKey>>)>,
+    order: VecDeque<(u64, Box<[LockKey]>)>,
 }
 
 impl Recent {
     /// A unit is about to become visible.
-    pub fn committed(&mut self, locks: &Arc<Vec<LockKey>>) {
+    pub fn committed(&mut self, locks: &[LockKey]) {
         self.sequence += 1;
         if !self.open.is_empty() && !locks.is_empty() {
             self.written.extend(locks.iter().map(|lock| (*lock, self.sequence)));
-            self.order.push_back((self.sequence, locks.clone()));
+            self.order.push_back((self.sequence, locks.into()));
         }
     }
 
@@ -92,7 +91,7 @@ pub struct Transaction {
     locks: Vec<LockKey>,
     /// Operations as elements of `applyOps`, one after another.
     payload: Vec<u8>,
-    counts: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    counts: Counts,
     passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
     changes: Changes,
     key: Vec<u8>,
@@ -121,7 +120,7 @@ impl Transaction {
             owner: core.locks.owner(),
             locks: Vec::new(),
             payload: Vec::new(),
-            counts: SmallVec::new(),
+            counts: Counts::default(),
             passes: SmallVec::new(),
             changes: Changes::default(),
             key: Vec::new(),
@@ -178,7 +177,7 @@ impl Transaction {
             payload,
             batch,
             counts: std::mem::take(&mut self.counts),
-            locks: Arc::new(self.locks.clone()),
+            locks: self.locks.as_slice().into(),
             publish: None,
         };
         if self.created.is_empty() {
@@ -244,7 +243,7 @@ impl Transaction {
         let Some(collection) = collection else {
             bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}")
         };
-        if self.counts.iter().any(|(state, docs, _)| Arc::ptr_eq(state, &collection.state) && *docs != 0) {
+        if self.counts.of(&collection.state).0 != 0 {
             bail!(
                 Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
                 "Cannot create new indexes on non-empty collection {namespace} in a multi-document transaction."
@@ -283,13 +282,7 @@ impl Transaction {
     }
 
     fn check_collection(&self, collection: &Collection) -> Result<()> {
-        if collection.is_view() {
-            bail!(
-                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                "Namespace {} is a view, not a collection",
-                collection.namespace
-            );
-        }
+        refuse_view(collection)?;
         if collection.capped.is_some() {
             bail!(
                 Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
@@ -311,18 +304,12 @@ impl Transaction {
             return Err(duplicate_id(collection, doc));
         }
         let view = &self.view;
-        self.changes.each_new_unique_key(collection, |unique| {
-            if unique.taken(view, record_key)? {
-                return Err(unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits));
-            }
-            Ok(())
-        })?;
+        self.changes.check_unique(collection, |unique| unique.taken(view, record_key))?;
         // Views handed out keep what they saw: the overlay is copied if one is still alive.
         let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());
         self.changes.emit(collection, record_key, op.after(), overlay);
         op.log_inner(&mut self.payload, collection);
-        let (docs, bytes) = op.counts();
-        add_counts(&mut self.counts, &collection.state, docs, bytes);
+        self.counts.add(&collection.state, op.counts());
         Ok(())
     }
 }

@@ -7,17 +7,17 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
-use crate::catalog::{Collection, CollectionState, put_id_key};
+use crate::catalog::{Collection, put_id_key};
 use crate::changes::{BatchSink, Changes, capped_lock, record_lock_at};
 use crate::core::Core;
 use crate::db::{Cf, IterCell};
 use crate::keys::{PREFIX, capped_key, entry_parts, prefix_range};
 use crate::locks::{Gate, LockKey, Locked, Owner, Pass};
 use crate::options::{Interrupt, OpTime};
-use crate::pipeline::Prepared;
+use crate::pipeline::{Counts, Prepared};
 use crate::sessions;
 use crate::view::View;
-use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id};
+use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, refuse_view};
 
 /// What is pending is committed when it has grown to this.
 const PENDING_BYTES: usize = 16 << 20;
@@ -34,7 +34,7 @@ pub struct WriteUnit<'i> {
     payload: Vec<u8>,
     /// Made with the first operation.
     batch: Option<WriteBatch>,
-    counts: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    counts: Counts,
     /// Held; given back after each commit.
     locks: Vec<LockKey>,
     /// Locks of what is written but not committed: the database does not show these yet.
@@ -47,6 +47,21 @@ pub struct WriteUnit<'i> {
     last: Option<OpTime>,
     /// Where trimming a capped collection goes on: behind what this unit already deletes.
     trimmed: Option<Vec<u8>>,
+}
+
+/// Buffers of a unit that the thread's next unit uses again: most commands write one small document.
+#[derive(Default)]
+struct Scratch {
+    changes: Changes,
+    key: Vec<u8>,
+    locks: Vec<LockKey>,
+}
+
+/// After a larger unit the buffers are not worth keeping.
+const SCRATCH_LOCKS_MAX: usize = 1024;
+
+thread_local! {
+    static SCRATCH: std::cell::Cell<Option<Scratch>> = const { std::cell::Cell::new(None) };
 }
 
 /// Locks of what is written but not committed. Most commands write one document: its few locks need no table.
@@ -83,19 +98,20 @@ impl Pending {
 
 impl<'i> WriteUnit<'i> {
     pub(crate) fn new(core: Arc<Core>, interrupt: Interrupt<'i>) -> Self {
+        let Scratch { changes, key, locks } = SCRATCH.take().unwrap_or_default();
         WriteUnit {
             owner: core.locks.owner(),
             payload: core.take_buffer(),
             core,
             interrupt,
             batch: None,
-            counts: SmallVec::new(),
-            locks: Vec::new(),
+            counts: Counts::default(),
+            locks,
             pending: Pending::default(),
             passes: SmallVec::new(),
             fsync_pass: None,
-            changes: Changes::default(),
-            key: Vec::new(),
+            changes,
+            key,
             statement: None,
             last: None,
             trimmed: None,
@@ -124,16 +140,16 @@ impl<'i> WriteUnit<'i> {
             self.release();
             return Ok(self.last.unwrap_or_else(|| *self.core.last.lock()));
         }
-        let held = Arc::new(std::mem::take(&mut self.locks));
         let prepared = Prepared {
             payload: std::mem::take(&mut self.payload),
             batch: self.batch.take().unwrap_or_default(),
             counts: std::mem::take(&mut self.counts),
-            locks: held.clone(),
+            locks: self.locks.as_slice().into(),
             publish: None,
         };
         let result = self.core.commit(prepared);
-        self.core.locks.unlock(&held);
+        self.core.locks.unlock(&self.locks);
+        self.locks.clear();
         self.pending.clear();
         self.trimmed = None;
         self.fsync_pass = None;
@@ -185,13 +201,7 @@ impl<'i> WriteUnit<'i> {
     }
 
     fn begin_write(&mut self, collection: &Collection) -> Result<()> {
-        if collection.is_view() {
-            bail!(
-                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                "Namespace {} is a view, not a collection",
-                collection.namespace
-            );
-        }
+        refuse_view(collection)?;
         if self.fsync_pass.is_none() {
             let gate: &Arc<Gate> = &self.core.writes;
             self.fsync_pass = Some(gate.pass(&self.core.options.block, self.interrupt)?);
@@ -215,8 +225,7 @@ impl<'i> WriteUnit<'i> {
         }
         self.changes.emit(collection, record_key, op.after(), &mut sink);
         self.pending.extend(&self.changes.locks);
-        let (docs, bytes) = op.counts();
-        add_counts(&mut self.counts, &collection.state, docs, bytes);
+        self.counts.add(&collection.state, op.counts());
         let pending = self.payload.len() + self.batch.as_ref().map_or(0, WriteBatch::size_in_bytes);
         if pending > 2 * PENDING_BYTES {
             self.flush()?;
@@ -226,17 +235,12 @@ impl<'i> WriteUnit<'i> {
 
     fn check_unique(&mut self, collection: &Collection, record_key: &[u8]) -> Result<()> {
         let core = &self.core;
-        self.changes.each_new_unique_key(collection, |unique| {
-            let taken = if unique.index.unique {
-                let found = core.db.get(Cf::Indexes, unique.entry)?;
-                found.is_some_and(|found| entry_parts(true, unique.entry, &found).record_key != record_key)
-            } else {
-                unique.taken(&View::newest(core), record_key)?
-            };
-            if taken {
-                return Err(unique.index.duplicate(&collection.namespace, unique.key, unique.type_bits));
+        self.changes.check_unique(collection, |unique| {
+            if !unique.index.unique {
+                return unique.taken(&View::newest(core), record_key);
             }
-            Ok(())
+            let found = core.db.get(Cf::Indexes, unique.entry)?;
+            Ok(found.is_some_and(|found| entry_parts(true, unique.entry, &found).record_key != record_key))
         })
     }
 
@@ -302,13 +306,6 @@ impl<'i> WriteUnit<'i> {
         self.record(collection, &record_key, Op::Insert(doc), Some(rid))
     }
 
-    fn pending_counts(&self, collection: &Collection) -> (i64, i64) {
-        self.counts
-            .iter()
-            .find(|(state, ..)| Arc::ptr_eq(state, &collection.state))
-            .map_or((0, 0), |(_, docs, bytes)| (*docs, *bytes))
-    }
-
     /// Deletes the oldest records until one more document fits.
     fn trim(
         &mut self,
@@ -319,7 +316,7 @@ impl<'i> WriteUnit<'i> {
         lock: LockKey,
     ) -> Result<()> {
         loop {
-            let (docs, bytes) = self.pending_counts(collection);
+            let (docs, bytes) = self.counts.of(&collection.state);
             let docs = collection.count() as i64 + docs + 1;
             let bytes = collection.data_bytes() as i64 + bytes + len;
             if bytes <= size && max.is_none_or(|max| docs <= max) {
@@ -372,21 +369,6 @@ impl<'i> WriteUnit<'i> {
         };
         found &= cell.iter().valid();
         Ok(found.then(|| cell.iter().item().map(|(key, value)| (key.to_vec(), value.to_vec()))).flatten())
-    }
-}
-
-pub(crate) fn add_counts(
-    counts: &mut SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
-    state: &Arc<CollectionState>,
-    docs: i64,
-    bytes: i64,
-) {
-    match counts.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, state)) {
-        Some((_, d, b)) => {
-            *d += docs;
-            *b += bytes;
-        }
-        None => counts.push((state.clone(), docs, bytes)),
     }
 }
 
@@ -508,5 +490,13 @@ impl WriteUnit<'_> {
 impl Drop for WriteUnit<'_> {
     fn drop(&mut self) {
         self.core.locks.unlock(&self.locks);
+        self.locks.clear();
+        if self.locks.capacity() <= SCRATCH_LOCKS_MAX {
+            SCRATCH.set(Some(Scratch {
+                changes: std::mem::take(&mut self.changes),
+                key: std::mem::take(&mut self.key),
+                locks: std::mem::take(&mut self.locks),
+            }));
+        }
     }
 }

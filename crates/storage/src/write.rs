@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
 use crate::catalog::Collection;
@@ -101,11 +101,11 @@ impl<'d> Op<'d> {
         }
     }
 
-    fn name(&self) -> &'static str {
+    fn code(&self) -> u8 {
         match self {
-            Op::Insert(_) => "i",
-            Op::Update { .. } => "u",
-            Op::Delete(_) => "d",
+            Op::Insert(_) => b'i',
+            Op::Update { .. } => b'u',
+            Op::Delete(_) => b'd',
         }
     }
 
@@ -158,7 +158,7 @@ impl<'d> Op<'d> {
         rid: Option<u64>,
         statement: Option<&Statement>,
     ) {
-        oplog::write(payload, self.name(), &collection.namespace, Some(&collection.uuid), statement, |doc| {
+        oplog::write_operation(payload, self.code(), &collection.oplog_head, statement, |doc| {
             self.fill(doc, rid, collection.keeps_images);
         });
     }
@@ -166,9 +166,8 @@ impl<'d> Op<'d> {
     /// Appends it as an element of `applyOps`: without times.
     pub fn log_inner(&self, payload: &mut Vec<u8>, collection: &Collection) {
         let mut doc = sheaf_bson::DocWriter::new(payload);
-        doc.append("op", self.name())
-            .append("ns", &collection.namespace)
-            .append("ui", oplog::uuid_value(&collection.uuid));
+        let op = [0x02, b'o', b'p', 0, 2, 0, 0, 0, self.code(), 0];
+        doc.append_raw_elements(&op).append_raw_elements(&collection.oplog_head);
         self.fill(&mut doc, None, collection.keeps_images);
     }
 }
@@ -178,6 +177,18 @@ fn id_only<S: sheaf_bson::Sink>(doc: &mut sheaf_bson::DocWriter<'_, S>, name: &s
     if let Some(id) = of.element("_id") {
         only.append_element(id);
     }
+}
+
+/// Errors: `CommandNotSupportedOnView`.
+pub(crate) fn refuse_view(collection: &Collection) -> Result<()> {
+    if collection.is_view() {
+        bail!(
+            Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            "Namespace {} is a view, not a collection",
+            collection.namespace
+        );
+    }
+    Ok(())
 }
 
 /// MongoDB's error of a transaction that met another writer.

@@ -22,10 +22,10 @@ use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
 use crate::catalog::Collection;
+use crate::command::{build_command, create_indexes_command};
 use crate::core::Core;
 use crate::cursor::{Direction, Range};
 use crate::db::Cf;
-use crate::ddl::{build_command, create_indexes_command};
 use crate::index::{Index, IndexKind, KeySet};
 use crate::keys::{PREFIX, entry_value, prefixed, put_length, take_length};
 use crate::locks::Closed;

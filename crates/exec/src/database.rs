@@ -59,8 +59,6 @@ pub struct Hooks {
     pub in_transaction: bool,
     /// `bypassDocumentValidation`.
     pub bypass_validation: bool,
-    /// How long the documents before changes are kept for change streams; `None`: as long as the log.
-    pub images_expire_after_seconds: Option<i64>,
 }
 
 /// The database for one command.
@@ -82,6 +80,8 @@ pub struct Db {
     tally: RefCell<Option<Arc<Tally>>>,
     /// The position of a change stream that the command has opened.
     change_stream: RefCell<Option<SharedPosition>>,
+    /// How long documents before changes are shown, once it was asked for.
+    image_seconds: Cell<Option<Option<i64>>>,
 }
 
 impl Db {
@@ -100,6 +100,7 @@ impl Db {
             hint: RefCell::new(None),
             tally: RefCell::new(None),
             change_stream: RefCell::new(None),
+            image_seconds: Cell::new(None),
         }
     }
 
@@ -126,10 +127,17 @@ impl Db {
     }
 
     /// Whether a document that was kept at this time for change streams may be shown no more.
-    pub(crate) fn image_is_expired(&self, wall_millis: i64) -> bool {
-        let limit = self.hooks.images_expire_after_seconds;
-        limit
-            .is_some_and(|seconds| self.now_millis.saturating_sub(wall_millis) > seconds.saturating_mul(1000))
+    pub(crate) fn image_is_expired(&self, wall_millis: i64) -> Result<bool> {
+        let limit = match self.image_seconds.get() {
+            Some(limit) => limit,
+            None => {
+                let limit = crate::change_stream::image_seconds(&self.view)?;
+                self.image_seconds.set(Some(limit));
+                limit
+            }
+        };
+        let age = self.now_millis.saturating_sub(wall_millis);
+        Ok(limit.is_some_and(|seconds| age > seconds.saturating_mul(1000)))
     }
 
     /// Lets all runs go of the view; a cursor calls it at the end of each batch.

@@ -18,7 +18,7 @@ pub fn diff(old: RawDoc<'_>, new: RawDoc<'_>) -> Option<DocBuf> {
 
 /// The delta of an update by operators: like [`diff`], but it names the fields that were set, however small
 /// the document is, because change streams tell what it says. `touched` are the update's paths (see
-/// [`crate::update::Touched`]): what is at such a path is set as a whole, what lies above it is gone into. An
+/// [`crate::update::Update::paths`]): what is at such a path is set as a whole, what lies above it is gone into. An
 /// array is gone into unless elements were taken out or moved. `None` if no delta can do it.
 pub fn operator_diff(old: RawDoc<'_>, new: RawDoc<'_>, touched: &[String]) -> Option<DocBuf> {
     let delta = DocBuf::from_bytes(object_delta(old, new, Style::ByField(Some(("", touched)))));

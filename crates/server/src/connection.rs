@@ -304,7 +304,7 @@ impl<S: Socket> Connection<S> {
                     outcome = if self.client.killed.load(Ordering::Relaxed) {
                         Outcome::of_error(&Error::new(Code::INTERRUPTED, "operation was interrupted"))
                     } else {
-                        dispatch::run(&self.node, &self.client, &request)
+                        dispatch::resume(&self.node, &self.client, &request)
                     };
                 }
                 (outcome, msg.flags, !UNCOMPRESSED.contains(&name))

@@ -102,8 +102,19 @@ struct Prepared<'a> {
 
 /// Runs one request to the point where its answer only has to wait and be sent.
 pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Outcome {
+    run_counted(node, client, request, false)
+}
+
+/// Runs a request again that was [parked](Outcome::parked); it was counted already.
+pub fn resume(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Outcome {
+    run_counted(node, client, request, true)
+}
+
+fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, resumed: bool) -> Outcome {
     let started = Instant::now();
-    node.metrics.requests.add(1);
+    if !resumed {
+        node.metrics.requests.add(1);
+    }
     let mut prepared = match prepare(node, request) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -112,9 +123,11 @@ pub fn run(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>) -> Out
         }
     };
     let command = prepared.command;
-    node.metrics.opcounters.count(command.spec.counter, statements(request, command.spec.counter));
-    if let Some(count) = node.command_counts.get(command.name) {
-        count.total.add(1);
+    if !resumed {
+        node.metrics.opcounters.count(command.spec.counter, statements(request, command.spec.counter));
+        if let Some(count) = node.command_counts.get(command.name) {
+            count.total.add(1);
+        }
     }
     let op_id = node.next_op_id();
     client.killed.store(false, Ordering::Relaxed);

@@ -438,7 +438,11 @@ pub(crate) fn index_names_command(kind: &str, collection: &Collection, names: &[
 pub(crate) fn drop_command(collection: &Arc<Collection>) -> Command {
     let o = DocBuf::build(|doc| {
         doc.append("drop", collection.name());
-        doc.document("sheaf").append("numRecords", collection.count() as i64);
+        let mut own = doc.document("sheaf");
+        own.append("numRecords", collection.count() as i64);
+        if collection.is_view() {
+            own.append("view", true);
+        }
     });
     Command::new(&collection.namespace, Some(collection.uuid), o)
 }

@@ -32,6 +32,9 @@ const OPLOG_UUID: Uuid = Uuid::from_u128(0x6f70_6c6f_672e_8272_8873_6865_6166_00
 /// Entries that a backward cursor reads at first, and at most, in one go.
 const BLOCK_ENTRIES: (u64, u64) = (16, 4096);
 
+/// The largest entry that a cursor keeps which has come to the end.
+const RESTING_BYTES: usize = 64 << 10;
+
 /// Bytes that a backward cursor holds; of a larger block only the newer part is kept.
 const BLOCK_BYTES: usize = 32 << 20;
 
@@ -231,6 +234,7 @@ impl OplogCursor {
         loop {
             let Some(doc) = oplog::documents(&self.payload[self.offset..]).next() else {
                 if !self.next_entry()? {
+                    self.rest();
                     return Ok(None);
                 }
                 continue;
@@ -250,6 +254,14 @@ impl OplogCursor {
     /// The operation that [`OplogCursor::next`] gave last.
     pub fn doc(&self) -> RawDoc<'_> {
         oplog::documents(&self.payload[self.start..]).next().unwrap_or(RawDoc::EMPTY)
+    }
+
+    /// A cursor that waits for more holds no large entry meanwhile.
+    fn rest(&mut self) {
+        if self.payload.capacity() > RESTING_BYTES {
+            self.payload = Vec::new();
+            (self.start, self.offset) = (0, 0);
+        }
     }
 
     fn next_entry(&mut self) -> Result<bool> {

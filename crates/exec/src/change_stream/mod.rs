@@ -15,7 +15,23 @@ use sheaf_aggregate::stages::change_stream::ResumeToken;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 
+use sheaf_storage::View;
 pub use source::ChangeStreamSource;
+
+/// Where cluster parameters are kept, one document each.
+pub const CLUSTER_PARAMETERS: &str = "config.clusterParameters";
+
+/// Name of the cluster parameter of change streams.
+pub const OPTIONS_PARAMETER: &str = "changeStreamOptions";
+
+/// `preAndPostImages.expireAfterSeconds` of the cluster parameter; `None`: as long as the log lasts.
+pub fn image_seconds(view: &View) -> Result<Option<i64>> {
+    let Some(collection) = view.collection(CLUSTER_PARAMETERS) else { return Ok(None) };
+    let key = collection.record_key(Value::String(OPTIONS_PARAMETER))?;
+    let Some(doc) = view.get(collection, &key)? else { return Ok(None) };
+    let images = doc.as_raw().get("preAndPostImages").and_then(|images| images.as_doc());
+    Ok(images.and_then(|images| images.get("expireAfterSeconds")?.as_exact_i64()))
+}
 
 /// How far a change stream has come.
 #[derive(Debug)]

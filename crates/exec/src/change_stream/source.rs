@@ -117,6 +117,9 @@ impl ChangeStreamSource {
 
     fn command(&mut self) -> Result<()> {
         let raw = self.cursor.doc();
+        if is_drop_of_view(raw) && !self.stream.expanded {
+            return Ok(());
+        }
         let shown = crate::oplog::shown(raw).unwrap_or_else(|| raw.into());
         let (time, wall) = times(shown.as_raw());
         if time < self.from {
@@ -205,8 +208,15 @@ impl Source for ChangeStreamSource {
         }
         let Some(Ready { event, wall_millis }) = self.ready.pop_front() else { return Ok(None) };
         self.position.lock().moved(&event.token, event.invalidates);
-        lookup::complete(&self.stream, event, db, db.image_is_expired(wall_millis)).map(Some)
+        let expired = event.before.is_some() && db.image_is_expired(wall_millis)?;
+        lookup::complete(&self.stream, event, db, expired).map(Some)
     }
+}
+
+/// Views are no part of a stream that does not show how collections come and go.
+fn is_drop_of_view(entry: RawDoc<'_>) -> bool {
+    let own = entry.get("o").and_then(|o| o.as_doc()?.get("sheaf")?.as_doc());
+    own.is_some_and(|own| own.element("view").is_some())
 }
 
 /// `ts` and `wall` of an entry.

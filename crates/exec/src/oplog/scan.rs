@@ -115,6 +115,11 @@ impl OplogScan {
     }
 }
 
+/// Whether it is an operation on `local`, which MongoDB does not log. Here it is logged for recovery.
+fn is_local(doc: RawDoc<'_>) -> bool {
+    doc.get("ns").and_then(|ns| ns.as_str()).is_some_and(|ns| ns.starts_with("local."))
+}
+
 /// An operation's `ts`.
 fn time_of(doc: RawDoc<'_>) -> u64 {
     match doc.get("ts") {
@@ -132,6 +137,9 @@ impl Stage for OplogScan {
             }
             return Ok(count(&mut cx.stats[self.id], Step::Eof));
         };
+        if is_local(self.raw()) {
+            return Ok(count(&mut cx.stats[self.id], Step::More));
+        }
         self.key = time.to_be_bytes();
         self.shown = shown(self.raw());
         cx.stats[self.id].docs_examined += 1;

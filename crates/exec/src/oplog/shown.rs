@@ -1,7 +1,8 @@
 //! Operations as MongoDB's oplog has them.
 //!
 //! Storage writes almost that. What differs: fields that only storage needs, commands whose arguments it
-//! keeps in its own way (see [`super::command`]), and `prevOpTime`, which says nothing here but is looked for.
+//! keeps in its own way (see [`super::command`]), `o2` of inserts, and `prevOpTime`, which says nothing here but
+//! is looked for.
 
 use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Timestamp};
 
@@ -14,7 +15,7 @@ const OWN_FIELDS: [&str; 3] = ["rid", "preImage", "retryResult"];
 pub fn shown(doc: RawDoc<'_>) -> Option<DocBuf> {
     let differs = doc.iter().any(|field| match field.key() {
         "lsid" => true,
-        "op" => field.value().as_str() == Some("c"),
+        "op" => matches!(field.value().as_str(), Some("c" | "i")),
         name => OWN_FIELDS.contains(&name),
     });
     differs.then(|| {
@@ -34,8 +35,14 @@ fn write_fields(doc: RawDoc<'_>, out: &mut DocWriter<'_, Vec<u8>>) {
         write_command(doc, out);
         return;
     }
+    let inserts = doc.get("op").and_then(|op| op.as_str()) == Some("i");
     for field in doc.iter().filter(|field| !OWN_FIELDS.contains(&field.key())) {
         out.append_element(field);
+        // An insert's key, which storage does not need twice.
+        let inserted = field.value().as_doc().filter(|_| inserts && field.key() == "o");
+        if let Some(id) = inserted.and_then(|inserted| inserted.element("_id")) {
+            out.document("o2").append_element(id);
+        }
     }
 }
 

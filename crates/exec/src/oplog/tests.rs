@@ -67,10 +67,15 @@ fn commands() {
 
 #[test]
 fn documents_lose_what_only_storage_needs() {
-    let plain = doc! { "op": "i", "ns": "db.c", "o": { "_id": 1 }, "ts": Timestamp(1) };
-    assert!(shown(plain.as_raw()).is_none(), "most operations are shown as they lie in the log");
-    let capped = doc! { "op": "i", "ns": "db.c", "o": { "_id": 1 }, "rid": 4i64, "ts": Timestamp(1) };
-    assert_eq!(shown(capped.as_raw()), Some(plain));
+    let plain = doc! { "op": "d", "ns": "db.c", "o": { "_id": 1 }, "ts": Timestamp(1) };
+    assert!(shown(plain.as_raw()).is_none(), "updates and deletes are shown as they lie in the log");
+    let capped = doc! { "op": "i", "ns": "db.c", "o": { "a": 2, "_id": 1 }, "rid": 4i64, "ts": Timestamp(1) };
+    assert_eq!(
+        shown(capped.as_raw()),
+        Some(
+            doc! { "op": "i", "ns": "db.c", "o": { "a": 2, "_id": 1 }, "o2": { "_id": 1 }, "ts": Timestamp(1) }
+        )
+    );
     let inner =
         doc! { "op": "u", "ns": "db.c", "o": { "a": 1 }, "o2": { "_id": 1 }, "preImage": { "_id": 1 } };
     let transaction = doc! {

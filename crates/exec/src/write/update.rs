@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Env;
 use sheaf_query::diff::{diff, operator_diff};
 use sheaf_query::matcher::Matcher;
-use sheaf_query::update::{ApplyCx, Touched, Update};
+use sheaf_query::update::{ApplyCx, Update};
 use sheaf_storage::{Collection, Write};
 
 use super::{Change, Validator, WriteCx};
@@ -61,7 +61,6 @@ pub fn run_update(
         collection,
         statement,
         validator,
-        touched: statement.update.touched(),
         keep,
         arena: Bump::new(),
         result: UpdateResult::default(),
@@ -86,7 +85,6 @@ struct Run<'r> {
     collection: &'r Arc<Collection>,
     statement: &'r UpdateStatement,
     validator: Option<Validator>,
-    touched: Touched,
     keep: bool,
     arena: Bump,
     result: UpdateResult,
@@ -161,10 +159,11 @@ impl Run<'_> {
         if let Some(new) = &new {
             self.check(Some(old.as_raw()), new.as_raw())?;
             // A replacement goes to the oplog whole; from what an update changed, change streams tell it apart.
-            let delta = match &self.touched {
-                _ if self.statement.update.is_replacement() => None,
-                Touched::Paths(paths) => operator_diff(old.as_raw(), new.as_raw(), paths),
-                Touched::All => diff(old.as_raw(), new.as_raw()),
+            let update = &self.statement.update;
+            let delta = match update {
+                _ if update.is_replacement() => None,
+                _ if update.is_pipeline() => diff(old.as_raw(), new.as_raw()),
+                _ => operator_diff(old.as_raw(), new.as_raw(), update.paths()),
             };
             self.cx.announce(w, Change::Update { before: old.as_raw(), after: new.as_raw() });
             w.update(self.collection, key, old.as_raw(), new.as_raw(), delta.as_ref().map(DocBuf::as_raw))?;

@@ -114,6 +114,14 @@ impl Update {
         }
     }
 
+    /// The paths of an update by operators, as they were written; none of other updates.
+    pub fn paths(&self) -> &[String] {
+        match &self.0 {
+            Kind::Modifiers(modifiers) => &modifiers.paths,
+            _ => &[],
+        }
+    }
+
     /// The document's new version; `None` if not a byte of it changes.
     pub fn apply(&self, doc: RawDoc<'_>, cx: &ApplyCx<'_>) -> Result<Option<DocBuf>> {
         self.apply_in(doc, cx, false, &Bump::new())

@@ -22,8 +22,8 @@ pub(super) struct Modifiers {
     pub(super) positional: bool,
     /// See [`super::Touched::Paths`].
     pub(super) touched: Vec<String>,
-    /// All paths as written, for naming the one that touched `_id`.
-    paths: Vec<String>,
+    /// All paths as written, for naming the one that touched `_id`, and for the delta.
+    pub(super) paths: Vec<String>,
     /// Filters that some path uses.
     used: Vec<String>,
 }

@@ -1,6 +1,7 @@
 //! Commands for administrators and handshakes.
 
 pub mod build_info;
+mod cluster_parameter;
 mod cmd_line;
 mod connection_status;
 mod fail_point;
@@ -21,6 +22,8 @@ use crate::registered;
 /// The commands of this group.
 pub const COMMANDS: &[Registered] = &[
     registered!(build_info::BuildInfo),
+    registered!(cluster_parameter::GetClusterParameter),
+    registered!(cluster_parameter::SetClusterParameter<'_>),
     registered!(cmd_line::GetCmdLineOpts),
     registered!(connection_status::ConnectionStatus),
     registered!(connection_status::WhatsMyUri),

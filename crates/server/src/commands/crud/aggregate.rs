@@ -13,6 +13,7 @@ use super::writes::check_writable;
 use crate::args::{Args, Array, Loose, NonNegative, check_collection_name};
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
+use crate::concern::ReadLevel;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -47,6 +48,9 @@ impl<'a> Command<'a> for Aggregate<'a> {
                 Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
                 "Stage not supported inside of a multi-document transaction: $changeStream"
             );
+        }
+        if !matches!(op.read_concern().level, None | Some(ReadLevel::Majority)) {
+            bail!(Code::INVALID_OPTIONS, "$changeStream cannot run with a readConcern other than 'majority'");
         }
         self.open(op).map_err(change_stream::labelled)
     }

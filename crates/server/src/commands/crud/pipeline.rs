@@ -34,7 +34,6 @@ pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
         host: op.node().host_and_port(),
         in_transaction: op.in_transaction(),
         bypass_validation,
-        images_expire_after_seconds: None,
     };
     Ok(Db::new(op.engine().clone(), op.view()?, op.now_millis(), hooks))
 }

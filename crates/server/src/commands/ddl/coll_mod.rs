@@ -122,10 +122,7 @@ impl CollMod<'_> {
                 specs.push((index.name.as_str(), change.spec.as_raw()));
             }
         }
-        if new_options.is_none() && specs.is_empty() {
-            op.note_commit(op.engine().last_applied());
-            return Ok(());
-        }
+        // A command that changes nothing is in the log, too: change streams show it.
         let raw = new_options.map(DocBuf::as_raw);
         let position = op.engine().coll_mod(namespace, raw, &specs, &|| stop.check())?;
         op.note_commit(position);

@@ -126,6 +126,7 @@ impl Writer {
             self.u64(at.term);
             self.u64(at.index);
         }
+        report.positions.times.into_iter().for_each(|time| self.u64(time));
     }
 
     fn heartbeat(&mut self, heartbeat: &Heartbeat) {
@@ -205,9 +206,9 @@ impl Reader<'_> {
 
     fn report(&mut self) -> Result<Report> {
         let term = self.u64()?;
-        let positions =
-            Positions { written: self.op_time()?, applied: self.op_time()?, durable: self.op_time()? };
-        Ok(Report { term, positions })
+        let (written, applied, durable) = (self.op_time()?, self.op_time()?, self.op_time()?);
+        let times = [self.u64()?, self.u64()?, self.u64()?];
+        Ok(Report { term, positions: Positions { written, applied, durable, times } })
     }
 
     fn heartbeat(&mut self) -> Result<Heartbeat> {

@@ -73,6 +73,8 @@ pub struct Positions {
     pub applied: OpTime,
     /// Survives a crash of the machine.
     pub durable: OpTime,
+    /// Cluster times of these three.
+    pub times: [u64; 3],
 }
 
 /// What a replica-set member is, in MongoDB's numbers.

@@ -7,7 +7,7 @@ use raft::{Config as RaftConfig, RawNode, StateRole};
 use slog::{Discard, Logger, o};
 
 use super::elections::{ELECTION_TICKS, HEARTBEAT_TICKS};
-use super::{Body, Effect, HardState, LogView, Member, Role, member_id, raft_id};
+use super::{Body, Effect, HardState, Member, Role, member_id, raft_id};
 use crate::config::ReplSetConfig;
 use crate::types::MemberState;
 

@@ -16,8 +16,7 @@ use crate::effect::{Effect, Persist, Role, WaiterId};
 use crate::log_view::LogView;
 use crate::message::{Body, Envelope, Heartbeat, Report};
 use crate::rng::Rng;
-use crate::types::{HardState, LogBounds, MemberState, OpTime, Positions};
-use crate::write_concern::{Outcome, WriteConcern};
+use crate::types::{HardState, LogBounds, OpTime, Positions};
 
 mod elections;
 mod membership;
@@ -75,6 +74,8 @@ pub struct Recovered {
     pub hard_state: HardState,
     /// The log.
     pub log: LogBounds,
+    /// Index and cluster time of the entries from the commit point on, in order.
+    pub times: Vec<(u64, u64)>,
     /// The configuration, if it was ever in a set, and which of its members this is (`_id`).
     pub config: Option<(ReplSetConfig, Option<u64>)>,
 }
@@ -88,6 +89,7 @@ struct Pending {
     messages: Vec<RaftMessage>,
     /// Where the log ends with it.
     last: OpTime,
+    last_time: u64,
     /// Holds a term or a vote: nothing may be said of it before it is durable.
     vote: bool,
     config: Option<(Arc<ReplSetConfig>, Option<u64>)>,
@@ -131,6 +133,10 @@ pub struct Member {
     durable_seq: u64,
     positions: Positions,
     commit: OpTime,
+    commit_time: u64,
+    /// Cluster times of the entries after the commit point.
+    times: VecDeque<(u64, u64)>,
+    install_time: u64,
     /// Highest cluster time seen: the no-op of a new term is put after it.
     cluster_time: u64,
 
@@ -184,8 +190,11 @@ impl Member {
             next_seq: 1,
             applied_seq: 0,
             durable_seq: 0,
-            positions: Positions { written: last, applied: last, durable: last },
+            positions: Positions { written: last, applied: last, durable: last, times: [cluster_time; 3] },
             commit,
+            commit_time: recovered.times.iter().find(|(of, _)| *of == commit.index).map_or(0, |(_, time)| *time),
+            times: recovered.times.into_iter().filter(|(of, _)| *of > commit.index).collect(),
+            install_time: 0,
             cluster_time,
             peers: BTreeMap::new(),
             election_deadline: 0,
@@ -312,6 +321,11 @@ impl Member {
     /// The commit point, as far as it is applied here.
     pub fn commit_point(&self) -> OpTime {
         self.commit
+    }
+
+    /// The cluster time of the commit point.
+    pub fn commit_time(&self) -> u64 {
+        self.commit_time
     }
 
     /// The log as the core knows it.

@@ -11,8 +11,9 @@ use crate::types::{Entry, HardState, OpTime};
 impl Member {
     /// Everything up to `seq` is in the log.
     pub fn written(&mut self, seq: u64) {
-        if let Some(last) = self.last_of(seq) {
+        if let Some((last, time)) = self.last_of(seq) {
             self.positions.written = last;
+            self.positions.times[0] = time;
             let limit = self.options.cache_bytes;
             self.view_mut().set_written(last.index, limit);
             self.report_due = true;
@@ -22,8 +23,9 @@ impl Member {
     /// Everything up to `seq` is applied.
     pub fn applied(&mut self, seq: u64) {
         self.applied_seq = self.applied_seq.max(seq);
-        if let Some(last) = self.last_of(seq) {
+        if let Some((last, time)) = self.last_of(seq) {
             self.positions.applied = last;
+            self.positions.times[1] = time;
             self.report_due = true;
         }
         self.acknowledge();
@@ -32,8 +34,9 @@ impl Member {
     /// Everything up to `seq` is durable.
     pub fn durable(&mut self, seq: u64) {
         self.durable_seq = self.durable_seq.max(seq);
-        if let Some(last) = self.last_of(seq) {
+        if let Some((last, time)) = self.last_of(seq) {
             self.positions.durable = last;
+            self.positions.times[2] = time;
             self.report_due = true;
         }
         self.acknowledge();
@@ -60,8 +63,11 @@ impl Member {
 
     /// The copy asked for by [`Effect::InitialSync`] is there, complete up to `at`. It is not yet in use:
     /// the [`Persist`] with `install` says when to take it.
-    pub fn initial_sync_finished(&mut self, at: OpTime) {
+    ///
+    /// `time` is the cluster time of the entry at `at`.
+    pub fn initial_sync_finished(&mut self, at: OpTime, time: u64) {
         self.syncing = false;
+        self.install_time = time;
         let Some(raft) = &mut self.raft else { return };
         if raft.raft.state != StateRole::Follower || at.index <= raft.raft.raft_log.committed {
             return;
@@ -91,8 +97,9 @@ impl Member {
     }
 
     /// Where the log ended with the newest unit not after `seq`, if that is still remembered.
-    fn last_of(&self, seq: u64) -> Option<OpTime> {
-        self.pending.iter().rev().find(|pending| pending.seq <= seq).map(|pending| pending.last)
+    fn last_of(&self, seq: u64) -> Option<(OpTime, u64)> {
+        let unit = self.pending.iter().rev().find(|pending| pending.seq <= seq)?;
+        Some((unit.last, unit.last_time))
     }
 
     /// Tells raft-rs, and those who wait for it, what is safe to be told.
@@ -173,7 +180,10 @@ impl Member {
         if !ready.snapshot().is_empty() {
             let metadata = ready.snapshot().get_metadata();
             let at = OpTime::new(metadata.term, metadata.index);
-            raft.raft.raft_log.store.reset(at, 0);
+            raft.raft.raft_log.store.reset(at, self.install_time);
+            self.times.clear();
+            self.times.push_back((at.index, self.install_time));
+            self.cluster_time = self.cluster_time.max(self.install_time);
             persist.install = Some(at);
         }
         let entries = ready.take_entries();
@@ -187,6 +197,10 @@ impl Member {
             log.append(&entries);
             self.cluster_time = self.cluster_time.max(entries.iter().map(time_of).max().unwrap_or(0));
             persist.entries = entries.iter().map(from_raft).collect();
+            while self.times.back().is_some_and(|(index, _)| *index > keep) {
+                self.times.pop_back();
+            }
+            self.times.extend(entries.iter().map(|entry| (entry.index, time_of(entry))));
         }
         raft.advance_append_async(ready);
         if leader && vote {
@@ -208,6 +222,7 @@ impl Member {
                 ready: Some(number),
                 messages: hold,
                 last: self.view().last(),
+                last_time: self.view().bounds().last_time,
                 vote,
                 config: None,
                 rollback: persist.rollback.is_some(),
@@ -261,6 +276,12 @@ impl Member {
             && let Some(term) = view.term_at(index)
         {
             self.commit = OpTime::new(term, index);
+            while let Some((of, time)) = self.times.front().copied().filter(|(of, _)| *of <= index) {
+                self.times.pop_front();
+                if of == index {
+                    self.commit_time = time;
+                }
+            }
             self.view_mut().snapshot_at = OpTime::new(term, index);
             self.out.push(Effect::CommitPoint(self.commit));
         }

@@ -276,6 +276,7 @@ impl Member {
             ready: None,
             messages: Vec::new(),
             last: self.view().last(),
+            last_time: self.view().bounds().last_time,
             vote: true,
             config: Some((config, me)),
             rollback: false,

@@ -80,7 +80,7 @@ impl World {
             6 => W::Tags(vec![("dc".into(), 1), ("rack".into(), 2)]),
             _ => W::Majority,
         };
-        WriteConcern { w, journal: self.rng.percent(30) }
+        WriteConcern { w, journal: self.rng.percent(self.plan.journal_percent) }
     }
 
     pub(super) fn resolved(&mut self, node: usize, waiter: WaiterId, outcome: Outcome) {

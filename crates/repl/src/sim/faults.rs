@@ -19,7 +19,7 @@ impl World {
         self.trace(kind << 8 ^ node as u64);
         match kind {
             0..=11 => self.crash(node, false),
-            12..=27 => self.crash(node, true),
+            12..=27 => self.crash(node, !self.plan.without_journal),
             28..=34 => self.pause(node),
             35..=46 => self.cut_off(node),
             47..=52 => self.split(),
@@ -27,8 +27,9 @@ impl World {
             61..=65 => self.fill_disk(node),
             66..=69 => self.nodes[node].clock_ahead += 1000,
             70..=84 => self.reconfigure(),
-            85..=91 => self.step_down(),
-            92..=94 => {
+            85..=89 => self.step_down(),
+            90..=92 => self.contest(node),
+            93..=94 => {
                 if let Some(member) = &mut self.nodes[node].member {
                     let _ = member.freeze(1500);
                 }
@@ -73,10 +74,24 @@ impl World {
         self.after(back, Event::Restart { node });
     }
 
+    /// One machine goes, and the others all want to lead at once.
+    fn contest(&mut self, node: usize) {
+        self.crash(node, false);
+        for other in (0..self.nodes.len()).filter(|other| *other != node) {
+            self.connection_lost(other, node);
+        }
+        for other in 0..self.nodes.len() {
+            if let Some(member) = &mut self.nodes[other].member {
+                let _ = member.step_up();
+            }
+            self.poll(other);
+        }
+    }
+
     fn crash_all(&mut self) {
         for node in 0..self.nodes.len() {
             if self.rng.percent(80) {
-                self.crash(node, true);
+                self.crash(node, !self.plan.without_journal);
             }
         }
     }

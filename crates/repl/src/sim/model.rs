@@ -12,6 +12,8 @@ use crate::types::{Entry, OpTime};
 pub(super) struct Model {
     /// The last entry applied.
     pub at: OpTime,
+    /// Its cluster time.
+    pub time: u64,
     /// Per key, how many writes and a hash of them in order.
     keys: BTreeMap<u64, (u64, u64)>,
     /// Hash of all entries in order.
@@ -21,6 +23,7 @@ pub(super) struct Model {
 impl Model {
     pub fn apply(&mut self, entry: &Entry) {
         self.at = entry.at;
+        self.time = entry.time;
         self.chain = link(self.chain, entry);
         if let Some((uid, key)) = operation(entry) {
             let value = self.keys.entry(key).or_default();

@@ -66,6 +66,8 @@ impl Node {
         let config = image.config.as_ref().map(|(config, me)| ((**config).clone(), *me));
         let mut hard_state = image.hard_state;
         hard_state.commit = hard_state.commit.min(last.index).max(self.disk.flushed.at.index);
+        let times = image.entries.iter().filter(|entry| entry.at.index >= hard_state.commit);
+        let times = times.map(|entry| (entry.at.index, entry.time)).collect();
         let options = Options {
             seed: seed ^ (self.incarnation << 40),
             incarnation: self.incarnation,
@@ -74,7 +76,7 @@ impl Node {
             messages_in_flight_max: 8,
             ..Options::new("rs")
         };
-        let member = Member::new(options, Recovered { hard_state, log: image.bounds(last_time), config });
+        let member = Member::new(options, Recovered { hard_state, log: image.bounds(last_time), times, config });
         self.commit = member.commit_point();
         self.member = Some(member);
         self.committed_at_election = None;

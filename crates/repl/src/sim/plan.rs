@@ -32,6 +32,10 @@ pub struct Plan {
     pub write_gap_millis: u64,
     /// Bytes of entries kept to be sent.
     pub cache_bytes: usize,
+    /// Of a hundred writes, how many ask for the journal.
+    pub journal_percent: u64,
+    /// Whether a majority counts without its journals; then no machine crashes, only processes.
+    pub without_journal: bool,
     /// Whether all messages pass through their byte form.
     pub encode: bool,
 }
@@ -75,6 +79,8 @@ impl Plan {
             ("twoCenters".into(), vec![("dc".into(), 2)]),
             ("racks".into(), vec![("rack".into(), data.min(2) as i64)]),
         ];
+        let without_journal = rng.percent(10);
+        config.write_concern_majority_journal_default = !without_journal;
         let rough = rng.percent(70);
         let slow_disk = rng.percent(30);
         Plan {
@@ -91,6 +97,8 @@ impl Plan {
             fault_gap_millis: rng.between(100, 900),
             write_gap_millis: rng.between(5, 40),
             cache_bytes: if rng.percent(30) { 200 } else { 1 << 20 },
+            journal_percent: 30,
+            without_journal,
             encode: rng.percent(25),
         }
     }

@@ -1,1 +1,105 @@
+//! The seeds of every build, and whether the checks can see.
 
+use super::{Failure, Mutation, Plan, Report, World, run};
+
+/// Seeds that every build plays.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;
+
+fn play_half(half: u64) -> Result<Report, Failure> {
+    let mut total = Report::default();
+    for seed in SEEDS.filter(|seed| seed % 2 == half) {
+        let report = run(seed, None)?;
+        total.rollbacks += report.rollbacks;
+        total.initial_syncs += report.initial_syncs;
+        total.reconfigs += report.reconfigs;
+        total.fetches += report.fetches;
+        total.restarts += report.restarts;
+        total.step_downs += report.step_downs;
+    }
+    Ok(total)
+}
+
+fn check_half(half: u64) {
+    match play_half(half) {
+        Err(failure) => panic!("{failure}"),
+        // A simulator in which nothing goes wrong proves nothing.
+        Ok(total) => assert!(
+            total.rollbacks > 10
+                && total.initial_syncs > 10
+                && total.reconfigs > 50
+                && total.fetches > 100
+                && total.restarts > 200
+                && total.step_downs > 10,
+            "{total:?}"
+        ),
+    }
+}
+
+#[test]
+fn even_seeds_are_clean() {
+    check_half(0);
+}
+
+#[test]
+fn odd_seeds_are_clean() {
+    check_half(1);
+}
+
+#[test]
+fn a_seed_plays_the_same_again() {
+    for seed in 1..=20 {
+        assert_eq!(run(seed, None), run(seed, None), "seed {seed}");
+    }
+}
+
+/// The first seed that catches `mutation`.
+fn caught(mutation: Mutation) -> Failure {
+    SEEDS
+        .filter_map(|seed| run(seed, Some(mutation)).err())
+        .next()
+        .unwrap_or_else(|| panic!("{} is not caught", mutation.name()))
+}
+
+#[test]
+fn voting_twice_is_caught() {
+    assert!(caught(Mutation::VoteTwice).what.contains("two primaries"));
+}
+
+#[test]
+fn acknowledging_before_persisting_is_caught() {
+    assert!(caught(Mutation::AcknowledgeBeforePersisting).what.contains("acknowledged as"));
+}
+
+/// Also by what it leads to, not only by the promise of a journal: committed entries get lost.
+#[test]
+fn acknowledging_before_persisting_loses_committed_entries() {
+    let lost = SEEDS.filter_map(|seed| {
+        let mut plan = Plan::of(seed);
+        plan.journal_percent = 0;
+        World::new(plan, Some(Mutation::AcknowledgeBeforePersisting)).play().err()
+    });
+    assert!(lost.into_iter().any(|failure| failure.what.contains("commit")));
+}
+
+#[test]
+fn committing_an_old_term_by_count_is_caught() {
+    assert!(caught(Mutation::CommitOldTermByCount).what.contains("by count"));
+}
+
+#[test]
+fn skipping_a_rollback_is_caught() {
+    assert!(caught(Mutation::SkipRollback).what.contains("something else than its log"));
+}
+
+#[test]
+fn applying_out_of_order_is_caught() {
+    assert!(caught(Mutation::ApplyOutOfOrder).what.contains("something else than its log"));
+}
+
+#[test]
+fn a_failing_seed_fails_again_in_the_same_way() {
+    for mutation in Mutation::ALL {
+        let first = caught(mutation);
+        assert_eq!(run(first.seed, Some(mutation)), Err(first));
+    }
+}

@@ -249,7 +249,7 @@ impl World {
         self.after(first, Event::Tick { node, incarnation });
     }
 
-    fn connection_lost(&mut self, node: usize, peer: usize) {
+    pub(super) fn connection_lost(&mut self, node: usize, peer: usize) {
         let host = self.nodes[peer].host.clone();
         let Some(member) = &mut self.nodes[node].member else { return };
         let id = member.config().and_then(|config| config.member_at(&host)).map(|member| member.id);
@@ -555,9 +555,14 @@ impl World {
             self.check(check);
         }
         let machine = &self.nodes[node];
-        if machine.model.at.index < at.index {
-            let check = Err(format!("machine {node} commits {at:?}, having applied {:?}", machine.model.at));
-            self.check(check);
+        let applied = machine.model.at;
+        let entry_time = machine.disk.image.entry(at.index).map(|entry| entry.time);
+        let told = machine.member.as_ref().map(|member| member.commit_time());
+        if applied.index < at.index {
+            self.check(Err(format!("machine {node} commits {at:?}, having applied {applied:?}")));
+        }
+        if entry_time.is_some() && entry_time != told {
+            self.check(Err(format!("machine {node} commits {at:?} of {entry_time:?} as of {told:?}")));
         }
         self.nodes[node].commit = at;
     }
@@ -603,10 +608,10 @@ impl World {
         let Some(member) = &mut machine.member else { return };
         match copy {
             Some(model) => {
-                let at = model.at;
+                let (at, time) = (model.at, model.time);
                 self.report.initial_syncs += 1;
                 machine.disk.incoming = Some(model);
-                member.initial_sync_finished(at);
+                member.initial_sync_finished(at, time);
             }
             None => member.initial_sync_failed(),
         }
@@ -652,6 +657,10 @@ impl World {
         let config = leader.config()?;
         if config.members.iter().any(|member| member.newly_added) || !leader.config_committed() {
             return Some(format!("the configuration is not settled: {config:?}"));
+        }
+        let highest = config.members.iter().map(|member| member.priority).fold(0.0, f64::max);
+        if config.member_at(&primary.host).is_some_and(|member| member.priority < highest) {
+            return Some(format!("{} is primary, but another has a higher priority", primary.host));
         }
         let last = primary.disk.image.last();
         for of in &config.members {

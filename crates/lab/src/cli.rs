@@ -3,6 +3,7 @@
 mod generator;
 mod lines;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -113,6 +114,11 @@ pub fn bench(bench: &Bench) -> ExitCode {
     exit_code(outcome)
 }
 
+/// Prints to standard output. That nobody reads to the end (`| head`) is no error.
+fn print(text: &str) {
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
 fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
     match outcome {
         Ok(code) => code,
@@ -153,7 +159,7 @@ fn run(arguments: &RunArgs) -> Result<ExitCode> {
         None => Path::new("lab-results").join(folder_name(&result)),
     };
     write(&result, &folder)?;
-    print!("{}", crate::report::table(&result));
+    print(&crate::report::table(&result));
     observer.say(&format!("results: {}", folder.display()));
     Ok(if stop.is_set() {
         ExitCode::from(EXIT_INTERRUPTED)
@@ -201,18 +207,18 @@ pub fn read(path: &Path) -> Result<RunResult> {
 
 fn report(path: &Path) -> Result<ExitCode> {
     let result = read(path)?;
-    print!("{}", crate::report::table(&result));
+    print(&crate::report::table(&result));
     let folder = if path.is_dir() { path } else { path.parent().unwrap_or(Path::new(".")) };
     let page = folder.join(PAGE);
     std::fs::write(&page, crate::report::html(&result))
         .map_err(|error| Error::from(error).context(page.display()))?;
-    println!("page: {}", page.display());
+    print(&format!("page: {}\n", page.display()));
     Ok(if result.passed() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FAILED) })
 }
 
 fn compare(a: &Path, b: &Path, html: Option<&Path>) -> Result<ExitCode> {
     let comparison = crate::compare::compare(&read(a)?, &read(b)?);
-    print!("{}", comparison.table());
+    print(&comparison.table());
     if let Some(file) = html {
         std::fs::write(file, comparison.html())
             .map_err(|error| Error::from(error).context(file.display()))?;
@@ -225,7 +231,7 @@ fn list() -> Result<ExitCode> {
         let experiment = Experiment::open(ready.name)?;
         let rows = experiment.variations(&Overrides::default())?.len();
         let rows = if rows == 1 { String::new() } else { format!(" ({rows} rows)") };
-        println!("{:16} {}{rows}", ready.name, experiment.title);
+        print(&format!("{:20} {}{rows}\n", ready.name, experiment.title));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -233,7 +239,7 @@ fn list() -> Result<ExitCode> {
 fn show(name: &str) -> Result<ExitCode> {
     match ready().find(|ready| ready.name == name) {
         Some(ready) => {
-            print!("{}", ready.text);
+            print(ready.text);
             Ok(ExitCode::SUCCESS)
         }
         None => Err(Error::usage(format!("there is no ready-made experiment {name}"))),
@@ -272,11 +278,11 @@ pub fn doctor(doctor: &Doctor) -> ExitCode {
     let findings = crate::doctor::run(&doctor.dbpath);
     if doctor.json {
         match serde_json::to_string_pretty(&findings) {
-            Ok(text) => println!("{text}"),
+            Ok(text) => print(&(text + "\n")),
             Err(error) => return exit_code(Err(Error::failed(error.to_string()))),
         }
     } else {
-        print!("{}", crate::doctor::print(&findings));
+        print(&crate::doctor::print(&findings));
     }
     let bad = findings.iter().any(|finding| finding.status == Status::Bad);
     if bad { ExitCode::from(EXIT_FAILED) } else { ExitCode::SUCCESS }

@@ -38,6 +38,7 @@ impl Stop {
 
 /// What is measured.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "a run has a handful of them")]
 pub enum Database {
     /// Anything that speaks MongoDB's wire protocol.
     MongoDb(ConnectionString),
@@ -322,6 +323,10 @@ impl Worker<'_> {
     }
 
     /// The next turn, once it is due; `None` when the client is to end.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the loop's body needs the worker, which an iterator would hold"
+    )]
     pub fn next(&mut self) -> Option<Ticket> {
         if self.halt.is_set() {
             return None;

@@ -14,7 +14,7 @@ use crate::experiment::{Experiment, Overrides, ServerOptions, Topology, Variatio
 use crate::journal::{Journal, now_ms};
 use crate::measure::cost::{cpu_seconds, own_cpu_seconds};
 use crate::measure::monitor::{self, Watched};
-use crate::measure::{Recorder, Span};
+use crate::measure::{Measured, Recorder, Span};
 use crate::results::{self, Metric, Repetition, Row, RunResult};
 use crate::target::{LaunchOptions, Running, Target, bring_up, bytes_on_disk};
 use crate::workload::{self, Figure, Workload};
@@ -313,7 +313,7 @@ impl Run<'_> {
         };
         repetition.server_cpu_s = server_cpu().zip(server_before).map(|(after, before)| after - before);
         if outcome.is_ok() {
-            self.judge_generator(row, &repetition, context.measured().clients, took);
+            self.judge_generator(row, &repetition, &context.measured(), took);
         }
         (repetition, outcome)
     }
@@ -335,18 +335,17 @@ impl Run<'_> {
         }
     }
 
-    /// The generator could drive so many times what it drove: the processor time that its threads could have had, by
-    /// that which they used. With less than three times the figures are partly its own.
-    fn judge_generator(&mut self, row: &str, repetition: &Repetition, clients: u32, took: f64) {
-        let Some(headroom) = headroom(repetition.client_cpu_s, took, clients, self.result.environment.cores)
-        else {
-            return;
-        };
+    /// The generator could drive so many times what it drove: the time that its threads could have had, by that which
+    /// they used. With less than three times, the figures are partly its own.
+    fn judge_generator(&mut self, row: &str, repetition: &Repetition, measured: &Measured, took: f64) {
+        let cores = self.result.environment.cores;
+        let cpu = repetition.client_cpu_s;
+        let Some(headroom) = headroom(cpu, measured, took, cores) else { return };
         if headroom < ENOUGH {
             self.warn(format!(
-                "row \"{row}\": the load generator was part of the bottleneck: it used {:.1} processor seconds in \
-                 {took:.1} s and could have driven only {headroom:.1} times as much",
-                repetition.client_cpu_s
+                "row \"{row}\": the load generator was part of the bottleneck: {} client threads used {cpu:.1} processor \
+                 seconds in {took:.1} s on {cores} processors and could have driven only {headroom:.1} times as much",
+                measured.clients
             ));
         }
     }
@@ -356,9 +355,11 @@ impl Run<'_> {
 const ENOUGH: f64 = 3.0;
 
 /// See [`Run::judge_generator`]. `None` when there is too little to judge by.
-fn headroom(client_cpu_s: f64, took: f64, clients: u32, cores: u32) -> Option<f64> {
-    let threads = f64::from(clients.min(cores));
-    (client_cpu_s > 0.01 && threads > 0.0).then(|| threads * took / client_cpu_s)
+fn headroom(client_cpu_s: f64, measured: &Measured, took: f64, cores: u32) -> Option<f64> {
+    // With more clients than processors, waiting for one of them is what the server makes them do.
+    let queued_s = if measured.clients <= cores { measured.queued_s } else { 0.0 };
+    let threads = f64::from(measured.clients.min(cores));
+    (client_cpu_s > 0.01 && threads > 0.0).then(|| threads * took / (client_cpu_s + queued_s))
 }
 
 fn show(

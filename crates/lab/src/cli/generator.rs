@@ -24,20 +24,23 @@ pub(super) fn run(arguments: &GeneratorArgs) -> Result<ExitCode> {
         return Err(Error::usage("--clients and --seconds must be more than 0"));
     }
     let stop = super::stop_on_signals()?;
-    println!("Single small inserts against a responder in this process that does nothing.");
-    println!("The processor time is that of clients and responder together.");
-    println!("{:>8} {:>12} {:>10} {:>10} {:>10}", "clients", "1/s", "p50 us", "p99 us", "us cpu/op");
+    super::print(&format!(
+        "Single small inserts against a responder in this process that does nothing.\n\
+         The processor time is that of clients and responder together.\n\
+         {:>8} {:>12} {:>10} {:>10} {:>10}\n",
+        "clients", "1/s", "p50 us", "p99 us", "us cpu/op"
+    ));
     for &clients in &arguments.clients {
         let before = own_cpu_seconds();
         let measured = drive(clients, arguments.seconds, &stop)?;
         let insert = measured.operation("insert");
         let cpu_us = (own_cpu_seconds() - before) * 1e6 / insert.count().max(1) as f64;
-        println!(
-            "{clients:>8} {:>12.0} {:>10.1} {:>10.1} {cpu_us:>10.2}",
+        super::print(&format!(
+            "{clients:>8} {:>12.0} {:>10.1} {:>10.1} {cpu_us:>10.2}\n",
             measured.rate("insert"),
             insert.percentile_us(50.0),
             insert.percentile_us(99.0),
-        );
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

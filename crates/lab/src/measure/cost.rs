@@ -24,6 +24,13 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     Some(next()? + next()?)
 }
 
+/// Seconds that this thread was ready to run but had no processor; 0 where the kernel does not tell.
+pub fn queued_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());
+    nanos.unwrap_or(0) as f64 / 1e9
+}
+
 /// Resident bytes of a process; `None` when it is gone.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;

@@ -18,6 +18,7 @@ const SERIES_DIGITS: u8 = 2;
 pub struct Local {
     operations: Vec<LocalOperation>,
     keep_calls: bool,
+    queued_s: f64,
 }
 
 #[derive(Debug)]
@@ -111,7 +112,7 @@ fn nanoseconds(took: Duration) -> u64 {
 impl Local {
     /// Empty; with `keep_calls` each call's latency is kept in order.
     pub fn new(keep_calls: bool) -> Local {
-        Local { operations: Vec::new(), keep_calls }
+        Local { operations: Vec::new(), keep_calls, queued_s: 0.0 }
     }
 
     /// An operation that ended well.
@@ -157,8 +158,9 @@ impl Local {
         &mut self.operations[at]
     }
 
-    /// Hands what is left to the recorder; the totals of this thread stay.
+    /// Called by the thread that measured: hands what is left to the recorder; the totals stay.
     pub fn finish(&mut self, recorder: &Recorder) {
+        self.queued_s = super::cost::queued_seconds();
         for operation in &mut self.operations {
             operation.flush(recorder);
         }
@@ -193,6 +195,8 @@ pub struct Measured {
     pub operations: BTreeMap<String, Totals>,
     /// Operations of an open loop that were due but never started.
     pub missed: u64,
+    /// Seconds that the clients' threads together were ready to run but had no processor.
+    pub queued_s: f64,
 }
 
 /// What was measured of one kind of operation.
@@ -279,6 +283,7 @@ impl Measured {
     }
 
     pub(crate) fn add_local(&mut self, local: Local) {
+        self.queued_s += local.queued_s;
         for operation in local.operations {
             let totals = Totals {
                 histogram: operation.histogram,
@@ -368,6 +373,7 @@ impl Recorder {
             all.seconds += run.seconds;
             all.clients = all.clients.max(run.clients);
             all.missed += run.missed;
+            all.queued_s += run.queued_s;
             for (name, totals) in &run.operations {
                 all.operations.entry(name.clone()).or_default().add(totals);
             }

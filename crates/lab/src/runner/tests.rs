@@ -21,11 +21,14 @@ fn figures_of_repetitions_stand_side_by_side() {
 
 #[test]
 fn the_generator_is_judged_by_what_its_threads_could_use() {
+    let of = |clients, queued_s| Measured { clients, queued_s, ..Measured::default() };
     // One client on two processors can use one of them.
-    assert_eq!(headroom(2.0, 10.0, 1, 2), Some(5.0));
-    assert_eq!(headroom(10.0, 10.0, 128, 2), Some(2.0));
-    assert_eq!(headroom(0.001, 10.0, 1, 2), None);
-    assert_eq!(headroom(1.0, 10.0, 0, 2), None);
+    assert_eq!(headroom(2.0, &of(1, 0.0), 10.0, 2), Some(5.0));
+    // That others kept it from running does not make it faster.
+    assert_eq!(headroom(2.0, &of(1, 8.0), 10.0, 2), Some(1.0));
+    assert_eq!(headroom(10.0, &of(128, 500.0), 10.0, 2), Some(2.0));
+    assert_eq!(headroom(0.001, &of(1, 0.0), 10.0, 2), None);
+    assert_eq!(headroom(1.0, &of(0, 0.0), 10.0, 2), None);
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub use process::Process;
 
 /// What `--target` names.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "a run has a handful of them")]
 pub enum Target {
     /// `sheaf`, or `sheaf=FILE` for another binary than the running one.
     Sheaf(Option<PathBuf>),

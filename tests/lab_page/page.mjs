@@ -56,24 +56,31 @@ function checkPlot(plot, complain) {
   }
 }
 
-/** Rows whose first repetitions have data for a section: each must be drawn there. */
-const expectedRows = {
-  throughput: (row) => row.repetitions.some((r) => r.operations.some((o) => o.series.length)),
-  percentiles: (row) => row.repetitions.some((r) => r.operations.some((o) => o.count && o.histogram)),
-  calls: (row) => row.repetitions.slice(0, 2).some((r) => r.operations.some((o) => o.calls_us.length)),
-  steps: (row) => row.repetitions.length > 0 && row.repetitions.every((r) => r.steps.length),
-};
+/** What must be drawn in a section, by the keys of the series: rows, or the operations of the only row. */
+function expectedSeries(run, section) {
+  const has = {
+    throughput: (o) => o.series.length >= 3,
+    percentiles: (o) => o.count && o.histogram,
+    calls: (o, repetition) => o.calls_us.length && repetition < 2,
+  }[section];
+  const names = [];
+  const keys = new Set();
+  run.rows.forEach((row, i) => row.repetitions.forEach((repetition, r) => repetition.operations.forEach((o) => {
+    if (!names.includes(o.name)) names.push(o.name);
+    if (has(o, r)) keys.add(run.rows.length === 1 ? `o${names.indexOf(o.name)}` : String(i));
+  })));
+  return keys;
+}
 
-function checkRows(drawn, run, complain) {
-  for (const [section, has] of Object.entries(expectedRows)) {
-    const expected = run.rows.flatMap((row, i) => (has(row) ? [String(i)] : []));
-    const rows = new Set(drawn.filter((p) => p.section === section).flatMap((p) => p.series.map((s) => s.row)));
-    const missing = expected.filter((row) => !rows.has(row));
-    if (missing.length) complain(`${section}: rows ${missing} are not drawn`);
-    for (const plot of drawn.filter((p) => p.section === section)) {
-      const names = plot.series.map((s) => s.row);
-      if (new Set(names).size !== names.length) complain(`${section} / ${plot.title}: a row has two series`);
-    }
+function checkSeries(drawn, run, complain) {
+  for (const section of ["throughput", "percentiles", "calls"]) {
+    const there = new Set(drawn.filter((p) => p.section === section).flatMap((p) => p.series.map((s) => s.row)));
+    const missing = [...expectedSeries(run, section)].filter((key) => !there.has(key));
+    if (missing.length) complain(`${section}: ${missing} are not drawn`);
+  }
+  for (const plot of drawn) {
+    const keys = plot.series.map((s) => s.row);
+    if (new Set(keys).size !== keys.length) complain(`${plot.section} / ${plot.title}: a row has two series`);
   }
 }
 
@@ -81,18 +88,19 @@ async function checkLegend(page, complain) {
   const visible = (row) => page.evaluate((row) =>
     [...document.querySelectorAll(`svg[data-x] .series[data-row="${row}"]`)].filter((g) => getComputedStyle(g).display !== "none").length, row);
   const buttons = page.locator(".legend").first().locator("button");
-  const before = await visible("0");
-  if (!before) return complain("row 0 is not visible at first");
+  const [first, second] = await buttons.evaluateAll((all) => all.map((b) => b.dataset.row));
+  const before = await visible(first);
+  if (!before) return complain("the first series is not visible at first");
   await buttons.first().click();
-  if (await visible("0")) complain("a click on the legend does not hide the row everywhere");
-  if ((await buttons.first().getAttribute("aria-pressed")) !== "false") complain("the legend does not say that the row is hidden");
+  if (await visible(first)) complain("a click on the legend does not hide the series everywhere");
+  if ((await buttons.first().getAttribute("aria-pressed")) !== "false") complain("the legend does not say that it is hidden");
   await buttons.first().click();
-  if ((await visible("0")) !== before) complain("a second click does not bring the row back");
-  if ((await buttons.count()) < 2) return;
+  if ((await visible(first)) !== before) complain("a second click does not bring the series back");
+  if (!second) return;
   await buttons.nth(1).dblclick();
-  if ((await visible("0")) || !(await visible("1"))) complain("a double click does not leave the row alone");
+  if ((await visible(first)) || !(await visible(second))) complain("a double click does not leave the series alone");
   await buttons.nth(1).dblclick();
-  if ((await visible("0")) !== before) complain("another double click does not bring the others back");
+  if ((await visible(first)) !== before) complain("another double click does not bring the others back");
 }
 
 async function checkPointer(page, complain) {
@@ -134,9 +142,10 @@ async function checkReport({ html, results }) {
   const drawn = await plots(page);
   if (!drawn.length) complain("there is no plot");
   for (const plot of drawn) checkPlot(plot, complain);
-  checkRows(drawn, run, complain);
-  const table = await page.locator("table.metrics tr").count();
-  if (table !== run.rows.length + 1) complain(`the table has ${table} lines for ${run.rows.length} rows`);
+  checkSeries(drawn, run, complain);
+  const cells = await page.locator("table.metrics td.n").count();
+  const metrics = new Set(run.rows.flatMap((row) => row.metrics.map((m) => m.name))).size;
+  if (cells !== run.rows.length * (metrics + 1)) complain(`the table has ${cells} cells for ${run.rows.length} rows, ${metrics} metrics`);
   const commands = await page.locator("pre .text").count();
   if (commands !== run.commands.length) complain(`${commands} of ${run.commands.length} commands are shown`);
   const passed = run.rows.every((row) => !row.failed && row.repetitions.every((r) => r.checks.every((c) => c.passed)));

@@ -3,6 +3,7 @@
 //! Everything is drawn from the [`RunResult`] alone, so a report can be made again from `results.json` at any time.
 
 mod axis;
+mod bars;
 mod format;
 pub mod html;
 pub mod live;

@@ -28,12 +28,20 @@ impl Unit {
 
     fn label(self, value: f64) -> String {
         match self {
-            Unit::Plain => short(value),
-            Unit::Seconds => number(value),
-            Unit::Latency => latency(value).replace(".0 ", " ").replace(".00 ", " ").replace(".50 ", ".5 "),
+            Unit::Plain => trimmed(&short(value)),
+            Unit::Seconds => trimmed(&number(value)),
+            Unit::Latency => trimmed(&latency(value)),
             Unit::Nines => nines(value),
         }
     }
+}
+
+/// "0.2" for "0.200", "1.5 k" for "1.50 k".
+fn trimmed(label: &str) -> String {
+    let (figure, unit) = label.split_once(' ').map_or((label, ""), |(f, _)| (f, &label[f.len()..]));
+    let figure =
+        if figure.contains('.') { figure.trim_end_matches('0').trim_end_matches('.') } else { figure };
+    format!("{figure}{unit}")
 }
 
 /// "0 %", "90 %", "99.9 %" from 1, 10, 1000.
@@ -195,6 +203,14 @@ mod tests {
         let axis = Axis::log("", Unit::Latency, [130.0, 900.0].into_iter());
         assert_eq!(labels(&axis), ["100 µs", "200 µs", "500 µs", "1 ms"]);
         assert_eq!(labels(&Axis::nines(12_000.0)), ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
+    }
+
+    #[test]
+    fn ticks_have_no_idle_digits() {
+        let axis = Axis::from_zero("", Unit::Seconds, std::iter::once(1.0));
+        assert_eq!(labels(&axis), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
+        assert_eq!(Unit::Plain.label(15_000.0), "15 k");
+        assert_eq!(Unit::Latency.label(1_500.0), "1.5 ms");
     }
 
     #[test]

@@ -102,6 +102,15 @@ pub fn figure(value: f64, unit: &str) -> String {
     }
 }
 
+/// A range with its unit once: "40.7-115 ms". `dash` stands in between.
+pub fn range(low: f64, high: f64, unit: &str, dash: &str) -> String {
+    let (low, high) = (figure(low, unit), figure(high, unit));
+    match (low.split_once(' '), high.split_once(' ')) {
+        (Some((figure, unit)), Some((_, same))) if unit == same => format!("{figure}{dash}{high}"),
+        _ => format!("{low}{dash}{high}"),
+    }
+}
+
 /// Per cent, never rounded up to 100: a single wrong document must show.
 fn percent(value: f64) -> String {
     let text = number(value);
@@ -186,6 +195,13 @@ mod tests {
         ] {
             assert_eq!(latency(us), text, "{us}");
         }
+    }
+
+    #[test]
+    fn ranges_name_a_common_unit_once() {
+        assert_eq!(range(40_700.0, 115_000.0, "us", "-"), "40.7-115 ms");
+        assert_eq!(range(900.0, 1_500.0, "us", " – "), "900 µs – 1.50 ms");
+        assert_eq!(range(395.0, 420.0, "MB/s", "-"), "395-420");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::format::{bytes, count, date, duration, escape, figure, latency, number, unit_text};
+use super::format::{bytes, count, date, duration, escape, figure, latency, number, range, unit_text};
 use super::page::document;
 use super::{panels, view};
 use crate::results::{Row, RunResult};
@@ -13,20 +13,26 @@ pub fn page(run: &RunResult) -> String {
     let mut body = heading(run);
     body.push_str(&verdict(run));
     body.push_str(&warnings(run));
+    let _ = write!(body, "<section id=\"results\"><h2>Results</h2>{}", metrics(run));
+    let bars = panels::results(run);
+    if !bars.is_empty() {
+        let _ = write!(
+            body,
+            "<p class=\"intro\">Bars are medians; each dot is one repetition.</p><div class=\"grid\">{bars}</div>"
+        );
+    }
+    body.push_str(
+        "</section>
+",
+    );
     for section in panels::sections(run) {
         let _ = write!(
             body,
-            "<section id=\"{}\"><h2>{}</h2><p class=\"intro\">{}</p>\n",
-            section.id, section.title, section.intro
+            "<section id=\"{}\"><h2>{}</h2><p class=\"intro\">{}</p>
+{}<div class=\"grid\">{}</div></section>
+",
+            section.id, section.title, section.intro, section.legend, section.body
         );
-        if section.legend {
-            body.push_str(&panels::legend(run));
-        }
-        let _ = writeln!(body, "<div class=\"grid\">{}</div>", section.body);
-        if section.id == "results" {
-            body.push_str(&metrics(run));
-        }
-        body.push_str("</section>\n");
     }
     body.push_str("<h2>Details</h2>\n");
     body.push_str(&operations(run));
@@ -89,25 +95,54 @@ fn warnings(run: &RunResult) -> String {
     )
 }
 
-/// The classic table: a line per row, median and spread of each metric.
+/// More metrics than this do not stand side by side: then each has a line, and each row a column.
+const MOST_COLUMNS: usize = 9;
+
+/// The classic table: median and spread of each metric of each row.
 fn metrics(run: &RunResult) -> String {
     let columns = view::metric_columns(run);
-    let mut html = "<div class=\"panel scroll\" style=\"margin-top:16px\"><table class=\"metrics\"><tr><th>row</th><th>target</th>".to_owned();
-    for (name, unit) in &columns {
+    let repetitions = run.rows.iter().map(|r| r.repetitions.len()).max().unwrap_or(0);
+    let head = |(name, unit): &(&str, &str)| {
         let unit = unit_text(name, unit);
         let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
-        let _ = write!(html, "<th class=\"n\">{}{}</th>", escape(name), escape(&unit));
-    }
-    html.push_str("<th>checks</th></tr>\n");
-    for row in &run.rows {
-        let _ = write!(html, "<tr><td>{}</td><td>{}</td>", escape(&row.name), escape(&row.target));
-        for (name, _) in &columns {
-            let _ = write!(html, "<td class=\"n\">{}</td>", metric_cell(row, name));
-        }
+        escape(&format!("{name}{unit}"))
+    };
+    let verdict = |row: &Row| {
         let class = if row.passed() { "ok" } else { "failed" };
-        let _ = writeln!(html, "<td class=\"{class}\">{}</td></tr>", view::check_text(row));
+        format!("<td class=\"n {class}\">{}</td>", view::check_text(row))
+    };
+    let cell = |row: &Row, name: &str| format!("<td class=\"n\">{}</td>", metric_cell(row, name));
+    let names = view::row_names(run);
+    let mut html = "<div class=\"panel scroll\"><table class=\"metrics\">".to_owned();
+    if columns.len() <= MOST_COLUMNS {
+        let heads: String = columns.iter().map(|c| format!("<th class=\"n\">{}</th>", head(c))).collect();
+        let _ = writeln!(html, "<tr><th>row</th>{heads}<th class=\"n\">checks</th></tr>");
+        for (row, name) in run.rows.iter().zip(&names) {
+            let cells: String = columns.iter().map(|(name, _)| cell(row, name)).collect();
+            let _ = writeln!(html, "<tr><td>{}</td>{cells}{}</tr>", escape(name), verdict(row));
+        }
+    } else {
+        let heads: String = names.iter().map(|n| format!("<th class=\"n\">{}</th>", escape(n))).collect();
+        let _ = writeln!(html, "<tr><th></th>{heads}</tr>");
+        for column in &columns {
+            let cells: String = run.rows.iter().map(|row| cell(row, column.0)).collect();
+            let _ = writeln!(html, "<tr><td>{}</td>{cells}</tr>", head(column));
+        }
+        let cells: String = run.rows.iter().map(verdict).collect();
+        let _ = writeln!(html, "<tr><td>checks</td>{cells}</tr>");
     }
     html.push_str("</table></div>\n");
+    let spread = if repetitions > 1 {
+        format!("Medians of {repetitions} repetitions; below each, the smallest and the largest. ")
+    } else {
+        "One repetition: nothing is known of the spread. ".to_owned()
+    };
+    let targets: Vec<&str> = run.rows.iter().map(|r| r.target.as_str()).collect();
+    if targets.windows(2).all(|w| w[0] == w[1]) && !targets.is_empty() {
+        let _ = writeln!(html, "<p class=\"note\">{spread}Measured on {}.</p>", escape(targets[0]));
+    } else {
+        let _ = writeln!(html, "<p class=\"note\">{spread}</p>");
+    }
     html
 }
 
@@ -116,17 +151,12 @@ fn metric_cell(row: &Row, name: &str) -> String {
     let Some((metric, summary)) = found.and_then(|m| Some((m, stats::summary(&m.values)?))) else {
         return "-".to_owned();
     };
-    let text = |v: f64| escape(&figure(v, &metric.unit));
+    let middle = escape(&figure(summary.median, &metric.unit));
     if summary.n == 1 {
-        return text(summary.median);
+        return middle;
     }
-    format!(
-        "{}<small>{} – {}, n = {}</small>",
-        text(summary.median),
-        text(summary.min),
-        text(summary.max),
-        summary.n
-    )
+    let spread = range(summary.min, summary.max, &metric.unit, " – ");
+    format!("{middle}<small>{}</small>", escape(&spread))
 }
 
 fn operations(run: &RunResult) -> String {
@@ -304,6 +334,42 @@ mod tests {
         assert!(!html.contains("NaN") && !html.contains("inf "), "a figure that is none was drawn");
         assert!(!html.contains("http://") || html.matches("http://").count() == 1, "only the name of SVG");
         assert!(!html.contains("https://") && !html.contains("src=\""));
+    }
+
+    #[test]
+    fn the_operations_of_a_single_row_share_a_plot() {
+        let mut run = sample::run();
+        run.rows.truncate(1);
+        let html = page(&run);
+        let from = html.find("<section id=\"percentiles\">").unwrap();
+        let section = &html[from..from + html[from..].find("</section>").unwrap()];
+        assert_eq!(section.matches("<figure").count(), 1);
+        assert_eq!(section.matches("class=\"series").count(), 2);
+        assert!(section.contains(">write</button>") && section.contains(">read</button>"));
+    }
+
+    #[test]
+    fn many_metrics_stand_below_each_other() {
+        let mut run = sample::run();
+        let metric = run.rows[0].metrics[0].clone();
+        for i in 0..12 {
+            run.rows[0]
+                .metrics
+                .push(crate::results::Metric { name: format!("further {i}"), ..metric.clone() });
+        }
+        let html = page(&run);
+        assert!(html.contains("<tr><td>further 11 (MB/s)</td><td class=\"n\">"));
+    }
+
+    #[test]
+    fn a_run_of_a_second_has_no_course_of_time() {
+        let mut run = sample::run();
+        for repetition in run.rows.iter_mut().flat_map(|r| &mut r.repetitions) {
+            repetition.operations.iter_mut().for_each(|o| o.series.truncate(2));
+        }
+        let html = page(&run);
+        assert!(!html.contains("<section id=\"throughput\">") && !html.contains("<section id=\"time\">"));
+        assert!(html.contains("<section id=\"percentiles\">"));
     }
 
     #[test]

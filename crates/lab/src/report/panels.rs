@@ -1,16 +1,21 @@
 //! The plots of a run, section by section.
+//!
+//! With several rows, each kind of operation has a plot and each row a series in it. With one row, the kinds of
+//! operations are what differs: then they are the series, and share a plot.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::axis::{Axis, Unit};
-use super::format::{escape, figure, short, unit_text};
+use super::format::{escape, short};
 use super::plot::{
     Line, Mark, Plot, Series, Style, colour_class, is_thinned, latency_axis, time_axis, x_values, y_values,
 };
 use super::view;
-use crate::results::{Better, Operation, Repetition, Row, RunResult, Second};
+use crate::results::{Operation, Repetition, Row, RunResult, Second};
 use crate::stats;
+
+pub use super::bars::results;
 
 /// A heading with plots below it.
 pub struct Section {
@@ -20,68 +25,75 @@ pub struct Section {
     pub title: &'static str,
     /// One or two sentences on how to read it.
     pub intro: &'static str,
+    /// The names of the series.
+    pub legend: String,
     /// The plots.
     pub body: String,
-    /// Whether the rows' names must stand beside it.
-    pub legend: bool,
 }
 
 /// Every section that the run has data for.
 pub fn sections(run: &RunResult) -> Vec<Section> {
     let all = [
-        ("results", "Results", "Bars are medians; each dot is one repetition.", results(run), false),
         (
             "throughput",
             "Throughput over time",
             "Operations that ended in each second. The repetition in the middle is in front, the others are faint.",
             throughput(run),
-            true,
         ),
         (
             "time",
             "Latency over time",
             "Per second, from the repetition in the middle. The scale is logarithmic.",
             latency_over_time(run),
-            true,
         ),
         (
             "percentiles",
             "Latency by percentile",
             "All repetitions together; each step to the right is another nine. The line ends at the worst operation.",
             percentiles(run),
-            true,
         ),
-        ("calls", "Each call in order", "One dot per call, from the first to the last.", calls(run), true),
+        ("calls", "Each call in order", "One dot per call, from the first to the last.", calls(run)),
         (
             "steps",
             "Growing numbers of clients",
             "Solid: average of the step. Dashed: its best second.",
             steps(run),
-            true,
         ),
         (
             "servers",
             "Server processes",
             "Sampled once a second during the repetition in the middle; 100 % is one processor.",
             servers(run),
-            true,
         ),
     ];
-    all.into_iter()
-        .filter(|(_, _, _, body, _)| !body.is_empty())
-        .map(|(id, title, intro, body, legend)| Section { id, title, intro, body, legend })
-        .collect()
+    let mut sections = Vec::new();
+    for (id, title, intro, mut plots) in all {
+        plots.retain(|p| !p.is_empty());
+        let mut body: String = plots.iter().map(Plot::figure).collect();
+        if id == "servers" {
+            body.push_str(&counters(run));
+        }
+        if !body.is_empty() {
+            sections.push(Section { id, title, intro, legend: legend(&plots), body });
+        }
+    }
+    sections
 }
 
-/// The legend: one switch per row. Without scripts it is just a legend.
-pub fn legend(run: &RunResult) -> String {
+/// The names of all series of these plots, each a switch. Without scripts it is just a legend.
+fn legend(plots: &[Plot]) -> String {
+    let mut entries: BTreeMap<(usize, &str), &str> = BTreeMap::new();
+    for series in plots.iter().flat_map(|p| &p.series) {
+        entries.insert((series.colour, &series.key), &series.name);
+    }
     let mut html = "<div class=\"legend\">".to_owned();
-    for (row, name) in view::row_names(run).iter().enumerate() {
+    for ((colour, key), name) in entries {
         let _ = write!(
             html,
-            "<button type=\"button\" data-row=\"{row}\" aria-pressed=\"true\"><svg viewBox=\"0 0 26 10\" aria-hidden=\"true\">\
+            "<button type=\"button\" data-row=\"{}\" aria-pressed=\"true\"><svg viewBox=\"0 0 26 10\" aria-hidden=\"true\">\
              <g class=\"{}\"><path class=\"line\" d=\"M1 5H25\"/></g></svg>{}</button>",
-            colour_class(row),
+            escape(key),
+            colour_class(colour),
             escape(name)
         );
     }
@@ -89,156 +101,129 @@ pub fn legend(run: &RunResult) -> String {
     html
 }
 
-fn grid(plots: Vec<Plot>) -> String {
-    plots.iter().filter(|p| !p.is_empty()).map(Plot::figure).collect()
+/// What a series stands for: one kind of operation of one row.
+struct Subject<'a> {
+    row: &'a Row,
+    operation: &'a str,
+    key: String,
+    colour: usize,
+    name: String,
 }
 
-/// A series per row, from the lines that `lines` finds for it.
-fn by_row(run: &RunResult, lines: impl Fn(&Row) -> Vec<Line>) -> Vec<Series> {
+impl Subject<'_> {
+    fn series(&self, lines: Vec<Line>) -> Option<Series> {
+        let series = Series { key: self.key.clone(), colour: self.colour, name: self.name.clone(), lines };
+        (!series.lines.is_empty()).then_some(series)
+    }
+
+    /// The operation in the repetition that is drawn in front.
+    fn typical(&self) -> Option<&Operation> {
+        self.row.repetitions.get(view::typical(self.row)).and_then(|r| view::operation(r, self.operation))
+    }
+}
+
+/// The plots by title, and the subjects of each.
+fn subjects(run: &RunResult) -> Vec<(String, Vec<Subject<'_>>)> {
+    let operations = view::operation_names(run);
+    if let [row] = run.rows.as_slice() {
+        let subject = |(colour, operation): (usize, &&'_ str)| Subject {
+            row,
+            operation: operations[colour],
+            key: format!("o{colour}"),
+            colour,
+            name: (*operation).to_owned(),
+        };
+        return vec![(String::new(), operations.iter().enumerate().map(subject).collect())];
+    }
     let names = view::row_names(run);
-    run.rows
-        .iter()
-        .enumerate()
-        .map(|(row, r)| Series { row, colour: row, name: names[row].clone(), lines: lines(r) })
-        .filter(|series| !series.lines.is_empty())
+    operations
+        .into_iter()
+        .map(|operation| {
+            let subject = |(index, row)| Subject {
+                row,
+                operation,
+                key: index_key(index),
+                colour: index,
+                name: names[index].clone(),
+            };
+            (operation.to_owned(), run.rows.iter().enumerate().map(subject).collect())
+        })
         .collect()
+}
+
+fn index_key(row: usize) -> String {
+    row.to_string()
+}
+
+/// "insert: median", or just "median" where the operations share a plot.
+fn title(operation: &str, what: &str) -> String {
+    if operation.is_empty() { what.to_owned() } else { format!("{operation}: {what}") }
 }
 
 /// What was done to the servers, in the repetitions that are drawn in front.
 fn marks(run: &RunResult) -> Vec<Mark> {
     let mut marks = Vec::new();
-    for (row, r) in run.rows.iter().enumerate() {
-        let Some(repetition) = r.repetitions.get(view::typical(r)) else { continue };
-        marks.extend(repetition.faults.iter().map(|f| Mark { row, at: f.at_s, text: f.what.clone() }));
+    for (index, row) in run.rows.iter().enumerate() {
+        let Some(repetition) = row.repetitions.get(view::typical(row)) else { continue };
+        let key = if run.rows.len() == 1 { String::new() } else { index_key(index) };
+        marks.extend(repetition.faults.iter().map(|f| Mark {
+            key: key.clone(),
+            at: f.at_s,
+            text: f.what.clone(),
+        }));
     }
     marks
 }
 
-fn results(run: &RunResult) -> String {
-    view::metric_columns(run).into_iter().map(|(name, unit)| bars(run, name, unit)).collect()
+/// Fewer points than this show no course of time.
+const FEWEST_SECONDS: usize = 3;
+
+/// Whether a plot over time would show more than a dot.
+fn has_course(series: &[Series]) -> bool {
+    series.iter().flat_map(|s| &s.lines).any(|l| l.points.len() >= FEWEST_SECONDS)
 }
 
-/// One metric: a bar per row, and a dot per repetition.
-fn bars(run: &RunResult, name: &str, unit: &str) -> String {
-    let names = view::row_names(run);
-    let metric_of = |row: &Row| row.metrics.iter().find(|m| m.name == name).cloned();
-    let values = || run.rows.iter().filter_map(metric_of).flat_map(|m| m.values);
-    if values().all(|v| !v.is_finite()) {
-        return String::new();
-    }
-    let axis = Axis::from_zero("", Unit::Plain, values());
-    let (left, right, line) = (205.0, 470.0, 26.0);
-    let height = run.rows.len() as f64 * line + 14.0;
-    let place = |v: f64| left + axis.place(v) * (right - left);
-    let better = match run.rows.iter().find_map(metric_of).and_then(|m| m.better) {
-        Some(Better::Higher) => ", more is better",
-        Some(Better::Lower) => ", less is better",
-        None => "",
+/// Operations per second. The last second is rarely a whole one: it counts for the part that was measured.
+fn rates(operation: &Operation, seconds: f64) -> Vec<(f64, f64)> {
+    let point = |s: &Second| {
+        let part = if seconds > s.at_s { (seconds - s.at_s).min(1.0) } else { 1.0 };
+        (part >= 0.2).then(|| (s.at_s, s.count as f64 / part))
     };
-    let unit_shown = unit_text(name, unit);
-    let unit_shown = if unit_shown.is_empty() { String::new() } else { format!(" ({unit_shown})") };
-    let mut html = format!(
-        "<figure class=\"plot\"><figcaption>{}{}<small>{better}</small></figcaption>\n\
-         <svg class=\"bars\" viewBox=\"0 0 570 {height}\" role=\"img\" aria-label=\"{}\">\
-         <path class=\"base\" d=\"M{left} 4V{}\"/>\n",
-        escape(name),
-        escape(&unit_shown),
-        escape(name),
-        height - 8.0
-    );
-    for (index, row) in run.rows.iter().enumerate() {
-        let middle = 6.0 + (index as f64 + 0.5) * line;
-        let _ = write!(
-            html,
-            "<g class=\"series {}\" data-row=\"{index}\"><text class=\"y\" x=\"{}\" y=\"{}\">{}<title>{}</title></text>",
-            colour_class(index),
-            left - 8.0,
-            middle + 4.0,
-            escape(&cut(&names[index], 29)),
-            escape(&names[index])
-        );
-        if let Some((metric, summary)) =
-            metric_of(row).and_then(|m| stats::summary(&m.values).map(|s| (m, s)))
-        {
-            let _ = write!(
-                html,
-                "<path class=\"bar\" d=\"M{left} {:.1}H{:.1}v12H{left}z\"/>",
-                middle - 6.0,
-                place(summary.median)
-            );
-            if summary.n > 1 {
-                html.push_str("<path class=\"dots\" d=\"");
-                for value in metric.values.iter().filter(|v| v.is_finite()) {
-                    let _ = write!(html, "M{:.1} {middle:.1}h0", place(*value));
-                }
-                html.push_str("\"/>");
-            }
-            let _ = write!(
-                html,
-                "<text class=\"value\" x=\"{:.1}\" y=\"{}\">{}</text>",
-                place(summary.max) + 9.0,
-                middle + 4.0,
-                escape(&figure(summary.median, unit))
-            );
-        } else {
-            let _ =
-                write!(html, "<text class=\"value\" x=\"{}\" y=\"{}\">-</text>", left + 9.0, middle + 4.0);
-        }
-        html.push_str("</g>\n");
-    }
-    html.push_str("</svg></figure>\n");
-    html
+    operation.series.iter().filter_map(point).collect()
 }
 
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    text.chars().take(most - 1).chain(['…']).collect()
-}
-
-/// The rate of successful operations in each second; the gap between two looks may differ from a second.
-fn rates(operation: &Operation) -> Vec<(f64, f64)> {
-    operation.series.iter().map(|s| (s.at_s, s.count as f64)).collect()
-}
-
-fn throughput(run: &RunResult) -> String {
-    let names = view::operation_names(run);
-    let wide = names.len() == 1;
-    let plots = names.into_iter().map(|name| {
-        let series = by_row(run, |row| {
-            let front = view::typical(row);
-            let line = |(index, repetition): (usize, &Repetition)| {
-                let points = rates(view::operation(repetition, name)?);
-                let style = if index == front { Style::Line } else { Style::Faint };
-                (!points.is_empty()).then(|| Line {
-                    label: format!("repetition {}", index + 1),
-                    style,
-                    points,
-                })
-            };
-            let mut lines: Vec<Line> = row.repetitions.iter().enumerate().filter_map(line).collect();
-            // The one in front is drawn last, and needs no label.
-            lines.sort_by_key(|l| l.style == Style::Line);
-            lines.iter_mut().filter(|l| l.style == Style::Line).for_each(|l| l.label.clear());
-            lines
-        });
+fn throughput(run: &RunResult) -> Vec<Plot> {
+    let subjects = subjects(run);
+    let wide = subjects.len() == 1;
+    let plot = |(operation, subjects): (String, Vec<Subject>)| {
+        let series: Vec<Series> = subjects.iter().filter_map(|s| s.series(throughput_lines(s))).collect();
         let y = Axis::from_zero("operations per second", Unit::Plain, y_values(&series));
         let marks = marks(run);
-        Plot {
-            title: name.to_owned(),
-            note: String::new(),
-            wide,
-            x: time_axis(&series, &marks),
-            y,
-            series,
-            marks,
-        }
-    });
-    grid(plots.collect())
+        let x = time_axis(&series, &marks);
+        let title = if operation.is_empty() { "all operations".to_owned() } else { operation };
+        Plot { title, note: String::new(), wide, x, y, series, marks }
+    };
+    subjects.into_iter().map(plot).filter(|p| has_course(&p.series)).collect()
 }
 
-fn latency_over_time(run: &RunResult) -> String {
+/// A line per repetition, the typical one last, so that it lies on top.
+fn throughput_lines(subject: &Subject) -> Vec<Line> {
+    let front = view::typical(subject.row);
+    let line = |(index, repetition): (usize, &Repetition)| {
+        let points = rates(view::operation(repetition, subject.operation)?, repetition.seconds);
+        let (style, label) = if index == front {
+            (Style::Line, String::new())
+        } else {
+            (Style::Faint, format!("repetition {}", index + 1))
+        };
+        (!points.is_empty()).then_some(Line { label, style, points })
+    };
+    let mut lines: Vec<Line> = subject.row.repetitions.iter().enumerate().filter_map(line).collect();
+    lines.sort_by_key(|l| l.style == Style::Line);
+    lines
+}
+
+fn latency_over_time(run: &RunResult) -> Vec<Plot> {
     let figures: [(&str, fn(&Second) -> f64); 4] = [
         ("median", |s| s.p50_us),
         ("99th percentile", |s| s.p99_us),
@@ -246,29 +231,24 @@ fn latency_over_time(run: &RunResult) -> String {
         ("worst", |s| s.max_us),
     ];
     let mut plots = Vec::new();
-    for name in view::operation_names(run) {
-        for (title, value) in figures {
-            let series = by_row(run, |row| {
-                let points: Vec<(f64, f64)> = row
-                    .repetitions
-                    .get(view::typical(row))
-                    .and_then(|r| view::operation(r, name))
-                    .map(|o| {
-                        o.series
-                            .iter()
-                            .map(|s| (s.at_s, if s.count > 0 { value(s) } else { f64::NAN }))
-                            .collect()
-                    })
-                    .unwrap_or_default();
-                line_of(points)
-            });
-            let title = format!("{name}: {title}");
+    for (operation, subjects) in subjects(run) {
+        for (what, value) in figures {
+            let line = |subject: &Subject| {
+                let second = |s: &Second| (s.at_s, if s.count > 0 { value(s) } else { f64::NAN });
+                let points = subject.typical().map(|o| o.series.iter().map(second).collect());
+                subject.series(line_of(points.unwrap_or_default()))
+            };
+            let series: Vec<Series> = subjects.iter().filter_map(line).collect();
+            if !has_course(&series) {
+                continue;
+            }
             let marks = marks(run);
             let (x, y) = (time_axis(&series, &marks), latency_axis(&series));
+            let title = title(&operation, what);
             plots.push(Plot { title, note: String::new(), wide: false, x, y, series, marks });
         }
     }
-    grid(plots)
+    plots
 }
 
 fn line_of(points: Vec<(f64, f64)>) -> Vec<Line> {
@@ -278,49 +258,54 @@ fn line_of(points: Vec<(f64, f64)>) -> Vec<Line> {
     vec![Line { label: String::new(), style: Style::Line, points }]
 }
 
-fn percentiles(run: &RunResult) -> String {
-    let names = view::operation_names(run);
-    let wide = names.len() == 1;
-    let plots = names.into_iter().map(|name| {
-        let series = by_row(run, |row| {
-            let curve =
-                stats::merge_histograms(view::histograms(row, name)).map(|h| stats::percentile_curve(&h));
-            line_of(curve.unwrap_or_default().into_iter().map(|p| (p.inverse, p.us)).collect())
-        });
+fn percentiles(run: &RunResult) -> Vec<Plot> {
+    let subjects = subjects(run);
+    let wide = subjects.len() == 1;
+    let plot = |(operation, subjects): (String, Vec<Subject>)| {
+        let line = |subject: &Subject| {
+            let merged = stats::merge_histograms(view::histograms(subject.row, subject.operation));
+            let curve = merged.map(|h| stats::percentile_curve(&h)).unwrap_or_default();
+            subject.series(line_of(curve.into_iter().map(|p| (p.inverse, p.us)).collect()))
+        };
+        let series: Vec<Series> = subjects.iter().filter_map(line).collect();
         let x = Axis::nines(x_values(&series).fold(0.0, f64::max));
         let y = latency_axis(&series);
-        Plot { title: name.to_owned(), note: String::new(), wide, x, y, series, marks: Vec::new() }
-    });
-    grid(plots.collect())
+        let title = if operation.is_empty() { "all operations".to_owned() } else { operation };
+        Plot { title, note: String::new(), wide, x, y, series, marks: Vec::new() }
+    };
+    subjects.into_iter().map(plot).collect()
 }
 
-/// Repetitions whose calls are drawn: the first run and the second, where caches and files are warm.
+/// Repetitions whose calls are drawn: more would show nothing new.
 const CALLS_OF_REPETITIONS: usize = 2;
 
-fn calls(run: &RunResult) -> String {
+fn calls(run: &RunResult) -> Vec<Plot> {
     let mut plots = Vec::new();
-    for name in view::operation_names(run) {
-        let calls_of = |row: &Row, repetition: usize| -> Vec<f64> {
-            let found = row.repetitions.get(repetition).and_then(|r| view::operation(r, name));
-            found.map(|o| o.calls_us.clone()).unwrap_or_default()
-        };
+    for (operation, subjects) in subjects(run) {
         for repetition in 0..CALLS_OF_REPETITIONS {
-            let most = run.rows.iter().map(|r| calls_of(r, repetition).len()).max().unwrap_or(0);
-            let series = by_row(run, |row| {
-                let points: Vec<(f64, f64)> = (1..).map(f64::from).zip(calls_of(row, repetition)).collect();
-                line_of(points).into_iter().map(|line| Line { style: Style::Dots, ..line }).collect()
-            });
-            let note = if is_thinned(most) {
-                "There are more calls than can be drawn: the fastest and the slowest of each stretch are shown.".to_owned()
-            } else {
-                String::new()
+            let calls_of = |subject: &Subject| -> Vec<f64> {
+                let found = subject.row.repetitions.get(repetition);
+                let found = found.and_then(|r| view::operation(r, subject.operation));
+                found.map(|o| o.calls_us.clone()).unwrap_or_default()
             };
-            let order = ["first run", "second run"][repetition];
+            let most = subjects.iter().map(|s| calls_of(s).len()).max().unwrap_or(0);
+            let dots = |subject: &Subject| {
+                let points = (1..).map(f64::from).zip(calls_of(subject)).collect();
+                let lines = line_of(points).into_iter().map(|line| Line { style: Style::Dots, ..line });
+                subject.series(lines.collect())
+            };
+            let series: Vec<Series> = subjects.iter().filter_map(dots).collect();
+            let note = if is_thinned(most) {
+                "More calls than can be drawn: of each stretch, the fastest and the slowest are shown."
+            } else {
+                ""
+            };
             let x = Axis::from_zero("call", Unit::Plain, std::iter::once(most as f64));
             let y = latency_axis(&series);
+            let title = title(&operation, &format!("repetition {}", repetition + 1));
             plots.push(Plot {
-                title: format!("{name}: {order}"),
-                note,
+                title,
+                note: note.to_owned(),
                 wide: most > 400,
                 x,
                 y,
@@ -329,73 +314,81 @@ fn calls(run: &RunResult) -> String {
             });
         }
     }
-    grid(plots)
+    plots
 }
 
-fn steps(run: &RunResult) -> String {
+fn steps(run: &RunResult) -> Vec<Plot> {
     let steps_of =
         |row: &Row| row.repetitions.get(view::typical(row)).map(|r| r.steps.clone()).unwrap_or_default();
-    let steps = || run.rows.iter().flat_map(steps_of);
-    let kinds: BTreeSet<String> = steps().flat_map(|s| s.rates.into_keys()).collect();
-    let mut clients: Vec<f64> = steps().map(|s| f64::from(s.clients)).collect();
+    let mut clients: Vec<f64> = run.rows.iter().flat_map(steps_of).map(|s| f64::from(s.clients)).collect();
     clients.sort_by(f64::total_cmp);
     clients.dedup();
-    let wide = kinds.len() == 1;
-    let plots = kinds.into_iter().map(|kind| {
-        let series = by_row(run, |row| {
-            let (mut average, mut peak) = (Vec::new(), Vec::new());
-            for step in steps_of(row) {
-                if let Some(rate) = step.rates.get(&kind) {
-                    average.push((f64::from(step.clients), rate.average));
-                    peak.push((f64::from(step.clients), rate.peak));
-                }
-            }
+    let subjects = subjects(run);
+    let wide = subjects.len() == 1;
+    let plot = |(operation, subjects): (String, Vec<Subject>)| {
+        let lines = |subject: &Subject| {
+            let rated = steps_of(subject.row).into_iter().filter_map(|step| {
+                step.rates.get(subject.operation).map(|rate| (f64::from(step.clients), rate.clone()))
+            });
+            let (average, peak): (Vec<_>, Vec<_>) = rated.map(|(c, r)| ((c, r.average), (c, r.peak))).unzip();
             if average.is_empty() {
-                return Vec::new();
+                return None;
             }
-            vec![
+            subject.series(vec![
                 Line { label: "best second".to_owned(), style: Style::Dashed, points: peak },
                 Line { label: "average".to_owned(), style: Style::Line, points: average },
-            ]
-        });
+            ])
+        };
+        let series: Vec<Series> = subjects.iter().filter_map(lines).collect();
         let x = Axis::at("clients", &clients);
         let y = Axis::from_zero("operations per second", Unit::Plain, y_values(&series));
-        Plot { title: kind, note: String::new(), wide, x, y, series, marks: Vec::new() }
-    });
-    grid(plots.collect())
+        let title = if operation.is_empty() { "all operations".to_owned() } else { operation };
+        Plot { title, note: String::new(), wide, x, y, series, marks: Vec::new() }
+    };
+    subjects.into_iter().map(plot).collect()
 }
 
 /// What is drawn of the servers: the figure's name in the samples, its title, the axis' title.
 const SERVER_FIGURES: [(&str, &str, &str); 2] =
     [("cpu_percent", "processor", "% of one processor"), ("resident_mb", "memory", "MB resident")];
 
-fn servers(run: &RunResult) -> String {
+fn servers(run: &RunResult) -> Vec<Plot> {
     let names = view::row_names(run);
     let mut plots = Vec::new();
     for (figure, title, axis_title) in SERVER_FIGURES {
         let mut series = Vec::new();
         for (row, r) in run.rows.iter().enumerate() {
             let Some(repetition) = r.repetitions.get(view::typical(r)) else { continue };
-            // One row: nodes differ in colour. Several: rows do, and nodes share it.
-            for (node, server) in repetition.servers.iter().enumerate() {
-                let value = |s: &(f64, std::collections::BTreeMap<String, f64>)| {
-                    (s.0, s.1.get(figure).copied().unwrap_or(f64::NAN))
-                };
+            let mut lines = Vec::new();
+            for server in &repetition.servers {
+                let value =
+                    |s: &(f64, BTreeMap<String, f64>)| (s.0, s.1.get(figure).copied().unwrap_or(f64::NAN));
                 let points: Vec<(f64, f64)> = server.samples.iter().map(value).collect();
-                if points.iter().all(|(_, y)| y.is_nan()) {
-                    continue;
+                if points.iter().any(|(_, y)| !y.is_nan()) {
+                    lines.push(Line { label: server.node.clone(), style: Style::Line, points });
                 }
-                let line = Line { label: server.node.clone(), style: Style::Line, points };
-                let colour = if run.rows.len() == 1 { node } else { row };
-                series.push(Series { row, colour, name: names[row].clone(), lines: vec![line] });
             }
+            if run.rows.len() > 1 {
+                series.push(Series { key: index_key(row), colour: row, name: names[row].clone(), lines });
+                continue;
+            }
+            // One row: the nodes are what differs.
+            for (node, line) in lines.into_iter().enumerate() {
+                let name = line.label.clone();
+                let line = Line { label: String::new(), ..line };
+                series.push(Series { key: format!("n{node}"), colour: node, name, lines: vec![line] });
+            }
+        }
+        series.retain(|s| !s.lines.is_empty());
+        if !has_course(&series) {
+            continue;
         }
         let marks = marks(run);
         let y = Axis::from_zero(axis_title, Unit::Plain, y_values(&series));
         let x = time_axis(&series, &marks);
         plots.push(Plot { title: title.to_owned(), note: String::new(), wide: false, x, y, series, marks });
     }
-    grid(plots) + &counters(run)
+    plots
 }
 
 /// Every other figure of the samples: where it began, where it ended, and the change per second.

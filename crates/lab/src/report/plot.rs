@@ -32,11 +32,11 @@ pub struct Line {
     pub points: Vec<(f64, f64)>,
 }
 
-/// What is switched and coloured together: a row of the run.
+/// What is switched and coloured together: a row of the run, or an operation of its only row.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Index of the run's row.
-    pub row: usize,
+    /// What the legend switches it by; the same in every plot.
+    pub key: String,
     /// Index of its colour.
     pub colour: usize,
     /// Its name under the pointer.
@@ -48,8 +48,8 @@ pub struct Series {
 /// A moment marked by a vertical line.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// Index of the run's row.
-    pub row: usize,
+    /// The key of the series that it belongs to; empty when it belongs to all.
+    pub key: String,
     /// Where on the x axis.
     pub at: f64,
     /// What happened.
@@ -135,7 +135,7 @@ impl Plot {
                 svg,
                 "<g class=\"mark\" data-row=\"{}\"><path d=\"M{x:.1} {}V{}\"/><path class=\"flag\" d=\"M{x:.1} {}l7 -4l-7 -4z\"/>\
                  <title>{} s: {}</title></g>",
-                mark.row,
+                escape(&mark.key),
                 paper.top,
                 paper.bottom,
                 paper.top,
@@ -216,7 +216,7 @@ impl Plot {
             svg,
             "<g class=\"series {}\" data-row=\"{}\" data-name=\"{}\">",
             colour_class(series.colour),
-            series.row,
+            escape(&series.key),
             escape(&series.name)
         );
         for line in &series.lines {

@@ -181,7 +181,7 @@ fn step(clients: u32, speed: f64, noise: &mut Noise) -> Step {
         let average = most * at_once / (at_once + 6.0) * (0.97 + 0.06 * noise.next());
         Rate { average, peak: average * 1.2 }
     };
-    let rates = BTreeMap::from([("query".into(), rate(speed * 6.0)), ("update".into(), rate(speed))]);
+    let rates = BTreeMap::from([("read".into(), rate(speed * 6.0)), ("write".into(), rate(speed))]);
     Step { clients, rates }
 }
 

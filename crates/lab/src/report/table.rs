@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::format::{count, date, duration, figure, latency, number, unit_text};
+use super::format::{count, date, duration, figure, latency, number, range, unit_text};
 use super::text::{Align, Grid};
 use super::view;
 use crate::results::{Row, RunResult};
@@ -86,16 +86,25 @@ fn metric_text(row: &Row, name: &str, spread: bool) -> String {
     if summary.n == 1 || !spread {
         return middle;
     }
-    let (low, high) = (figure(summary.min, &metric.unit), figure(summary.max, &metric.unit));
-    if low == high { middle } else { format!("{middle} ({low}-{high})") }
+    if figure(summary.min, &metric.unit) == figure(summary.max, &metric.unit) {
+        return middle;
+    }
+    format!("{middle} ({})", range(summary.min, summary.max, &metric.unit, "-"))
 }
 
+/// A line per operation, below its row's name; columns of zeros are left out.
 fn latencies(run: &RunResult) -> Grid {
-    let names = ["count", "errors", "retries", "mean", "p50", "p95", "p99", "p99.9", "max"];
-    let mut header = vec![("row, operation".to_owned(), Align::Left)];
+    let all = || run.rows.iter().flat_map(|r| &r.repetitions).flat_map(|r| &r.operations);
+    let (errors, retries) = (all().any(|o| o.errors > 0), all().any(|o| o.retries > 0));
+    let mut names = vec!["count"];
+    names.extend(errors.then_some("errors"));
+    names.extend(retries.then_some("retries"));
+    names.extend(["mean", "p50", "p95", "p99", "p99.9", "max"]);
+    let mut header = vec![("operation".to_owned(), Align::Left)];
     header.extend(names.iter().map(|n| ((*n).to_owned(), Align::Right)));
     let mut grid = Grid::new(header);
     for (row, row_name) in run.rows.iter().zip(view::row_names(run)) {
+        let mut lines = Vec::new();
         for name in view::operation_names(run) {
             let Ok(histogram) = stats::merge_histograms(view::histograms(row, name)) else { continue };
             let counts = view::counts(row, name);
@@ -103,8 +112,9 @@ fn latencies(run: &RunResult) -> Grid {
                 continue;
             }
             let at = |quantile: f64| latency(histogram.value_at_quantile(quantile) as f64 / 1e3);
-            let mut cells = vec![format!("{row_name}, {name}")];
-            cells.extend([counts.done, counts.errors, counts.retries].map(count));
+            let mut cells = vec![format!("  {name}"), count(counts.done)];
+            cells.extend(errors.then(|| count(counts.errors)));
+            cells.extend(retries.then(|| count(counts.retries)));
             if histogram.is_empty() {
                 cells.extend(std::iter::repeat_n("-".to_owned(), 6));
             } else {
@@ -112,7 +122,11 @@ fn latencies(run: &RunResult) -> Grid {
                 cells.extend([0.5, 0.95, 0.99, 0.999].map(at));
                 cells.push(latency(histogram.max() as f64 / 1e3));
             }
-            grid.row(cells);
+            lines.push(cells);
+        }
+        if !lines.is_empty() {
+            grid.row(vec![row_name]);
+            lines.into_iter().for_each(|cells| grid.row(cells));
         }
     }
     grid

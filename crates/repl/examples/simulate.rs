@@ -89,7 +89,11 @@ fn main() -> ExitCode {
         let _ = thread.join();
     }
     let failures = *failures.lock().expect("all threads are done");
-    println!("{} seeds, {failures} failed; {:?}", arguments.seeds, total.lock().expect("all threads are done"));
+    println!(
+        "{} seeds, {failures} failed; {:?}",
+        arguments.seeds,
+        total.lock().expect("all threads are done")
+    );
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 

@@ -213,7 +213,8 @@ impl Reader<'_> {
 
     fn heartbeat(&mut self) -> Result<Heartbeat> {
         let set_name = self.bytes()?;
-        let set_name = std::str::from_utf8(&set_name).map_err(|_| DecodeError("the set's name is not text"))?;
+        let set_name =
+            std::str::from_utf8(&set_name).map_err(|_| DecodeError("the set's name is not text"))?;
         let set_name = Arc::from(set_name);
         let report = self.report()?;
         let state = MemberState::from_number(self.u8()?).ok_or(DecodeError("unknown member state"))?;
@@ -232,7 +233,8 @@ impl Reader<'_> {
 
     fn config(&mut self) -> Result<ReplSetConfig> {
         let bytes = self.bytes()?;
-        sheaf_bson::validate(&bytes, sheaf_bson::MAX_DEPTH).map_err(|_| DecodeError("the configuration is not BSON"))?;
+        sheaf_bson::validate(&bytes, sheaf_bson::MAX_DEPTH)
+            .map_err(|_| DecodeError("the configuration is not BSON"))?;
         ReplSetConfig::parse(sheaf_bson::RawDoc::new(&bytes))
             .map_err(|_| DecodeError("the configuration cannot be read"))
     }
@@ -272,5 +274,88 @@ impl Reader<'_> {
         }
         message.set_entries(entries.into());
         Ok(message)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    fn message(rng: &mut Rng) -> Envelope {
+        let mut op_time = || OpTime { term: rng.below(9), index: rng.below(1000) };
+        let positions =
+            Positions { written: op_time(), applied: op_time(), durable: op_time(), times: [7, u64::MAX, 0] };
+        let report = Report { term: 3, positions };
+        let body = match rng.below(5) {
+            0 => Body::Progress(report),
+            1 => Body::Config(Arc::new(ReplSetConfig::new(
+                "rs",
+                vec![
+                    crate::config::MemberConfig::new(4, "host:1"),
+                    crate::config::MemberConfig::new(5, "b:2"),
+                ],
+            ))),
+            2 => {
+                let mut raft = RaftMessage::default();
+                raft.set_msg_type(*rng.pick(&KINDS));
+                (raft.to, raft.from, raft.term, raft.index) = (1, 2, 3, 40);
+                raft.context = Bytes::from_static(b"CampaignTransfer");
+                if raft.get_msg_type() == MessageType::MsgSnapshot {
+                    raft.mut_snapshot().mut_metadata().index = 9;
+                }
+                let entries = (0..rng.below(4)).map(|number| RaftEntry {
+                    term: 3,
+                    index: 41 + number,
+                    data: vec![1; number as usize].into(),
+                    context: vec![0; 8].into(),
+                    ..RaftEntry::default()
+                });
+                raft.set_entries(entries.collect::<Vec<_>>().into());
+                Body::Raft(Box::new(raft))
+            }
+            kind => {
+                let heartbeat = Heartbeat {
+                    set_name: Arc::from("rs"),
+                    report,
+                    state: MemberState::Secondary,
+                    primary: (kind == 3).then_some(0),
+                    electable: kind == 3,
+                    syncing: kind == 4,
+                    commit: 12,
+                    sent_at: 99,
+                };
+                if kind == 3 { Body::Ping(heartbeat) } else { Body::Pong(heartbeat) }
+            }
+        };
+        Envelope { from: 1, to: 0, config: ConfigVersion { term: -1, version: 8 }, incarnation: 5, body }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let mut rng = Rng::new(1);
+        for _ in 0..500 {
+            let message = message(&mut rng);
+            assert_eq!(Envelope::decode(&message.encode().into()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn broken_bytes_are_errors() {
+        let mut rng = Rng::new(2);
+        for _ in 0..300 {
+            let bytes = message(&mut rng).encode();
+            for cut in 0..bytes.len() {
+                assert!(Envelope::decode(&bytes[..cut].to_vec().into()).is_err());
+            }
+            let mut longer = bytes.clone();
+            longer.push(0);
+            assert!(Envelope::decode(&longer.into()).is_err());
+            // Anything may come of other changes, but no panic.
+            let mut changed = bytes.clone();
+            let at = rng.below(bytes.len() as u64) as usize;
+            changed[at] ^= 1 << rng.below(8);
+            let _ = Envelope::decode(&changed.into());
+        }
     }
 }

@@ -8,14 +8,15 @@
 //! No socket, clock, thread or disk is used here. The design is told in
 //! `docs/design/0003-replication-core.md`.
 
-pub mod config;
 mod codec;
+pub mod config;
 mod effect;
 mod log_view;
 mod member;
 mod message;
 mod rng;
 pub mod sim;
+pub mod status;
 mod types;
 pub mod write_concern;
 

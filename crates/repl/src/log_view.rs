@@ -177,7 +177,8 @@ impl Storage for LogView {
         if !context.can_async() {
             // Asked in order to apply them, or to look for configuration entries: payloads are applied
             // when they are appended and no entry changes the configuration, so a blank will do.
-            let blank = |index| RaftEntry { index, term: self.term_at(index).unwrap_or(0), ..RaftEntry::default() };
+            let blank =
+                |index| RaftEntry { index, term: self.term_at(index).unwrap_or(0), ..RaftEntry::default() };
             return Ok((low..high).map(blank).collect());
         }
         let got = self.fetched.front().is_some_and(|entry| entry.index <= low)
@@ -237,9 +238,5 @@ pub(crate) fn to_raft(entry: &Entry) -> RaftEntry {
 }
 
 pub(crate) fn from_raft(entry: &RaftEntry) -> Entry {
-    Entry {
-        at: OpTime::new(entry.term, entry.index),
-        time: time_of(entry),
-        payload: entry.data.clone(),
-    }
+    Entry { at: OpTime::new(entry.term, entry.index), time: time_of(entry), payload: entry.data.clone() }
 }

@@ -129,11 +129,8 @@ pub fn reached(
     positions: &dyn Fn(u64) -> Positions,
 ) -> u64 {
     let of = |positions: &Positions| -> u64 {
-        let at: OpTime = if concern.journal {
-            positions.applied.min(positions.durable)
-        } else {
-            positions.applied
-        };
+        let at: OpTime =
+            if concern.journal { positions.applied.min(positions.durable) } else { positions.applied };
         at.index
     };
     match &concern.w {
@@ -169,4 +166,88 @@ pub fn reached(
 fn nth_highest(mut indexes: Vec<u64>, n: usize) -> u64 {
     indexes.sort_unstable_by(|a, b| b.cmp(a));
     n.checked_sub(1).and_then(|at| indexes.get(at)).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MemberConfig;
+
+    /// Five members: two centres, one arbiter, one that does not vote.
+    fn config() -> ReplSetConfig {
+        let mut members: Vec<MemberConfig> = (0..5).map(|id| MemberConfig::new(id, "h:1")).collect();
+        for (member, dc) in members.iter_mut().zip(["east", "east", "west", "", "west"]) {
+            member.tags = vec![("dc".into(), dc.into()), ("disk".into(), "ssd".into())];
+        }
+        members[3].arbiter_only = true;
+        members[3].tags.clear();
+        members[4].votes = 0;
+        let mut config = ReplSetConfig::new("rs", members);
+        config.settings.get_last_error_modes =
+            vec![("centres".into(), vec![("dc".into(), 2)]), ("three".into(), vec![("dc".into(), 3)])];
+        config
+    }
+
+    /// Members 0 to 4 have applied up to 50, 40, 30, 20, 10 and made durable up to half of that.
+    fn of(id: u64) -> Positions {
+        let index = 50 - 10 * id;
+        let (applied, durable) = (OpTime::new(1, index), OpTime::new(1, index / 2));
+        Positions { written: applied, applied, durable, times: [0; 3] }
+    }
+
+    fn reached_by(w: W, journal: bool) -> u64 {
+        reached(&config(), &WriteConcern { w, journal }, &of(0), 15, &of)
+    }
+
+    #[test]
+    fn counts_go_by_members_with_data() {
+        let expected = [(1, 50), (2, 40), (3, 30), (4, 10), (5, 0)];
+        for (n, index) in expected {
+            assert_eq!(reached_by(W::Nodes(n), false), index, "w: {n}");
+            assert_eq!(reached_by(W::Nodes(n), true), index / 2, "w: {n}, j");
+        }
+        assert_eq!(reached_by(W::Majority, false), 15);
+        assert_eq!(reached_by(W::Majority, true), 15);
+    }
+
+    #[test]
+    fn a_majority_without_journal_can_ask_for_it() {
+        let mut config = config();
+        config.write_concern_majority_journal_default = false;
+        // Four vote, so three members with data are needed; the third has made 15 durable.
+        let concern = WriteConcern::majority().journaled();
+        assert_eq!(reached(&config, &concern, &of(0), 30, &of), 15);
+        assert_eq!(reached(&config, &WriteConcern::majority(), &of(0), 30, &of), 30);
+    }
+
+    #[test]
+    fn tags_count_different_values() {
+        // The second centre's furthest member is at 30.
+        assert_eq!(reached_by(W::Mode("centres".into()), false), 30);
+        assert_eq!(reached_by(W::Mode("centres".into()), true), 15);
+        assert_eq!(reached_by(W::Tags(vec![("dc".into(), 1)]), false), 50);
+        assert_eq!(reached_by(W::Tags(vec![("dc".into(), 1), ("disk".into(), 1)]), false), 50);
+    }
+
+    #[test]
+    fn what_can_never_be_is_said_at_once() {
+        let check = |w: W| {
+            let concern = WriteConcern { w, journal: false };
+            check_satisfiable(&config(), &concern)
+                .map_err(|error| (error.code().0, error.message().to_owned()))
+        };
+        assert_eq!(check(W::Nodes(4)), Ok(()));
+        assert_eq!(check(W::Nodes(5)), Err((100, "Not enough data-bearing nodes".into())));
+        assert_eq!(check(W::Majority), Ok(()));
+        assert_eq!(check(W::Mode("centres".into())), Ok(()));
+        assert_eq!(
+            check(W::Mode("three".into())),
+            Err((100, "Not enough nodes match write concern mode \"three\"".into()))
+        );
+        assert_eq!(
+            check(W::Mode("none".into())),
+            Err((79, "No write concern mode named 'none' found in replica set configuration".into()))
+        );
+        assert_eq!(check(W::Tags(vec![("dc".into(), 3)])).unwrap_err().0, 100);
+    }
 }

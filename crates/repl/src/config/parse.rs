@@ -78,7 +78,8 @@ impl ReplSetConfig {
                 "members" => {
                     let array = value.as_array().ok_or_else(|| wrong_type(OWNER, name, value, "array"))?;
                     for value in array.values() {
-                        let member = value.as_doc().ok_or_else(|| wrong_type(OWNER, name, value, "object"))?;
+                        let member =
+                            value.as_doc().ok_or_else(|| wrong_type(OWNER, name, value, "object"))?;
                         config.members.push(MemberConfig::parse(member)?);
                     }
                     members = true;
@@ -149,19 +150,22 @@ fn parse_host(text: &str) -> Result<Arc<str>> {
         _ => (text, None),
     };
     if host.is_empty() {
-        return Err(Error::new(Code::FAILED_TO_PARSE, format!("Empty host component parsing HostAndPort from \"{text}\""))
-            .with_code_of_config());
+        return Err(Error::new(
+            Code::FAILED_TO_PARSE,
+            format!("Empty host component parsing HostAndPort from \"{text}\""),
+        )
+        .with_code_of_config());
     }
     match port {
         None => Ok(Arc::from(format!("{host}:27017"))),
         Some(port) => match port.parse::<u32>() {
             Ok(1..=65535) => Ok(Arc::from(text)),
-            Ok(number) => Err(invalid(format!(
-                "Port number {number} out of range parsing HostAndPort from \"{text}\""
-            ))),
-            Err(_) => {
-                Err(invalid(format!("Port number \"{port}\" not parseable parsing HostAndPort from \"{text}\"")))
+            Ok(number) => {
+                Err(invalid(format!("Port number {number} out of range parsing HostAndPort from \"{text}\"")))
             }
+            Err(_) => Err(invalid(format!(
+                "Port number \"{port}\" not parseable parsing HostAndPort from \"{text}\""
+            ))),
         },
     }
 }
@@ -256,9 +260,7 @@ fn parse_modes(doc: RawDoc<'_>) -> Result<Modes> {
     for element in doc.iter() {
         let mode = element.key();
         if modes.iter().any(|(name, _)| name == mode) {
-            return Err(invalid(format!(
-                "settings.getLastErrorModes contains multiple fields named {mode}"
-            )));
+            return Err(invalid(format!("settings.getLastErrorModes contains multiple fields named {mode}")));
         }
         let Some(constraints) = element.value().as_doc() else {
             return Err(invalid(format!(

@@ -8,6 +8,18 @@ fn incompatible(text: impl Into<String>) -> Error {
     Error::new(Code::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE, text)
 }
 
+/// Several arbiters can elect a member that lacks what was acknowledged, so they must be asked for.
+pub fn check_arbiters(config: &ReplSetConfig, allow_multiple: bool) -> Result<()> {
+    if allow_multiple || config.members.iter().filter(|member| member.arbiter_only).count() <= 1 {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::INVALID_REPLICA_SET_CONFIG,
+        "Multiple arbiters are not allowed unless all nodes were started with --setParameter \
+         'allowMultipleArbiters=true'",
+    ))
+}
+
 /// Checks the first configuration of a set, of which this member is `me`.
 pub fn validate_for_initiate(config: &ReplSetConfig, set_name: &str, me: u64) -> Result<()> {
     config.validate()?;

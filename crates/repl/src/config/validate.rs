@@ -94,8 +94,7 @@ impl ReplSetConfig {
     fn check_modes(&self) -> Result<()> {
         for (_, tags) in &self.settings.get_last_error_modes {
             for (tag, _) in tags {
-                let known =
-                    self.members.iter().any(|member| member.tags.iter().any(|(name, _)| name == tag));
+                let known = self.members.iter().any(|member| member.tags.iter().any(|(name, _)| name == tag));
                 if !known {
                     return Err(invalid(format!("No replica set tag named '{tag}' is configured")));
                 }
@@ -152,5 +151,7 @@ impl MemberConfig {
 
 fn is_localhost(host: &str) -> bool {
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    matches!(name, "localhost" | "[::1]" | "anonymous unix socket") || name.starts_with("127.") || name.starts_with('/')
+    matches!(name, "localhost" | "[::1]" | "anonymous unix socket")
+        || name.starts_with("127.")
+        || name.starts_with('/')
 }

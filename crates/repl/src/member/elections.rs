@@ -23,7 +23,10 @@ impl Member {
         let stalled = self.is_stalled();
         if let Some(raft) = &mut self.raft {
             raft.tick();
-            if stalled && raft.raft.state == StateRole::Leader && raft.raft.prs().conf().voters().ids().len() > 1 {
+            if stalled
+                && raft.raft.state == StateRole::Leader
+                && raft.raft.prs().conf().voters().ids().len() > 1
+            {
                 // A primary whose disk takes nothing serves nobody.
                 let term = raft.raft.term;
                 raft.raft.become_follower(term, raft::INVALID_ID);

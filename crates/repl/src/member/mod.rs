@@ -51,6 +51,8 @@ pub struct Options {
     pub message_bytes_max: u64,
     /// How many such messages may be on the way to one member.
     pub messages_in_flight_max: usize,
+    /// `--setParameter allowMultipleArbiters=true`.
+    pub allow_multiple_arbiters: bool,
 }
 
 impl Options {
@@ -63,6 +65,7 @@ impl Options {
             cache_bytes: 64 << 20,
             message_bytes_max: 1 << 20,
             messages_in_flight_max: 64,
+            allow_multiple_arbiters: false,
         }
     }
 }
@@ -192,7 +195,11 @@ impl Member {
             durable_seq: 0,
             positions: Positions { written: last, applied: last, durable: last, times: [cluster_time; 3] },
             commit,
-            commit_time: recovered.times.iter().find(|(of, _)| *of == commit.index).map_or(0, |(_, time)| *time),
+            commit_time: recovered
+                .times
+                .iter()
+                .find(|(of, _)| *of == commit.index)
+                .map_or(0, |(_, time)| *time),
             times: recovered.times.into_iter().filter(|(of, _)| *of > commit.index).collect(),
             install_time: 0,
             cluster_time,
@@ -384,13 +391,8 @@ impl Member {
     }
 
     fn send(&mut self, host: &Arc<str>, to: u64, from: u64, body: Body) {
-        let envelope = Envelope {
-            from,
-            to,
-            config: self.config_version(),
-            incarnation: self.options.incarnation,
-            body,
-        };
+        let envelope =
+            Envelope { from, to, config: self.config_version(), incarnation: self.options.incarnation, body };
         self.out.push(Effect::Send { host: host.clone(), envelope });
     }
 

@@ -63,8 +63,7 @@ impl Member {
         if newer || restarted {
             peer.config = Some(envelope.config);
         }
-        let stale = ours.newer_than(envelope.config)
-            && peer.config_sent.is_none_or(|sent| now >= sent + 50);
+        let stale = ours.newer_than(envelope.config) && peer.config_sent.is_none_or(|sent| now >= sent + 50);
         if stale {
             peer.config_sent = Some(now);
         }

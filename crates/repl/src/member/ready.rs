@@ -1,7 +1,7 @@
 //! Between raft-rs and the driver: what raft-rs has ready goes out, what the driver has done goes in.
 
-use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
 use raft::StateRole;
+use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
 
 use super::{Body, Effect, Leading, Member, Pending, Persist, member_id, raft_id};
 use crate::effect::Rollback;
@@ -165,11 +165,8 @@ impl Member {
         let must_sync = ready.must_sync();
         let mut hold = ready.take_persisted_messages();
         let mut now = ready.take_messages();
-        let hard_state = ready.hs().map(|hs| HardState {
-            term: hs.term,
-            vote: member_id(hs.vote),
-            commit: hs.commit,
-        });
+        let hard_state =
+            ready.hs().map(|hs| HardState { term: hs.term, vote: member_id(hs.vote), commit: hs.commit });
         let old = raft.raft.raft_log.store.hard_state.clone();
         let vote = ready.hs().is_some_and(|hs| hs.term != old.term || hs.vote != old.vote);
         if let Some(hs) = ready.hs() {
@@ -192,7 +189,13 @@ impl Member {
             let log = &mut raft.raft.raft_log.store;
             if keep < log.last().index {
                 let term = log.term_at(keep).expect("a log is cut within it");
-                persist.rollback = Some(Rollback { keep: OpTime::new(term, keep), last: last_before });
+                let keep = OpTime::new(term, keep);
+                persist.rollback = Some(Rollback { keep, last: last_before });
+                // What is cut off is not durable any more, nor will it be when earlier units are.
+                let cut = |at: &mut OpTime| *at = if at.index > keep.index { keep } else { *at };
+                cut(&mut self.positions.written);
+                cut(&mut self.positions.durable);
+                self.pending.iter_mut().for_each(|pending| cut(&mut pending.last));
             }
             log.append(&entries);
             self.cluster_time = self.cluster_time.max(entries.iter().map(time_of).max().unwrap_or(0));
@@ -336,8 +339,11 @@ impl Member {
 
     pub(super) fn send_raft(&mut self, mut message: RaftMessage) {
         let Some(to) = member_id(message.to) else { return };
-        let arbiter =
-            self.config.as_ref().and_then(|config| config.member(to)).is_some_and(|member| member.arbiter_only);
+        let arbiter = self
+            .config
+            .as_ref()
+            .and_then(|config| config.member(to))
+            .is_some_and(|member| member.arbiter_only);
         if arbiter {
             match message.get_msg_type() {
                 // An arbiter holds nothing.

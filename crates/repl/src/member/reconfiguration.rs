@@ -37,13 +37,10 @@ impl Member {
             return Err(Error::new(Code::ALREADY_INITIALIZED, "already initialized"));
         }
         reconfig::validate_for_initiate(&config, &self.options.set_name, me)?;
+        reconfig::check_arbiters(&config, self.options.allow_multiple_arbiters)?;
         let config = Arc::new(ReplSetConfig { version: 1, term: 0, ..config });
-        self.reconfig = Some(Reconfig {
-            config: config.clone(),
-            force: true,
-            asked: true,
-            phase: Phase::Persisting,
-        });
+        self.reconfig =
+            Some(Reconfig { config: config.clone(), force: true, asked: true, phase: Phase::Persisting });
         self.persist_config(config, Some(me));
         Ok(())
     }
@@ -78,6 +75,7 @@ impl Member {
         }
         new.settings.replica_set_id = old.settings.replica_set_id.or(new.settings.replica_set_id);
         reconfig::validate_for_reconfig(&old, &new, me, force)?;
+        reconfig::check_arbiters(&new, self.options.allow_multiple_arbiters)?;
         if !force {
             reconfig::mark_newly_added(&old, &mut new);
             self.check_new_voters(&old, &new)?;
@@ -157,7 +155,10 @@ impl Member {
             None => Ok(()),
             Some(member) => Err(Error::new(
                 CURRENT_CONFIG_NOT_COMMITTED_YET,
-                format!("Cannot run replSetReconfig because {} has not caught up with the primary", member.host),
+                format!(
+                    "Cannot run replSetReconfig because {} has not caught up with the primary",
+                    member.host
+                ),
             )),
         }
     }
@@ -172,6 +173,7 @@ impl Member {
             && config.member(from).is_some()
         {
             answered.insert(from);
+            self.tick_reconfig();
         }
     }
 

@@ -107,7 +107,11 @@ impl Checker {
     }
 
     /// A client is told that its write concern is met.
-    pub fn acknowledge(&mut self, uid: u64, tags: &dyn Fn(usize, &str) -> Option<String>) -> Result<(), String> {
+    pub fn acknowledge(
+        &mut self,
+        uid: u64,
+        tags: &dyn Fn(usize, &str) -> Option<String>,
+    ) -> Result<(), String> {
         let Some(write) = self.writes.get_mut(&uid) else { return Ok(()) };
         write.acknowledged = true;
         self.acknowledged += 1;
@@ -133,7 +137,10 @@ impl Checker {
         if met {
             return Ok(());
         }
-        Err(format!("write {uid} at {:?} acknowledged as {:?}, but machines {have:b} have it", write.at, write.concern))
+        Err(format!(
+            "write {uid} at {:?} acknowledged as {:?}, but machines {have:b} have it",
+            write.at, write.concern
+        ))
     }
 
     /// At the end: what a majority has acknowledged is there.

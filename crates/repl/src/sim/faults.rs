@@ -157,7 +157,8 @@ impl World {
             return;
         }
         let node = *self.rng.pick(&primaries);
-        let Some(config) = self.nodes[node].member.as_ref().and_then(|member| member.config().cloned()) else {
+        let Some(config) = self.nodes[node].member.as_ref().and_then(|member| member.config().cloned())
+        else {
             return;
         };
         let me = self.nodes[node].host.clone();

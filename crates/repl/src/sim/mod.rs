@@ -12,9 +12,9 @@ mod faults;
 mod model;
 mod node;
 mod plan;
-mod world;
 #[cfg(test)]
 mod tests;
+mod world;
 
 pub use plan::Plan;
 pub use world::World;

@@ -74,9 +74,11 @@ impl Node {
             cache_bytes,
             message_bytes_max: 2000,
             messages_in_flight_max: 8,
+            allow_multiple_arbiters: true,
             ..Options::new("rs")
         };
-        let member = Member::new(options, Recovered { hard_state, log: image.bounds(last_time), times, config });
+        let member =
+            Member::new(options, Recovered { hard_state, log: image.bounds(last_time), times, config });
         self.commit = member.commit_point();
         self.member = Some(member);
         self.committed_at_election = None;

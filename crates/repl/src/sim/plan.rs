@@ -50,7 +50,8 @@ impl Plan {
     pub fn of(seed: u64) -> Plan {
         let mut rng = Rng::new(seed);
         let data = [1, 2, 3, 3, 3, 3, 4, 5][rng.below(8) as usize];
-        let arbiters = if data < 5 && data > 0 && rng.percent(30) { 1 + u64::from(rng.percent(15)) } else { 0 };
+        let arbiters =
+            if data < 5 && data > 0 && rng.percent(30) { 1 + u64::from(rng.percent(15)) } else { 0 };
         let non_voters = if rng.percent(20) { 1 } else { 0 };
         let mut members = Vec::new();
         for id in 0..data + arbiters + non_voters {

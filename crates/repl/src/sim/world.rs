@@ -128,7 +128,13 @@ impl World {
             for of in member.config().map_or(&[][..], |config| &config.members) {
                 println!(
                     "     {} {} votes {} priority {} arbiter {} new {} delay {}",
-                    of.id, of.host, of.votes, of.priority, of.arbiter_only, of.newly_added, of.secondary_delay_secs
+                    of.id,
+                    of.host,
+                    of.votes,
+                    of.priority,
+                    of.arbiter_only,
+                    of.newly_added,
+                    of.secondary_delay_secs
                 );
             }
         }
@@ -153,10 +159,11 @@ impl World {
                 self.begin_calm();
             }
             if self.now >= end {
-                self.failure = Some(format!("no rest after the faults: {}", self.unrest().unwrap_or_default()));
+                self.failure =
+                    Some(format!("no rest after the faults: {}", self.unrest().unwrap_or_default()));
                 break;
             }
-            if self.calm && self.now % 10 == 0 && self.clients.done() && self.unrest().is_none() {
+            if self.calm && self.now.is_multiple_of(10) && self.clients.done() && self.unrest().is_none() {
                 break;
             }
             self.happen(event);
@@ -274,13 +281,16 @@ impl World {
 
     /// A primary's commit point only ever moves to entries of its own term.
     fn check_commit_rule(&mut self, node: usize) {
-        let Some((begin, committed)) = self.nodes[node].member.as_ref().and_then(|m| m.leading_commit()) else {
+        let Some((begin, committed)) = self.nodes[node].member.as_ref().and_then(|m| m.leading_commit())
+        else {
             self.nodes[node].committed_at_election = None;
             return;
         };
         match self.nodes[node].committed_at_election {
             Some((of, before)) if of == begin && committed > before && committed < begin => {
-                self.check(Err(format!("machine {node} commits {committed} by count; its term begins at {begin}")));
+                self.check(Err(format!(
+                    "machine {node} commits {committed} by count; its term begins at {begin}"
+                )));
             }
             Some((of, _)) if of == begin => {}
             _ => self.nodes[node].committed_at_election = Some((begin, committed)),
@@ -390,7 +400,9 @@ impl World {
     // The disk.
 
     fn persist(&mut self, node: usize, persist: Persist) {
-        self.trace(persist.seq << 24 ^ (persist.entries.len() as u64) << 4 ^ u64::from(persist.rollback.is_some()));
+        self.trace(
+            persist.seq << 24 ^ (persist.entries.len() as u64) << 4 ^ u64::from(persist.rollback.is_some()),
+        );
         self.nodes[node].to_write.push_back(persist);
         if self.nodes[node].to_write.len() == 1 {
             self.schedule_write(node);
@@ -468,7 +480,9 @@ impl World {
     fn check_installed(&mut self, node: usize, at: OpTime) {
         let chain = self.nodes[node].disk.flushed.chain;
         if self.checker.chain(at.index) != Some(chain) {
-            self.check(Err(format!("machine {node} has a copy as of {at:?} that is not the committed state")));
+            self.check(Err(format!(
+                "machine {node} has a copy as of {at:?} that is not the committed state"
+            )));
         }
         self.checker.holds_all(node, at.index);
     }
@@ -628,11 +642,15 @@ impl World {
         let short = self.rng.percent(50);
         let machine = &mut self.nodes[node];
         let Some(member) = &mut machine.member else { return };
-        let busy = machine.to_write.iter().chain(&machine.to_apply).any(|p| p.rollback.is_some() || p.install.is_some());
+        let busy = machine
+            .to_write
+            .iter()
+            .chain(&machine.to_apply)
+            .any(|p| p.rollback.is_some() || p.install.is_some());
         if machine.paused_until > self.now || busy {
             return;
         }
-        let synced = machine.disk.synced.last().index;
+        let synced = member.positions().durable.index;
         let upto = member.commit_point().index.min(synced).min(machine.disk.image.last().index);
         if upto < machine.disk.image.start.index {
             return;

@@ -145,13 +145,10 @@ impl Workload for BenchRun {
         for (operation, label) in [("query", "reads/s"), ("update", "writes/s")] {
             let rates =
                 || self.steps.iter().filter_map(|step| Some((step.clients, step.rates.get(operation)?)));
+            // The steps themselves have a table of their own.
             if let Some((clients, best)) = rates().max_by(|a, b| a.1.average.total_cmp(&b.1.average)) {
                 figures.push(Figure::higher(format!("best {label}"), "1/s", best.average));
                 figures.push(Figure::plain(format!("clients at best {label}"), "", f64::from(clients)));
-            }
-            for (clients, rate) in rates() {
-                figures.push(Figure::higher(format!("{label}, {clients} clients"), "1/s", rate.average));
-                figures.push(Figure::higher(format!("peak {label}, {clients} clients"), "1/s", rate.peak));
             }
         }
         figures

@@ -64,6 +64,15 @@ struct Transfer {
     amount: i64,
 }
 
+impl Transfer {
+    /// The two updates, the lower account first: transfers that meet wait for each other at the first one, instead of
+    /// each holding what the other wants.
+    fn updates(&self) -> [(i64, i64); 2] {
+        let (take, give) = ((self.from, -self.amount), (self.to, self.amount));
+        if self.from < self.to { [take, give] } else { [give, take] }
+    }
+}
+
 /// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {

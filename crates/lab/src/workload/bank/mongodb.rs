@@ -61,8 +61,9 @@ impl Teller for MongoTeller {
             if held < transfer.amount {
                 return Err(Error::failed(INSUFFICIENT));
             }
-            add(client, accounts, transfer.from, -transfer.amount)?;
-            add(client, accounts, transfer.to, transfer.amount)?;
+            for (account, change) in transfer.updates() {
+                add(client, accounts, account, change)?;
+            }
             let mut insert = client.insert(transfers);
             insert.push(|record| {
                 record.append("_id", transfer.id).append("from", transfer.from);

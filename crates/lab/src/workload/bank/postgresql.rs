@@ -70,8 +70,9 @@ impl PostgresTeller {
             transaction.rollback()?;
             return Ok(false);
         }
-        transaction.execute(&statements.add, &[&transfer.from, &-transfer.amount])?;
-        transaction.execute(&statements.add, &[&transfer.to, &transfer.amount])?;
+        for (account, change) in transfer.updates() {
+            transaction.execute(&statements.add, &[&account, &change])?;
+        }
         let values: [&(dyn postgres::types::ToSql + Sync); 4] =
             [&transfer.id, &transfer.from, &transfer.to, &transfer.amount];
         transaction.execute(&statements.record, &values)?;

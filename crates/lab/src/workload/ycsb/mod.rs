@@ -179,8 +179,7 @@ impl Workload for Ycsb {
                 continue;
             }
             let totals = measured.operation(name);
-            figures.push(Figure::lower(format!("{name} mean"), "us", totals.mean_us()));
-            for percentile in [50.0, 95.0, 99.0] {
+            for percentile in [50.0, 99.0] {
                 figures.push(Figure::lower(
                     format!("{name} p{percentile}"),
                     "us",

@@ -1,0 +1,166 @@
+"""A proxy for MongoDB's wire protocol that lies once: it answers for a write that it has not passed on, or changes one.
+
+The laboratory's checks must find this. A proxy that tells the truth must change nothing.
+"""
+
+import socket
+import struct
+import threading
+
+MORE_TO_COME = 2
+
+
+def acknowledgement(request_id, n):
+    """The reply {n, nModified, ok: 1} to this request."""
+    fields = b"\x10n\x00" + struct.pack("<i", n) + b"\x10nModified\x00" + struct.pack("<i", n)
+    fields += b"\x01ok\x00" + struct.pack("<d", 1.0)
+    document = struct.pack("<i", len(fields) + 5) + fields + b"\x00"
+    body = struct.pack("<IB", 0, 0) + document
+    return struct.pack("<iiii", len(body) + 16, 1, request_id, 2013) + body
+
+
+def receive(connection, length):
+    parts = []
+    while length > 0:
+        part = connection.recv(min(length, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def message_from(connection):
+    head = receive(connection, 16)
+    if head is None:
+        return None
+    rest = receive(connection, struct.unpack("<i", head[:4])[0] - 16)
+    return None if rest is None else head + rest
+
+
+def command_of(message):
+    """Name of the command and of its collection: the body's first element."""
+    if message[25] != 2:
+        return "", ""
+    name_end = message.index(b"\x00", 26)
+    length = struct.unpack("<i", message[name_end + 1 : name_end + 5])[0]
+    return message[26:name_end].decode(), message[name_end + 5 : name_end + 4 + length].decode()
+
+
+def documents_in(message):
+    """How many documents or statements the message's sequence holds."""
+    at = 21 + struct.unpack("<i", message[21:25])[0]
+    if at >= len(message) or message[at] != 1:
+        return 0
+    at = message.index(b"\x00", at + 5) + 1
+    count = 0
+    while at < len(message):
+        at += struct.unpack("<i", message[at : at + 4])[0]
+        count += 1
+    return count
+
+
+class Lie:
+    """What is done to the `nth` (from 0) message with this command and collection."""
+
+    def __init__(self, command, collection, nth):
+        self.wanted = (command, collection)
+        self.left = nth
+        self.told = False
+        self.lock = threading.Lock()
+
+    def applies(self, message):
+        if command_of(message) != self.wanted:
+            return False
+        with self.lock:
+            self.left -= 1
+            if self.left == -1 and not self.told:
+                self.told = True
+                return True
+            return False
+
+    def change(self, message):
+        """What goes to the server instead; None for nothing at all."""
+        raise NotImplementedError
+
+
+class Drop(Lie):
+    """The write is acknowledged, and nothing happens."""
+
+    def change(self, message):
+        return None
+
+
+class FlipBit(Lie):
+    """One bit of the last document's body is another one."""
+
+    def change(self, message):
+        at = len(message) - 100
+        return message[:at] + bytes([message[at] ^ 1]) + message[at + 1 :]
+
+
+class MoreMoney(Lie):
+    """An increment of `balance` gives one more than it should."""
+
+    def change(self, message):
+        at = message.index(b"\x12balance\x00") + 9
+        amount = struct.unpack("<q", message[at : at + 8])[0]
+        return message[:at] + struct.pack("<q", amount + 1) + message[at + 8 :]
+
+
+class Proxy:
+    """Listens on a port of its own, and passes everything on but for one lie."""
+
+    def __init__(self, server_port, lie=None):
+        self.server_port = server_port
+        self.lie = lie
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    @property
+    def uri(self):
+        return f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+
+    def serve(self, client):
+        try:
+            with client, socket.create_connection(("127.0.0.1", self.server_port)) as server:
+                for connection in (client, server):
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while (message := message_from(client)) is not None:
+                    answer = self.pass_on(message, server)
+                    if answer is not None:
+                        client.sendall(answer)
+        except OSError:
+            # One side has gone; the other one is told by the closed socket.
+            pass
+
+    def pass_on(self, message, server):
+        flags = struct.unpack("<I", message[16:20])[0]
+        passed = message
+        if self.lie and self.lie.applies(message):
+            passed = self.lie.change(message)
+        if passed is not None:
+            server.sendall(passed)
+        if flags & MORE_TO_COME:
+            return None
+        if passed is None:
+            return acknowledgement(struct.unpack("<i", message[4:8])[0], documents_in(message))
+        return message_from(server)
+
+    def close(self):
+        self.listener.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()

@@ -33,7 +33,7 @@ const BUFFERS_MAX: usize = 4;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 
 /// Dropped data that waits for a flush gets one after this time.
-const GARBAGE_PATIENCE: Duration = Duration::from_secs(10);
+const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A flush that takes longer than this may be waiting for room on the disk.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -365,6 +365,8 @@ impl Core {
 
     fn run_keeper(&self) {
         let mut last_flush = Instant::now();
+        // What an earlier run has left is to go soon: a server that crashes again and again must not gather it.
+        let mut patience = Duration::ZERO;
         loop {
             {
                 let mut keeper = self.keeper.lock();
@@ -380,7 +382,8 @@ impl Core {
             let unflushed = self.unflushed.load(Ordering::Relaxed);
             let delay = self.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;
-            let garbage = last_flush.elapsed() >= GARBAGE_PATIENCE && !self.garbage.lock().is_empty();
+            let garbage = last_flush.elapsed() >= patience && !self.garbage.lock().is_empty();
+            patience = GARBAGE_PATIENCE;
             if unflushed >= self.options.memtable_bytes() || ((old || garbage) && unflushed > 0) {
                 if let Err(error) = self.checkpoint() {
                     tracing::error!(%error, "flushing memtables failed");

@@ -4,8 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice,
-    DBRawIterator, FlushOptions, ReadOptions, Snapshot, WriteBatch, WriteOptions,
+    BlockBasedIndexType, BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB,
+    DBCompressionType, DBPinnableSlice, DBRawIterator, FlushOptions, LruCacheOptions, ReadOptions, Snapshot,
+    WriteBatch, WriteOptions,
 };
 use self_cell::self_cell;
 use sheaf_errors::{Code, Error, Result};
@@ -58,7 +59,7 @@ pub(crate) fn io_error(error: rocksdb::Error) -> Error {
 
 impl Db {
     pub fn open(path: &Path, options: &Options) -> Result<Db> {
-        let cache = Cache::new_lru_cache(options.block_cache_bytes() as usize);
+        let cache = block_cache(options.block_cache_bytes() as usize);
         let mut base = rocksdb::Options::default();
         base.create_if_missing(true);
         base.create_missing_column_families(true);
@@ -136,6 +137,17 @@ impl Db {
     }
 }
 
+/// No shard is smaller than this, so that large blocks and values find room in one.
+const CACHE_SHARD_BYTES: usize = 32 << 20;
+
+fn block_cache(bytes: usize) -> Cache {
+    let shards = (bytes / CACHE_SHARD_BYTES).clamp(1, 64);
+    let mut options = LruCacheOptions::default();
+    options.set_capacity(bytes);
+    options.set_num_shard_bits(shards.ilog2() as i32);
+    Cache::new_lru_cache_opts(&options)
+}
+
 fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     let mut family = rocksdb::Options::default();
     let mut table = BlockBasedOptions::default();
@@ -143,6 +155,12 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     table.set_block_size(16 << 10);
     table.set_bloom_filter(10.0, false);
     table.set_format_version(6);
+    // Index and filter come in pieces: those of a file of small keys weigh many megabytes, too much for a shard of a small
+    // cache, and would be read again for every key.
+    table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
+    table.set_partition_filters(true);
+    table.set_metadata_block_size(16 << 10);
+    table.set_pin_top_level_index_and_filter(true);
     table.set_cache_index_and_filter_blocks(true);
     table.set_cache_index_and_filter_blocks_with_high_priority(true);
     table.set_pin_l0_filter_and_index_blocks_in_cache(true);

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Settings;
 use crate::generate::Random;
 use crate::journal::Journal;
+use crate::measure::cost::{Meter, queued_seconds};
 use crate::measure::{Load, Local, Measured, Pace, Recorder, Ticket};
 use crate::results::{Fault, Step};
 
@@ -70,6 +71,7 @@ pub struct Context {
     /// Set when the run is to end early.
     pub stop: Stop,
     pub(crate) journal: Arc<Journal>,
+    pub(crate) meter: Meter,
     pub(crate) steps: Mutex<Vec<Step>>,
     pub(crate) faults: Mutex<Vec<Fault>>,
     pub(crate) warnings: Mutex<Vec<String>>,
@@ -162,12 +164,14 @@ impl Context {
                         pace,
                         halt,
                         last: begin,
+                        queued_from: None,
                     };
                     if let Err(error) = (group.work)(&mut worker) {
                         let mut first = failure.lock().unwrap_or_else(PoisonError::into_inner);
                         first.get_or_insert(error.context(format_args!("{} {index}", group.name)));
                         halt.set();
                     }
+                    worker.local.queued_s = worker.queued_from.map_or(0.0, |from| queued_seconds() - from);
                     worker.local.finish(&self.recorder);
                     (worker.local, worker.last)
                 }));
@@ -234,6 +238,7 @@ impl Context {
             recorder: Arc::default(),
             stop: Stop::default(),
             journal: Arc::new(Journal::silent()),
+            meter: Meter::default(),
             steps: Mutex::default(),
             faults: Mutex::default(),
             warnings: Mutex::default(),
@@ -306,6 +311,8 @@ pub struct Worker<'c> {
     pace: &'c Pace,
     halt: &'c Stop,
     last: Instant,
+    /// [`queued_seconds`] when this client's measured part began.
+    queued_from: Option<f64>,
 }
 
 impl Worker<'_> {
@@ -332,8 +339,10 @@ impl Worker<'_> {
             return None;
         }
         let ticket = self.pace.next(&self.context.stop)?;
-        if ticket.measured {
+        if ticket.measured && self.queued_from.is_none() {
+            self.queued_from = Some(queued_seconds());
             self.context.recorder.begin(self.pace.measured_from().unwrap_or(ticket.due));
+            self.context.meter.begin();
         }
         Some(ticket)
     }

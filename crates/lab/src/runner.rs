@@ -12,7 +12,7 @@ use crate::environment;
 use crate::error::{Error, Result};
 use crate::experiment::{Experiment, Overrides, ServerOptions, Topology, Variation};
 use crate::journal::{Journal, now_ms};
-use crate::measure::cost::{cpu_seconds, own_cpu_seconds};
+use crate::measure::cost::{Cost, Meter};
 use crate::measure::monitor::{self, Watched};
 use crate::measure::{Measured, Recorder, Span};
 use crate::results::{self, Metric, Repetition, Row, RunResult};
@@ -264,6 +264,7 @@ impl Run<'_> {
         context.load = variation.phases.load(self.options.scale)?;
         context.stop = self.stop.clone();
         context.journal = self.journal.clone();
+        context.meter = Meter::new(running.processes.iter().map(|process| process.pid()).collect());
         Ok(context)
     }
 
@@ -285,12 +286,6 @@ impl Run<'_> {
             .iter()
             .map(|node| Watched { node: node.clone(), pid: pid(node), to: to(node) })
             .collect();
-        let server_cpu = || {
-            let all: Option<Vec<f64>> = running.processes.iter().map(|p| cpu_seconds(p.pid())).collect();
-            all.filter(|all| !all.is_empty()).map(|all| all.iter().sum::<f64>())
-        };
-        let (server_before, client_before) = (server_cpu(), own_cpu_seconds());
-        let began = Instant::now();
         let (done, waiting) = channel::<()>();
         let recorder = context.recorder.clone();
         let observer = &self.observer;
@@ -303,17 +298,17 @@ impl Run<'_> {
             drop(done);
             (outcome, monitor.join())
         });
-        let took = began.elapsed().as_secs_f64();
         self.observer.lock().unwrap_or_else(PoisonError::into_inner).finish();
-        let mut repetition = Repetition {
-            seconds: took,
+        let cost = context.meter.cost();
+        let repetition = Repetition {
+            seconds: cost.seconds,
             servers: servers.unwrap_or_default(),
-            client_cpu_s: own_cpu_seconds() - client_before,
+            client_cpu_s: cost.client_s,
+            server_cpu_s: cost.server_s,
             ..Repetition::default()
         };
-        repetition.server_cpu_s = server_cpu().zip(server_before).map(|(after, before)| after - before);
         if outcome.is_ok() {
-            self.judge_generator(row, &repetition, &context.measured(), took);
+            self.judge_generator(row, cost, &context.measured());
         }
         (repetition, outcome)
     }
@@ -337,9 +332,9 @@ impl Run<'_> {
 
     /// The generator could drive so many times what it drove: the time that its threads could have had, by that which
     /// they used. With less than three times, the figures are partly its own.
-    fn judge_generator(&mut self, row: &str, repetition: &Repetition, measured: &Measured, took: f64) {
+    fn judge_generator(&mut self, row: &str, cost: Cost, measured: &Measured) {
         let cores = self.result.environment.cores;
-        let cpu = repetition.client_cpu_s;
+        let Cost { seconds: took, client_s: cpu, .. } = cost;
         let Some(headroom) = headroom(cpu, measured, took, cores) else { return };
         if headroom < ENOUGH {
             self.warn(format!(

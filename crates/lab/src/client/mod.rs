@@ -350,7 +350,13 @@ fn try_nodes(to: &ConnectionString, preference: ReadPreference) -> Result<Connec
         if to.direct {
             return Ok(connection);
         }
-        let role = connection.hello()?;
+        let role = match connection.hello() {
+            Ok(role) => role,
+            Err(error) => {
+                problem = error.context(&host);
+                continue;
+            }
+        };
         if let Some(wanted) = to.replica_set.as_deref().filter(|name| role.set.as_deref() != Some(name)) {
             problem = Error::failed(format!("{host} is not a member of the replica set {wanted}"));
             continue;

@@ -1,5 +1,8 @@
 //! What processes cost: processor time and memory.
 
+use std::sync::OnceLock;
+use std::time::Instant;
+
 use rustix::time::{ClockId, clock_gettime};
 
 /// Processor seconds that this process has used, all its threads together.
@@ -38,6 +41,61 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
+/// Processor time from the beginning of the measured part.
+#[derive(Debug, Default)]
+pub struct Meter {
+    servers: Vec<u32>,
+    begin: OnceLock<Reading>,
+}
+
+/// What had been used at a moment, or since one.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    at: Instant,
+    client_s: f64,
+    server_s: Option<f64>,
+}
+
+/// What the measured part has cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cost {
+    /// Its length.
+    pub seconds: f64,
+    /// Processor seconds of this process.
+    pub client_s: f64,
+    /// Processor seconds of the servers, when they are ours.
+    pub server_s: Option<f64>,
+}
+
+impl Meter {
+    /// For servers with these process numbers.
+    pub fn new(servers: Vec<u32>) -> Meter {
+        Meter { servers, begin: OnceLock::new() }
+    }
+
+    fn read(&self) -> Reading {
+        let all: Option<Vec<f64>> = self.servers.iter().map(|pid| cpu_seconds(*pid)).collect();
+        let server_s = all.filter(|all| !all.is_empty()).map(|all| all.iter().sum());
+        Reading { at: Instant::now(), client_s: own_cpu_seconds(), server_s }
+    }
+
+    /// The measured part begins now, unless it has begun already.
+    pub fn begin(&self) {
+        self.begin.get_or_init(|| self.read());
+    }
+
+    /// What has been used since; nothing when nothing was measured.
+    pub fn cost(&self) -> Cost {
+        let Some(begin) = self.begin.get() else { return Cost::default() };
+        let now = self.read();
+        Cost {
+            seconds: now.at.saturating_duration_since(begin.at).as_secs_f64(),
+            client_s: now.client_s - begin.client_s,
+            server_s: now.server_s.zip(begin.server_s).map(|(now, begin)| now - begin),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,5 +119,20 @@ mod tests {
         }
         assert!(own_cpu_seconds() > before);
         assert!(cpu_seconds(u32::MAX - 1).is_none());
+    }
+
+    #[test]
+    fn the_meter_counts_from_the_first_beginning() {
+        let meter = Meter::new(vec![std::process::id()]);
+        assert_eq!(meter.cost().seconds, 0.0);
+        meter.begin();
+        let first = meter.cost();
+        meter.begin();
+        let second = meter.cost();
+        assert!(second.seconds > first.seconds && second.client_s >= first.client_s);
+        assert!(second.server_s.is_some());
+        let gone = Meter::new(vec![u32::MAX - 1]);
+        gone.begin();
+        assert!(gone.cost().server_s.is_none());
     }
 }

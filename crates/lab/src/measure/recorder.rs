@@ -18,7 +18,8 @@ const SERIES_DIGITS: u8 = 2;
 pub struct Local {
     operations: Vec<LocalOperation>,
     keep_calls: bool,
-    queued_s: f64,
+    /// Seconds that the thread was ready to run but had no processor.
+    pub(crate) queued_s: f64,
 }
 
 #[derive(Debug)]
@@ -158,9 +159,8 @@ impl Local {
         &mut self.operations[at]
     }
 
-    /// Called by the thread that measured: hands what is left to the recorder; the totals stay.
+    /// Hands what is left to the recorder; the totals of this thread stay.
     pub fn finish(&mut self, recorder: &Recorder) {
-        self.queued_s = super::cost::queued_seconds();
         for operation in &mut self.operations {
             operation.flush(recorder);
         }

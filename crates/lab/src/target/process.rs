@@ -31,8 +31,9 @@ pub struct Process {
     ended: bool,
 }
 
-/// Waits for its input to end; unless it has read a line then, it kills the server.
-const GUARD: &str = r#"trap "" INT TERM HUP; read line || kill -9 "$0""#;
+/// Waits for its input to end; unless it has read a line then, it kills the server and removes what is not to be kept.
+const GUARD: &str = r#"trap "" INT TERM HUP
+read line || { kill -9 "$0"; sleep 1; rm -rf -- "$@"; }"#;
 
 /// How long an orderly shutdown may take.
 const SHUTDOWN: Duration = Duration::from_secs(60);
@@ -85,6 +86,7 @@ impl Process {
             .map_err(|error| Error::from(error).context(program.display()))?;
         let guard = Command::new("sh")
             .args(["-c", GUARD, &child.id().to_string()])
+            .args([&data, &log].into_iter().filter(|_| !keep))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -228,13 +230,16 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sleep");
         command.arg("1000");
-        let mut process = start(command, &folder.path().join("data"));
+        let data = folder.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let mut process = start(command, &data);
         let pid = process.pid();
         // What happens when this process is killed: its ends of pipes are closed.
         drop(process.guard.stdin.take());
         process.guard.wait().unwrap();
         process.child.wait().unwrap();
         assert!(!exists(pid));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the server knows about one connection.
 
 use std::net::SocketAddr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -18,6 +18,8 @@ pub struct Client {
     pub remote: Option<SocketAddr>,
     /// Set by `killOp`; the running operation stops at its next check.
     pub killed: AtomicBool,
+    /// Wakes the connection's request if it is parked.
+    pub wake: tokio::sync::Notify,
     /// What its hellos agreed on.
     pub handshake: Mutex<Handshake>,
     /// The operation under way.
@@ -84,12 +86,19 @@ impl CurrentOp {
 }
 
 impl Client {
+    /// Stops the operation that is under way.
+    pub fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
     /// A new connection's client.
     pub fn new(id: i64, remote: Option<SocketAddr>) -> Self {
         Client {
             id,
             remote,
             killed: AtomicBool::new(false),
+            wake: tokio::sync::Notify::new(),
             handshake: Mutex::default(),
             current: Mutex::new(CurrentOp {
                 op_id: 0,

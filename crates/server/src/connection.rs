@@ -301,8 +301,9 @@ impl<S: Socket> Connection<S> {
                 let mut outcome = dispatch::run(&self.node, &self.client, &request);
                 while let Some(parked) = outcome.parked.take() {
                     self.park(&parked).await?;
-                    outcome = if self.client.killed.load(Ordering::Relaxed) {
-                        Outcome::of_error(&Error::new(Code::INTERRUPTED, "operation was interrupted"))
+                    outcome = if let Some(error) = self.stopped(&parked) {
+                        self.client.current.lock().end();
+                        Outcome::of_error(&error)
                     } else {
                         dispatch::resume(&self.node, &self.client, &request)
                     };
@@ -373,11 +374,34 @@ impl<S: Socket> Connection<S> {
     ///
     /// Errors: the client has closed the connection.
     async fn park(&mut self, parked: &Parked) -> Result<(), String> {
-        let woken = poll_fn(|cx| match parked.waits.is_over(cx.waker()) {
+        let changed = poll_fn(|cx| match parked.waits.is_over(cx.waker()) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         });
-        self.wait(parked.until, woken).await
+        let client = self.client.clone();
+        let woken = async {
+            tokio::select! {
+                () = changed => {}
+                () = client.wake.notified() => {}
+                () = parked.cursor.wake.notified() => {}
+            }
+        };
+        let waited = self.wait(parked.until, woken).await;
+        if waited.is_err() {
+            // Nobody asks for more.
+            self.node.cursors.kill(parked.cursor.id);
+        }
+        waited
+    }
+
+    /// The error that a parked request ends with, if somebody has stopped it.
+    fn stopped(&self, parked: &Parked) -> Option<Error> {
+        if self.client.killed.load(Ordering::Relaxed) {
+            self.node.cursors.kill(parked.cursor.id);
+            return Some(Error::new(Code::INTERRUPTED, "operation was interrupted"));
+        }
+        let killed = parked.cursor.is_killed();
+        killed.then(|| Error::new(Code::CURSOR_KILLED, "cursor was killed"))
     }
 
     /// Waits until `until` or the server's end, with an eye on the client.

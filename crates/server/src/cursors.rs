@@ -120,7 +120,21 @@ pub struct CursorInfo {
     pub time_left: Mutex<Option<Duration>>,
     /// How long a `getMore` that is parked waits.
     pub await_until: Mutex<Option<Instant>>,
+    /// Wakes a `getMore` that is parked.
+    pub wake: tokio::sync::Notify,
     killed: AtomicBool,
+}
+
+impl CursorInfo {
+    /// Whether somebody killed the cursor.
+    pub fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
+    }
+
+    fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
 }
 
 struct Slot {
@@ -192,6 +206,7 @@ impl Cursors {
             comment,
             time_left: Mutex::new(op.time_left()),
             await_until: Mutex::new(None),
+            wake: tokio::sync::Notify::new(),
             killed: AtomicBool::new(false),
         });
         open.insert(
@@ -240,7 +255,7 @@ impl Cursors {
     pub fn kill(&self, id: i64) -> Option<()> {
         let mut open = self.open.lock();
         let slot = open.get(&id)?;
-        slot.info.killed.store(true, Ordering::Relaxed);
+        slot.info.kill();
         if slot.cursor.is_some() {
             open.remove(&id);
         }
@@ -262,7 +277,7 @@ impl Cursors {
             if !which(&slot.info) {
                 return true;
             }
-            slot.info.killed.store(true, Ordering::Relaxed);
+            slot.info.kill();
             pinned += usize::from(slot.cursor.is_none());
             slot.cursor.is_none()
         });
@@ -328,7 +343,7 @@ impl Pinned<'_> {
 
     /// Whether somebody killed the cursor while it was in use.
     pub fn is_killed(&self) -> bool {
-        self.info.killed.load(Ordering::Relaxed)
+        self.info.is_killed()
     }
 
     /// Puts the cursor back for the next `getMore`.

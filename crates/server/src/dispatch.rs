@@ -129,22 +129,27 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
             count.total.add(1);
         }
     }
-    let op_id = node.next_op_id();
-    client.killed.store(false, Ordering::Relaxed);
-    client.current.lock().begin(
-        op_id,
-        started,
-        prepared.db,
-        command.name,
-        request.body,
-        prepared.generic.lsid,
-    );
+    // A parked request has been under way all the time.
+    if !resumed {
+        let op_id = node.next_op_id();
+        client.killed.store(false, Ordering::Relaxed);
+        client.current.lock().begin(
+            op_id,
+            started,
+            prepared.db,
+            command.name,
+            request.body,
+            prepared.generic.lsid,
+        );
+    }
     let mut outcome = if command.spec.may_block {
         tokio::task::block_in_place(|| execute(node, client, request, &mut prepared, started))
     } else {
         execute(node, client, request, &mut prepared, started)
     };
-    client.current.lock().end();
+    if outcome.parked.is_none() {
+        client.current.lock().end();
+    }
     if !outcome.ok {
         node.metrics.asserts_user.add(1);
         if let Some(count) = node.command_counts.get(command.name) {

@@ -9,12 +9,16 @@ use std::time::Instant;
 
 use sheaf_storage::Collection;
 
+use crate::cursors::CursorInfo;
+
 /// What a `getMore` waits for.
 pub struct Parked {
     /// Then it answers with what there is.
     pub until: Instant,
     /// The collection whose next commit may bring something.
     pub waits: Waits,
+    /// The cursor, which somebody may kill meanwhile.
+    pub cursor: Arc<CursorInfo>,
 }
 
 /// A collection as a cursor has seen it.

@@ -94,7 +94,7 @@ impl Node {
             let current = client.current.lock();
             let ends = matches!(current.name, "endSessions" | "killSessions" | "killAllSessions");
             if current.op_id != 0 && current.lsid == Some(session.id) && !ends {
-                client.killed.store(true, Ordering::Relaxed);
+                client.kill();
             }
         }
         let gone = {

@@ -4,6 +4,7 @@ mod builds;
 mod crash;
 mod ddl;
 mod model;
+mod oplog;
 mod support;
 mod validate;
 mod waits;

@@ -100,7 +100,7 @@ impl GetMore<'_> {
         if let Some(waits) = waits.filter(|_| Instant::now() < until) {
             *info.await_until.lock() = Some(until);
             pinned.release(0);
-            op.park(Parked { until, waits });
+            op.park(Parked { until, waits, cursor: info });
             return Ok(reply);
         }
         op.metrics().returned.set(Some(returned as u64));

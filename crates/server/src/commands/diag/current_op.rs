@@ -150,7 +150,7 @@ impl<'a> Command<'a> for KillOp {
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         for client in op.node().clients() {
             if client.current.lock().op_id as i32 == self.op_id as i32 {
-                client.killed.store(true, Ordering::Relaxed);
+                client.kill();
             }
         }
         // MongoDB answers alike whether or not there was such an operation.

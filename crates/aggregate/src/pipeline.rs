@@ -72,6 +72,7 @@ impl Pipeline {
     pub(crate) fn parse_at(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
         let mut pipeline = Pipeline { in_facet: cx.in_facet, ..Pipeline::default() };
         let mut entries = Vec::new();
+        let mut without_text_index = None;
         let count = stages.count();
         if count > MAX_STAGES {
             bail!(7749501, "Pipeline length must be no longer than {MAX_STAGES} stages");
@@ -94,7 +95,17 @@ impl Pipeline {
                     entry.name
                 );
             }
-            let parsed = entry.parse(field.value(), cx)?;
+            let parsed = match entry.parse(field.value(), cx) {
+                // That no index serves is found out when everything else has been read.
+                Err(error) if entry.name == "$match" && error.code() == Code::INDEX_NOT_FOUND => {
+                    if at > 0 {
+                        bail!(17313, "$match with $text is only allowed as the first pipeline stage");
+                    }
+                    without_text_index = Some(error);
+                    Vec::new()
+                }
+                parsed => parsed?,
+            };
             entries.push(entry);
             pipeline.own_source |= at == 0 && matches!(entry.position, Position::First);
             pipeline.stages.extend(parsed);
@@ -107,6 +118,9 @@ impl Pipeline {
         let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
         change_stream::check(&names, &mut pipeline.stages)?;
         pipeline.check_namespace(cx)?;
+        if let Some(error) = without_text_index {
+            return Err(error);
+        }
         optimize::optimize(&mut pipeline.stages);
         Ok(pipeline)
     }

@@ -139,6 +139,9 @@ impl ParseCx {
     /// evaluated now; later ones may use earlier ones.
     pub fn declare_let(&mut self, variables: RawDoc<'_>) -> Result<()> {
         for element in variables.iter() {
+            if let name @ ("NOW" | "CLUSTER_TIME") = element.key() {
+                bail!(4738901, "Attempt to set internal constant: {name}");
+            }
             validate_variable_name(element.key())?;
             let expr = Expr::parse(element.value(), self)?;
             let mut deps = crate::Deps::new();

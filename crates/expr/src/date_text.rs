@@ -257,11 +257,13 @@ fn resolve_day(
 
 /// Reads a date in one of the customary forms.
 pub(crate) fn parse(text: &str) -> Result<Parsed, Reason> {
-    let mut at = Reader { rest: text.trim() };
+    // mongod's parser takes zero bytes around a date for blanks.
+    let text = text.trim_matches(|c: char| c.is_whitespace() || c == '\0');
+    let mut at = Reader { rest: text };
     if at.rest.is_empty() {
         return Err("Empty string".to_owned());
     }
-    if let Some(parsed) = read_year_last(text.trim()) {
+    if let Some(parsed) = read_year_last(text) {
         return Ok(parsed);
     }
     let days =

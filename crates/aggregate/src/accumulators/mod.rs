@@ -48,9 +48,9 @@ type Make = Box<dyn Fn(Value<'_>) -> Result<Box<dyn State>> + Send + Sync>;
 
 macro_rules! unary {
     ($state:expr) => {
-        |name, argument, cx| {
+        |_, argument, cx| {
             Ok(Parsed {
-                input: unary(name, argument, cx)?,
+                input: Expr::parse(argument, cx)?,
                 init: None,
                 make: Box::new(|_| Ok(Box::new($state))),
             })
@@ -106,8 +106,11 @@ impl Accumulation {
     /// Reads one output field.
     pub fn parse(element: Element<'_>, cx: &mut ParseCx) -> Result<Self> {
         let field = element.key();
-        let Value::Document(spec) = element.value() else {
-            bail!(40234, "The field '{field}' must be an accumulator object");
+        let spec = match element.value() {
+            Value::Document(spec) if spec.iter().next().is_some_and(|first| first.key().starts_with('$')) => {
+                spec
+            }
+            _ => bail!(40234, "The field '{field}' must be an accumulator object"),
         };
         if field.contains('.') {
             bail!(40235, "The field name '{field}' cannot contain '.'");
@@ -119,6 +122,9 @@ impl Accumulation {
         let (Some(operator), None) = (operators.next(), operators.next()) else {
             bail!(40238, "The field '{field}' must specify one accumulator");
         };
+        if operator.kind() == Type::Array {
+            bail!(40237, "The {} accumulator is a unary operator", operator.key());
+        }
         let Some(entry) = ACCUMULATORS.iter().find(|entry| entry.name == operator.key()) else {
             bail!(15952, "unknown group operator '{}'", operator.key());
         };
@@ -174,14 +180,6 @@ impl Accumulation {
     pub fn dependencies(&self, deps: &mut Deps) {
         self.parsed.input.dependencies(deps);
     }
-}
-
-/// The argument of an accumulator that takes one expression.
-fn unary(name: &str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
-    if argument.kind() == Type::Array {
-        bail!(40237, "The {name} accumulator is a unary operator");
-    }
-    Expr::parse(argument, cx)
 }
 
 /// Refuses to hold more than 100 MiB in one state that cannot go to disk.

@@ -283,6 +283,7 @@ fn engine_error(error: Error) -> Error {
     match (error.code().0, error.message()) {
         (2, message @ "can't $divide by zero") => Error::location(4_848_401, message),
         (16610 | 5_733_415, message) => Error::location(4_848_403, message),
+        (40400, _) => Error::location(5_911_200, "$mergeObjects only supports objects"),
         _ => error,
     }
 }

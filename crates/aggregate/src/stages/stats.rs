@@ -36,6 +36,9 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
     for field in spec.iter() {
         let key = field.key();
         match (key, field.value()) {
+            ("queryExecStats" | "count", Value::Document(options)) if !options.is_empty() => {
+                bail!(31170, "{key} has no options, found: {}", crate::print::value(field.value()))
+            }
             (
                 "latencyStats" | "storageStats" | "queryExecStats" | "count" | "operationStats",
                 Value::Document(_),

@@ -99,14 +99,18 @@ impl Decimal128 {
         self.with_wide(|cx, n| cx.log10(n))
     }
 
-    /// The power.
+    /// The power, with all 34 digits, as MongoDB gives it; a zero has the least exponent and no sign.
     #[must_use]
     pub fn pow(self, exponent: Decimal128) -> Decimal128 {
         if exponent.is_zero() {
             return Decimal128::from_i64(1);
         }
         let exponent = dec::Decimal::from(exponent.to_dec());
-        self.with_wide(|cx, n| cx.pow::<12>(n, &exponent))
+        let power = self.with_wide(|cx, n| cx.pow::<12>(n, &exponent));
+        if power.is_zero() {
+            return Decimal128::from_parts(false, 0, MIN_EXPONENT);
+        }
+        power.quantize(MIN_EXPONENT, Rounding::HalfEven)
     }
 
     /// The number as a multiple of `10^exponent`. Where that would take more than 34 digits, it is
@@ -340,7 +344,7 @@ mod tests {
         assert_eq!(dec("1").exp().to_string(), "2.718281828459045235360287471352662");
         assert_eq!(dec("10").ln().to_string(), "2.302585092994045684017991454684364");
         assert_eq!(dec("1000").log10().to_string(), "3");
-        assert_eq!(dec("2").pow(dec("10")).to_string(), "1024");
+        assert_eq!(dec("2").pow(dec("10")).to_string(), "1024.000000000000000000000000000000");
         assert_eq!(dec("2").pow(dec("0.5")).to_string(), "1.414213562373095048801688724209698");
         assert_eq!(dec("1E+6000").pow(dec("2")).to_string(), "Infinity");
     }

@@ -1,11 +1,12 @@
 //! Arithmetic: sums, products, powers, roots, logarithms, rounding.
 
-use sheaf_bson::{Rounding, Value, number};
+use sheaf_bson::{Rounding, Value, doc, number};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::show;
-use crate::expr::Cx;
-use crate::operator::{Operator, between, binary, nary, unary};
+use crate::context::ParseCx;
+use crate::expr::{Cx, Expr};
+use crate::operator::{Operator, between, binary, custom, nary, unary};
 
 pub(crate) static OPERATORS: &[Operator] = &[
     unary("$abs", abs),
@@ -21,10 +22,18 @@ pub(crate) static OPERATORS: &[Operator] = &[
     nary("$multiply", multiply),
     binary("$pow", pow),
     between("$round", 1, 2, |v, _| round("$round", v, Rounding::HalfEven)),
+    custom("$sigmoid", parse_sigmoid, |_, _| Ok(Value::Null)),
     unary("$sqrt", sqrt),
     binary("$subtract", subtract),
     between("$trunc", 1, 2, |v, _| round("$trunc", v, Rounding::Truncate)),
 ];
+
+/// `$sigmoid: x` is `1 / (1 + e^-x)`, written with the other operators, whose errors it has.
+fn parse_sigmoid(_: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+    let power = doc! { "$exp": { "$multiply": [-1, argument] } };
+    let quotient = doc! { "$divide": [1, { "$add": [1, &power] }] };
+    Expr::parse(Value::Document(quotient.as_raw()), cx)
+}
 
 /// An operator on one number: null stays null, what is no number is refused.
 pub(super) fn numeric<'a>(
@@ -99,6 +108,10 @@ fn log<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
     }
     if is_not_positive(base) || sheaf_bson::compare(base, Value::Int32(1)).is_eq() {
         bail!(28759, "$log's base must be a positive number not equal to 1, but is {}", show(base));
+    }
+    // NaN is a double's, also of decimals.
+    if is_nan(value) || is_nan(base) {
+        return Ok(Value::Double(f64::NAN));
     }
     let decimal = matches!(value, Value::Decimal128(_)) || matches!(base, Value::Decimal128(_));
     if let (true, Some(value), Some(base)) = (decimal, number::to_decimal(value), number::to_decimal(base)) {

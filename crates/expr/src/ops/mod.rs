@@ -150,8 +150,9 @@ fn exact_i32(value: Value<'_>) -> Option<i32> {
     value.as_exact_i64().and_then(|n| i32::try_from(n).ok())
 }
 
-/// A value for an error message.
-pub(crate) fn show(value: Value<'_>) -> String {
+/// A value as mongod's expressions and stages print it in messages: `{a: 1, b: ["x"]}`. (Filters and updates print
+/// BSON in another way.)
+pub fn show(value: Value<'_>) -> String {
     match value {
         Value::Missing => "MISSING".to_owned(),
         Value::Null => "null".to_owned(),

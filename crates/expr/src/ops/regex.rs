@@ -156,10 +156,14 @@ fn regex_find_all<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         let mut at = pattern.0.capture_locations();
         let (mut from, mut counted) = (0, (0, 0));
         build_array(cx, |out| {
-            while from <= text.len() && pattern.captures_at(&mut at, text, from)? {
+            while pattern.captures_at(&mut at, text, from)? {
                 describe(&mut out.document(), text, &at, &mut counted);
                 let (start, end) = at.get(0).unwrap_or((from, from));
                 from = if end > start { end } else { next_char(text, end) };
+                // The end of the text is looked at only if that is all there is.
+                if from >= text.len() {
+                    break;
+                }
             }
             Ok(())
         })

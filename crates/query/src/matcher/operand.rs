@@ -227,3 +227,35 @@ pub(super) fn regex(operators: RawDoc<'_>) -> Result<Test> {
     }
     Ok(Test::Regex(Regex::new(pattern, options)?))
 }
+
+/// Checks the argument of `$text`.
+pub(super) fn check_text(value: Value<'_>) -> Result<()> {
+    let Value::Document(spec) = value else { bail!(Code::BAD_VALUE, "$text expects an object") };
+    let mut known = 0;
+    for (name, kind, required) in [
+        ("$search", Type::String, true),
+        ("$language", Type::String, false),
+        ("$caseSensitive", Type::Bool, false),
+        ("$diacriticSensitive", Type::Bool, false),
+    ] {
+        let Some(element) = spec.element(name) else {
+            if required {
+                bail!(Code::NO_SUCH_KEY, "Missing expected field \"{name}\"");
+            }
+            continue;
+        };
+        if element.kind() != kind {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "\"{name}\" had the wrong type. Expected {}, found {}",
+                kind.name(),
+                element.kind().name()
+            );
+        }
+        known += 1;
+    }
+    if known < spec.count() {
+        bail!(Code::BAD_VALUE, "extra fields in $text");
+    }
+    Ok(())
+}

@@ -17,6 +17,8 @@ struct Parser<'p> {
     embedded: bool,
     features: Features,
     depth: usize,
+    /// Conditions on text met so far.
+    texts: usize,
 }
 
 /// Which of the operators that look beyond single values may stand in a filter.
@@ -34,13 +36,20 @@ pub enum Features {
 
 /// Parses a whole filter.
 pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<MatchExpr> {
-    Parser { cx, embedded: false, features, depth: 0 }.filter(filter)
+    let mut parser = Parser { cx, embedded: false, features, depth: 0, texts: 0 };
+    let parsed = parser.filter(filter)?;
+    match parser.texts {
+        0 => Ok(parsed),
+        // What mongod says when no text index serves.
+        1 => bail!(Code::INDEX_NOT_FOUND, "text index required for $text query"),
+        _ => bail!(Code::BAD_VALUE, "Too many text expressions"),
+    }
 }
 
 /// Parses operators on one path: `{$gt: 1, $lt: 5}`.
 pub(super) fn parse_operators(path: &str, operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
     let mut parts = Vec::new();
-    Parser { cx, embedded: true, features: Features::None, depth: 0 }
+    Parser { cx, embedded: true, features: Features::None, depth: 0, texts: 0 }
         .operators(path, operators, &mut parts)?;
     Ok(MatchExpr::And(parts))
 }
@@ -160,7 +169,14 @@ impl Parser<'_> {
         Ok(Some(match name {
             "$and" => MatchExpr::And(self.branches(name, value)?),
             "$or" => MatchExpr::Or(self.branches(name, value)?),
-            "$nor" => MatchExpr::Nor(self.branches(name, value)?),
+            "$nor" => {
+                let before = self.texts;
+                let branches = self.branches(name, value)?;
+                if self.texts > before {
+                    bail!(Code::BAD_VALUE, "text expression not allowed in nor");
+                }
+                MatchExpr::Nor(branches)
+            }
             "$comment" => return Ok(None),
             "$expr" => {
                 self.check_top(name)?;
@@ -187,12 +203,14 @@ impl Parser<'_> {
                 if name == "$alwaysTrue" { MatchExpr::AlwaysTrue } else { MatchExpr::AlwaysFalse }
             }
             "$ref" | "$id" | "$db" => parse_equality(name, value)?,
-            // What mongod says when no text index serves, and when it was started without JavaScript.
             "$text" => {
                 self.check_top(name)?;
                 self.check_allowed(name, Code::BAD_VALUE, Features::All)?;
-                bail!(Code::INDEX_NOT_FOUND, "text index required for $text query")
+                operand::check_text(value)?;
+                self.texts += 1;
+                MatchExpr::AlwaysFalse
             }
+            // What mongod says when it was started without JavaScript.
             "$where" => {
                 self.check_top(name)?;
                 self.check_allowed(name, Code::BAD_VALUE, Features::All)?;

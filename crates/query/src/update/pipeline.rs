@@ -190,8 +190,15 @@ const OTHER_STAGES: &[&str] = &[
 /// The exclusion `{a: false, b: false}` that the argument of `$unset` stands for.
 pub fn unset_spec(argument: Value<'_>) -> Result<DocBuf> {
     let mut spec = DocBuf::new();
+    let mut add = |path: &str| {
+        if path.contains('\0') {
+            bail!(9527900, "Field names may not contain embedded null bytes");
+        }
+        spec.append(path, false);
+        Ok(())
+    };
     match argument {
-        Value::String(path) => _ = spec.append(path, false),
+        Value::String(path) => add(path)?,
         Value::Array(paths) if paths.is_empty() => {
             bail!(31119, "$unset specification must be a string or an array with at least one field")
         }
@@ -203,7 +210,7 @@ pub fn unset_spec(argument: Value<'_>) -> Result<DocBuf> {
                         "$unset specification must be a string or an array containing only string values"
                     );
                 };
-                spec.append(path, false);
+                add(path)?;
             }
         }
         _ => bail!(31002, "$unset specification must be a string or an array"),

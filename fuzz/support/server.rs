@@ -144,7 +144,8 @@ impl Server {
         self.node.cursors.kill_where(|_| true);
         *self.client.handshake.lock() = Default::default();
         let catalog = self.node.engine().catalog();
-        for database in catalog.databases() {
+        // The log that `local` shows is not dropped.
+        for database in catalog.databases().filter(|database| *database != "local") {
             self.node.engine().drop_database(database, &|| Ok(())).expect("a database is dropped");
         }
     }

@@ -129,7 +129,7 @@ def figures(client):
     assert stats["latencyStats"]["writes"]["ops"] >= 1
     assert stats["count"] == 500
     assert stats["queryExecStats"] == {"collectionScans": {"total": 1, "nonTailable": 1}}, stats
-    fails(51024, db, "aggregate", "c", pipeline=[{"$collStats": {"storageStats": {"scale": 0}}}], cursor={})
+    fails(2, db, "aggregate", "c", pipeline=[{"$collStats": {"storageStats": {"scale": 0}}}], cursor={})
     totals = client.admin.command("top")["totals"]
     entry = totals["ops_figures.c"]
     assert list(entry) == [
@@ -326,5 +326,43 @@ def compact(client):
     client.drop_database("ops_compact")
 
 
+def arguments(client):
+    db = client.ops_arguments
+    db.c.insert_many([{"_id": n} for n in range(3)])
+    # A part of a command has no name of its own: its first field is checked like the others.
+    fails(40415, db, {"update": "c", "updates": [{"odd": 1, "q": {}, "u": {"$set": {"a": 1}}}]},
+          text="BSON field 'update.updates.odd' is an unknown field.")
+    fails(40415, db, {"delete": "c", "deletes": [{"odd": 1, "q": {}, "limit": 0}]})
+    fails(40415, db, {"aggregate": "c", "pipeline": [], "cursor": {"odd": 1}})
+    fails(2, db, "find", "c", skip=-1, text="BSON field 'skip' value must be >= 0, actual value '-1'")
+    fails(14, db, "find", "c", limit="1")
+    fails(9, db, "find", "c", maxTimeMS=1.5)
+    fails(14, db, "find", "c", maxTimeMS="1")
+    fails(2, db, "find", "c", maxTimeMS=-1)
+    fails(40414, db, "dataSize", None)
+    fails(72, db, "find", "c", writeConcern={"w": 1})
+    db.command("create", "v", viewOn="c", pipeline=[])
+    fails(15958, db, "count", "v", limit=0)
+    assert db.command("count", "v")["n"] == db.command("count", "c", limit=0)["n"] == 3
+    # What API version 1 leaves out.
+    strict = {"apiVersion": "1", "apiStrict": True}
+    fails(323, db, {"find": "c", "showRecordId": True, **strict},
+          text="BSON field 'find.showRecordId' is not allowed with apiStrict:true.")
+    fails(323, db, {"create": "d", "capped": True, "size": 4096, **strict})
+    for allowed, option in ((True, "count"), (False, "latencyStats")):
+        command = {"aggregate": "c", "pipeline": [{"$collStats": {option: {}}}], "cursor": {}, **strict}
+        if allowed:
+            db.command(command)
+        else:
+            fails(323, db, command)
+    fails(2, db, {"insert": "c", "documents": [{}], "writeConcern": {"w": {"dc": 1}}},
+          text="cannot use non-majority 'w' mode { dc: 1 } when a host is not a member of a replica set")
+    # setParameter changes all or nothing.
+    before = client.admin.command("getParameter", 1, ttlMonitorSleepSecs=1)["ttlMonitorSleepSecs"]
+    fails(72, client.admin, "setParameter", 1, ttlMonitorSleepSecs=before + 1, odd=1)
+    assert client.admin.command("getParameter", 1, ttlMonitorSleepSecs=1)["ttlMonitorSleepSecs"] == before
+    client.drop_database("ops_arguments")
+
+
 CHECKS = [system_views, validate, startup_log, figures, explain, collection_uuid, texts, parameters,
-          validators, compact]
+          validators, compact, arguments]

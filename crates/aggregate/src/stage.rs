@@ -107,7 +107,7 @@ pub static STAGES: &[StageEntry] = &[
     StageEntry { name: "$bucketAuto", parse: bucket_auto::parse, ..ANY },
     StageEntry { name: "$changeStream", parse: change_stream::parse, collectionless: true, ..FIRST },
     StageEntry { name: "$changeStreamSplitLargeEvent", parse: change_stream::parse_split, ..ANY },
-    StageEntry { name: "$collStats", parse: stats::parse_coll_stats, stable_api: false, ..FIRST },
+    StageEntry { name: "$collStats", parse: stats::parse_coll_stats, ..FIRST },
     StageEntry { name: "$count", parse: simple::parse_count, ..ANY },
     StageEntry {
         name: "$currentOp",

@@ -26,6 +26,8 @@ pub struct Args<'a> {
     fields: Fields<'a>,
     sequences: &'a [Sequence<'a>],
     sequences_seen: u32,
+    /// Fields at the beginning that need not be asked for: a command's name.
+    known: usize,
 }
 
 impl<'a> Args<'a> {
@@ -45,7 +47,7 @@ impl<'a> Args<'a> {
                 bail!(40413, "BSON field '{command}.{}' is a duplicate field", field.key());
             }
         }
-        Ok(Args { command, body, fields, sequences, sequences_seen: 0 })
+        Ok(Args { command, body, fields, sequences, sequences_seen: 0, known: 1 })
     }
 
     /// Arguments taken from a document that stands inside another command, such as the command
@@ -53,6 +55,13 @@ impl<'a> Args<'a> {
     pub fn of_document(command: &'static str, body: RawDoc<'a>) -> Result<Self> {
         let own = body.iter().filter(|field| !crate::generic::is_generic(field.key_bytes()));
         Args::new(command, body, own.map(|field| (field, false)).collect(), &[])
+    }
+
+    /// Arguments of a part of a command, such as one entry of `updates`; `place` is its path. Unlike a command,
+    /// it has no name of its own as its first field.
+    pub fn of_part(place: &'static str, body: RawDoc<'a>) -> Result<Self> {
+        let fields = body.iter().map(|field| (field, false)).collect();
+        Ok(Args { known: 0, ..Args::new(place, body, fields, &[])? })
     }
 
     /// The canonical name of the command.
@@ -173,7 +182,8 @@ impl<'a> Args<'a> {
     ///
     /// Errors: 40415 for an unknown field.
     pub fn finish(&self) -> Result<()> {
-        let unknown = self.fields.iter().skip(1).find(|(_, seen)| !seen).map(|(field, _)| field.key());
+        let unknown =
+            self.fields.iter().skip(self.known).find(|(_, seen)| !seen).map(|(field, _)| field.key());
         let unknown = unknown.or_else(|| {
             let unseen = |(at, _): &(usize, &Sequence<'a>)| self.sequences_seen & (1 << (*at).min(31)) == 0;
             self.sequences.iter().enumerate().find(unseen).map(|(_, sequence)| sequence.name)

@@ -247,7 +247,7 @@ impl<'a> WriteConcern<'a> {
     fn mode(&self) -> String {
         match self.w {
             Some(W::Mode(name)) => name.to_owned(),
-            Some(W::Tags(tags)) => format!("{tags:?}"),
+            Some(W::Tags(tags)) => sheaf_exec::bounds::value_text(Value::Document(tags)),
             _ => String::new(),
         }
     }

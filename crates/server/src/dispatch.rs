@@ -201,7 +201,7 @@ fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
     if command.spec.admin_only && db != "admin" {
         bail!(Code::UNAUTHORIZED, "{} may only be run against the admin database.", command.name);
     }
-    let api = check::api_version(node, command, &generic)?;
+    let api = check::api_version(node, command, &generic, &fields)?;
     let role = check::session_arguments(command, &generic)?;
     check::concerns(node, command, &generic, role)?;
     check::in_transaction(command, db, &generic, role)?;

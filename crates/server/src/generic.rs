@@ -120,7 +120,17 @@ impl<'a> GenericArgs<'a> {
                 self.api_deprecation_errors = Loose::from_value(value, &at)?.map(|b| b.0);
             }
             "comment" => self.comment = Some(value),
-            "$readPreference" => self.read_preference = RawDoc::from_value(value, &at)?,
+            "$readPreference" => {
+                self.read_preference = RawDoc::from_value(value, &at)?;
+                if let Some(Value::String(mode)) = self.read_preference.map(|doc| doc.get_or_missing("mode"))
+                    && !READ_MODES.contains(&mode)
+                {
+                    bail!(
+                        Code::BAD_VALUE,
+                        "Enumeration value '{mode}' for field '$readPreference.mode' is not a valid value."
+                    );
+                }
+            }
             "$clusterTime" => {
                 if let Some(doc) = RawDoc::from_value(value, &at)?
                     && let Value::Timestamp(time) = doc.get_or_missing("clusterTime")
@@ -133,6 +143,9 @@ impl<'a> GenericArgs<'a> {
         Ok(())
     }
 }
+
+/// What `$readPreference.mode` can say.
+const READ_MODES: [&str; 5] = ["primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest"];
 
 /// `maxTimeMS`: a whole number of milliseconds, at most 2^31 - 1; 0 means no limit.
 ///
@@ -149,7 +162,11 @@ pub fn max_time_ms(value: Value<'_>) -> Result<Option<u64>> {
         );
     }
     if value.as_exact_i64().is_none() {
-        bail!(Code::BAD_VALUE, "maxTimeMS has non-integral value");
+        let shown = sheaf_exec::bounds::value_text(value);
+        match value.as_f64().filter(|n| n.abs() < 9.3e18) {
+            Some(_) => bail!(Code::FAILED_TO_PARSE, "Expected an integer: maxTimeMS: {shown}"),
+            None => bail!(Code::FAILED_TO_PARSE, "Cannot represent as a 64-bit integer: maxTimeMS: {shown}"),
+        }
     }
     match safe_i64(value) {
         Some(n) if (0..=i64::from(i32::MAX)).contains(&n) => Ok((n > 0).then_some(n as u64)),

@@ -148,6 +148,17 @@ impl Parameters {
     /// Errors: `InvalidOptions` for an unknown name, `IllegalOperation` for one that is only set at
     /// start, `BadValue`/`TypeMismatch` for a bad value.
     pub fn set(&self, name: &str, value: Value<'_>) -> Result<DocBuf> {
+        let (at, setting) = Self::checked(name, value)?;
+        let old = self.store(at, setting);
+        Ok(DocBuf::build(|doc| append(doc, "was", &old)))
+    }
+
+    /// What [`Parameters::set`] would say.
+    pub fn check(&self, name: &str, value: Value<'_>) -> Result<()> {
+        Self::checked(name, value).map(|_| ())
+    }
+
+    fn checked(name: &str, value: Value<'_>) -> Result<(usize, Setting)> {
         let Some(at) = place(name) else {
             bail!(
                 Code::INVALID_OPTIONS,
@@ -157,9 +168,7 @@ impl Parameters {
         if !matches!(PARAMETERS[at].when, Runtime | Both) {
             bail!(Code::ILLEGAL_OPERATION, "not allowed to change [{name}] at runtime");
         }
-        let setting = convert(&PARAMETERS[at], value)?;
-        let old = self.store(at, setting);
-        Ok(DocBuf::build(|doc| append(doc, "was", &old)))
+        Ok((at, convert(&PARAMETERS[at], value)?))
     }
 
     /// Sets a parameter from the command line.
@@ -218,7 +227,7 @@ fn convert(parameter: &Parameter, value: Value<'_>) -> Result<Setting> {
     let number = |value: Value<'_>| -> Result<f64> {
         let Some(n) = value.as_f64() else {
             bail!(
-                Code::TYPE_MISMATCH,
+                Code::BAD_VALUE,
                 "Unable to coerce value of type {} for parameter {name}",
                 value.type_name()
             );

@@ -529,7 +529,8 @@ fn parameters_without_effect_are_unknown() {
         if number(&reply, "ok") == 1 { 0 } else { number(&reply, "code") }
     };
     assert_eq!(code(doc! { "setParameter": 1, "notablescan": true }), 72);
-    assert_eq!(code(doc! { "setParameter": 1, "journalCommitInterval": 10 }), 20);
+    assert_eq!(code(doc! { "setParameter": 1, "journalCommitInterval": 10 }), 0);
+    assert_eq!(code(doc! { "setParameter": 1, "journalCommitInterval": 501 }), 2);
     assert_eq!(code(doc! { "setParameter": 1, "ttlMonitorEnabled": false }), 0);
     assert_eq!(code(doc! { "configureFailPoint": "hangBeforeCommittingTxn", "mode": "alwaysOn" }), 266);
     assert_eq!(code(doc! { "getFreeMonitoringStatus": 1 }), 59);

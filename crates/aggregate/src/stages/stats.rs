@@ -53,6 +53,10 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
             _ => bail!(40415, "BSON field '$collStats.{key}' is an unknown field."),
         }
     }
+    let stable = |key: &[u8]| key == b"count" || key == b"operationStats";
+    if cx.expr.is_api_strict() && spec.iter().any(|field| !stable(field.key_bytes())) {
+        bail!(Code::API_STRICT_ERROR, "only the 'count' option to $collStats is supported in API Version 1");
+    }
     Ok(stage(StatsSource::CollStats, spec, cx))
 }
 

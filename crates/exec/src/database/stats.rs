@@ -54,7 +54,9 @@ fn storage_scale(spec: RawDoc<'_>) -> Result<i64> {
         None | Some(Value::Null | Value::Undefined) => Ok(1),
         Some(value) => match value.as_f64().map(|n| n as i64) {
             Some(scale) if scale >= 1 => Ok(scale),
-            Some(scale) => bail!(51024, "BSON field 'scale' value must be >= 1, actual value '{scale}'"),
+            Some(scale) => {
+                bail!(Code::BAD_VALUE, "BSON field 'scale' value must be >= 1, actual value '{scale}'")
+            }
             None => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field '$collStats.storageStats.scale' is the wrong type '{}', expected types '[long, int, decimal, double]'",

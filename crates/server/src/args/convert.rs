@@ -39,7 +39,7 @@ fn wrong_types(value: &Value<'_>, at: &At<'_>, expected: &str) -> Error {
     ))
 }
 
-/// MongoDB's `safeNumberLong`: fractions are cut, NaN is 0, what is too large becomes the limit.
+/// MongoDB's `safeNumberLong`: fractions are cut (those of a decimal rounded, halves to the even neighbour), NaN is 0, what is too large becomes the limit.
 pub fn safe_i64(value: Value<'_>) -> Option<i64> {
     match value {
         Value::Int32(n) => Some(i64::from(n)),
@@ -47,7 +47,7 @@ pub fn safe_i64(value: Value<'_>) -> Option<i64> {
         Value::Double(n) => Some(n as i64),
         Value::Decimal128(n) => {
             let whole = n.to_i64_exact();
-            Some(whole.unwrap_or_else(|| n.to_f64() as i64))
+            Some(whole.unwrap_or_else(|| n.to_f64().round_ties_even() as i64))
         }
         _ => None,
     }
@@ -149,7 +149,7 @@ impl<'a> FromValue<'a> for NonNegative {
     fn from_value(value: Value<'a>, at: &At<'_>) -> Result<Option<Self>> {
         match i64::from_value(value, at)? {
             Some(n) if n < 0 => {
-                bail!(51024, "BSON field '{}' value must be >= 0, actual value '{n}'", at.field())
+                bail!(Code::BAD_VALUE, "BSON field '{}' value must be >= 0, actual value '{n}'", at.field())
             }
             other => Ok(other.map(NonNegative)),
         }
@@ -158,13 +158,13 @@ impl<'a> FromValue<'a> for NonNegative {
 
 /// An integer within bounds, with MongoDB's message for one outside.
 ///
-/// Errors: 51024.
+/// Errors: `BadValue`.
 pub fn in_range(n: i64, low: i64, high: i64, field: &str) -> Result<i64> {
     if n < low {
-        bail!(51024, "BSON field '{field}' value must be >= {low}, actual value '{n}'");
+        bail!(Code::BAD_VALUE, "BSON field '{field}' value must be >= {low}, actual value '{n}'");
     }
     if n > high {
-        bail!(51024, "BSON field '{field}' value must be <= {high}, actual value '{n}'");
+        bail!(Code::BAD_VALUE, "BSON field '{field}' value must be <= {high}, actual value '{n}'");
     }
     Ok(n)
 }

@@ -12,12 +12,24 @@ fn errors_are_those_of_generated_parsers() {
     let error = args.optional::<NonNegative>("limit").unwrap_err();
     assert_eq!(
         (error.code().0, error.message()),
-        (51024, "BSON field 'limit' value must be >= 0, actual value '-1'")
+        (2, "BSON field 'limit' value must be >= 0, actual value '-1'")
     );
     let error = args.required::<i64>("gone").unwrap_err();
     assert_eq!(error.code().0, 40414);
     let error = args.finish().unwrap_err();
     assert_eq!((error.code().0, error.message()), (40415, "BSON field 'find.odd' is an unknown field."));
+}
+
+#[test]
+fn parts_have_no_name_of_their_own() {
+    let body = doc! { "odd": 1, "q": {} };
+    let mut args = Args::of_part("update.updates", body.as_raw()).unwrap();
+    args.required::<RawDoc<'_>>("q").unwrap();
+    let error = args.finish().unwrap_err();
+    assert_eq!(
+        (error.code().0, error.message()),
+        (40415, "BSON field 'update.updates.odd' is an unknown field.")
+    );
 }
 
 #[test]

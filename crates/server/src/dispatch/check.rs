@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 
+use crate::args::Fields;
 use crate::command::Registered;
 use crate::concern::{ReadConcern, ReadLevel};
 use crate::generic::GenericArgs;
@@ -15,7 +16,12 @@ use crate::session::Role;
 /// `apiVersion` and its companions.
 ///
 /// Errors: `APIVersionError`, `APIStrictError`, 4886600, 498870.
-pub fn api_version(node: &Node, command: &Registered, generic: &GenericArgs<'_>) -> Result<ApiParams> {
+pub fn api_version(
+    node: &Node,
+    command: &Registered,
+    generic: &GenericArgs<'_>,
+    fields: &Fields<'_>,
+) -> Result<ApiParams> {
     let Some(version) = generic.api_version else {
         if generic.api_strict.is_some() || generic.api_deprecation_errors.is_some() {
             bail!(4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion");
@@ -40,7 +46,39 @@ pub fn api_version(node: &Node, command: &Registered, generic: &GenericArgs<'_>)
             command.name
         );
     }
+    if strict {
+        let unstable = unstable_fields(command.name);
+        if let Some((field, _)) = fields.iter().skip(1).find(|(field, _)| unstable.contains(&field.key())) {
+            bail!(
+                Code::API_STRICT_ERROR,
+                "BSON field '{}.{}' is not allowed with apiStrict:true.",
+                command.name,
+                field.key()
+            );
+        }
+    }
     Ok(ApiParams { v1: true, strict, deprecation_errors: generic.api_deprecation_errors.unwrap_or(false) })
+}
+
+/// Fields that API version 1 promises nothing about.
+fn unstable_fields(command: &str) -> &'static [&'static str] {
+    match command {
+        "aggregate" => &["collectionUUID", "exchange", "explain"],
+        "create" => &["autoIndexId", "capped", "indexOptionDefaults", "max", "size", "storageEngine"],
+        "find" => &[
+            "awaitData",
+            "collectionUUID",
+            "max",
+            "min",
+            "noCursorTimeout",
+            "oplogReplay",
+            "returnKey",
+            "showRecordId",
+            "tailable",
+        ],
+        "delete" | "findAndModify" | "insert" | "update" => &["collectionUUID"],
+        _ => &[],
+    }
 }
 
 /// What the session arguments make of the operation.
@@ -62,9 +100,6 @@ pub fn session_arguments(command: &Registered, generic: &GenericArgs<'_>) -> Res
             );
         }
         if matches!(command.name, "commitTransaction" | "abortTransaction") {
-            if generic.lsid.is_none() {
-                bail!(125, "{} must be run within a transaction", command.name);
-            }
             bail!(125, "{} must be run within a transaction", command.name);
         }
         return Ok(Role::Plain);

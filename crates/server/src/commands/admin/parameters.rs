@@ -100,6 +100,8 @@ impl<'a> Command<'a> for SetParameter<'a> {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let node = op.node();
+        // All or nothing.
+        self.settings.iter().try_for_each(|(name, value)| node.parameters.check(name, *value))?;
         let mut reply = Reply::ok();
         for (at, (name, value)) in self.settings.iter().enumerate() {
             let was = node.parameters.set(name, *value)?;

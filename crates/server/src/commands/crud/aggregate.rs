@@ -121,7 +121,7 @@ impl<'a> Aggregate<'a> {
         }
         let batch_size = match cursor {
             Some(cursor) => {
-                let mut options = Args::of_document("aggregate.cursor", cursor)?;
+                let mut options = Args::of_part("aggregate.cursor", cursor)?;
                 let size = options.optional::<NonNegative>("batchSize")?.map(|n| n.0 as u64);
                 options.finish()?;
                 size

@@ -44,10 +44,11 @@ impl<'a> Command<'a> for BulkWrite<'a> {
         let ops = args.required_documents("ops")?;
         let (mut namespaces, mut uuids) = (Vec::new(), Vec::new());
         for info in args.required_documents("nsInfo")? {
-            let mut fields = Args::of_document("bulkWrite.nsInfo", info)?;
+            let mut fields = Args::of_part("bulkWrite.nsInfo", info)?;
             let namespace: &'a str = fields.required("ns")?;
             uuids.push(fields.optional("collectionUUID")?);
             fields.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
+            fields.finish()?;
             check_namespace(namespace)?;
             namespaces.push(namespace);
         }
@@ -55,8 +56,9 @@ impl<'a> Command<'a> for BulkWrite<'a> {
         let errors_only = args.optional::<Loose>("errorsOnly")?.is_some_and(|flag| flag.0);
         let mut batch_size = None;
         if let Some(cursor) = args.optional::<RawDoc<'a>>("cursor")? {
-            let mut options = Args::of_document("bulkWrite.cursor", cursor)?;
+            let mut options = Args::of_part("bulkWrite.cursor", cursor)?;
             batch_size = options.optional::<NonNegative>("batchSize")?.map(|n| n.0 as usize);
+            options.finish()?;
         }
         let fields = WriteFields::parse(args)?;
         let variables = args.optional("let")?;

@@ -23,7 +23,7 @@ pub struct Count<'a> {
     pub(super) collection: &'a str,
     query: Option<RawDoc<'a>>,
     /// A negative limit means its absolute value; 0 means no limit.
-    limit: u64,
+    limit: Option<u64>,
     skip: u64,
     hint: Value<'a>,
     collation: Option<RawDoc<'a>>,
@@ -38,7 +38,7 @@ impl<'a> Command<'a> for Count<'a> {
         let count = Count {
             collection: args.collection()?,
             query: args.optional("query")?,
-            limit: args.optional::<i64>("limit")?.unwrap_or(0).unsigned_abs(),
+            limit: args.optional::<i64>("limit")?.map(i64::unsigned_abs),
             skip: args.optional::<NonNegative>("skip")?.map_or(0, |n| n.0 as u64),
             hint: args.value("hint"),
             collation: args.optional("collation")?,
@@ -93,7 +93,7 @@ impl Count<'_> {
         Ok(Query {
             matcher: Some(Arc::new(parse_filter(self.query, &mut cx)?)),
             skip: self.skip,
-            limit: (self.limit > 0).then_some(self.limit),
+            limit: self.limit.filter(|limit| *limit > 0),
             hint: Hint::parse(self.hint)?,
             only_paths: Some(Vec::new()),
             counting: true,
@@ -103,7 +103,10 @@ impl Count<'_> {
 
     fn cut(&self, all: u64) -> u64 {
         let left = all.saturating_sub(self.skip);
-        if self.limit > 0 { left.min(self.limit) } else { left }
+        match self.limit {
+            Some(limit) if limit > 0 => left.min(limit),
+            _ => left,
+        }
     }
 
     /// The stages that count.
@@ -113,8 +116,9 @@ impl Count<'_> {
             if self.skip > 0 {
                 out.document().append("$skip", self.skip as i64);
             }
-            if self.limit > 0 {
-                out.document().append("$limit", self.limit as i64);
+            // On a view 0 is refused, unlike elsewhere.
+            if let Some(limit) = self.limit {
+                out.document().append("$limit", limit as i64);
             }
             out.push_raw_document(doc! { "$count": "count" }.as_bytes());
         })

@@ -117,12 +117,13 @@ pub struct DeleteOne<'a> {
 
 impl<'a> DeleteOne<'a> {
     fn parse(doc: RawDoc<'a>) -> Result<Self> {
-        let mut args = Args::of_document("delete.deletes", doc)?;
+        let mut args = Args::of_part("delete.deletes", doc)?;
         let q = args.required("q")?;
         let limit: Value<'a> = args.required("limit")?;
-        let multi = match limit.as_exact_i64() {
-            Some(0) => true,
-            Some(1) => false,
+        // What is no number counts as 0, as in MongoDB.
+        let multi = match limit.as_f64().unwrap_or(0.0) {
+            0.0 => true,
+            1.0 => false,
             _ => bail!(
                 Code::FAILED_TO_PARSE,
                 "The limit field in delete objects must be 0 or 1. Got {}",

@@ -81,6 +81,8 @@ impl<'a> Command<'a> for Find<'a> {
         };
         flag(args, "oplogReplay")?;
         flag(args, "allowPartialResults")?;
+        flag(args, "readOnce")?;
+        args.ignore(&["term"]);
         if find.await_data && !find.tailable {
             bail!(Code::FAILED_TO_PARSE, "Cannot set 'awaitData' without also setting 'tailable'");
         }

@@ -212,7 +212,7 @@ fn check_stage_names(update: Value<'_>) -> Result<()> {
 
 impl<'a> UpdateOne<'a> {
     fn parse(doc: RawDoc<'a>) -> Result<Self> {
-        let mut args = Args::of_document("update.updates", doc)?;
+        let mut args = Args::of_part("update.updates", doc)?;
         let flag = |args: &mut Args<'a>, name| -> Result<bool> {
             Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0))
         };

@@ -17,14 +17,16 @@ pub struct CollStats<'a> {
 
 /// Reads `scale`.
 ///
-/// Errors: `TypeMismatch`, 51024 if it is not positive.
+/// Errors: `TypeMismatch`, `BadValue` if it is not positive.
 pub fn scale(value: Value<'_>, command: &str) -> Result<i64> {
     if value.is_nullish() {
         return Ok(1);
     }
     match safe_i64(value) {
         Some(scale) if scale >= 1 => Ok(scale),
-        Some(scale) => bail!(51024, "BSON field 'scale' value must be >= 1, actual value '{scale}'"),
+        Some(scale) => {
+            bail!(Code::BAD_VALUE, "BSON field 'scale' value must be >= 1, actual value '{scale}'")
+        }
         None => bail!(
             Code::TYPE_MISMATCH,
             "BSON field '{command}.scale' is the wrong type '{}', expected types '[long, int, decimal, double]'",

@@ -31,7 +31,7 @@ impl<'a> Command<'a> for Compact<'a> {
         if let Some(target) = target.filter(|target| *target < 1) {
             bail!(
                 Code::BAD_VALUE,
-                "BSON field 'compact.freeSpaceTargetMB' value must be >= 1, actual value '{target}'"
+                "BSON field 'freeSpaceTargetMB' value must be >= 1, actual value '{target}'"
             );
         }
         let dry_run = args.optional::<Loose>("dryRun")?.is_some_and(|flag| flag.0);

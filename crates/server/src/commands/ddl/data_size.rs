@@ -40,6 +40,9 @@ impl<'a> Command<'a> for DataSize<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let namespace = match args.own_value() {
             Value::String(name) => name,
+            Value::Null | Value::Undefined => {
+                bail!(40414, "BSON field 'dataSize.dataSize' is missing but a required field")
+            }
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "BSON field 'dataSize.dataSize' is the wrong type '{}', expected type 'string'",

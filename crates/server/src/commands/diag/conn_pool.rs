@@ -15,7 +15,9 @@ impl<'a> Command<'a> for ConnPoolStats {
     const NAME: &'static str = "connPoolStats";
     const SPEC: Spec = Spec::plain().help("outgoing connections");
 
-    fn parse(_: &mut Args<'a>) -> Result<Self> {
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        // One of the commands of which MongoDB does not check the fields.
+        args.ignore_rest();
         Ok(ConnPoolStats)
     }
 

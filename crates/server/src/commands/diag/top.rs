@@ -14,7 +14,9 @@ impl<'a> Command<'a> for Top {
     const NAME: &'static str = "top";
     const SPEC: Spec = Spec::plain().admin_only().help("time spent per collection");
 
-    fn parse(_: &mut Args<'a>) -> Result<Self> {
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        // One of the commands of which MongoDB does not check the fields.
+        args.ignore_rest();
         Ok(Top)
     }
 

@@ -12,6 +12,8 @@ mod faults;
 mod model;
 mod node;
 mod plan;
+mod storage;
+mod tell;
 #[cfg(test)]
 mod tests;
 mod world;

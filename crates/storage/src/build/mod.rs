@@ -16,6 +16,7 @@ mod sort;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
@@ -41,6 +42,8 @@ const FOLDER: &str = "builds";
 const SKIPPED_MAX: usize = 1000;
 /// Changes beside the index that may be carried over while no writer is let in.
 const LAST_CHANGES_MAX: u64 = 2000;
+/// How long writers may be kept out between generations.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// Generations, before the last one is taken whatever its size.
 const GENERATIONS_MAX: usize = 12;
 
@@ -230,7 +233,7 @@ impl Core {
             if build.indexes.iter().map(|index| index.side.written()).sum::<u64>() <= LAST_CHANGES_MAX {
                 break;
             }
-            let closed = build.collection.state.gate.close(&self.options.block, interrupt)?;
+            let Some(closed) = self.close_shortly(&build.collection, interrupt)? else { continue };
             let generations: Vec<u8> =
                 build.indexes.iter().map(|index| index.side.close_generation()).collect();
             drop(closed);
@@ -239,6 +242,24 @@ impl Core {
             }
         }
         Ok(())
+    }
+
+    /// Keeps writers out if that needs no long wait, for a transaction that stays open: others would have to wait with it.
+    fn close_shortly(&self, collection: &Collection, interrupt: Interrupt<'_>) -> Result<Option<Closed>> {
+        let deadline = Instant::now() + PATIENCE;
+        let timeout = || Error::new(Code::LOCK_TIMEOUT, "a transaction stays open");
+        let in_time = || {
+            interrupt()?;
+            if Instant::now() < deadline { Ok(()) } else { Err(timeout()) }
+        };
+        match collection.state.gate.close(&self.options.block, &in_time) {
+            Ok(closed) => Ok(Some(closed)),
+            Err(error) if error.code() == Code::LOCK_TIMEOUT => {
+                std::thread::sleep(PATIENCE);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Gives the entries of all documents of the snapshot to the sorter.

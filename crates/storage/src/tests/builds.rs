@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 use sheaf_bson::{DocBuf, doc};
 use sheaf_errors::{Code, Result};
@@ -172,6 +173,55 @@ fn duplicates_that_stay_fail_the_build() {
 }
 
 #[test]
+fn a_build_carries_over_what_many_writers_leave() {
+    let (dir, engine) = fresh();
+    fill(&engine, 0, 3000, |n| n);
+    // More than is carried over while writers are kept out, beside a transaction that stays open for a while.
+    let holder = Mutex::new(None);
+    build_during(&engine, &unique(), || {
+        for n in 0..5000 {
+            put(&engine, n, 10_000 + n);
+        }
+        let mut txn = engine.begin(None).unwrap();
+        change(&mut txn, C, 7, Some(&doc! { "_id": 7, "a": -7 })).unwrap();
+        let (keep, drop) = std::sync::mpsc::channel::<()>();
+        *holder.lock() = Some(keep);
+        std::thread::spawn(move || {
+            let _ = drop.recv_timeout(std::time::Duration::from_millis(150));
+            txn.commit(GO_ON).unwrap();
+        });
+    })
+    .unwrap();
+    assert_eq!(entries(&engine), 5000);
+    assert_valid(&engine, C);
+    let again = open(crash_copy(dir.path()).path());
+    assert_eq!(entries(&again), 5000);
+    assert_valid(&again, C);
+}
+
+#[test]
+fn without_a_journal_a_build_is_there_from_the_next_flush() {
+    let dir = tempfile::tempdir().unwrap();
+    let bare =
+        |path: &std::path::Path| Engine::open(crate::Options { journal: false, ..options(path) }).unwrap();
+    let engine = bare(dir.path());
+    create(&engine, C, doc! {});
+    fill(&engine, 0, 3000, |n| n);
+    build_during(&engine, &unique(), || put(&engine, 1, -1)).unwrap();
+    let indexes = |engine: &Engine| engine.catalog().collection(C).unwrap().indexes.len();
+    let copy = crash_copy(dir.path());
+    let again = bare(copy.path());
+    assert_eq!(indexes(&again), 1);
+    assert_valid(&again, C);
+    build(&again, C, &unique()).unwrap();
+    assert_valid(&again, C);
+    engine.checkpoint().unwrap();
+    let again = bare(crash_copy(dir.path()).path());
+    assert_eq!((indexes(&again), entries(&again)), (2, 3000));
+    assert_valid(&again, C);
+}
+
+#[test]
 fn documents_that_cannot_be_indexed_may_go() {
     let (_dir, engine) = fresh();
     fill(&engine, 0, 2000, |n| n);
@@ -190,7 +240,7 @@ fn an_index_is_exchanged_in_one_commit() {
     fill(&engine, 0, 3000, |n| n);
     let spec = index_spec(doc! { "a": 1 }, "a_1", doc! {});
     build(&engine, C, &spec).unwrap();
-    let copy = parking_lot::Mutex::new(None);
+    let copy = Mutex::new(None);
     let middle = || {
         put(&engine, 1, -1);
         put(&engine, 5000, 1);

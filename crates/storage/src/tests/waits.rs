@@ -71,7 +71,7 @@ fn who_comes_during_a_sync_is_told_when_it_is_covered() {
         let (engine, index) = (&engine, first.index);
         let lone = scope.spawn(move || engine.wait_durable(index, GO_ON));
         comes.recv_timeout(PATIENCE).unwrap();
-        let second = insert(&engine, C, &doc! { "_id": 2 }).unwrap();
+        let second = insert(engine, C, &doc! { "_id": 2 }).unwrap();
         let (done, waiting) = channel();
         engine.on_durable(second.index, Box::new(move |result| done.send(result.is_ok()).unwrap()));
         assert!(waiting.try_recv().is_err());

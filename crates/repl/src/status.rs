@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(
             hello(&member),
             concat!(
-                r#"{"topologyVersion":{"processId":{"$oid":"010101010101010101010101"},"counter":2},"#,
+                r#"{"topologyVersion":{"processId":{"$oid":"010101010101010101010101"},"counter":1},"#,
                 r#""hosts":["m0:1"],"passives":["m1:1"],"arbiters":["m2:1"],"setName":"rs","setVersion":3,"#,
                 r#""isWritablePrimary":false,"secondary":true,"passive":true,"tags":{"dc":"east"},"me":"m1:1","#,
                 r#""lastWrite":{"opTime":{"ts":{"$timestamp":{"t":1700000000,"i":9}},"t":2},"#,

@@ -60,7 +60,7 @@ impl Member {
             (Some(me), true) => self.change_conf_state(me, &state),
         }
         self.unpark_when_due();
-        self.role.topology_version += 1;
+        self.config_changed = true;
         self.park_arbiters();
         self.hurry_pings();
         self.tell_config();
@@ -193,7 +193,7 @@ impl Member {
         Some(leader)
     }
 
-    /// Says so when this member's role, or the primary it knows, has changed.
+    /// Says so when this member's role, the primary it knows, or the configuration has changed.
     pub(super) fn refresh_role(&mut self) {
         let role = Role {
             state: self.state(),
@@ -202,9 +202,10 @@ impl Member {
             writable: self.is_writable(),
             topology_version: self.role.topology_version,
         };
-        if role != self.role {
+        let config_changed = std::mem::take(&mut self.config_changed);
+        if config_changed || role != self.role {
             let seen = |role: &Role| (role.state, role.primary, role.writable);
-            if seen(&role) != seen(&self.role) {
+            if config_changed || seen(&role) != seen(&self.role) {
                 self.role = Role { topology_version: role.topology_version + 1, ..role };
                 self.hurry_pings();
             } else {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use raft::eraftpb::Message as RaftMessage;
+use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType};
 use raft::{RawNode, StateRole};
 use sheaf_errors::{Code, Error, Result};
 
@@ -159,6 +159,7 @@ pub struct Member {
     fetches: BTreeMap<u64, raft::GetEntriesContext>,
     next_token: u64,
     role: Role,
+    config_changed: bool,
     report_due: bool,
     out: Vec<Effect>,
 }
@@ -217,6 +218,7 @@ impl Member {
             fetches: BTreeMap::new(),
             next_token: 1,
             role: Role::default(),
+            config_changed: false,
             report_due: false,
             out: Vec::new(),
         };
@@ -271,7 +273,16 @@ impl Member {
         }
         assert!(time > self.cluster_time, "cluster time {time} after {}", self.cluster_time);
         let raft = self.raft.as_mut().expect("a primary has a raft node");
-        if raft.propose(time.to_le_bytes().to_vec(), payload.into()).is_err() {
+        let entry = RaftEntry {
+            data: payload,
+            context: Bytes::copy_from_slice(&time.to_le_bytes()),
+            ..RaftEntry::default()
+        };
+        let mut message = RaftMessage::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = raft.raft.id;
+        message.mut_entries().push(entry);
+        if raft.raft.step(message).is_err() {
             return Err(not_primary());
         }
         self.cluster_time = time;

@@ -195,6 +195,12 @@ impl Member {
         peer.primary = heartbeat.primary;
         peer.commit = heartbeat.commit;
         let incarnation = peer.incarnation;
+        if heartbeat.state == MemberState::Removed
+            && let Some(config) = self.config.clone()
+        {
+            // It does not know itself in the configuration by which this member knows it.
+            self.send_to(from, Body::Config(config));
+        }
         self.note_report(from, incarnation, heartbeat.report);
         if !heartbeat.syncing {
             self.end_snapshot(from);

@@ -134,7 +134,8 @@ impl Member {
             self.send_raft(message);
         }
         for (config, me) in configs {
-            if config.config_version().newer_than(self.config_version()) {
+            let (new, old) = (config.config_version(), self.config_version());
+            if new.newer_than(old) || (new == old && self.me.is_none() && me.is_some()) {
                 self.install_config(config, me);
             } else {
                 self.config_installed();

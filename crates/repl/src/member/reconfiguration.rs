@@ -259,7 +259,11 @@ impl Member {
         let coming = self.pending.iter().filter_map(|pending| pending.config.as_ref());
         let newest = coming.map(|(config, _)| config.config_version()).next_back();
         let known = newest.unwrap_or(self.config_version());
-        if theirs.newer_than(known) && theirs.newer_than(self.config_version()) {
+        let ours = self.config_version();
+        // A member that was removed and added again under another `_id` may have heard of both at once,
+        // under its old name.
+        let found = self.me.is_none() && theirs == ours && known == ours && config.member(called).is_some();
+        if found || (theirs.newer_than(known) && theirs.newer_than(ours)) {
             // The same `_id`, or the same host under another `_id` (removed and added again meanwhile), or,
             // for a member that never was in a set, what the sender calls it.
             let same = self.me.filter(|me| config.member(*me).is_some());

@@ -546,3 +546,18 @@ fn the_topology_counter_moves_with_the_topology_alone() {
     set.run(1000);
     assert!(set.member(1).role().topology_version > before);
 }
+
+#[test]
+fn a_reconfiguration_changes_the_topology() {
+    let mut set = three();
+    let before = set.member(1).role().topology_version;
+    set.reconfig(0, |config| config.members[1].priority = 1.5).unwrap();
+    assert!(set.member(1).role().topology_version > before);
+}
+
+/// The server keeps a member behind a mutex that several threads lock.
+#[test]
+fn a_member_can_be_sent_to_another_thread() {
+    fn check<T: Send>() {}
+    check::<Member>();
+}

@@ -117,14 +117,14 @@ impl Workload for BulkImport {
             Some(file) => {
                 let records = Records::open(file, format_of(own, file)?)
                     .map_err(|bad| Error::usage(bad.to_string()))?;
-                Feed::File(Mutex::new(FileFeed {
+                Feed::File(Box::new(Mutex::new(FileFeed {
                     records,
                     own: own.clone(),
                     ids: ObjectIdGenerator::new(context.seed),
                     skipped: 0,
                     first_skipped: None,
                     ended: false,
-                }))
+                })))
             }
         };
         let measure = match &feed {
@@ -200,6 +200,9 @@ impl BulkImport {
             }
             insert.send()?;
             worker.done("batch", ticket);
+            if let Feed::Generated { total, batch, .. } = feed {
+                worker.context().set_progress((ticket.number + 1) as f64 * *batch as f64 / *total as f64);
+            }
             batch.iter().for_each(|record| tally.add(record.as_raw()));
         }
         if !collection.write_concern.acknowledged() {
@@ -214,7 +217,7 @@ impl BulkImport {
 /// Where records come from.
 enum Feed {
     Generated { total: u64, batch: u64, seed: u64, order: Order },
-    File(Mutex<FileFeed>),
+    File(Box<Mutex<FileFeed>>),
 }
 
 struct FileFeed {

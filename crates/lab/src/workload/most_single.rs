@@ -123,7 +123,7 @@ impl Workload for MostSingle {
         if own.writers == 0 || own.writers > 255 || own.batch == 0 || own.documents == 0 {
             return Err(Error::usage("most-single needs documents, a batch size, and 1 to 255 writers"));
         }
-        if own.capped && !(own.capped_part > 0.0) {
+        if own.capped_part.is_nan() || own.capped_part <= 0.0 {
             return Err(Error::usage("capped_part must be more than 0"));
         }
         if own.batch as usize * own.document_bytes > 47_000_000 {
@@ -264,6 +264,7 @@ fn write(
             batch.state.store(ACKNOWLEDGED, Ordering::Release);
         }
         worker.done("insert", ticket);
+        worker.context().set_progress((ticket.number + 1) as f64 / batches.len() as f64);
     }
     worker.client().command("admin", &doc! { "ping": 1 }).map(drop)
 }
@@ -280,10 +281,8 @@ fn read_back(
         let key = (documents - ticket.number) as i64;
         let batch = &batches[(key as u64 - 1) as usize / own.batch as usize];
         let must_be_there = !own.capped && batch.state.load(Ordering::Acquire) == ACKNOWLEDGED;
-        let outcome = match worker.client().find_by_id(collection, key)? {
-            Some(found) => Some((document::verify(found, key), found.len())),
-            None => None,
-        };
+        let found = worker.client().find_by_id(collection, key)?;
+        let outcome = found.map(|found| (document::verify(found, key), found.len()));
         match outcome {
             Some((Ok(_), length)) => {
                 reads.found.fetch_add(1, Ordering::Relaxed);

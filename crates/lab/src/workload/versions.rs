@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn after_a_failure_and_without_acknowledgement_nothing_is_expected() {
         let versions = Versions::new(1, true);
-        drop(versions.begin(0));
+        let _failed = versions.begin(0);
         let next = versions.begin(0);
         versions.finish(next);
         assert_eq!(versions.floor(0), 0);

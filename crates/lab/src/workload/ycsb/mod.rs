@@ -283,7 +283,7 @@ impl YcsbClient<'_> {
         let mut update = worker.client().update(&self.parsed.collection);
         update.push(|statement| {
             statement.document("q").append("_id", id.as_str());
-            statement.document("u").document("$set").append(&record::field_name(field), text.as_str());
+            statement.document("u").document("$set").append(maker.name(field), text.as_str());
         });
         match update.send()?.n {
             1 => {

@@ -1,6 +1,6 @@
 //! Records that can be checked: each field begins with its version, and the rest follows from record, field and version.
 
-use std::fmt::Write;
+use std::io::Write;
 
 use sheaf_bson::{DocWriter, RawDoc};
 
@@ -13,13 +13,9 @@ const VERSION_BYTES: usize = 8;
 /// Makes and checks records of one shape.
 #[derive(Clone, Debug)]
 pub(super) struct Maker {
-    fields: u32,
+    /// "field0", ...
+    names: Vec<String>,
     field_bytes: usize,
-}
-
-/// "field0", ...
-pub(super) fn field_name(field: u32) -> String {
-    format!("field{field}")
 }
 
 /// YCSB's key of a record: "user" and the FNV-1 hash of its number, whose sign is dropped.
@@ -34,18 +30,31 @@ pub(super) fn id(key: u64) -> String {
 
 impl Maker {
     pub fn new(fields: u32, field_bytes: usize) -> Maker {
-        Maker { fields, field_bytes }
+        Maker { names: (0..fields).map(|field| format!("field{field}")).collect(), field_bytes }
+    }
+
+    /// The name of a field.
+    pub fn name(&self, field: u32) -> &str {
+        &self.names[field as usize]
     }
 
     /// A field of this version.
     pub fn text(&self, key: u64, field: u32, version: i64) -> String {
-        let mut text = String::with_capacity(self.field_bytes);
-        // Writing into a string does not fail.
-        let _ = write!(text, "{version:0VERSION_BYTES$x}");
-        let mut rest = vec![0; self.field_bytes.saturating_sub(text.len())];
-        body::fill_text(mix(key) ^ mix(u64::from(field) << 32 | version as u64 & 0xffff_ffff), &mut rest);
-        text.push_str(std::str::from_utf8(&rest).unwrap_or_default());
-        text
+        let mut text = Vec::new();
+        self.put_text(&mut text, key, field, version);
+        String::from_utf8(text).unwrap_or_default()
+    }
+
+    fn put_text(&self, out: &mut Vec<u8>, key: u64, field: u32, version: i64) {
+        out.clear();
+        // Writing into a vector does not fail.
+        let _ = write!(out, "{version:0VERSION_BYTES$x}");
+        let head = out.len();
+        out.resize(self.field_bytes.max(head), 0);
+        body::fill_text(
+            mix(key) ^ mix(u64::from(field) << 32 | version as u64 & 0xffff_ffff),
+            &mut out[head..],
+        );
     }
 
     /// Appends the record as it is inserted: every field of version 0. The number is kept too, because the hash in the
@@ -53,8 +62,10 @@ impl Maker {
     pub fn append(&self, out: &mut Vec<u8>, key: u64) {
         let mut record = DocWriter::new(out);
         record.append("_id", id(key).as_str()).append("number", key as i64);
-        for field in 0..self.fields {
-            record.append(&field_name(field), self.text(key, field, 0).as_str());
+        let mut text = Vec::new();
+        for (field, name) in (0..).zip(&self.names) {
+            self.put_text(&mut text, key, field, 0);
+            record.append(name, std::str::from_utf8(&text).unwrap_or_default());
         }
     }
 
@@ -66,14 +77,14 @@ impl Maker {
         if id(key) != found {
             return Err(format!("record {found} has the number {key} of another one"));
         }
-        let mut newest = 0;
-        for field in 0..self.fields {
-            let name = field_name(field);
+        let (mut newest, mut expected) = (0, Vec::new());
+        for (field, name) in (0..).zip(&self.names) {
             let wrong = |what: &str| format!("record {key}: {name} {what}");
-            let text = record.get(&name).and_then(|text| text.as_str()).ok_or_else(|| wrong("is missing"))?;
+            let text = record.get(name).and_then(|text| text.as_str()).ok_or_else(|| wrong("is missing"))?;
             let version = text.get(..VERSION_BYTES).and_then(|head| i64::from_str_radix(head, 16).ok());
             let version = version.ok_or_else(|| wrong("has no version"))?;
-            if text != self.text(key, field, version) {
+            self.put_text(&mut expected, key, field, version);
+            if text.as_bytes() != expected {
                 return Err(wrong("is not what was written"));
             }
             newest = newest.max(version);

@@ -150,11 +150,7 @@ fn parse_host(text: &str) -> Result<Arc<str>> {
         _ => (text, None),
     };
     if host.is_empty() {
-        return Err(Error::new(
-            Code::FAILED_TO_PARSE,
-            format!("Empty host component parsing HostAndPort from \"{text}\""),
-        )
-        .with_code_of_config());
+        return Err(invalid(format!("Empty host component parsing HostAndPort from \"{text}\"")));
     }
     match port {
         None => Ok(Arc::from(format!("{host}:27017"))),
@@ -167,17 +163,6 @@ fn parse_host(text: &str) -> Result<Arc<str>> {
                 "Port number \"{port}\" not parseable parsing HostAndPort from \"{text}\""
             ))),
         },
-    }
-}
-
-/// Parse errors of any kind are the configuration's fault.
-trait OfConfig {
-    fn with_code_of_config(self) -> Error;
-}
-
-impl OfConfig for Error {
-    fn with_code_of_config(self) -> Error {
-        invalid(self.message())
     }
 }
 

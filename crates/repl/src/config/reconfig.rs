@@ -79,13 +79,10 @@ pub fn validate_for_reconfig(old: &ReplSetConfig, new: &ReplSetConfig, me: u64, 
     check_electable(new, me)
 }
 
-/// What a member may not become while it keeps its `_id` or its host.
+/// What a member may not become while it keeps its `_id` or its host. It may move to another host.
 fn check_members(old: &ReplSetConfig, new: &ReplSetConfig) -> Result<()> {
     for member in &new.members {
         for before in &old.members {
-            if member.id == before.id && member.host != before.host {
-                // A member may move to another host.
-            }
             if member.host == before.host && member.id != before.id {
                 return Err(incompatible(format!(
                     "New and old configurations both have members with host of {} but in the new configuration the \

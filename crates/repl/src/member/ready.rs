@@ -1,5 +1,7 @@
 //! Between raft-rs and the driver: what raft-rs has ready goes out, what the driver has done goes in.
 
+use std::collections::VecDeque;
+
 use raft::StateRole;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
 
@@ -161,52 +163,31 @@ impl Member {
     fn handle_ready(&mut self) {
         let Some(raft) = &mut self.raft else { return };
         let mut ready = raft.ready();
-        let number = ready.number();
         let leader = raft.raft.state == StateRole::Leader;
-        let must_sync = ready.must_sync();
         let mut hold = ready.take_persisted_messages();
         let mut now = ready.take_messages();
-        let hard_state =
-            ready.hs().map(|hs| HardState { term: hs.term, vote: member_id(hs.vote), commit: hs.commit });
-        let old = raft.raft.raft_log.store.hard_state.clone();
-        let vote = ready.hs().is_some_and(|hs| hs.term != old.term || hs.vote != old.vote);
-        if let Some(hs) = ready.hs() {
-            raft.raft.raft_log.store.hard_state = hs.clone();
-        }
         let mut persist = Persist { seq: self.next_seq, ..Persist::default() };
-        let last_before = raft.raft.raft_log.store.last();
+        let mut vote = false;
+        if let Some(hs) = ready.hs() {
+            let known = &mut raft.raft.raft_log.store.hard_state;
+            vote = hs.term != known.term || hs.vote != known.vote;
+            *known = hs.clone();
+            persist.hard_state =
+                Some(HardState { term: hs.term, vote: member_id(hs.vote), commit: hs.commit });
+        }
         if !ready.snapshot().is_empty() {
             let metadata = ready.snapshot().get_metadata();
             let at = OpTime::new(metadata.term, metadata.index);
             raft.raft.raft_log.store.reset(at, self.install_time);
-            self.times.clear();
-            self.times.push_back((at.index, self.install_time));
+            self.times = VecDeque::from([(at.index, self.install_time)]);
             self.cluster_time = self.cluster_time.max(self.install_time);
             persist.install = Some(at);
         }
-        let entries = ready.take_entries();
-        if let Some(first) = entries.first() {
-            let keep = first.index - 1;
-            let log = &mut raft.raft.raft_log.store;
-            if keep < log.last().index {
-                let term = log.term_at(keep).expect("a log is cut within it");
-                let keep = OpTime::new(term, keep);
-                persist.rollback = Some(Rollback { keep, last: last_before });
-                // What is cut off is not durable any more, nor will it be when earlier units are.
-                let cut = |at: &mut OpTime| *at = if at.index > keep.index { keep } else { *at };
-                cut(&mut self.positions.written);
-                cut(&mut self.positions.durable);
-                self.pending.iter_mut().for_each(|pending| cut(&mut pending.last));
-            }
-            log.append(&entries);
-            self.cluster_time = self.cluster_time.max(entries.iter().map(time_of).max().unwrap_or(0));
-            persist.entries = entries.iter().map(from_raft).collect();
-            while self.times.back().is_some_and(|(index, _)| *index > keep) {
-                self.times.pop_back();
-            }
-            self.times.extend(entries.iter().map(|entry| (entry.index, time_of(entry))));
+        self.take_entries(ready.take_entries(), &mut persist);
+        let (number, must_sync) = (ready.number(), ready.must_sync() || vote || persist.install.is_some());
+        if let Some(raft) = &mut self.raft {
+            raft.advance_append_async(ready);
         }
-        raft.advance_append_async(ready);
         if leader && vote {
             // A single voter leads at once. Entries of a term must not be seen before the term is kept:
             // forgotten, the term could come twice, with two different entries in one place.
@@ -214,38 +195,69 @@ impl Member {
         }
         let (at_once, hold): (Vec<_>, Vec<_>) =
             hold.into_iter().partition(|message| !vote && is_harmless(message));
-        now.extend(at_once);
         // First what can be on its way while the disk works.
-        for message in now {
+        for message in now.into_iter().chain(at_once) {
             self.send_raft(message);
         }
-        if must_sync || hard_state.is_some_and(|_| vote) || persist.install.is_some() {
-            persist.hard_state = hard_state;
-            let pending = Pending {
-                seq: self.next_seq,
-                ready: Some(number),
-                messages: hold,
-                last: self.view().last(),
-                last_time: self.view().bounds().last_time,
-                vote,
-                config: None,
-                rollback: persist.rollback.is_some(),
-                install: persist.install.is_some(),
-                acknowledged: false,
-                since: self.now,
-            };
-            self.persist(pending, persist);
-        } else if let Some(last) = self.pending.back_mut().filter(|last| !last.acknowledged) {
-            // Nothing to write, but what is said here may rest on what is still being written.
+        if must_sync {
+            self.persist_ready(number, persist, hold, vote);
+        } else {
+            self.hold_messages(number, hold);
+        }
+    }
+
+    /// Entries to append, perhaps in place of the end of the log.
+    fn take_entries(&mut self, entries: Vec<RaftEntry>, persist: &mut Persist) {
+        let (Some(first), Some(raft)) = (entries.first(), &mut self.raft) else { return };
+        let keep = first.index - 1;
+        let log = &mut raft.raft.raft_log.store;
+        if keep < log.last().index {
+            let keep = OpTime::new(log.term_at(keep).expect("a log is cut within it"), keep);
+            persist.rollback = Some(Rollback { keep, last: log.last() });
+            // What is cut off is not durable any more, nor will it be when earlier units are.
+            let cut = |at: &mut OpTime| *at = if at.index > keep.index { keep } else { *at };
+            cut(&mut self.positions.written);
+            cut(&mut self.positions.durable);
+            self.pending.iter_mut().for_each(|pending| cut(&mut pending.last));
+        }
+        log.append(&entries);
+        while self.times.back().is_some_and(|(index, _)| *index > keep) {
+            self.times.pop_back();
+        }
+        self.times.extend(entries.iter().map(|entry| (entry.index, time_of(entry))));
+        self.cluster_time = self.cluster_time.max(entries.iter().map(time_of).max().unwrap_or(0));
+        persist.entries = entries.iter().map(from_raft).collect();
+    }
+
+    fn persist_ready(&mut self, number: u64, persist: Persist, hold: Vec<RaftMessage>, vote: bool) {
+        let pending = Pending {
+            seq: persist.seq,
+            ready: Some(number),
+            messages: hold,
+            last: self.view().last(),
+            last_time: self.view().bounds().last_time,
+            vote,
+            config: None,
+            rollback: persist.rollback.is_some(),
+            install: persist.install.is_some(),
+            acknowledged: false,
+            since: self.now,
+        };
+        self.persist(pending, persist);
+    }
+
+    /// There is nothing to write, but what is said may rest on what is still being written.
+    fn hold_messages(&mut self, number: u64, hold: Vec<RaftMessage>) {
+        if let Some(last) = self.pending.back_mut().filter(|last| !last.acknowledged) {
             last.messages.extend(hold);
             last.ready = Some(number);
-        } else {
-            for message in hold {
-                self.send_raft(message);
-            }
-            if let Some(raft) = &mut self.raft {
-                raft.on_persist_ready(number);
-            }
+            return;
+        }
+        if let Some(raft) = &mut self.raft {
+            raft.on_persist_ready(number);
+        }
+        for message in hold {
+            self.send_raft(message);
         }
     }
 

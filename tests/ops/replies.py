@@ -2,7 +2,7 @@
 
 import json
 
-from bson import Binary
+from bson import Binary, Int64
 from pymongo.errors import OperationFailure
 
 
@@ -364,5 +364,26 @@ def arguments(client):
     client.drop_database("ops_arguments")
 
 
+def cursors(client):
+    db = client.ops_cursors
+    db.c.insert_many([{"_id": n} for n in range(9)])
+    db.command("profile", 2)
+    opened = db.command("find", "c", batchSize=1, comment="opened")["cursor"]["id"]
+    more = {"getMore": Int64(opened), "collection": "c", "batchSize": 1}
+    db.command(more)
+    db.command("profile", 0)
+    entry = db["system.profile"].find_one({"op": "getmore"})
+    assert entry["command"]["comment"] == "opened" and entry["originatingCommand"]["find"] == "c", entry
+    idle = list(client.admin.aggregate([
+        {"$currentOp": {"allUsers": True, "idleCursors": True}}, {"$match": {"type": "idleCursor"}}
+    ]))
+    assert len(idle) == 1 and idle[0]["ns"] == "ops_cursors.c", idle
+    cursor = idle[0]["cursor"]
+    assert cursor["cursorId"] == opened and cursor["nBatchesReturned"] == 2, cursor
+    assert cursor["originatingCommand"]["comment"] == "opened" and not cursor["tailable"], cursor
+    db.command("killCursors", "c", cursors=[Int64(opened)])
+    client.drop_database("ops_cursors")
+
+
 CHECKS = [system_views, validate, startup_log, figures, explain, collection_uuid, texts, parameters,
-          validators, compact, arguments]
+          validators, compact, arguments, cursors]

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rand::RngExt;
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::op::OpContext;
@@ -97,6 +97,7 @@ impl<'b> Batch<'b> {
 }
 
 /// What is known of a cursor besides its contents.
+#[derive(Debug)]
 pub struct CursorInfo {
     /// Its id: random, positive, never 0.
     pub id: i64,
@@ -144,6 +145,34 @@ struct Slot {
     last_used: Instant,
     batches: u64,
     returned: u64,
+}
+
+/// A cursor between two batches.
+pub struct IdleCursor {
+    /// What is known of it.
+    pub info: Arc<CursorInfo>,
+    /// Whether it waits for documents at its end.
+    pub awaits: bool,
+    /// Time since its last batch.
+    pub idle: Duration,
+    /// Batches so far.
+    pub batches: u64,
+    /// Documents that `getMore`s returned.
+    pub returned: u64,
+}
+
+impl CursorInfo {
+    /// A `getMore` on this cursor as logs show it: with the comment of the command that opened it, unless it
+    /// has one of its own.
+    pub fn get_more(&self, command: RawDoc<'_>) -> DocBuf {
+        let mut shown = DocBuf::from(command);
+        if let Some(comment) = &self.comment
+            && command.get("comment").is_none()
+        {
+            shown = shown.with("comment", comment.as_raw().get_or_missing("comment"));
+        }
+        shown
+    }
 }
 
 /// All open cursors of the node.
@@ -297,10 +326,20 @@ impl Cursors {
         self.timed_out.fetch_add((before - open.len()) as u64, Ordering::Relaxed);
     }
 
-    /// What every open cursor is: info, whether it is in use, batches and documents returned.
-    pub fn list(&self) -> Vec<(Arc<CursorInfo>, bool, u64, u64)> {
+    /// The open cursors that nobody uses at the moment.
+    pub fn idle(&self) -> Vec<IdleCursor> {
         let open = self.open.lock();
-        open.values().map(|s| (s.info.clone(), s.cursor.is_none(), s.batches, s.returned)).collect()
+        let idle = open.values().filter_map(|slot| {
+            let cursor = slot.cursor.as_deref()?;
+            Some(IdleCursor {
+                info: slot.info.clone(),
+                awaits: cursor.is_await_data(),
+                idle: slot.last_used.elapsed(),
+                batches: slot.batches,
+                returned: slot.returned,
+            })
+        });
+        idle.collect()
     }
 
     /// Figures for `serverStatus`.

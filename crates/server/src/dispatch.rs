@@ -27,7 +27,7 @@ use crate::parked::Parked;
 use crate::reply::Reply;
 use crate::session::{Role, Session};
 
-pub use finish::figures;
+pub use finish::{append_command, figures};
 
 /// A request as the connection read it.
 pub struct Request<'a> {

@@ -12,6 +12,7 @@ use sheaf_storage::{Engine, OpTime, Statement, Transaction, View, Write};
 
 use crate::client::Client;
 use crate::concern::{ReadConcern, WriteConcern};
+use crate::cursors::CursorInfo;
 use crate::node::Node;
 use crate::parked::Parked;
 use crate::session::LogicalSessionId;
@@ -97,6 +98,8 @@ pub struct OpMetrics {
     pub upserted: Cell<Option<u64>>,
     /// The cursor that the operation opened or read.
     pub cursor_id: Cell<Option<i64>>,
+    /// The cursor that a `getMore` reads.
+    pub cursor: RefCell<Option<Arc<CursorInfo>>>,
     /// Whether a cursor is exhausted.
     pub cursor_exhausted: Cell<bool>,
     /// Whether an in-memory sort was needed.

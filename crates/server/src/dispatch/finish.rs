@@ -146,7 +146,7 @@ fn log_slow(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome, took
             attr.append("appName", &app);
         }
         if op.body.len() <= LOGGED_COMMAND_BYTES {
-            attr.append("command", op.body);
+            append_command(op, attr);
         } else {
             attr.append("command", &doc! { (prepared.command.name): "too large to log" });
         }
@@ -160,6 +160,22 @@ fn log_slow(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome, took
         crate::log::info("COMMAND", 51803, &context, "Slow query", Some(attributes));
     } else {
         crate::log::debug("COMMAND", 51803, &context, "Slow query", Some(attributes));
+    }
+}
+
+/// The command as the slow log and the profiler show it; a `getMore` together with the command that opened its
+/// cursor.
+pub fn append_command(op: &OpContext<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    match &*op.metrics.cursor.borrow() {
+        Some(cursor) => {
+            doc.append("command", &cursor.get_more(op.body));
+            if cursor.command.as_raw().len() <= LOGGED_COMMAND_BYTES {
+                doc.append("originatingCommand", &cursor.command);
+            }
+        }
+        None => {
+            doc.append("command", op.body);
+        }
     }
 }
 

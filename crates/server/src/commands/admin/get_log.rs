@@ -32,7 +32,7 @@ impl<'a> Command<'a> for GetLog {
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "Argument to getLog must be of type String; found {} of type {}",
-                "value",
+                sheaf_exec::bounds::value_text(other),
                 other.type_name()
             ),
         };

@@ -2,7 +2,7 @@
 
 use sheaf_errors::Result;
 
-use crate::args::Args;
+use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -15,7 +15,8 @@ impl<'a> Command<'a> for Shutdown {
     const SPEC: Spec = Spec::plain().admin_only().help("stops the server");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        args.ignore(&["force", "timeoutSecs"]);
+        args.optional::<Loose>("force")?;
+        args.optional::<i64>("timeoutSecs")?;
         Ok(Shutdown)
     }
 

@@ -66,6 +66,7 @@ impl GetMore<'_> {
         }
         let began = Instant::now();
         let info = pinned.info().clone();
+        op.metrics().cursor.replace(Some(info.clone()));
         // A getMore that was parked goes on waiting where it left off.
         let until = info.await_until.lock().take();
         let until = until.unwrap_or_else(|| began + patience.unwrap_or(DEFAULT_WAIT));

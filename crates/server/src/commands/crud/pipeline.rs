@@ -12,6 +12,7 @@ use sheaf_exec::database::{Db, Hooks};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
 
+use crate::commands::diag::current_op;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
 use crate::op::{Interrupter, OpContext};
@@ -54,7 +55,11 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
             .collect()),
         _ => {
             let idle = spec.get("idleConnections").is_some_and(|v| v.truthy());
-            Ok(crate::commands::diag::current_op::operations(node, idle))
+            let mut all = current_op::operations(node, idle);
+            if spec.get("idleCursors").is_some_and(|v| v.truthy()) {
+                all.extend(current_op::idle_cursors(node));
+            }
+            Ok(all)
         }
     }
 }

@@ -11,6 +11,7 @@ use sheaf_query::matcher::Matcher;
 use crate::args::{Args, Loose};
 use crate::client::Client;
 use crate::command::{Command, Spec};
+use crate::cursors::{CursorInfo, IdleCursor};
 use crate::node::Node;
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -65,12 +66,43 @@ pub fn operations(node: &Arc<Node>, all: bool) -> Vec<DocBuf> {
     let now = crate::log::json::iso_date(node.clock.now_millis());
     let describe = |client: Arc<Client>| {
         let active = client.current.lock().op_id != 0;
-        (active || all).then(|| describe(&client, &host, &now))
+        (active || all).then(|| describe(node, &client, &host, &now))
     };
     node.clients().into_iter().filter_map(describe).collect()
 }
 
-fn describe(client: &Client, host: &str, now: &str) -> DocBuf {
+/// A document for each cursor between two batches.
+pub fn idle_cursors(node: &Arc<Node>) -> Vec<DocBuf> {
+    let host = node.host_and_port();
+    let now = node.clock.now_millis();
+    let describe = |cursor: IdleCursor| {
+        DocBuf::build(|doc| {
+            doc.append("type", "idleCursor");
+            doc.append("host", &host);
+            if let Some(lsid) = cursor.info.lsid {
+                lsid.write(doc, "lsid");
+            }
+            doc.append("ns", &cursor.info.namespace);
+            let mut shown = doc.document("cursor");
+            append_cursor(&mut shown, &cursor.info);
+            shown.append("lastAccessDate", Value::DateTime(now - cursor.idle.as_millis() as i64));
+            shown.append("nDocsReturned", cursor.returned as i64);
+            shown.append("nBatchesReturned", cursor.batches as i64);
+            shown.append("awaitData", cursor.awaits);
+        })
+    };
+    node.cursors.idle().into_iter().map(describe).collect()
+}
+
+fn append_cursor(doc: &mut DocWriter<'_, Vec<u8>>, cursor: &CursorInfo) {
+    doc.append("cursorId", cursor.id);
+    doc.append("createdDate", Value::DateTime(cursor.created_millis));
+    doc.append("noCursorTimeout", cursor.no_timeout);
+    doc.append("tailable", cursor.command.as_raw().get("tailable").is_some_and(|v| v.truthy()));
+    doc.append("originatingCommand", &cursor.command);
+}
+
+fn describe(node: &Node, client: &Client, host: &str, now: &str) -> DocBuf {
     let app_name = client.app_name();
     let metadata = client.handshake.lock().metadata.clone();
     let current = client.current.lock();
@@ -95,11 +127,16 @@ fn describe(client: &Client, host: &str, now: &str) -> DocBuf {
         if let Some(lsid) = current.lsid {
             lsid.write(doc, "lsid");
         }
-        running(doc, &current, client);
+        running(doc, &current, node, client);
     })
 }
 
-fn running(doc: &mut DocWriter<'_, Vec<u8>>, current: &crate::client::CurrentOp, client: &Client) {
+fn running(
+    doc: &mut DocWriter<'_, Vec<u8>>,
+    current: &crate::client::CurrentOp,
+    node: &Node,
+    client: &Client,
+) {
     let took = current.started.elapsed();
     doc.append("isFromUserConnection", true);
     doc.append("opid", current.op_id as i32);
@@ -115,11 +152,17 @@ fn running(doc: &mut DocWriter<'_, Vec<u8>>, current: &crate::client::CurrentOp,
     };
     doc.append("op", op);
     let command = RawDoc::new(&current.command);
-    let collection = command.iter().next().and_then(|first| first.value().as_str());
+    let first = command.iter().next().map_or(Value::Missing, |first| first.value());
+    let cursor = first.as_exact_i64().filter(|_| op == "getmore").and_then(|id| node.cursors.info(id));
+    let collection = if op == "getmore" { command.get("collection") } else { Some(first) };
+    let collection = collection.and_then(|name| name.as_str());
     let namespace = format!("{}.{}", current.db, collection.unwrap_or("$cmd"));
     doc.append("ns", &namespace);
     if command.is_empty() {
         doc.document("command").append(current.name, 1).append("$truncated", true);
+    } else if let Some(cursor) = cursor {
+        doc.append("command", &cursor.get_more(command));
+        append_cursor(&mut doc.document("cursor"), &cursor);
     } else {
         doc.append("command", command);
     }

@@ -12,7 +12,7 @@ use sheaf_storage::{CreateCollection, Write};
 
 use crate::args::{Args, safe_i64};
 use crate::command::{Command, Counter, Registered, Spec};
-use crate::dispatch::{Outcome, figures};
+use crate::dispatch::{Outcome, append_command, figures};
 use crate::op::OpContext;
 use crate::profile::ProfileSettings;
 use crate::reply::Reply;
@@ -139,7 +139,7 @@ pub fn entry(op: &OpContext<'_>, command: &Registered, outcome: &Outcome, took: 
     DocBuf::build(|doc| {
         doc.append("op", kind);
         doc.append("ns", namespace.as_deref().unwrap_or(&everything));
-        doc.append("command", op.body());
+        append_command(op, doc);
         figures(op, doc);
         doc.append("numYield", 0);
         let _ = doc.document("locks");

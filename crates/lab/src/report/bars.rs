@@ -11,14 +11,17 @@ use crate::stats;
 
 /// A plot per metric; none when there is nothing to hold a bar against.
 pub fn results(run: &RunResult) -> String {
+    let pivoted = view::pivoted(run);
+    // The groups of an only row are switched with the operations of the same name.
+    let (run, prefix) = pivoted.as_ref().map_or((run, ""), |p| (p, "o"));
     if run.rows.len() < 2 {
         return String::new();
     }
-    view::metric_columns(run).into_iter().map(|(name, unit)| bars(run, name, unit)).collect()
+    view::metric_columns(run).into_iter().map(|(name, unit)| bars(run, prefix, name, unit)).collect()
 }
 
 /// One metric: a bar per row, and a dot per repetition.
-fn bars(run: &RunResult, name: &str, unit: &str) -> String {
+fn bars(run: &RunResult, prefix: &str, name: &str, unit: &str) -> String {
     let names = view::row_names(run);
     let metric_of = |row: &Row| row.metrics.iter().find(|m| m.name == name).cloned();
     let values = || run.rows.iter().filter_map(metric_of).flat_map(|m| m.values);
@@ -49,7 +52,7 @@ fn bars(run: &RunResult, name: &str, unit: &str) -> String {
         let middle = 6.0 + (index as f64 + 0.5) * line;
         let _ = write!(
             html,
-            "<g class=\"series {}\" data-row=\"{index}\"><text class=\"y\" x=\"{}\" y=\"{}\">{}<title>{}</title></text>",
+            "<g class=\"series {}\" data-row=\"{prefix}{index}\"><text class=\"y\" x=\"{}\" y=\"{}\">{}<title>{}</title></text>",
             colour_class(index),
             left - 8.0,
             middle + 4.0,

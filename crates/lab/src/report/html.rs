@@ -100,8 +100,11 @@ const MOST_COLUMNS: usize = 9;
 
 /// The classic table: median and spread of each metric of each row.
 fn metrics(run: &RunResult) -> String {
-    let columns = view::metric_columns(run);
     let repetitions = run.rows.iter().map(|r| r.repetitions.len()).max().unwrap_or(0);
+    let pivoted = view::pivoted(run);
+    let checked = pivoted.is_none();
+    let run = pivoted.as_ref().unwrap_or(run);
+    let columns = view::metric_columns(run);
     let head = |(name, unit): &(&str, &str)| {
         let unit = unit_text(name, unit);
         let unit = if unit.is_empty() { String::new() } else { format!(" ({unit})") };
@@ -116,10 +119,19 @@ fn metrics(run: &RunResult) -> String {
     let mut html = "<div class=\"panel scroll\"><table class=\"metrics\">".to_owned();
     if columns.len() <= MOST_COLUMNS {
         let heads: String = columns.iter().map(|c| format!("<th class=\"n\">{}</th>", head(c))).collect();
-        let _ = writeln!(html, "<tr><th>row</th>{heads}<th class=\"n\">checks</th></tr>");
+        let _ = writeln!(
+            html,
+            "<tr><th>row</th>{heads}{}</tr>",
+            if checked { "<th class=\"n\">checks</th>" } else { "" }
+        );
         for (row, name) in run.rows.iter().zip(&names) {
             let cells: String = columns.iter().map(|(name, _)| cell(row, name)).collect();
-            let _ = writeln!(html, "<tr><td>{}</td>{cells}{}</tr>", escape(name), verdict(row));
+            let _ = writeln!(
+                html,
+                "<tr><td>{}</td>{cells}{}</tr>",
+                escape(name),
+                if checked { verdict(row) } else { String::new() }
+            );
         }
     } else {
         let heads: String = names.iter().map(|n| format!("<th class=\"n\">{}</th>", escape(n))).collect();

@@ -41,7 +41,36 @@ impl Grid {
 
     /// The text; each line ends with a newline.
     pub fn print(&self, width: usize) -> String {
-        if self.fits(width) { self.aligned(&self.widths()) } else { self.stacked() }
+        if self.fits(width) {
+            return self.aligned(&self.widths());
+        }
+        match self.parts(width) {
+            Some(parts) if self.rows.len() > 1 => {
+                parts.iter().map(|part| part.aligned(&part.widths())).collect::<Vec<_>>().join("\n")
+            }
+            _ => self.stacked(),
+        }
+    }
+
+    /// The same rows in several tables with some of the columns each; `None` when a column alone is too wide.
+    fn parts(&self, width: usize) -> Option<Vec<Grid>> {
+        let widths = self.widths();
+        let mut groups: Vec<Vec<usize>> = Vec::new();
+        let mut free = 0;
+        for column in 1..self.columns.len() {
+            let needed = widths[column] + 2;
+            if needed > free {
+                groups.push(vec![0]);
+                free = width.checked_sub(widths[0])?;
+            }
+            free = free.checked_sub(needed)?;
+            groups.last_mut()?.push(column);
+        }
+        let part = |group: &Vec<usize>| Grid {
+            columns: group.iter().map(|i| self.columns[*i].clone()).collect(),
+            rows: self.rows.iter().map(|row| group.iter().map(|i| row[*i].clone()).collect()).collect(),
+        };
+        Some(groups.iter().map(part).collect())
     }
 
     fn widths(&self) -> Vec<usize> {
@@ -114,6 +143,13 @@ mod tests {
         grid.row(vec!["safe".into(), "1,234".into()]);
         grid.row(vec!["normal, µ".into(), "9".into()]);
         grid.row(vec!["empty".into()]);
+        grid.columns.push(("MB/s read".into(), Align::Right));
+        grid.rows.iter_mut().for_each(|row| row.push("7".into()));
+        let parts = "row         MB/s\n---------  -----\nsafe       1,234\nnormal, µ      9\nempty\n\n\
+                     row        MB/s read\n---------  ---------\nsafe               7\nnormal, µ          7\nempty              7\n";
+        assert_eq!(grid.print(20), parts);
+        grid.columns.pop();
+        grid.rows.iter_mut().for_each(|row| row.truncate(2));
         let wide = "row         MB/s\n---------  -----\nsafe       1,234\nnormal, µ      9\nempty\n";
         assert_eq!(grid.print(16), wide);
         assert_eq!(grid.print(15), "safe\n  MB/s  1,234\nnormal, µ\n  MB/s  9\nempty\n");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::results::{Operation, Repetition, Row, RunResult};
+use crate::results::{Metric, Operation, Repetition, Row, RunResult};
 use crate::stats::median;
 
 /// A name for each row: the target is added when there is more than one.
@@ -29,9 +29,34 @@ pub fn metric_columns(run: &RunResult) -> Vec<(&str, &str)> {
     columns
 }
 
-/// Names of all kinds of operations, in order of appearance.
+/// The only row of a run as several, when its metrics are named "group: figure" ("w:1: p99"): a row per group.
+///
+/// Such a run measures several things one after the other on the same server; side by side they can be read.
+pub fn pivoted(run: &RunResult) -> Option<RunResult> {
+    let [row] = run.rows.as_slice() else { return None };
+    let mut rows: Vec<Row> = Vec::new();
+    for metric in &row.metrics {
+        let (group, figure) = metric.name.rsplit_once(": ")?;
+        let index = rows.iter().position(|r| r.name == group).unwrap_or_else(|| {
+            rows.push(Row { name: group.to_owned(), target: row.target.clone(), ..Row::default() });
+            rows.len() - 1
+        });
+        rows[index].metrics.push(Metric { name: figure.to_owned(), ..metric.clone() });
+    }
+    (rows.len() > 1).then(|| RunResult { rows, ..run.clone() })
+}
+
+/// Names of all kinds of operations, in order of appearance; of an only row, in the order of its metrics.
 pub fn operation_names(run: &RunResult) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
+    if let [row] = run.rows.as_slice() {
+        let known = |name: &str| row.repetitions.iter().any(|r| operation(r, name).is_some());
+        for group in row.metrics.iter().filter_map(|m| Some(m.name.rsplit_once(": ")?.0)) {
+            if known(group) && !names.contains(&group) {
+                names.push(group);
+            }
+        }
+    }
     for operation in run.rows.iter().flat_map(|r| &r.repetitions).flat_map(|r| &r.operations) {
         if !names.contains(&operation.name.as_str()) {
             names.push(&operation.name);
@@ -130,5 +155,34 @@ pub fn check_text(row: &Row) -> String {
         (false, (_, 0)) => "none".to_owned(),
         (false, (passed, all)) if passed == all => format!("{all} ok"),
         (false, (passed, all)) => format!("FAILED {} of {all}", all - passed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(metrics: &[&str], operations: &[&str]) -> Row {
+        let metric =
+            |name: &&str| Metric { name: (*name).to_owned(), values: vec![1.0], ..Metric::default() };
+        let operation = |name: &&str| Operation { name: (*name).to_owned(), ..Operation::default() };
+        let repetition =
+            Repetition { operations: operations.iter().map(operation).collect(), ..Repetition::default() };
+        Row { metrics: metrics.iter().map(metric).collect(), repetitions: vec![repetition], ..Row::default() }
+    }
+
+    #[test]
+    fn groups_of_an_only_row_become_rows() {
+        let only = row(&["w:0: p50", "w:0: max", "j:true: p50", "j:true: max"], &["j:true", "w:0", "other"]);
+        let run = RunResult { rows: vec![only.clone()], ..RunResult::default() };
+        let pivoted = pivoted(&run).unwrap();
+        let names: Vec<&str> = pivoted.rows.iter().map(|r| r.name.as_str()).collect();
+        assert_eq!(names, ["w:0", "j:true"]);
+        assert_eq!(metric_columns(&pivoted).iter().map(|(n, _)| *n).collect::<Vec<_>>(), ["p50", "max"]);
+        assert_eq!(operation_names(&run), ["w:0", "j:true", "other"]);
+        let twice = RunResult { rows: vec![only.clone(), only], ..RunResult::default() };
+        assert!(super::pivoted(&twice).is_none());
+        let plain = RunResult { rows: vec![row(&["p50", "w:0: max"], &[])], ..RunResult::default() };
+        assert!(super::pivoted(&plain).is_none());
     }
 }

@@ -20,8 +20,14 @@ pub fn check_arbiters(config: &ReplSetConfig, allow_multiple: bool) -> Result<()
     ))
 }
 
-/// Checks the first configuration of a set, of which this member is `me`.
+/// Checks the first configuration of a set, of which this member is `me`. Whatever is wrong with it, the code is
+/// `InvalidReplicaSetConfig`.
 pub fn validate_for_initiate(config: &ReplSetConfig, set_name: &str, me: u64) -> Result<()> {
+    check_first(config, set_name, me)
+        .map_err(|error| Error::new(Code::INVALID_REPLICA_SET_CONFIG, error.message()))
+}
+
+fn check_first(config: &ReplSetConfig, set_name: &str, me: u64) -> Result<()> {
     config.validate()?;
     if config.set_name != set_name {
         return Err(Error::new(
@@ -41,15 +47,23 @@ pub fn validate_for_initiate(config: &ReplSetConfig, set_name: &str, me: u64) ->
     check_electable(config, me)
 }
 
-/// Checks `new` as what follows `old` on member `me`.
+/// Checks `new` as what follows `old` on member `me`. Whatever is wrong with it, the code is
+/// `NewReplicaSetConfigurationIncompatible`, except for another set's name.
 pub fn validate_for_reconfig(old: &ReplSetConfig, new: &ReplSetConfig, me: u64, force: bool) -> Result<()> {
-    new.validate()?;
     if new.set_name != old.set_name {
-        return Err(incompatible(format!(
-            "New and old configurations differ in replica set name; old was {}, and new is {}",
-            old.set_name, new.set_name
-        )));
+        return Err(Error::new(
+            Code::INVALID_REPLICA_SET_CONFIG,
+            format!(
+                "Attempting to reconfigure a replica set with name {}, but command line reports {}; rejecting",
+                new.set_name, old.set_name
+            ),
+        ));
     }
+    check_successor(old, new, me, force).map_err(|error| incompatible(error.message()))
+}
+
+fn check_successor(old: &ReplSetConfig, new: &ReplSetConfig, me: u64, force: bool) -> Result<()> {
+    new.validate()?;
     if new.configsvr != old.configsvr {
         return Err(incompatible(format!(
             "New and old configurations differ in the setting of the \"configsvr\" field; old was {}, new is {}",

@@ -65,9 +65,12 @@ impl Member {
             new.term = -1;
         } else {
             if !self.is_writable() {
-                return Err(Error::new(
+                return Err(rejected(
                     Code::NOT_WRITABLE_PRIMARY,
-                    "Safe reconfig is only allowed on a writable PRIMARY.",
+                    format!(
+                        "replSetReconfig should only be run on a writable PRIMARY. Current state {};",
+                        self.state().name()
+                    ),
                 ));
             }
             self.check_config_settled()?;
@@ -100,15 +103,20 @@ impl Member {
 
     /// A reconfiguration needs the one before it to be done with.
     fn check_config_settled(&self) -> Result<()> {
+        let ours = self.config_version();
+        let ours = format!("{{version: {}, term: {}}}", ours.version, ours.term);
         let text = if !self.config_committed() {
-            "Cannot run replSetReconfig because the current config has not been propagated to a majority of nodes"
+            format!(
+                "Cannot run replSetReconfig because the current config: {ours} is not majority committed."
+            )
         } else if !self.log_committed_in_config() {
-            "Cannot run replSetReconfig because the current config is not committed: entries committed before it are \
-             not yet on a majority of its members"
+            format!(
+                "Cannot run replSetReconfig because the current config: {ours} does not have its oplog committed."
+            )
         } else {
             return Ok(());
         };
-        Err(Error::new(CURRENT_CONFIG_NOT_COMMITTED_YET, text))
+        Err(rejected(CURRENT_CONFIG_NOT_COMMITTED_YET, text))
     }
 
     /// Whether a majority of the voters has the installed configuration.
@@ -317,6 +325,11 @@ impl Member {
 
 /// `CurrentConfigNotCommittedYet`.
 const CURRENT_CONFIG_NOT_COMMITTED_YET: Code = Code(308);
+
+/// What mongod says before the reasons that are its own and not the document's.
+fn rejected(code: Code, text: String) -> Error {
+    Error::new(code, text).context("New config is rejected")
+}
 
 fn quorum_check_failed(config: &ReplSetConfig, answered: &BTreeSet<u64>) -> Error {
     let voters = config.members.iter().filter(|member| member.votes > 0);

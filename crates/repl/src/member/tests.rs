@@ -460,6 +460,11 @@ fn a_reconfiguration_must_be_safe() {
     );
     let not_primary = set.reconfig(1, |_| {}).unwrap_err();
     assert_eq!(not_primary.code(), Code::NOT_WRITABLE_PRIMARY);
+    assert_eq!(
+        not_primary.message(),
+        "New config is rejected :: caused by :: replSetReconfig should only be run on a writable PRIMARY. Current \
+         state SECONDARY;"
+    );
     let old = set.reconfig(0, |config| config.version = 1).unwrap_err();
     assert_eq!(old.code(), Code::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE);
     // A majority must answer before anything changes.

@@ -126,6 +126,7 @@ pub fn unit_text<'a>(name: &str, unit: &'a str) -> &'a str {
     match unit {
         "us" | "µs" | "ms" | "ns" | "bytes" | "B" | "" => "",
         unit if name.contains(unit) => "",
+        "1/s" if name.contains("/s") => "",
         unit => unit,
     }
 }
@@ -210,6 +211,14 @@ mod tests {
         assert_eq!(figure(99.999_5, "%"), "99.99950");
         assert_eq!(figure(99.97, "%"), "99.970");
         assert_eq!(figure(42.0, "%"), "42");
+    }
+
+    #[test]
+    fn units_are_said_once() {
+        assert_eq!(unit_text("transactions/s", "1/s"), "");
+        assert_eq!(unit_text("MB/s written", "MB/s"), "");
+        assert_eq!(unit_text("consistent reads", "%"), "%");
+        assert_eq!(unit_text("write p99", "us"), "");
     }
 
     #[test]

@@ -92,7 +92,10 @@ impl Client {
         loop {
             tries += 1;
             match self.end("commitTransaction") {
-                Err(error) if tries < 10 && commit_is_unknown(&error) => {}
+                Err(error) if tries < 10 && commit_is_unknown(&error) => {
+                    // By then another node may be the primary: only a majority can vouch for it.
+                    self.session.options.write_concern = WriteConcern::majority();
+                }
                 outcome => {
                     self.session.state = State::None;
                     return outcome;
@@ -119,18 +122,21 @@ impl Client {
         let mut retries = 0;
         loop {
             self.start_transaction(options);
-            let outcome = body(self).and_then(|value| self.commit_transaction().map(|()| value));
-            match outcome {
-                Ok(value) => return Ok((value, retries)),
-                Err(error) => {
-                    self.abort_transaction();
-                    if !error.has_label(TRANSIENT_TRANSACTION_ERROR) || retries + 1 >= TRIES {
-                        return Err(error);
-                    }
-                    retries += 1;
-                    back_off(retries);
-                }
+            let error = match body(self) {
+                Ok(value) => match self.commit_transaction() {
+                    Ok(()) => return Ok((value, retries)),
+                    // It may have happened, and must then not happen twice.
+                    Err(error) if commit_is_unknown(&error) => return Err(error),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            self.abort_transaction();
+            if !error.has_label(TRANSIENT_TRANSACTION_ERROR) || retries + 1 >= TRIES {
+                return Err(error);
             }
+            retries += 1;
+            back_off(retries);
         }
     }
 

@@ -145,8 +145,11 @@ impl Member {
     }
 
     pub(super) fn is_up(&self, peer: &Peer) -> bool {
-        let timeout = self.config.as_ref().map_or(10, |config| config.settings.heartbeat_timeout_secs);
-        let timeout = (timeout.max(1) as u64 * 1000).min(self.election_timeout());
+        let Some(config) = &self.config else { return false };
+        let millis = |number: i64| number.max(1) as u64;
+        let timeout = (millis(config.settings.heartbeat_timeout_secs) * 1000)
+            .min(self.election_timeout())
+            .max(2 * millis(config.settings.heartbeat_interval_millis));
         peer.heard_at.is_some_and(|heard| self.now <= heard + timeout)
     }
 

@@ -308,7 +308,7 @@ impl Member {
         let persisting = matches!(reconfig.phase, Phase::Persisting);
         if persisting && reconfig.config.config_version() == ours {
             // The first member of a set does not wait for others to elect it.
-            let first = self.view().last().term == 0 && ours.term == 0;
+            let first = ours.term == 0;
             self.end_reconfig(Ok(()));
             if first {
                 self.election_deadline = self.now;

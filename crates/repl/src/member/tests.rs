@@ -11,7 +11,7 @@ use super::{Member, Options, Recovered};
 use crate::config::{ConfigVersion, MemberConfig, ReplSetConfig};
 use crate::effect::{Effect, Rollback, WaiterId};
 use crate::message::Envelope;
-use crate::types::{Entry, MemberState, OpTime};
+use crate::types::{Entry, HardState, LogBounds, MemberState, OpTime, TermRun};
 use crate::write_concern::{Outcome, W, WriteConcern};
 
 /// A member and its disk.
@@ -23,6 +23,7 @@ struct Node {
     stepped_down: Option<Result<(), Error>>,
     reconfigured: Option<Result<ConfigVersion, Error>>,
     syncs: u32,
+    fetch: Option<(u64, u64, u64)>,
 }
 
 /// A set whose members are named m0, m1, ...
@@ -68,6 +69,7 @@ impl Set {
             stepped_down: None,
             reconfigured: None,
             syncs: 0,
+            fetch: None,
         };
         self.nodes.insert(host(number), node);
     }
@@ -165,7 +167,8 @@ impl Set {
             Effect::SteppedDown(result) => node.stepped_down = Some(result),
             Effect::Reconfigured(result) => node.reconfigured = Some(result),
             Effect::InitialSync { .. } => node.syncs += 1,
-            Effect::CommitPoint(_) | Effect::Role(_) | Effect::Fetch { .. } => {}
+            Effect::Fetch { token, low, high, .. } => node.fetch = Some((token, low, high)),
+            Effect::CommitPoint(_) | Effect::Role(_) => {}
         }
     }
 
@@ -565,4 +568,47 @@ fn a_reconfiguration_changes_the_topology() {
 fn a_member_can_be_sent_to_another_thread() {
     fn check<T: Send>() {}
     check::<Member>();
+}
+
+/// A data folder that was a standalone's becomes a set: its log is the set's.
+#[test]
+fn a_standalone_becomes_the_first_member() {
+    let mut set = Set::uninitiated(3);
+    let entry = |index: u64| Entry {
+        at: OpTime::new(1, index),
+        time: (900_000 << 32) + index,
+        payload: Bytes::from_static(b"x"),
+    };
+    let log: Vec<Entry> = (1..=5).map(entry).collect();
+    let recovered = Recovered {
+        hard_state: HardState { term: 1, vote: None, commit: 5 },
+        log: LogBounds {
+            start: OpTime::default(),
+            last: 5,
+            runs: vec![TermRun { first: 1, term: 1 }],
+            last_time: (900_000 << 32) + 5,
+        },
+        times: vec![(5, (900_000 << 32) + 5)],
+        config: None,
+    };
+    set.node(0).member = Member::new(Options::new("rs"), recovered);
+    set.node(0).log = log.clone();
+    set.member(0).initiate(ReplSetConfig::new("rs", members(3)), 0).unwrap();
+    set.settle();
+    // The others must have the entries from somewhere: in the server from the log, here from this test.
+    let mut served = 0;
+    for _ in 0..60 {
+        set.run(50);
+        if let Some((token, low, high)) = set.node(0).fetch.take() {
+            served += 1;
+            let entries = log[low as usize - 1..(high as usize - 1).min(5)].to_vec();
+            set.member(0).fetched(token, entries);
+        }
+    }
+    assert_eq!(set.primary(), Some(0));
+    assert!(served > 0);
+    let waiter = set.write(0, WriteConcern::nodes(3));
+    set.run(3000);
+    assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+    assert_eq!(set.node(2).log[..5], log[..]);
 }

@@ -63,12 +63,12 @@ struct Ran {
 /// What is known of one batch.
 #[derive(Debug, Default)]
 struct Batch {
-    state: AtomicU8,
     writer: AtomicU8,
+    /// Tick of the run's clock, which counts sendings and acknowledgements, before it was sent.
+    sent: AtomicU64,
+    /// Tick after it was acknowledged; 0 before that.
+    acknowledged: AtomicU64,
 }
-
-const SENT: u8 = 1;
-const ACKNOWLEDGED: u8 = 2;
 
 #[derive(Debug, Default)]
 struct Reads {
@@ -152,12 +152,12 @@ impl Workload for MostSingle {
         let collection = self.collection(&own);
         let batches: Vec<Batch> = (0..documents.div_ceil(own.batch)).map(|_| Batch::default()).collect();
         let (reads, written, read) = (Reads::default(), Mutex::new(None), Mutex::new(None));
-        let began = Instant::now();
+        let (began, clock) = (Instant::now(), AtomicU64::new(1));
         let all_batches = Load::closed(Span::Operations(batches.len() as u64));
         let all_documents = Load::closed(Span::Operations(documents));
         context.run(&[
             Group::new("writer", own.writers, |worker| {
-                write(worker, &own, documents, &collection, &batches)?;
+                write(worker, &own, documents, &collection, &batches, &clock)?;
                 ended(&written);
                 Ok(())
             })
@@ -233,6 +233,7 @@ fn write(
     documents: u64,
     collection: &Collection,
     batches: &[Batch],
+    clock: &AtomicU64,
 ) -> Result<()> {
     let mut maker = DocumentMaker::new(worker.context().seed, own.compressible);
     let writer = worker.index as u8;
@@ -251,7 +252,7 @@ fn write(
             ends.push(bytes.len());
         }
         batch.writer.store(writer, Ordering::Relaxed);
-        batch.state.store(SENT, Ordering::Relaxed);
+        batch.sent.store(clock.fetch_add(1, Ordering::SeqCst), Ordering::Relaxed);
         let mut insert = worker.client().insert(collection);
         let mut start = 0;
         for end in ends {
@@ -261,7 +262,7 @@ fn write(
         ticket.due = Instant::now();
         insert.send()?;
         if acknowledged {
-            batch.state.store(ACKNOWLEDGED, Ordering::Release);
+            batch.acknowledged.store(clock.fetch_add(1, Ordering::SeqCst), Ordering::Release);
         }
         worker.done("insert", ticket);
         worker.context().set_progress((ticket.number + 1) as f64 / batches.len() as f64);
@@ -280,7 +281,7 @@ fn read_back(
     while let Some(ticket) = worker.next() {
         let key = (documents - ticket.number) as i64;
         let batch = &batches[(key as u64 - 1) as usize / own.batch as usize];
-        let must_be_there = !own.capped && batch.state.load(Ordering::Acquire) == ACKNOWLEDGED;
+        let must_be_there = !own.capped && batch.acknowledged.load(Ordering::Acquire) > 0;
         let found = worker.client().find_by_id(collection, key)?;
         let outcome = found.map(|found| (document::verify(found, key), found.len()));
         match outcome {
@@ -326,7 +327,8 @@ fn while_writing(reads: &Reads, readers: u32) -> Check {
 }
 
 /// A capped collection holds the newest documents that fit, without gaps. Writers overtake each other, but each writer's
-/// own documents came in order: of those, what is there must be the last ones.
+/// own documents came in order: of those, what is there must be the last ones. And a batch that was acknowledged before
+/// another one was sent is older than it.
 fn newest(own: &Own, ran: &Ran, contents: &Contents) -> Check {
     let capacity = MostSingle::capped_bytes(own, ran.documents);
     let gap = first_gap(own, ran, contents);
@@ -334,7 +336,7 @@ fn newest(own: &Own, ran: &Ran, contents: &Contents) -> Check {
     let least = (capacity / own.document_bytes as u64).min(ran.documents).saturating_sub(own.batch);
     let held = contents.whole;
     let problem = if let Some(key) = gap {
-        Some(format!("document {key} is missing, though older ones of the same writer are there"))
+        Some(format!("document {key} is missing, though older ones are there"))
     } else if held < least.max(1) {
         Some(format!("only {held} documents are there, though {least} fit into {capacity} bytes"))
     } else {
@@ -351,15 +353,22 @@ fn newest(own: &Own, ran: &Ran, contents: &Contents) -> Check {
 
 fn first_gap(own: &Own, ran: &Ran, contents: &Contents) -> Option<i64> {
     let mut begun = vec![false; own.writers as usize];
+    // Of the batches that are there at least in part: when the first of them was acknowledged.
+    let mut oldest = u64::MAX;
+    let mut missing = Vec::new();
     for (number, batch) in ran.batches.iter().enumerate() {
         let begun = &mut begun[usize::from(batch.writer.load(Ordering::Relaxed))];
         for key in keys_of(number as u64, own, ran.documents) {
             match contents.has(key) {
                 true => *begun = true,
                 false if *begun => return Some(key),
-                false => {}
+                false => missing.push((batch.sent.load(Ordering::Relaxed), key)),
             }
         }
+        let acknowledged = batch.acknowledged.load(Ordering::Relaxed);
+        if acknowledged > 0 && keys_of(number as u64, own, ran.documents).any(|key| contents.has(key)) {
+            oldest = oldest.min(acknowledged);
+        }
     }
-    None
+    missing.into_iter().find(|(sent, _)| *sent > oldest).map(|(_, key)| key)
 }

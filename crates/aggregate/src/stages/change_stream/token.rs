@@ -156,7 +156,7 @@ impl ResumeToken {
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {
-    if text.len() % 2 != 0 {
+    if !text.len().is_multiple_of(2) {
         return None;
     }
     let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
@@ -266,8 +266,9 @@ struct Reader<'k>(&'k [u8]);
 
 impl Reader<'_> {
     fn token(&mut self) -> Option<ResumeToken> {
-        let time = (self.byte()? == kind::TIMESTAMP).then_some(())?;
-        let () = time;
+        if self.byte()? != kind::TIMESTAMP {
+            return None;
+        }
         let time = u64::from_be_bytes(self.take(8)?.try_into().ok()?);
         let mut token = ResumeToken { version: self.int()?, ..ResumeToken::high_water_mark(time) };
         token.event = match self.int()? {

@@ -46,8 +46,9 @@ impl Member {
     }
 
     /// `replSetReconfig`. [`Effect::Reconfigured`] tells when `new` is installed here; that a majority has
-    /// it is [`Member::config_committed`].
-    pub fn reconfig(&mut self, new: ReplSetConfig, force: bool) -> Result<()> {
+    /// it is [`Member::config_committed`]. `me` is which member of `new` this is, where the driver knows
+    /// better than that it stays the same: a member that was removed can force itself in again.
+    pub fn reconfig(&mut self, new: ReplSetConfig, force: bool, me: Option<u64>) -> Result<()> {
         let Some(old) = self.config.clone() else {
             return Err(Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received"));
         };
@@ -57,8 +58,34 @@ impl Member {
                 "Cannot run replSetReconfig because the node is currently updating its configuration",
             ));
         }
-        let me = self.me.ok_or_else(not_primary)?;
-        let mut new = new;
+        // A member that cannot say which one it is finds nobody with this `_id` either.
+        let me = me.or(self.me).unwrap_or(u64::MAX);
+        let config = Arc::new(self.successor_config(&old, new, me, force)?);
+        let mut reconfig = Reconfig { config: config.clone(), force, asked: true, phase: Phase::Persisting };
+        if force {
+            self.reconfig = Some(reconfig);
+            self.persist_config(config, Some(me));
+            return Ok(());
+        }
+        let timeout = config.settings.heartbeat_timeout_secs.max(1) as u64 * 1000;
+        reconfig.phase = Phase::QuorumCheck { answered: BTreeSet::from([me]), deadline: self.now + timeout };
+        self.reconfig = Some(reconfig);
+        for member in config.members.iter().filter(|member| member.id != me) {
+            let heartbeat = self.heartbeat(self.now);
+            self.send(&member.host, member.id, me, Body::Ping(heartbeat));
+        }
+        self.tick_reconfig();
+        Ok(())
+    }
+
+    /// What becomes of a client's configuration, if it may follow `old`.
+    fn successor_config(
+        &mut self,
+        old: &ReplSetConfig,
+        mut new: ReplSetConfig,
+        me: u64,
+        force: bool,
+    ) -> Result<ReplSetConfig> {
         if force {
             let jump = 10_000 + self.rng.below(90_000) as i64;
             new.version = old.version.max(new.version).saturating_add(jump);
@@ -77,28 +104,13 @@ impl Member {
             new.term = self.term() as i64;
         }
         new.settings.replica_set_id = old.settings.replica_set_id.or(new.settings.replica_set_id);
-        reconfig::validate_for_reconfig(&old, &new, me, force)?;
+        reconfig::validate_for_reconfig(old, &new, me, force)?;
         reconfig::check_arbiters(&new, self.options.allow_multiple_arbiters)?;
         if !force {
-            reconfig::mark_newly_added(&old, &mut new);
-            self.check_new_voters(&old, &new)?;
+            reconfig::mark_newly_added(old, &mut new);
+            self.check_new_voters(old, &new)?;
         }
-        let config = Arc::new(new);
-        if force {
-            self.reconfig =
-                Some(Reconfig { config: config.clone(), force, asked: true, phase: Phase::Persisting });
-            self.persist_config(config, Some(me));
-            return Ok(());
-        }
-        let timeout = config.settings.heartbeat_timeout_secs.max(1) as u64 * 1000;
-        let phase = Phase::QuorumCheck { answered: BTreeSet::from([me]), deadline: self.now + timeout };
-        self.reconfig = Some(Reconfig { config: config.clone(), force, asked: true, phase });
-        for member in config.members.iter().filter(|member| member.id != me) {
-            let heartbeat = self.heartbeat(self.now);
-            self.send(&member.host, member.id, me, Body::Ping(heartbeat));
-        }
-        self.tick_reconfig();
-        Ok(())
+        Ok(new)
     }
 
     /// A reconfiguration needs the one before it to be done with.

@@ -208,7 +208,7 @@ impl Set {
         config.version += 1;
         change(&mut config);
         self.node(number).reconfigured = None;
-        self.member(number).reconfig(config, false)?;
+        self.member(number).reconfig(config, false, None)?;
         self.settle();
         self.node(number).reconfigured.take().expect("all members answer at once")
     }
@@ -475,9 +475,9 @@ fn a_reconfiguration_must_be_safe() {
     set.cut(2);
     let mut config = (**set.member(0).config().unwrap()).clone();
     config.version += 1;
-    set.member(0).reconfig(config, false).unwrap();
+    set.member(0).reconfig(config, false, None).unwrap();
     assert_eq!(
-        set.member(0).reconfig(ReplSetConfig::new("rs", members(3)), false).unwrap_err().code(),
+        set.member(0).reconfig(ReplSetConfig::new("rs", members(3)), false, None).unwrap_err().code(),
         Code::CONFIGURATION_IN_PROGRESS
     );
     set.run(15_000);
@@ -496,7 +496,7 @@ fn force_makes_a_set_of_what_is_left() {
     assert_eq!(set.primary(), None);
     let mut config = (**set.member(1).config().unwrap()).clone();
     config.members.retain(|member| member.id == 1);
-    set.member(1).reconfig(config, true).unwrap();
+    set.member(1).reconfig(config, true, None).unwrap();
     set.run(30_000);
     assert_eq!(set.primary(), Some(1));
     let version = set.member(1).config().unwrap().config_version();
@@ -507,6 +507,14 @@ fn force_makes_a_set_of_what_is_left() {
     set.heal();
     set.run(10_000);
     assert_eq!((set.state(0), set.state(2)), (MemberState::Removed, MemberState::Removed));
+    // One that is out can force itself in again, if it says which member it is.
+    let mut config = (**set.member(2).config().unwrap()).clone();
+    config.members.push(MemberConfig::new(5, host(2)));
+    set.member(2).reconfig(config.clone(), true, None).unwrap_err();
+    set.member(2).reconfig(config, true, Some(5)).unwrap();
+    set.run(30_000);
+    let waiter = set.write(1, WriteConcern::nodes(2));
+    assert_eq!(set.outcome(1, waiter), Some(Outcome::Satisfied));
 }
 
 #[test]

@@ -164,7 +164,7 @@ impl World {
         let me = self.nodes[node].host.clone();
         let new = self.draw_config(&config, &me);
         if let Some(member) = &mut self.nodes[node].member {
-            let _ = member.reconfig(new, false);
+            let _ = member.reconfig(new, false, None);
         }
         self.poll(node);
     }

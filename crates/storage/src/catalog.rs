@@ -135,6 +135,8 @@ pub(crate) struct CollectionState {
     pub gate: Arc<Gate>,
     /// Key of the next record of a capped collection.
     pub next_key: AtomicU64,
+    /// Time of the newest commit to the collection, or of its DDL, since the start.
+    pub last_commit: AtomicU64,
     version: AtomicU64,
     wakers: Mutex<Vec<Waker>>,
 }
@@ -147,6 +149,7 @@ impl CollectionState {
             dirty: AtomicBool::new(false),
             gate: Arc::default(),
             next_key: AtomicU64::new(1),
+            last_commit: AtomicU64::new(0),
             version: AtomicU64::new(1),
             wakers: Mutex::default(),
         }
@@ -217,6 +220,12 @@ impl Collection {
         let mut out = Vec::with_capacity(24);
         put_id_key(id, &mut out)?;
         Ok(out)
+    }
+
+    /// Cluster time of the newest commit that concerned this collection; 0 if there was none since the start.
+    /// Commits that a view shows are in it.
+    pub fn last_commit(&self) -> u64 {
+        self.state.last_commit.load(Ordering::Acquire)
     }
 
     /// Grows with each commit to this collection; for tailable cursors.

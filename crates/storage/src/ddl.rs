@@ -32,15 +32,13 @@ impl Core {
             gone.extend(applied.gone);
             catalog = Arc::new(applied.catalog);
         }
+        // Those who wait for a change of these collections hear of it.
+        let changed = commands.iter().filter_map(|command| catalog.by_uuid(command.uuid.as_ref()?));
+        for collection in gone.iter().chain(changed) {
+            prepared.counts.add(&collection.state, (0, 0));
+        }
         prepared.publish = Some(Box::new(move |_| (*catalog).clone()));
         let at = self.commit(prepared)?;
-        for collection in gone {
-            collection.state.wake();
-        }
-        let now = self.catalog.load();
-        for collection in commands.iter().filter_map(|command| now.by_uuid(command.uuid.as_ref()?)) {
-            collection.state.wake();
-        }
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
         Ok(at)

@@ -251,6 +251,11 @@ impl OplogCursor {
         }
     }
 
+    /// How many entries of the log are to be read until its end.
+    pub fn behind(&self) -> u64 {
+        (self.oplog.last().index + 1).saturating_sub(self.reader.index())
+    }
+
     /// The operation that [`OplogCursor::next`] gave last.
     pub fn doc(&self) -> RawDoc<'_> {
         oplog::documents(&self.payload[self.start..]).next().unwrap_or(RawDoc::EMPTY)

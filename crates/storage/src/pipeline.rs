@@ -41,6 +41,11 @@ impl Counts {
         known.map_or((0, 0), |(_, docs, bytes)| (*docs, *bytes))
     }
 
+    /// Notes the time of the commit; before it is visible.
+    fn stamp(&self, time: u64) {
+        self.0.iter().for_each(|(state, ..)| state.last_commit.store(time, Ordering::Release));
+    }
+
     fn publish(&self) {
         for (state, docs, bytes) in &self.0 {
             state.published(*docs, *bytes);
@@ -251,6 +256,7 @@ impl Core {
             let catalog = publish(&self.catalog.load());
             self.catalog.store(Arc::new(catalog));
         }
+        counts.stamp(at.time);
         // Before anybody wakes: who looks after a change must find it.
         *self.last.lock() = at;
         counts.publish();

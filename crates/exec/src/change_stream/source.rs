@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sheaf_aggregate::stages::change_stream::{
-    ChangeStream, Event, Operation, Origin, ResumeToken, Start, events,
+    ChangeStream, Event, Operation, Origin, ResumeToken, Start, Watched, events,
 };
 use sheaf_aggregate::{Namespace, RunCx, Source};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_storage::{Oplog, OplogCursor, View};
+use sheaf_storage::{Collection, Oplog, OplogCursor, Uuid, View};
 
 use super::{Position, SharedPosition, lookup};
 use crate::database::Db;
+
+/// More entries than this to pass over are worth a search in the log.
+const WORTH_SEEKING: u64 = 1000;
 
 /// The events of one stream.
 pub struct ChangeStreamSource {
@@ -27,7 +30,17 @@ pub struct ChangeStreamSource {
     ready: VecDeque<Ready>,
     /// Entries of a transaction that goes on in the next one.
     partial: Vec<DocBuf>,
+    /// Up to where everything is known, and whether the cursor has come that far.
+    known: Known,
     position: SharedPosition,
+}
+
+/// What a stream on one collection need not read: nothing has been committed to the collection since.
+#[derive(Default)]
+struct Known {
+    collection: Option<Uuid>,
+    until: u64,
+    skipped: bool,
 }
 
 struct Resume {
@@ -75,6 +88,7 @@ impl ChangeStreamSource {
             resume,
             ready: VecDeque::new(),
             partial: Vec::new(),
+            known: Known::default(),
             position,
         })
     }
@@ -84,17 +98,45 @@ impl ChangeStreamSource {
         self.position.clone()
     }
 
+    /// Whether the watched collection says that there is nothing to read.
+    fn is_quiet(&self, view: &View) -> bool {
+        let Watched::Collection(namespace) = &self.stream.watched else { return false };
+        let known = |collection: &Arc<Collection>| {
+            Some(collection.uuid) == self.known.collection && collection.last_commit() <= self.known.until
+        };
+        view.collection(namespace).is_some_and(known)
+    }
+
+    /// All is read up to the view's time.
+    fn note_end(&mut self, view: &View, skipped: bool) {
+        let collection = match &self.stream.watched {
+            Watched::Collection(namespace) => view.collection(namespace).map(|collection| collection.uuid),
+            Watched::Database(_) | Watched::Cluster => None,
+        };
+        self.known = Known { collection, until: view.time().0, skipped };
+        self.position.lock().read_up_to(view.time().0);
+    }
+
+    /// Goes on behind what was skipped, if that was much.
+    fn catch_up(&mut self, view: &View) -> Result<()> {
+        if std::mem::take(&mut self.known.skipped) && self.cursor.behind() > WORTH_SEEKING {
+            let Some(oplog) = view.oplog() else { return Ok(()) };
+            self.from = self.from.max(self.known.until + 1);
+            self.cursor = oplog.from_time(Timestamp(self.from)).map_err(lost)?.whole_entries();
+        }
+        Ok(())
+    }
+
     /// Reads on to the next operation that gives events; false if there is none now.
     fn read(&mut self, cx: &mut RunCx<'_>, until: Timestamp) -> Result<bool> {
         loop {
             cx.check_interrupt()?;
             let Some(doc) = self.cursor.next(until).map_err(lost)? else { return Ok(false) };
-            let Some(operation) = Operation::read(doc) else { continue };
-            match operation.applied() {
-                Some(_) => self.transaction()?,
-                None if operation.is_command() => self.command()?,
-                None if operation.concerns(&self.stream) => self.single()?,
-                None => continue,
+            match names(doc) {
+                ("c", _) if is_transaction(doc) => self.transaction()?,
+                ("c", _) => self.command()?,
+                ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => self.single()?,
+                _ => continue,
             }
             if !self.ready.is_empty() {
                 return Ok(true);
@@ -201,16 +243,40 @@ impl Source for ChangeStreamSource {
         if self.position.lock().ended {
             return Ok(None);
         }
-        let until = db.view().time();
-        if self.ready.is_empty() && !self.read(cx, until)? {
-            self.position.lock().read_up_to(until.0);
-            return Ok(None);
+        let view = db.view();
+        if self.ready.is_empty() {
+            if self.is_quiet(view) {
+                self.note_end(view, true);
+                return Ok(None);
+            }
+            self.catch_up(view)?;
+            if !self.read(cx, view.time())? {
+                self.note_end(view, false);
+                return Ok(None);
+            }
         }
         let Some(Ready { event, wall_millis }) = self.ready.pop_front() else { return Ok(None) };
         self.position.lock().moved(&event.token, event.invalidates);
         let expired = event.before.is_some() && db.image_is_expired(wall_millis)?;
         lookup::complete(&self.stream, event, db, expired).map(Some)
     }
+}
+
+/// `op` and `ns`, which stand in front.
+fn names(entry: RawDoc<'_>) -> (&str, &str) {
+    let mut op = "";
+    for field in entry.iter() {
+        match field.key() {
+            "op" => op = field.value().as_str().unwrap_or_default(),
+            "ns" => return (op, field.value().as_str().unwrap_or_default()),
+            _ => {}
+        }
+    }
+    (op, "")
+}
+
+fn is_transaction(entry: RawDoc<'_>) -> bool {
+    Operation::read(entry).is_some_and(|operation| operation.applied().is_some())
 }
 
 /// Views are no part of a stream that does not show how collections come and go.

@@ -9,6 +9,7 @@ mod validator;
 
 use sheaf_bson::{ObjectId, RawDoc, Timestamp};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_query::update::Update;
 use sheaf_storage::Write;
 
 pub use check::{check_document, prepare_insert};
@@ -31,9 +32,23 @@ pub struct WriteCx<'c> {
     pub new_object_id: &'c dyn Fn() -> ObjectId,
     /// `bypassDocumentValidation`.
     pub bypass_validation: bool,
+    /// `bypassEmptyTsReplacement`.
+    pub keep_empty_timestamps: bool,
     /// Called just before each change is given to storage: a retryable write names its statement and what a
     /// retry is to be answered with.
     pub before_change: Option<&'c BeforeChange<'c>>,
+}
+
+impl WriteCx<'_> {
+    /// What an empty timestamp at the top level of an inserted document becomes.
+    pub fn empty_timestamp(&self) -> Timestamp {
+        if self.keep_empty_timestamps { Timestamp(0) } else { self.timestamp }
+    }
+
+    /// The time that an update works with: a replacement needs it for empty timestamps only.
+    fn update_timestamp(&self, update: &Update) -> Timestamp {
+        if update.is_replacement() { self.empty_timestamp() } else { self.timestamp }
+    }
 }
 
 /// See [`WriteCx::before_change`].

@@ -75,7 +75,8 @@ fn update_once(
             SimpleOutcome::Changed { new, delta } => Some((new, Some(delta))),
         },
         PointChange::Replacement(update) => {
-            let apply = ApplyCx { matched_index: None, now_millis: cx.now_millis, timestamp: cx.timestamp };
+            let timestamp = cx.update_timestamp(update);
+            let apply = ApplyCx { matched_index: None, now_millis: cx.now_millis, timestamp };
             update.apply_with(old.as_raw(), &apply, &Bump::new())?.map(|new| (new, None))
         }
     };

@@ -153,7 +153,7 @@ impl Run<'_> {
         let apply = ApplyCx {
             matched_index: position.as_deref(),
             now_millis: self.cx.now_millis,
-            timestamp: self.cx.timestamp,
+            timestamp: self.cx.update_timestamp(&self.statement.update),
         };
         let new = self.statement.update.apply_with(old.as_raw(), &apply, &self.arena)?;
         if let Some(new) = &new {
@@ -187,8 +187,8 @@ impl Run<'_> {
         if self.collection.is_view() {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot write to a view");
         }
-        let apply =
-            ApplyCx { matched_index: None, now_millis: self.cx.now_millis, timestamp: self.cx.timestamp };
+        let timestamp = self.cx.update_timestamp(&self.statement.update);
+        let apply = ApplyCx { matched_index: None, now_millis: self.cx.now_millis, timestamp };
         let filter = self.statement.query.matcher();
         let new = self.statement.update.upsert(filter.filter(), || (self.cx.new_object_id)(), &apply)?;
         self.check(None, new.as_raw())?;

@@ -258,7 +258,7 @@ impl<'a> BulkWrite<'a> {
             }
         };
         refuse_view(&collection)?;
-        with_cx(op, self.fields.bypass_validation, |cx| {
+        with_cx(op, self.fields.bypass, |cx| {
             let name = |w: &mut dyn Write, change: Change<'_>| {
                 let record = match change {
                     Change::Upsert(doc) => {
@@ -284,7 +284,7 @@ impl<'a> BulkWrite<'a> {
     ) -> Result<Done> {
         match kind {
             Kind::Insert(document) => {
-                let prepared = prepare_insert(*document, cx.new_object_id, cx.timestamp)?;
+                let prepared = prepare_insert(*document, cx.new_object_id, cx.empty_timestamp())?;
                 let document = prepared.as_ref().map_or(*document, |prepared| prepared.as_raw());
                 if !cx.bypass_validation
                     && let Some(validator) = Validator::of(collection)?

@@ -54,7 +54,7 @@ impl<'a> Command<'a> for Delete<'a> {
         let short = statements.len() <= SHORT_BATCH && statements.iter().all(|one| only_id(one.q).is_some());
         let deleted = Cell::new(0u64);
         let outcome = with_writer(op, short, |w| {
-            with_cx(op, false, |cx| {
+            with_cx(op, self.fields.bypass, |cx| {
                 Outcome::each(
                     op,
                     &self.fields,

@@ -17,7 +17,7 @@ use sheaf_storage::{Uuid, Write};
 
 use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter, set_sort};
-use super::writes::{check_writable, collection_for_write, refuse_view, with_cx, with_writer};
+use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Loose};
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
@@ -34,7 +34,7 @@ pub struct FindAndModify<'a> {
     new: bool,
     fields: Option<RawDoc<'a>>,
     upsert: bool,
-    bypass_validation: bool,
+    bypass: Bypass,
     array_filters: Vec<RawDoc<'a>>,
     hint: Value<'a>,
     collation: Option<RawDoc<'a>>,
@@ -64,7 +64,7 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             new: flag(args, "new")?,
             fields: args.optional("fields")?,
             upsert: flag(args, "upsert")?,
-            bypass_validation: flag(args, "bypassDocumentValidation")?,
+            bypass: Bypass::parse(args)?,
             array_filters,
             hint: args.value("hint"),
             collation: args.optional("collation")?,
@@ -116,7 +116,7 @@ impl<'a> Command<'a> for FindAndModify<'a> {
                 Ok(answer) => w.statement(op.statement(self.stmt_id, Some(answer))),
                 Err(error) => _ = failed.borrow_mut().get_or_insert(error),
             };
-            let result = with_cx(op, self.bypass_validation, |cx| {
+            let result = with_cx(op, self.bypass, |cx| {
                 let retryable = op.is_retryable_write();
                 let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
                 if let Some((id, change)) = &point {

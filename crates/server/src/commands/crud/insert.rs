@@ -47,8 +47,8 @@ impl<'a> Command<'a> for Insert<'a> {
             if count > 1 {
                 w.reserve(self.documents.iter().map(|doc| doc.len()).sum());
             }
-            let validator = if self.fields.bypass_validation { None } else { Validator::of(&collection)? };
-            with_cx(op, self.fields.bypass_validation, |cx| {
+            let validator = if self.fields.bypass.validation { None } else { Validator::of(&collection)? };
+            with_cx(op, self.fields.bypass, |cx| {
                 let counted = std::cell::Cell::new(0u64);
                 let outcome = Outcome::each(
                     op,
@@ -56,7 +56,7 @@ impl<'a> Command<'a> for Insert<'a> {
                     self.documents.iter(),
                     w,
                     |w, _, doc| {
-                        let prepared = prepare_insert(doc, cx.new_object_id, cx.timestamp)?;
+                        let prepared = prepare_insert(doc, cx.new_object_id, cx.empty_timestamp())?;
                         let doc = prepared.as_ref().map_or(doc, |prepared| prepared.as_raw());
                         if let Some(validator) = &validator {
                             validator.enforce(None, doc)?;

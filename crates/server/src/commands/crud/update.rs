@@ -61,7 +61,7 @@ impl<'a> Command<'a> for Update<'a> {
         let short = statements.len() <= SHORT_BATCH && statements.iter().all(|one| only_id(one.q).is_some());
         let totals = RefCell::new(Totals::default());
         let outcome = with_writer(op, short, |w| {
-            with_cx(op, self.fields.bypass_validation, |cx| {
+            with_cx(op, self.fields.bypass, |cx| {
                 Outcome::each(
                     op,
                     &self.fields,

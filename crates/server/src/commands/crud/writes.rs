@@ -15,11 +15,29 @@ use crate::reply::Reply;
 /// Most statements that one write command may have.
 const MAX_WRITES: usize = 100_000;
 
+/// What a write is asked to leave out.
+#[derive(Clone, Copy)]
+pub struct Bypass {
+    /// `bypassDocumentValidation`.
+    pub validation: bool,
+    /// `bypassEmptyTsReplacement`: empty timestamps are stored as they came.
+    empty_timestamps: bool,
+}
+
+impl Bypass {
+    /// Reads the two fields.
+    pub fn parse(args: &mut Args<'_>) -> Result<Self> {
+        let validation = args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0);
+        let empty_timestamps = args.optional::<bool>("bypassEmptyTsReplacement")?.unwrap_or(false);
+        Ok(Bypass { validation, empty_timestamps })
+    }
+}
+
 /// The fields that insert, update and delete share.
 pub struct WriteFields {
     ordered: bool,
-    /// `bypassDocumentValidation`.
-    pub bypass_validation: bool,
+    /// What the command leaves out.
+    pub bypass: Bypass,
     /// `stmtIds`, or counted up from `stmtId`.
     stmt_ids: Vec<i32>,
     first_stmt: i32,
@@ -31,8 +49,7 @@ impl WriteFields {
     /// Reads them.
     pub fn parse(args: &mut Args<'_>) -> Result<Self> {
         let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
-        let bypass_validation =
-            args.optional::<Loose>("bypassDocumentValidation")?.is_some_and(|flag| flag.0);
+        let bypass = Bypass::parse(args)?;
         let mut stmt_ids = Vec::new();
         if let Some(Array(ids)) = args.optional("stmtIds")? {
             for id in ids.values() {
@@ -42,7 +59,7 @@ impl WriteFields {
         let first_stmt = args.optional::<i32>("stmtId")?.unwrap_or(0);
         let uuid = args.optional("collectionUUID")?;
         args.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
-        Ok(WriteFields { ordered, bypass_validation, stmt_ids, first_stmt, uuid })
+        Ok(WriteFields { ordered, bypass, stmt_ids, first_stmt, uuid })
     }
 
     /// The answer to a client that means another collection: an error of the first statement.
@@ -124,7 +141,7 @@ fn write_with<T>(op: &OpContext<'_>, work: impl FnOnce(&mut dyn Write) -> Result
 }
 
 /// The surroundings of statements.
-pub fn with_cx<T>(op: &OpContext<'_>, bypass_validation: bool, work: impl FnOnce(WriteCx<'_>) -> T) -> T {
+pub fn with_cx<T>(op: &OpContext<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<'_>) -> T) -> T {
     let stop = op.interrupter();
     let interrupt = || stop.check();
     let now_millis = op.now_millis();
@@ -133,7 +150,8 @@ pub fn with_cx<T>(op: &OpContext<'_>, bypass_validation: bool, work: impl FnOnce
         now_millis,
         timestamp: Timestamp::new((now_millis / 1000) as u32, 1),
         new_object_id: &crate::node::new_object_id,
-        bypass_validation,
+        bypass_validation: bypass.validation,
+        keep_empty_timestamps: bypass.empty_timestamps,
         before_change: None,
     })
 }

@@ -1,13 +1,13 @@
 //! Runs the simulator over many seeds, or one again.
 //!
-//! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME]` or
+//! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME] [--faults-secs 120]` or
 //! `simulate --seed 42 [--tell 3000]`, which prints what happens from that time on
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sheaf_repl::sim::{self, Mutation, Plan, Report, World};
+use sheaf_repl::sim::{Mutation, Plan, Report, World};
 
 struct Arguments {
     from: u64,
@@ -16,10 +16,12 @@ struct Arguments {
     one: bool,
     mutation: Option<Mutation>,
     tell: Option<u64>,
+    faults_secs: Option<u64>,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut parsed = Arguments { from: 1, seeds: 300, jobs: 2, one: false, mutation: None, tell: None };
+    let mut parsed =
+        Arguments { from: 1, seeds: 300, jobs: 2, one: false, mutation: None, tell: None, faults_secs: None };
     let mut words = std::env::args().skip(1);
     while let Some(name) = words.next() {
         let value = words.next().ok_or(format!("{name} needs a value"))?;
@@ -29,6 +31,7 @@ fn arguments() -> Result<Arguments, String> {
             "--seeds" => parsed.seeds = number()?,
             "--from" => parsed.from = number()?,
             "--tell" => parsed.tell = Some(number()?),
+            "--faults-secs" => parsed.faults_secs = Some(number()?),
             "--jobs" => parsed.jobs = number()?.max(1),
             "--mutation" => {
                 let found = Mutation::ALL.into_iter().find(|mutation| mutation.name() == value);
@@ -61,9 +64,16 @@ fn main() -> ExitCode {
                     if seed >= end {
                         break;
                     }
-                    let result = std::panic::catch_unwind(|| match arguments.tell {
-                        Some(from) => World::new(Plan::of(seed), arguments.mutation).tell(from).play(),
-                        None => sim::run(seed, arguments.mutation),
+                    let result = std::panic::catch_unwind(|| {
+                        let mut plan = Plan::of(seed);
+                        if let Some(secs) = arguments.faults_secs {
+                            plan.faults_millis = secs * 1000;
+                        }
+                        let world = World::new(plan, arguments.mutation);
+                        match arguments.tell {
+                            Some(from) => world.tell(from).play(),
+                            None => world.play(),
+                        }
                     });
                     match result {
                         Ok(Ok(report)) => {

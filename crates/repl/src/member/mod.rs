@@ -235,11 +235,12 @@ impl Member {
         self.clock = Some(clock.max(self.clock.unwrap_or(0)));
         self.wall_secs = wall_secs;
         // After a pause or a jump nobody could be heard of, so most of the gap does not count.
-        let passed = passed.min(4 * self.tick_millis());
+        let tick = self.raft_tick_millis();
+        let passed = passed.min(4 * tick);
         self.now += passed;
         self.tick_rest += passed;
-        while self.tick_rest >= self.tick_millis() {
-            self.tick_rest -= self.tick_millis();
+        while self.tick_rest >= tick {
+            self.tick_rest -= tick;
             self.tick_raft();
         }
         self.send_pings();
@@ -248,8 +249,12 @@ impl Member {
         self.tick_reconfig();
     }
 
-    /// The longest useful time between ticks.
+    /// The longest useful time between ticks: short enough for elections that do not wait for the time-out.
     pub fn tick_millis(&self) -> u64 {
+        self.raft_tick_millis().min(50)
+    }
+
+    fn raft_tick_millis(&self) -> u64 {
         (self.election_timeout() / elections::ELECTION_TICKS as u64).max(1)
     }
 

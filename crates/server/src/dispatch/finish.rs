@@ -114,6 +114,9 @@ fn count(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) {
     node.metrics.docs_examined.add(op.metrics.docs_examined.get());
     node.metrics.keys_examined.add(op.metrics.keys_examined.get());
     node.metrics.docs_returned.add(op.metrics.returned.get().unwrap_or(0));
+    node.metrics.docs_inserted.add(op.metrics.inserted.get().unwrap_or(0));
+    node.metrics.docs_updated.add(op.metrics.modified.get().unwrap_or(0));
+    node.metrics.docs_deleted.add(op.metrics.deleted.get().unwrap_or(0));
     let settings = node.profiling.active(op.db);
     let filter = settings.as_ref().and_then(|settings| settings.filter.as_ref());
     let entry = || crate::commands::diag::profile::entry(op, prepared.command, outcome, took);

@@ -80,6 +80,12 @@ impl<'a> Command<'a> for BulkWrite<'a> {
             false,
             false,
         )?;
+        let metrics = &op.metrics;
+        metrics.inserted.set(Some(totals.inserted));
+        metrics.matched.set(Some(totals.matched));
+        metrics.modified.set(Some(totals.modified));
+        metrics.upserted.set(Some(totals.upserted));
+        metrics.deleted.set(Some(totals.deleted));
         for (name, n) in [
             ("nErrors", totals.errors),
             ("nInserted", totals.inserted),

@@ -20,7 +20,7 @@ mod view;
 #[cfg(test)]
 use crate::results;
 
-pub(crate) use format::{bytes, date, escape, figure, latency, unit_text};
+pub(crate) use format::{bytes, date, escape, figure, latency, range, unit_text};
 pub(crate) use page::document;
 pub(crate) use text::{Align, Grid, terminal_width};
 

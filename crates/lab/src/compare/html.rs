@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::table::{change, interval, ratio};
 use super::{Change, ComparedMetric, Comparison};
-use crate::report::{document, escape, figure, unit_text};
+use crate::report::{document, escape, figure, range, unit_text};
 use crate::stats::{Ratio, Summary};
 
 /// The whole page.
@@ -81,13 +81,8 @@ fn side(summary: &Summary, unit: &str) -> String {
     if summary.n == 1 {
         return text(summary.median);
     }
-    format!(
-        "{}<small>{} – {}, n = {}</small>",
-        text(summary.median),
-        text(summary.min),
-        text(summary.max),
-        summary.n
-    )
+    let spread = range(summary.min, summary.max, unit, " – ");
+    format!("{}<small>{}, n = {}</small>", text(summary.median), escape(&spread), summary.n)
 }
 
 /// The common scale of all ratios: logarithmic, with 1 in the middle.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{Change, ComparedMetric, Comparison};
-use crate::report::{Align, Grid, figure, unit_text};
+use crate::report::{Align, Grid, figure, range, unit_text};
 use crate::stats::{Ratio, Summary};
 
 /// The whole comparison.
@@ -57,7 +57,7 @@ fn side(summary: &Summary, unit: &str, spread: bool) -> String {
     if !spread || summary.n == 1 || summary.min == summary.max {
         return middle;
     }
-    format!("{middle} ({}-{})", figure(summary.min, unit), figure(summary.max, unit))
+    format!("{middle} ({})", range(summary.min, summary.max, unit, "-"))
 }
 
 /// "1.25", with the digits that a ratio needs.

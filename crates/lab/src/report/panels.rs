@@ -223,8 +223,11 @@ fn throughput_lines(subject: &Subject) -> Vec<Line> {
     lines
 }
 
+/// One of the latencies of a second.
+type OfSecond = fn(&Second) -> f64;
+
 fn latency_over_time(run: &RunResult) -> Vec<Plot> {
-    let figures: [(&str, fn(&Second) -> f64); 4] = [
+    let figures: [(&str, OfSecond); 4] = [
         ("median", |s| s.p50_us),
         ("99th percentile", |s| s.p99_us),
         ("99.9th percentile", |s| s.p999_us),

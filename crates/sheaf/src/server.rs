@@ -292,7 +292,13 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
     node.set_engine(engine.clone());
     if let Err(error) = sheaf_server::first_start::log_start(&node) {
         let attributes = sheaf_bson::doc! { "error": error.message() };
-        log::warning("STORAGE", 99_000_013, "initandlisten", "Cannot write local.startup_log", Some(attributes));
+        log::warning(
+            "STORAGE",
+            99_000_013,
+            "initandlisten",
+            "Cannot write local.startup_log",
+            Some(attributes),
+        );
     }
     if let Some(path) = &settings.pidfilepath
         && let Err(error) = std::fs::write(path, format!("{}\n", std::process::id()))

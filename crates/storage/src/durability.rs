@@ -4,7 +4,7 @@
 //! syncs by itself, which saves it two thread switches. Who asks during a sync is served by the next one, for all of them.
 
 use std::collections::BinaryHeap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -14,9 +14,6 @@ use smallvec::SmallVec;
 use crate::core::Core;
 use crate::hooks::HookPoint;
 use crate::options::Interrupt;
-
-/// Waiting for a sync that takes less costs less than handing other work to another thread.
-const QUICK_NANOS: u64 = 150_000;
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -59,8 +56,6 @@ pub(crate) struct Durability {
     /// Wakes blocking waiters after each sync.
     synced: Condvar,
     unsynced: AtomicBool,
-    /// How long a sync takes, in nanoseconds, the last ones weighing most.
-    usual_nanos: AtomicU64,
 }
 
 impl Durability {
@@ -74,17 +69,6 @@ impl Durability {
     pub fn stop(&self) {
         self.state.lock().stop = true;
         self.work.notify_all();
-    }
-
-    /// Whether a sync is over before another thread could have taken this one's other work.
-    fn is_quick(&self) -> bool {
-        (1..QUICK_NANOS).contains(&self.usual_nanos.load(Ordering::Relaxed))
-    }
-
-    fn took(&self, time: Duration) {
-        let (usual, nanos) = (self.usual_nanos.load(Ordering::Relaxed), time.as_nanos() as u64);
-        let usual = if usual == 0 { nanos } else { usual - usual / 8 + nanos / 8 };
-        self.usual_nanos.store(usual.max(1), Ordering::Relaxed);
     }
 }
 
@@ -112,10 +96,8 @@ impl Core {
     fn sync_log(&self, waited: bool) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         self.durability.unsynced.store(false, Ordering::Release);
-        let began = Instant::now();
         let hooked = self.hooks.call(HookPoint::Sync).map_err(|error| error.to_string());
         let synced = hooked.and_then(|()| log.sync().map_err(|error| error.to_string()));
-        self.durability.took(began.elapsed());
         let result = synced.map(|_| ()).map_err(|error| {
             self.fail(&error);
             Error::new(Code::LOG_WRITE_FAILED, error)
@@ -189,11 +171,8 @@ impl Core {
             return self.on_durable_later(index, done);
         }
         let mut result = Ok(());
-        if self.durability.is_quick() {
-            result = self.sync_log(true);
-        } else {
-            (self.options.block)(&mut || result = self.sync_log(true));
-        }
+        // Even a disk that is quick as a rule may take seconds, in which the thread's other work must go on.
+        (self.options.block)(&mut || result = self.sync_log(true));
         done(result)
     }
 

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rocksdb::WriteBatch;
@@ -15,7 +16,7 @@ use crate::catalog::{Catalog, CollectionState};
 use crate::core::Core;
 use crate::locks::LockKey;
 use crate::oplog;
-use crate::options::OpTime;
+use crate::options::{Block, OpTime};
 
 /// A group stops growing here.
 const GROUP_BYTES: usize = 16 << 20;
@@ -91,6 +92,32 @@ struct Ticket {
     changed: Condvar,
 }
 
+/// A group takes microseconds. Behind one that takes longer than this (a disk that lets writes wait) the thread's other
+/// work must go on.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+impl Ticket {
+    /// Waits until a leader has come by, and takes what it left.
+    fn wait(&self, block: &Block) -> Slot {
+        let undecided = |slot: &Slot| matches!(slot, Slot::Waiting(_) | Slot::InGroup);
+        let mut slot = self.slot.lock();
+        if undecided(&slot) {
+            self.changed.wait_for(&mut slot, PATIENCE);
+        }
+        if undecided(&slot) {
+            drop(slot);
+            block(&mut || {
+                let mut slot = self.slot.lock();
+                while undecided(&slot) {
+                    self.changed.wait(&mut slot);
+                }
+            });
+            slot = self.slot.lock();
+        }
+        std::mem::replace(&mut *slot, Slot::Taken)
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     busy: bool,
@@ -148,16 +175,9 @@ impl Core {
             Arc::new(Ticket { slot: Mutex::new(Slot::Waiting(Box::new(prepared))), changed: Condvar::new() });
         queue.waiting.push_back(ticket.clone());
         drop(queue);
-        let mut slot = ticket.slot.lock();
-        while matches!(*slot, Slot::Waiting(_) | Slot::InGroup) {
-            ticket.changed.wait(&mut slot);
-        }
-        match std::mem::replace(&mut *slot, Slot::Taken) {
+        match ticket.wait(&self.options.block) {
             Slot::Done(result) => result,
-            Slot::Lead(own) => {
-                drop(slot);
-                self.lead(*own)
-            }
+            Slot::Lead(own) => self.lead(*own),
             _ => Err(lost()),
         }
     }

@@ -377,8 +377,27 @@ pub struct IndexCursor {
 
 impl IndexCursor {
     pub(crate) fn open(view: &View, index: &Index, direction: Direction) -> Result<Self> {
+        Self::open_to(view, index, direction, None)
+    }
+
+    /// Opens one that does not go beyond the keys that start with `last`. It stops there even where the entries behind
+    /// are deleted ones, which RocksDB would otherwise walk over in search of one that lives.
+    pub(crate) fn open_to(
+        view: &View,
+        index: &Index,
+        direction: Direction,
+        last: Option<&[u8]>,
+    ) -> Result<Self> {
         let (lower, upper) = prefix_range(index.ident);
-        let merged = Merged::open(view, Cf::Indexes, lower.to_vec(), upper.to_vec(), direction);
+        let (mut lower, mut upper) = (lower.to_vec(), upper.to_vec());
+        match (last, direction) {
+            (None, _) => {}
+            (Some(last), Direction::Forward) => {
+                upper = after_prefix(&[&lower[..PREFIX], last].concat()).unwrap_or(upper);
+            }
+            (Some(last), Direction::Backward) => lower.extend_from_slice(last),
+        }
+        let merged = Merged::open(view, Cf::Indexes, lower, upper, direction);
         Ok(IndexCursor { merged, unique: index.unique, next: Next::Start })
     }
 

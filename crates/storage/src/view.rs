@@ -97,6 +97,11 @@ impl View {
     pub fn index(&self, index: &Index, direction: Direction) -> Result<IndexCursor> {
         IndexCursor::open(self, index, direction)
     }
+
+    /// A cursor over an index that ends with the keys that start with `last`, in its direction.
+    pub fn index_to(&self, index: &Index, direction: Direction, last: &[u8]) -> Result<IndexCursor> {
+        IndexCursor::open_to(self, index, direction, Some(last))
+    }
 }
 
 /// A document's bytes, pinned in RocksDB's memory or borrowed from a transaction's own writes.

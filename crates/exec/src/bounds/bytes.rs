@@ -102,6 +102,16 @@ impl ByteBounds {
         }
     }
 
+    /// The last value of the first field that may be within bounds, in the scan's direction.
+    pub fn last(&self) -> Option<&[u8]> {
+        if self.keys.is_some() {
+            return None;
+        }
+        let ranges = self.fields.first()?;
+        // Ranges of a field are disjoint and in order.
+        if self.backward { Some(&ranges.first()?.low) } else { Some(&ranges.last()?.high) }
+    }
+
     /// Appends the first bounds of the fields from `from` on; the result says whether the cut lies after.
     fn extend(&self, from: usize, out: &mut Vec<u8>) -> bool {
         for ranges in &self.fields[from..] {

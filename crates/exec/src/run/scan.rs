@@ -243,7 +243,12 @@ impl IndexScan {
         let mut walk = if self.records {
             Walk::Records(cx.view.records(cx.collection, Range::ALL, direction)?, self.scan.backward)
         } else {
-            Walk::Entries(cx.view.index(&self.scan.index, direction)?)
+            // Where the key that ends the scan counts as examined, it must be seen.
+            let last = self.bytes.last().filter(|_| self.single_range && !self.counts_end);
+            Walk::Entries(match last {
+                Some(last) => cx.view.index_to(&self.scan.index, direction, last)?,
+                None => cx.view.index(&self.scan.index, direction)?,
+            })
         };
         cx.stats[self.id].seeks += 1;
         let found = walk.seek(&mut self.scratch, after)?;

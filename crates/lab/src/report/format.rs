@@ -133,20 +133,11 @@ pub fn unit_text<'a>(name: &str, unit: &'a str) -> &'a str {
 
 /// "2026-11-21 05:03:04 UTC" from milliseconds since 1970.
 pub fn date(ms: i64) -> String {
-    let seconds = ms.div_euclid(1000);
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Civil date from days since 1970-01-01, counting years from March so that leap days come last.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let day_of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    match jiff::Timestamp::from_millisecond(ms) {
+        Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+        // A results file may hold anything.
+        Err(_) => format!("{ms} ms"),
+    }
 }
 
 /// "45 s", "3 min 20 s", "1 h 5 min".

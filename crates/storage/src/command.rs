@@ -136,10 +136,10 @@ pub(crate) fn create_command(core: &Core, namespace: &str, spec: &CreateCollecti
     let indexes = if raw.get("viewOn").is_some() {
         Vec::new()
     } else {
-        vec![Arc::new(id_index(spec.id_index.as_ref(), core.new_ident(), capped)?)]
+        vec![Arc::new(id_index(spec.id_index.as_ref(), core.new_ident(namespace), capped)?)]
     };
     let entries = index_entries(&indexes);
-    let ident = core.new_ident();
+    let ident = core.new_ident(namespace);
     let o = DocBuf::build(|doc| {
         doc.append("create", split(namespace).1).append_all(raw);
         doc.document("sheaf").append("ident", i64::from(ident)).append("indexes", &entries);

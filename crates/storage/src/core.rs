@@ -23,6 +23,7 @@ use crate::locks::{Gate, LockTable};
 use crate::oplog_reader::OplogCollection;
 use crate::options::{OpTime, Options};
 use crate::pipeline::Pipeline;
+use crate::sequencer::stays_here;
 use crate::transaction::Recent;
 
 /// Version of the folder's layout.
@@ -35,8 +36,14 @@ const BUFFER_BYTES_MAX: usize = 8 << 20;
 /// Dropped data that waits for a flush gets one after this time.
 const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
 
+/// Writers are held back for this long at most while a flush waits for the set's majority.
+const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
+
 /// A flush that takes longer than this may be waiting for room on the disk.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Numbers of collections and indexes that stay on a member of a replica set begin here.
+pub(crate) const LOCAL_IDENTS: u32 = 1 << 30;
 
 pub(crate) struct Core {
     /// What of the options can change.
@@ -56,6 +63,15 @@ pub(crate) struct Core {
     /// Position of the newest commit that is in RocksDB's files.
     pub flushed: Mutex<OpTime>,
     pub next_ident: AtomicU32,
+    /// Numbers of what stays on this member are apart: the others' are the log's to give.
+    pub next_local_ident: AtomicU32,
+    /// What orders the commits of a member of a replica set.
+    pub sequencer: std::sync::OnceLock<Arc<dyn crate::sequencer::Sequencer>>,
+    /// Numbers of the indexes that are being built here.
+    pub building: Mutex<Vec<u32>>,
+    /// The newest unit that was carried out.
+    pub carried_seq: AtomicU64,
+    pub majority: crate::majority::Majority,
     /// One DDL at a time.
     pub ddl: Mutex<()>,
     /// Commits pass; `fsyncLock` closes it.
@@ -117,7 +133,7 @@ impl Core {
         check_format(&options.path)?;
         crate::build::clear_folder(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
-        let (applied, next_ident) = read_applied(&db)?;
+        let (applied, next_ident, next_local_ident) = read_applied(&db)?;
         let log_dir = options.path.join("log");
         // Without a journal, what an earlier run logged must still be applied once.
         let use_log = options.journal || log_dir.is_dir();
@@ -152,6 +168,11 @@ impl Core {
             last: Mutex::new(applied),
             flushed: Mutex::new(applied),
             next_ident: AtomicU32::new(next_ident),
+            next_local_ident: AtomicU32::new(next_local_ident),
+            sequencer: std::sync::OnceLock::new(),
+            building: Mutex::default(),
+            carried_seq: AtomicU64::new(0),
+            majority: crate::majority::Majority::default(),
             ddl: Mutex::new(()),
             writes: Arc::default(),
             write_locks: Mutex::default(),
@@ -226,8 +247,14 @@ impl Core {
         Err(Error::new(Code::LOG_WRITE_FAILED, format!("storage accepts no writes: {why}")))
     }
 
-    pub fn new_ident(&self) -> u32 {
-        self.next_ident.fetch_add(1, Ordering::AcqRel)
+    /// A number for a collection of this name, or for an index of it.
+    pub fn new_ident(&self, namespace: &str) -> u32 {
+        let next = if self.is_replica() && stays_here(namespace) {
+            &self.next_local_ident
+        } else {
+            &self.next_ident
+        };
+        next.fetch_add(1, Ordering::AcqRel)
     }
 
     /// An empty buffer for a payload.
@@ -276,20 +303,26 @@ impl Core {
         }
     }
 
-    /// Makes everything committed so far part of RocksDB's files, and lets go of the log that is not needed.
+    /// Makes everything committed so far part of RocksDB's files, and lets go of the log that is not needed. A member of a
+    /// replica set flushes only what a majority has; if that does not come about in time, nothing is flushed.
     pub fn checkpoint(&self) -> Result<()> {
-        let _one = self.checkpointing.lock();
-        if let Some(log) = &self.log {
-            // RocksDB's files should not get ahead of the log: change streams would miss entries.
-            log.sync().map_err(|error| {
-                self.fail(&error.to_string());
-                Error::new(Code::LOG_WRITE_FAILED, error.to_string())
-            })?;
-            self.tell(None, false);
+        self.try_checkpoint().map(|_| ())
+    }
+
+    /// [`Core::checkpoint`]; false if nothing was flushed.
+    pub fn try_checkpoint(&self) -> Result<bool> {
+        if self.is_replica() && self.sequencer.get().is_none() {
+            // Recovery cannot know yet what the set keeps of the log's end.
+            return Ok(false);
         }
+        let _one = self.checkpointing.lock();
+        self.sync_for_checkpoint()?;
         let at = {
             let _still = self.still();
             let at = *self.last.lock();
+            if !self.wait_for_commit(at)? {
+                return Ok(false);
+            }
             let mut batch = WriteBatch::default();
             self.put_bookkeeping(at, &mut batch);
             self.db.write(batch)?;
@@ -305,8 +338,40 @@ impl Core {
         self.tell(None, false);
         if let Some(log) = &self.log {
             log.retain(at.index).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?;
+            if let Some(sequencer) = self.sequencer.get() {
+                sequencer.compacted(log.stats().first_index.saturating_sub(1).min(at.index));
+            }
+        }
+        Ok(true)
+    }
+
+    /// RocksDB's files should not get ahead of the log: change streams would miss entries.
+    fn sync_for_checkpoint(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let carried = self.carried_seq.load(Ordering::Acquire);
+        log.sync().map_err(|error| {
+            self.fail(&error.to_string());
+            Error::new(Code::LOG_WRITE_FAILED, error.to_string())
+        })?;
+        self.tell(None, false);
+        if let Some(sequencer) = self.sequencer.get() {
+            sequencer.durable(carried);
         }
         Ok(())
+    }
+
+    /// Waits, the pipeline held, until a majority has everything that is applied here. False: it takes too long.
+    fn wait_for_commit(&self, at: OpTime) -> Result<bool> {
+        let Some(sequencer) = self.sequencer.get() else { return Ok(true) };
+        self.sync_for_checkpoint()?;
+        let began = Instant::now();
+        while sequencer.commit_index() < at.index {
+            if began.elapsed() > COMMIT_PATIENCE {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        Ok(true)
     }
 
     /// What a flush must contain besides the data: the position, and counters and multikey bits of
@@ -314,8 +379,10 @@ impl Core {
     fn put_bookkeeping(&self, at: OpTime, batch: &mut WriteBatch) {
         let cf = self.db.cf(Cf::Catalog);
         let next = self.next_ident.load(Ordering::Acquire);
+        let next_local = self.next_local_ident.load(Ordering::Acquire);
         let applied = sheaf_bson::doc! {
-            "term": at.term as i64, "index": at.index as i64, "time": at.time as i64, "nextIdent": i64::from(next)
+            "term": at.term as i64, "index": at.index as i64, "time": at.time as i64, "nextIdent": i64::from(next),
+            "nextLocalIdent": i64::from(next_local)
         };
         batch.put_cf(cf, catalog_key::APPLIED, applied.as_bytes());
         for collection in self.catalog.load().all() {
@@ -427,15 +494,16 @@ impl Core {
     }
 }
 
-fn read_applied(db: &Db) -> Result<(OpTime, u32)> {
+fn read_applied(db: &Db) -> Result<(OpTime, u32, u32)> {
     let Some(bytes) = db.get(Cf::Catalog, catalog_key::APPLIED)? else {
-        return Ok((OpTime { term: 1, index: 0, time: 0 }, 1));
+        return Ok((OpTime { term: 1, index: 0, time: 0 }, 1, LOCAL_IDENTS));
     };
     let doc = RawDoc::new(&bytes);
     let number = |name: &str| doc.get(name).and_then(whole).unwrap_or(0);
     let at =
         OpTime { term: number("term") as u64, index: number("index") as u64, time: number("time") as u64 };
-    Ok((at, number("nextIdent").max(1) as u32))
+    let next_local = (number("nextLocalIdent") as u32).max(LOCAL_IDENTS);
+    Ok((at, number("nextIdent").max(1) as u32, next_local))
 }
 
 fn folder_error(what: &str, path: &Path, error: &std::io::Error) -> Error {

@@ -15,6 +15,7 @@ use crate::oplog;
 use crate::oplog_reader::refuse_oplog;
 use crate::options::{Interrupt, OpTime};
 use crate::pipeline::Prepared;
+use crate::sequencer::stays_here;
 use crate::write::CreateCollection;
 
 impl Core {
@@ -38,7 +39,8 @@ impl Core {
             prepared.counts.add(&collection.state, (0, 0));
         }
         prepared.publish = Some(Box::new(move |_| (*catalog).clone()));
-        let at = self.commit(prepared)?;
+        let stays = self.is_replica() && commands.iter().all(|command| stays_here(command.target()));
+        let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
         Ok(at)
@@ -125,7 +127,13 @@ impl Core {
             if !catalog.collections(db).all(known) {
                 continue;
             }
-            let mut commands: Vec<Command> = catalog.collections(db).map(drop_command).collect();
+            let stays = |c: &&Arc<Collection>| self.is_replica() && stays_here(&c.namespace);
+            let own: Vec<Command> = catalog.collections(db).filter(stays).map(drop_command).collect();
+            if !own.is_empty() {
+                self.run_commands(&own)?;
+            }
+            let mut commands: Vec<Command> =
+                catalog.collections(db).filter(|c| !stays(c)).map(drop_command).collect();
             commands.push(Command::new(&format!("{db}."), None, sheaf_bson::doc! { "dropDatabase": 1 }));
             return self.run_commands(&commands);
         }

@@ -56,6 +56,8 @@ pub(crate) struct Durability {
     /// Wakes blocking waiters after each sync.
     synced: Condvar,
     unsynced: AtomicBool,
+    /// Another member waits for the next sync.
+    wanted: AtomicBool,
 }
 
 impl Durability {
@@ -96,6 +98,8 @@ impl Core {
     fn sync_log(&self, waited: bool) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         self.durability.unsynced.store(false, Ordering::Release);
+        self.durability.wanted.store(false, Ordering::Release);
+        let carried = self.carried_seq.load(Ordering::Acquire);
         let hooked = self.hooks.call(HookPoint::Sync).map_err(|error| error.to_string());
         let synced = hooked.and_then(|()| log.sync().map_err(|error| error.to_string()));
         let result = synced.map(|_| ()).map_err(|error| {
@@ -106,7 +110,18 @@ impl Core {
             log.make_room();
         }
         self.tell(result.as_ref().err(), true);
+        if let (Some(sequencer), Ok(())) = (self.sequencer.get(), &result) {
+            sequencer.durable(carried);
+        }
         result
+    }
+
+    /// Has the sync thread sync soon what is in the log now: others wait for this member.
+    pub fn ask_for_sync(&self) {
+        if !self.durability.wanted.swap(true, Ordering::AcqRel) {
+            let _state = self.durability.state.lock();
+            self.durability.work.notify_one();
+        }
     }
 
     /// Tells waiters that the log is durable further, or never will be; `synced` ends [`Core::begin_sync`].
@@ -121,7 +136,7 @@ impl Core {
             while state.waiters.peek().is_some_and(|w| error.is_some() || w.index <= durable) {
                 ready.extend(state.waiters.pop());
             }
-            if !state.waiters.is_empty() {
+            if !state.waiters.is_empty() || self.durability.wanted.load(Ordering::Acquire) {
                 self.durability.work.notify_one();
             }
             self.durability.synced.notify_all();
@@ -205,13 +220,14 @@ impl Core {
                 if state.stop {
                     return;
                 }
-                if state.syncing || state.waiters.is_empty() {
+                let wanted = || self.durability.wanted.load(Ordering::Acquire);
+                if state.syncing || (state.waiters.is_empty() && !wanted()) {
                     self.durability.work.wait_for(&mut state, interval.saturating_sub(last.elapsed()));
                 }
                 if state.stop {
                     return;
                 }
-                let waited = !state.waiters.is_empty();
+                let waited = !state.waiters.is_empty() || wanted();
                 let due = last.elapsed() >= interval;
                 if due {
                     last = Instant::now();

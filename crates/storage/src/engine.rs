@@ -15,6 +15,7 @@ use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::{prefix_range, prefixed};
 use crate::options::{Interrupt, OpTime, Options};
+use crate::sequencer::Sequencer;
 use crate::sessions::SessionRecord;
 use crate::stats::Stats;
 use crate::transaction::Transaction;
@@ -96,6 +97,52 @@ impl Engine {
     /// Sets how often memtables are flushed; zero: only when they are full.
     pub fn set_sync_delay(&self, delay: std::time::Duration) {
         self.core().tuning.set_sync_delay(delay);
+    }
+
+    /// Sets what orders the commits of a member of a replica set; once, after opening with [`Options::replica`].
+    /// `committed` says that everything in the log is known to be kept by the set.
+    pub fn set_sequencer(&self, sequencer: Arc<dyn Sequencer>, committed: bool) {
+        let core = self.core();
+        assert!(core.sequencer.set(sequencer).is_ok(), "the sequencer is set once");
+        core.note_majority_candidate();
+        if committed {
+            self.committed(core.last.lock().index);
+        }
+    }
+
+    /// Carries out the units that the sequencer has ready. Returns whether there were any.
+    pub fn carry_out(&self) -> Result<bool> {
+        self.core().carry_out()
+    }
+
+    /// A majority of the set has everything up to this index, and it is applied here.
+    pub fn committed(&self, index: u64) {
+        self.core().majority_committed(index);
+    }
+
+    /// Has the log synced soon, without anybody here waiting for it.
+    pub fn ask_for_sync(&self) {
+        self.core().ask_for_sync();
+    }
+
+    /// The newest state that a majority of the set has; `None` until something was committed since the start.
+    pub fn majority_view(&self) -> Option<View> {
+        self.core().majority_view()
+    }
+
+    /// [`Engine::majority_view`], whose time can be given to [`Engine::view_at`] for some minutes.
+    pub fn snapshot_view(&self) -> Option<View> {
+        self.core().snapshot_view()
+    }
+
+    /// The state at a cluster time that a majority has, if it is kept.
+    pub fn view_at(&self, time: sheaf_bson::Timestamp) -> Option<View> {
+        self.core().view_at(time.0)
+    }
+
+    /// Removes indexes whose builds ended with another primary. To be called by a new primary.
+    pub fn abort_orphaned_builds(&self) -> Result<()> {
+        self.core().abort_orphaned_builds()
     }
 
     /// Position of the newest commit.

@@ -18,6 +18,7 @@
 //! the position, counters and multikey bits along with the data, atomically; start-up applies the log
 //! from there (`Core::recover`) with the same code that prepared the batches.
 
+mod apply;
 mod build;
 mod catalog;
 mod changes;
@@ -32,6 +33,7 @@ mod hooks;
 mod index;
 mod keys;
 mod locks;
+mod majority;
 mod oplog;
 mod oplog_reader;
 mod options;
@@ -39,6 +41,7 @@ mod overlay;
 mod pipeline;
 mod print;
 mod recovery;
+mod sequencer;
 mod sessions;
 mod stats;
 #[cfg(test)]
@@ -57,6 +60,7 @@ pub use hooks::{Hook, HookPoint};
 pub use index::{Accesses, Index, IndexKind};
 pub use oplog_reader::{BackwardOplogCursor, OPLOG_NAMESPACE, Oplog, OplogCursor};
 pub use options::{Block, Interrupt, OpTime, Options};
+pub use sequencer::{LogEntry, LogUnit, Seal, Sequencer};
 pub use sessions::SessionRecord;
 pub use stats::Stats;
 pub use transaction::Transaction;

@@ -27,6 +27,8 @@ pub struct Options {
     pub sync_delay: Duration,
     /// How much log is kept (`--oplogSize`).
     pub oplog_bytes: u64,
+    /// Whether this is a member of a replica set, whose commits a [`Sequencer`](crate::Sequencer) orders.
+    pub replica: bool,
     /// Wraps long waits.
     pub block: Block,
     /// Milliseconds since the epoch.
@@ -43,6 +45,7 @@ impl Options {
             journal_commit_interval: Duration::from_millis(100),
             sync_delay: Duration::from_secs(60),
             oplog_bytes: 990 << 20,
+            replica: false,
             block: Arc::new(|wait| wait()),
             clock: Arc::new(|| {
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -167,6 +167,13 @@ impl Core {
             drop(queue);
             let _still = Still(self);
             let mut alone = [prepared];
+            if let Some(sequencer) = self.sequencer.get() {
+                let (seq, times) = self.order_group(&**sequencer, &mut alone)?;
+                let [unit] = alone;
+                let at = self.apply(unit, times[0])?;
+                self.carried(&**sequencer, seq);
+                return Ok(at);
+            }
             let times = self.write_log(&mut alone)?;
             let [unit] = alone;
             return self.apply(unit, times[0]);
@@ -230,6 +237,16 @@ impl Core {
     }
 
     fn commit_group(&self, mut group: Vec<Prepared>) -> Vec<Result<OpTime>> {
+        if let Some(sequencer) = self.sequencer.get() {
+            return match self.order_group(&**sequencer, &mut group) {
+                Ok((seq, times)) => {
+                    let done = group.into_iter().zip(times).map(|(unit, at)| self.apply(unit, at)).collect();
+                    self.carried(&**sequencer, seq);
+                    done
+                }
+                Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
+            };
+        }
         match self.write_log(&mut group) {
             Ok(times) => group.into_iter().zip(times).map(|(unit, at)| self.apply(unit, at)).collect(),
             Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
@@ -239,6 +256,9 @@ impl Core {
     /// Gives the group its times and appends it as one entry.
     fn write_log(&self, group: &mut [Prepared]) -> Result<SmallVec<[OpTime; 4]>> {
         self.check_writable()?;
+        if self.is_replica() {
+            return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"));
+        }
         let before = *self.last.lock();
         let wall = (self.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
@@ -260,7 +280,7 @@ impl Core {
         Ok(times)
     }
 
-    fn apply(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
+    pub(crate) fn apply(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
         let Prepared { payload, batch, counts, locks, publish } = unit;
         let bytes = batch.size_in_bytes() as u64;
         {
@@ -290,7 +310,7 @@ impl Core {
     }
 
     /// Maps a log error, remembering when it is for good.
-    fn log_error(&self, error: sheaf_log::Error) -> Error {
+    pub(crate) fn log_error(&self, error: sheaf_log::Error) -> Error {
         if error.is_disk_full() {
             return Error::new(Code::OUT_OF_DISK_SPACE, format!("No space left on device: {error}"));
         }

@@ -12,10 +12,11 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_query::diff::apply_diff;
 
+use crate::build::side_ident;
 use crate::catalog::{Collection, id_key, whole};
 use crate::changes::{BatchSink, Changes};
 use crate::command::{Command, build_command};
-use crate::core::{Core, Garbage};
+use crate::core::{Core, Garbage, LOCAL_IDENTS};
 use crate::db::{Cf, io_error};
 use crate::keys::{capped_key, catalog_key, prefixed};
 use crate::oplog;
@@ -70,10 +71,21 @@ impl Core {
         Ok(())
     }
 
+    /// Applies one entry's operations.
+    pub fn replay_entry(&self, payload: &[u8]) -> Result<()> {
+        let mut replay = Replay { core: self, changes: Changes::default(), batch: WriteBatch::default() };
+        for doc in oplog::documents(payload) {
+            replay.operation(doc, None)?;
+        }
+        replay.write()
+    }
+
     /// Builds that had not committed leave nothing behind.
     fn drop_unfinished_builds(&self) -> Result<()> {
         let catalog = self.catalog.load_full();
-        for collection in catalog.all() {
+        // What is in the log of a set, a later primary has to end.
+        let ours = |c: &&Arc<Collection>| !self.is_replica() || crate::sequencer::stays_here(&c.namespace);
+        for collection in catalog.all().filter(ours) {
             let unfinished: Vec<_> = collection.maintained().filter(|index| !index.ready).cloned().collect();
             if unfinished.is_empty() {
                 continue;
@@ -91,14 +103,26 @@ impl Core {
         let known =
             self.garbage.lock().iter().flat_map(|garbage| garbage.prefixes.clone()).collect::<Vec<_>>();
         let mut iter = self.db.raw().raw_iterator_cf(self.db.cf(Cf::Indexes));
-        iter.seek(next.to_be_bytes());
-        while let Some(ident) = iter.key().and_then(|key| key.first_chunk::<4>()).copied() {
-            let ident = u32::from_be_bytes(ident);
-            if !known.contains(&(Cf::Indexes, ident)) {
-                self.remove_prefixes(&[(Cf::Indexes, ident)])?;
+        let next_local = self.next_local_ident.load(Ordering::Acquire);
+        let beside = side_ident(0);
+        // In each space the numbers behind the last one given away.
+        for (first, end) in [
+            (next, LOCAL_IDENTS),
+            (next_local, beside),
+            (beside + if self.is_replica() { next } else { 0 }, beside + LOCAL_IDENTS),
+            (beside + next_local, u32::MAX),
+        ] {
+            iter.seek(first.to_be_bytes());
+            while let Some(ident) = iter.key().and_then(|key| key.first_chunk::<4>()).copied() {
+                let ident = u32::from_be_bytes(ident);
+                if ident >= end {
+                    break;
+                }
+                if !known.contains(&(Cf::Indexes, ident)) {
+                    self.remove_prefixes(&[(Cf::Indexes, ident)])?;
+                }
+                iter.seek((ident + 1).to_be_bytes());
             }
-            let Some(after) = ident.checked_add(1) else { break };
-            iter.seek(after.to_be_bytes());
         }
         iter.status().map_err(io_error)
     }

@@ -251,7 +251,7 @@ impl Transaction {
         }
         let mut indexes = collection.indexes.clone();
         for spec in specs {
-            let index = crate::index::Index::from_spec(*spec, self.core.new_ident(), true, None)?;
+            let index = crate::index::Index::from_spec(*spec, self.core.new_ident(namespace), true, None)?;
             if indexes.iter().all(|known| known.name != index.name) {
                 indexes.push(Arc::new(index));
             }

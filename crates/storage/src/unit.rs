@@ -15,6 +15,7 @@ use crate::keys::{PREFIX, capped_key, entry_parts, prefix_range};
 use crate::locks::{Gate, LockKey, Locked, Owner, Pass};
 use crate::options::{Interrupt, OpTime};
 use crate::pipeline::{Counts, Prepared};
+use crate::sequencer::stays_here;
 use crate::sessions;
 use crate::view::View;
 use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, refuse_view};
@@ -47,6 +48,8 @@ pub struct WriteUnit<'i> {
     last: Option<OpTime>,
     /// Where trimming a capped collection goes on: behind what this unit already deletes.
     trimmed: Option<Vec<u8>>,
+    /// What is pending goes neither into the log nor to other members.
+    stays: bool,
 }
 
 /// Buffers of a unit that the thread's next unit uses again: most commands write one small document.
@@ -115,6 +118,7 @@ impl<'i> WriteUnit<'i> {
             statement: None,
             last: None,
             trimmed: None,
+            stays: false,
         }
     }
 
@@ -147,7 +151,7 @@ impl<'i> WriteUnit<'i> {
             locks: self.locks.as_slice().into(),
             publish: None,
         };
-        let result = self.core.commit(prepared);
+        let result = if self.stays { self.core.commit_here(prepared) } else { self.core.commit(prepared) };
         self.core.locks.unlock(&self.locks);
         self.locks.clear();
         self.pending.clear();
@@ -202,6 +206,13 @@ impl<'i> WriteUnit<'i> {
 
     fn begin_write(&mut self, collection: &Collection) -> Result<()> {
         refuse_view(collection)?;
+        if self.core.is_replica() {
+            let stays = stays_here(&collection.namespace);
+            if stays != self.stays {
+                self.flush()?;
+                self.stays = stays;
+            }
+        }
         if self.fsync_pass.is_none() {
             let gate: &Arc<Gate> = &self.core.writes;
             self.fsync_pass = Some(gate.pass(&self.core.options.block, self.interrupt)?);

@@ -27,7 +27,7 @@ pub struct View {
 pub(crate) struct SnapshotState {
     // Before the snapshot, because it points to it.
     pub options: ReadOptions,
-    pub snapshot: SnapshotCell,
+    pub snapshot: Arc<SnapshotCell>,
     pub core: Arc<Core>,
     pub time: u64,
 }
@@ -35,7 +35,10 @@ pub(crate) struct SnapshotState {
 impl SnapshotState {
     pub fn take(core: &Arc<Core>) -> SnapshotState {
         let time = core.last.lock().time;
-        let snapshot = SnapshotCell::take(&core.db);
+        SnapshotState::of(core, Arc::new(SnapshotCell::take(&core.db)), time)
+    }
+
+    pub fn of(core: &Arc<Core>, snapshot: Arc<SnapshotCell>, time: u64) -> SnapshotState {
         SnapshotState { options: snapshot.read_options(), snapshot, core: core.clone(), time }
     }
 }
@@ -50,6 +53,10 @@ impl View {
                 return View { at, catalog, overlay: None };
             }
         }
+    }
+
+    pub(crate) fn of(at: SnapshotState, catalog: Arc<Catalog>) -> View {
+        View { at: Arc::new(at), catalog, overlay: None }
     }
 
     /// The catalog of this state.

@@ -82,6 +82,23 @@ impl Drop for Folder {
     }
 }
 
+/// Tells a build that goes on from one whose primary has gone.
+struct Running<'c>(&'c Core, Vec<u32>);
+
+impl<'c> Running<'c> {
+    fn new(core: &'c Core, indexes: &[Arc<Index>]) -> Self {
+        let idents: Vec<u32> = indexes.iter().map(|index| index.ident).collect();
+        core.building.lock().extend_from_slice(&idents);
+        Running(core, idents)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.building.lock().retain(|ident| !self.1.contains(ident));
+    }
+}
+
 /// How an announcement ended.
 enum Announced {
     /// There was nothing to build.
@@ -115,7 +132,7 @@ impl Core {
             let empty = current.count() == 0;
             let mut indexes: Vec<Index> = Vec::new();
             for spec in specs {
-                let index = Index::from_spec(*spec, self.new_ident(), empty, None)?;
+                let index = Index::from_spec(*spec, self.new_ident(namespace), empty, None)?;
                 if !exists_already(current, &index)? && indexes.iter().all(|i| i.name != index.name) {
                     indexes.push(index);
                 }
@@ -142,12 +159,34 @@ impl Core {
                     }
                     Some(_) => {}
                 }
-                let mut index = Index::from_spec(*spec, self.new_ident(), false, None)?;
+                let mut index = Index::from_spec(*spec, self.new_ident(namespace), false, None)?;
                 index.replaces = true;
                 indexes.push(index);
             }
             Ok(indexes)
         })
+    }
+
+    /// Removes unfinished indexes that nobody here builds: their builds ended with the primary that had begun them.
+    pub fn abort_orphaned_builds(&self) -> Result<()> {
+        let go_on = || Ok(());
+        let orphaned = |collection: &Collection| -> Vec<Arc<Index>> {
+            let building = self.building.lock();
+            let orphan = |index: &&Arc<Index>| !index.ready && !building.contains(&index.ident);
+            collection.maintained().filter(orphan).cloned().collect()
+        };
+        for collection in self.catalog.load_full().all().filter(|c| !orphaned(c).is_empty()) {
+            let _closed = collection.state.gate.close(&self.options.block, &go_on)?;
+            let _turn = self.ddl_turn(&go_on)?;
+            let catalog = self.catalog.load_full();
+            let Some(current) = catalog.by_uuid(&collection.uuid) else { continue };
+            let orphans = orphaned(current);
+            if !orphans.is_empty() {
+                tracing::info!(collection = current.namespace, "dropped index builds of an earlier primary");
+                self.run_commands(&[build_command("abortIndexBuild", current, &orphans)])?;
+            }
+        }
+        Ok(())
     }
 
     fn build(
@@ -160,6 +199,7 @@ impl Core {
             Announced::Done(at) => return Ok(at),
             Announced::Building(build) => build,
         };
+        let _running = Running::new(self, &build.indexes);
         let mut filled = Ok(());
         (self.options.block)(&mut || filled = self.fill(&mut build, interrupt));
         let collection = build.collection.clone();

@@ -1,0 +1,190 @@
+//! What orders commits where a node is one of several.
+//!
+//! Alone, the pipeline decides by itself what the next entry of the log is. As a member of a replica set it proposes:
+//! the [`Sequencer`] (the replication core with its driver, above this crate) says whether this member may, and gives
+//! back units of writing in the one order that the log must have. What others have proposed comes the same way. Units
+//! are carried out with the pipeline held, so the log has one writer.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use sheaf_errors::{Code, Error, Result};
+use smallvec::SmallVec;
+
+use crate::core::Core;
+use crate::oplog;
+use crate::options::OpTime;
+use crate::pipeline::Prepared;
+
+/// One entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Raft term.
+    pub term: u64,
+    /// 1, 2, 3, ... without gaps.
+    pub index: u64,
+    /// Cluster time of its last operation.
+    pub time: u64,
+    /// Oplog documents; empty for the entry that begins a term.
+    pub payload: Bytes,
+}
+
+/// One unit of writing.
+#[derive(Clone, Debug)]
+pub struct LogUnit {
+    /// Its number; units come in ascending order.
+    pub seq: u64,
+    /// Entries to be appended and applied; there may be none.
+    pub entries: Vec<LogEntry>,
+}
+
+/// Gives the entry its term and times: `(term, highest cluster time known)` to `(time of the last operation, payload)`.
+pub type Seal<'s> = &'s mut dyn FnMut(u64, u64) -> (u64, Bytes);
+
+/// Orders the commits of a member of a replica set. Everything here is called with the pipeline held, except
+/// [`Sequencer::durable`].
+pub trait Sequencer: Send + Sync {
+    /// Makes a commit group the next entry, and gives the number of its unit, which [`Sequencer::take`] will give.
+    ///
+    /// Errors: `NotWritablePrimary`.
+    fn propose(&self, seal: Seal<'_>) -> Result<u64>;
+
+    /// The next unit to carry out. `None`: there is none now.
+    ///
+    /// Errors: this member stops writing (it is about to be restarted).
+    fn take(&self) -> Result<Option<LogUnit>>;
+
+    /// Everything up to this unit is in the log, applied and visible.
+    fn carried_out(&self, seq: u64);
+
+    /// Everything up to this unit survives a crash of the machine.
+    fn durable(&self, seq: u64);
+
+    /// Index of the newest entry that a majority has and that is applied here.
+    fn commit_index(&self) -> u64;
+
+    /// Entries up to here may be gone from the log now.
+    fn compacted(&self, index: u64);
+}
+
+/// Whether changes of this collection stay on this member: neither the log nor other members see them.
+pub(crate) fn stays_here(namespace: &str) -> bool {
+    namespace.starts_with("local.")
+        || namespace.split_once('.').is_some_and(|(_, name)| name == "system.profile")
+}
+
+impl Core {
+    /// Whether this is a member of a replica set.
+    pub fn is_replica(&self) -> bool {
+        self.options.replica
+    }
+
+    /// Proposes the group, and carries out what comes before it. Its own entry is in the log afterwards, not yet applied.
+    pub fn order_group(
+        &self,
+        sequencer: &dyn Sequencer,
+        group: &mut [Prepared],
+    ) -> Result<(u64, SmallVec<[OpTime; 4]>)> {
+        let wall = (self.options.clock)();
+        let first = ((wall / 1000) as u64) << 32;
+        let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
+        let own = sequencer.propose(&mut |term, after| {
+            let mut time = after;
+            times.clear();
+            let len = group.iter().map(|unit| unit.payload.len()).sum();
+            let mut payload = Vec::with_capacity(len);
+            for unit in group.iter_mut() {
+                oplog::stamp(&mut unit.payload, term, wall, || {
+                    time = if time < first { first | 1 } else { time + 1 };
+                    time
+                });
+                payload.extend_from_slice(&unit.payload);
+                times.push(OpTime { term, index: 0, time });
+            }
+            (time, Bytes::from(payload))
+        })?;
+        loop {
+            let Some(unit) = sequencer.take()? else {
+                return Err(Error::new(Code::INTERNAL_ERROR, "a proposed commit was lost"));
+            };
+            if unit.seq != own {
+                self.carry_out_unit(sequencer, &unit)?;
+                continue;
+            }
+            for entry in &unit.entries {
+                self.append_entry(entry);
+                times.iter_mut().for_each(|at| at.index = entry.index);
+            }
+            return Ok((own, times));
+        }
+    }
+
+    /// Carries out all units that are ready. Returns whether there were any.
+    pub fn carry_out(&self) -> Result<bool> {
+        let Some(sequencer) = self.sequencer.get().cloned() else { return Ok(false) };
+        let _still = self.still();
+        let mut any = false;
+        while let Some(unit) = sequencer.take()? {
+            self.carry_out_unit(&*sequencer, &unit)?;
+            any = true;
+        }
+        Ok(any)
+    }
+
+    fn carry_out_unit(&self, sequencer: &dyn Sequencer, unit: &LogUnit) -> Result<()> {
+        for entry in &unit.entries {
+            self.append_entry(entry);
+        }
+        if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
+            tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
+            if let Err(error) = crate::apply::apply_entries(self, &unit.entries) {
+                // The log has what the memtables have not: only a restart can bring them together.
+                self.fail(&format!("applying the log failed: {error}"));
+                return Err(error);
+            }
+            let bytes: u64 = unit.entries.iter().map(|entry| entry.payload.len() as u64).sum();
+            self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+            self.commits.fetch_add(1, Ordering::Relaxed);
+        }
+        self.carried(sequencer, unit.seq);
+        Ok(())
+    }
+
+    /// Tells that a unit is in the log and visible.
+    pub fn carried(&self, sequencer: &dyn Sequencer, seq: u64) {
+        self.carried_seq.store(seq, Ordering::Release);
+        self.note_majority_candidate();
+        if let Some(oplog) = &self.oplog {
+            oplog.collection.state.wake();
+        }
+        sequencer.carried_out(seq);
+    }
+
+    /// What the set has ordered must go into the log. A full disk is waited for: meanwhile this member, if it leads, is
+    /// replaced.
+    fn append_entry(&self, entry: &LogEntry) {
+        let Some(log) = &self.log else { return };
+        loop {
+            match log.append(entry.term, entry.time, &[&entry.payload]) {
+                Ok(at) => {
+                    assert_eq!(at.index, entry.index, "log and replication count alike");
+                    self.durability.appended();
+                    return;
+                }
+                Err(error) => {
+                    let error = self.log_error(error);
+                    tracing::error!(%error, "the log cannot be appended to; trying again");
+                    (self.options.block)(&mut || std::thread::sleep(std::time::Duration::from_millis(200)));
+                    assert!(!self.is_failed(), "the log has failed: {error}");
+                }
+            }
+        }
+    }
+
+    /// Commits what stays on this member: applied without an entry in the log. A crash loses what no flush has kept.
+    pub fn commit_here(&self, prepared: Prepared) -> Result<OpTime> {
+        let _still = self.still();
+        let at = *self.last.lock();
+        self.apply(prepared, at)
+    }
+}

@@ -10,11 +10,13 @@ use sheaf_bson::{DocBuf, json};
 use crate::client::{Client, ConnectionString};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
+use crate::fault::FaultPlan;
 use crate::generate::Random;
 use crate::journal::Journal;
 use crate::measure::cost::{Meter, queued_seconds};
 use crate::measure::{Load, Local, Measured, Pace, Recorder, Ticket};
 use crate::results::{Fault, Step};
+use crate::target::Member;
 
 /// Says that the run is to end; shared by everything that waits.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +58,11 @@ pub struct Context {
     pub database: Database,
     /// "host:port" of every server, the first one being where operations go when there is a choice.
     pub nodes: Vec<String>,
+    /// Every member with its role and its data folder; see [`Context::data_members`].
+    pub members: Vec<Member>,
+    /// What is done to the servers while [`Context::run`] goes on. Everything is healed, and the set is whole again,
+    /// when the workload's check begins.
+    pub faults_planned: FaultPlan,
     /// The workload's settings: the experiment's, the variation's and `--set` together.
     pub settings: Settings,
     /// `--scale`; see [`Context::scaled`].
@@ -91,6 +98,16 @@ impl Context {
             Database::MongoDb(to) => Ok(to),
             Database::PostgreSql(_) => Err(Error::usage("this workload does not know PostgreSQL")),
         }
+    }
+
+    /// Whether something is done to the servers during the run, so that operations may fail.
+    pub fn under_faults(&self) -> bool {
+        !self.faults_planned.is_empty()
+    }
+
+    /// "host:port" of every member that holds data.
+    pub fn data_members(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| !member.arbiter)
     }
 
     /// A new client of the deployment.
@@ -230,6 +247,8 @@ impl Context {
         Context {
             database,
             nodes: Vec::new(),
+            members: Vec::new(),
+            faults_planned: FaultPlan::default(),
             settings: Settings::new(settings),
             scale: 1.0,
             seed: 1,
@@ -366,6 +385,18 @@ impl Worker<'_> {
         self.last = Instant::now();
         if ticket.measured {
             self.local.failed(&self.context.recorder, operation, self.last);
+        }
+    }
+
+    /// The operation of this turn has failed with this error. While something is done to the servers, an error that
+    /// this explains is counted and the client goes on; what the operation did is then unknown, and a check must allow
+    /// both. Any other error is given back: it ends the run.
+    pub fn endured(&mut self, operation: &str, ticket: Ticket, error: Error) -> Result<()> {
+        if self.context.under_faults() && error.is_transient() {
+            self.failed(operation, ticket);
+            Ok(())
+        } else {
+            Err(error)
         }
     }
 

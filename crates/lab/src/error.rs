@@ -79,6 +79,21 @@ impl Error {
         }
     }
 
+    /// Whether the error comes and goes with the servers: a connection broke, there is no primary, the primary steps
+    /// down or shuts down, or a write concern was not met in time. The operation may have happened.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::Io(_) => true,
+            Error::Server(error) => {
+                TRANSIENT_CODES.contains(&error.code)
+                    || self.has_label(RETRYABLE_WRITE_ERROR)
+                    || self.has_label(TRANSIENT_TRANSACTION_ERROR)
+                    || self.has_label(UNKNOWN_TRANSACTION_COMMIT_RESULT)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the error has this label. A connection that broke is transient to a transaction.
     pub fn has_label(&self, label: &str) -> bool {
         match self {
@@ -89,6 +104,15 @@ impl Error {
     }
 }
 
+/// HostUnreachable, HostNotFound, WriteConcernFailed (its timeout), NetworkTimeout, ShutdownInProgress,
+/// FailedToSatisfyReadPreference, ReadConcernMajorityNotAvailableYet, PrimarySteppedDown, ExceededTimeLimit,
+/// SocketException, NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
+/// NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary.
+const TRANSIENT_CODES: [i32; 15] =
+    [6, 7, 64, 89, 91, 133, 134, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436];
+
+/// The write may be sent again with its transaction number.
+pub const RETRYABLE_WRITE_ERROR: &str = "RetryableWriteError";
 /// The whole transaction may be tried again.
 pub const TRANSIENT_TRANSACTION_ERROR: &str = "TransientTransactionError";
 /// The commit may have happened; it may be sent again.

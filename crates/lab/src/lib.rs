@@ -12,6 +12,7 @@ pub mod doctor;
 pub mod environment;
 pub mod error;
 pub mod experiment;
+pub mod fault;
 pub mod generate;
 pub mod journal;
 pub mod measure;

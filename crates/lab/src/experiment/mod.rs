@@ -6,6 +6,7 @@
 mod overrides;
 mod ready;
 mod settings;
+mod time;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,8 +16,10 @@ use serde::{Deserialize, Serialize};
 pub use overrides::Overrides;
 pub use ready::{Ready, ready, ready_by_name};
 pub use settings::Settings;
+pub use time::Time;
 
 use crate::error::{Error, Result};
+use crate::fault::FaultPlan;
 use crate::measure::{Arrival, Load, Span};
 use crate::workload;
 
@@ -58,6 +61,9 @@ pub struct Experiment {
     /// The metrics that the table shows, in order; all when empty.
     #[serde(default)]
     pub columns: Vec<String>,
+    /// What is done to the servers meanwhile; see [`FaultPlan::parse`].
+    #[serde(default)]
+    pub faults: Option<serde_yaml_ng::Value>,
 }
 
 fn default_targets() -> Vec<String> {
@@ -96,6 +102,9 @@ pub struct AxisValue {
     /// See [`Experiment::topology`].
     #[serde(default)]
     pub topology: Topology,
+    /// See [`Experiment::faults`]; replaces them as a whole.
+    #[serde(default)]
+    pub faults: Option<serde_yaml_ng::Value>,
 }
 
 /// Which processes are started. Without `members` it is one standalone server.
@@ -108,6 +117,47 @@ pub struct Topology {
     pub arbiters: Option<u32>,
     /// Shards, each of them such a replica set, behind a router.
     pub shards: Option<u32>,
+    /// A proxy on every link between two members, which can cut and delay it. Only Sheaf's members can be told to use
+    /// them. Default: where `distance` or a fault needs them.
+    pub links: Option<bool>,
+    /// How far the members are from each other.
+    pub distance: Option<Distance>,
+}
+
+/// Round trips between members. Clients are beside every member.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a round trip (0.86ms), or {centres: [0, 0, 1], same: 0.86ms, other: 71ms}")]
+pub enum Distance {
+    /// The same between all.
+    Everywhere(Time),
+    /// By data centre.
+    Centres(Centres),
+}
+
+/// Members in data centres.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Centres {
+    /// Of each member, in order: any number that stands for a data centre.
+    pub centres: Vec<u32>,
+    /// Round trip between members of one.
+    #[serde(default)]
+    pub same: Time,
+    /// Round trip between members of two.
+    pub other: Time,
+}
+
+impl Distance {
+    /// The round trip between two members. One beyond the list is in the last data centre.
+    pub fn round_trip(&self, a: usize, b: usize) -> std::time::Duration {
+        match self {
+            Distance::Everywhere(time) => time.0,
+            Distance::Centres(Centres { centres, same, other }) => {
+                let centre = |member: usize| centres.get(member).or(centres.last());
+                if centre(a) == centre(b) { same.0 } else { other.0 }
+            }
+        }
+    }
 }
 
 /// How the servers are started. What is left out is left to the server.
@@ -164,6 +214,8 @@ pub struct Variation {
     pub phases: Phases,
     /// The topology.
     pub topology: Topology,
+    /// The faults as the file has them.
+    pub faults: Option<serde_yaml_ng::Value>,
 }
 
 impl Experiment {
@@ -230,6 +282,7 @@ impl Experiment {
             server: self.server.clone(),
             phases: self.phases.clone(),
             topology: self.topology.clone(),
+            faults: self.faults.clone(),
         }];
         for axis in &self.matrix {
             let mut next = Vec::new();
@@ -266,6 +319,7 @@ impl Variation {
         row.server = value.server.over(&row.server);
         row.phases = value.phases.over(&row.phases);
         row.topology = value.topology.over(&row.topology);
+        row.faults = value.faults.clone().or(row.faults);
         Ok(row)
     }
 
@@ -274,7 +328,16 @@ impl Variation {
         let mut workload = workload::by_name(workload)
             .ok_or_else(|| Error::usage(format!("there is no workload {workload}")))?;
         workload.configure(&self.settings)?;
+        self.fault_plan(1.0, 1)?;
         self.phases.load(1.0).map(drop)
+    }
+
+    /// What is done to the servers, at this scale; random choices that the file gives no seed for derive from `seed`.
+    pub fn fault_plan(&self, scale: f64, seed: u64) -> Result<FaultPlan> {
+        match &self.faults {
+            Some(faults) => FaultPlan::parse(faults, scale, seed),
+            None => Ok(FaultPlan::default()),
+        }
     }
 }
 
@@ -300,6 +363,8 @@ impl Topology {
             members: self.members.or(base.members),
             arbiters: self.arbiters.or(base.arbiters),
             shards: self.shards.or(base.shards),
+            links: self.links.or(base.links),
+            distance: self.distance.clone().or_else(|| base.distance.clone()),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{Phases, ServerOptions, Settings, Topology, Variation};
 use crate::error::{Error, Result};
 
 /// `--set key=value`, in order. A key that begins with `server.`, `phases.` or `topology.` changes that part of the
-/// experiment; any other is a setting of the workload, with or without `settings.` in front. What is set here wins
+/// experiment, and `faults` or one that begins with `faults.` changes the faults; any other is a setting of the workload, with or without `settings.` in front. What is set here wins
 /// over every axis of the matrix.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
@@ -38,6 +38,10 @@ impl Overrides {
 
     pub(super) fn apply(&self, row: &mut Variation) -> Result<()> {
         for (key, value) in &self.sets {
+            if key == "faults" {
+                row.faults = Some(value.clone());
+                continue;
+            }
             match key.split_once('.') {
                 Some(("server", rest)) => {
                     row.server = part::<ServerOptions>(key, rest, value)?.over(&row.server);
@@ -45,6 +49,14 @@ impl Overrides {
                 Some(("phases", rest)) => row.phases = part::<Phases>(key, rest, value)?.over(&row.phases),
                 Some(("topology", rest)) => {
                     row.topology = part::<Topology>(key, rest, value)?.over(&row.topology);
+                }
+                Some(("faults", rest)) => {
+                    let mut all = Settings::default();
+                    if let Some(faults) = row.faults.take() {
+                        all.set("faults", faults)?;
+                    }
+                    all.set(&format!("faults.{rest}"), value.clone())?;
+                    row.faults = all.get("faults").cloned();
                 }
                 Some(("settings", rest)) => row.settings.set(rest, value.clone())?,
                 _ => row.settings.set(key, value.clone())?,

@@ -6,7 +6,7 @@ use std::process::Command;
 use sheaf_bson::{DocBuf, doc, json};
 
 use super::process::free_port;
-use super::{LaunchOptions, Process, Running, name_of};
+use super::{LaunchOptions, Member, Process, Running, name_of};
 use crate::client::{Client, Connection, ConnectionString};
 use crate::context::{Database, Stop};
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ pub(super) fn bring_up(
     journal: &Journal,
     stop: &Stop,
 ) -> Result<Running> {
-    let Topology { members, arbiters, shards } = variation.topology;
+    let Topology { members, arbiters, shards, .. } = variation.topology;
     if shards.is_some_and(|shards| shards > 0) {
         return Err(Error::usage("topology.shards: starting sharded clusters is not supported"));
     }
@@ -60,7 +60,13 @@ pub(super) fn bring_up(
     }
     let mut client = Client::connect(&to)?;
     let name = name_of(&mut client)?;
-    Ok(Running { database: Database::MongoDb(to), name, processes, nodes })
+    let member = |(at, process): (usize, &Process)| Member {
+        address: process.address.clone(),
+        arbiter: at >= members.max(1) as usize,
+        data: Some(process.data.clone()),
+    };
+    let members = processes.iter().enumerate().map(member).collect();
+    Ok(Running { database: Database::MongoDb(to), name, processes, nodes, members })
 }
 
 fn start(

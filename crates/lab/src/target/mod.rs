@@ -96,6 +96,17 @@ pub struct LaunchOptions {
     pub keep: bool,
 }
 
+/// A server of a target, as a workload or a check sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// "host:port".
+    pub address: String,
+    /// It votes and holds no data.
+    pub arbiter: bool,
+    /// Its data folder, when the laboratory has started it: where to look for `rollback/`.
+    pub data: Option<PathBuf>,
+}
+
 /// A target that is up. It goes down with this value.
 #[derive(Debug)]
 pub struct Running {
@@ -107,6 +118,8 @@ pub struct Running {
     pub processes: Vec<Process>,
     /// "host:port" of every server.
     pub nodes: Vec<String>,
+    /// Every member of a replica set, in the order of their numbers; one for a single server, none for PostgreSQL.
+    pub members: Vec<Member>,
 }
 
 impl Running {
@@ -148,6 +161,7 @@ pub fn bring_up(
             name: "PostgreSQL".to_owned(),
             processes: Vec::new(),
             nodes: Vec::new(),
+            members: Vec::new(),
         }),
     }
 }
@@ -161,7 +175,13 @@ fn attach(to: &ConnectionString) -> Result<Running> {
     if let Some(hosts) = hello.get("hosts").and_then(|hosts| hosts.as_array()).filter(|_| !to.direct) {
         nodes = hosts.values().filter_map(|host| host.as_str().map(str::to_owned)).collect();
     }
-    Ok(Running { database: Database::MongoDb(to.clone()), name, processes: Vec::new(), nodes })
+    let member = |node: &String| Member { address: node.clone(), arbiter: false, data: None };
+    let mut members: Vec<Member> = nodes.iter().map(member).collect();
+    if let Some(arbiters) = hello.get("arbiters").and_then(|hosts| hosts.as_array()).filter(|_| !to.direct) {
+        let arbiters = arbiters.values().filter_map(|host| host.as_str().map(str::to_owned));
+        members.extend(arbiters.map(|address| Member { address, arbiter: true, data: None }));
+    }
+    Ok(Running { database: Database::MongoDb(to.clone()), name, processes: Vec::new(), nodes, members })
 }
 
 /// What the server calls itself: "sheaf 0.1.0", "mongod 8.2.1".

@@ -52,6 +52,7 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
         name: version,
         nodes: vec![address],
         processes: vec![process],
+        members: Vec::new(),
     })
 }
 

@@ -4,6 +4,7 @@
 //! experiment runs against a Sheaf that it starts itself, against a folder with `mongod` binaries, and against
 //! anything behind a connection string.
 
+pub mod check;
 pub mod cli;
 pub mod client;
 pub mod compare;

@@ -7,6 +7,7 @@
 pub mod check;
 pub mod cli;
 pub mod client;
+pub mod cluster;
 pub mod compare;
 pub mod context;
 pub mod doctor;

@@ -52,8 +52,7 @@ impl Kind {
     }
 }
 
-const KINDS: [Kind; 6] =
-    [Kind::Kill, Kind::Restart, Kind::Pause, Kind::Cut, Kind::Split, Kind::Stepdown];
+const KINDS: [Kind; 6] = [Kind::Kill, Kind::Restart, Kind::Pause, Kind::Cut, Kind::Split, Kind::Stepdown];
 
 /// Whom a fault meets; found out when it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,8 +160,8 @@ impl FaultPlan {
             Value::Sequence(list) => {
                 let mut faults = Vec::new();
                 for entry in list {
-                    let entry: Entry =
-                        serde_yaml_ng::from_value(entry.clone()).map_err(|error| refuse(error.to_string()))?;
+                    let entry: Entry = serde_yaml_ng::from_value(entry.clone())
+                        .map_err(|error| refuse(error.to_string()))?;
                     faults.push(entry.fault(scale, seed).map_err(refuse)?);
                 }
                 faults.sort_by_key(|fault| fault.at);

@@ -1,16 +1,355 @@
-//! Applying the log of a set on a member.
+//! Applying entries of the log: what a member does with those that others have ordered, and what every start does with the
+//! end of the log.
+//!
+//! It is the code that prepared the batches ([`Changes`], [`Command::apply`]) on the same state, so the result is the same:
+//! documents, indexes, counters, sessions, catalog. As many entries as possible go into one RocksDB batch. Readers may be
+//! around: a transaction becomes visible at once, the catalog changes between what was done before and after it.
 
-use sheaf_errors::Result;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use crate::core::Core;
+use ahash::AHashMap;
+use rocksdb::WriteBatch;
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_query::diff::apply_diff;
+
+use crate::catalog::{Catalog, Collection, put_id_key, whole};
+use crate::changes::{BatchSink, Changes};
+use crate::command::Command;
+use crate::core::{Core, Garbage};
+use crate::db::Cf;
+use crate::keys::{capped_key, prefixed};
+use crate::locks::LockKey;
+use crate::oplog;
 use crate::options::OpTime;
-use crate::sequencer::LogEntry;
+use crate::pipeline::Counts;
+use crate::sequencer::{LogEntry, stays_here};
+use crate::sessions;
+use crate::write::{Op, Statement};
 
-/// Applies entries that are in the log.
+/// A batch is written when it has grown to this, if no transaction is in the middle.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// Applies entries that are in the log and follow the newest one applied. They are visible when this returns, and
+/// [`Core::last`] names the last of them. The pipeline must be held, unless nobody else is there yet.
+///
+/// After an error the state is somewhere between; only a restart brings it together with the log.
 pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<()> {
+    let mut applier = Applier {
+        core,
+        catalog: core.catalog.load_full(),
+        catalog_changed: false,
+        changes: Changes::default(),
+        batch: WriteBatch::default(),
+        written: AHashMap::new(),
+        counts: Counts::default(),
+        locks: Vec::new(),
+        garbage: Vec::new(),
+        reached: *core.last.lock(),
+        entry: OpTime::default(),
+        in_transaction: false,
+        key: Vec::new(),
+        full: Vec::new(),
+    };
     for entry in entries {
-        core.replay_entry(&entry.payload)?;
-        *core.last.lock() = OpTime { term: entry.term, index: entry.index, time: entry.time };
+        applier.entry = OpTime { term: entry.term, index: entry.index, time: entry.time };
+        for doc in oplog::documents(&entry.payload) {
+            applier.operation(&Fields::read(doc))?;
+        }
+        if applier.in_transaction {
+            bail!(Code::INTERNAL_ERROR, "entry {} of the log ends within a transaction", entry.index);
+        }
+        applier.reached = applier.entry;
     }
-    Ok(())
+    applier.write()
+}
+
+/// What the batch makes of a record that it writes: the database does not show it yet.
+enum Now<'e> {
+    /// These bytes of an entry.
+    Given(RawDoc<'e>),
+    Made(DocBuf),
+    Gone,
+}
+
+struct Applier<'a> {
+    core: &'a Core,
+    /// What the next operation sees.
+    catalog: Arc<Catalog>,
+    catalog_changed: bool,
+    changes: Changes,
+    batch: WriteBatch,
+    /// By full key.
+    written: AHashMap<Vec<u8>, Now<'a>>,
+    counts: Counts,
+    locks: Vec<LockKey>,
+    garbage: Vec<Garbage>,
+    /// The last entry that is wholly in the batch, or applied.
+    reached: OpTime,
+    /// The one at work.
+    entry: OpTime,
+    /// Whether more documents of a large transaction follow.
+    in_transaction: bool,
+    key: Vec<u8>,
+    full: Vec<u8>,
+}
+
+/// An oplog document, or an element of `applyOps`, read once.
+struct Fields<'d> {
+    op: Option<&'d str>,
+    namespace: &'d str,
+    uuid: Option<Value<'d>>,
+    o: RawDoc<'d>,
+    o2: RawDoc<'d>,
+    rid: Option<u64>,
+    lsid: Option<RawDoc<'d>>,
+    txn_number: Option<i64>,
+    stmt_id: Option<i64>,
+    result: Option<RawDoc<'d>>,
+    doc: RawDoc<'d>,
+}
+
+impl<'d> Fields<'d> {
+    fn read(doc: RawDoc<'d>) -> Fields<'d> {
+        let mut fields = Fields {
+            op: None,
+            namespace: "",
+            uuid: None,
+            o: RawDoc::EMPTY,
+            o2: RawDoc::EMPTY,
+            rid: None,
+            lsid: None,
+            txn_number: None,
+            stmt_id: None,
+            result: None,
+            doc,
+        };
+        for element in doc.iter() {
+            let value = element.value();
+            match element.key() {
+                "op" => fields.op = value.as_str(),
+                "ns" => fields.namespace = value.as_str().unwrap_or_default(),
+                "ui" => fields.uuid = Some(value),
+                "o" => fields.o = value.as_doc().unwrap_or(RawDoc::EMPTY),
+                "o2" => fields.o2 = value.as_doc().unwrap_or(RawDoc::EMPTY),
+                "rid" => fields.rid = whole(value).map(|rid| rid as u64),
+                "lsid" => fields.lsid = value.as_doc(),
+                "txnNumber" => fields.txn_number = whole(value),
+                "stmtId" => fields.stmt_id = whole(value),
+                "retryResult" => fields.result = value.as_doc(),
+                _ => {}
+            }
+        }
+        fields
+    }
+
+    fn statement(&self) -> Option<Statement> {
+        Some(Statement {
+            lsid: self.lsid?.into(),
+            txn_number: self.txn_number?,
+            stmt_id: self.stmt_id.unwrap_or(-1) as i32,
+            result: self.result.map(DocBuf::from),
+        })
+    }
+}
+
+impl<'a> Applier<'a> {
+    /// Writes the batch and shows it, and the catalog that belongs to it.
+    fn write(&mut self) -> Result<()> {
+        let core = self.core;
+        if !self.batch.is_empty() {
+            let mut recent = core.recent.lock();
+            recent.committed(&self.locks);
+            core.db.write(std::mem::take(&mut self.batch))?;
+        }
+        if std::mem::take(&mut self.catalog_changed) {
+            core.catalog.store(self.catalog.clone());
+        }
+        let counts = std::mem::take(&mut self.counts);
+        counts.stamp(self.entry.time);
+        *core.last.lock() = self.reached;
+        counts.publish();
+        if !self.garbage.is_empty() {
+            core.garbage.lock().append(&mut self.garbage);
+        }
+        self.written.clear();
+        self.locks.clear();
+        Ok(())
+    }
+
+    fn write_if_large(&mut self) -> Result<()> {
+        if self.batch.size_in_bytes() > BATCH_BYTES && !self.in_transaction { self.write() } else { Ok(()) }
+    }
+
+    fn operation(&mut self, fields: &Fields<'a>) -> Result<()> {
+        match fields.op {
+            Some("i" | "u" | "d") => {
+                self.document(fields)?;
+                self.write_if_large()
+            }
+            Some("c") if fields.o.iter().next().is_some_and(|first| first.key() == "applyOps") => {
+                self.apply_ops(fields)
+            }
+            Some("c") => self.command(fields),
+            Some("n") => Ok(()),
+            other => bail!(Code::INTERNAL_ERROR, "the log has an unknown operation {other:?}"),
+        }
+    }
+
+    /// A transaction, or a part of a large one.
+    fn apply_ops(&mut self, fields: &Fields<'a>) -> Result<()> {
+        self.in_transaction = true;
+        let operations = fields.o.get("applyOps").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+        for operation in operations.values().filter_map(|v| v.as_doc()) {
+            let inner = Fields::read(operation);
+            match inner.op {
+                Some("c") => self.command(&inner)?,
+                _ => self.operation(&inner)?,
+            }
+        }
+        if let (Some(lsid), Some(number)) = (fields.lsid, fields.txn_number) {
+            let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
+            sessions::put_record(lsid, number, true, &mut sink);
+        }
+        self.in_transaction = fields.o.get("partialTxn").is_some_and(|v| v.truthy());
+        if self.catalog_changed && !self.in_transaction {
+            return self.write();
+        }
+        self.write_if_large()
+    }
+
+    /// What other members do with their own collections is no concern of this one's.
+    fn is_foreign(&self, namespace: &str) -> bool {
+        self.core.is_replica() && stays_here(namespace)
+    }
+
+    fn command(&mut self, fields: &Fields<'a>) -> Result<()> {
+        let command = Command::from_oplog(fields.doc).ok_or_else(|| {
+            Error::new(Code::INTERNAL_ERROR, format!("the log has an unreadable command: {:?}", fields.doc))
+        })?;
+        if self.is_foreign(command.target()) {
+            return Ok(());
+        }
+        // Only collections are created within a transaction; nobody sees them before its end.
+        if !self.in_transaction {
+            self.write()?;
+        }
+        for ident in command.idents() {
+            self.core.next_ident.fetch_max(ident + 1, Ordering::AcqRel);
+        }
+        if command.is_build_commit() {
+            let collection = command.collection(&self.catalog)?;
+            self.core.finish_builds(&collection, &command.names())?;
+        }
+        let applied = command.apply(&self.catalog)?;
+        for ident in command.new_indexes() {
+            self.core.clear_strays(ident, self.entry, &mut self.batch)?;
+        }
+        applied.put(&self.core.db, &mut self.batch);
+        self.catalog = Arc::new(applied.catalog);
+        self.catalog_changed = true;
+        // Those who wait for a change of these collections hear of it.
+        let changed = command.uuid.as_ref().and_then(|uuid| self.catalog.by_uuid(uuid));
+        for collection in applied.gone.iter().chain(changed) {
+            self.counts.add(&collection.state, (0, 0));
+        }
+        let index = self.entry.index;
+        self.garbage.extend(applied.garbage.into_iter().map(|garbage| Garbage { index, ..garbage }));
+        if self.in_transaction { Ok(()) } else { self.write() }
+    }
+
+    fn document(&mut self, fields: &Fields<'a>) -> Result<()> {
+        let collection = oplog::value_uuid(fields.uuid).and_then(|uuid| self.catalog.by_uuid(&uuid)).cloned();
+        if self.is_foreign(fields.namespace) {
+            return Ok(());
+        }
+        let Some(collection) = collection else {
+            let namespace = fields.namespace;
+            bail!(Code::INTERNAL_ERROR, "the log writes to a collection that does not exist: {namespace}");
+        };
+        let statement = fields.statement();
+        let mut key = std::mem::take(&mut self.key);
+        key.clear();
+        match fields.rid {
+            Some(rid) => key.extend_from_slice(&capped_key(rid)),
+            None => {
+                let of = if fields.op == Some("u") { fields.o2 } else { fields.o };
+                put_id_key(of.get_or_missing("_id"), &mut key)?;
+            }
+        }
+        prefixed(collection.ident, &key, &mut self.full);
+        let done = match fields.op {
+            Some("i") => {
+                if let Some(rid) = fields.rid {
+                    collection.state.next_key.fetch_max(rid + 1, Ordering::AcqRel);
+                }
+                self.record(&collection, &key, Op::Insert(fields.o), statement.as_ref(), Now::Given(fields.o))
+            }
+            Some("u") => self.change(&collection, &key, Some(fields.o), statement.as_ref()),
+            _ => self.change(&collection, &key, None, statement.as_ref()),
+        };
+        self.key = key;
+        done
+    }
+
+    /// An update by the `o` of its operation, or a delete, of the record `self.full`.
+    fn change(
+        &mut self,
+        collection: &Arc<Collection>,
+        key: &[u8],
+        o: Option<RawDoc<'a>>,
+        statement: Option<&Statement>,
+    ) -> Result<()> {
+        let core = self.core;
+        let written = self.written.remove(&self.full);
+        let stored;
+        let old = match &written {
+            Some(Now::Given(doc)) => Some(*doc),
+            Some(Now::Made(doc)) => Some(doc.as_raw()),
+            Some(Now::Gone) => None,
+            None => {
+                stored = core.db.get(Cf::Records, &self.full)?;
+                stored.as_ref().map(|bytes| RawDoc::new(bytes))
+            }
+        };
+        let Some(old) = old else {
+            let namespace = &collection.namespace;
+            bail!(Code::INTERNAL_ERROR, "the log changes a document of {namespace} that does not exist");
+        };
+        let Some(o) = o else {
+            return self.record(collection, key, Op::Delete(old), statement, Now::Gone);
+        };
+        match o.get("diff").and_then(|v| v.as_doc()).filter(|_| o.get("$v").is_some()) {
+            None => {
+                self.record(collection, key, Op::Update { old, new: o, diff: None }, statement, Now::Given(o))
+            }
+            Some(diff) => {
+                let new = apply_diff(old, diff);
+                let made = Now::Made(new.clone());
+                self.record(collection, key, Op::Update { old, new: new.as_raw(), diff: None }, statement, made)
+            }
+        }
+    }
+
+    /// Puts the operation on the record `self.full` into the batch.
+    fn record(
+        &mut self,
+        collection: &Arc<Collection>,
+        key: &[u8],
+        op: Op<'_>,
+        statement: Option<&Statement>,
+        now: Now<'a>,
+    ) -> Result<()> {
+        self.changes.compute(collection, key, op.before(), op.after(), &self.core.locks)?;
+        let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
+        if let Some(statement) = statement {
+            sessions::put_statement(statement, &mut sink);
+        }
+        self.changes.emit(collection, key, op.after(), &mut sink);
+        self.locks.extend_from_slice(&self.changes.locks);
+        self.counts.add(&collection.state, op.counts());
+        self.written.insert(self.full.clone(), now);
+        Ok(())
+    }
 }

@@ -351,6 +351,26 @@ impl Command {
         names.values().filter_map(|v| v.as_str()).collect()
     }
 
+    /// Numbers that it gives to a collection and its indexes, or names.
+    pub fn idents(&self) -> Vec<u32> {
+        let own = self.storage_field("ident").and_then(whole).map(|ident| ident as u32);
+        own.into_iter().chain(self.index_idents()).collect()
+    }
+
+    /// Numbers of the indexes that it makes.
+    pub fn new_indexes(&self) -> Vec<u32> {
+        match self.o.as_raw().iter().next().map_or("", |first| first.key()) {
+            "create" | "createIndexes" | "startIndexBuild" => self.index_idents(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn index_idents(&self) -> Vec<u32> {
+        let indexes = self.storage_field("indexes").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+        let idents = indexes.values().filter_map(|v| v.as_doc()?.get("ident").and_then(whole));
+        idents.map(|ident| ident as u32).collect()
+    }
+
     /// Whether it ends an index build, whose last steps recovery has to repeat.
     pub fn is_build_commit(&self) -> bool {
         self.o.as_raw().element("commitIndexBuild").is_some()

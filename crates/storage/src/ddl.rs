@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
@@ -44,21 +43,6 @@ impl Core {
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
         Ok(at)
-    }
-
-    /// Applies a command from the log.
-    pub fn replay_command(&self, command: &Command) -> Result<()> {
-        if command.is_build_commit() {
-            let catalog = self.catalog.load_full();
-            self.settle_replayed(&*command.collection(&catalog)?, &command.names())?;
-        }
-        let applied = command.apply(&self.catalog.load())?;
-        let mut batch = WriteBatch::default();
-        applied.put(&self.db, &mut batch);
-        self.db.write(batch)?;
-        // What is discarded has its entries in the catalog, from where the end of recovery takes it up.
-        self.catalog.store(Arc::new(applied.catalog));
-        Ok(())
     }
 
     /// Closes a collection for writers, and makes sure that it still is the one of this name.

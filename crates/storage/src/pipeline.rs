@@ -43,11 +43,11 @@ impl Counts {
     }
 
     /// Notes the time of the commit; before it is visible.
-    fn stamp(&self, time: u64) {
+    pub fn stamp(&self, time: u64) {
         self.0.iter().for_each(|(state, ..)| state.last_commit.store(time, Ordering::Release));
     }
 
-    fn publish(&self) {
+    pub fn publish(&self) {
         for (state, docs, bytes) in &self.0 {
             state.published(*docs, *bytes);
         }

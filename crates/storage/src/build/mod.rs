@@ -7,9 +7,11 @@
 //!
 //! Nothing of this is in the log but its begin and its end. A crash before the end leaves an index that recovery removes.
 //! Behind the end, recovery finds the files where they are; from the log's operations it makes again what writers had
-//! left beside the index and RocksDB had not flushed, and ends the build the same way.
+//! left beside the index and RocksDB had not flushed, and ends the build the same way. Another member of a replica set
+//! has no files: at the end of the build it makes the index from its documents ([`replay`]).
 
 mod files;
+mod replay;
 mod side;
 mod sort;
 
@@ -223,9 +225,6 @@ impl Core {
             if collection.is_oplog() {
                 bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
             }
-            if collection.is_oplog() {
-                bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
-            }
             let _closed = collection.state.gate.close(&self.options.block, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
             let Some(current) =
@@ -262,7 +261,10 @@ impl Core {
         let folder = Folder::create(&self.options.path, &build.id)?;
         let mut sorter = Sorter::new(&folder.0, self.options.sort_bytes());
         self.scan(build, &mut sorter, interrupt)?;
-        let files = self.write_files(build, sorter, &folder.0, interrupt)?;
+        let check = || interrupt().and_then(|()| self.check_alive(build));
+        let (mut files, duplicates) = self.write_files(&build.indexes, sorter, &folder.0, &check)?;
+        files.extend(duplicates);
+        files.extend(self.write_marks(&build.indexes, build.announced, &folder.0)?);
         // The files last from now on. If the machine dies, the log must tell whose they are.
         self.wait_durable(build.announced.index, interrupt)?;
         self.take_in(files)?;
@@ -335,14 +337,15 @@ impl Core {
         Ok(())
     }
 
-    /// Writes the sorted entries to table files. A second document with a unique index's key goes beside the index.
+    /// Writes the sorted entries to table files. A second document with a unique index's key goes beside the index, to
+    /// files of its own. `check` is asked now and then whether to go on.
     fn write_files(
         &self,
-        build: &Build,
+        indexes: &[Arc<Index>],
         sorter: Sorter,
         folder: &Path,
-        interrupt: Interrupt<'_>,
-    ) -> Result<Vec<PathBuf>> {
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
         let mut files = Files::new(self, folder, "entries");
         let mut duplicates = Files::new(self, folder, "duplicates");
         let mut index: Option<&Arc<Index>> = None;
@@ -352,12 +355,11 @@ impl Core {
         sorter.finish(|full, value| {
             seen += 1;
             if seen.is_multiple_of(4096) {
-                interrupt()?;
-                self.check_alive(build)?;
+                check()?;
             }
             let ident = full.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
             if index.is_none_or(|index| index.ident != ident) {
-                index = build.indexes.iter().find(|index| index.ident == ident);
+                index = indexes.iter().find(|index| index.ident == ident);
                 last = None;
             }
             let Some(index) = index.filter(|index| index.unique) else { return files.put(full, value) };
@@ -373,9 +375,7 @@ impl Core {
             entry_value(index, record_key, type_bits, &mut out);
             files.put(entry, &out)
         })?;
-        let mut paths = files.finish()?;
-        paths.extend(duplicates.finish()?);
-        Ok(paths)
+        Ok((files.finish()?, duplicates.finish()?))
     }
 
     /// The last step, without writers: what is left is carried over, and the indexes become ready.
@@ -389,15 +389,6 @@ impl Core {
             self.settle(collection, index)?;
         }
         self.run_commands(&[build_command("commitIndexBuild", collection, &build.indexes)])
-    }
-
-    /// Recovery's end of a build: the files are there, and what writers left is there again.
-    pub fn settle_replayed(&self, collection: &Collection, names: &[&str]) -> Result<()> {
-        let built = |index: &&Arc<Index>| !index.ready && names.contains(&index.name.as_str());
-        for index in collection.maintained().filter(built) {
-            self.settle(collection, index)?;
-        }
-        Ok(())
     }
 
     /// Records that could not be indexed must have gone or changed.

@@ -135,7 +135,10 @@ impl Core {
         from.push(generation);
         let mut to = from.clone();
         to[PREFIX] = generation + 1;
-        self.carry_range(index, &from, &to, interrupt)
+        self.carry_range(index, &from, &to, &|| {
+            self.wait_for_room();
+            interrupt()
+        })
     }
 
     /// Carries all of it over: what a recovery does with an index that is not unique.
@@ -210,6 +213,7 @@ impl Core {
         let (from, to) = prefix_range(side_ident(index.ident));
         let mut batch = rocksdb::WriteBatch::default();
         batch.delete_range_cf(self.db.cf(Cf::Indexes), from, to);
+        batch.delete_cf(self.db.cf(Cf::Indexes), super::replay::mark_key(index.ident));
         self.write_unlogged(batch)
     }
 
@@ -266,9 +270,9 @@ impl Core {
         iter
     }
 
-    /// Writes what is no commit: entries that the end of the build, or recovery, would make again.
+    /// Writes what is no commit: entries that the end of the build, or recovery, would make again. It does not wait for
+    /// room in memtables, since a member that follows others does this with the pipeline held.
     pub(super) fn write_unlogged(&self, batch: rocksdb::WriteBatch) -> Result<()> {
-        self.wait_for_room();
         let bytes = batch.size_in_bytes() as u64;
         self.db.write(batch)?;
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);

@@ -30,8 +30,7 @@ pub(super) fn find_cycles(graph: &Dependencies, explain: impl Fn(&Edge) -> Strin
     ];
     for (kinds, anti) in levels {
         let steps = steps(graph, kinds, anti);
-        let next: Vec<Vec<u32>> =
-            steps.iter().map(|from| from.iter().map(|step| end(step)).collect()).collect();
+        let next: Vec<Vec<u32>> = steps.iter().map(|from| from.iter().map(end).collect()).collect();
         for component in components(graph.nodes(), &next) {
             if component.iter().any(|node| named.contains(node)) {
                 continue;

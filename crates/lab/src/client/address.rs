@@ -25,6 +25,8 @@ pub struct ConnectionString {
     pub write_concern: WriteConcern,
     /// `readPreference`.
     pub read_preference: ReadPreference,
+    /// `retryWrites`: sends again, to the new primary, what a lost one has not answered. Also reads. Default: no.
+    pub retry: bool,
     /// `connectTimeoutMS`.
     pub connect_timeout: Duration,
     /// `socketTimeoutMS`: how long to wait for an answer.
@@ -77,6 +79,9 @@ impl FromStr for ReadPreference {
     }
 }
 
+/// Longer than anything takes but an election, and short enough that a paused member is soon left alone.
+const ENDURING_TIMEOUT: Duration = Duration::from_secs(8);
+
 const DEFAULT_PORT: &str = "27017";
 
 impl ConnectionString {
@@ -90,17 +95,31 @@ impl ConnectionString {
             direct: true,
             write_concern: WriteConcern::default(),
             read_preference: ReadPreference::Primary,
+            retry: false,
             connect_timeout: Duration::from_secs(10),
             // Longer than any single operation of an experiment; no wait is without an end.
             socket_timeout: Duration::from_secs(120),
         }
     }
 
-    /// The same deployment, one node of it, addressed directly.
+    /// The same deployment, one node of it, addressed directly. A secondary answers too.
     pub fn for_node(&self, host: &str) -> ConnectionString {
-        let read_preference = ReadPreference::Primary;
-        let hosts = vec![host.to_owned()];
-        ConnectionString { hosts, direct: true, replica_set: None, read_preference, ..self.clone() }
+        let read_preference = ReadPreference::PrimaryPreferred;
+        let (hosts, retry) = (vec![host.to_owned()], false);
+        ConnectionString { hosts, direct: true, replica_set: None, read_preference, retry, ..self.clone() }
+    }
+
+    /// The same, with reads going elsewhere.
+    #[must_use]
+    pub fn reading(&self, read_preference: ReadPreference) -> ConnectionString {
+        ConnectionString { read_preference, ..self.clone() }
+    }
+
+    /// For a deployment that loses members: what can be sent again is, and nobody is waited for long.
+    #[must_use]
+    pub fn enduring(&self) -> ConnectionString {
+        let set = self.replica_set.is_some();
+        ConnectionString { retry: set, socket_timeout: ENDURING_TIMEOUT, ..self.clone() }
     }
 }
 
@@ -147,13 +166,13 @@ impl FromStr for ConnectionString {
                 "journal" => parsed.write_concern.j = Some(flag()?),
                 "wtimeoutms" => parsed.write_concern.wtimeout_ms = Some(number()?),
                 "readpreference" => parsed.read_preference = value.parse().map_err(|_| bad())?,
+                "retrywrites" => parsed.retry = flag()?,
                 "connecttimeoutms" => parsed.connect_timeout = Duration::from_millis(number()?.max(1)),
                 "sockettimeoutms" => parsed.socket_timeout = Duration::from_millis(number()?.max(1)),
                 // What belongs to a pool or to a driver's ways has no meaning for one thread and one socket.
                 "appname"
                 | "maxpoolsize"
                 | "minpoolsize"
-                | "retrywrites"
                 | "retryreads"
                 | "serverselectiontimeoutms"
                 | "heartbeatfrequencyms" => {}
@@ -200,6 +219,9 @@ impl fmt::Display for ConnectionString {
         }
         if self.read_preference != ReadPreference::Primary {
             options.push(format!("readPreference={}", self.read_preference.name()));
+        }
+        if self.retry {
+            options.push("retryWrites=true".to_owned());
         }
         if options.is_empty() { Ok(()) } else { write!(f, "?{}", options.join("&")) }
     }
@@ -281,7 +303,7 @@ mod tests {
     fn what_is_printed_can_be_read_again() {
         for text in [
             "mongodb://a:1/",
-            "mongodb://a:1,b:2/db?replicaSet=x&w=2&journal=false",
+            "mongodb://a:1,b:2/db?replicaSet=x&w=2&journal=false&retryWrites=true",
             "mongodb://[::1]:5/?directConnection=true&readPreference=nearest",
         ] {
             let parsed: ConnectionString = text.parse().unwrap();

@@ -11,6 +11,8 @@ pub struct WriteBatch<'c> {
     client: &'c mut Client,
     count: i64,
     acknowledged: bool,
+    /// Sent again when the primary was lost.
+    again: bool,
 }
 
 /// What a write did. Without an acknowledgement, what was sent.
@@ -42,17 +44,22 @@ impl<'c> WriteBatch<'c> {
         let concern =
             if to.write_concern.is_default() { &client.to.write_concern } else { &to.write_concern };
         let acknowledged = transaction || concern.acknowledged();
+        let again = client.to.retry && acknowledged && !transaction;
         let flags = if acknowledged { 0 } else { sheaf_wire::Flags::MORE_TO_COME };
         client.message.begin(flags, |body| {
             body.append(command, to.name.as_str()).append("ordered", ordered);
             if !transaction {
                 concern.append(body);
             }
-            session.append(body);
+            if again {
+                session.append_retryable(body);
+            } else {
+                session.append(body);
+            }
             body.append("$db", to.db.as_str());
         });
         client.message.begin_sequence(field);
-        WriteBatch { client, count: 0, acknowledged }
+        WriteBatch { client, count: 0, acknowledged, again }
     }
 
     /// Appends a document or statement, written in place.
@@ -82,11 +89,12 @@ impl<'c> WriteBatch<'c> {
     /// Sends it and waits for what the write concern asks for. An error of a single document is an error, too.
     pub fn send(self) -> Result<Written> {
         self.client.message.end_sequence();
-        self.client.exchange(Side::Primary)?;
         if !self.acknowledged {
+            self.client.exchange(Side::Primary)?;
             return Ok(Written { n: self.count, ..Written::default() });
         }
-        let reply = self.client.reply()?;
+        self.client.round_trip(Side::Primary, self.again)?;
+        let reply = self.client.last_reply()?;
         let number = |key: &str| reply.get(key).and_then(|n| n.as_exact_i64()).unwrap_or(0);
         let upserted = reply.get("upserted").and_then(|list| list.as_array()).map_or(0, |list| list.count());
         Ok(Written { n: number("n"), modified: number("nModified"), upserted: upserted as i64 })

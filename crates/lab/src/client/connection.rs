@@ -2,8 +2,9 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
 
-use sheaf_bson::{DocBuf, DocWriter, RawDoc, doc};
+use sheaf_bson::{DocBuf, DocWriter, ObjectId, RawDoc, Value, doc};
 use sheaf_wire::{Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD};
 
 use super::ConnectionString;
@@ -73,8 +74,14 @@ pub struct Role {
     pub secondary: bool,
     /// Name of its replica set.
     pub set: Option<String>,
-    /// The members that it knows.
+    /// The members that it knows: those that can become primary.
     pub hosts: Vec<String>,
+    /// Those that hold data and cannot become primary.
+    pub passives: Vec<String>,
+    /// Who it believes is the primary.
+    pub primary_host: Option<String>,
+    /// `electionId` of a primary.
+    pub election: Option<[u8; 12]>,
 }
 
 /// Bytes of an OP_MSG before its first section's document.
@@ -106,6 +113,12 @@ impl Connection {
         Err(problem.into())
     }
 
+    /// How long to wait for an answer from now on.
+    pub fn set_timeout(&mut self, timeout: Duration) -> Result<()> {
+        self.stream.set_read_timeout(Some(timeout))?;
+        Ok(self.stream.set_write_timeout(Some(timeout))?)
+    }
+
     /// "host:port".
     pub fn address(&self) -> &str {
         &self.address
@@ -116,16 +129,23 @@ impl Connection {
         let reply = self.command("admin", &doc! { "hello": 1 })?;
         let flag = |key: &str| reply.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
         let text = |key: &str| reply.get(key).and_then(|value| value.as_str()).map(str::to_owned);
-        let hosts = reply.get("hosts").and_then(|hosts| hosts.as_array());
+        let hosts = |key: &str| {
+            let hosts = reply.get(key).and_then(|hosts| hosts.as_array());
+            let hosts = hosts.into_iter().flat_map(|hosts| hosts.values());
+            hosts.filter_map(|host| host.as_str().map(str::to_owned)).collect()
+        };
+        let election = match reply.get("electionId") {
+            Some(Value::ObjectId(ObjectId(id))) => Some(id),
+            _ => None,
+        };
         Ok(Role {
             primary: flag("isWritablePrimary"),
             secondary: flag("secondary"),
             set: text("setName"),
-            hosts: hosts
-                .into_iter()
-                .flat_map(|hosts| hosts.values())
-                .filter_map(|host| host.as_str().map(str::to_owned))
-                .collect(),
+            hosts: hosts("hosts"),
+            passives: hosts("passives"),
+            primary_host: text("primary"),
+            election,
         })
     }
 
@@ -241,10 +261,6 @@ fn server_error(error: RawDoc<'_>, reply: RawDoc<'_>) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sheaf_bson::Value;
-
-    use crate::client::{Client, Collection, TransactionOptions, WriteConcern};
-    use crate::measure::generator::NullResponder;
 
     #[test]
     fn errors_are_found_wherever_they_stand() {
@@ -296,123 +312,5 @@ mod tests {
         let mut connection = Connection::open(&to.hosts[0], &to).unwrap();
         let error = connection.hello().unwrap_err();
         assert!(matches!(&error, Error::Io(io) if io.kind() == io::ErrorKind::TimedOut), "{error}");
-    }
-
-    #[test]
-    fn a_transaction_without_operations_never_reaches_the_server() {
-        let responder = NullResponder::start().unwrap();
-        let mut client = Client::connect(&ConnectionString::direct(&responder.address())).unwrap();
-        let options = TransactionOptions { write_concern: WriteConcern::majority(), ..Default::default() };
-        client.start_transaction(&options);
-        assert!(client.in_transaction());
-        client.commit_transaction().unwrap();
-        assert!(!client.in_transaction());
-        let (n, retries) = client
-            .transaction(&options, |client| {
-                let mut insert = client.insert(&Collection::new("lab", "x"));
-                insert.push(|document| {
-                    document.append("_id", 1);
-                });
-                insert.send()
-            })
-            .unwrap();
-        assert_eq!((n.n, retries), (1, 0));
-    }
-
-    /// A server that answers the messages of its connections with these replies; `None` cuts the connection. What the
-    /// messages were is given back.
-    fn scripted(replies: Vec<Option<DocBuf>>) -> (String, std::thread::JoinHandle<Vec<String>>) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        let thread = std::thread::spawn(move || {
-            let (mut seen, mut stream) = (Vec::new(), listener.accept().unwrap().0);
-            for reply in replies {
-                let mut message = vec![0; HEADER_LEN];
-                stream.read_exact(&mut message).unwrap();
-                let header = Header::parse(&message).unwrap();
-                message.resize(header.length as usize, 0);
-                stream.read_exact(&mut message[HEADER_LEN..]).unwrap();
-                let Ok(sheaf_wire::Request::Msg(request)) = sheaf_wire::parse(&message) else { panic!() };
-                seen.push(request.body.iter().next().unwrap().key().to_owned());
-                match reply {
-                    Some(reply) => {
-                        let mut bytes = vec![0; REPLY_HEAD];
-                        bytes.extend_from_slice(reply.as_bytes());
-                        sheaf_wire::finish_msg(&mut bytes, 0, header.request_id, 0);
-                        stream.write_all(&bytes).unwrap();
-                    }
-                    None => {
-                        drop(stream);
-                        stream = listener.accept().unwrap().0;
-                    }
-                }
-            }
-            seen
-        });
-        (address, thread)
-    }
-
-    fn insert_in_transaction(address: &str) -> Result<u32> {
-        let mut client = Client::connect(&ConnectionString::direct(address))?;
-        let outcome = client.transaction(&TransactionOptions::default(), |client| {
-            let mut insert = client.insert(&Collection::new("lab", "x"));
-            insert.push(|document| {
-                document.append("_id", 1);
-            });
-            insert.send()
-        });
-        outcome.map(|(_, retries)| retries)
-    }
-
-    #[test]
-    fn a_commit_whose_answer_is_lost_is_sent_again_and_the_transaction_is_not() {
-        let ok = || Some(doc! { "ok": 1.0, "n": 1 });
-        let (address, thread) = scripted(vec![ok(), None, None, ok()]);
-        assert_eq!(insert_in_transaction(&address).unwrap(), 0);
-        assert_eq!(
-            thread.join().unwrap(),
-            ["insert", "commitTransaction", "commitTransaction", "commitTransaction"]
-        );
-        let unknown = || {
-            let labels = sheaf_bson::array!["UnknownTransactionCommitResult"];
-            Some(doc! { "ok": 0.0, "code": 50, "errorLabels": (Value::Array(labels.as_raw())) })
-        };
-        let replies = std::iter::once(ok()).chain((0..10).map(|_| unknown())).collect();
-        let (address, thread) = scripted(replies);
-        assert_eq!(insert_in_transaction(&address).unwrap_err().code(), Some(50));
-        assert_eq!(thread.join().unwrap().iter().filter(|name| *name == "insert").count(), 1);
-    }
-
-    #[test]
-    fn a_conflict_at_the_commit_runs_the_transaction_again() {
-        let ok = || Some(doc! { "ok": 1.0, "n": 1 });
-        let labels = sheaf_bson::array!["TransientTransactionError"];
-        let conflict = doc! { "ok": 0.0, "code": 112, "errorLabels": (Value::Array(labels.as_raw())) };
-        let (address, thread) = scripted(vec![ok(), Some(conflict), ok(), ok()]);
-        assert_eq!(insert_in_transaction(&address).unwrap(), 1);
-        assert_eq!(thread.join().unwrap(), ["insert", "commitTransaction", "insert", "commitTransaction"]);
-    }
-
-    #[test]
-    fn transient_errors_are_tried_again_and_others_are_not() {
-        let responder = NullResponder::start().unwrap();
-        let mut client = Client::connect(&ConnectionString::direct(&responder.address())).unwrap();
-        let failure = |label: &str| {
-            let labels = vec![label.to_owned()];
-            Error::Server(Box::new(ServerError { code: 112, labels, ..ServerError::default() }))
-        };
-        let mut calls = 0;
-        let outcome = client.transaction(&TransactionOptions::default(), |_| {
-            calls += 1;
-            if calls < 4 { Err(failure("TransientTransactionError")) } else { Ok("done") }
-        });
-        assert_eq!(outcome.unwrap(), ("done", 3));
-        let mut calls = 0;
-        let outcome = client.transaction(&TransactionOptions::default(), |_| -> Result<()> {
-            calls += 1;
-            Err(failure("Other"))
-        });
-        assert_eq!((outcome.unwrap_err().code(), calls), (Some(112), 1));
-        assert!(!client.in_transaction());
     }
 }

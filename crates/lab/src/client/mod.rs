@@ -3,13 +3,20 @@
 //!
 //! [`Client`] knows a deployment by its [`ConnectionString`], finds the primary, and holds one connection for writes
 //! and one for reads (the same one unless the read preference says otherwise). It is meant to be owned by one thread.
+//! With `retryWrites=true` it does what drivers do when a primary is lost: it looks for the new one and sends again what
+//! may be sent again; reads on its own, writes with a transaction number, so that they happen once. That costs the server
+//! something, so a connection string has to ask for it, other than with drivers.
 
 mod address;
 mod auth;
 mod batch;
 mod concern;
 mod connection;
+mod cursor;
+mod select;
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::time::{Duration, Instant};
 
@@ -19,10 +26,12 @@ pub use address::{ConnectionString, ReadPreference, without_password};
 pub use auth::Credentials;
 pub use batch::{WriteBatch, Written};
 pub use concern::{W, WriteConcern};
-pub use connection::{Connection, Message};
+pub use connection::{Connection, Message, Role};
+pub use cursor::Cursor;
 pub use session::TransactionOptions;
 
 use crate::error::{Error, Result};
+use select::{Election, SELECTION, find_node};
 use session::Session;
 
 /// A namespace and how it is written to.
@@ -67,6 +76,8 @@ pub struct Client {
     message: Message,
     /// Where the last reply is.
     replied: Side,
+    /// The last election that was heard of: no client goes back to an older primary.
+    newest: Option<Election>,
 }
 
 /// Which connection an operation goes to.
@@ -76,8 +87,8 @@ enum Side {
     Reader,
 }
 
-/// How long a client looks for a primary before it gives up: longer than an election takes.
-const SELECTION: Duration = Duration::from_secs(30);
+/// Pause before something is sent again.
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 impl Client {
     /// Connects: finds the primary, or with `directConnection=true` takes the one node that is named.
@@ -89,9 +100,26 @@ impl Client {
             session: Session::new(),
             message: Message::new(),
             replied: Side::Primary,
+            newest: None,
         };
         client.ensure(Side::Primary)?;
         Ok(client)
+    }
+
+    /// Makes the client causally consistent: what it reads, on whichever member, is never older than what it has read or
+    /// written before.
+    #[must_use]
+    pub fn causal(mut self) -> Client {
+        self.session.causal = true;
+        self
+    }
+
+    /// Whether the connection that the last read used is still there: a cursor lives and dies with it.
+    pub fn is_connected(&self) -> bool {
+        match self.read_side() {
+            Side::Primary => self.primary.is_some(),
+            Side::Reader => self.reader.is_some(),
+        }
     }
 
     /// Where it connects to.
@@ -112,12 +140,45 @@ impl Client {
         self.reply()
     }
 
-    /// Runs a command where the read preference says.
+    /// Runs a command where the read preference says. One that begins something (not a getMore) is sent again when a
+    /// member was lost, if the connection string asks for it.
     pub fn read_command(&mut self, db: &str, command: &DocBuf) -> Result<RawDoc<'_>> {
-        self.begin(db, command);
-        let side = self.read_side();
-        self.exchange(side)?;
-        self.reply()
+        let name = command.as_raw().iter().next().map_or("", |first| first.key());
+        let preference = self.read_preference();
+        let session = &mut self.session;
+        self.message.begin(0, |body| {
+            body.append_all(command.as_raw());
+            // Others have no read concern, or are not told by a sequence of operations.
+            let reads = matches!(name, "find" | "aggregate" | "count" | "distinct");
+            if reads && command.as_raw().get("readConcern").is_none() {
+                session.append_read_concern(body, None);
+            }
+            session.append(body);
+            append_preference(body, preference);
+            body.append("$db", db);
+        });
+        let again =
+            self.to.retry && !self.session.in_transaction() && !matches!(name, "getMore" | "killCursors");
+        self.round_trip(self.read_side(), again)?;
+        self.last_reply()
+    }
+
+    /// Runs a command that writes one document and is no insert, update or delete, such as findAndModify; with a
+    /// transaction number, and again when the primary was lost, if the connection string asks for it.
+    pub fn write_command(&mut self, db: &str, command: &DocBuf) -> Result<RawDoc<'_>> {
+        let again = self.to.retry && !self.session.in_transaction();
+        let session = &mut self.session;
+        self.message.begin(0, |body| {
+            body.append_all(command.as_raw());
+            if again {
+                session.append_retryable(body);
+            } else {
+                session.append(body);
+            }
+            body.append("$db", db);
+        });
+        self.round_trip(Side::Primary, again)?;
+        self.last_reply()
     }
 
     /// Starts an insert. Add documents, then [`WriteBatch::send`].
@@ -153,18 +214,21 @@ impl Client {
         from: &Collection,
         filter: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
     ) -> Result<Option<RawDoc<'_>>> {
+        let preference = self.read_preference();
         let session = &mut self.session;
         self.message.begin(0, |body| {
             body.append("find", from.name.as_str());
             filter(&mut body.document("filter"));
             body.append("limit", 1).append("singleBatch", true);
-            read_fields(body, session, from);
+            session.append_read_concern(body, from.read_concern.as_deref());
             session.append(body);
+            append_preference(body, preference);
             body.append("$db", from.db.as_str());
         });
-        let side = self.read_side();
-        self.exchange(side)?;
-        let batch = self.reply()?.get("cursor").and_then(|c| c.as_doc()).and_then(|c| c.get("firstBatch"));
+        let again = self.to.retry && !self.session.in_transaction();
+        self.round_trip(self.read_side(), again)?;
+        let batch =
+            self.last_reply()?.get("cursor").and_then(|c| c.as_doc()).and_then(|c| c.get("firstBatch"));
         let batch = batch.and_then(|b| b.as_array()).ok_or_else(|| Error::failed("find gave no batch"))?;
         Ok(batch.values().next().and_then(|document| document.as_doc()))
     }
@@ -177,33 +241,11 @@ impl Client {
         command: &DocBuf,
         mut each: impl FnMut(RawDoc<'_>) -> Result<()>,
     ) -> Result<u64> {
-        let batch_size = command.as_raw().get("batchSize").and_then(|n| n.as_exact_i64());
-        let mut count = 0;
-        let mut reply = self.read_command(db, command)?;
-        loop {
-            let cursor = reply
-                .get("cursor")
-                .and_then(|c| c.as_doc())
-                .ok_or_else(|| Error::failed("the reply has no cursor"))?;
-            let batch = cursor.get("firstBatch").or_else(|| cursor.get("nextBatch"));
-            for value in batch.and_then(|b| b.as_array()).into_iter().flat_map(|array| array.values()) {
-                let document = value.as_doc().ok_or_else(|| Error::failed("a batch holds no documents"))?;
-                each(document)?;
-                count += 1;
-            }
-            let id = cursor.get("id").and_then(|id| id.as_exact_i64()).unwrap_or(0);
-            if id == 0 {
-                return Ok(count);
-            }
-            let ns = cursor.get("ns").and_then(|ns| ns.as_str()).unwrap_or("");
-            let collection = ns.split_once('.').map_or(ns, |(_, name)| name).to_owned();
-            let mut more = sheaf_bson::doc! { "getMore": id, "collection": collection.as_str() };
-            // An opening batch of 0 only asks for the cursor; the next must hold something.
-            if let Some(size) = batch_size.filter(|size| *size > 0) {
-                more.append("batchSize", size);
-            }
-            reply = self.read_command(db, &more)?;
+        let (mut cursor, mut count) = self.open_cursor(db, command, &mut each)?;
+        while cursor.is_open() {
+            count += self.next_batch(&mut cursor, None, &mut each)?;
         }
+        Ok(count)
     }
 
     /// The number of documents that match, by aggregation (exact, as drivers' `countDocuments`).
@@ -251,8 +293,28 @@ impl Client {
     }
 
     fn read_side(&self) -> Side {
-        let elsewhere = self.to.read_preference != ReadPreference::Primary && !self.session.in_transaction();
+        let elsewhere = self.read_preference().is_some();
         if elsewhere && !self.to.direct { Side::Reader } else { Side::Primary }
+    }
+
+    /// What reads say about it: nothing when they go to the primary.
+    fn read_preference(&self) -> Option<ReadPreference> {
+        let elsewhere = self.to.read_preference != ReadPreference::Primary && !self.session.in_transaction();
+        elsewhere.then_some(self.to.read_preference)
+    }
+
+    /// Sends the message and waits for a reply without an error; with `again`, to another member if need be, as long as
+    /// the search for one may take.
+    fn round_trip(&mut self, side: Side, again: bool) -> Result<()> {
+        let began = Instant::now();
+        loop {
+            match self.exchange(side).and_then(|()| self.judge()) {
+                Err(error) if again && may_be_sent_again(&error) && began.elapsed() < SELECTION => {
+                    std::thread::sleep(RETRY_PAUSE);
+                }
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Sends the message and waits for the reply, unless it asks for none.
@@ -274,35 +336,45 @@ impl Client {
 
     /// The last reply, or the error in it.
     fn reply(&mut self) -> Result<RawDoc<'_>> {
+        self.judge()?;
+        self.last_reply()
+    }
+
+    /// The last reply, which was judged before.
+    fn last_reply(&self) -> Result<RawDoc<'_>> {
+        let slot = match self.replied {
+            Side::Primary => &self.primary,
+            Side::Reader => &self.reader,
+        };
+        slot.as_ref().map(Connection::reply).ok_or_else(|| Error::failed("no connection"))
+    }
+
+    /// The error in the last reply, if there is one.
+    fn judge(&mut self) -> Result<()> {
         let slot = match self.replied {
             Side::Primary => &mut self.primary,
             Side::Reader => &mut self.reader,
         };
-        let problem = match slot {
-            Some(connection) => connection::error_in(connection.reply()),
-            None => Some(Error::failed("no connection")),
-        };
-        if let Some(error) = problem {
-            // A node that is not the primary any more (NotWritablePrimary and its family): look again.
-            if matches!(error.code(), Some(10107 | 13435 | 11602 | 11600 | 189 | 91)) {
-                *slot = None;
-            }
-            return Err(error);
+        let Some(connection) = slot else { return Err(Error::failed("no connection")) };
+        let reply = connection.reply();
+        let problem = connection::error_in(reply);
+        // A reply with an error has the times, too.
+        self.session.advance(reply);
+        let Some(error) = problem else { return Ok(()) };
+        if error.code().is_some_and(|code| NOT_THIS_MEMBER.contains(&code)) {
+            *slot = None;
         }
-        match slot {
-            Some(connection) => Ok(connection.reply()),
-            None => Err(Error::failed("no connection")),
-        }
+        Err(error)
     }
 
     /// Makes sure that there is a connection.
     fn ensure(&mut self, side: Side) -> Result<()> {
         match side {
             Side::Primary if self.primary.is_none() => {
-                self.primary = Some(find_node(&self.to, ReadPreference::Primary)?);
+                self.primary = Some(find_node(&self.to, ReadPreference::Primary, &mut self.newest)?);
             }
             Side::Reader if self.reader.is_none() => {
-                self.reader = Some(find_node(&self.to, self.to.read_preference)?);
+                self.reader = Some(find_node(&self.to, self.to.read_preference, &mut self.newest)?);
             }
             _ => {}
         }
@@ -310,72 +382,18 @@ impl Client {
     }
 }
 
-fn read_fields(body: &mut DocWriter<'_, Vec<u8>>, session: &Session, from: &Collection) {
-    if let Some(level) = from.read_concern.as_deref().filter(|_| !session.in_transaction()) {
-        body.document("readConcern").append("level", level);
-    }
+/// The member cannot do it any more, another one can: NotWritablePrimary, NotPrimaryNoSecondaryOk,
+/// NotPrimaryOrSecondary, InterruptedDueToReplStateChange, InterruptedAtShutdown, PrimarySteppedDown, ShutdownInProgress,
+/// LegacyNotPrimary.
+const NOT_THIS_MEMBER: [i32; 8] = [10107, 13435, 13436, 11602, 11600, 189, 91, 10058];
+
+/// Whether it makes sense to send it once more. A write concern that was not met in time is an answer: the write is done.
+fn may_be_sent_again(error: &Error) -> bool {
+    error.is_transient() && error.code() != Some(64)
 }
 
-/// Looks for a node that may be used so, until the patience of [`SELECTION`] is over.
-fn find_node(to: &ConnectionString, preference: ReadPreference) -> Result<Connection> {
-    let deadline = Instant::now() + SELECTION;
-    loop {
-        let last = match try_nodes(to, preference) {
-            Ok(connection) => return Ok(connection),
-            Err(error) => error,
-        };
-        // One node that does not answer will not answer better later: only a set elects.
-        if to.hosts.len() == 1 && to.replica_set.is_none() || Instant::now() > deadline {
-            return Err(last);
-        }
-        std::thread::sleep(Duration::from_millis(50));
+fn append_preference(body: &mut DocWriter<'_, Vec<u8>>, preference: Option<ReadPreference>) {
+    if let Some(preference) = preference {
+        body.document("$readPreference").append("mode", preference.name());
     }
-}
-
-fn try_nodes(to: &ConnectionString, preference: ReadPreference) -> Result<Connection> {
-    let mut problem = Error::failed("no hosts");
-    let mut fallback = None;
-    let mut hosts: Vec<String> = to.hosts.clone();
-    let mut at = 0;
-    while at < hosts.len() {
-        let host = hosts[at].clone();
-        at += 1;
-        let mut connection = match Connection::open(&host, to) {
-            Ok(connection) => connection,
-            Err(error) => {
-                problem = error.context(&host);
-                continue;
-            }
-        };
-        if to.direct {
-            return Ok(connection);
-        }
-        let role = match connection.hello() {
-            Ok(role) => role,
-            Err(error) => {
-                problem = error.context(&host);
-                continue;
-            }
-        };
-        if let Some(wanted) = to.replica_set.as_deref().filter(|name| role.set.as_deref() != Some(name)) {
-            problem = Error::failed(format!("{host} is not a member of the replica set {wanted}"));
-            continue;
-        }
-        for other in &role.hosts {
-            if !hosts.contains(other) {
-                hosts.push(other.clone());
-            }
-        }
-        match (preference, role.primary, role.secondary) {
-            (ReadPreference::Primary | ReadPreference::PrimaryPreferred, true, _)
-            | (ReadPreference::Secondary | ReadPreference::SecondaryPreferred, false, true)
-            | (ReadPreference::Nearest, true, _)
-            | (ReadPreference::Nearest, _, true) => return Ok(connection),
-            (ReadPreference::PrimaryPreferred, _, true) | (ReadPreference::SecondaryPreferred, true, _) => {
-                fallback = Some(connection);
-            }
-            _ => problem = Error::failed(format!("no {} among {}", preference.name(), hosts.join(","))),
-        }
-    }
-    fallback.ok_or(problem)
 }

@@ -1,8 +1,10 @@
 //! Logical sessions and transactions.
 
-use sheaf_bson::{Binary, DocWriter, Value, doc};
+use std::time::{Duration, Instant};
 
-use super::{Client, Side, WriteConcern};
+use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Timestamp, Value, doc};
+
+use super::{Client, RETRY_PAUSE, Side, WriteConcern};
 use crate::error::{Error, Result, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 
 /// How a transaction reads and what its commit waits for.
@@ -14,12 +16,19 @@ pub struct TransactionOptions {
     pub write_concern: WriteConcern,
 }
 
-/// A logical session, which begins with its first transaction.
+/// A logical session, which begins with the first operation that needs one.
 pub(super) struct Session {
     id: [u8; 16],
+    /// Of the last transaction or retryable write.
     number: i64,
     state: State,
     options: TransactionOptions,
+    /// Whether reads come after all that was seen before.
+    pub causal: bool,
+    /// `$clusterTime` of a reply, the newest one, as it came.
+    cluster_time: Option<(Timestamp, DocBuf)>,
+    /// `operationTime` of a reply, the newest one.
+    operation_time: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,6 +41,11 @@ enum State {
 
 /// Most times that one transaction is tried before its error is given back.
 const TRIES: u32 = 1000;
+/// And how long, which is what drivers do.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Most times that a commit is sent to a server that is alone, and how long to a set, which may have to elect.
+const COMMIT_TRIES: u32 = 10;
+const COMMIT_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Session {
     pub(super) fn new() -> Session {
@@ -39,32 +53,89 @@ impl Session {
         // A version 4 UUID, as drivers make them.
         id[6] = id[6] & 0x0F | 0x40;
         id[8] = id[8] & 0x3F | 0x80;
-        Session { id, number: 0, state: State::None, options: TransactionOptions::default() }
+        let options = TransactionOptions::default();
+        let (cluster_time, operation_time) = (None, None);
+        Session { id, number: 0, state: State::None, options, causal: false, cluster_time, operation_time }
     }
 
     pub(super) fn in_transaction(&self) -> bool {
         self.state != State::None
     }
 
-    /// Adds the transaction's fields to a command.
+    /// Adds to a command what belongs to the session: the transaction's fields, or what makes it causal.
     pub(super) fn append(&mut self, body: &mut DocWriter<'_, Vec<u8>>) {
         if self.state == State::None {
+            if self.causal {
+                self.append_id(body);
+                self.append_cluster_time(body);
+            }
             return;
         }
         self.append_id(body);
+        body.append("txnNumber", self.number).append("autocommit", false);
         if self.state == State::Starting {
             body.append("startTransaction", true);
-            if let Some(level) = &self.options.read_concern {
-                body.document("readConcern").append("level", level.as_str());
-            }
+            self.append_any_read_concern(body, self.options.read_concern.as_deref());
             self.state = State::Running;
+        }
+        self.append_cluster_time(body);
+    }
+
+    /// Adds to a write outside of transactions what makes it happen once, however often it is sent.
+    pub(super) fn append_retryable(&mut self, body: &mut DocWriter<'_, Vec<u8>>) {
+        self.number += 1;
+        self.append_id(body);
+        body.append("txnNumber", self.number);
+        self.append_cluster_time(body);
+    }
+
+    /// Adds the read concern to a command outside of transactions.
+    pub(super) fn append_read_concern(&self, body: &mut DocWriter<'_, Vec<u8>>, level: Option<&str>) {
+        if self.state == State::None {
+            self.append_any_read_concern(body, level);
+        }
+    }
+
+    fn append_any_read_concern(&self, body: &mut DocWriter<'_, Vec<u8>>, level: Option<&str>) {
+        // A linearizable read is after everything in any case, and must not name a time.
+        let after = self.operation_time.filter(|_| self.causal && level != Some("linearizable"));
+        if level.is_none() && after.is_none() {
+            return;
+        }
+        let mut concern = body.document("readConcern");
+        if let Some(level) = level {
+            concern.append("level", level);
+        }
+        if let Some(after) = after {
+            concern.append("afterClusterTime", Value::Timestamp(after));
+        }
+    }
+
+    /// Takes the times in that a reply tells.
+    pub(super) fn advance(&mut self, reply: RawDoc<'_>) {
+        if !self.causal {
+            return;
+        }
+        if let Some(Value::Timestamp(time)) = reply.get("operationTime") {
+            self.operation_time = self.operation_time.max(Some(time));
+        }
+        let Some(told) = reply.get("$clusterTime").and_then(|time| time.as_doc()) else { return };
+        if let Some(Value::Timestamp(time)) = told.get("clusterTime")
+            && self.cluster_time.as_ref().is_none_or(|(known, _)| *known < time)
+        {
+            self.cluster_time = Some((time, DocBuf::from(told)));
         }
     }
 
     fn append_id(&self, body: &mut DocWriter<'_, Vec<u8>>) {
         let id = Value::Binary(Binary { subtype: 4, bytes: &self.id });
         body.document("lsid").append("id", id);
-        body.append("txnNumber", self.number).append("autocommit", false);
+    }
+
+    fn append_cluster_time(&self, body: &mut DocWriter<'_, Vec<u8>>) {
+        if let Some((_, time)) = &self.cluster_time {
+            body.append("$clusterTime", time.as_raw());
+        }
     }
 }
 
@@ -88,13 +159,16 @@ impl Client {
             self.session.state = State::None;
             return Ok(());
         }
-        let mut tries = 0;
+        let (began, mut tries) = (Instant::now(), 0);
+        let may_elect = self.to.replica_set.is_some();
         loop {
             tries += 1;
+            let patient = if may_elect { began.elapsed() < COMMIT_PATIENCE } else { tries < COMMIT_TRIES };
             match self.end("commitTransaction") {
-                Err(error) if tries < 10 && commit_is_unknown(&error) => {
+                Err(error) if patient && commit_is_unknown(&error) => {
                     // By then another node may be the primary: only a majority can vouch for it.
                     self.session.options.write_concern = WriteConcern::majority();
+                    std::thread::sleep(RETRY_PAUSE);
                 }
                 outcome => {
                     self.session.state = State::None;
@@ -106,7 +180,8 @@ impl Client {
 
     /// Aborts. That the server has done so already is no error.
     pub fn abort_transaction(&mut self) {
-        if self.session.state == State::Running {
+        // With its connection, the transaction is lost as well, or its next one ends it.
+        if self.session.state == State::Running && self.primary.is_some() {
             let _ = self.end("abortTransaction");
         }
         self.session.state = State::None;
@@ -119,7 +194,7 @@ impl Client {
         options: &TransactionOptions,
         mut body: impl FnMut(&mut Client) -> Result<T>,
     ) -> Result<(T, u32)> {
-        let mut retries = 0;
+        let (began, mut retries) = (Instant::now(), 0);
         loop {
             self.start_transaction(options);
             let error = match body(self) {
@@ -132,7 +207,8 @@ impl Client {
                 Err(error) => error,
             };
             self.abort_transaction();
-            if !error.has_label(TRANSIENT_TRANSACTION_ERROR) || retries + 1 >= TRIES {
+            let enough = retries + 1 >= TRIES || began.elapsed() > PATIENCE;
+            if !error.has_label(TRANSIENT_TRANSACTION_ERROR) || enough {
                 return Err(error);
             }
             retries += 1;
@@ -146,7 +222,9 @@ impl Client {
         self.message.begin(0, |body| {
             body.append_all(command.as_raw());
             session.append_id(body);
+            body.append("txnNumber", session.number).append("autocommit", false);
             session.options.write_concern.append(body);
+            session.append_cluster_time(body);
             body.append("$db", "admin");
         });
         self.exchange(Side::Primary)?;
@@ -154,8 +232,19 @@ impl Client {
     }
 }
 
+/// Whether the transaction may have been committed although the commit failed. Drivers put the label
+/// UnknownTransactionCommitResult on such errors themselves.
 fn commit_is_unknown(error: &Error) -> bool {
-    matches!(error, Error::Io(_)) || error.has_label(UNKNOWN_TRANSACTION_COMMIT_RESULT)
+    match error {
+        Error::Io(_) => true,
+        Error::Server(server) => {
+            let label = error.has_label(UNKNOWN_TRANSACTION_COMMIT_RESULT);
+            // MaxTimeMSExpired, like a majority that was not reached in time, says nothing about the commit itself.
+            let open = error.is_transient() || server.code == 50;
+            label || open && !error.has_label(TRANSIENT_TRANSACTION_ERROR)
+        }
+        _ => false,
+    }
 }
 
 /// Two transactions that keep meeting each other part by waiting for different times, longer each time.

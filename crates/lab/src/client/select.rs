@@ -1,0 +1,133 @@
+//! Finding the member that an operation may go to.
+//!
+//! Each member is asked what it is, and those that it names are asked too. A primary that calls another one its elder (a
+//! lower `electionId`) is one that does not know yet that it was voted out. A member that does not answer, as a paused
+//! one, must not hold up the search: the time that each is given is short at first and grows from round to round.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use super::{Connection, ConnectionString, ReadPreference};
+use crate::error::{Error, Result};
+
+/// How long a client looks for a primary before it gives up: longer than an election takes.
+pub(super) const SELECTION: Duration = Duration::from_secs(30);
+/// What a member of several has to answer in, in the first round.
+const FIRST_PATIENCE: Duration = Duration::from_millis(500);
+/// Pause between two rounds.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Members whose round trip is at most so much longer than the nearest one's are as near.
+const LATENCY_WINDOW: Duration = Duration::from_millis(15);
+
+/// `electionId`, which grows from election to election.
+pub(super) type Election = [u8; 12];
+
+/// Looks for a node that may be used so, until the patience of [`SELECTION`] is over. `newest` is the last election that
+/// the client has heard of.
+pub(super) fn find_node(
+    to: &ConnectionString,
+    preference: ReadPreference,
+    newest: &mut Option<Election>,
+) -> Result<Connection> {
+    let deadline = Instant::now() + SELECTION;
+    let alone = to.hosts.len() == 1 && to.replica_set.is_none();
+    let mut patience = if alone { to.connect_timeout } else { FIRST_PATIENCE.min(to.connect_timeout) };
+    loop {
+        let mut round = Round { to, preference, newest, patience, candidates: Vec::new() };
+        let last = match round.ask_all() {
+            Ok(connection) => return Ok(connection),
+            Err(error) => error,
+        };
+        // One node that does not answer will not answer better later: only a set elects.
+        if alone || Instant::now() > deadline {
+            return Err(last);
+        }
+        patience = (patience * 2).min(to.connect_timeout);
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// One round of questions.
+struct Round<'a> {
+    to: &'a ConnectionString,
+    preference: ReadPreference,
+    newest: &'a mut Option<Election>,
+    patience: Duration,
+    /// Members that would do: how well (0 is best), and how far away.
+    candidates: Vec<(u32, Duration, Connection)>,
+}
+
+impl Round<'_> {
+    fn ask_all(&mut self) -> Result<Connection> {
+        let mut problem = Error::failed("no hosts");
+        let mut hosts: VecDeque<String> = self.to.hosts.iter().cloned().collect();
+        let mut asked: Vec<String> = Vec::new();
+        while let Some(host) = hosts.pop_front() {
+            if asked.contains(&host) {
+                continue;
+            }
+            asked.push(host.clone());
+            match self.ask(&host, &mut hosts) {
+                Ok(Some(connection)) => return Ok(connection),
+                Ok(None) => {}
+                Err(error) => problem = error.context(&host),
+            }
+        }
+        if self.candidates.is_empty() {
+            return Err(problem);
+        }
+        Ok(self.choose())
+    }
+
+    /// Asks one; gives it back when there can be no better one.
+    fn ask(&mut self, host: &str, hosts: &mut VecDeque<String>) -> Result<Option<Connection>> {
+        let limit = |usual: Duration| if self.to.direct { usual } else { usual.min(self.patience) };
+        let mut hurried = self.to.clone();
+        hurried.connect_timeout = limit(self.to.connect_timeout);
+        hurried.socket_timeout = limit(self.to.socket_timeout);
+        let mut connection = Connection::open(host, &hurried)?;
+        if self.to.direct {
+            return Ok(Some(connection));
+        }
+        let began = Instant::now();
+        let mut role = connection.hello()?;
+        let distance = began.elapsed();
+        connection.set_timeout(self.to.socket_timeout)?;
+        if let Some(wanted) = self.to.replica_set.as_deref().filter(|name| role.set.as_deref() != Some(name))
+        {
+            return Err(Error::failed(format!("it is not a member of the replica set {wanted}")));
+        }
+        hosts.extend(role.hosts.drain(..).chain(role.passives.drain(..)));
+        if let Some(primary) = role.primary_host.take().filter(|primary| primary != host) {
+            hosts.push_front(primary);
+        }
+        if role.primary && role.election.is_some() {
+            if role.election < *self.newest {
+                return Err(Error::failed("it does not know yet that another primary was elected"));
+            }
+            *self.newest = role.election;
+        }
+        let rank = match (self.preference, role.primary, role.secondary) {
+            (ReadPreference::Primary | ReadPreference::PrimaryPreferred, true, _) => {
+                return Ok(Some(connection));
+            }
+            (ReadPreference::Secondary | ReadPreference::SecondaryPreferred, false, true)
+            | (ReadPreference::Nearest, true, _)
+            | (ReadPreference::Nearest, _, true) => 0,
+            (ReadPreference::PrimaryPreferred, _, true) | (ReadPreference::SecondaryPreferred, true, _) => 1,
+            _ => return Err(Error::failed(format!("it is no {}", self.preference.name()))),
+        };
+        self.candidates.push((rank, distance, connection));
+        Ok(None)
+    }
+
+    /// Any of the best that are near: clients spread over the members.
+    fn choose(&mut self) -> Connection {
+        let best = self.candidates.iter().map(|(rank, ..)| *rank).min().unwrap_or(0);
+        self.candidates.retain(|(rank, ..)| *rank == best);
+        let nearest = self.candidates.iter().map(|(_, distance, _)| *distance).min().unwrap_or_default();
+        self.candidates.retain(|(_, distance, _)| *distance <= nearest + LATENCY_WINDOW);
+        let at = rand::random_range(0..self.candidates.len());
+        self.candidates.swap_remove(at).2
+    }
+}

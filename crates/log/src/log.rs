@@ -76,6 +76,8 @@ pub(crate) struct Shared {
     pub last_index: AtomicU64,
     pub segments: Mutex<Vec<Segment>>,
     durable_index: AtomicU64,
+    /// Counts the cuts: a sync that began before one says nothing about what was appended after it.
+    cuts: AtomicU64,
     /// Set for good when a sync failed, or a failed append could not be taken back.
     failed: AtomicBool,
     syncs: AtomicU64,
@@ -133,6 +135,7 @@ impl Log {
             last_index: AtomicU64::new(tail.last.index),
             segments: Mutex::new(segments),
             durable_index: AtomicU64::new(applied.index),
+            cuts: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
             sync_micros: AtomicU64::new(0),
@@ -233,7 +236,7 @@ impl Log {
     /// Makes everything durable that was appended before the call, and returns the index of the last
     /// entry covered. Appends go on meanwhile. A failure is final: see [`Error::Failed`].
     pub fn sync(&self) -> Result<u64> {
-        let (files, dir_dirty, index) = {
+        let (files, dir_dirty, index, cuts) = {
             let mut writer = lock(&self.writer);
             if self.shared.failed.load(Ordering::Acquire) {
                 return Err(Error::Failed);
@@ -241,7 +244,8 @@ impl Log {
             let files = writer.unsynced.clone();
             // The current file stays in the list: it will be appended to.
             writer.unsynced = vec![writer.file.clone()];
-            (files, std::mem::take(&mut writer.dir_dirty), writer.last.index)
+            let cuts = self.shared.cuts.load(Ordering::Acquire);
+            (files, std::mem::take(&mut writer.dir_dirty), writer.last.index, cuts)
         };
         let started = Instant::now();
         let mut result = if dir_dirty { sync_dir(&self.options.dir) } else { Ok(()) };
@@ -254,8 +258,11 @@ impl Log {
         }
         self.shared.syncs.fetch_add(1, Ordering::Relaxed);
         self.shared.sync_micros.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
-        self.shared.durable_index.fetch_max(index, Ordering::AcqRel);
-        Ok(index)
+        let _writer = lock(&self.writer);
+        if self.shared.cuts.load(Ordering::Acquire) == cuts {
+            self.shared.durable_index.fetch_max(index, Ordering::AcqRel);
+        }
+        Ok(index.min(self.durable_index()))
     }
 
     /// Position of the last entry.
@@ -309,34 +316,53 @@ impl Log {
         Ok(removed.len())
     }
 
-    /// Cuts all entries after `index`: what a rollback does. The next append gets `index + 1`.
-    pub fn truncate_after(&self, index: u64, at: Position) -> Result<()> {
-        assert_eq!(at.index, index, "the position of the entry that becomes the last");
+    /// Cuts all entries after `at`, for good: what a rollback does. The next append gets `at.index + 1`. A crash on the way
+    /// leaves a log that ends somewhere between.
+    pub fn truncate_after(&self, at: Position) -> Result<()> {
+        self.truncate_in_steps(at, &mut || {})
+    }
+
+    /// `step` is called between the changes of the folder.
+    pub(crate) fn truncate_in_steps(&self, at: Position, step: &mut dyn FnMut()) -> Result<()> {
         let mut writer = lock(&self.writer);
-        if index >= writer.last.index {
+        if at.index >= writer.last.index {
             return Ok(());
         }
-        let mut reader = Reader::at_index(self.shared.clone(), index + 1)?;
+        let mut reader = Reader::at_index(self.shared.clone(), at.index + 1)?;
         let end = reader.offset();
         reader.close();
+        self.shared.last_index.store(at.index, Ordering::Release);
         let mut segments = lock(&self.shared.segments);
-        let keep = segments.iter().rposition(|s| s.first_index <= index + 1).unwrap_or(0);
-        for later in segments.drain(keep + 1..) {
-            fs::remove_file(&later.path).map_err(|e| Error::io("removing a cut segment", e))?;
+        let keep = segments.iter().rposition(|s| s.first_index <= at.index + 1).unwrap_or(0);
+        // The newest first, each for good before the next: a log with a hole in it would be a damaged one.
+        while segments.len() > keep + 1 {
+            let Some(later) = segments.pop() else { break };
+            fs::remove_file(&later.path).map_err(|e| self.broken("removing a cut segment", e))?;
+            sync_dir(&self.options.dir)?;
+            step();
         }
         let segment = &mut segments[keep];
         segment.bytes = end;
         let file = segment.open_at_end()?;
-        file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| Error::io("cutting the log", e))?;
+        file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| self.broken("cutting the log", e))?;
+        step();
         writer.file = Arc::new(file);
         writer.offset = end;
         writer.zeroed = end;
         writer.room_asked = end;
         writer.last = at;
-        writer.unsynced = vec![writer.file.clone()];
-        self.shared.last_index.store(index, Ordering::Release);
-        self.shared.durable_index.fetch_min(index, Ordering::AcqRel);
+        // Files before it may still have bytes that no sync has covered.
+        let file = writer.file.clone();
+        writer.unsynced.push(file);
+        self.shared.cuts.fetch_add(1, Ordering::AcqRel);
+        self.shared.durable_index.fetch_min(at.index, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// The error of a change of which nobody knows how far it got: nothing is appended any more.
+    fn broken(&self, what: &str, error: std::io::Error) -> Error {
+        self.fail();
+        Error::io(what, error)
     }
 
     /// Counters and sizes.

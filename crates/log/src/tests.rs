@@ -66,18 +66,65 @@ fn retention_keeps_what_is_needed() {
     assert!(matches!(log.read_from(1), Err(Error::Gone { .. })));
 }
 
+fn at(index: u64) -> Position {
+    Position { term: 1, index, time: index * 10 }
+}
+
 #[test]
 fn cutting_back_and_going_on() {
+    for keep in [0, 1, 6, 7, 8, 19] {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path(), &vec![vec![1; 100]; 20], true);
+        {
+            let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+            log.truncate_after(at(keep)).unwrap();
+            assert_eq!((log.last(), log.durable_index()), (at(keep), keep));
+            assert_eq!(entries(&log, 1).len(), keep as usize);
+            assert_eq!(log.append(2, keep * 10 + 5, &[b"new"]).unwrap().index, keep + 1);
+            assert_eq!(entries(&log, keep + 1), vec![(keep + 1, b"new".to_vec())]);
+            assert_eq!(log.durable_index(), keep);
+            assert_eq!(log.sync().unwrap(), keep + 1);
+        }
+        let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+        assert_eq!(entries(&log, 1).len() as u64, keep + 1);
+        assert_eq!(entries(&log, keep + 1), vec![(keep + 1, b"new".to_vec())]);
+    }
+}
+
+fn copy_of(dir: &Path) -> tempfile::TempDir {
+    let to = tempfile::tempdir().unwrap();
+    for file in segment_files(dir) {
+        fs::copy(&file, to.path().join(file.file_name().unwrap())).unwrap();
+    }
+    to
+}
+
+#[test]
+fn a_crash_while_cutting_leaves_a_log_that_ends_between() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), &vec![vec![1; 100]; 20], true);
-    {
-        let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
-        log.truncate_after(7, Position { term: 1, index: 7, time: 70 }).unwrap();
-        assert_eq!(entries(&log, 1).len(), 7);
-        assert_eq!(log.append(2, 75, &[b"new"]).unwrap().index, 8);
-    }
     let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
-    assert_eq!(entries(&log, 8), vec![(8, b"new".to_vec())]);
+    let mut copies = Vec::new();
+    log.truncate_in_steps(at(7), &mut || copies.push(copy_of(dir.path()))).unwrap();
+    assert!(copies.len() > 5);
+    let mut last = 20;
+    for copy in &copies {
+        for _ in 0..2 {
+            let (log, recovered) = Log::open(options(copy.path()), Position::default()).unwrap();
+            assert_eq!(recovered.cut_bytes, 0);
+            assert!((7..=last).contains(&recovered.last.index));
+            last = recovered.last.index;
+            assert_eq!(entries(&log, 1).len() as u64, last);
+        }
+        // The member does it again then, and goes on.
+        let (log, _) = Log::open(options(copy.path()), at(5)).unwrap();
+        log.truncate_after(at(7)).unwrap();
+        assert_eq!(log.append(2, 75, &[b"new"]).unwrap().index, 8);
+        drop(log);
+        let (log, _) = Log::open(options(copy.path()), at(5)).unwrap();
+        assert_eq!((log.last().index, log.last().term), (8, 2));
+    }
+    assert_eq!(last, 7);
 }
 
 #[test]

@@ -224,7 +224,7 @@ impl Run<'_> {
             .ok_or_else(|| Error::usage(format!("there is no workload {}", self.experiment.workload)))?;
         workload.configure(&variation.settings)?;
         let launch = LaunchOptions { data: self.options.data.clone(), keep: self.options.keep };
-        let mut running = bring_up(target, variation, &launch, &self.journal, self.stop)?;
+        let running = bring_up(target, variation, &launch, &self.journal, self.stop)?;
         row.target.clone_from(&running.name);
         let (program, version) = running.name.split_once(' ').unwrap_or((&running.name, ""));
         self.result.environment.versions.insert(program.to_owned(), version.to_owned());
@@ -235,11 +235,9 @@ impl Run<'_> {
         workload.setup(&context).map_err(|error| error.context("setup"))?;
         let measured = self.measured(workload.as_mut(), &context, &running, &variation.name);
         let (mut repetition, outcome) = measured;
-        for process in &mut running.processes {
-            if !process.is_alive() {
-                outcome?;
-                return Err(Error::failed(format!("{} ended during the run", process.address)));
-            }
+        if let Some(process) = running.processes.iter().find(|process| process.has_ended_by_itself()) {
+            outcome?;
+            return Err(Error::failed(format!("{} ended during the run", process.address)));
         }
         outcome.map_err(|error| error.context("run"))?;
         // Even if this fails, what was measured is kept with the failed row.
@@ -264,7 +262,9 @@ impl Run<'_> {
         context.load = variation.phases.load(self.options.scale)?;
         context.stop = self.stop.clone();
         context.journal = self.journal.clone();
-        context.meter = Meter::new(running.processes.iter().map(|process| process.pid()).collect());
+        context.meter =
+            Meter::new(running.processes.iter().map(|process| process.server.clone()).collect());
+        context.members.clone_from(&running.members);
         Ok(context)
     }
 
@@ -280,11 +280,13 @@ impl Run<'_> {
             Database::MongoDb(to) => Some(to.for_node(node)),
             Database::PostgreSql(_) => None,
         };
-        let pid = |node: &String| running.processes.iter().find(|p| p.address == *node).map(|p| p.pid());
+        let process = |node: &String| {
+            running.processes.iter().find(|process| process.address == *node).map(|p| p.server.clone())
+        };
         let watched: Vec<Watched> = running
             .nodes
             .iter()
-            .map(|node| Watched { node: node.clone(), pid: pid(node), to: to(node) })
+            .map(|node| Watched { node: node.clone(), process: process(node), to: to(node) })
             .collect();
         let (done, waiting) = channel::<()>();
         let recorder = context.recorder.clone();

@@ -1,6 +1,6 @@
 //! What processes cost: processor time and memory.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -41,10 +41,64 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
+/// A server that may be ended and started again, with another process number then.
+#[derive(Clone, Debug, Default)]
+pub struct ServerProcess(Arc<Mutex<Lives>>);
+
+#[derive(Debug, Default)]
+struct Lives {
+    pid: Option<u32>,
+    /// Processor seconds of those that have ended.
+    spent_s: f64,
+}
+
+impl ServerProcess {
+    /// One that runs with this number.
+    pub fn new(pid: u32) -> ServerProcess {
+        ServerProcess(Arc::new(Mutex::new(Lives { pid: Some(pid), spent_s: 0.0 })))
+    }
+
+    fn lives(&self) -> MutexGuard<'_, Lives> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its number, while it runs.
+    pub fn pid(&self) -> Option<u32> {
+        self.lives().pid
+    }
+
+    /// It is about to be ended: what it has used is kept.
+    pub fn ends(&self) {
+        let mut lives = self.lives();
+        if let Some(pid) = lives.pid.take() {
+            lives.spent_s += cpu_seconds(pid).unwrap_or(0.0);
+        }
+    }
+
+    /// It was started again.
+    pub fn starts(&self, pid: u32) {
+        self.lives().pid = Some(pid);
+    }
+
+    /// Processor seconds of all its lives; `None` when it is gone without our doing.
+    pub fn cpu_seconds(&self) -> Option<f64> {
+        let lives = self.lives();
+        match lives.pid {
+            Some(pid) => cpu_seconds(pid).map(|now| now + lives.spent_s),
+            None => Some(lives.spent_s),
+        }
+    }
+
+    /// Resident bytes; `None` when it does not run.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        resident_bytes(self.pid()?)
+    }
+}
+
 /// Processor time from the beginning of the measured part.
 #[derive(Debug, Default)]
 pub struct Meter {
-    servers: Vec<u32>,
+    servers: Vec<ServerProcess>,
     begin: OnceLock<Reading>,
 }
 
@@ -68,13 +122,13 @@ pub struct Cost {
 }
 
 impl Meter {
-    /// For servers with these process numbers.
-    pub fn new(servers: Vec<u32>) -> Meter {
+    /// For these servers.
+    pub fn new(servers: Vec<ServerProcess>) -> Meter {
         Meter { servers, begin: OnceLock::new() }
     }
 
     fn read(&self) -> Reading {
-        let all: Option<Vec<f64>> = self.servers.iter().map(|pid| cpu_seconds(*pid)).collect();
+        let all: Option<Vec<f64>> = self.servers.iter().map(ServerProcess::cpu_seconds).collect();
         let server_s = all.filter(|all| !all.is_empty()).map(|all| all.iter().sum());
         Reading { at: Instant::now(), client_s: own_cpu_seconds(), server_s }
     }
@@ -123,7 +177,7 @@ mod tests {
 
     #[test]
     fn the_meter_counts_from_the_first_beginning() {
-        let meter = Meter::new(vec![std::process::id()]);
+        let meter = Meter::new(vec![ServerProcess::new(std::process::id())]);
         assert_eq!(meter.cost().seconds, 0.0);
         meter.begin();
         let first = meter.cost();
@@ -131,8 +185,19 @@ mod tests {
         let second = meter.cost();
         assert!(second.seconds > first.seconds && second.client_s >= first.client_s);
         assert!(second.server_s.is_some());
-        let gone = Meter::new(vec![u32::MAX - 1]);
+        let gone = Meter::new(vec![ServerProcess::new(u32::MAX - 1)]);
         gone.begin();
         assert!(gone.cost().server_s.is_none());
+    }
+    #[test]
+    fn a_server_that_is_started_again_goes_on_counting() {
+        let server = ServerProcess::new(std::process::id());
+        let before = server.cpu_seconds().unwrap();
+        server.ends();
+        assert!(server.pid().is_none() && server.resident_bytes().is_none());
+        let kept = server.cpu_seconds().unwrap();
+        assert!(kept >= before);
+        server.starts(std::process::id());
+        assert!(server.cpu_seconds().unwrap() >= 2.0 * kept);
     }
 }

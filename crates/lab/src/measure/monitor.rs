@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::{RawDoc, Value, doc};
 
-use super::cost::{cpu_seconds, resident_bytes};
+use super::cost::ServerProcess;
 use crate::client::{Connection, ConnectionString};
 use crate::results::ServerSeries;
 
@@ -16,7 +16,7 @@ pub struct Watched {
     /// "host:port".
     pub node: String,
     /// Its process, when it is ours.
-    pub pid: Option<u32>,
+    pub process: Option<ServerProcess>,
     /// How to reach it for serverStatus, when it knows that.
     pub to: Option<ConnectionString>,
 }
@@ -96,7 +96,7 @@ impl Watch {
     fn look(&mut self) {
         let now = Instant::now();
         let mut figures = BTreeMap::new();
-        if let Some(cpu) = self.server.pid.and_then(cpu_seconds) {
+        if let Some(cpu) = self.server.process.as_ref().and_then(ServerProcess::cpu_seconds) {
             if let Some((then, before)) = self.last_cpu {
                 let took = now.saturating_duration_since(then).as_secs_f64();
                 // Over a few milliseconds the kernel's ticks make no figure.
@@ -106,7 +106,7 @@ impl Watch {
             }
             self.last_cpu = Some((now, cpu));
         }
-        if let Some(bytes) = self.server.pid.and_then(resident_bytes) {
+        if let Some(bytes) = self.server.process.as_ref().and_then(ServerProcess::resident_bytes) {
             figures.insert("resident_mb".to_owned(), bytes as f64 / (1 << 20) as f64);
         }
         self.server_status(&mut figures);
@@ -180,8 +180,8 @@ mod tests {
 
     #[test]
     fn samples_before_the_measured_part_are_left_out() {
-        let pid = Some(std::process::id());
-        let server = Watched { node: "127.0.0.1:1".into(), pid, to: None };
+        let process = Some(ServerProcess::new(std::process::id()));
+        let server = Watched { node: "127.0.0.1:1".into(), process, to: None };
         let (send, receive) = std::sync::mpsc::channel::<()>();
         drop(send);
         let mut looks = 0;

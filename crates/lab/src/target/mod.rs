@@ -3,6 +3,7 @@
 mod launch;
 mod postgres;
 mod process;
+pub mod set;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use std::str::FromStr;
 use sheaf_bson::doc;
 
 use crate::client::{Client, ConnectionString, without_password};
+use crate::cluster::Links;
 use crate::context::{Database, Stop};
 use crate::error::{Error, Result};
 use crate::experiment::Variation;
@@ -120,12 +122,18 @@ pub struct Running {
     pub nodes: Vec<String>,
     /// Every member of a replica set, in the order of their numbers; one for a single server, none for PostgreSQL.
     pub members: Vec<Member>,
+    /// The links between the members, when they go through proxies.
+    pub links: Option<Links>,
 }
 
 impl Running {
     /// Ends the servers; data folders go unless they are to be kept.
     pub fn shut_down(mut self) -> Result<()> {
-        // Secondaries first, so that nobody is elected meanwhile.
+        // The primary last, so that nobody is elected meanwhile.
+        let primary = if self.processes.len() > 1 { self.primary() } else { None };
+        if let Some(primary) = primary {
+            self.processes.swap(0, primary);
+        }
         while let Some(process) = self.processes.pop() {
             process.end()?;
         }
@@ -147,11 +155,13 @@ pub fn bring_up(
                 Some(binary) => binary.clone(),
                 None => std::env::current_exe()?,
             };
-            let program = launch::Program { binary, arguments: vec!["server".to_owned()] };
+            let arguments = vec!["server".to_owned()];
+            let program = launch::Program { binary, arguments, takes_links: true };
             launch::bring_up(&program, variation, options, journal, stop)
         }
         Target::Folder(folder) => {
-            let program = launch::Program { binary: folder.join("mongod"), arguments: Vec::new() };
+            let binary = folder.join("mongod");
+            let program = launch::Program { binary, arguments: Vec::new(), takes_links: false };
             launch::bring_up(&program, variation, options, journal, stop)
         }
         Target::Deployment(to) => attach(to),
@@ -162,6 +172,7 @@ pub fn bring_up(
             processes: Vec::new(),
             nodes: Vec::new(),
             members: Vec::new(),
+            links: None,
         }),
     }
 }
@@ -181,7 +192,7 @@ fn attach(to: &ConnectionString) -> Result<Running> {
         let arbiters = arbiters.values().filter_map(|host| host.as_str().map(str::to_owned));
         members.extend(arbiters.map(|address| Member { address, arbiter: true, data: None }));
     }
-    Ok(Running { database: Database::MongoDb(to.clone()), name, processes: Vec::new(), nodes, members })
+    Ok(Running { database: Database::MongoDb(to.clone()), name, processes: Vec::new(), nodes, members, links: None })
 }
 
 /// What the server calls itself: "sheaf 0.1.0", "mongod 8.2.1".

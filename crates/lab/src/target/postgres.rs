@@ -42,7 +42,7 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
     // As many clients as any step of an experiment has.
     command.args(["-c", "max_connections=300"]);
     let address = format!("127.0.0.1:{port}");
-    let mut process = Process::start(command, address.clone(), data.keep(), options.keep, journal)?;
+    let process = Process::start(command, address.clone(), data.keep(), options.keep, journal)?;
     let url = format!("postgresql://lab@{address}/postgres");
     // It listens a good while before it takes anybody in.
     process.wait_until(stop, || postgres::Client::connect(&url, postgres::NoTls).is_ok())?;
@@ -53,6 +53,7 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
         nodes: vec![address],
         processes: vec![process],
         members: Vec::new(),
+        links: None,
     })
 }
 

@@ -1,11 +1,13 @@
 //! A server process that does not outlive the run, and its data folder.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,22 +15,33 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::context::Stop;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
+use crate::measure::cost::ServerProcess;
 
-/// A server process, its data folder and its log.
+/// A server process, its data folder and its log. It can be killed, paused and started again.
 ///
 /// It ends in any case: with this value when the run ends or fails, by the guard when the run itself is killed. The
 /// guard is a shell that waits for the other end of its pipe, which only this process holds, to be closed.
 #[derive(Debug)]
 pub struct Process {
-    child: Child,
-    guard: Child,
     /// "host:port".
     pub address: String,
     /// The data folder.
     pub data: PathBuf,
+    /// Its number and what it costs, over all its lives.
+    pub server: ServerProcess,
     log: PathBuf,
     keep: bool,
-    ended: bool,
+    program: OsString,
+    arguments: Vec<OsString>,
+    life: Mutex<Option<Life>>,
+}
+
+/// A process that runs, until it is ended by us.
+#[derive(Debug)]
+struct Life {
+    child: Child,
+    guard: Child,
+    paused: bool,
 }
 
 /// Waits for its input to end; unless it has read a line then, it kills the server and removes what is not to be kept.
@@ -66,16 +79,40 @@ pub(super) fn shell_text(command: &Command) -> String {
 impl Process {
     /// Starts the command, its output going to a log beside the data folder.
     pub(super) fn start(
-        mut command: Command,
+        command: Command,
         address: String,
         data: PathBuf,
         keep: bool,
         journal: &Journal,
     ) -> Result<Process> {
-        let log = data.with_extension("log");
-        let output = File::create(&log)?;
+        let process = Process {
+            address,
+            log: data.with_extension("log"),
+            data,
+            server: ServerProcess::default(),
+            keep,
+            program: command.get_program().to_owned(),
+            arguments: command.get_args().map(ToOwned::to_owned).collect(),
+            life: Mutex::new(None),
+        };
+        process.start_again(journal)?;
+        Ok(process)
+    }
+
+    fn life(&self) -> MutexGuard<'_, Option<Life>> {
+        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts it with the same command and data; nothing when it runs.
+    pub fn start_again(&self, journal: &Journal) -> Result<()> {
+        let mut life = self.life();
+        if life.is_some() {
+            return Ok(());
+        }
+        let mut command = Command::new(&self.program);
+        command.args(&self.arguments);
+        let output = File::options().create(true).append(true).open(&self.log)?;
         journal.note("shell", shell_text(&command));
-        let program = PathBuf::from(command.get_program());
         let mut child = command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -83,17 +120,21 @@ impl Process {
             // Ctrl-C is for the run, which then ends its servers in order.
             .process_group(0)
             .spawn()
-            .map_err(|error| Error::from(error).context(program.display()))?;
+            .map_err(|error| Error::from(error).context(Path::new(&self.program).display()))?;
         let guard = Command::new("sh")
             .args(["-c", GUARD, &child.id().to_string()])
-            .args([&data, &log].into_iter().filter(|_| !keep))
+            .args([&self.data, &self.log].into_iter().filter(|_| !self.keep))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .process_group(0)
             .spawn();
         match guard {
-            Ok(guard) => Ok(Process { child, guard, address, data, log, keep, ended: false }),
+            Ok(guard) => {
+                self.server.starts(child.id());
+                *life = Some(Life { child, guard, paused: false });
+                Ok(())
+            }
             Err(error) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -102,16 +143,60 @@ impl Process {
         }
     }
 
-    /// The process's number.
-    pub fn pid(&self) -> u32 {
-        self.child.id()
+    /// The process's number, while it is meant to run.
+    pub fn pid(&self) -> Option<u32> {
+        self.server.pid()
+    }
+
+    /// Ends it at once (kill -9); it can be started again.
+    pub fn kill(&self, journal: &Journal) {
+        if let Some(life) = self.life().take() {
+            journal.note("shell", format!("kill -9 {}", life.child.id()));
+            self.server.ends();
+            life.put_down();
+        }
+    }
+
+    /// Ends it in order (SIGTERM) and waits for that; it can be started again.
+    pub fn terminate(&self, journal: &Journal) -> Result<()> {
+        let Some(mut life) = self.life().take() else { return Ok(()) };
+        journal.note("shell", format!("kill {}", life.child.id()));
+        self.server.ends();
+        let outcome = life.terminate().map_err(|error| error.context(&self.address));
+        life.put_down();
+        outcome
+    }
+
+    /// Stops it (SIGSTOP) until it is resumed.
+    pub fn pause(&self, journal: &Journal) {
+        if let Some(life) = self.life().as_mut() {
+            journal.note("shell", format!("kill -STOP {}", life.child.id()));
+            life.signal(Signal::STOP);
+            life.paused = true;
+        }
+    }
+
+    /// Lets it go on (SIGCONT) after a pause.
+    pub fn resume(&self, journal: &Journal) {
+        if let Some(life) = self.life().as_mut().filter(|life| life.paused) {
+            journal.note("shell", format!("kill -CONT {}", life.child.id()));
+            life.signal(Signal::CONT);
+            life.paused = false;
+        }
+    }
+
+    /// Whether it is meant to run and is not paused.
+    pub fn is_up(&self) -> bool {
+        self.life().as_ref().is_some_and(|life| !life.paused)
     }
 
     /// Waits until `ready` says that the server answers.
-    pub(super) fn wait_until(&mut self, stop: &Stop, mut ready: impl FnMut() -> bool) -> Result<()> {
+    pub(super) fn wait_until(&self, stop: &Stop, mut ready: impl FnMut() -> bool) -> Result<()> {
         let began = Instant::now();
         while !ready() {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(life) = self.life().as_mut()
+                && let Some(status) = life.child.try_wait()?
+            {
                 return Err(self.did_not_start(&format!("it ended with {status}")));
             }
             if began.elapsed() > START {
@@ -126,44 +211,60 @@ impl Process {
     }
 
     fn did_not_start(&self, why: &str) -> Error {
-        let text = std::fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<_> = text.lines().collect();
-        let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n  ");
+        let tail = self.end_of_log();
         Error::failed(format!("{} did not start: {why}. The end of its log:\n  {tail}", self.address))
     }
 
-    /// Whether it still runs.
-    pub fn is_alive(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
+    /// Whether it has ended without having been told to.
+    pub fn has_ended_by_itself(&self) -> bool {
+        self.life().as_mut().is_some_and(|life| !matches!(life.child.try_wait(), Ok(None)))
     }
 
-    /// Ends it: in order when its data is to be kept, else at once.
-    pub fn end(mut self) -> Result<()> {
-        let status = self.child.try_wait()?;
-        if let Some(status) = status {
-            return Err(Error::failed(format!("{} ended by itself with {status}", self.address)));
+    /// The end of its log, for people who wonder why it ended.
+    pub fn end_of_log(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(TAIL)..].join("\n  ")
+    }
+
+    /// Ends it for good: in order when its data is to be kept, else at once.
+    pub fn end(self) -> Result<()> {
+        let Some(mut life) = self.life().take() else { return Ok(()) };
+        self.server.ends();
+        let status = life.child.try_wait()?;
+        let outcome = match status {
+            Some(status) => Err(Error::failed(format!("{} ended by itself with {status}", self.address))),
+            None if self.keep => life.terminate().map_err(|error| error.context(&self.address)),
+            None => Ok(()),
+        };
+        life.put_down();
+        outcome
+    }
+}
+
+impl Life {
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = kill_process(pid, signal);
         }
-        if self.keep {
-            if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
-                let _ = kill_process(pid, Signal::TERM);
+    }
+
+    fn terminate(&mut self) -> Result<()> {
+        self.signal(Signal::TERM);
+        // A stopped process hears of it when it goes on.
+        self.signal(Signal::CONT);
+        let began = Instant::now();
+        while self.child.try_wait()?.is_none() {
+            if began.elapsed() > SHUTDOWN {
+                return Err(Error::failed("it does not shut down"));
             }
-            let began = Instant::now();
-            while self.child.try_wait()?.is_none() {
-                if began.elapsed() > SHUTDOWN {
-                    return Err(Error::failed(format!("{} does not shut down", self.address)));
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
+            std::thread::sleep(Duration::from_millis(10));
         }
-        self.put_down();
         Ok(())
     }
 
-    fn put_down(&mut self) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
+    fn put_down(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // The server is gone and its number may be given to another: the guard must not kill.
@@ -171,10 +272,6 @@ impl Process {
             let _ = input.write_all(b"\n");
         }
         let _ = self.guard.wait();
-        if !self.keep {
-            remove(&self.data);
-            let _ = std::fs::remove_file(&self.log);
-        }
     }
 }
 
@@ -192,7 +289,14 @@ fn remove(folder: &Path) {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        self.put_down();
+        if let Some(life) = self.life().take() {
+            self.server.ends();
+            life.put_down();
+        }
+        if !self.keep {
+            remove(&self.data);
+            let _ = std::fs::remove_file(&self.log);
+        }
     }
 }
 
@@ -218,7 +322,7 @@ mod tests {
         let mut command = Command::new("sleep");
         command.arg("1000");
         let process = start(command, &data);
-        let pid = process.pid();
+        let pid = process.pid().unwrap();
         assert!(exists(pid));
         drop(process);
         assert!(!exists(pid) && !data.exists());
@@ -232,13 +336,49 @@ mod tests {
         command.arg("1000");
         let data = folder.path().join("data");
         std::fs::create_dir(&data).unwrap();
-        let mut process = start(command, &data);
-        let pid = process.pid();
+        let process = start(command, &data);
+        let pid = process.pid().unwrap();
         // What happens when this process is killed: its ends of pipes are closed.
-        drop(process.guard.stdin.take());
-        process.guard.wait().unwrap();
-        process.child.wait().unwrap();
+        let mut life = process.life().take().unwrap();
+        drop(life.guard.stdin.take());
+        life.guard.wait().unwrap();
+        life.child.wait().unwrap();
         assert!(!exists(pid));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn it_is_killed_paused_and_started_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo life; exec sleep 1000"]);
+        let (process, journal) = (start(command, &data), Journal::silent());
+        let first = process.pid().unwrap();
+        process.pause(&journal);
+        let stopped = || {
+            let stat = std::fs::read_to_string(format!("/proc/{first}/stat")).unwrap();
+            stat.contains(") T ")
+        };
+        while !stopped() {
+            std::thread::yield_now();
+        }
+        assert!(!process.is_up());
+        process.resume(&journal);
+        assert!(process.is_up() && !process.has_ended_by_itself());
+        process.kill(&journal);
+        assert!(!exists(first) && process.pid().is_none() && !process.has_ended_by_itself());
+        process.start_again(&journal).unwrap();
+        let second = process.pid().unwrap();
+        assert!(exists(second) && data.exists());
+        process.pause(&journal);
+        process.terminate(&journal).unwrap();
+        assert!(!exists(second));
+        process.start_again(&journal).unwrap();
+        let lines: Vec<String> = journal.lines().into_iter().map(|line| line.text).collect();
+        assert!(lines[0].starts_with("kill -STOP ") && lines[2].starts_with("kill -9 "), "{lines:?}");
+        drop(process);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
@@ -247,7 +387,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo no room here; exit 3"]);
-        let mut process = start(command, &folder.path().join("data"));
+        let process = start(command, &folder.path().join("data"));
         let error = process.wait_until(&Stop::default(), || false).unwrap_err().to_string();
         assert!(error.contains("exit status: 3") && error.contains("no room here"), "{error}");
     }

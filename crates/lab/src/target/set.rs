@@ -1,0 +1,155 @@
+//! What the members of a running set are at a moment, as they say it themselves.
+
+use std::time::{Duration, Instant};
+
+use sheaf_bson::{Value, doc};
+
+use super::Running;
+use crate::client::{Connection, ConnectionString};
+use crate::context::Stop;
+use crate::error::{Error, Result};
+
+/// What a member says that it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// It does not answer, or is in none of the other states: it starts, syncs, or belongs to no set yet.
+    Away,
+    /// It votes and holds no data.
+    Arbiter,
+    /// It follows.
+    Secondary,
+    /// It takes writes, since the election with this number (the bytes of `electionId`). A single server does, too.
+    Primary(Vec<u8>),
+}
+
+/// A member that does not answer in this time is away.
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// Asks a server what it is.
+pub fn ask(address: &str) -> State {
+    let mut to = ConnectionString::direct(address);
+    (to.connect_timeout, to.socket_timeout) = (ANSWER, ANSWER);
+    let Ok(mut connection) = Connection::open(address, &to) else { return State::Away };
+    let Ok(hello) = connection.command("admin", &doc! { "hello": 1 }) else { return State::Away };
+    let flag = |key: &str| hello.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
+    if flag("isWritablePrimary") {
+        let election = match hello.get("electionId") {
+            Some(Value::ObjectId(id)) => id.0.to_vec(),
+            _ => Vec::new(),
+        };
+        State::Primary(election)
+    } else if flag("secondary") {
+        State::Secondary
+    } else if flag("arbiterOnly") {
+        State::Arbiter
+    } else {
+        State::Away
+    }
+}
+
+/// Asks several servers at once: one that does not answer does not hold up the others.
+pub fn ask_all<'a>(addresses: impl IntoIterator<Item = &'a str>) -> Vec<State> {
+    std::thread::scope(|scope| {
+        let asked: Vec<_> = addresses.into_iter().map(|address| scope.spawn(move || ask(address))).collect();
+        asked.into_iter().map(|thread| thread.join().unwrap_or(State::Away)).collect()
+    })
+}
+
+/// The primary among these states: of several that claim to be it, the one that was elected last.
+pub fn primary_of(states: &[State]) -> Option<usize> {
+    let newest = states.iter().enumerate().max_by_key(|(_, state)| *state)?;
+    matches!(newest.1, State::Primary(_)).then_some(newest.0)
+}
+
+impl Running {
+    /// What every member says that it is; members that are down or paused are not asked.
+    pub fn states(&self) -> Vec<State> {
+        let up = |address: &str| {
+            self.processes.iter().find(|process| process.address == address).is_none_or(|p| p.is_up())
+        };
+        let asked: Vec<&str> =
+            self.members.iter().map(|member| member.address.as_str()).filter(|address| up(address)).collect();
+        let mut answers = ask_all(asked.iter().copied()).into_iter();
+        let answer = |address: &str| {
+            if asked.contains(&address) { answers.next().unwrap_or(State::Away) } else { State::Away }
+        };
+        self.members.iter().map(|member| member.address.as_str()).map(answer).collect()
+    }
+
+    /// The number of the member that is primary.
+    pub fn primary(&self) -> Option<usize> {
+        primary_of(&self.states())
+    }
+
+    /// Waits until there is one primary and every other member follows or votes.
+    pub fn wait_until_whole(&self, patience: Duration, stop: &Stop) -> Result<()> {
+        wait_until_whole(patience, stop, || self.states(), |at| self.members[at].address.clone())
+    }
+}
+
+/// See [`Running::wait_until_whole`].
+pub(crate) fn wait_until_whole(
+    patience: Duration,
+    stop: &Stop,
+    states: impl Fn() -> Vec<State>,
+    name: impl Fn(usize) -> String,
+) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let now = states();
+        let primaries = now.iter().filter(|state| matches!(state, State::Primary(_))).count();
+        let away: Vec<usize> = (0..now.len()).filter(|at| now[*at] == State::Away).collect();
+        if primaries == 1 && away.is_empty() || now.is_empty() {
+            return Ok(());
+        }
+        if stop.is_set() {
+            return Err(Error::Interrupted);
+        }
+        if began.elapsed() > patience {
+            let away: Vec<String> = away.into_iter().map(name).collect();
+            let away = if away.is_empty() { String::new() } else { format!("; away: {}", away.join(", ")) };
+            return Err(Error::failed(format!(
+                "the set is not whole after {} s: {primaries} primaries{away}",
+                patience.as_secs()
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_primaries_the_one_elected_last_counts() {
+        let states = [State::Primary(vec![0, 1]), State::Secondary, State::Primary(vec![0, 2]), State::Away];
+        assert_eq!(primary_of(&states), Some(2));
+        assert_eq!(primary_of(&states[1..2]), None);
+        assert_eq!(primary_of(&[]), None);
+        // A single server has no elections.
+        assert_eq!(primary_of(&[State::Primary(Vec::new())]), Some(0));
+    }
+
+    #[test]
+    fn a_set_is_whole_with_one_primary_and_nobody_away() {
+        let whole = |states: &[State]| {
+            let wait = Duration::from_millis(1);
+            wait_until_whole(wait, &Stop::default(), || states.to_vec(), |at| format!("m{at}"))
+        };
+        let primary = State::Primary(vec![1]);
+        whole(&[primary.clone(), State::Secondary, State::Arbiter]).unwrap();
+        let error = whole(&[primary.clone(), State::Away]).unwrap_err().to_string();
+        assert!(error.contains("away: m1"), "{error}");
+        assert!(whole(&[primary.clone(), primary]).unwrap_err().to_string().contains("2 primaries"));
+        assert!(whole(&[State::Secondary]).unwrap_err().to_string().contains("0 primaries"));
+    }
+
+    #[test]
+    fn nobody_there_is_away() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        // One that listens and says nothing, and one that does not listen.
+        assert_eq!(ask_all([address.as_str(), "127.0.0.1:1"]), [State::Away, State::Away]);
+    }
+}

@@ -14,8 +14,11 @@ use crate::db::Cf;
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::{prefix_range, prefixed};
+use crate::log_tail::LogTail;
+use crate::oplog;
 use crate::options::{Interrupt, OpTime, Options};
-use crate::sequencer::Sequencer;
+use crate::pipeline::Prepared;
+use crate::sequencer::{LogEntry, Sequencer};
 use crate::sessions::SessionRecord;
 use crate::stats::Stats;
 use crate::transaction::Transaction;
@@ -138,6 +141,25 @@ impl Engine {
     /// The state at a cluster time that a majority has, if it is kept.
     pub fn view_at(&self, time: sheaf_bson::Timestamp) -> Option<View> {
         self.core().view_at(time.0)
+    }
+
+    /// What replication is to know of the log.
+    pub fn log_tail(&self) -> Result<LogTail> {
+        self.core().log_tail()
+    }
+
+    /// Entries `low..high` of the log, about `bytes_max` of them.
+    pub fn log_entries(&self, low: u64, high: u64, bytes_max: u64) -> Result<Vec<LogEntry>> {
+        self.core().log_entries(low, high, bytes_max)
+    }
+
+    /// Commits an entry without effect on data: `{op: "n", o: ...}`.
+    pub fn write_noop(&self, o: RawDoc<'_>) -> Result<OpTime> {
+        let mut prepared = Prepared::default();
+        oplog::write(&mut prepared.payload, "n", "", None, None, |doc| {
+            doc.append("o", o);
+        });
+        self.core().commit(prepared)
     }
 
     /// Removes indexes whose builds ended with another primary. To be called by a new primary.

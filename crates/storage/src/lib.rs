@@ -33,6 +33,7 @@ mod hooks;
 mod index;
 mod keys;
 mod locks;
+mod log_tail;
 mod majority;
 mod oplog;
 mod oplog_reader;
@@ -58,6 +59,7 @@ pub use cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, Recor
 pub use engine::Engine;
 pub use hooks::{Hook, HookPoint};
 pub use index::{Accesses, Index, IndexKind};
+pub use log_tail::LogTail;
 pub use oplog_reader::{BackwardOplogCursor, OPLOG_NAMESPACE, Oplog, OplogCursor};
 pub use options::{Block, Interrupt, OpTime, Options};
 pub use sequencer::{LogEntry, LogUnit, Seal, Sequencer};

@@ -205,6 +205,19 @@ fn time_of(doc: RawDoc<'_>) -> u64 {
     oplog::time(doc.as_bytes())
 }
 
+/// An entry's documents. The one with which a new primary begins its term has none in the log.
+fn shown(entry: sheaf_log::Entry) -> Vec<u8> {
+    let mut payload = entry.payload;
+    if payload.is_empty() {
+        oplog::write(&mut payload, "n", "", None, None, |doc| {
+            doc.append("o", &sheaf_bson::doc! { "msg": "new primary" });
+        });
+        let wall = (entry.at.time >> 32) as i64 * 1000;
+        oplog::stamp(&mut payload, entry.at.term, wall, || entry.at.time);
+    }
+    payload
+}
+
 /// Walks the log forward. It may be kept between commands, and then gives what was committed since.
 pub struct OplogCursor {
     oplog: Oplog,
@@ -277,7 +290,7 @@ impl OplogCursor {
         }
         let entry = self.reader.next().map_err(|error| self.oplog.error(index, error))?;
         let Some(entry) = entry else { return Ok(false) };
-        self.payload = entry.payload;
+        self.payload = shown(entry);
         (self.start, self.offset) = (0, 0);
         Ok(true)
     }
@@ -352,7 +365,7 @@ impl BackwardOplogCursor {
             let index = reader.index();
             let Some(entry) = reader.next().map_err(|error| self.oplog.error(index, error))? else { break };
             bytes += entry.payload.len();
-            self.block.push_back(entry.payload);
+            self.block.push_back(shown(entry));
             while bytes > BLOCK_BYTES && self.block.len() > 1 {
                 bytes -= self.block.pop_front().map_or(0, |payload| payload.len());
             }

@@ -52,6 +52,8 @@ const PARAMETERS: &[Parameter] = &[
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),
     parameter("maxSessions", Int(1_000_000), Startup, POSITIVE),
+    parameter("initialSyncMaxBytesPerSec", Int(0), Both, (0.0, f64::MAX)),
+    parameter("peerAddresses", Text(""), Startup, ANY),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),
     parameter("syncdelay", Double(60.0), Both, (0.0, 3600.0)),
@@ -111,6 +113,14 @@ impl Parameters {
             Some(Setting::Int(n)) => n,
             Some(Setting::Double(n)) => n as i64,
             _ => 0,
+        }
+    }
+
+    /// A text parameter; empty for one that does not exist.
+    pub fn text(&self, name: &str) -> String {
+        match place(name).map(|at| self.values.read()[at].clone()) {
+            Some(Setting::Text(text)) => text,
+            _ => String::new(),
         }
     }
 

@@ -1,0 +1,373 @@
+//! The driver of the replication core: threads, the order of effects, and storage's side of it.
+//!
+//! Two threads belong to it. One carries out units that come from other members (and what a primary has not carried out
+//! with its own commits); the other keeps the core's clock and does what may take time. A primary's own commits are
+//! carried out by the thread that commits.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_repl::{Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun};
+use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
+use tokio::sync::watch;
+
+use super::links::Links;
+use super::state::StateFile;
+use super::Replica;
+use crate::node::Node;
+
+/// What is done without holding the core.
+pub enum Job {
+    /// Read entries of the log for the core.
+    Fetch { token: u64, low: u64, high: u64, bytes_max: u64 },
+    /// Copy the data of another member.
+    InitialSync { source: u64, at_least: sheaf_repl::OpTime },
+    /// The role changed.
+    Role { before: Role, now: Role },
+}
+
+impl Replica {
+    /// Starts this member on an open data folder: reads what it knows of itself, takes over the order of commits, and
+    /// begins to talk to the others. Called within the runtime.
+    pub fn start(node: &Arc<Node>, engine: &Engine, set_name: &str) -> Result<Arc<Replica>> {
+        let mut state = StateFile::open(&node.options.dbpath)?;
+        state.state.incarnation += 1;
+        state.save()?;
+        let recovered = recovered(engine, &state)?;
+        let all_committed = recovered.hard_state.commit == recovered.log.last;
+        let core = Member::new(
+            Options {
+                seed: rand::random(),
+                incarnation: state.state.incarnation,
+                ..Options::new(set_name)
+            },
+            recovered,
+        );
+        let (jobs, work) = mpsc::channel();
+        let last = engine.last_applied();
+        let replica = Arc::new(Replica {
+            node: Arc::downgrade(node),
+            engine: engine.clone(),
+            core: Mutex::new(core),
+            units: Mutex::default(),
+            units_work: Condvar::new(),
+            state: Mutex::new(state),
+            links: std::sync::OnceLock::new(),
+            jobs,
+            role: Mutex::default(),
+            writable: AtomicBool::new(false),
+            readable: AtomicBool::new(false),
+            flushable: AtomicU64::new(0),
+            commit: Mutex::default(),
+            durable_seq: AtomicU64::new(0),
+            topology: watch::Sender::new(0),
+            waiters: Mutex::default(),
+            stepped_down: Mutex::default(),
+            reconfigured: Mutex::default(),
+            started: Instant::now(),
+            stopping: AtomicBool::new(false),
+        });
+        *replica.commit.lock() = replica.with(|core| OpTime {
+            term: core.commit_point().term,
+            index: core.commit_point().index,
+            time: if all_committed { last.time } else { core.commit_time() },
+        });
+        let links = Links::new(Arc::downgrade(&replica), &node.parameters.text("peerAddresses"));
+        let _ = replica.links.set(links);
+        engine.set_sequencer(replica.clone(), all_committed);
+        let runtime = tokio::runtime::Handle::current();
+        let applier = replica.clone();
+        spawn("sheaf-replica", move || applier.run_applier())?;
+        let clock = replica.clone();
+        spawn("sheaf-repl-clock", move || {
+            let _runtime = runtime.enter();
+            clock.run_clock(&work);
+        })?;
+        Ok(replica)
+    }
+
+    /// Ends the driver's threads.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.units_work.notify_all();
+    }
+
+    /// Messages have come from the member at this address.
+    pub fn receive(&self, from: &Arc<str>, messages: impl Iterator<Item = Envelope>) {
+        self.with(|core| {
+            for envelope in messages {
+                // Data of its own, from a time as a standalone, is no part of another set.
+                let foreign = core.config().is_none() && core.log().last > 0;
+                if !(foreign && matches!(envelope.body, Body::Config(_))) {
+                    core.step(from, envelope);
+                }
+            }
+        });
+    }
+
+    /// The connection to the member at this address broke, or is refused.
+    pub fn connection_lost(&self, host: &str) {
+        self.with(|core| {
+            let member = core.config().and_then(|config| config.member_at(host)).map(|member| member.id);
+            if let Some(id) = member {
+                core.connection_lost(id);
+            }
+        });
+    }
+
+    /// Carries out what the core wants, in order.
+    pub(super) fn carry(&self, core: &mut Member) {
+        for effect in core.poll() {
+            match effect {
+                Effect::Send { host, envelope } => {
+                    if let Some(links) = self.links.get() {
+                        links.send(&host, envelope);
+                    }
+                }
+                Effect::Persist(unit) => {
+                    self.units.lock().push_back(unit);
+                    self.units_work.notify_one();
+                }
+                Effect::CommitPoint(at) => {
+                    let time = core.commit_time();
+                    *self.commit.lock() = OpTime { term: at.term, index: at.index, time };
+                    self.engine.committed(at.index);
+                }
+                Effect::Role(role) => {
+                    let before = self.role();
+                    self.set_role(role);
+                    let _ = self.jobs.send(Job::Role { before, now: role });
+                }
+                Effect::Resolved { waiter, outcome } => {
+                    if let Some(sender) = self.waiters.lock().remove(&waiter) {
+                        let _ = sender.send(outcome);
+                    }
+                }
+                Effect::Fetch { token, low, high, bytes_max } => {
+                    let _ = self.jobs.send(Job::Fetch { token, low, high, bytes_max });
+                }
+                Effect::InitialSync { source, at_least } => {
+                    let _ = self.jobs.send(Job::InitialSync { source, at_least });
+                }
+                Effect::SteppedDown(result) => {
+                    if let Some(sender) = self.stepped_down.lock().take() {
+                        let _ = sender.send(result);
+                    }
+                }
+                Effect::Reconfigured(result) => {
+                    if let Some(sender) = self.reconfigured.lock().take() {
+                        let _ = sender.send(result);
+                    }
+                }
+            }
+        }
+        let flushable = core.commit_point().index.min(core.positions().durable.index);
+        self.flushable.store(flushable, Ordering::Release);
+    }
+
+    /// Carries out units that no commit of this member carries out.
+    fn run_applier(&self) {
+        while !self.stopping.load(Ordering::Acquire) {
+            {
+                let mut units = self.units.lock();
+                if units.is_empty() {
+                    self.units_work.wait_for(&mut units, Duration::from_millis(500));
+                }
+                if units.is_empty() {
+                    continue;
+                }
+            }
+            match self.engine.carry_out() {
+                // The set's commit point waits for this member's disk.
+                Ok(true) => self.engine.ask_for_sync(),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::error!(%error, "the log of the set cannot be carried out");
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+            }
+        }
+    }
+
+    /// Keeps the core's clock, and does what takes time.
+    fn run_clock(self: &Arc<Self>, jobs: &mpsc::Receiver<Job>) {
+        let started = Instant::now();
+        let mut next = started;
+        while !self.stopping.load(Ordering::Acquire) {
+            let now = Instant::now();
+            if now >= next {
+                let wall = self.node.upgrade().map_or(0, |node| node.clock.now_millis().max(0) as u64 / 1000);
+                let pause = self.with(|core| {
+                    core.observe_time(wall << 32);
+                    core.tick(started.elapsed().as_millis() as u64, wall);
+                    core.tick_millis()
+                });
+                next = now + Duration::from_millis(pause.clamp(5, 50));
+            }
+            match jobs.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(job) => self.work(job),
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    }
+
+    fn work(self: &Arc<Self>, job: Job) {
+        match job {
+            Job::Fetch { token, low, high, bytes_max } => {
+                let entries = self.engine.log_entries(low, high, bytes_max).unwrap_or_default();
+                let entries = entries.into_iter().map(to_core).collect();
+                self.with(|core| core.fetched(token, entries));
+            }
+            Job::InitialSync { source, at_least } => {
+                let _ = (source, at_least);
+                self.with(Member::initial_sync_failed);
+            }
+            Job::Role { before, now } => self.role_changed(before, now),
+        }
+    }
+
+    fn role_changed(self: &Arc<Self>, before: Role, now: Role) {
+        let Some(node) = self.node.upgrade() else { return };
+        if before.state != now.state {
+            let attributes = sheaf_bson::doc! {
+                "newState": now.state.name(), "oldState": before.state.name(), "term": now.term as i64
+            };
+            crate::log::info("REPL", 21358, "ReplCoord", "Replica set state transition", Some(attributes));
+        }
+        if before.writable && !now.writable {
+            node.stepped_down();
+        }
+        if !before.writable && now.writable {
+            let replica = self.clone();
+            let stepping_up = spawn("sheaf-step-up", move || {
+                if let Err(error) = replica.engine.abort_orphaned_builds() {
+                    tracing::warn!(%error, "index builds of an earlier primary stay for now");
+                }
+                node.stepped_up();
+            });
+            if let Err(error) = stepping_up {
+                tracing::error!(%error, "a new primary's first work is not done");
+            }
+        }
+    }
+
+    /// Keeps what a unit wants kept besides entries.
+    fn keep(&self, unit: &mut Persist) -> Result<()> {
+        let mut file = self.state.lock();
+        let mut changed = false;
+        if let Some(hard_state) = unit.hard_state.take() {
+            let known = &mut file.state.hard_state;
+            // A commit point alone may be forgotten.
+            changed |= (known.term, known.vote) != (hard_state.term, hard_state.vote);
+            *known = hard_state;
+        }
+        if let Some((config, me)) = unit.config.take() {
+            file.state.config = Some((config.as_ref().clone(), me));
+            changed = true;
+        }
+        if changed { file.save() } else { Ok(()) }
+    }
+}
+
+impl Sequencer for Replica {
+    fn propose(&self, seal: Seal<'_>) -> Result<u64> {
+        let mut core = self.core.lock();
+        if !core.is_writable() {
+            return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"));
+        }
+        let (time, payload) = seal(core.term(), core.cluster_time());
+        let at = core.propose(time, payload)?;
+        let before = self.units.lock().len();
+        self.carry(&mut core);
+        let units = self.units.lock();
+        let own = units.iter().skip(before).find(|unit| unit.entries.last().is_some_and(|e| e.at.index >= at.index));
+        own.map(|unit| unit.seq).ok_or_else(|| Error::new(Code::INTERNAL_ERROR, "a proposal was not written"))
+    }
+
+    fn take(&self) -> Result<Option<LogUnit>> {
+        let Some(mut unit) = self.units.lock().pop_front() else { return Ok(None) };
+        self.keep(&mut unit)?;
+        if let Some(rollback) = unit.rollback {
+            return Err(self.roll_back(rollback));
+        }
+        if let Some(at) = unit.install {
+            return Err(self.install(at));
+        }
+        let entries = unit.entries.into_iter().map(from_core).collect();
+        Ok(Some(LogUnit { seq: unit.seq, entries }))
+    }
+
+    fn carried_out(&self, seq: u64) {
+        self.with(|core| {
+            core.written(seq);
+            core.applied(seq);
+        });
+    }
+
+    fn durable(&self, seq: u64) {
+        if self.durable_seq.fetch_max(seq, Ordering::AcqRel) < seq {
+            self.with(|core| core.durable(seq));
+        }
+    }
+
+    fn commit_index(&self) -> u64 {
+        self.flushable.load(Ordering::Acquire)
+    }
+
+    fn compacted(&self, index: u64) {
+        self.with(|core| {
+            if index > core.log().start.index {
+                core.compacted(index.min(core.commit_point().index));
+            }
+        });
+    }
+}
+
+impl Replica {
+    fn roll_back(&self, _rollback: sheaf_repl::Rollback) -> Error {
+        Error::new(Code::INTERNAL_ERROR, "rollback is to come")
+    }
+
+    fn install(&self, _at: sheaf_repl::OpTime) -> Error {
+        Error::new(Code::INTERNAL_ERROR, "installing a copy is to come")
+    }
+}
+
+fn to_core(entry: LogEntry) -> Entry {
+    Entry { at: sheaf_repl::OpTime::new(entry.term, entry.index), time: entry.time, payload: entry.payload }
+}
+
+fn from_core(entry: Entry) -> LogEntry {
+    LogEntry { term: entry.at.term, index: entry.at.index, time: entry.time, payload: entry.payload }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    spawned.map(|_| ()).map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
+}
+
+/// What the core is to know of the disk. The log is synced and applied.
+fn recovered(engine: &Engine, state: &StateFile) -> Result<Recovered> {
+    let tail = engine.log_tail()?;
+    let known = &state.state;
+    let mut hard_state = known.hard_state;
+    // What is flushed is committed. A standalone's log is committed as a whole.
+    let flushed = if known.config.is_some() { tail.flushed } else { tail.last.index };
+    hard_state.commit = hard_state.commit.min(tail.last.index).max(flushed);
+    hard_state.term = hard_state.term.max(tail.last.term);
+    Ok(Recovered {
+        hard_state,
+        log: LogBounds {
+            start: sheaf_repl::OpTime::new(tail.start.0, tail.start.1),
+            last: tail.last.index,
+            runs: tail.runs.iter().map(|(first, term)| TermRun { first: *first, term: *term }).collect(),
+            last_time: tail.last.time,
+        },
+        times: tail.times.into_iter().filter(|(index, _)| *index >= hard_state.commit).collect(),
+        config: known.config.clone(),
+    })
+}

@@ -1,0 +1,265 @@
+//! A member of a replica set: the replication core (`sheaf-repl`) with sockets, threads, a clock and a disk.
+//!
+//! - [`Replica`] is what the rest of the server sees.
+//! - `driver` carries out what the core asks for, and orders the commits of storage.
+//! - `links` are the connections to other members, `state` what must never be forgotten.
+//! - `rollback` keeps writes that the set has not kept; `initial_sync` copies another member's data.
+//!
+//! Locks, outermost first: storage's pipeline, the core, the units. What the core tells is carried out under its lock,
+//! in order, and does nothing that waits.
+
+mod driver;
+pub mod links;
+mod state;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use sheaf_bson::{DocBuf, Timestamp};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
+use sheaf_repl::write_concern::{Outcome, WriteConcern};
+use sheaf_repl::{Member, MemberState, Persist, Role, WaiterId};
+use sheaf_storage::{Engine, OpTime};
+use tokio::sync::{oneshot, watch};
+
+use crate::node::Node;
+use links::Links;
+use state::StateFile;
+
+/// How long a member that is shut down waits for a successor.
+const HAND_OVER_MILLIS: u64 = 3000;
+
+/// This process as a member of a replica set.
+pub struct Replica {
+    node: Weak<Node>,
+    engine: Engine,
+    core: Mutex<Member>,
+    /// What the core wants written, in order.
+    units: Mutex<VecDeque<Persist>>,
+    units_work: Condvar,
+    state: Mutex<StateFile>,
+    links: OnceLock<Links>,
+    jobs: mpsc::Sender<driver::Job>,
+    role: Mutex<Role>,
+    writable: AtomicBool,
+    readable: AtomicBool,
+    /// Index up to which flushes may go.
+    flushable: AtomicU64,
+    commit: Mutex<OpTime>,
+    durable_seq: AtomicU64,
+    topology: watch::Sender<u64>,
+    waiters: Mutex<HashMap<WaiterId, oneshot::Sender<Outcome>>>,
+    stepped_down: Mutex<Option<mpsc::Sender<Result<()>>>>,
+    reconfigured: Mutex<Option<mpsc::Sender<Result<ConfigVersion>>>>,
+    started: Instant,
+    stopping: AtomicBool,
+}
+
+impl Replica {
+    /// Locks the core, asks or tells it something, and carries out what it wants done.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
+        let mut core = self.core.lock();
+        let value = work(&mut core);
+        self.carry(&mut core);
+        value
+    }
+
+    /// What this member is.
+    pub fn role(&self) -> Role {
+        *self.role.lock()
+    }
+
+    /// Whether this member takes writes.
+    pub fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Acquire)
+    }
+
+    /// Whether this member can be read: primary or secondary.
+    pub fn is_readable(&self) -> bool {
+        self.readable.load(Ordering::Acquire)
+    }
+
+    /// Counts the changes of role and configuration; for hellos that wait for one.
+    pub fn topology(&self) -> watch::Receiver<u64> {
+        self.topology.subscribe()
+    }
+
+    /// The newest commit that a majority has and that is applied here.
+    pub fn commit_point(&self) -> OpTime {
+        *self.commit.lock()
+    }
+
+    /// The highest cluster time that this member knows.
+    pub fn cluster_time(&self) -> Timestamp {
+        Timestamp(self.core.lock().cluster_time())
+    }
+
+    /// A client or member has shown a cluster time.
+    pub fn observe_time(&self, time: Timestamp) {
+        let mut core = self.core.lock();
+        if time.0 > core.cluster_time() {
+            core.observe_time(time.0);
+        }
+    }
+
+    /// Waits until everything up to `at` fulfils the write concern, or this member is no longer primary. There is no
+    /// limit; dropping the future gives up.
+    ///
+    /// Errors: `NotWritablePrimary`, `UnsatisfiableWriteConcern`, `UnknownReplWriteConcern`.
+    pub async fn wait(&self, at: OpTime, concern: WriteConcern) -> Result<Outcome> {
+        let (sender, receiver) = oneshot::channel();
+        let at = sheaf_repl::OpTime::new(at.term, at.index);
+        let waiter = {
+            let mut core = self.core.lock();
+            let waiter = core.wait(at, concern)?;
+            self.waiters.lock().insert(waiter, sender);
+            self.carry(&mut core);
+            waiter
+        };
+        // A majority may need this member's own disk.
+        self.engine.ask_for_sync();
+        let given_up = GivenUp(self, waiter);
+        let outcome = receiver.await;
+        std::mem::forget(given_up);
+        outcome.map_err(|_| crate::node::shutting_down_error())
+    }
+
+    /// Makes this member the first of a set; returns when the configuration is durable.
+    ///
+    /// Errors: `AlreadyInitialized`, `InvalidReplicaSetConfig` and kin.
+    pub fn initiate(&self, config: ReplSetConfig, me: u64) -> Result<()> {
+        // What a standalone has written to `local` is in the log, from which a set does not take it.
+        self.engine.checkpoint()?;
+        self.reconfiguring(|core| core.initiate(config, me)).map(|_| ())
+    }
+
+    /// Changes the configuration; returns when it is installed here.
+    pub fn reconfig(&self, config: ReplSetConfig, force: bool, me: Option<u64>) -> Result<ConfigVersion> {
+        self.reconfiguring(|core| core.reconfig(config, force, me))
+    }
+
+    fn reconfiguring(&self, work: impl FnOnce(&mut Member) -> Result<()>) -> Result<ConfigVersion> {
+        let (sender, receiver) = mpsc::channel();
+        {
+            let mut core = self.core.lock();
+            work(&mut core)?;
+            *self.reconfigured.lock() = Some(sender);
+            self.carry(&mut core);
+        }
+        receiver.recv().unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
+    }
+
+    /// Hands the lead over; see [`Member::step_down`].
+    pub fn step_down(&self, catch_up_millis: u64, period_millis: u64, force: bool) -> Result<()> {
+        let (sender, receiver) = mpsc::channel();
+        {
+            let mut core = self.core.lock();
+            core.step_down(catch_up_millis, period_millis, force)?;
+            *self.stepped_down.lock() = Some(sender);
+            self.carry(&mut core);
+        }
+        receiver.recv().unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
+    }
+
+    /// Before this process ends: the lead goes to another member, if there is one that can have it.
+    pub fn hand_over(&self) {
+        if self.is_writable() {
+            // Without a successor it simply ends.
+            let _ = self.step_down(HAND_OVER_MILLIS, HAND_OVER_MILLIS, true);
+        }
+    }
+
+    /// Which member of the configuration this process is.
+    pub fn find_me(&self, config: &ReplSetConfig) -> Option<u64> {
+        let node = self.node.upgrade()?;
+        let own = node.member_address();
+        let port = node.port.load(Ordering::Relaxed);
+        let exactly = config.members.iter().find(|member| *member.host == *own);
+        let here = || {
+            config.members.iter().find(|member| {
+                let Some((host, its_port)) = member.host.rsplit_once(':') else { return false };
+                its_port.parse() == Ok(port) && is_this_machine(host)
+            })
+        };
+        exactly.or_else(here).map(|member| member.id)
+    }
+
+    /// Writes an entry without effect on data, `{op: "n", o: ...}`.
+    ///
+    /// Errors: `NotWritablePrimary`.
+    pub fn write_noop(&self, o: &DocBuf) -> Result<OpTime> {
+        self.engine.write_noop(o.as_raw())
+    }
+
+    /// Waits until everything up to this cluster time is applied here; the caller sets the limit.
+    pub async fn wait_for_time(&self, time: Timestamp) {
+        loop {
+            let Some(log) = self.engine.catalog().oplog().cloned() else { return };
+            let seen = log.version();
+            if self.engine.last_applied().time >= time.0 {
+                return;
+            }
+            std::future::poll_fn(|cx| match log.on_change(seen, cx.waker().clone()) {
+                true => std::task::Poll::Ready(()),
+                false if log.version() > seen => std::task::Poll::Ready(()),
+                false => std::task::Poll::Pending,
+            })
+            .await;
+        }
+    }
+
+    /// How long this member runs.
+    pub fn uptime(&self) -> std::time::Duration {
+        self.started.elapsed()
+    }
+
+    /// The address under which others know this member.
+    pub fn own_address(&self) -> String {
+        let core = self.core.lock();
+        let own = core.config().zip(core.id()).and_then(|(config, me)| config.member(me));
+        let own = own.map(|member| member.host.to_string());
+        drop(core);
+        own.or_else(|| self.node.upgrade().map(|node| node.member_address())).unwrap_or_default()
+    }
+
+    /// Where to dial for an address of the configuration.
+    pub fn dialled(&self, host: &str) -> String {
+        self.links.get().map_or_else(|| host.to_owned(), |links| links.address(host))
+    }
+
+    fn set_role(&self, role: Role) {
+        let readable = matches!(role.state, MemberState::Primary | MemberState::Secondary);
+        self.readable.store(readable, Ordering::Release);
+        self.writable.store(role.writable, Ordering::Release);
+        *self.role.lock() = role;
+        self.topology.send_if_modified(|counter| {
+            let changed = *counter != role.topology_version;
+            *counter = role.topology_version;
+            changed
+        });
+    }
+}
+
+/// A wait whose future was dropped.
+struct GivenUp<'r>(&'r Replica, WaiterId);
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        self.0.waiters.lock().remove(&self.1);
+        self.0.with(|core| core.cancel_wait(self.1));
+    }
+}
+
+fn is_this_machine(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    matches!(host, "localhost" | "::1") || host.starts_with("127.") || host == crate::node::hostname()
+}
+
+/// The error of a member that has no configuration yet.
+pub fn not_yet_initialized() -> Error {
+    Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received")
+}

@@ -120,4 +120,6 @@ fn add(total: &mut Report, one: &Report) {
     total.reconfigs += one.reconfigs;
     total.fetches += one.fetches;
     total.step_downs += one.step_downs;
+    total.reads += one.reads;
+    total.reads_refused += one.reads_refused;
 }

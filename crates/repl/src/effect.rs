@@ -56,7 +56,7 @@ pub enum Effect {
     Reconfigured(Result<ConfigVersion, sheaf_errors::Error>),
 }
 
-/// Names a wait for a write concern.
+/// Names a wait for a write concern or a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaiterId(pub u64);
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use raft::StateRole;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
-use super::{Body, Effect, Member, member_id, raft_id};
+use super::{Body, Effect, ElectionReason, Member, member_id, raft_id};
 use crate::config::ConfigVersion;
 use crate::log_view::time_of;
 use crate::types::{MemberState, OpTime};
@@ -41,17 +41,23 @@ impl Member {
             self.offer_takeover();
             return;
         }
-        if self.now < self.election_deadline {
-            return;
+        if self.now >= self.election_deadline {
+            self.stand(ElectionReason::ElectionTimeout);
         }
+    }
+
+    /// Stands for election, if this member may.
+    pub(super) fn stand(&mut self, reason: ElectionReason) {
         // Each attempt waits longer than the one before: how long an election takes depends on the disks.
         let timeout = self.election_timeout();
         let patience = (timeout / 20) << self.attempts.min(5);
         self.attempts += 1;
         self.election_deadline = self.now + patience / 2 + self.rng.below(patience + 1);
-        if (self.is_electable() || self.may_stand_in())
-            && let Some(raft) = &mut self.raft
-        {
+        if !self.is_electable() && !self.may_stand_in() {
+            return;
+        }
+        self.note_candidacy(reason);
+        if let Some(raft) = &mut self.raft {
             let _ = raft.campaign();
             self.after_step();
         }
@@ -85,6 +91,9 @@ impl Member {
     /// the time-out; the others, who have lost it too, will agree, and otherwise nothing happens.
     pub fn connection_lost(&mut self, peer: u64) {
         let timeout = self.election_timeout();
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.lost = true;
+        }
         let Some(raft) = &mut self.raft else { return };
         if raft.raft.state == StateRole::Follower && raft.raft.leader_id == raft_id(peer) {
             raft.raft.leader_id = raft::INVALID_ID;
@@ -110,12 +119,6 @@ impl Member {
     pub(super) fn is_stalled(&self) -> bool {
         let timeout = self.election_timeout();
         self.pending.front().is_some_and(|pending| self.now >= pending.since + timeout)
-    }
-
-    /// Starts an election now, as after `replSetInitiate` or `replSetStepUp`.
-    pub fn campaign_now(&mut self) {
-        self.election_deadline = self.now;
-        self.tick_elections();
     }
 
     /// The best member to hand the lead to: of the highest priority, then the furthest.
@@ -178,6 +181,7 @@ impl Member {
                 return;
             }
             MessageType::MsgTimeoutNow if !self.is_electable() => return,
+            MessageType::MsgTimeoutNow => self.note_handed_over(),
             MessageType::MsgSnapshot if !self.take_snapshot_offer(&mut message) => return,
             MessageType::MsgAppend => {
                 if self.syncing || self.my_config().is_none_or(|me| me.arbiter_only) {
@@ -202,6 +206,7 @@ impl Member {
             let timeout = self.election_timeout();
             let patience = self.now + timeout / 5 + self.rng.below(timeout / 5 + 1);
             self.election_deadline = self.election_deadline.max(patience);
+            self.note_vote(from);
         }
         self.after_step();
     }

@@ -130,8 +130,7 @@ impl Member {
             pending.messages.clear();
         }
         if leader {
-            self.leading = None;
-            self.resolve_not_primary();
+            self.lost_lead();
         }
     }
 
@@ -202,6 +201,7 @@ impl Member {
             writable: self.is_writable(),
             topology_version: self.role.topology_version,
         };
+        self.elections.last_primary = role.primary.or(self.elections.last_primary);
         let config_changed = std::mem::take(&mut self.config_changed);
         if config_changed || role != self.role {
             let seen = |role: &Role| (role.state, role.primary, role.writable);

@@ -20,7 +20,9 @@ use crate::types::{HardState, LogBounds, OpTime, Positions};
 
 mod elections;
 mod membership;
+mod metrics;
 mod peers;
+mod reading;
 mod ready;
 mod reconfiguration;
 mod status;
@@ -29,9 +31,12 @@ mod stepping_down;
 mod tests;
 mod waiting;
 
+pub use metrics::{CandidateMetrics, ElectionReason, ParticipantMetrics};
 pub use status::{PeerStatus, Status};
 
+use metrics::Elections;
 use peers::Peer;
+use reading::Barriers;
 use reconfiguration::Reconfig;
 use stepping_down::StepDown;
 use waiting::Waiting;
@@ -102,6 +107,15 @@ struct Pending {
     since: u64,
 }
 
+/// An entry's cluster time.
+#[derive(Clone, Copy)]
+struct EntryTime {
+    index: u64,
+    time: u64,
+    /// When this member got it, in its own milliseconds.
+    since: u64,
+}
+
 /// What only a primary has.
 struct Leading {
     term: u64,
@@ -119,6 +133,8 @@ pub struct Member {
     /// Milliseconds of this member's own time; stands still while the process does.
     now: u64,
     clock: Option<u64>,
+    /// The driver's clock as far as it is known, to measure round trips only.
+    precise: u64,
     wall_secs: u64,
     tick_rest: u64,
 
@@ -137,8 +153,8 @@ pub struct Member {
     positions: Positions,
     commit: OpTime,
     commit_time: u64,
-    /// Cluster times of the entries after the commit point.
-    times: VecDeque<(u64, u64)>,
+    /// The entries after the commit point.
+    times: VecDeque<EntryTime>,
     install_time: u64,
     /// Highest cluster time seen: the no-op of a new term is put after it.
     cluster_time: u64,
@@ -151,11 +167,13 @@ pub struct Member {
     maintenance: bool,
     syncing: bool,
     leading: Option<Leading>,
+    elections: Elections,
     step_down: Option<StepDown>,
     reconfig: Option<Reconfig>,
     /// Commit point when the installed configuration was installed.
     commit_at_install: u64,
     waiting: Waiting,
+    barriers: Barriers,
     fetches: BTreeMap<u64, raft::GetEntriesContext>,
     next_token: u64,
     role: Role,
@@ -178,11 +196,16 @@ impl Member {
         let commit = OpTime::new(log.term_at(hard_state.commit).unwrap_or(0), hard_state.commit);
         log.snapshot_at = commit;
         let cluster_time = log.bounds().last_time;
+        let term_begin = log.bounds().runs.last().and_then(|run| {
+            let time = recovered.times.iter().find(|(of, _)| *of == run.first)?.1;
+            Some((OpTime::new(run.term, run.first), time))
+        });
         let mut member = Member {
             rng: Rng::new(options.seed),
             options,
             now: 0,
             clock: None,
+            precise: 0,
             wall_secs: 0,
             tick_rest: 0,
             config: None,
@@ -201,7 +224,12 @@ impl Member {
                 .iter()
                 .find(|(of, _)| *of == commit.index)
                 .map_or(0, |(_, time)| *time),
-            times: recovered.times.into_iter().filter(|(of, _)| *of > commit.index).collect(),
+            times: recovered
+                .times
+                .into_iter()
+                .filter(|(of, _)| *of > commit.index)
+                .map(|(index, time)| EntryTime { index, time, since: 0 })
+                .collect(),
             install_time: 0,
             cluster_time,
             peers: BTreeMap::new(),
@@ -211,10 +239,12 @@ impl Member {
             maintenance: false,
             syncing: false,
             leading: None,
+            elections: Elections { term_begin, ..Elections::default() },
             step_down: None,
             reconfig: None,
             commit_at_install: commit.index,
             waiting: Waiting::default(),
+            barriers: Barriers::default(),
             fetches: BTreeMap::new(),
             next_token: 1,
             role: Role::default(),
@@ -234,6 +264,7 @@ impl Member {
         let passed = clock.saturating_sub(self.clock.unwrap_or(clock));
         self.clock = Some(clock.max(self.clock.unwrap_or(0)));
         self.wall_secs = wall_secs;
+        self.observe_clock(clock);
         // After a pause or a jump nobody could be heard of, so most of the gap does not count.
         let tick = self.raft_tick_millis();
         let passed = passed.min(4 * tick);
@@ -247,6 +278,12 @@ impl Member {
         self.tick_elections();
         self.tick_step_down();
         self.tick_reconfig();
+    }
+
+    /// The clock of [`Member::tick`], read when a message came: makes the round trips that
+    /// `replSetGetStatus` shows exact. Nothing else depends on it.
+    pub fn observe_clock(&mut self, clock: u64) {
+        self.precise = self.precise.max(clock);
     }
 
     /// The longest useful time between ticks: short enough for elections that do not wait for the time-out.
@@ -310,6 +347,7 @@ impl Member {
         self.refresh_role();
         self.send_report();
         self.resolve_waiters();
+        self.resolve_barriers();
         std::mem::take(&mut self.out)
     }
 

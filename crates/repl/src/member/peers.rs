@@ -13,7 +13,15 @@ use crate::types::{MemberState, OpTime, Positions};
 pub(super) struct Peer {
     /// When anything was last heard of it.
     pub heard_at: Option<u64>,
-    /// When the last ping was sent, and when the next is due.
+    /// Since when it has been heard of without a break, in the same life.
+    pub up_since: u64,
+    /// The connection to it broke, and nothing was heard since.
+    pub lost: bool,
+    /// When its last ping came, and its last answer.
+    pub ping_at: Option<u64>,
+    pub pong_at: Option<u64>,
+    /// When the first and the last ping were sent, and when the next is due.
+    pub pinged_first: Option<u64>,
     pub pinged_at: u64,
     pub ping_due: u64,
     pub incarnation: u64,
@@ -27,7 +35,8 @@ pub(super) struct Peer {
     pub term: u64,
     /// As far as it is within this member's log; only kept by a primary, for its own term.
     pub in_log: Positions,
-    pub round_trip: u64,
+    /// Milliseconds that pings took lately.
+    pub round_trip: Option<u64>,
     /// When a newer configuration was last sent to it.
     pub config_sent: Option<u64>,
 }
@@ -52,6 +61,7 @@ impl Member {
             return self.config.is_none() || matches!(envelope.body, Body::Config(_));
         }
         let now = self.now;
+        let was_up = self.peers.get(&from).is_some_and(|peer| self.is_up(peer));
         let peer = self.peers.entry(from).or_default();
         if envelope.incarnation < peer.incarnation {
             return false;
@@ -59,6 +69,10 @@ impl Member {
         let restarted = envelope.incarnation > peer.incarnation;
         peer.incarnation = envelope.incarnation;
         peer.heard_at = Some(now);
+        peer.lost = false;
+        if restarted || !was_up {
+            peer.up_since = now;
+        }
         let newer = peer.config.is_none_or(|config| envelope.config.newer_than(config));
         if newer || restarted {
             peer.config = Some(envelope.config);
@@ -144,13 +158,17 @@ impl Member {
         }
     }
 
-    pub(super) fn is_up(&self, peer: &Peer) -> bool {
-        let Some(config) = &self.config else { return false };
+    /// Who was not heard of for longer than this many milliseconds is taken to be down.
+    pub(super) fn up_timeout(&self) -> u64 {
+        let Some(config) = &self.config else { return 0 };
         let millis = |number: i64| number.max(1) as u64;
-        let timeout = (millis(config.settings.heartbeat_timeout_secs) * 1000)
+        (millis(config.settings.heartbeat_timeout_secs) * 1000)
             .min(self.election_timeout())
-            .max(2 * millis(config.settings.heartbeat_interval_millis));
-        peer.heard_at.is_some_and(|heard| self.now <= heard + timeout)
+            .max(2 * millis(config.settings.heartbeat_interval_millis))
+    }
+
+    pub(super) fn is_up(&self, peer: &Peer) -> bool {
+        !peer.lost && peer.heard_at.is_some_and(|heard| self.now <= heard + self.up_timeout())
     }
 
     /// Sends the heartbeats that are due.
@@ -164,7 +182,8 @@ impl Member {
             if now >= peer.ping_due {
                 peer.ping_due = now + interval;
                 peer.pinged_at = now;
-                let heartbeat = self.heartbeat(now);
+                peer.pinged_first.get_or_insert(now);
+                let heartbeat = self.heartbeat(self.precise);
                 self.send_to(member.id, Body::Ping(heartbeat));
             }
         }
@@ -180,6 +199,9 @@ impl Member {
     pub(super) fn answer_ping(&mut self, host: &Arc<str>, from: u64, to: u64, heartbeat: Heartbeat) {
         let answer = self.heartbeat(heartbeat.sent_at);
         self.note_heartbeat(from, &heartbeat);
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.ping_at = Some(self.now);
+        }
         // A member without a configuration answers under the name it was called by.
         self.send(host, from, self.me.unwrap_or(to), Body::Pong(answer));
     }
@@ -187,7 +209,10 @@ impl Member {
     pub(super) fn note_pong(&mut self, from: u64, heartbeat: Heartbeat) {
         self.note_heartbeat(from, &heartbeat);
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.round_trip = self.now.saturating_sub(heartbeat.sent_at);
+            let took = self.precise.saturating_sub(heartbeat.sent_at);
+            peer.pong_at = Some(self.now);
+            // The newest counts for a fifth.
+            peer.round_trip = Some(peer.round_trip.map_or(took, |known| (4 * known + took + 2) / 5));
         }
     }
 

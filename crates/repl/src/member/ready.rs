@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use raft::StateRole;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
 
-use super::{Body, Effect, Leading, Member, Pending, Persist, member_id, raft_id};
+use super::{Body, Effect, EntryTime, Leading, Member, Pending, Persist, member_id, raft_id};
 use crate::effect::Rollback;
 use crate::log_view::{from_raft, time_of};
 use crate::types::{Entry, HardState, OpTime};
@@ -29,6 +29,7 @@ impl Member {
             self.positions.applied = last;
             self.positions.times[1] = time;
             self.report_due = true;
+            self.note_applied();
         }
         self.acknowledge();
     }
@@ -151,6 +152,7 @@ impl Member {
         loop {
             self.after_step();
             self.acknowledge_for_arbiters();
+            self.ask_barrier();
             if !self.raft.as_ref().is_some_and(|raft| raft.has_ready()) {
                 break;
             }
@@ -164,6 +166,7 @@ impl Member {
         let Some(raft) = &mut self.raft else { return };
         let mut ready = raft.ready();
         let leader = raft.raft.state == StateRole::Leader;
+        let read_states = ready.take_read_states();
         let mut hold = ready.take_persisted_messages();
         let mut now = ready.take_messages();
         let mut persist = Persist { seq: self.next_seq, ..Persist::default() };
@@ -179,10 +182,12 @@ impl Member {
             let metadata = ready.snapshot().get_metadata();
             let at = OpTime::new(metadata.term, metadata.index);
             raft.raft.raft_log.store.reset(at, self.install_time);
-            self.times = VecDeque::from([(at.index, self.install_time)]);
+            self.times =
+                VecDeque::from([EntryTime { index: at.index, time: self.install_time, since: self.now }]);
             self.cluster_time = self.cluster_time.max(self.install_time);
             persist.install = Some(at);
         }
+        self.note_read_states(&read_states);
         self.take_entries(ready.take_entries(), &mut persist);
         let (number, must_sync) = (ready.number(), ready.must_sync() || vote || persist.install.is_some());
         if let Some(raft) = &mut self.raft {
@@ -220,11 +225,19 @@ impl Member {
             cut(&mut self.positions.durable);
             self.pending.iter_mut().for_each(|pending| cut(&mut pending.last));
         }
+        let mut term = log.term_at(keep);
         log.append(&entries);
-        while self.times.back().is_some_and(|(index, _)| *index > keep) {
+        for entry in &entries {
+            if term.replace(entry.term).is_some_and(|before| before != entry.term) {
+                self.elections.term_begin = Some((OpTime::new(entry.term, entry.index), time_of(entry)));
+            }
+        }
+        while self.times.back().is_some_and(|entry| entry.index > keep) {
             self.times.pop_back();
         }
-        self.times.extend(entries.iter().map(|entry| (entry.index, time_of(entry))));
+        let since = self.now;
+        let time = |entry: &RaftEntry| EntryTime { index: entry.index, time: time_of(entry), since };
+        self.times.extend(entries.iter().map(time));
         self.cluster_time = self.cluster_time.max(entries.iter().map(time_of).max().unwrap_or(0));
         persist.entries = entries.iter().map(from_raft).collect();
     }
@@ -292,14 +305,15 @@ impl Member {
             && let Some(term) = view.term_at(index)
         {
             self.commit = OpTime::new(term, index);
-            while let Some((of, time)) = self.times.front().copied().filter(|(of, _)| *of <= index) {
+            while let Some(entry) = self.times.front().copied().filter(|entry| entry.index <= index) {
                 self.times.pop_front();
-                if of == index {
-                    self.commit_time = time;
+                if entry.index == index {
+                    self.commit_time = entry.time;
                 }
             }
             self.view_mut().snapshot_at = OpTime::new(term, index);
             self.out.push(Effect::CommitPoint(self.commit));
+            self.note_available();
         }
     }
 
@@ -318,8 +332,9 @@ impl Member {
         }
     }
 
-    fn lost_lead(&mut self) {
+    pub(super) fn lost_lead(&mut self) {
         self.leading = None;
+        self.elections.candidate = None;
         self.resolve_not_primary();
     }
 
@@ -342,6 +357,7 @@ impl Member {
         let term = raft.raft.term;
         let takeover_at = if self.is_primary() { self.now + self.election_timeout() } else { self.now };
         self.leading = Some(Leading { term, begin, since: self.now, takeover_at });
+        self.note_won();
         self.commit_at_install = self.commit_at_install.max(self.commit.index);
         for peer in self.peers.values_mut() {
             peer.in_log = Default::default();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use sheaf_errors::{Code, Error, Result};
 
+use super::status::not_yet_initialized;
 use super::{Body, Effect, Member, Pending, Persist, not_primary, raft_id};
 use crate::config::{ReplSetConfig, reconfig};
 use crate::types::MemberState;
@@ -50,7 +51,7 @@ impl Member {
     /// better than that it stays the same: a member that was removed can force itself in again.
     pub fn reconfig(&mut self, new: ReplSetConfig, force: bool, me: Option<u64>) -> Result<()> {
         let Some(old) = self.config.clone() else {
-            return Err(Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received"));
+            return Err(not_yet_initialized());
         };
         if self.reconfig.is_some() {
             return Err(Error::new(
@@ -71,7 +72,7 @@ impl Member {
         reconfig.phase = Phase::QuorumCheck { answered: BTreeSet::from([me]), deadline: self.now + timeout };
         self.reconfig = Some(reconfig);
         for member in config.members.iter().filter(|member| member.id != me) {
-            let heartbeat = self.heartbeat(self.now);
+            let heartbeat = self.heartbeat(self.precise);
             self.send(&member.host, member.id, me, Body::Ping(heartbeat));
         }
         self.tick_reconfig();
@@ -152,6 +153,18 @@ impl Member {
         let has = |id: u64| self.matched(id) >= target;
         let count = config.voters().filter(|member| member.bears_data() && has(member.id)).count();
         self.commit.index >= leading.begin && count >= config.write_majority_count()
+    }
+
+    /// `replSetGetConfig`'s `commitmentStatus`: whether another reconfiguration may follow. Only a primary
+    /// knows.
+    pub fn commitment_status(&self) -> Result<bool> {
+        if !self.is_writable() {
+            return Err(Error::new(
+                Code::NOT_WRITABLE_PRIMARY,
+                "commitmentStatus is only supported on primary.",
+            ));
+        }
+        Ok(self.check_config_settled().is_ok())
     }
 
     /// How much of the log a member has acknowledged to this primary.

@@ -1,12 +1,16 @@
-//! What `hello` and `replSetGetStatus` need to know.
+//! What `replSetGetStatus` needs to know.
 
-use super::Member;
-use crate::config::ConfigVersion;
+use sheaf_errors::{Code, Error, Result};
+
+use super::{CandidateMetrics, Member, ParticipantMetrics};
+use crate::config::{ConfigVersion, ReplSetConfig};
 use crate::types::{MemberState, OpTime, Positions};
 
 /// A member's view of its set.
 #[derive(Clone, Debug)]
 pub struct Status {
+    /// The member's own milliseconds at which this was true.
+    pub now: u64,
     /// What this member is.
     pub state: MemberState,
     /// Its `_id`.
@@ -19,6 +23,8 @@ pub struct Status {
     pub positions: Positions,
     /// The commit point as applied here.
     pub commit: OpTime,
+    /// Its cluster time.
+    pub commit_time: u64,
     /// The configuration installed.
     pub config: ConfigVersion,
     /// Whether a majority has this configuration too.
@@ -29,9 +35,17 @@ pub struct Status {
     pub topology_version: u64,
     /// Milliseconds since this member became primary.
     pub primary_for: Option<u64>,
+    /// Whether `replSetMaintenance` is on.
+    pub maintenance: bool,
+    /// Cluster time of the entry that began this term, if the log has one.
+    pub election_time: Option<u64>,
+    /// The election that made this member primary.
+    pub candidate: Option<CandidateMetrics>,
+    /// The last election in which it voted for another.
+    pub participant: Option<ParticipantMetrics>,
 }
 
-/// What is known of another member.
+/// What is known of another member. Times are this member's own milliseconds.
 #[derive(Clone, Debug)]
 pub struct PeerStatus {
     /// Its `_id`.
@@ -40,10 +54,20 @@ pub struct PeerStatus {
     pub state: MemberState,
     /// Whether it was heard of lately.
     pub up: bool,
+    /// For how many milliseconds it has been.
+    pub up_for: u64,
     /// Milliseconds since it was heard of.
     pub heard_ago: Option<u64>,
-    /// Milliseconds that a ping took.
-    pub round_trip: u64,
+    /// When its last answer to a ping came; of a member that is down, when it was last asked.
+    pub answered_at: Option<u64>,
+    /// When its last ping came.
+    pub ping_at: Option<u64>,
+    /// Milliseconds that pings took lately.
+    pub round_trip: Option<u64>,
+    /// The connection to it broke, and nothing was heard since.
+    pub lost: bool,
+    /// The primary that it knows.
+    pub primary: Option<u64>,
     /// How far it said it is.
     pub positions: Positions,
     /// Its configuration.
@@ -58,40 +82,73 @@ impl Member {
         Some((leading.begin, self.raft.as_ref()?.raft.raft_log.committed))
     }
 
+    /// The configuration and this member's place in it, or why `replSetGetStatus` has nothing to tell.
+    pub(crate) fn place(&self) -> Result<(&ReplSetConfig, u64)> {
+        let Some(config) = self.config.as_deref() else { return Err(not_yet_initialized()) };
+        match self.me.filter(|me| config.member(*me).is_some()) {
+            Some(me) => Ok((config, me)),
+            None => Err(Error::new(
+                Code::INVALID_REPLICA_SET_CONFIG,
+                "Our replica set config is invalid or we are not a member of it",
+            )),
+        }
+    }
+
     /// A picture of the set as this member sees it now.
     pub fn status(&self) -> Status {
         let config = self.config.as_deref();
         let others = config.map_or(&[][..], |config| &config.members);
-        let peers = others.iter().filter(|member| Some(member.id) != self.me).map(|member| {
-            let peer = self.peers.get(&member.id).cloned().unwrap_or_default();
-            let up = self.is_up(&peer);
-            let state = match (up, peer.heard_at) {
-                (true, _) => peer.state,
-                (false, Some(_)) => MemberState::Down,
-                (false, None) => MemberState::Unknown,
-            };
-            PeerStatus {
-                id: member.id,
-                state,
-                up,
-                heard_ago: peer.heard_at.map(|heard| self.now.saturating_sub(heard)),
-                round_trip: peer.round_trip,
-                positions: peer.reported,
-                config: peer.config,
-            }
-        });
+        let others = others.iter().filter(|member| Some(member.id) != self.me);
+        let begin = self.elections.term_begin.filter(|(at, _)| at.term == self.term());
         Status {
+            now: self.now,
             state: self.state(),
             me: self.me,
             term: self.term(),
             primary: self.primary(),
             positions: self.positions,
             commit: self.commit,
+            commit_time: self.commit_time,
             config: self.config_version(),
             config_committed: self.config_committed(),
-            peers: peers.collect(),
+            peers: others.map(|member| self.peer_status(member.id)).collect(),
             topology_version: self.role.topology_version,
             primary_for: self.leading.as_ref().map(|leading| self.now - leading.since),
+            maintenance: self.maintenance,
+            election_time: begin.map(|(_, time)| time),
+            candidate: self.elections.candidate.clone(),
+            participant: self.elections.participant.clone(),
         }
     }
+
+    fn peer_status(&self, id: u64) -> PeerStatus {
+        let peer = self.peers.get(&id).cloned().unwrap_or_default();
+        let up = self.is_up(&peer);
+        let waited = peer.pinged_first.is_some_and(|first| self.now > first + self.up_timeout());
+        let state = match (up, peer.heard_at.is_some() || peer.lost || waited) {
+            (true, _) => peer.state,
+            (false, true) => MemberState::Down,
+            (false, false) => MemberState::Unknown,
+        };
+        let asked = peer.pinged_first.map(|_| peer.pinged_at);
+        PeerStatus {
+            id,
+            state,
+            up,
+            up_for: if up { self.now.saturating_sub(peer.up_since) } else { 0 },
+            heard_ago: peer.heard_at.map(|heard| self.now.saturating_sub(heard)),
+            answered_at: if up { peer.pong_at } else { asked },
+            ping_at: peer.ping_at,
+            round_trip: peer.round_trip,
+            lost: peer.lost,
+            primary: peer.primary,
+            positions: peer.reported,
+            config: peer.config,
+        }
+    }
+}
+
+/// What a member without a configuration answers.
+pub(super) fn not_yet_initialized() -> Error {
+    Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received")
 }

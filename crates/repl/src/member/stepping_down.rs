@@ -2,7 +2,7 @@
 
 use sheaf_errors::{Code, Error, Result};
 
-use super::{Effect, Member, not_primary, raft_id};
+use super::{Effect, ElectionReason, Member, not_primary, raft_id};
 
 /// A step-down under way.
 pub(super) struct StepDown {
@@ -100,7 +100,7 @@ impl Member {
         if !self.is_electable() {
             return Err(not_electable());
         }
-        self.campaign_now();
+        self.stand(ElectionReason::StepUpRequest);
         Ok(())
     }
 

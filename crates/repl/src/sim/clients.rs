@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::effect::WaiterId;
 use crate::write_concern::{Outcome, W, WriteConcern};
 
+use super::Mutation;
 use super::checks::Write;
 use super::model::payload;
 use super::world::{Event, World, wall};
@@ -15,6 +16,8 @@ pub(super) struct Clients {
     next: u64,
     /// Machine, its start, and wait: the write's number.
     waiting: BTreeMap<(usize, u64, WaiterId), u64>,
+    /// Likewise the linearizable reads: how much was committed anywhere when they began.
+    reading: BTreeMap<(usize, u64, WaiterId), u64>,
     /// Writes with a majority acknowledged since the faults stopped.
     calm_acknowledged: u64,
     calm_since: Option<u64>,
@@ -49,7 +52,32 @@ impl World {
         for _ in 0..self.rng.between(1, 3) {
             self.write_one(node);
         }
+        if self.rng.percent(30) {
+            self.read_one(node);
+        }
         self.poll(node);
+    }
+
+    /// A linearizable read must see what was committed anywhere before it began.
+    fn read_one(&mut self, node: usize) {
+        let committed = self.checker.committed();
+        if self.mutation == Some(Mutation::ReadWithoutAsking) {
+            self.check_read(node, committed);
+            return;
+        }
+        let Some(member) = &mut self.nodes[node].member else { return };
+        if let Ok(waiter) = member.read_barrier() {
+            let incarnation = self.nodes[node].incarnation;
+            self.clients.reading.insert((node, incarnation, waiter), committed);
+        }
+    }
+
+    fn check_read(&mut self, node: usize, committed: u64) {
+        self.report.reads += 1;
+        let seen = self.nodes[node].commit.index;
+        if seen < committed {
+            self.check(Err(format!("machine {node} reads as of {seen} when {committed} was committed")));
+        }
     }
 
     fn write_one(&mut self, node: usize) {
@@ -85,6 +113,14 @@ impl World {
 
     pub(super) fn resolved(&mut self, node: usize, waiter: WaiterId, outcome: Outcome) {
         let incarnation = self.nodes[node].incarnation;
+        if let Some(committed) = self.clients.reading.remove(&(node, incarnation, waiter)) {
+            self.trace(waiter.0 << 4 ^ outcome.clone() as u64);
+            match outcome {
+                Outcome::Satisfied => self.check_read(node, committed),
+                _ => self.report.reads_refused += 1,
+            }
+            return;
+        }
         let Some(uid) = self.clients.waiting.remove(&(node, incarnation, waiter)) else { return };
         self.trace(uid << 4 ^ outcome.clone() as u64);
         if outcome != Outcome::Satisfied {

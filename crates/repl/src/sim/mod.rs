@@ -34,16 +34,19 @@ pub enum Mutation {
     SkipRollback,
     /// Entries are applied in another order than the log's.
     ApplyOutOfOrder,
+    /// A primary answers linearizable reads without asking whether it still leads.
+    ReadWithoutAsking,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 5] = [
+    pub const ALL: [Mutation; 6] = [
         Mutation::VoteTwice,
         Mutation::AcknowledgeBeforePersisting,
         Mutation::CommitOldTermByCount,
         Mutation::SkipRollback,
         Mutation::ApplyOutOfOrder,
+        Mutation::ReadWithoutAsking,
     ];
 
     /// The name on the command line.
@@ -54,6 +57,7 @@ impl Mutation {
             Mutation::CommitOldTermByCount => "commit-old-term-by-count",
             Mutation::SkipRollback => "skip-rollback",
             Mutation::ApplyOutOfOrder => "apply-out-of-order",
+            Mutation::ReadWithoutAsking => "read-without-asking",
         }
     }
 }
@@ -71,6 +75,10 @@ pub struct Report {
     pub primaries: u64,
     /// Writes acknowledged.
     pub acknowledged: u64,
+    /// Linearizable reads answered.
+    pub reads: u64,
+    /// Linearizable reads refused because the lead was lost meanwhile.
+    pub reads_refused: u64,
     /// Rollbacks, and entries lost by them.
     pub rollbacks: u64,
     /// Entries taken back.

@@ -15,6 +15,8 @@ fn play_half(half: u64) -> Result<Report, Failure> {
         total.fetches += report.fetches;
         total.restarts += report.restarts;
         total.step_downs += report.step_downs;
+        total.reads += report.reads;
+        total.reads_refused += report.reads_refused;
     }
     Ok(total)
 }
@@ -29,7 +31,9 @@ fn check_half(half: u64) {
                 && total.reconfigs > 50
                 && total.fetches > 100
                 && total.restarts > 200
-                && total.step_downs > 10,
+                && total.step_downs > 10
+                && total.reads > 1000
+                && total.reads_refused > 10,
             "{total:?}"
         ),
     }
@@ -94,6 +98,11 @@ fn skipping_a_rollback_is_caught() {
 #[test]
 fn applying_out_of_order_is_caught() {
     assert!(caught(Mutation::ApplyOutOfOrder).what.contains("something else than its log"));
+}
+
+#[test]
+fn reading_without_asking_is_caught() {
+    assert!(caught(Mutation::ReadWithoutAsking).what.contains("reads as of"));
 }
 
 #[test]

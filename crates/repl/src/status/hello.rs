@@ -2,35 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocWriter, ObjectId, Sink, Timestamp, Value};
+use sheaf_bson::{DocWriter, ObjectId, Sink, Value};
 
+use super::OpTimeAndTime;
 use crate::config::MemberConfig;
 use crate::member::Member;
-use crate::types::{MemberState, OpTime};
-
-/// A position as replies show it: `{ts, t}`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpTimeAndTime {
-    /// The position.
-    pub at: OpTime,
-    /// Its cluster time.
-    pub time: u64,
-}
-
-impl OpTimeAndTime {
-    /// Appends `{ts, t}` under `key`.
-    pub fn write<S: Sink>(&self, doc: &mut DocWriter<'_, S>, key: &str) {
-        let mut at = doc.document(key);
-        at.append("ts", Timestamp(self.time));
-        // Before the first election there is no term.
-        at.append("t", if self.at.index == 0 { -1 } else { self.at.term as i64 });
-    }
-
-    /// The wall clock of the position, as far as the cluster time tells it: milliseconds since 1970.
-    pub fn wall_millis(&self) -> i64 {
-        (self.time >> 32) as i64 * 1000
-    }
-}
+use crate::types::MemberState;
 
 /// The part of `hello` that is about the set.
 #[derive(Clone, Debug, PartialEq)]
@@ -181,78 +158,5 @@ fn write_hosts<S: Sink>(doc: &mut DocWriter<'_, S>, key: &str, hosts: &[Arc<str>
     let mut array = doc.array(key);
     for host in hosts {
         array.push(&**host);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use sheaf_bson::{DocBuf, ObjectId, json};
-
-    use crate::config::{MemberConfig, ReplSetConfig};
-    use crate::member::{Member, Options, Recovered};
-    use crate::types::{HardState, LogBounds, OpTime, TermRun};
-
-    fn hello(member: &Member) -> String {
-        let doc = DocBuf::build(|doc| member.hello().write(doc, ObjectId([1; 12]), false));
-        json::to_json(doc.as_raw(), json::Style::Relaxed)
-    }
-
-    #[test]
-    fn a_member_without_a_set_says_so() {
-        let member = Member::new(Options::new("rs"), Recovered::default());
-        assert_eq!(
-            hello(&member),
-            concat!(
-                r#"{"topologyVersion":{"processId":{"$oid":"010101010101010101010101"},"counter":0},"#,
-                r#""isWritablePrimary":false,"secondary":false,"#,
-                r#""info":"Does not have a valid replica set config","isreplicaset":true}"#
-            )
-        );
-    }
-
-    #[test]
-    fn a_restarted_member_is_a_secondary_of_a_set() {
-        let mut members: Vec<MemberConfig> =
-            (0..4).map(|id| MemberConfig::new(id, Arc::from(format!("m{id}:1")))).collect();
-        (members[1].priority, members[1].tags) = (0.0, vec![("dc".into(), "east".into())]);
-        (members[2].arbiter_only, members[2].priority) = (true, 0.0);
-        (members[3].hidden, members[3].priority) = (true, 0.0);
-        let config = ReplSetConfig { version: 3, term: 2, ..ReplSetConfig::new("rs", members) };
-        let seconds = 1_700_000_000_u64;
-        let mut member = Member::new(
-            Options::new("rs"),
-            Recovered {
-                hard_state: HardState { term: 2, vote: None, commit: 4 },
-                log: LogBounds {
-                    start: OpTime::default(),
-                    last: 5,
-                    runs: vec![TermRun { first: 1, term: 2 }],
-                    last_time: (seconds << 32) + 9,
-                },
-                times: vec![(4, (seconds << 32) + 8), (5, (seconds << 32) + 9)],
-                config: Some((config, Some(1))),
-            },
-        );
-        member.poll();
-        assert_eq!(
-            hello(&member),
-            concat!(
-                r#"{"topologyVersion":{"processId":{"$oid":"010101010101010101010101"},"counter":1},"#,
-                r#""hosts":["m0:1"],"passives":["m1:1"],"arbiters":["m2:1"],"setName":"rs","setVersion":3,"#,
-                r#""isWritablePrimary":false,"secondary":true,"passive":true,"tags":{"dc":"east"},"me":"m1:1","#,
-                r#""lastWrite":{"opTime":{"ts":{"$timestamp":{"t":1700000000,"i":9}},"t":2},"#,
-                r#""lastWriteDate":{"$date":"2023-11-14T22:13:20Z"},"#,
-                r#""majorityOpTime":{"ts":{"$timestamp":{"t":1700000000,"i":8}},"t":2},"#,
-                r#""majorityWriteDate":{"$date":"2023-11-14T22:13:20Z"}}}"#
-            )
-        );
-    }
-
-    #[test]
-    fn later_terms_have_higher_election_ids() {
-        assert_eq!(super::election_id(1).to_string(), "7fffffff0000000000000001");
-        assert!(super::election_id(256) > super::election_id(255));
     }
 }

@@ -1,0 +1,141 @@
+//! Who becomes primary, and when.
+
+use super::*;
+
+#[test]
+fn a_set_initiates_and_elects_the_member_that_was_told_to() {
+    let mut set = three();
+    for number in 0..3 {
+        let role = set.member(number).role();
+        assert_eq!(role.primary, Some(0));
+        assert_eq!(role.writable, number == 0);
+        let version = set.member(number).config().unwrap().config_version();
+        assert_eq!(version, ConfigVersion { term: 1, version: 1 });
+    }
+    assert_eq!(set.state(0), MemberState::Primary);
+    assert_eq!(set.state(1), MemberState::Secondary);
+    let error = set.member(0).initiate(ReplSetConfig::new("rs", members(1)), 0).unwrap_err();
+    assert_eq!((error.code(), error.message()), (Code::ALREADY_INITIALIZED, "already initialized"));
+}
+
+#[test]
+fn an_isolated_secondary_disturbs_nobody_when_it_returns() {
+    let mut set = three();
+    let term = set.member(0).term();
+    set.cut(2);
+    set.run(60_000);
+    set.heal();
+    set.run(5000);
+    assert_eq!(set.primary(), Some(0));
+    assert_eq!(set.member(2).term(), term);
+}
+
+#[test]
+fn a_lost_connection_shortens_the_election() {
+    let mut set = three();
+    set.run(10_000);
+    set.cut(0);
+    for number in [1, 2] {
+        set.member(number).connection_lost(0);
+    }
+    set.run(1000);
+    assert!(set.primary().is_some_and(|primary| primary != 0));
+    // Without that hint nobody moves before the time-out.
+    let mut set = three();
+    set.run(10_000);
+    set.cut(0);
+    set.run(8000);
+    assert_eq!(set.primary(), None);
+    set.run(12_000);
+    assert!(set.primary().is_some());
+}
+
+#[test]
+fn a_member_of_higher_priority_takes_over_once_it_has_caught_up() {
+    let mut config = ReplSetConfig::new("rs", members(3));
+    config.members[2].priority = 2.0;
+    let mut set = Set::initiated(config);
+    set.run(5000);
+    assert_eq!(set.primary(), Some(0));
+    set.run(20_000);
+    assert_eq!(set.primary(), Some(2));
+}
+
+#[test]
+fn a_step_down_hands_over_at_once() {
+    let mut set = three();
+    set.write(0, WriteConcern::nodes(1));
+    set.member(0).step_down(10_000, 60_000, false).unwrap();
+    set.settle();
+    let primary = set.primary().expect("the lead went over without waiting for any time-out");
+    assert_ne!(primary, 0);
+    set.run(100);
+    assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
+    // It is not elected again for the time asked, even if it is the only one that could be.
+    set.member(0).step_up().unwrap_err();
+    assert_eq!(set.member(0).step_down(0, 0, false).unwrap_err().message(), "not primary so can't step down");
+}
+
+#[test]
+fn a_step_down_without_a_successor_needs_force() {
+    let mut set = three();
+    set.cut(1);
+    set.cut(2);
+    set.member(0).step_down(1000, 5000, false).unwrap();
+    set.run(2000);
+    let refused = set.node(0).stepped_down.take().unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::EXCEEDED_TIME_LIMIT);
+    assert_eq!(set.primary(), Some(0));
+    set.member(0).step_down(1000, 5000, true).unwrap();
+    set.run(2000);
+    assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
+    assert_eq!(set.primary(), None);
+}
+
+#[test]
+fn a_frozen_member_is_not_elected() {
+    let mut set = three();
+    assert_eq!(set.member(0).freeze(1000).unwrap_err().code(), Code::NOT_SECONDARY);
+    set.member(1).freeze(600_000).unwrap();
+    set.run(5000);
+    set.cut(0);
+    set.run(60_000);
+    assert_eq!(set.primary(), Some(2));
+    set.cut(2);
+    set.heal();
+    set.cut(0);
+    set.member(1).freeze(0).unwrap();
+}
+
+#[test]
+fn the_topology_counter_moves_with_the_topology_alone() {
+    let mut set = three();
+    let before = set.member(1).role().topology_version;
+    set.write(0, WriteConcern::nodes(3));
+    set.run(20_000);
+    assert_eq!(set.member(1).role().topology_version, before);
+    set.member(0).step_down(10_000, 60_000, false).unwrap();
+    set.run(1000);
+    assert!(set.member(1).role().topology_version > before);
+}
+
+#[test]
+fn the_largest_set_works() {
+    let mut config = ReplSetConfig::new("rs", members(50));
+    for member in &mut config.members[7..] {
+        (member.votes, member.priority) = (0, 0.0);
+    }
+    let mut set = Set::of(config);
+    let waiter = set.write(0, WriteConcern::nodes(50).journaled());
+    assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+    set.cut(0);
+    set.run(30_000);
+    assert!(set.primary().is_some_and(|primary| (1..7).contains(&primary)));
+}
+
+/// The server keeps a member behind a mutex that several threads lock.
+#[test]
+fn a_member_can_be_sent_to_another_thread() {
+    fn check<T: Send>() {}
+    check::<Member>();
+}

@@ -1,0 +1,101 @@
+//! Changing the set.
+
+use super::*;
+
+#[test]
+fn a_new_voter_votes_once_it_has_the_data() {
+    let mut set = three();
+    set.write(0, WriteConcern::majority());
+    set.add(3);
+    let added = set.reconfig(0, |config| config.members.push(MemberConfig::new(3, host(3))));
+    assert_eq!(added, Ok(ConfigVersion { term: 1, version: 2 }));
+    assert!(set.member(0).config().unwrap().member(3).unwrap().newly_added);
+    set.run(10_000);
+    let config = set.member(0).config().unwrap().clone();
+    assert_eq!((config.version, config.member(3).unwrap().newly_added), (3, false));
+    assert!(set.member(0).config_committed());
+    let all = set.write(0, WriteConcern::nodes(4));
+    assert_eq!(set.outcome(0, all), Some(Outcome::Satisfied));
+    // And goes again.
+    let waiter = {
+        set.cut(3);
+        set.write(0, WriteConcern::nodes(4))
+    };
+    set.reconfig(0, |config| drop(config.members.pop())).unwrap();
+    assert_eq!(set.outcome(0, waiter), Some(Outcome::Unsatisfiable));
+    set.heal();
+    set.run(5000);
+    assert_eq!(set.state(3), MemberState::Removed);
+}
+
+#[test]
+fn a_reconfiguration_must_be_safe() {
+    let mut set = three();
+    let two = set.reconfig(0, |config| config.members.truncate(1)).unwrap_err();
+    assert_eq!(
+        two.message(),
+        "Non force replica set reconfig can only add or remove at most 1 voting member."
+    );
+    let not_primary = set.reconfig(1, |_| {}).unwrap_err();
+    assert_eq!(not_primary.code(), Code::NOT_WRITABLE_PRIMARY);
+    assert_eq!(
+        not_primary.message(),
+        "New config is rejected :: caused by :: replSetReconfig should only be run on a writable PRIMARY. Current \
+         state SECONDARY;"
+    );
+    let old = set.reconfig(0, |config| config.version = 1).unwrap_err();
+    assert_eq!(old.code(), Code::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE);
+    // A majority must answer before anything changes.
+    set.cut(1);
+    set.cut(2);
+    let mut config = (**set.member(0).config().unwrap()).clone();
+    config.version += 1;
+    set.member(0).reconfig(config, false, None).unwrap();
+    assert_eq!(
+        set.member(0).reconfig(ReplSetConfig::new("rs", members(3)), false, None).unwrap_err().code(),
+        Code::CONFIGURATION_IN_PROGRESS
+    );
+    set.run(15_000);
+    let failed = set.node(0).reconfigured.take().unwrap().unwrap_err();
+    assert!([Code::NODE_NOT_FOUND, Code::NOT_WRITABLE_PRIMARY].contains(&failed.code()), "{failed:?}");
+}
+
+#[test]
+fn force_makes_a_set_of_what_is_left() {
+    let mut set = three();
+    let waiter = set.write(0, WriteConcern::majority());
+    assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+    set.cut(0);
+    set.cut(2);
+    set.run(40_000);
+    assert_eq!(set.primary(), None);
+    let mut config = (**set.member(1).config().unwrap()).clone();
+    config.members.retain(|member| member.id == 1);
+    set.member(1).reconfig(config, true, None).unwrap();
+    set.run(30_000);
+    assert_eq!(set.primary(), Some(1));
+    let version = set.member(1).config().unwrap().config_version();
+    assert!(version.version > 10_000 && version.term == -1, "{version:?}");
+    let waiter = set.write(1, WriteConcern::majority());
+    assert_eq!(set.outcome(1, waiter), Some(Outcome::Satisfied));
+    // The others learn that they are out.
+    set.heal();
+    set.run(10_000);
+    assert_eq!((set.state(0), set.state(2)), (MemberState::Removed, MemberState::Removed));
+    // One that is out can force itself in again, if it says which member it is.
+    let mut config = (**set.member(2).config().unwrap()).clone();
+    config.members.push(MemberConfig::new(5, host(2)));
+    set.member(2).reconfig(config.clone(), true, None).unwrap_err();
+    set.member(2).reconfig(config, true, Some(5)).unwrap();
+    set.run(30_000);
+    let waiter = set.write(1, WriteConcern::nodes(2));
+    assert_eq!(set.outcome(1, waiter), Some(Outcome::Satisfied));
+}
+
+#[test]
+fn a_reconfiguration_changes_the_topology() {
+    let mut set = three();
+    let before = set.member(1).role().topology_version;
+    set.reconfig(0, |config| config.members[1].priority = 1.5).unwrap();
+    assert!(set.member(1).role().topology_version > before);
+}

@@ -61,6 +61,7 @@ pub struct Stats {
 /// An open log. All methods take `&self`; appends are serialised inside.
 pub struct Log {
     options: Options,
+    retain_bytes: AtomicU64,
     writer: Mutex<Writer>,
     shared: Arc<Shared>,
 }
@@ -151,7 +152,8 @@ impl Log {
             unsynced: vec![file],
             dir_dirty,
         };
-        let log = Log { options, writer: Mutex::new(writer), shared };
+        let retain_bytes = AtomicU64::new(options.retain_bytes);
+        let log = Log { options, retain_bytes, writer: Mutex::new(writer), shared };
         // What recovery read may still be only in the page cache: from here on it counts as durable.
         log.sync()?;
         Ok((log, Recovered { last: tail.last, cut_bytes: tail.cut_bytes }))
@@ -295,6 +297,11 @@ impl Log {
         Reader::at_time(self.shared.clone(), time)
     }
 
+    /// Sets how many bytes are retained.
+    pub fn set_retain_bytes(&self, bytes: u64) {
+        self.retain_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// Removes the oldest segments that hold only entries at or below `unneeded` and that are not
     /// within the bytes to retain. Returns how many were removed.
     pub fn retain(&self, unneeded: u64) -> Result<usize> {
@@ -304,7 +311,7 @@ impl Log {
             let mut bytes: u64 = segments.iter().map(|s| s.bytes).sum();
             while segments.len() > 1
                 && segments[1].first_index <= unneeded + 1
-                && bytes.saturating_sub(segments[0].bytes) >= self.options.retain_bytes
+                && bytes.saturating_sub(segments[0].bytes) >= self.retain_bytes.load(Ordering::Relaxed)
             {
                 bytes -= segments[0].bytes;
                 removed.push(segments.remove(0));

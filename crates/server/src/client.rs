@@ -1,11 +1,13 @@
 //! What the server knows about one connection.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_storage::OpTime;
 use sheaf_wire::Compressor;
 
 use crate::session::LogicalSessionId;
@@ -16,14 +18,49 @@ pub struct Client {
     pub id: i64,
     /// Where it connects from; `None` for a Unix domain socket.
     pub remote: Option<SocketAddr>,
-    /// Set by `killOp`; the running operation stops at its next check.
-    pub killed: AtomicBool,
+    /// Whether the running operation is to stop, and with which error; it looks at its next check.
+    pub stop: Stop,
     /// Wakes the connection's request if it is parked.
     pub wake: tokio::sync::Notify,
     /// What its hellos agreed on.
     pub handshake: Mutex<Handshake>,
     /// The operation under way.
     pub current: Mutex<CurrentOp>,
+    /// The newest commit that this client has made.
+    pub last_op: Mutex<OpTime>,
+    /// How long a `hello` that waits for a change of the topology still waits.
+    pub await_until: Mutex<Option<Instant>>,
+    /// Whether the client has said that it knows `hello`, and with it the newer words of errors.
+    pub hello_ok: AtomicBool,
+}
+
+/// The code of the error with which an operation has to stop; 0 while it may go on.
+#[derive(Default)]
+pub struct Stop(AtomicI32);
+
+impl Stop {
+    /// Stops the operation, unless it has been stopped already.
+    pub fn set(&self, code: Code) {
+        let _ = self.0.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Lets operations go on.
+    pub fn clear(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the operation has to stop.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
+    /// The error, if there is one.
+    pub fn check(&self) -> Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            code => Err(Error::new(Code(code), "operation was interrupted")),
+        }
+    }
 }
 
 /// What a connection's hellos agreed on.
@@ -51,6 +88,8 @@ pub struct CurrentOp {
     pub command: Vec<u8>,
     /// The session.
     pub lsid: Option<LogicalSessionId>,
+    /// Whether it ends when this node ceases to be primary: it writes, or belongs to a transaction.
+    pub needs_primary: bool,
 }
 
 /// Longest command that `currentOp` shows; longer ones appear by name only.
@@ -73,6 +112,7 @@ impl CurrentOp {
         self.db.push_str(db);
         self.name = name;
         self.lsid = lsid;
+        self.needs_primary = false;
         self.command.clear();
         if body.len() <= SHOWN_COMMAND_BYTES {
             self.command.extend_from_slice(body.as_bytes());
@@ -88,7 +128,12 @@ impl CurrentOp {
 impl Client {
     /// Stops the operation that is under way.
     pub fn kill(&self) {
-        self.killed.store(true, Ordering::Relaxed);
+        self.interrupt(Code::INTERRUPTED);
+    }
+
+    /// Stops the operation that is under way with this error.
+    pub fn interrupt(&self, code: Code) {
+        self.stop.set(code);
         self.wake.notify_one();
     }
 
@@ -97,7 +142,7 @@ impl Client {
         Client {
             id,
             remote,
-            killed: AtomicBool::new(false),
+            stop: Stop::default(),
             wake: tokio::sync::Notify::new(),
             handshake: Mutex::default(),
             current: Mutex::new(CurrentOp {
@@ -107,7 +152,11 @@ impl Client {
                 name: "",
                 command: Vec::new(),
                 lsid: None,
+                needs_primary: false,
             }),
+            last_op: Mutex::default(),
+            await_until: Mutex::default(),
+            hello_ok: AtomicBool::new(false),
         }
     }
 

@@ -43,6 +43,10 @@ pub struct Spec {
     pub read_concern: bool,
     /// Takes a `writeConcern`.
     pub write_concern: bool,
+    /// Where it runs on a member of a replica set that is not primary.
+    pub secondary: Secondary,
+    /// Runs on a member that is neither primary nor secondary, too.
+    pub maintenance: bool,
     /// Only with `enableTestCommands=1`.
     pub test_only: bool,
     /// The figure of `opcounters` that it counts in.
@@ -60,6 +64,17 @@ pub enum Access {
     Read,
     /// Writes.
     Write,
+}
+
+/// Whether a command runs on a member of a replica set that is not primary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Secondary {
+    /// Never.
+    Never,
+    /// If its `$readPreference` allows it.
+    OptIn,
+    /// Always.
+    Always,
 }
 
 /// The figures of `serverStatus.opcounters`.
@@ -92,6 +107,8 @@ impl Spec {
             may_block: false,
             read_concern: false,
             write_concern: false,
+            secondary: Secondary::Always,
+            maintenance: true,
             test_only: false,
             counter: Counter::Command,
             help: "",
@@ -100,12 +117,24 @@ impl Spec {
 
     /// A command that reads user data, with a read concern.
     pub const fn read() -> Spec {
-        Spec { access: Access::Read, read_concern: true, ..Spec::plain() }
+        Spec {
+            access: Access::Read,
+            read_concern: true,
+            secondary: Secondary::OptIn,
+            maintenance: false,
+            ..Spec::plain()
+        }
     }
 
     /// A command that writes user data, with a write concern.
     pub const fn write() -> Spec {
-        Spec { access: Access::Write, write_concern: true, ..Spec::plain() }
+        Spec {
+            access: Access::Write,
+            write_concern: true,
+            secondary: Secondary::Never,
+            maintenance: false,
+            ..Spec::plain()
+        }
     }
 
     /// Other spellings.
@@ -153,6 +182,18 @@ impl Spec {
     /// Takes a `writeConcern`.
     pub const fn write_concern(mut self) -> Spec {
         self.write_concern = true;
+        self
+    }
+
+    /// Where it runs on a member that is not primary.
+    pub const fn secondary(mut self, secondary: Secondary) -> Spec {
+        self.secondary = secondary;
+        self
+    }
+
+    /// Runs on a member that is neither primary nor secondary, too.
+    pub const fn maintenance(mut self) -> Spec {
+        self.maintenance = true;
         self
     }
 

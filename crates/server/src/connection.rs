@@ -6,11 +6,10 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, Value};
+use sheaf_bson::{Timestamp, Value};
 use sheaf_errors::{Code, Error};
 use sheaf_wire::{
     Compressor, Flags, HEADER_LEN, Header, OpCode, WireError, compress, decompress, finish_msg, op_reply,
@@ -18,9 +17,10 @@ use sheaf_wire::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::client::Client;
-use crate::dispatch::{self, Outcome, Request};
+use crate::dispatch::{self, Outcome, Request, Wait};
 use crate::node::Node;
-use crate::parked::Parked;
+use crate::parked::{Parked, Waits};
+use crate::replication::Replica;
 use crate::stream::Socket;
 
 /// Room that an idle connection keeps for its next message.
@@ -370,37 +370,52 @@ impl<S: Socket> Connection<S> {
         Ok(op_reply(&reply, self.node.next_op_id() as i32, response_to))
     }
 
-    /// Waits for the commits that a request without an answer waits for.
+    /// Waits for what a request without an answer waits for.
     ///
     /// Errors: the client has closed the connection.
     async fn park(&mut self, parked: &Parked) -> Result<(), String> {
-        let changed = poll_fn(|cx| match parked.waits.is_over(cx.waker()) {
-            true => Poll::Ready(()),
-            false => Poll::Pending,
-        });
-        let client = self.client.clone();
+        let (client, node) = (self.client.clone(), self.node.clone());
+        let happens = async {
+            match &parked.waits {
+                Waits::Cursor(changes, cursor) => {
+                    let changed = poll_fn(|cx| ready_if(changes.is_over(cx.waker())));
+                    tokio::select! {
+                        () = changed => {}
+                        () = cursor.wake.notified() => {}
+                    }
+                }
+                Waits::Topology(counter) => topology_is_other(&node, *counter).await,
+                Waits::State(wanted) => {
+                    let engine = node.engine();
+                    poll_fn(|cx| ready_if(wanted.is_over(engine, cx.waker()))).await;
+                }
+            }
+        };
         let woken = async {
             tokio::select! {
-                () = changed => {}
+                () = happens => {}
                 () = client.wake.notified() => {}
-                () = parked.cursor.wake.notified() => {}
             }
         };
         let waited = self.wait(parked.until, woken).await;
-        if waited.is_err() {
+        if waited.is_err()
+            && let Some(cursor) = parked.waits.cursor()
+        {
             // Nobody asks for more.
-            self.node.cursors.kill(parked.cursor.id);
+            self.node.cursors.kill(cursor.id);
         }
         waited
     }
 
     /// The error that a parked request ends with, if somebody has stopped it.
     fn stopped(&self, parked: &Parked) -> Option<Error> {
-        if self.client.killed.load(Ordering::Relaxed) {
-            self.node.cursors.kill(parked.cursor.id);
-            return Some(Error::new(Code::INTERRUPTED, "operation was interrupted"));
+        if let Err(error) = self.client.stop.check() {
+            if let Some(cursor) = parked.waits.cursor() {
+                self.node.cursors.kill(cursor.id);
+            }
+            return Some(error);
         }
-        let killed = parked.cursor.is_killed();
+        let killed = parked.waits.cursor().is_some_and(|cursor| cursor.is_killed());
         killed.then(|| Error::new(Code::CURSOR_KILLED, "cursor was killed"))
     }
 
@@ -408,14 +423,19 @@ impl<S: Socket> Connection<S> {
     ///
     /// Errors: the client has closed the connection, so nobody waits for the answer.
     async fn hold(&mut self, until: Instant) -> Result<(), String> {
-        self.wait(until, std::future::pending()).await
+        self.wait(Some(until), std::future::pending()).await
     }
 
     /// Waits until `until`, the server's end, or `woken`, with an eye on the client.
-    async fn wait(&mut self, until: Instant, woken: impl Future<Output = ()>) -> Result<(), String> {
+    async fn wait(&mut self, until: Option<Instant>, woken: impl Future<Output = ()>) -> Result<(), String> {
         // Waiting for two things at once is the reactor's art.
         self.stream.to_reactor().map_err(|error| error.to_string())?;
-        let over = tokio::time::sleep_until(until.into());
+        let over = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::pin!(over);
         tokio::pin!(woken);
         let mut room = [0; 1024];
@@ -437,25 +457,20 @@ impl<S: Socket> Connection<S> {
 
     /// Waits for what the reply has to wait for, and closes its document.
     async fn complete(&mut self, mut outcome: Outcome) -> Result<Vec<u8>, String> {
-        if let Some(index) = outcome.wait_durable
-            && let Err(error) = durable(&self.node, index, outcome.wait_limit.take()).await
+        if let Some(wait) = outcome.wait.take()
+            && let Err(error) = fulfilled(&self.node, &wait).await
         {
-            outcome.write_concern_error.get_or_insert(error);
+            if wait.vital {
+                outcome = Outcome { operation_time: outcome.operation_time, ..Outcome::of_error(&error) };
+            } else {
+                write_concern_failed(&mut outcome, &error, &wait);
+            }
         }
         if let Some(until) = outcome.hold_until {
             self.hold(until).await?;
         }
+        let codes = [outcome.error.as_ref().map(Error::code), outcome.write_concern_code];
         let mut reply = outcome.reply;
-        if let Some(error) = outcome.write_concern_error {
-            reply = reply.with_document("writeConcernError", |doc| {
-                doc.append("code", error.code().0);
-                doc.append("codeName", &*error.code().name());
-                doc.append("errmsg", error.message());
-                if let Some(info) = error.err_info() {
-                    doc.append("errInfo", sheaf_bson::RawDoc::new(info));
-                }
-            });
-        }
         if !outcome.labels.is_empty() {
             reply = reply.with_array("errorLabels", |labels| {
                 outcome.labels.iter().for_each(|label| {
@@ -466,8 +481,15 @@ impl<S: Socket> Connection<S> {
         if outcome.ok {
             reply.append("ok", 1.0);
         }
-        if self.node.options.set_name.is_some() {
-            reply.fill(|doc| gossip(&self.node, doc));
+        if let Some(replica) = self.node.replica() {
+            if codes.into_iter().flatten().any(dispatch::is_state_change) {
+                let counter = replica.role().topology_version as i64;
+                let process = self.node.process_id;
+                reply = reply.with_document("topologyVersion", |version| {
+                    version.append("processId", process).append("counter", counter);
+                });
+            }
+            reply.fill(|doc| gossip(&self.node, replica, outcome.operation_time, doc));
         }
         Ok(reply.into_bytes())
     }
@@ -516,42 +538,118 @@ fn reason(error: WireError) -> String {
 }
 
 /// What a member of a set adds to every reply: how far its time has come, with the signature of a
-/// server that has no keys.
-fn gossip(node: &Node, doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>) {
-    let time = sheaf_bson::Timestamp(node.engine().last_applied().time);
+/// server that has no keys, and the time of what the operation wrote or read.
+fn gossip(
+    node: &Node,
+    replica: &Replica,
+    operation_time: Option<u64>,
+    doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>,
+) {
+    let role = replica.role();
+    if !role.state.readable() {
+        return;
+    }
+    let operation_time = Timestamp(operation_time.unwrap_or_else(|| node.engine().last_applied().time));
     {
         let mut cluster = doc.document("$clusterTime");
-        cluster.append("clusterTime", time);
+        cluster.append("clusterTime", replica.cluster_time().max(operation_time));
         let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
         cluster.document("signature").append("hash", hash).append("keyId", 0i64);
     }
-    doc.append("operationTime", time);
+    doc.append("operationTime", operation_time);
 }
 
-/// Waits until the log is on stable storage up to `index`, at most as long as `limit` says.
-async fn durable(node: &Node, index: u64, limit: Option<(Duration, DocBuf)>) -> sheaf_errors::Result<()> {
+/// Adds a `writeConcernError`, and what follows from it.
+fn write_concern_failed(outcome: &mut Outcome, error: &Error, wait: &Wait) {
+    let code = error.code();
+    if let Some(failed) = outcome.error.as_ref().filter(|failed| failed.code() == Code::NO_SUCH_TRANSACTION) {
+        outcome.reply = dispatch::without_transient(failed);
+    }
+    let timed_out = code == Code::WRITE_CONCERN_FAILED;
+    outcome.reply.fill(|doc| {
+        let mut out = doc.document("writeConcernError");
+        out.append("code", code.0);
+        out.append("codeName", &*code.name());
+        out.append("errmsg", error.message());
+        out.append("errInfo", &wait.concern.error_info(timed_out));
+    });
+    outcome.write_concern_code = Some(code);
+    if outcome.ok && outcome.retryable && dispatch::is_retryable(code) {
+        outcome.labels.push(dispatch::RETRYABLE.to_owned());
+    }
+}
+
+/// Waits until what a reply waits for is so.
+///
+/// Errors: what stands in `writeConcernError` then.
+async fn fulfilled(node: &Node, wait: &Wait) -> sheaf_errors::Result<()> {
+    let concern = &wait.concern;
+    let wtimeout = (!concern.timeout.is_zero()).then(|| Instant::now() + concern.timeout);
+    let limit = match (wtimeout, wait.deadline) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
+    let waiting = async {
+        match node.replica() {
+            Some(replica) => replicated(replica, wait).await,
+            None => durable(node, wait.at.index, limit.is_some()).await,
+        }
+    };
+    let Some(limit) = limit else { return waiting.await };
+    let over = tokio::time::timeout_at(limit.into(), waiting).await;
+    over.unwrap_or_else(|_| {
+        Err(match wtimeout {
+            Some(wtimeout) if wtimeout <= limit => {
+                Error::new(Code::WRITE_CONCERN_FAILED, "waiting for replication timed out")
+            }
+            _ => Error::new(Code::MAX_TIME_MS_EXPIRED, "operation exceeded time limit"),
+        })
+    })
+}
+
+/// Waits until enough members have it.
+async fn replicated(replica: &Replica, wait: &Wait) -> sheaf_errors::Result<()> {
+    use sheaf_repl::write_concern::Outcome as Ended;
+    let stepped_down =
+        || Error::new(Code::PRIMARY_STEPPED_DOWN, "Primary stepped down while waiting for replication");
+    match replica.wait(wait.at, wait.concern.for_set()).await {
+        Ok(Ended::Satisfied) => Ok(()),
+        Ok(Ended::NotPrimary) => Err(stepped_down()),
+        Ok(Ended::Unsatisfiable) => {
+            Err(Error::new(Code::UNSATISFIABLE_WRITE_CONCERN, "Not enough data-bearing nodes"))
+        }
+        Err(error) if error.code() == Code::NOT_WRITABLE_PRIMARY => Err(stepped_down()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until the log is on stable storage up to `index`. Who has not for ever leaves the sync to others.
+async fn durable(node: &Node, index: u64, limited: bool) -> sheaf_errors::Result<()> {
     let (done, waiting) = tokio::sync::oneshot::channel();
     let done = Box::new(move |result| {
         // Nobody listens any more when the connection is gone.
         let _ = done.send(result);
     });
-    match limit {
-        None => node.engine().on_durable(index, done),
+    if limited {
         // Syncing by itself would make it wait for the disk past its time.
-        Some(_) => node.engine().on_durable_later(index, done),
+        node.engine().on_durable_later(index, done);
+    } else {
+        node.engine().on_durable(index, done);
     }
-    let result = match limit {
-        None => waiting.await,
-        Some((time, concern)) => match tokio::time::timeout(time, waiting).await {
-            Ok(result) => result,
-            Err(_) => {
-                let info = sheaf_bson::doc! { "wtimeout": true, "writeConcern": &concern };
-                return Err(Error::new(Code::WRITE_CONCERN_FAILED, "waiting for replication timed out")
-                    .with_err_info(info.as_bytes().to_vec()));
-            }
-        },
-    };
-    result.unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
+    waiting.await.unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
+}
+
+fn ready_if(over: bool) -> Poll<()> {
+    if over { Poll::Ready(()) } else { Poll::Pending }
+}
+
+/// Waits until the counter of the topology is another one; alone, a node has no topology that could change.
+async fn topology_is_other(node: &Node, counter: u64) {
+    let Some(replica) = node.replica() else { return std::future::pending().await };
+    let mut topology = replica.topology();
+    if topology.wait_for(|now| *now != counter).await.is_err() {
+        std::future::pending().await
+    }
 }
 
 /// A moment that lies `millis` ahead.

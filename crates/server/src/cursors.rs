@@ -12,9 +12,11 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::View;
 
+use crate::concern::ReadConcern;
 use crate::op::OpContext;
-use crate::parked::Waits;
+use crate::parked::Changes;
 use crate::session::LogicalSessionId;
 
 /// A cursor between two `getMore`s.
@@ -24,7 +26,7 @@ pub trait ServerCursor: Send {
     fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled>;
 
     /// For an awaitData cursor that has just given nothing: what it waits for.
-    fn waits(&self) -> Option<Waits> {
+    fn waits(&self) -> Option<Changes> {
         None
     }
 
@@ -119,11 +121,25 @@ pub struct CursorInfo {
     pub comment: Option<DocBuf>,
     /// What is left of the opening command's `maxTimeMS`, which all its batches share.
     pub time_left: Mutex<Option<Duration>>,
+    /// `readConcern` of the opening command, which goes for all batches.
+    pub read_concern: ReadConcern,
+    /// The state that all batches read, for `snapshot` outside a transaction.
+    pub snapshot: Snapshot,
     /// How long a `getMore` that is parked waits.
     pub await_until: Mutex<Option<Instant>>,
     /// Wakes a `getMore` that is parked.
     pub wake: tokio::sync::Notify,
     killed: AtomicBool,
+}
+
+/// A state that a cursor keeps from batch to batch.
+#[derive(Clone, Default)]
+pub struct Snapshot(pub Option<View>);
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Snapshot").field(&self.0.as_ref().map(View::time)).finish()
+    }
 }
 
 impl CursorInfo {
@@ -234,6 +250,8 @@ impl Cursors {
             api: op.api(),
             comment,
             time_left: Mutex::new(op.time_left()),
+            read_concern: op.read_concern(),
+            snapshot: Snapshot(op.snapshot.borrow().clone()),
             await_until: Mutex::new(None),
             wake: tokio::sync::Notify::new(),
             killed: AtomicBool::new(false),

@@ -4,6 +4,8 @@
 mod check;
 mod fail;
 mod finish;
+mod place;
+mod read;
 mod transaction;
 
 use std::cell::{Cell, RefCell};
@@ -13,13 +15,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_storage::OpTime;
 use sheaf_wire::{Flags, Sequence};
 
 use crate::args::{Args, Fields};
 use crate::client::Client;
 use crate::command::{Access, Counter, Registered};
+use crate::concern::{Effective, ReadConcern};
 use crate::generic::{GenericArgs, is_generic};
 use crate::node::Node;
 use crate::op::{ApiParams, OpContext, OpMetrics};
@@ -27,7 +31,9 @@ use crate::parked::Parked;
 use crate::reply::Reply;
 use crate::session::{Role, Session};
 
-pub use finish::{append_command, figures};
+pub use finish::{
+    RETRYABLE, append_command, figures, is_not_primary, is_retryable, is_state_change, without_transient,
+};
 
 /// A request as the connection read it.
 pub struct Request<'a> {
@@ -47,12 +53,16 @@ pub struct Outcome {
     pub reply: Reply,
     /// Whether the command succeeded.
     pub ok: bool,
-    /// Log index that must be on stable storage before the reply goes out.
-    pub wait_durable: Option<u64>,
-    /// How long that wait may take, and what the client asked for; no limit if `None`.
-    pub wait_limit: Option<(Duration, DocBuf)>,
-    /// A `writeConcernError` to add.
-    pub write_concern_error: Option<Error>,
+    /// The error that is the whole answer.
+    pub error: Option<Error>,
+    /// What must be so before the reply goes out.
+    pub wait: Option<Wait>,
+    /// Code of the `writeConcernError` that a fail point has put into the reply.
+    pub write_concern_code: Option<Code>,
+    /// Whether a driver may send the command again: a retryable write, or the end of a transaction.
+    pub retryable: bool,
+    /// `operationTime`: what the command wrote or read.
+    pub operation_time: Option<u64>,
     /// Labels to add to a successful reply, from a fail point.
     pub labels: Vec<String>,
     /// The reply goes out at this time (or when the server shuts down): an awaitable hello.
@@ -65,19 +75,33 @@ pub struct Outcome {
     pub close: bool,
 }
 
+/// What must be so before a reply goes out.
+pub struct Wait {
+    /// Everything up to here...
+    pub at: OpTime,
+    /// ...fulfils this.
+    pub concern: Effective,
+    /// When the operation's own time is over.
+    pub deadline: Option<Instant>,
+    /// Without it the reply is worth nothing: a linearizable read.
+    pub vital: bool,
+}
+
 impl Outcome {
     /// An error as the whole answer.
     pub fn of_error(error: &Error) -> Self {
-        Outcome { ok: false, ..Outcome::of_reply(Reply::error(error)) }
+        Outcome { ok: false, error: Some(error.clone()), ..Outcome::of_reply(Reply::error(error)) }
     }
 
     fn of_reply(reply: Reply) -> Self {
         Outcome {
             reply,
             ok: true,
-            wait_durable: None,
-            wait_limit: None,
-            write_concern_error: None,
+            error: None,
+            wait: None,
+            write_concern_code: None,
+            retryable: false,
+            operation_time: None,
             labels: Vec::new(),
             hold_until: None,
             parked: None,
@@ -130,22 +154,24 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
         }
     }
     // A parked request has been under way all the time.
-    if !resumed {
-        let op_id = node.next_op_id();
-        client.killed.store(false, Ordering::Relaxed);
-        client.current.lock().begin(
-            op_id,
-            started,
-            prepared.db,
-            command.name,
-            request.body,
-            prepared.generic.lsid,
-        );
+    let mut began = started;
+    {
+        let mut current = client.current.lock();
+        if resumed {
+            began = current.started;
+        } else {
+            let op_id = node.next_op_id();
+            client.stop.clear();
+            current.begin(op_id, started, prepared.db, command.name, request.body, prepared.generic.lsid);
+            current.needs_primary = command.spec.access == Access::Write || prepared.role.in_transaction();
+        }
     }
     let mut outcome = if command.spec.may_block {
-        tokio::task::block_in_place(|| execute(node, client, request, &mut prepared, started))
+        tokio::task::block_in_place(|| {
+            execute(node, client, request, &mut prepared, (started, began, resumed))
+        })
     } else {
-        execute(node, client, request, &mut prepared, started)
+        execute(node, client, request, &mut prepared, (started, began, resumed))
     };
     if outcome.parked.is_none() {
         client.current.lock().end();
@@ -203,9 +229,10 @@ fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
     }
     let api = check::api_version(node, command, &generic, &fields)?;
     let role = check::session_arguments(command, &generic)?;
+    check::cluster_time_seen(node, &generic)?;
     check::concerns(node, command, &generic, role)?;
     check::in_transaction(command, db, &generic, role)?;
-    if node.is_shutting_down() && command.name != "hello" {
+    if node.is_shutting_down() && (command.name != "hello" || node.replica().is_some()) {
         return Err(crate::node::shutting_down_error());
     }
     Ok(Prepared { command, called, db, generic, fields, api, role })
@@ -217,9 +244,10 @@ fn execute<'a>(
     client: &'a Arc<Client>,
     request: &'a Request<'a>,
     prepared: &mut Prepared<'a>,
-    started: Instant,
+    (started, began, resumed): (Instant, Instant, bool),
 ) -> Outcome {
-    let injected = match fail::before(node, client, prepared) {
+    let struck = if resumed { Ok(fail::Additions::default()) } else { fail::before(node, client, prepared) };
+    let injected = match struck {
         Ok(injected) => injected,
         Err(fail::Injected::Close) => {
             let error = Error::new(Code::INTERNAL_ERROR, "closed by a fail point");
@@ -229,6 +257,9 @@ fn execute<'a>(
             return finish::failed(prepared, error, labels);
         }
     };
+    if let Err(error) = place::check(node, client, prepared) {
+        return finish::failed(prepared, error, None);
+    }
     let session: Option<Arc<Session>> = match prepared.generic.lsid.map(|id| node.session(id)).transpose() {
         Ok(session) => session,
         Err(error) => return finish::failed(prepared, error, None),
@@ -243,14 +274,15 @@ fn execute<'a>(
         arena: Bump::new(),
         lsid: generic.lsid,
         txn_number: generic.txn_number,
-        read_concern: generic.read_concern.unwrap_or_default(),
-        write_concern: generic.write_concern.unwrap_or_default(),
+        read_concern: Cell::new(read_concern(node, command, generic, role)),
+        snapshot: RefCell::new(None),
+        write_concern: generic.write_concern,
         comment: generic.comment.unwrap_or(Value::Missing),
         api,
         started,
-        deadline: Cell::new(deadline(node, command, generic, started)),
+        deadline: Cell::new(deadline(node, command, generic, began)),
         max_time_ms: generic.max_time_ms,
-        killed: &client.killed,
+        stop: &client.stop,
         may_block: command.spec.may_block,
         exhaust: request.flags.exhaust_allowed(),
         exhaust_reply: Cell::new(false),
@@ -263,6 +295,14 @@ fn execute<'a>(
         committed: Cell::new(None),
         metrics: OpMetrics::default(),
     };
+    match read::prepare(&op, command, role) {
+        Ok(None) => {}
+        Ok(Some(parked)) => {
+            prepared.fields = fields;
+            return Outcome { parked: Some(parked), ..Outcome::of_reply(Reply::ok()) };
+        }
+        Err(error) => return finish::finish(&op, prepared, Err(error), injected),
+    }
     let work = |op: &OpContext<'a>| {
         let mut args = Args::new(command.name, request.body, fields, request.sequences)?;
         if node.fail_points.any() {
@@ -329,6 +369,16 @@ impl Drop for Active<'_> {
             gauge.fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// The client's read concern, with the default level if it names none.
+fn read_concern(node: &Node, command: &Registered, generic: &GenericArgs<'_>, role: Role) -> ReadConcern {
+    let mut concern = generic.read_concern.unwrap_or_default();
+    let open = concern.level.is_none() && command.spec.read_concern;
+    if open && node.replica().is_some() && matches!(role, Role::Plain | Role::Start) {
+        concern.level = node.defaults.current(node).read_level();
+    }
+    concern
 }
 
 /// When the operation's time is over. `getMore` gives `maxTimeMS` a meaning of its own.

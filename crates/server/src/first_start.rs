@@ -15,7 +15,8 @@ const STARTUP_LOG: &str = "local.startup_log";
 const STARTUP_LOG_BYTES: i64 = 10 << 20;
 
 /// Writes the document that tools look for to know which version made the data, as mongod does. Because of
-/// it the database `admin` is always listed. Then sets right what a crash may have left half done.
+/// it the database `admin` is always listed. Then sets right what a crash may have left half done. A member of a replica
+/// set does it whenever it becomes primary.
 pub fn prepare(engine: &Engine) -> Result<()> {
     write_version(engine)?;
     crate::commands::ddl::views::reconcile(engine)
@@ -91,7 +92,8 @@ pub fn log_start(node: &Node) -> Result<()> {
         unit.insert(&collection, start.as_raw())?;
     }
     unit.commit()?;
-    prepare_sessions(node)
+    // In a set that is the primary's work.
+    if node.options.set_name.is_some() { Ok(()) } else { prepare_sessions(node) }
 }
 
 fn ensure(engine: &Engine, namespace: &str, options: DocBuf) -> Result<()> {

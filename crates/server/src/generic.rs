@@ -34,7 +34,7 @@ pub struct GenericArgs<'a> {
     pub api_deprecation_errors: Option<bool>,
     /// `comment`: any value.
     pub comment: Option<Value<'a>>,
-    /// `$readPreference`, checked and otherwise without effect on one node.
+    /// `$readPreference`: whether a member that is not primary may answer; which one, drivers choose.
     pub read_preference: Option<RawDoc<'a>>,
     /// The time in `$clusterTime`.
     pub cluster_time: Option<Timestamp>,
@@ -84,6 +84,12 @@ pub fn is_generic(name: &[u8]) -> bool {
 }
 
 impl<'a> GenericArgs<'a> {
+    /// Whether the read preference lets a secondary answer.
+    pub fn secondary_ok(&self) -> bool {
+        let mode = self.read_preference.map(|doc| doc.get_or_missing("mode"));
+        matches!(mode, Some(Value::String(mode)) if mode != "primary")
+    }
+
     /// Reads one generic field; `field` is one for which [`is_generic`] holds.
     pub(crate) fn take(&mut self, command: &str, field: Element<'a>) -> Result<()> {
         let name = field.key();

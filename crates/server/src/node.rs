@@ -13,12 +13,14 @@ use tokio::sync::Notify;
 
 use crate::busy::BusyConnections;
 use crate::client::Client;
+use crate::commands::repl::Defaults;
 use crate::cursors::Cursors;
 use crate::failpoint::FailPoints;
 use crate::metrics::{CommandCount, Metrics};
 use crate::options::Options;
 use crate::params::Parameters;
 use crate::profile::Profiling;
+use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
 
 /// Everything that connections share.
@@ -58,7 +60,12 @@ pub struct Node {
     pub fsync_locks: AtomicI64,
     /// Which busy connections have threads of their own.
     pub busy: BusyConnections,
+    /// The default read and write concern.
+    pub defaults: Defaults,
+    /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
+    pub role_changes: AtomicU64,
     engine: OnceLock<Engine>,
+    replica: OnceLock<Arc<Replica>>,
     clients: Mutex<HashMap<i64, Arc<Client>, ahash::RandomState>>,
     next_client: AtomicI64,
     next_op: AtomicU64,
@@ -97,7 +104,10 @@ impl Node {
             shutdown: Notify::new(),
             lock_waiters: AtomicI64::new(0),
             fsync_locks: AtomicI64::new(0),
+            defaults: Defaults::default(),
+            role_changes: AtomicU64::new(0),
             engine: OnceLock::new(),
+            replica: OnceLock::new(),
             clients: Mutex::default(),
             next_client: AtomicI64::new(0),
             next_op: AtomicU64::new(0),
@@ -113,6 +123,21 @@ impl Node {
     /// The storage engine; it is open before the first connection is accepted.
     pub fn engine(&self) -> &Engine {
         self.engine.get().expect("the engine is open before connections are accepted")
+    }
+
+    /// Hands over the replication of a member of a set; once, before the first connection is accepted.
+    pub fn set_replica(&self, replica: Arc<Replica>) {
+        assert!(self.replica.set(replica).is_ok(), "replication is set once");
+    }
+
+    /// This node as a member of a replica set; `None` alone.
+    pub fn replica(&self) -> Option<&Arc<Replica>> {
+        self.replica.get()
+    }
+
+    /// Whether this node writes by itself (expired documents, sessions, its own collections): alone, or as primary.
+    pub fn is_writable(&self) -> bool {
+        self.replica().is_none_or(|replica| replica.is_writable())
     }
 
     /// Whether shutdown has begun.

@@ -2,16 +2,15 @@
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bumpalo::Bump;
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Engine, OpTime, Statement, Transaction, View, Write};
 
-use crate::client::Client;
-use crate::concern::{ReadConcern, WriteConcern};
+use crate::client::{Client, Stop};
+use crate::concern::{ReadConcern, ReadLevel, WriteConcern};
 use crate::cursors::CursorInfo;
 use crate::node::Node;
 use crate::parked::Parked;
@@ -29,13 +28,15 @@ pub struct OpContext<'a> {
     pub(crate) arena: Bump,
     pub(crate) lsid: Option<LogicalSessionId>,
     pub(crate) txn_number: Option<i64>,
-    pub(crate) read_concern: ReadConcern,
-    pub(crate) write_concern: WriteConcern<'a>,
+    pub(crate) read_concern: Cell<ReadConcern>,
+    /// The state of one moment that is read, for `snapshot` outside a transaction.
+    pub(crate) snapshot: RefCell<Option<View>>,
+    pub(crate) write_concern: Option<WriteConcern<'a>>,
     pub(crate) comment: Value<'a>,
     pub(crate) api: ApiParams,
     pub(crate) started: Instant,
     pub(crate) deadline: Cell<Option<Instant>>,
-    pub(crate) killed: &'a AtomicBool,
+    pub(crate) stop: &'a Stop,
     pub(crate) may_block: bool,
     pub(crate) exhaust: bool,
     /// The open transaction that this operation belongs to; back in its session afterwards.
@@ -157,12 +158,35 @@ impl<'a> OpContext<'a> {
         RefMut::filter_map(self.transaction.borrow_mut(), Option::as_mut).ok()
     }
 
-    /// The state to read: the transaction's own, or the newest.
+    /// The state to read: the transaction's own, the one that a majority has, or the newest, as the read concern says.
     pub fn view(&self) -> Result<View> {
-        match self.transaction() {
-            Some(mut transaction) => transaction.view(),
-            None => self.engine().view(),
+        if let Some(mut transaction) = self.transaction() {
+            return transaction.view();
         }
+        if let Some(snapshot) = &*self.snapshot.borrow() {
+            return Ok(snapshot.clone());
+        }
+        if !self.reads_majority() {
+            return self.engine().view();
+        }
+        match self.engine().majority_view() {
+            Some(view) => Ok(view),
+            None => bail!(
+                Code::READ_CONCERN_MAJORITY_NOT_AVAILABLE_YET,
+                "Read concern majority reads are currently not possible."
+            ),
+        }
+    }
+
+    /// Whether only what a majority of the set has may be read; alone, a node is the majority.
+    pub fn reads_majority(&self) -> bool {
+        self.node.replica().is_some()
+            && matches!(self.read_concern.get().level, Some(ReadLevel::Majority | ReadLevel::Snapshot))
+    }
+
+    /// The time of the snapshot that is read, for the reply.
+    pub fn at_cluster_time(&self) -> Option<Timestamp> {
+        self.snapshot.borrow().as_ref().map(View::time)
     }
 
     /// Tells dispatch of a commit that this command made (or, for a retried write, found), so that
@@ -202,7 +226,7 @@ impl<'a> OpContext<'a> {
     /// What storage and long loops ask whether to go on: like [`OpContext::check_interrupt`], but
     /// `Copy` and `Sync`: `let stop = op.interrupter(); engine.write(&|| stop.check())`.
     pub fn interrupter(&self) -> Interrupter<'a> {
-        Interrupter { node: self.node, killed: self.killed, deadline: self.deadline.get() }
+        Interrupter { node: self.node, stop: self.stop, deadline: self.deadline.get() }
     }
 
     /// Memory that lives as long as the operation.
@@ -222,11 +246,11 @@ impl<'a> OpContext<'a> {
 
     /// `readConcern` (of the transaction, inside one).
     pub fn read_concern(&self) -> ReadConcern {
-        self.read_concern
+        self.read_concern.get()
     }
 
-    /// `writeConcern`.
-    pub fn write_concern(&self) -> WriteConcern<'a> {
+    /// `writeConcern`, as the client gave it.
+    pub fn write_concern(&self) -> Option<WriteConcern<'a>> {
         self.write_concern
     }
 
@@ -315,21 +339,19 @@ impl<'a> OpContext<'a> {
 #[derive(Clone, Copy)]
 pub struct Interrupter<'a> {
     node: &'a Node,
-    killed: &'a AtomicBool,
+    stop: &'a Stop,
     deadline: Option<Instant>,
 }
 
 impl<'a> Interrupter<'a> {
     /// For code that keeps its own handles on the node and the client.
-    pub fn new(node: &'a Node, killed: &'a AtomicBool, deadline: Option<Instant>) -> Self {
-        Interrupter { node, killed, deadline }
+    pub fn new(node: &'a Node, stop: &'a Stop, deadline: Option<Instant>) -> Self {
+        Interrupter { node, stop, deadline }
     }
 
-    /// Errors: `Interrupted`, `InterruptedAtShutdown`, `MaxTimeMSExpired`.
+    /// Errors: `Interrupted`, `InterruptedDueToReplStateChange`, `InterruptedAtShutdown`, `MaxTimeMSExpired`.
     pub fn check(&self) -> Result<()> {
-        if self.killed.load(Ordering::Relaxed) {
-            bail!(Code::INTERRUPTED, "operation was interrupted");
-        }
+        self.stop.check()?;
         if self.node.is_shutting_down() {
             bail!(Code::INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown");
         }

@@ -1,43 +1,98 @@
-//! Commands that wait for commits without holding a thread: an awaitData cursor's `getMore`.
+//! Commands that wait without holding a thread: an awaitData cursor's `getMore`, a `hello` that waits for a change of
+//! the topology, a read that must see a later state than this node has.
 //!
 //! A handler that has nothing to answer yet leaves a [`Parked`] with its operation. The connection waits for it
-//! and runs the same request once more; the cursor remembers how long its client is willing to wait.
+//! and runs the same request once more; who waits remembers for how long its client is willing to.
 
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use sheaf_storage::Collection;
+use sheaf_storage::{Collection, Engine};
 
 use crate::cursors::CursorInfo;
 
-/// What a `getMore` waits for.
+/// What a request waits for.
 pub struct Parked {
-    /// Then it answers with what there is.
-    pub until: Instant,
-    /// The collection whose next commit may bring something.
+    /// Then it is run again in any case; without it there is no limit.
+    pub until: Option<Instant>,
+    /// What it waits for.
     pub waits: Waits,
-    /// The cursor, which somebody may kill meanwhile.
-    pub cursor: Arc<CursorInfo>,
+}
+
+/// What a request waits for.
+pub enum Waits {
+    /// The next change of a collection, for this cursor, which somebody may kill meanwhile.
+    Cursor(Changes, Arc<CursorInfo>),
+    /// Another topology than the one of this counter.
+    Topology(u64),
+    /// A state to read.
+    State(StateWanted),
+}
+
+impl Waits {
+    /// The cursor that waits.
+    pub fn cursor(&self) -> Option<&Arc<CursorInfo>> {
+        match self {
+            Waits::Cursor(_, cursor) => Some(cursor),
+            Waits::Topology(_) | Waits::State(_) => None,
+        }
+    }
 }
 
 /// A collection as a cursor has seen it.
 #[derive(Clone)]
-pub struct Waits {
+pub struct Changes {
     /// The collection; the log itself for what may come from anywhere.
     pub collection: Arc<Collection>,
     /// Its version when it was read.
     pub seen: u64,
 }
 
-impl Waits {
+impl Changes {
     /// For the next change of a collection; called before it is read.
     pub fn on(collection: &Arc<Collection>) -> Self {
-        Waits { collection: collection.clone(), seen: collection.version() }
+        Changes { collection: collection.clone(), seen: collection.version() }
     }
 
     /// Whether something has changed; if not, `waker` is told of the next change.
     pub fn is_over(&self, waker: &Waker) -> bool {
         self.collection.on_change(self.seen, waker.clone())
+    }
+}
+
+/// A state that this node must have before a request can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateWanted {
+    /// Everything up to this cluster time...
+    pub time: u64,
+    /// ...is to be here, or on a majority.
+    pub majority: bool,
+}
+
+impl StateWanted {
+    /// Whether this node has it.
+    pub fn is_here(&self, engine: &Engine) -> bool {
+        if self.majority {
+            engine.majority_view().is_some_and(|view| view.time().0 >= self.time)
+        } else {
+            engine.last_applied().time >= self.time
+        }
+    }
+
+    /// Whether this node has it; if not, `waker` is told when that may have changed.
+    pub fn is_over(&self, engine: &Engine, waker: &Waker) -> bool {
+        let catalog = engine.catalog();
+        // Its version grows with every entry and with the commit point; without a log there is nothing to wait for.
+        let Some(oplog) = catalog.oplog() else { return true };
+        loop {
+            let seen = oplog.version();
+            if self.is_here(engine) {
+                return true;
+            }
+            if !oplog.on_change(seen, waker.clone()) {
+                return false;
+            }
+        }
     }
 }

@@ -15,6 +15,8 @@ const SESSIONS_PERIOD: Duration = Duration::from_secs(300);
 
 /// Runs until shutdown.
 pub async fn run(node: Arc<Node>) {
+    tokio::spawn(crate::commands::repl::keep_config_published(node.clone()));
+    let mut quiet = Quiet::default();
     let mut cursors_seen = Instant::now();
     let mut sessions_noted = Instant::now();
     loop {
@@ -30,13 +32,39 @@ pub async fn run(node: Arc<Node>) {
             node.cursors.expire(Duration::from_millis(idle));
         }
         tokio::task::block_in_place(|| node.reap_sessions());
-        if sessions_noted.elapsed() >= SESSIONS_PERIOD {
+        tokio::task::block_in_place(|| quiet.note(&node));
+        if sessions_noted.elapsed() >= SESSIONS_PERIOD && node.is_writable() {
             sessions_noted = Instant::now();
             if let Err(error) = tokio::task::block_in_place(|| crate::first_start::note_sessions(&node)) {
                 let about = sheaf_bson::doc! { "error": error.message() };
                 let text = "Failed to refresh session cache, will try again at the next refresh interval";
                 crate::log::warning("CONTROL", 20710, "LogicalSessionCacheRefresh", text, Some(about));
             }
+        }
+    }
+}
+
+/// How long a primary's log may be without entries; then it gets one, so that clients and members know its time.
+const QUIET: Duration = Duration::from_secs(10);
+
+/// The end of the log, and since when it has been there.
+#[derive(Default)]
+struct Quiet {
+    last: u64,
+    since: Option<Instant>,
+}
+
+impl Quiet {
+    fn note(&mut self, node: &Node) {
+        let Some(replica) = node.replica().filter(|replica| replica.is_writable()) else { return };
+        let last = node.engine().last_applied().index;
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if last != self.last {
+            *self = Quiet { last, since: Some(Instant::now()) };
+        } else if since.elapsed() >= QUIET {
+            self.since = None;
+            // Whoever leads now does it.
+            let _ = replica.write_noop(&sheaf_bson::doc! { "msg": "periodic noop" });
         }
     }
 }
@@ -72,7 +100,8 @@ impl Node {
     pub fn end_session(&self, id: LogicalSessionId) {
         if let Some(session) = self.sessions.remove(id) {
             self.kill_session(&session);
-            if session.state.lock().txn_number >= 0 {
+            // What the set remembers of a session is the primary's to forget.
+            if session.state.lock().txn_number >= 0 && self.is_writable() {
                 self.forget(id);
             }
         }

@@ -9,6 +9,7 @@ use crate::options::Options;
 pub(crate) struct Tuning {
     journal_commit_micros: AtomicU64,
     sync_delay_micros: AtomicU64,
+    retention_millis: AtomicU64,
 }
 
 impl Tuning {
@@ -18,6 +19,7 @@ impl Tuning {
         Tuning {
             journal_commit_micros: micros(options.journal_commit_interval),
             sync_delay_micros: micros(options.sync_delay),
+            retention_millis: AtomicU64::new(0),
         }
     }
 
@@ -39,5 +41,15 @@ impl Tuning {
     /// Sets how often memtables are flushed.
     pub fn set_sync_delay(&self, delay: Duration) {
         self.sync_delay_micros.store(delay.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// How old entries of the log must be to be removed, whatever its size.
+    pub fn oplog_retention(&self) -> Duration {
+        Duration::from_millis(self.retention_millis.load(Ordering::Relaxed))
+    }
+
+    /// Sets how old entries of the log must be to be removed.
+    pub fn set_oplog_retention(&self, retention: Duration) {
+        self.retention_millis.store(retention.as_millis() as u64, Ordering::Relaxed);
     }
 }

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod crud;
 pub mod ddl;
 pub mod diag;
+pub mod repl;
 pub mod session;
 
 use std::collections::HashMap;
@@ -30,7 +31,7 @@ static TABLE: LazyLock<HashMap<&'static str, &'static Registered, ahash::RandomS
 
 /// The groups; a new command is one line in its group's table.
 static GROUPS: &[&[Registered]] =
-    &[admin::COMMANDS, crud::COMMANDS, ddl::COMMANDS, diag::COMMANDS, session::COMMANDS];
+    &[admin::COMMANDS, crud::COMMANDS, ddl::COMMANDS, diag::COMMANDS, repl::COMMANDS, session::COMMANDS];
 
 /// The command of this name or alias.
 pub fn find(name: &str) -> Option<&'static Registered> {

@@ -175,36 +175,53 @@ pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>,
     }
 }
 
-/// Times of the cluster in a read concern. A set of one has applied all that it has told of, so
-/// nothing has to be waited for; the past is not kept, so `atClusterTime` finds it gone.
+/// How far ahead of the wall clock a cluster time may be (`maxAcceptableLogicalClockDriftSecs`): a year.
+const DRIFT_SECS_MAX: u64 = 365 * 24 * 60 * 60;
+
+/// Takes note of the cluster time that a client has seen: what is written from now on is later.
+///
+/// Errors: `ClusterTimeFailsRateLimiter`.
+pub fn cluster_time_seen(node: &Node, generic: &GenericArgs<'_>) -> Result<()> {
+    let (Some(replica), Some(time)) = (node.replica(), generic.cluster_time) else { return Ok(()) };
+    let wall_secs = node.clock.now_millis().max(0) as u64 / 1000;
+    let secs = time.0 >> 32;
+    if secs > wall_secs + DRIFT_SECS_MAX {
+        bail!(
+            Code::CLUSTER_TIME_FAILS_RATE_LIMITER,
+            "New cluster time, {secs}, is too far from this node's wall clock time, {wall_secs}."
+        );
+    }
+    replica.observe_time(time);
+    Ok(())
+}
+
+fn time_text(time: Timestamp) -> String {
+    format!("{{ ts: Timestamp({}, {}) }}", time.0 >> 32, time.0 as u32)
+}
+
+/// Times of the cluster in a read concern: nobody can have seen one that this member has not been told of.
 fn cluster_time(node: &Node, concern: &ReadConcern) -> Result<()> {
-    if node.options.set_name.is_none() {
-        let name = if concern.after_cluster_time.is_some() { "afterClusterTime" } else { "atClusterTime" };
-        bail!(Code::ILLEGAL_OPERATION, "Cannot specify {name} readConcern without replication enabled");
+    let (name, wanted) = match (concern.after_cluster_time, concern.at_cluster_time) {
+        (Some(after), _) => ("afterClusterTime", after),
+        (None, Some(at)) => ("atClusterTime", at),
+        (None, None) => return Ok(()),
+    };
+    let Some(replica) = node.replica() else {
+        bail!(Code::ILLEGAL_OPERATION, "Cannot specify {name} readConcern without replication enabled")
+    };
+    if wanted.0 == 0 {
+        bail!(Code::INVALID_OPTIONS, "{name} cannot be a null timestamp");
     }
-    let now = Timestamp(node.engine().last_applied().time);
-    let text = |time: Timestamp| format!("Timestamp({}, {})", time.0 >> 32, time.0 as u32);
-    match (concern.after_cluster_time, concern.at_cluster_time) {
-        (Some(after), _) if after > now => bail!(
+    let known = replica.cluster_time();
+    if wanted > known {
+        bail!(
             Code::INVALID_OPTIONS,
-            "readConcern afterClusterTime value must not be greater than the current clusterTime. Requested clusterTime: {}; current clusterTime: {}",
-            text(after),
-            text(now)
-        ),
-        (_, Some(at)) if at > now => bail!(
-            Code::INVALID_OPTIONS,
-            "readConcern atClusterTime value must not be greater than the current clusterTime. Requested clusterTime: {}; current clusterTime: {}",
-            text(at),
-            text(now)
-        ),
-        (_, Some(at)) if at < now => bail!(
-            Code::SNAPSHOT_UNAVAILABLE,
-            "Read timestamp {} is older than the oldest available timestamp {}",
-            text(at),
-            text(now)
-        ),
-        _ => Ok(()),
+            "readConcern {name} value must not be greater than the current clusterTime. Requested clusterTime: {}; current clusterTime: {}",
+            time_text(wanted),
+            time_text(known)
+        );
     }
+    Ok(())
 }
 
 /// Which commands take concerns, and which concerns one node can satisfy.
@@ -233,10 +250,17 @@ pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, ro
         );
     }
     // A cursor takes a new snapshot for each batch, so only a transaction keeps what `snapshot` promises.
-    let needs_set =
-        level == ReadLevel::Linearizable || level == ReadLevel::Snapshot && !role.in_transaction();
+    let of_one_moment = level == ReadLevel::Snapshot && !role.in_transaction();
+    let needs_set = level == ReadLevel::Linearizable || of_one_moment;
     if needs_set && node.options.set_name.is_none() {
         bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
+    }
+    if of_one_moment && !matches!(command.name, "find" | "aggregate" | "distinct") {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "Command {} does not support {{ readConcern: {{ level: \"snapshot\", provenance: \"clientSupplied\" }} }} :: caused by :: read concern not supported",
+            command.name
+        );
     }
     if concern.after_cluster_time.is_some() && concern.at_cluster_time.is_some() {
         bail!(
@@ -244,9 +268,7 @@ pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, ro
             "Specifying a timestamp for readConcern snapshot in a causally consistent session is not allowed."
         );
     }
-    if concern.after_cluster_time.is_some() || concern.at_cluster_time.is_some() {
-        cluster_time(node, &concern)?;
-    }
+    cluster_time(node, &concern)?;
     if concern.at_cluster_time.is_some() && level != ReadLevel::Snapshot {
         bail!(Code::INVALID_OPTIONS, "atClusterTime field can be set only if level is equal to snapshot");
     }

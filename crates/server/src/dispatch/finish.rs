@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, doc};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_repl::write_concern::W;
 
-use super::{Outcome, Prepared, fail};
+use super::{Outcome, Prepared, Wait, fail};
 use crate::command::Access;
+use crate::concern::{Effective, ReadLevel};
 use crate::metrics::Class;
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -32,18 +34,91 @@ pub fn finish(
     }
     outcome.hold_until = op.hold_until.get();
     outcome.exhaust = op.exhaust_reply.get() && outcome.ok;
+    outcome.retryable = is_retried(prepared.role);
     if let Some(data) = injected.data.filter(|_| outcome.ok) {
         inject(&mut outcome, data.as_raw());
     }
-    if op.node.options.set_name.is_some() && op.committed.get().is_some() {
-        outcome.write_concern_error = op.write_concern.unsatisfiable();
+    if outcome.write_concern_code.is_none() {
+        match wait(op, prepared, &outcome) {
+            Ok(wait) => outcome.wait = wait,
+            Err(error) => {
+                outcome = failed(prepared, error, None);
+                outcome.retryable = is_retried(prepared.role);
+            }
+        }
     }
-    if op.write_concern.wants_journal() && op.node.options.journal {
-        outcome.wait_durable = op.committed.get().map(|position| position.index);
-        outcome.wait_limit = op.write_concern.limit();
-    }
+    outcome.operation_time = operation_time(op);
     count(op, prepared, &outcome);
     outcome
+}
+
+fn is_retried(role: Role) -> bool {
+    matches!(role, Role::RetryableWrite | Role::Commit | Role::Abort)
+}
+
+/// What the reply has to wait for.
+///
+/// Errors: those of a write that shows that this member still leads.
+fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Result<Option<Wait>> {
+    let Some(replica) = op.node.replica() else { return Ok(wait_alone(op)) };
+    let deadline = op.deadline();
+    if op.read_concern().level == Some(ReadLevel::Linearizable) {
+        if !outcome.ok {
+            return Ok(None);
+        }
+        // What was read is not older than this entry; if a majority has it, no other member led meanwhile.
+        let at = op.blocking(|| replica.write_noop(&doc! { "msg": "linearizable read" }))?;
+        let concern = Effective { w: W::Majority, ..Effective::alone() };
+        return Ok(Some(Wait { at, concern, deadline, vital: true }));
+    }
+    let ends = matches!(prepared.role, Role::Commit | Role::Abort);
+    let writes = prepared.command.spec.access == Access::Write || ends || op.committed.get().is_some();
+    // Statements of a transaction wait when it commits. What is in `local` has nobody else.
+    if !writes || (op.in_transaction && !ends) || op.db == "local" {
+        return Ok(None);
+    }
+    let default = op.node.defaults.current(op.node);
+    let concern = Effective::of(op.write_concern.as_ref(), default.write());
+    if concern.unacknowledged() || (concern.w == W::Nodes(1) && concern.journal != Some(true)) {
+        return Ok(None);
+    }
+    let code = outcome.error.as_ref().map(Error::code);
+    if code.is_some_and(is_not_primary) || op.node.is_shutting_down() {
+        return Ok(None);
+    }
+    if code == Some(Code::NO_SUCH_TRANSACTION) && op.write_concern.is_some() && replica.is_writable() {
+        // That there is no such transaction is certain once a majority agrees that this member leads.
+        op.note_commit(op.blocking(|| replica.write_noop(&doc! { "msg": "NoSuchTransaction error" }))?);
+    }
+    // Who has changed nothing may have seen what others have written, and relies on it.
+    let at = op.committed.get().unwrap_or_else(|| op.engine().last_applied());
+    Ok(Some(Wait { at, concern, deadline, vital: false }))
+}
+
+/// A node without others waits for its disk.
+fn wait_alone(op: &OpContext<'_>) -> Option<Wait> {
+    let concern = Effective::of(op.write_concern.as_ref(), &Effective::alone());
+    if !concern.wants_journal() || !op.node.options.journal {
+        return None;
+    }
+    Some(Wait { at: op.committed.get()?, concern, deadline: None, vital: false })
+}
+
+/// The time of what the operation has written, or of what it may have read.
+fn operation_time(op: &OpContext<'_>) -> Option<u64> {
+    op.node.replica()?;
+    if let Some(committed) = op.committed.get() {
+        let mut last = op.client.last_op.lock();
+        *last = committed.max(*last);
+        return Some(last.time);
+    }
+    if let Some(at) = op.at_cluster_time() {
+        return Some(at.0);
+    }
+    if op.reads_majority() && !op.in_transaction {
+        return op.engine().majority_view().map(|view| view.time().0);
+    }
+    Some(op.engine().last_applied().time)
 }
 
 /// An error reply with the labels that it deserves.
@@ -61,7 +136,7 @@ pub fn failed(prepared: &Prepared<'_>, error: Error, labels: Option<Vec<String>>
         });
     }
     reply.fill(|doc| crate::reply::write_error(doc, &error));
-    Outcome { ok: false, ..Outcome::of_reply(reply) }
+    Outcome { ok: false, error: Some(error), ..Outcome::of_reply(reply) }
 }
 
 fn labelled(error: Error, role: Role) -> Error {
@@ -77,16 +152,49 @@ fn labelled(error: Error, role: Role) -> Error {
             | Code::STALE_CHUNK_HISTORY
     );
     if role.in_transaction() && (transient || (!ends && is_retryable(code))) {
-        return error.with_label("TransientTransactionError");
+        return error.with_label(TRANSIENT);
     }
-    if (ends || role == Role::RetryableWrite) && is_retryable(code) {
-        return error.with_label("RetryableWriteError");
+    if is_retried(role) && is_retryable(code) {
+        return error.with_label(RETRYABLE);
     }
     error
 }
 
+/// The label of errors after which the whole transaction may be run again.
+const TRANSIENT: &str = "TransientTransactionError";
+
+/// The label of errors after which the command may be sent again.
+pub const RETRYABLE: &str = "RetryableWriteError";
+
+/// An error reply without a label that a failed write concern has made untrue.
+pub fn without_transient(error: &Error) -> Reply {
+    let labels: Vec<_> = error.labels().iter().copied().filter(|label| *label != TRANSIENT).collect();
+    let mut bare = Error::new(error.code(), error.message());
+    for label in labels {
+        bare = bare.with_label(label);
+    }
+    Reply::error(&bare)
+}
+
+/// The errors of a member that is not what the request needs.
+pub fn is_not_primary(code: Code) -> bool {
+    matches!(
+        code,
+        Code::NOT_WRITABLE_PRIMARY
+            | Code::NOT_PRIMARY_NO_SECONDARY_OK
+            | Code::NOT_PRIMARY_OR_SECONDARY
+            | Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+            | Code::PRIMARY_STEPPED_DOWN
+    )
+}
+
+/// Whether the error tells of a change of what this member is, so that its reply has a `topologyVersion`.
+pub fn is_state_change(code: Code) -> bool {
+    is_not_primary(code) || matches!(code, Code::SHUTDOWN_IN_PROGRESS | Code::INTERRUPTED_AT_SHUTDOWN)
+}
+
 /// The codes after which a driver may send the same write again.
-fn is_retryable(code: Code) -> bool {
+pub fn is_retryable(code: Code) -> bool {
     matches!(code.0, 6 | 7 | 89 | 91 | 134 | 189 | 262 | 9001 | 10107 | 11600 | 11602 | 13435 | 13436)
 }
 
@@ -94,8 +202,13 @@ fn is_retryable(code: Code) -> bool {
 fn inject(outcome: &mut Outcome, data: RawDoc<'_>) {
     if let Some(error) = data.get("writeConcernError").and_then(|v| v.as_doc()) {
         outcome.reply.append("writeConcernError", error);
+        let code = error.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(0);
+        outcome.write_concern_code = Some(Code(code as i32));
     }
-    outcome.labels = fail::labels(data).unwrap_or_default();
+    outcome.labels = fail::labels(data).unwrap_or_else(|| match outcome.write_concern_code {
+        Some(code) if outcome.retryable && is_retryable(code) => vec![RETRYABLE.to_owned()],
+        _ => Vec::new(),
+    });
 }
 
 fn count(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) {

@@ -25,6 +25,7 @@ pub fn run_in_session<'a>(
         Some(state) => state,
         None => op.blocking(|| wait_for(op, session))?,
     };
+    op.node.refresh_session(session, &mut state);
     load(&mut state, op, session)?;
     let open_since = state.open_since();
     let before = state.txn_number;
@@ -40,7 +41,10 @@ pub fn run_in_session<'a>(
     op.node.metrics.txn.active.fetch_add(1, Ordering::Relaxed);
     let result = work(op);
     op.node.metrics.txn.active.fetch_sub(1, Ordering::Relaxed);
-    leave(op, session, &mut state, txn_number, result)
+    let result = leave(op, session, &mut state, txn_number, result);
+    // Whoever looked for open transactions when this node ceased to be primary could not look into this one.
+    op.node.refresh_session(session, &mut state);
+    result
 }
 
 /// How long a wait goes on before it asks whether to go on.
@@ -80,12 +84,12 @@ fn enter(op: &mut OpContext<'_>, session: &Session, state: &mut SessionState, ro
         state.txn = TxnState::InProgress {
             transaction: Some(Box::new(transaction)),
             started: Instant::now(),
-            read_concern: op.read_concern,
+            read_concern: op.read_concern.get(),
         };
     }
     match &mut state.txn {
         TxnState::InProgress { transaction, read_concern, .. } => {
-            op.read_concern = *read_concern;
+            op.read_concern.set(*read_concern);
             *op.transaction.borrow_mut() = transaction.take().map(|boxed| *boxed);
         }
         TxnState::Committed(position) => op.txn_found.set(Some(*position)),

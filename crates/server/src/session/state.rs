@@ -49,13 +49,15 @@ pub struct SessionState {
     pub txn_number: i64,
     /// What it stands for.
     pub txn: TxnState,
-    /// Whether storage was asked what it knows of the session from before a restart.
+    /// Whether storage was asked what it knows of the session from before a restart or under another primary.
     pub loaded: bool,
+    /// The node's count of role changes for which this holds.
+    pub role_changes: u64,
 }
 
 impl Default for SessionState {
     fn default() -> Self {
-        SessionState { txn_number: -1, txn: TxnState::None, loaded: false }
+        SessionState { txn_number: -1, txn: TxnState::None, loaded: false, role_changes: 0 }
     }
 }
 
@@ -182,8 +184,7 @@ impl SessionState {
 
 fn no_such(text: String, role: Role) -> Error {
     let error = Error::new(Code::NO_SUCH_TRANSACTION, text);
-    // A commit that finds no transaction is not sure of its fate only where write concerns can
-    // fail; on one node it is: the transaction is gone and may be run again.
+    // Where a write concern then fails, the label of a commit is taken back: the transaction may be there elsewhere.
     match role {
         Role::Abort => error,
         _ => error.with_label("TransientTransactionError"),

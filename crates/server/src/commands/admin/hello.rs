@@ -1,14 +1,16 @@
 //! `hello` and `isMaster`: how drivers learn whom they talk to.
 
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Compressor;
 
 use crate::args::{Args, Array};
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
+use crate::parked::{Parked, Waits};
 use crate::reply::Reply;
 
 /// Arguments of either spelling.
@@ -19,6 +21,7 @@ pub struct Hello<'a> {
     topology_version: Option<RawDoc<'a>>,
     max_await: Option<i64>,
     sasl_supported_mechs: bool,
+    hello_ok: bool,
 }
 
 /// `isMaster`, the older spelling.
@@ -60,6 +63,7 @@ fn parse<'a>(args: &mut Args<'a>, legacy: bool) -> Result<Hello<'a>> {
         topology_version: args.optional("topologyVersion")?,
         max_await: args.optional("maxAwaitTimeMS")?,
         sasl_supported_mechs: args.optional::<Value<'a>>("saslSupportedMechs")?.is_some(),
+        hello_ok: !legacy || args.value("helloOk").truthy(),
     };
     match (hello.topology_version, hello.max_await) {
         (Some(_), None) => bail!(31368, "A request with 'topologyVersion' must include 'maxAwaitTimeMS'"),
@@ -73,20 +77,22 @@ fn parse<'a>(args: &mut Args<'a>, legacy: bool) -> Result<Hello<'a>> {
 }
 
 fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
+    if !await_change(hello, op)? {
+        return Ok(Reply::ok());
+    }
     let agreed = handshake(hello, op)?;
-    await_change(hello, op)?;
     let node = op.node();
-    let mut reply = Reply::with_capacity(512);
+    let mut reply = Reply::with_capacity(1024);
     reply.fill(|doc| {
         doc.append("helloOk", true);
-        let primary = if hello.legacy { "ismaster" } else { "isWritablePrimary" };
-        match &node.options.set_name {
-            Some(name) => as_set(doc, op, name, primary),
+        match node.replica() {
+            Some(replica) => replica.with(|core| core.hello()).write(doc, node.process_id, hello.legacy),
             None => {
-                doc.append(primary, true);
+                doc.append(if hello.legacy { "ismaster" } else { "isWritablePrimary" }, true);
+                let mut topology = doc.document("topologyVersion");
+                topology.append("processId", node.process_id).append("counter", 0i64);
             }
         }
-        topology(doc, op);
         doc.append("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32);
         doc.append("maxMessageSizeBytes", sheaf_wire::MAX_MESSAGE_SIZE as i32);
         doc.append("maxWriteBatchSize", 100_000);
@@ -112,32 +118,6 @@ fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
     Ok(reply)
 }
 
-/// `topologyVersion`: this node's never changes while it runs.
-fn topology(doc: &mut DocWriter<'_, Vec<u8>>, op: &OpContext<'_>) {
-    doc.document("topologyVersion").append("processId", op.node().process_id).append("counter", 0i64);
-}
-
-/// The fields of the only member of a replica set.
-fn as_set(doc: &mut DocWriter<'_, Vec<u8>>, op: &OpContext<'_>, name: &str, primary: &str) {
-    let me = op.node().member_address();
-    doc.array("hosts").push(me.as_str());
-    doc.append("setName", name);
-    doc.append("setVersion", 1);
-    doc.append(primary, true);
-    doc.append("secondary", false);
-    doc.append("primary", &me);
-    doc.append("me", &me);
-    doc.append("electionId", sheaf_bson::ObjectId([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]));
-    let last = op.engine().last_applied();
-    let date = Value::DateTime(((last.time >> 32) * 1000) as i64);
-    let time = sheaf_bson::Timestamp(last.time);
-    let mut write = doc.document("lastWrite");
-    write.document("opTime").append("ts", time).append("t", 1i64);
-    write.append("lastWriteDate", date);
-    write.document("majorityOpTime").append("ts", time).append("t", 1i64);
-    write.append("majorityWriteDate", date);
-}
-
 /// What the first hello of a connection settles: metadata and compressors.
 fn handshake(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Vec<Compressor>> {
     let mut shake = op.client().handshake.lock();
@@ -156,6 +136,9 @@ fn handshake(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Vec<Compressor>> {
         crate::log::info("NETWORK", 51800, &op.client().context(), "client metadata", Some(attributes));
     }
     shake.done = true;
+    if hello.hello_ok {
+        op.client().hello_ok.store(true, Ordering::Relaxed);
+    }
     if let Some(offered) = hello.compression {
         let known = &op.node().options.compressors;
         shake.compressors = offered
@@ -208,25 +191,35 @@ fn check_metadata(metadata: RawDoc<'_>) -> Result<()> {
     sub(metadata, "os", "type")
 }
 
-/// An awaitable hello answers when the topology changes, which here it never does, or when the
-/// client's patience is over.
-fn await_change(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<()> {
-    let (Some(version), Some(max_await)) = (hello.topology_version, hello.max_await) else { return Ok(()) };
+/// An awaitable hello answers when the topology changes, or when the client's patience is over. False: it waits.
+fn await_change(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<bool> {
+    let (Some(version), Some(max_await)) = (hello.topology_version, hello.max_await) else { return Ok(true) };
     let Some(Value::ObjectId(process)) = version.get("processId") else {
         bail!(40414, "BSON field 'TopologyVersion.processId' is missing but a required field");
     };
     let Some(counter) = version.get("counter").and_then(|v| v.as_exact_i64()) else {
         bail!(40414, "BSON field 'TopologyVersion.counter' is missing but a required field");
     };
-    op.set_exhaust_reply();
-    if process == op.node().process_id {
-        if counter > 0 {
+    let node = op.node();
+    let waiting = op.client().await_until.lock().take();
+    let own = node.replica().map_or(0, |replica| replica.role().topology_version);
+    if process == node.process_id {
+        if counter < 0 {
+            bail!(31372, "topologyVersion must have a non-negative counter");
+        }
+        if counter as u64 > own {
             bail!(
                 31382,
-                "Received a topology version with counter: {counter} which is greater than the server topology version counter: 0"
+                "Received a topology version with counter: {counter} which is greater than the server topology version counter: {own}"
             );
         }
-        op.hold_reply(Duration::from_millis(max_await as u64));
+        let until = waiting.unwrap_or_else(|| Instant::now() + Duration::from_millis(max_await as u64));
+        if counter as u64 == own && Instant::now() < until {
+            *op.client().await_until.lock() = Some(until);
+            op.park(Parked { until: Some(until), waits: Waits::Topology(own) });
+            return Ok(false);
+        }
     }
-    Ok(())
+    op.set_exhaust_reply();
+    Ok(true)
 }

@@ -5,6 +5,7 @@ mod cluster_parameter;
 mod cmd_line;
 mod connection_status;
 mod fail_point;
+mod features;
 mod fsync;
 mod get_log;
 mod hello;
@@ -12,7 +13,6 @@ mod host_info;
 mod list_commands;
 mod parameters;
 mod ping;
-mod replication;
 mod shutdown;
 mod users;
 
@@ -39,13 +39,8 @@ pub const COMMANDS: &[Registered] = &[
     registered!(parameters::GetParameter<'_>),
     registered!(parameters::SetParameter<'_>),
     registered!(ping::Ping),
-    registered!(replication::GetDefaultRwConcern),
-    registered!(replication::SetDefaultRwConcern),
-    registered!(replication::ReplSetGetStatus),
-    registered!(replication::ReplSetGetConfig),
-    registered!(replication::ReplSetInitiate),
-    registered!(replication::Features),
-    registered!(replication::ValidateDbMetadata),
+    registered!(features::Features),
+    registered!(features::ValidateDbMetadata),
     registered!(shutdown::Shutdown),
     registered!(users::UsersInfo),
     registered!(users::RolesInfo),

@@ -1,27 +1,54 @@
 //! `shutdown`.
 
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
 
-/// `{shutdown: 1, force: bool, timeoutSecs: n}`.
-pub struct Shutdown;
+/// `{shutdown: 1, force: bool, timeoutSecs: n}`. A primary first hands the lead over.
+pub struct Shutdown {
+    force: bool,
+    timeout_secs: i64,
+}
+
+/// How long secondaries may catch up, if nobody says (`shutdownTimeoutMillisForShutdownCommand`).
+const TIMEOUT_SECS: i64 = 15;
+
+/// How long a member that goes down does not stand for election.
+const STEP_DOWN_MILLIS: u64 = 120_000;
 
 impl<'a> Command<'a> for Shutdown {
     const NAME: &'static str = "shutdown";
-    const SPEC: Spec = Spec::plain().admin_only().help("stops the server");
+    const SPEC: Spec = Spec::plain().admin_only().may_block().help("stops the server");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        args.optional::<Loose>("force")?;
-        args.optional::<i64>("timeoutSecs")?;
-        Ok(Shutdown)
+        let force = args.optional::<Loose>("force")?.is_some_and(|force| force.0);
+        let timeout_secs = args.optional::<i64>("timeoutSecs")?.unwrap_or(TIMEOUT_SECS);
+        if timeout_secs < 0 {
+            bail!(Code(51024), "BSON field 'timeoutSecs' value must be >= 0, actual value '{timeout_secs}'");
+        }
+        Ok(Shutdown { force, timeout_secs })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         crate::log::info("COMMAND", 4695400, &op.client().context(), "Shutdown command received", None);
+        if let Some(replica) = op.node().replica().filter(|replica| replica.is_writable()) {
+            let millis = self.timeout_secs as u64 * 1000;
+            let alone = replica.with(|core| core.config().is_none_or(|config| config.members.len() == 1));
+            let stepped_down = match alone {
+                true => Ok(()),
+                false => replica.step_down(millis, millis.max(STEP_DOWN_MILLIS), false),
+            };
+            // Who has lost the lead meanwhile has nothing to hand over.
+            if let Err(error) = stepped_down
+                && error.code() != Code::NOT_WRITABLE_PRIMARY
+                && !self.force
+            {
+                return Err(error);
+            }
+        }
         op.node().begin_shutdown();
         Ok(Reply::ok())
     }

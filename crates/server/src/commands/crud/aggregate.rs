@@ -13,7 +13,7 @@ use super::writes::check_writable;
 use crate::args::{Args, Array, Loose, NonNegative, check_collection_name};
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
-use crate::concern::ReadLevel;
+use crate::concern::{ReadConcern, ReadLevel};
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -51,6 +51,10 @@ impl<'a> Command<'a> for Aggregate<'a> {
         }
         if !matches!(op.read_concern().level, None | Some(ReadLevel::Majority)) {
             bail!(Code::INVALID_OPTIONS, "$changeStream cannot run with a readConcern other than 'majority'");
+        }
+        if op.node().replica().is_some() {
+            // What may yet be rolled back is not told.
+            op.read_concern.set(ReadConcern { level: Some(ReadLevel::Majority), ..op.read_concern() });
         }
         self.open(op).map_err(change_stream::labelled)
     }

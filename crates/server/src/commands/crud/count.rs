@@ -63,7 +63,11 @@ impl<'a> Command<'a> for Count<'a> {
         let Some(collection) = view.collection(&namespace) else { return Ok(Reply::ok().with("n", 0)) };
         let n = if collection.is_view() {
             self.on_view(op)?
-        } else if query.matcher().matches_everything() && query.hint == Hint::None && !collection.is_oplog() {
+        } else if query.matcher().matches_everything()
+            && query.hint == Hint::None
+            && !collection.is_oplog()
+            && !op.reads_majority()
+        {
             // The collection's own counter.
             self.cut(collection.count())
         } else {

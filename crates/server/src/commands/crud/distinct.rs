@@ -79,11 +79,15 @@ impl<'a> Command<'a> for Distinct<'a> {
                 }
             }
         }
-        Ok(Reply::with_capacity(values.bytes + 64).with_array("values", |out| {
+        let mut reply = Reply::with_capacity(values.bytes + 64).with_array("values", |out| {
             for value in &values.list {
                 out.push(value.as_value());
             }
-        }))
+        });
+        if let Some(time) = op.at_cluster_time() {
+            reply.append("atClusterTime", time);
+        }
+        Ok(reply)
     }
 }
 

@@ -102,7 +102,7 @@ impl<'a> Command<'a> for Find<'a> {
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
         let Some(collection) = view.collection(&namespace).cloned() else {
-            return Ok(empty_cursor(&namespace));
+            return Ok(empty_cursor(op, &namespace));
         };
         if collection.is_view() {
             return self.on_view(op, &namespace);
@@ -141,13 +141,14 @@ impl<'a> Find<'a> {
             && self.collation.is_none()
             && self.variables.is_none()
             && self.uuid.is_none()
-            && !op.in_transaction();
+            && !op.in_transaction()
+            && !op.reads_majority();
         let Some(filter) = self.filter.filter(|_| plain) else { return Ok(None) };
         let Some(id) = only_id(filter) else { return Ok(None) };
         let Some(projection) = self.point_projection(op)? else { return Ok(None) };
         let catalog = op.engine().catalog();
         let Some(collection) = catalog.collection(namespace) else {
-            return Ok(Some(empty_cursor(namespace)));
+            return Ok(Some(empty_cursor(op, namespace)));
         };
         if collection.is_view() || collection.capped.is_some() {
             return Ok(None);

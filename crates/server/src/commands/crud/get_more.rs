@@ -7,10 +7,10 @@ use sheaf_errors::{Code, Result, bail};
 use super::change_stream;
 use super::query::batch_room;
 use crate::args::{Args, NonNegative};
-use crate::command::{Command, Counter, Spec};
+use crate::command::{Command, Counter, Secondary, Spec};
 use crate::cursors::{Batch, Filled};
 use crate::op::OpContext;
-use crate::parked::Parked;
+use crate::parked::{Parked, Waits};
 use crate::reply::Reply;
 
 /// How long an awaitData cursor waits when the client names no time.
@@ -25,7 +25,12 @@ pub struct GetMore<'a> {
 
 impl<'a> Command<'a> for GetMore<'a> {
     const NAME: &'static str = "getMore";
-    const SPEC: Spec = Spec::read().in_transaction().api_v1().counter(Counter::GetMore);
+    const SPEC: Spec = Spec::read()
+        .secondary(Secondary::Always)
+        .maintenance()
+        .in_transaction()
+        .api_v1()
+        .counter(Counter::GetMore);
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let id = match args.own_value() {
@@ -67,6 +72,10 @@ impl GetMore<'_> {
         let began = Instant::now();
         let info = pinned.info().clone();
         op.metrics().cursor.replace(Some(info.clone()));
+        if !op.in_transaction() {
+            op.read_concern.set(info.read_concern);
+            op.snapshot.replace(info.snapshot.0.clone());
+        }
         // A getMore that was parked goes on waiting where it left off.
         let until = info.await_until.lock().take();
         let until = until.unwrap_or_else(|| began + patience.unwrap_or(DEFAULT_WAIT));
@@ -92,6 +101,9 @@ impl GetMore<'_> {
             let open = matches!(result, Ok(Filled::More)) && !pinned.is_killed();
             body.append("id", if open { self.id } else { 0 });
             body.append("ns", &*namespace);
+            if let Some(time) = op.at_cluster_time() {
+                body.append("atClusterTime", time);
+            }
         });
         let filled = result.map_err(|error| error.context("Executor error during getMore"))?;
         if pinned.is_killed() && returned == 0 {
@@ -101,7 +113,7 @@ impl GetMore<'_> {
         if let Some(waits) = waits.filter(|_| Instant::now() < until) {
             *info.await_until.lock() = Some(until);
             pinned.release(0);
-            op.park(Parked { until, waits, cursor: info });
+            op.park(Parked { until: Some(until), waits: Waits::Cursor(waits, info) });
             return Ok(reply);
         }
         op.metrics().returned.set(Some(returned as u64));

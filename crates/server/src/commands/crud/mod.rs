@@ -2,7 +2,7 @@
 
 mod aggregate;
 mod bulk_write;
-mod change_stream;
+pub mod change_stream;
 mod count;
 mod delete;
 mod distinct;

@@ -16,12 +16,12 @@ use crate::commands::diag::current_op;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
 use crate::op::{Interrupter, OpContext};
-use crate::parked::Waits;
+use crate::parked::Changes;
 
 /// The database for one command.
 pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
     let (node, client, deadline) = (op.node().clone(), op.client().clone(), op.deadline());
-    let interrupt = move || Interrupter::new(&node, &client.killed, deadline).check();
+    let interrupt = move || Interrupter::new(&node, &client.stop, deadline).check();
     let (node, metrics) = (op.node().clone(), op.node().clone());
     let hooks = Hooks {
         interrupt: Box::new(interrupt),
@@ -84,7 +84,7 @@ struct StreamCursor {
     token: DocBuf,
     /// The collection that is watched; databases and clusters are watched through the log.
     collection: Option<String>,
-    waits: Option<Waits>,
+    waits: Option<Changes>,
 }
 
 impl StreamCursor {
@@ -100,9 +100,11 @@ impl StreamCursor {
     /// Notes what a stream that comes to its end now has to wait for; before it reads.
     fn prepare(&mut self, op: &OpContext<'_>) {
         let catalog = op.engine().catalog();
-        // A collection that does not exist may be made by any commit.
-        let watched = self.collection.as_ref().and_then(|namespace| catalog.collection(namespace));
-        self.waits = watched.or(catalog.oplog()).map(Waits::on);
+        // A collection that does not exist may be made by any commit. In a set, an event comes when the commit point
+        // does, of which only the log hears.
+        let own = self.collection.as_ref().filter(|_| op.node().replica().is_none());
+        let watched = own.and_then(|namespace| catalog.collection(namespace));
+        self.waits = watched.or(catalog.oplog()).map(Changes::on);
     }
 
     /// A document goes out, or all is read.
@@ -190,7 +192,7 @@ impl ServerCursor for PipelineCursor {
         filled
     }
 
-    fn waits(&self) -> Option<Waits> {
+    fn waits(&self) -> Option<Changes> {
         self.stream.as_ref()?.waits.clone()
     }
 

@@ -14,7 +14,7 @@ use sheaf_query::sort::FindSort;
 
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::OpContext;
-use crate::parked::Waits;
+use crate::parked::Changes;
 use crate::reply::Reply;
 
 /// Documents of a first batch when no size is asked for.
@@ -84,7 +84,7 @@ pub struct PlanCursor {
     tailable: bool,
     await_data: bool,
     /// What the cursor waits for when it comes to its end.
-    waits: Option<Waits>,
+    waits: Option<Changes>,
     first: bool,
 }
 
@@ -116,7 +116,7 @@ impl ServerCursor for PlanCursor {
             self.executor.resume(&view)?;
         }
         if self.await_data {
-            self.waits = Some(Waits::on(self.executor.collection()));
+            self.waits = Some(Changes::on(self.executor.collection()));
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
@@ -138,7 +138,7 @@ impl ServerCursor for PlanCursor {
         Ok(if done { Filled::Exhausted } else { Filled::More })
     }
 
-    fn waits(&self) -> Option<Waits> {
+    fn waits(&self) -> Option<Changes> {
         self.waits.clone()
     }
 
@@ -194,6 +194,9 @@ pub fn first_batch(
         op.metrics().cursor_exhausted.set(id == 0);
         body.append("id", id);
         body.append("ns", namespace);
+        if let Some(time) = op.at_cluster_time() {
+            body.append("atClusterTime", time);
+        }
     });
     result?;
     op.metrics().returned.set(Some(returned as u64));
@@ -213,10 +216,13 @@ pub fn batch_room(op: &OpContext<'_>, namespace: &str, limit: Option<usize>) -> 
 }
 
 /// The answer of a cursor on nothing.
-pub fn empty_cursor(namespace: &str) -> Reply {
+pub fn empty_cursor(op: &OpContext<'_>, namespace: &str) -> Reply {
     Reply::ok().with_document("cursor", |cursor| {
         drop(cursor.array("firstBatch"));
         cursor.append("id", 0i64);
         cursor.append("ns", namespace);
+        if let Some(time) = op.at_cluster_time() {
+            cursor.append("atClusterTime", time);
+        }
     })
 }

@@ -6,7 +6,7 @@ use sheaf_storage::{Collection, Uuid};
 
 use super::listing;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::{Command, Secondary, Spec};
 use crate::commands::crud::query;
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -20,7 +20,8 @@ pub struct ListCollections<'a> {
 
 impl<'a> Command<'a> for ListCollections<'a> {
     const NAME: &'static str = "listCollections";
-    const SPEC: Spec = Spec::plain().api_v1().help("lists the collections of a database");
+    const SPEC: Spec =
+        Spec::plain().secondary(Secondary::OptIn).api_v1().help("lists the collections of a database");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;

@@ -5,7 +5,7 @@ use sheaf_errors::Result;
 use sheaf_exec::ddl::stats;
 
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::{Command, Secondary, Spec};
 use crate::commands::crud::query;
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -18,7 +18,12 @@ pub struct ListDatabases<'a> {
 
 impl<'a> Command<'a> for ListDatabases<'a> {
     const NAME: &'static str = "listDatabases";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().api_v1().help("lists the databases");
+    const SPEC: Spec = Spec::plain()
+        .secondary(Secondary::OptIn)
+        .admin_only()
+        .may_block()
+        .api_v1()
+        .help("lists the databases");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;

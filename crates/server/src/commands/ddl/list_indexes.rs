@@ -6,7 +6,7 @@ use sheaf_storage::Uuid;
 
 use super::{listing, names};
 use crate::args::Args;
-use crate::command::{Command, Counter, Spec};
+use crate::command::{Command, Counter, Secondary, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -24,7 +24,11 @@ enum Target<'a> {
 
 impl<'a> Command<'a> for ListIndexes<'a> {
     const NAME: &'static str = "listIndexes";
-    const SPEC: Spec = Spec::plain().api_v1().counter(Counter::Command).help("lists a collection's indexes");
+    const SPEC: Spec = Spec::plain()
+        .secondary(Secondary::OptIn)
+        .api_v1()
+        .counter(Counter::Command)
+        .help("lists a collection's indexes");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let target = match args.own_value() {

@@ -4,7 +4,7 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::{Command, Secondary, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -15,7 +15,7 @@ pub struct PlanCacheClear<'a> {
 
 impl<'a> Command<'a> for PlanCacheClear<'a> {
     const NAME: &'static str = "planCacheClear";
-    const SPEC: Spec = Spec::plain().help("forgets the plans of a collection");
+    const SPEC: Spec = Spec::plain().secondary(Secondary::OptIn).help("forgets the plans of a collection");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

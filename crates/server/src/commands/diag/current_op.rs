@@ -1,7 +1,6 @@
 //! `currentOp`, and `killOp`.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
@@ -169,7 +168,7 @@ fn running(
     doc.append("numYields", 0);
     let _ = doc.document("locks");
     doc.append("waitingForLock", false);
-    doc.append("killPending", client.killed.load(Ordering::Relaxed));
+    doc.append("killPending", client.stop.is_set());
 }
 
 /// `{killOp: 1, op: n}`.

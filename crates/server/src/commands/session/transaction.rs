@@ -3,11 +3,12 @@
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::{Command, Secondary, Spec};
 use crate::op::{OpContext, TxnEnd};
 use crate::reply::Reply;
 
-const SPEC: Spec = Spec::plain().admin_only().in_transaction().write_concern().api_v1();
+const SPEC: Spec =
+    Spec::plain().secondary(Secondary::Never).admin_only().in_transaction().write_concern().api_v1();
 
 /// `{commitTransaction: 1}`.
 pub struct CommitTransaction;

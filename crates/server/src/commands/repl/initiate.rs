@@ -1,0 +1,70 @@
+//! `replSetInitiate`.
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_repl::config::{MemberConfig, ReplSetConfig};
+
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{replSetInitiate: config}`; without a configuration it makes a set of this node alone.
+pub struct ReplSetInitiate<'a> {
+    config: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a> for ReplSetInitiate<'a> {
+    const NAME: &'static str = "replSetInitiate";
+    const SPEC: Spec = Spec::plain().admin_only().may_block().help("begins a replica set");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let config = match args.own_value() {
+            Value::Document(config) if !config.is_empty() => Some(config),
+            _ => None,
+        };
+        args.ignore_rest();
+        Ok(ReplSetInitiate { config })
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let (Some(replica), Some(set)) = (op.node().replica(), &op.node().options.set_name) else {
+            bail!(Code::NO_REPLICATION_ENABLED, "This node was not started with replication enabled.");
+        };
+        if replica.with(|core| core.config().is_some()) {
+            bail!(Code::ALREADY_INITIALIZED, "already initialized");
+        }
+        let own = op.node().member_address();
+        let mut config = match self.config {
+            Some(given) => ReplSetConfig::parse(with_version(given).as_raw())?,
+            None => ReplSetConfig::new(set.clone(), vec![MemberConfig::new(0, own.as_str())]),
+        };
+        if config.settings.replica_set_id.is_some() {
+            bail!(
+                Code::INVALID_REPLICA_SET_CONFIG,
+                "replica set configuration cannot contain 'replicaSetId' field when calling replSetInitiate"
+            );
+        }
+        config.settings.replica_set_id = Some(crate::node::new_object_id());
+        let Some(me) = replica.find_me(&config) else {
+            bail!(
+                Code::INVALID_REPLICA_SET_CONFIG,
+                "No host described in new configuration with {{version: {}, term: 0}} for replica set {} maps to this node",
+                config.version,
+                config.set_name
+            );
+        };
+        replica.initiate(config, me)?;
+        Ok(Reply::ok().with_fields(|doc| {
+            if self.config.is_none() {
+                let text = "no configuration specified. Using a default configuration for the set";
+                doc.append("info2", text).append("me", &own);
+            }
+        }))
+    }
+}
+
+fn with_version(config: RawDoc<'_>) -> DocBuf {
+    let config = DocBuf::from(config);
+    if config.as_raw().get("version").is_some() { config } else { config.with("version", 1) }
+}

@@ -1,0 +1,43 @@
+//! `replSetGetStatus`.
+
+use sheaf_bson::doc;
+use sheaf_errors::{Code, Result};
+use sheaf_repl::status::StatusContext;
+
+use super::replica;
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{replSetGetStatus: 1}`.
+pub struct ReplSetGetStatus;
+
+impl<'a> Command<'a> for ReplSetGetStatus {
+    const NAME: &'static str = "replSetGetStatus";
+    const SPEC: Spec = Spec::plain().admin_only().help("state of the replica set");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(ReplSetGetStatus)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let replica = replica(op)?;
+        let context = StatusContext {
+            now_millis: op.now_millis(),
+            uptime_secs: replica.uptime().as_secs(),
+            ..StatusContext::default()
+        };
+        let mut reply = Reply::with_capacity(4096);
+        let mut result = Ok(());
+        reply.fill(|doc| result = replica.with(|core| core.write_status(doc, &context)));
+        match result {
+            Err(error) if error.code() == Code::NOT_YET_INITIALIZED => {
+                let info = doc! { "info": "run rs.initiate(...) if not yet done for the set" };
+                Err(error.with_extra(info.as_bytes().to_vec()))
+            }
+            other => other.map(|()| reply),
+        }
+    }
+}

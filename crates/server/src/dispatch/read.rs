@@ -1,0 +1,74 @@
+//! What must be there before a request reads as its read concern says.
+
+use sheaf_bson::{Timestamp, doc};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_storage::View;
+
+use crate::command::Registered;
+use crate::commands::crud::change_stream;
+use crate::concern::ReadLevel;
+use crate::op::OpContext;
+use crate::parked::{Parked, StateWanted, Waits};
+use crate::replication::Replica;
+use crate::session::Role;
+
+/// Gives what has to be waited for; then the request is to be run again. If there is nothing, the operation reads the
+/// right state from here on.
+///
+/// Errors: `NotWritablePrimary` for `linearizable` on another member, `SnapshotTooOld`, `MaxTimeMSExpired`.
+pub fn prepare(op: &OpContext<'_>, command: &Registered, role: Role) -> Result<Option<Parked>> {
+    let Some(replica) = op.node.replica() else { return Ok(None) };
+    if matches!(role, Role::Continue | Role::Commit | Role::Abort) {
+        return Ok(None);
+    }
+    let concern = op.read_concern();
+    let level = concern.level.unwrap_or(ReadLevel::Local);
+    if level == ReadLevel::Linearizable && !replica.is_writable() {
+        bail!(Code::NOT_WRITABLE_PRIMARY, "cannot satisfy linearizable read concern on non-primary node");
+    }
+    let of_one_moment = level == ReadLevel::Snapshot && role == Role::Plain;
+    let is_stream = command.name == "aggregate" && change_stream::is_opened_by(op.body);
+    // A transaction reads the newest state; its commit waits until a majority has what it has read.
+    let majority = is_stream || of_one_moment || (level == ReadLevel::Majority && role == Role::Plain);
+    let time = concern.after_cluster_time.max(concern.at_cluster_time);
+    if time.is_none() && !majority {
+        return Ok(None);
+    }
+    let wanted = StateWanted { time: time.map_or(0, |time| time.0), majority };
+    if !wanted.is_here(op.engine()) {
+        op.check_interrupt()?;
+        bring_about(replica, op, wanted)?;
+        return Ok(Some(Parked { until: op.deadline(), waits: Waits::State(wanted) }));
+    }
+    if of_one_moment {
+        op.snapshot.replace(Some(snapshot(op, concern.at_cluster_time)?));
+    }
+    Ok(None)
+}
+
+/// A primary whose log has not come as far as the time that a client has seen elsewhere writes an entry.
+fn bring_about(replica: &Replica, op: &OpContext<'_>, wanted: StateWanted) -> Result<()> {
+    if replica.is_writable() && op.engine().last_applied().time < wanted.time {
+        let note = doc! { "msg": "no-op for afterClusterTime", "readConcern": Timestamp(wanted.time) };
+        op.blocking(|| replica.write_noop(&note))?;
+    }
+    Ok(())
+}
+
+fn snapshot(op: &OpContext<'_>, at: Option<Timestamp>) -> Result<View> {
+    let engine = op.engine();
+    match at {
+        None => engine.snapshot_view().ok_or_else(|| {
+            let text = "Read concern snapshot reads are currently not possible.";
+            Error::new(Code::SNAPSHOT_UNAVAILABLE, text)
+        }),
+        Some(at) => engine.view_at(at).ok_or_else(|| {
+            let text = format!(
+                "Read timestamp Timestamp({}, {}) is older than the oldest available timestamp.",
+                at.0 >> 32,
+                at.0 as u32
+            );
+            Error::new(Code::SNAPSHOT_TOO_OLD, text)
+        }),
+    }
+}

@@ -1,0 +1,55 @@
+//! What a node does when it begins or ceases to be primary.
+
+use std::sync::atomic::Ordering;
+
+use sheaf_errors::{Code, Result};
+
+use crate::first_start;
+use crate::node::Node;
+use crate::session::{Session, SessionState};
+
+impl Node {
+    /// This node takes no more writes. Operations that write end with an error that tells drivers to look for the new
+    /// primary, open transactions are gone; connections, reads and their cursors stay.
+    pub fn stepped_down(&self) {
+        self.role_changes.fetch_add(1, Ordering::AcqRel);
+        for client in self.clients() {
+            let current = client.current.lock();
+            if current.op_id != 0 && current.needs_primary {
+                client.interrupt(Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
+            }
+        }
+        // A session that is in use drops its transaction when its operation, which was stopped, is over.
+        for session in self.sessions.list() {
+            if let Some(mut state) = session.state.try_lock() {
+                self.refresh_session(&session, &mut state);
+            }
+        }
+    }
+
+    /// Forgets what the session knows from before a change of role; an open transaction is gone with it.
+    pub fn refresh_session(&self, session: &Session, state: &mut SessionState) {
+        let now = self.role_changes.load(Ordering::Acquire);
+        if state.role_changes == now {
+            return;
+        }
+        let gone = state.open_since().map(|started| (state.txn_number, started.elapsed()));
+        *state = SessionState { role_changes: now, ..SessionState::default() };
+        if let Some((number, lived)) = gone {
+            self.transaction_gone(session.id, number, lived);
+        }
+    }
+
+    /// This node takes writes now: it writes what a primary has to have, and asks storage again for what sessions did
+    /// under an earlier primary.
+    pub fn stepped_up(&self) {
+        self.role_changes.fetch_add(1, Ordering::AcqRel);
+        let prepared: Result<()> =
+            first_start::prepare(self.engine()).and_then(|()| first_start::prepare_sessions(self));
+        if let Err(error) = prepared {
+            let attributes = sheaf_bson::doc! { "error": error.message() };
+            let text = "A new primary cannot write its own collections";
+            crate::log::warning("REPL", 99_000_021, "ReplCoord", text, Some(attributes));
+        }
+    }
+}

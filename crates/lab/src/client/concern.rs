@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Deserialize;
-use sheaf_bson::DocWriter;
+use sheaf_bson::{DocBuf, DocWriter};
 
 /// `w` of a write concern.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -79,10 +79,19 @@ impl WriteConcern {
 
     /// Writes the field `writeConcern`, unless this is the default.
     pub fn append(&self, body: &mut DocWriter<'_, Vec<u8>>) {
-        if self.is_default() {
-            return;
+        if !self.is_default() {
+            self.fields(&mut body.document("writeConcern"));
         }
-        let mut concern = body.document("writeConcern");
+    }
+
+    /// The same for a command that is whole already.
+    pub fn append_to(&self, command: &mut DocBuf) {
+        if !self.is_default() {
+            command.append("writeConcern", DocBuf::build(|concern| self.fields(concern)).as_raw());
+        }
+    }
+
+    fn fields(&self, concern: &mut DocWriter<'_, Vec<u8>>) {
         match &self.w {
             Some(W::Nodes(n)) => drop(concern.append("w", *n as i32)),
             Some(W::Tag(tag)) => drop(concern.append("w", tag.as_str())),

@@ -28,7 +28,7 @@ pub use batch::{WriteBatch, Written};
 pub use concern::{W, WriteConcern};
 pub use connection::{Connection, Message, Role};
 pub use cursor::Cursor;
-pub use session::TransactionOptions;
+pub use session::{TransactionOptions, commit_is_unknown};
 
 use crate::error::{Error, Result};
 use select::{Election, SELECTION, find_node};

@@ -39,8 +39,13 @@ pub(super) fn find_node(
             Err(error) => error,
         };
         // One node that does not answer will not answer better later: only a set elects.
-        if alone || Instant::now() > deadline {
+        if alone {
             return Err(last);
+        }
+        if Instant::now() > deadline {
+            // Of a set, this may pass.
+            let text = format!("no {} in {} s: {last}", preference.name(), SELECTION.as_secs());
+            return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text).into());
         }
         patience = (patience * 2).min(to.connect_timeout);
         std::thread::sleep(PAUSE);

@@ -234,7 +234,7 @@ impl Client {
 
 /// Whether the transaction may have been committed although the commit failed. Drivers put the label
 /// UnknownTransactionCommitResult on such errors themselves.
-fn commit_is_unknown(error: &Error) -> bool {
+pub fn commit_is_unknown(error: &Error) -> bool {
     match error {
         Error::Io(_) => true,
         Error::Server(server) => {

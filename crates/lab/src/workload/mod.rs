@@ -7,17 +7,25 @@
 mod bank;
 mod bench_run;
 mod bulk_import;
+mod change_stream;
 mod contents;
+mod endure;
 mod findings;
 mod insert_latency;
+mod ladder;
+mod list_append;
 mod load;
 mod mixed_kv;
+mod most_replicaset;
 mod most_single;
+mod register;
+mod slots;
+mod torment;
 mod versions;
 mod ycsb;
 
-use crate::context::Context;
-use crate::error::Result;
+use crate::context::{Context, Group};
+use crate::error::{Error, Result};
 use crate::experiment::Settings;
 use crate::results::{Better, Check};
 
@@ -28,6 +36,11 @@ pub trait Workload: Send + Sync {
 
     /// Prepares the database. Nothing of it is measured.
     fn setup(&mut self, context: &Context) -> Result<()>;
+
+    /// The clients of the load, for a workload that several can be run at once of. Their work may be started once.
+    fn groups<'a>(&'a self, _context: &Context) -> Result<Vec<Group<'a>>> {
+        Err(Error::usage("this workload cannot be combined with others"))
+    }
 
     /// Drives the load, warm-up included.
     fn run(&mut self, context: &Context) -> Result<()>;
@@ -80,12 +93,18 @@ type Make = fn() -> Box<dyn Workload>;
 /// Every workload by the name that experiments use.
 const ALL: &[(&str, Make)] = &[
     ("most-single", || Box::<most_single::MostSingle>::default()),
+    ("most-replicaset", || Box::<most_replicaset::MostReplicaSet>::default()),
     ("insert-latency", || Box::<insert_latency::InsertLatency>::default()),
     ("mixed-kv", || Box::<mixed_kv::MixedKv>::default()),
     ("bench-run", || Box::<bench_run::BenchRun>::default()),
     ("bulk-import", || Box::<bulk_import::BulkImport>::default()),
     ("ycsb", || Box::<ycsb::Ycsb>::default()),
     ("bank", || Box::<bank::Bank>::default()),
+    ("list-append", || Box::<list_append::ListAppend>::default()),
+    ("register", || Box::<register::Register>::default()),
+    ("change-stream", || Box::<change_stream::ChangeStream>::default()),
+    ("ladder", || Box::<ladder::Ladder>::default()),
+    ("torment", || Box::<torment::Torment>::default()),
 ];
 
 /// The workload with this name.

@@ -9,7 +9,7 @@ mod audit;
 mod mongodb;
 mod postgresql;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,9 @@ struct Own {
     isolation: String,
     /// Milliseconds between two looks at the total during the run.
     look_every_ms: u64,
+    /// Milliseconds from one transfer of a client to its next.
+    #[serde(default)]
+    pause_ms: u64,
     database: String,
 }
 
@@ -52,6 +55,8 @@ pub struct Bank {
     accounts: u64,
     watch: Watch,
     books: Mutex<Books>,
+    /// Clients that are still at work.
+    busy: AtomicU32,
 }
 
 /// One transfer as a client wants it.
@@ -105,7 +110,7 @@ trait Teller: Send {
 impl Own {
     fn teller(&self, context: &Context) -> Result<Box<dyn Teller>> {
         Ok(match &context.database {
-            Database::MongoDb(to) => Box::new(mongodb::MongoTeller::connect(to, self)?),
+            Database::MongoDb(to) => Box::new(mongodb::MongoTeller::connect(&to.enduring(), self)?),
             Database::PostgreSql(to) => Box::new(postgresql::PostgresTeller::connect(to, self)?),
         })
     }
@@ -152,20 +157,22 @@ impl Workload for Bank {
         own.teller(context)?.open_accounts(context, self.accounts, own.balance)
     }
 
-    fn run(&mut self, context: &Context) -> Result<()> {
+    fn groups<'a>(&'a self, context: &Context) -> Result<Vec<Group<'a>>> {
         let own = self.own()?;
-        let (running, busy) = (AtomicBool::new(true), Mutex::new(own.clients));
-        let clients = Group::new("client", own.clients, |worker| {
+        self.busy.store(own.clients, Ordering::Relaxed);
+        let clients = Group::new("client", own.clients, move |worker| {
             let outcome = self.serve(worker, own);
-            let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
-            *busy -= 1;
-            running.fetch_and(*busy > 0, Ordering::Relaxed);
+            self.busy.fetch_sub(1, Ordering::Relaxed);
             outcome
         });
-        let auditor = Group::new("auditor", 1, |worker| self.look_on(worker, own, &running));
+        let auditor = Group::new("auditor", 1, move |worker| self.look_on(worker, own));
         // It ends with the clients, and is measured from where they are.
         let load = Load { arrival: Arrival::Closed, measure: Span::Unbounded, ..context.load };
-        context.run(&[clients.without_client(), auditor.load(load).without_client()]).map(drop)
+        Ok(vec![clients.without_client(), auditor.load(load).without_client()])
+    }
+
+    fn run(&mut self, context: &Context) -> Result<()> {
+        context.run(&self.groups(context)?).map(drop)
     }
 
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
@@ -177,6 +184,8 @@ impl Workload for Bank {
         teller.transfers(&mut |transfer| ledger.transfer(&books, transfer))?;
         let mut checks = vec![self.watch.check()];
         checks.extend(ledger.checks(&books));
+        drop(books);
+        checks.extend(super::endure::members_hold_the_same(context, &own.database)?);
         Ok(checks)
     }
 
@@ -229,27 +238,34 @@ impl Bank {
                 }
                 Err(error) => return Err(error),
             }
+            super::endure::pause(worker, own.pause_ms);
         }
         Ok(())
     }
 
     /// Looks at the total again and again while transfers are made.
-    fn look_on(&self, worker: &mut Worker<'_>, own: &Own, running: &AtomicBool) -> Result<()> {
+    fn look_on(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
         let mut teller = own.teller(worker.context())?;
         let pause = Duration::from_millis(own.look_every_ms);
         let expected = self.accounts as i64 * own.balance;
-        while running.load(Ordering::Relaxed) && !worker.stopping() {
+        let running = || self.busy.load(Ordering::Relaxed) > 0;
+        while running() && !worker.stopping() {
             let Some(mut ticket) = worker.next() else { break };
             ticket.due = Instant::now();
             let (mut count, mut total) = (0u64, 0i64);
-            teller.balances(&mut |_, balance| {
+            let look = teller.balances(&mut |_, balance| {
                 count += 1;
                 total = total.wrapping_add(balance);
-            })?;
-            self.watch.saw(count == self.accounts && total == expected, count, total, expected);
-            worker.done("look at all accounts", ticket);
+            });
+            match look {
+                Ok(()) => {
+                    self.watch.saw(count == self.accounts && total == expected, count, total, expected);
+                    worker.done("look at all accounts", ticket);
+                }
+                Err(error) => worker.endured("look at all accounts", ticket, error)?,
+            }
             let wake = Instant::now() + pause;
-            while Instant::now() < wake && running.load(Ordering::Relaxed) && !worker.stopping() {
+            while Instant::now() < wake && running() && !worker.stopping() {
                 std::thread::sleep(Duration::from_millis(5).min(pause));
             }
         }

@@ -19,8 +19,12 @@ pub(super) struct MongoTeller {
 
 impl MongoTeller {
     pub fn connect(to: &ConnectionString, own: &Own) -> Result<MongoTeller> {
-        // A member that has no majority to wait for waits for its own journal.
-        let commit = if own.durable { WriteConcern::journaled() } else { WriteConcern::nodes(1) };
+        let commit = match own.durable {
+            false => WriteConcern::nodes(1),
+            // What only one member has can be lost with it.
+            true if to.replica_set.is_some() => WriteConcern::majority(),
+            true => WriteConcern::journaled(),
+        };
         Ok(MongoTeller {
             client: Client::connect(to)?,
             accounts: Collection::new(&own.database, "accounts"),

@@ -1,0 +1,92 @@
+//! What workloads share that go on while members come and go.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::doc;
+
+use crate::check::members::{self, Hashes, Member};
+use crate::check::{self};
+use crate::client::{Client, Collection, WriteConcern};
+use crate::context::{Context, Worker};
+use crate::error::{Error, Result};
+use crate::results::Check;
+
+/// A sleeping client looks so often whether the run is over.
+const NAP: Duration = Duration::from_millis(20);
+/// How long members may take to catch up once everything is quiet.
+const CATCH_UP: Duration = Duration::from_secs(60);
+
+/// The pause of a client between two operations.
+pub(super) fn pause(worker: &Worker<'_>, ms: u64) {
+    let wake = Instant::now() + Duration::from_millis(ms);
+    while !worker.stopping() {
+        let left = wake.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(NAP));
+    }
+}
+
+/// A client that lives through elections.
+pub(super) fn connect(context: &Context) -> Result<Client> {
+    Client::connect(&context.mongodb()?.enduring())
+}
+
+/// Makes a collection anew, empty; a majority has it when this returns.
+pub(super) fn create(context: &Context, client: &mut Client, collection: &Collection) -> Result<()> {
+    client.drop_collection(collection)?;
+    let mut create = doc! { "create": collection.name.as_str() };
+    if context.mongodb()?.replica_set.is_some() {
+        create.append("writeConcern", doc! { "w": "majority" }.as_raw());
+    }
+    context.admin(client, &collection.db, &create).map(drop)
+}
+
+/// The write concern of what must never be lost: a majority, or on a server that is alone, its journal.
+pub(super) fn safest(context: &Context) -> Result<WriteConcern> {
+    let set = context.mongodb()?.replica_set.is_some();
+    Ok(if set { WriteConcern::majority() } else { WriteConcern::journaled() })
+}
+
+/// "members' hashes": at rest, all members that hold data have the same in this database. Nothing for one member alone.
+pub(super) fn members_hold_the_same(context: &Context, db: &str) -> Result<Option<Check>> {
+    let addresses: Vec<String> = context.data_members().map(|member| member.address.clone()).collect();
+    if addresses.len() < 2 {
+        return Ok(None);
+    }
+    let began = Instant::now();
+    loop {
+        let hashes: Result<Vec<Member>> =
+            addresses.iter().map(|address| hash(context, address, db)).collect();
+        let late = began.elapsed() > CATCH_UP || context.stop.is_set();
+        match hashes {
+            Ok(hashes) => {
+                let anomalies = members::judge(&hashes);
+                if anomalies.is_empty() || late {
+                    let collections = hashes[0].1.get(db).map_or(0, Hashes::len);
+                    let fine = format!("{} members agree on {collections} collections", hashes.len());
+                    return Ok(Some(check::check("members' hashes", &anomalies, fine)));
+                }
+            }
+            Err(error) if late || !error.is_transient() => return Err(error.context("dbHash")),
+            Err(_) => {}
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+fn hash(context: &Context, address: &str, db: &str) -> Result<Member> {
+    let mut client = Client::connect(&context.mongodb()?.for_node(address))?;
+    let reply = client.read_command(db, &doc! { "dbHash": 1 })?;
+    let collections = reply
+        .get("collections")
+        .and_then(|collections| collections.as_doc())
+        .ok_or_else(|| Error::failed(format!("{address}: dbHash gave no collections")))?;
+    let hashes: Hashes = collections
+        .iter()
+        .map(|element| (element.key().to_owned(), element.value().as_str().unwrap_or("?").to_owned()))
+        .collect();
+    Ok((address.to_owned(), BTreeMap::from([(db.to_owned(), hashes)])))
+}

@@ -1,0 +1,231 @@
+//! Transactions that append to lists and read them: what they saw tells whether each of them had a snapshot of its own,
+//! and whether what was committed stayed ([`crate::check::list_append`]).
+//!
+//! Each attempt counts as a transaction of its own, with elements of its own: one that is tried again after an error must
+//! leave nothing behind from before.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use serde::Deserialize;
+use sheaf_bson::{RawDoc, doc};
+
+use super::endure::{self, pause};
+use super::slots::Slots;
+use super::{Figure, Workload};
+use crate::check::list_append::{Op, Outcome, Transaction, judge};
+use crate::check::{self};
+use crate::client::{Client, Collection, TransactionOptions, commit_is_unknown};
+use crate::context::{Context, Group, Worker};
+use crate::error::{Error, Result, TRANSIENT_TRANSACTION_ERROR};
+use crate::experiment::Settings;
+use crate::results::Check;
+
+/// Settings of the workload.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Own {
+    clients: u32,
+    /// Lists that are in use at a time: the fewer, the more transactions meet.
+    lists: u32,
+    /// After about so many operations a list is left alone, and another one taken.
+    uses: u64,
+    /// Lists that are made beforehand.
+    lists_in_all: i64,
+    /// Most operations of a transaction.
+    operations: u64,
+    /// Part of the operations that read.
+    read_part: f64,
+    /// Milliseconds from one transaction of a client to its next.
+    pause_ms: u64,
+    /// Whether the clients' sessions are causally consistent; then each must see its own transactions.
+    causal: bool,
+    database: String,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct ListAppend {
+    own: Option<Own>,
+    slots: Slots,
+    history: Mutex<Vec<Transaction>>,
+}
+
+const COLLECTION: &str = "lists";
+/// Of the transactions in the table.
+const TRANSACTION: &str = "list-append";
+
+impl ListAppend {
+    fn own(&self) -> Result<&Own> {
+        self.own.as_ref().ok_or_else(|| Error::failed("the workload has no settings"))
+    }
+
+    fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
+        let mut client = endure::connect(worker.context())?;
+        if own.causal {
+            client = client.causal();
+        }
+        let options = TransactionOptions {
+            read_concern: Some("snapshot".to_owned()),
+            write_concern: endure::safest(worker.context())?,
+        };
+        let lists = Collection::new(&own.database, COLLECTION);
+        let mut number = 0i64;
+        while let Some(ticket) = worker.next() {
+            let mut ops = Vec::new();
+            client.start_transaction(&options);
+            let outcome = self.attempt(worker, own, &mut client, &lists, &mut ops, &mut number);
+            let (outcome, error) = match outcome {
+                // Without a commit, nothing of it can ever be seen.
+                Err(error) => {
+                    client.abort_transaction();
+                    (Outcome::Aborted, Some(error))
+                }
+                Ok(()) => match client.commit_transaction() {
+                    Ok(()) => (Outcome::Committed, None),
+                    Err(error) if commit_is_unknown(&error) => (Outcome::Unknown, Some(error)),
+                    Err(error) => (Outcome::Aborted, Some(error)),
+                },
+            };
+            if outcome == Outcome::Aborted {
+                ops.retain(|op| matches!(op, Op::Append { .. }));
+            }
+            let transaction = Transaction { client: worker.index, ops, outcome };
+            self.history.lock().unwrap_or_else(PoisonError::into_inner).push(transaction);
+            match error {
+                None => worker.done(TRANSACTION, ticket),
+                // Two met, and one of them had to give way.
+                Some(Error::Server(error))
+                    if error.labels.iter().any(|l| l == TRANSIENT_TRANSACTION_ERROR) =>
+                {
+                    worker.retried(TRANSACTION, ticket, 1);
+                }
+                Some(error) => worker.endured(TRANSACTION, ticket, error)?,
+            }
+            pause(worker, own.pause_ms);
+        }
+        Ok(())
+    }
+
+    fn attempt(
+        &self,
+        worker: &mut Worker<'_>,
+        own: &Own,
+        client: &mut Client,
+        lists: &Collection,
+        ops: &mut Vec<Op>,
+        number: &mut i64,
+    ) -> Result<()> {
+        for _ in 0..=worker.random.below(own.operations) {
+            let key = self.slots.choose(&mut worker.random);
+            if worker.random.unit() < own.read_part {
+                let list = client.find_by_id(lists, key)?;
+                let list = list.ok_or_else(|| Error::failed(format!("list {key} is not there")))?;
+                ops.push(Op::Read { key, list: elements(list)? });
+            } else {
+                *number += 1;
+                let value = i64::from(worker.index + 1) << 40 | *number;
+                // Noted first: also without an answer it may have happened.
+                ops.push(Op::Append { key, value });
+                let mut update = client.update(lists);
+                update.push(|statement| {
+                    statement.document("q").append("_id", key);
+                    statement.document("u").document("$push").append("list", value);
+                });
+                let n = update.send()?.n;
+                if n != 1 {
+                    return Err(Error::failed(format!("an update of list {key} matched {n} documents")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn elements(document: RawDoc<'_>) -> Result<Vec<i64>> {
+    let bad = || Error::failed(format!("no list of whole numbers: {document:?}"));
+    let list = document.get("list").and_then(|list| list.as_array()).ok_or_else(bad)?;
+    list.values().map(|value| value.as_exact_i64().ok_or_else(bad)).collect()
+}
+
+impl Workload for ListAppend {
+    fn configure(&mut self, settings: &Settings) -> Result<()> {
+        let own: Own = settings.parse()?;
+        if own.clients == 0 || own.lists == 0 || own.lists_in_all < 1 || own.operations == 0 {
+            return Err(Error::usage("list-append needs clients, lists and operations"));
+        }
+        self.own = Some(own);
+        Ok(())
+    }
+
+    fn setup(&mut self, context: &Context) -> Result<()> {
+        let own = self.own()?.clone();
+        let mut client = endure::connect(context)?;
+        let lists = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context)?);
+        endure::create(context, &mut client, &lists)?;
+        super::load::fill(context, &lists, 0..own.lists_in_all, || {
+            |bytes: &mut Vec<u8>, key| {
+                let none = sheaf_bson::array![];
+                let mut document = doc! { "_id": key };
+                document.append("list", sheaf_bson::Value::Array(none.as_raw()));
+                bytes.extend_from_slice(document.as_bytes());
+            }
+        })?;
+        self.slots = Slots::new(own.lists, own.lists_in_all, own.uses);
+        Ok(())
+    }
+
+    fn groups<'a>(&'a self, _: &Context) -> Result<Vec<Group<'a>>> {
+        let own = self.own()?;
+        Ok(vec![Group::new(TRANSACTION, own.clients, move |worker| self.serve(worker, own)).without_client()])
+    }
+
+    fn run(&mut self, context: &Context) -> Result<()> {
+        context.run(&self.groups(context)?).map(drop)
+    }
+
+    fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
+        let own = self.own()?;
+        let mut client = endure::connect(context)?;
+        let used = self.slots.used();
+        let find = doc! {
+            "find": COLLECTION,
+            "filter": { "_id": { "$lt": (used.end) } },
+            "readConcern": { "level": "majority" }
+        };
+        let mut last = BTreeMap::new();
+        client.for_each(&own.database, &find, |document| {
+            let key = document.get("_id").and_then(|key| key.as_exact_i64());
+            last.insert(key.ok_or_else(|| Error::failed("a list without a number"))?, elements(document)?);
+            Ok(())
+        })?;
+        let history = std::mem::take(&mut *self.history.lock().unwrap_or_else(PoisonError::into_inner));
+        let verdict = judge(&history, &last, own.causal);
+        let fine = format!(
+            "{} transactions committed, {} unknown ({} of them seen), {} dependencies between them, no anomaly",
+            verdict.committed, verdict.unknown, verdict.unknown_seen, verdict.dependencies
+        );
+        let mut checks = vec![check::check("lists", &verdict.anomalies, fine)];
+        if verdict.committed == 0 {
+            checks[0] = Check {
+                name: "lists".to_owned(),
+                passed: false,
+                detail: "no transaction committed".to_owned(),
+            };
+        }
+        checks.extend(endure::members_hold_the_same(context, &own.database)?);
+        Ok(checks)
+    }
+
+    fn metrics(&self, context: &Context) -> Vec<Figure> {
+        let measured = context.measured();
+        let totals = measured.operation(TRANSACTION);
+        vec![
+            Figure::higher("transactions/s", "1/s", measured.rate(TRANSACTION)),
+            Figure::lower("median", "us", totals.percentile_us(50.0)),
+            Figure::lower("p99", "us", totals.percentile_us(99.0)),
+            Figure::lower("max", "us", totals.max_us()),
+            Figure::plain("retries", "", totals.retries as f64),
+        ]
+    }
+}

@@ -10,14 +10,20 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use sheaf_errors::{Code, Error, Result};
-use sheaf_repl::{Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun};
+use sheaf_repl::{
+    Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
+};
 use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
 use tokio::sync::watch;
 
+use super::Replica;
 use super::links::Links;
 use super::state::StateFile;
-use super::Replica;
 use crate::node::Node;
+
+/// Commits are slowed down while the majority is further behind than this: half of MongoDB's
+/// `flowControlTargetLagSeconds`, where it begins to do so.
+const LAG_ALLOWED_MILLIS: u64 = 5000;
 
 /// What is done without holding the core.
 pub enum Job {
@@ -39,11 +45,7 @@ impl Replica {
         let recovered = recovered(engine, &state)?;
         let all_committed = recovered.hard_state.commit == recovered.log.last;
         let core = Member::new(
-            Options {
-                seed: rand::random(),
-                incarnation: state.state.incarnation,
-                ..Options::new(set_name)
-            },
+            Options { seed: rand::random(), incarnation: state.state.incarnation, ..Options::new(set_name) },
             recovered,
         );
         let (jobs, work) = mpsc::channel();
@@ -67,6 +69,8 @@ impl Replica {
             waiters: Mutex::default(),
             stepped_down: Mutex::default(),
             reconfigured: Mutex::default(),
+            lag_millis: AtomicU64::new(0),
+            slowed_micros: AtomicU64::new(0),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
         });
@@ -120,6 +124,14 @@ impl Replica {
 
     /// Carries out what the core wants, in order.
     pub(super) fn carry(&self, core: &mut Member) {
+        self.carry_here(core);
+        if !self.units.lock().is_empty() {
+            self.units_work.notify_one();
+        }
+    }
+
+    /// [`Replica::carry`] by a thread that carries out the units itself.
+    fn carry_here(&self, core: &mut Member) {
         for effect in core.poll() {
             match effect {
                 Effect::Send { host, envelope } => {
@@ -127,10 +139,7 @@ impl Replica {
                         links.send(&host, envelope);
                     }
                 }
-                Effect::Persist(unit) => {
-                    self.units.lock().push_back(unit);
-                    self.units_work.notify_one();
-                }
+                Effect::Persist(unit) => self.units.lock().push_back(unit),
                 Effect::CommitPoint(at) => {
                     let time = core.commit_time();
                     *self.commit.lock() = OpTime { term: at.term, index: at.index, time };
@@ -203,6 +212,7 @@ impl Replica {
                 let pause = self.with(|core| {
                     core.observe_time(wall << 32);
                     core.tick(started.elapsed().as_millis() as u64, wall);
+                    self.lag_millis.store(core.commit_lag().1, Ordering::Relaxed);
                     core.tick_millis()
                 });
                 next = now + Duration::from_millis(pause.clamp(5, 50));
@@ -282,9 +292,12 @@ impl Sequencer for Replica {
         let (time, payload) = seal(core.term(), core.cluster_time());
         let at = core.propose(time, payload)?;
         let before = self.units.lock().len();
-        self.carry(&mut core);
+        self.carry_here(&mut core);
         let units = self.units.lock();
-        let own = units.iter().skip(before).find(|unit| unit.entries.last().is_some_and(|e| e.at.index >= at.index));
+        let own = units
+            .iter()
+            .skip(before)
+            .find(|unit| unit.entries.last().is_some_and(|e| e.at.index >= at.index));
         own.map(|unit| unit.seq).ok_or_else(|| Error::new(Code::INTERNAL_ERROR, "a proposal was not written"))
     }
 
@@ -312,6 +325,16 @@ impl Sequencer for Replica {
         if self.durable_seq.fetch_max(seq, Ordering::AcqRel) < seq {
             self.with(|core| core.durable(seq));
         }
+    }
+
+    fn pause(&self) -> Duration {
+        let millis = self.lag_millis.load(Ordering::Relaxed);
+        if millis <= LAG_ALLOWED_MILLIS {
+            return Duration::ZERO;
+        }
+        let pause = Duration::from_millis(((millis - LAG_ALLOWED_MILLIS) / 100).clamp(1, 50));
+        self.slowed_micros.fetch_add(pause.as_micros() as u64, Ordering::Relaxed);
+        pause
     }
 
     fn commit_index(&self) -> u64 {
@@ -345,9 +368,30 @@ fn from_core(entry: Entry) -> LogEntry {
     LogEntry { term: entry.at.term, index: entry.at.index, time: entry.time, payload: entry.payload }
 }
 
+/// Runs this program anew in place of itself: same process id, same arguments, same ports. What is on disk is all that
+/// the new one knows, as after a crash; so a rollback and a copy of another member's data are taken into use by the one
+/// path by which every start brings the data to the end of the log.
+pub fn restart_in_place(why: &str) -> ! {
+    use std::os::unix::process::CommandExt;
+    crate::log::info("REPL", 99_000_022, "ReplCoord", "Restarting in place", Some(sheaf_bson::doc! { "why": why }));
+    let mut argv = std::env::args_os();
+    let mut program = std::process::Command::new("/proc/self/exe");
+    if let Some(name) = argv.next() {
+        program.arg0(name);
+    }
+    let error = program.args(argv).env(RESTARTED, "1").exec();
+    tracing::error!(%error, "cannot restart in place");
+    std::process::abort();
+}
+
+/// Set in a process that has restarted in place.
+pub const RESTARTED: &str = "SHEAF_RESTARTED";
+
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-    spawned.map(|_| ()).map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
+    spawned
+        .map(|_| ())
+        .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
 }
 
 /// What the core is to know of the disk. The log is synced and applied.

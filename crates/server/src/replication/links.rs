@@ -13,6 +13,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sheaf_repl::Envelope;
+use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -27,6 +28,9 @@ const WAITING_MAX: usize = 4096;
 
 /// How long a connection may take to come about.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection on which nothing is acknowledged for so long is given up, and dialled anew.
+const UNANSWERED: Duration = Duration::from_secs(5);
 
 /// Pause after a link broke.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -106,6 +110,7 @@ async fn serve(
     let connected = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(to)).await;
     let mut stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     stream.set_nodelay(true)?;
+    SockRef::from(&stream).set_tcp_user_timeout(Some(UNANSWERED))?;
     let Some(own) = replica.upgrade().map(|replica| replica.own_address()) else { return Ok(()) };
     let mut out = Vec::new();
     out.extend_from_slice(&MAGIC);

@@ -8,7 +8,7 @@
 //! Locks, outermost first: storage's pipeline, the core, the units. What the core tells is carried out under its lock,
 //! in order, and does nothing that waits.
 
-mod driver;
+pub mod driver;
 pub mod links;
 mod state;
 
@@ -55,6 +55,10 @@ pub struct Replica {
     waiters: Mutex<HashMap<WaiterId, oneshot::Sender<Outcome>>>,
     stepped_down: Mutex<Option<mpsc::Sender<Result<()>>>>,
     reconfigured: Mutex<Option<mpsc::Sender<Result<ConfigVersion>>>>,
+    /// How far the commit point is behind, for flow control.
+    lag_millis: AtomicU64,
+    /// How long commits have been held back because of that.
+    slowed_micros: AtomicU64,
     started: Instant,
     stopping: AtomicBool,
 }
@@ -111,17 +115,35 @@ impl Replica {
     ///
     /// Errors: `NotWritablePrimary`, `UnsatisfiableWriteConcern`, `UnknownReplWriteConcern`.
     pub async fn wait(&self, at: OpTime, concern: WriteConcern) -> Result<Outcome> {
-        let (sender, receiver) = oneshot::channel();
         let at = sheaf_repl::OpTime::new(at.term, at.index);
-        let waiter = {
-            let mut core = self.core.lock();
-            let waiter = core.wait(at, concern)?;
-            self.waiters.lock().insert(waiter, sender);
-            self.carry(&mut core);
-            waiter
-        };
+        let (waiter, receiver) = self.waiting(|core| core.wait(at, concern))?;
         // A majority may need this member's own disk.
         self.engine.ask_for_sync();
+        self.resolved(waiter, receiver).await
+    }
+
+    /// Waits until it is sure that this member was primary after this call; see [`Member::read_barrier`].
+    ///
+    /// Errors: `NotWritablePrimary`.
+    pub async fn read_barrier(&self) -> Result<Outcome> {
+        let (waiter, receiver) = self.waiting(Member::read_barrier)?;
+        self.engine.ask_for_sync();
+        self.resolved(waiter, receiver).await
+    }
+
+    fn waiting(
+        &self,
+        wait: impl FnOnce(&mut Member) -> Result<WaiterId>,
+    ) -> Result<(WaiterId, oneshot::Receiver<Outcome>)> {
+        let (sender, receiver) = oneshot::channel();
+        let mut core = self.core.lock();
+        let waiter = wait(&mut core)?;
+        self.waiters.lock().insert(waiter, sender);
+        self.carry(&mut core);
+        Ok((waiter, receiver))
+    }
+
+    async fn resolved(&self, waiter: WaiterId, receiver: oneshot::Receiver<Outcome>) -> Result<Outcome> {
         let given_up = GivenUp(self, waiter);
         let outcome = receiver.await;
         std::mem::forget(given_up);
@@ -210,6 +232,11 @@ impl Replica {
             })
             .await;
         }
+    }
+
+    /// How far the commit point is behind in milliseconds, and for how many microseconds commits were held back in all.
+    pub fn flow_control(&self) -> (u64, u64) {
+        (self.lag_millis.load(Ordering::Relaxed), self.slowed_micros.load(Ordering::Relaxed))
     }
 
     /// How long this member runs.

@@ -95,7 +95,6 @@ fn parse(bytes: &[u8]) -> Option<DurableState> {
     })
 }
 
-
 #[cfg(test)]
 mod tests {
     use super::*;

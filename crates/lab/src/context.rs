@@ -233,7 +233,7 @@ impl Context {
     /// Keeps what was done to a server, at this moment.
     pub fn add_fault(&self, what: impl Into<String>) {
         let at_s = self.recorder.origin().map_or(0.0, |origin| origin.elapsed().as_secs_f64());
-        let fault = Fault { at_s, what: what.into() };
+        let fault = Fault { at_s, what: what.into(), ..Fault::default() };
         self.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
     }
 
@@ -403,7 +403,7 @@ impl Worker<'_> {
     /// The operation of this turn took more tries.
     pub fn retried(&mut self, operation: &str, ticket: Ticket, tries: u64) {
         if ticket.measured && tries > 0 {
-            self.local.retried(operation, tries);
+            self.local.retried(&self.context.recorder, operation, tries);
         }
     }
 }

@@ -34,6 +34,7 @@ impl Journal {
         if !self.silent {
             match to {
                 "shell" => eprintln!("$ {}", line.text),
+                "fault" => eprintln!("# {}", line.text),
                 node => eprintln!("{node}> {}", line.text),
             }
         }

@@ -200,6 +200,30 @@ pub struct Fault {
     pub at_s: f64,
     /// "kill -9 127.0.0.1:27018".
     pub what: String,
+    /// When it was undone, if there was something to undo.
+    #[serde(default)]
+    pub until_s: Option<f64>,
+    /// By kind of operation, milliseconds without any success: from the last one before to the first one after.
+    #[serde(default)]
+    pub gaps_ms: BTreeMap<String, f64>,
+    /// By kind of operation, how it went around the fault.
+    #[serde(default)]
+    pub around: BTreeMap<String, Vec<Moment>>,
+}
+
+/// A tenth of a second of one kind of operation; latencies in microseconds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Moment {
+    /// Seconds since the measured part began.
+    pub at_s: f64,
+    /// Operations that succeeded in it.
+    pub count: u64,
+    /// That failed.
+    pub errors: u64,
+    /// Median, within an eighth.
+    pub p50_us: f64,
+    /// Worst.
+    pub max_us: f64,
 }
 
 /// A command that a person could repeat.

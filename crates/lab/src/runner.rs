@@ -11,6 +11,7 @@ use crate::context::{Context, Database, Stop};
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::experiment::{Experiment, Overrides, ServerOptions, Topology, Variation};
+use crate::fault::{self, Injector};
 use crate::journal::{Journal, now_ms};
 use crate::measure::cost::{Cost, Meter};
 use crate::measure::monitor::{self, Watched};
@@ -205,8 +206,13 @@ impl Run<'_> {
                 break;
             }
         }
+        let mut columns = self.experiment.columns.clone();
+        if !columns.is_empty() && row.metrics.iter().any(|metric| metric.name == fault::COLUMNS[0]) {
+            let further = fault::COLUMNS.map(str::to_owned);
+            columns.extend(further.into_iter().filter(|name| !self.experiment.columns.contains(name)));
+        }
         if row.failed.is_none()
-            && let Err(error) = pick_columns(&mut row.metrics, &self.experiment.columns)
+            && let Err(error) = pick_columns(&mut row.metrics, &columns)
         {
             row.failed = Some(error.to_string());
         }
@@ -231,9 +237,17 @@ impl Run<'_> {
         if matches!(running.database, Database::PostgreSql(_)) && !workload.knows_postgresql() {
             return Err(Error::usage("this workload does not know PostgreSQL"));
         }
-        let context = self.context(&running, variation, number)?;
+        let mut context = self.context(&running, variation, number)?;
+        fault::check(&context.faults_planned, &running)?;
         workload.setup(&context).map_err(|error| error.context("setup"))?;
+        let patient = context.database.clone();
+        if let Database::MongoDb(to) = &mut context.database
+            && !context.faults_planned.is_empty()
+        {
+            *to = to.enduring();
+        }
         let measured = self.measured(workload.as_mut(), &context, &running, &variation.name);
+        context.database = patient;
         let (mut repetition, outcome) = measured;
         if let Some(process) = running.processes.iter().find(|process| process.has_ended_by_itself()) {
             outcome?;
@@ -243,7 +257,11 @@ impl Run<'_> {
         // Even if this fails, what was measured is kept with the failed row.
         let checked = workload.check(&context).map_err(|error| error.context("check"));
         self.collect(&mut repetition, &context, &running, row);
-        let figures = add_figures(&mut row.metrics, workload.metrics(&context), number as usize);
+        let mut figures = workload.metrics(&context);
+        if context.under_faults() {
+            figures.extend(fault::figures(&repetition.faults));
+        }
+        let figures = add_figures(&mut row.metrics, figures, number as usize);
         let checked = checked.map(|checks| repetition.checks = checks);
         row.repetitions.push(repetition);
         checked?;
@@ -259,11 +277,14 @@ impl Run<'_> {
         // Each repetition makes other choices, and each run with this seed makes the same ones.
         context.seed = self.options.seed.wrapping_mul(1_000_003).wrapping_add(u64::from(repetition));
         context.repetition = repetition;
+        context.faults_planned = variation.fault_plan(self.options.scale, context.seed)?;
+        if context.under_faults() {
+            context.recorder = Arc::new(Recorder::tracing());
+        }
         context.load = variation.phases.load(self.options.scale)?;
         context.stop = self.stop.clone();
         context.journal = self.journal.clone();
-        context.meter =
-            Meter::new(running.processes.iter().map(|process| process.server.clone()).collect());
+        context.meter = Meter::new(running.processes.iter().map(|process| process.server.clone()).collect());
         context.members.clone_from(&running.members);
         Ok(context)
     }
@@ -289,30 +310,57 @@ impl Run<'_> {
             .map(|node| Watched { node: node.clone(), process: process(node), to: to(node) })
             .collect();
         let (done, waiting) = channel::<()>();
+        let (calm, end) = channel::<()>();
         let recorder = context.recorder.clone();
-        let observer = &self.observer;
-        let (outcome, servers) = std::thread::scope(|scope| {
+        let (observer, journal, stop) = (&self.observer, &self.journal, self.stop);
+        let (outcome, cost, length, servers, faults) = std::thread::scope(|scope| {
             let monitor = scope.spawn(move || {
                 let each = |nodes: &[_]| show(observer, row, nodes, &recorder, context);
                 monitor::watch(watched, &waiting, each, || recorder.origin())
             });
+            let plan = &context.faults_planned;
+            let faults = (!plan.is_empty()).then(|| {
+                let origin = || context.recorder.origin();
+                scope.spawn(move || Injector::run(plan, running, journal, stop, origin, &end))
+            });
             let outcome = workload.run(context);
+            let length = context.recorder.origin().map_or(0.0, |origin| origin.elapsed().as_secs_f64());
+            let cost = context.meter.cost();
             drop(done);
-            (outcome, monitor.join())
+            drop(calm);
+            (outcome, cost, length, monitor.join(), faults.map(|faults| faults.join()))
         });
         self.observer.lock().unwrap_or_else(PoisonError::into_inner).finish();
-        let cost = context.meter.cost();
-        let repetition = Repetition {
+        let mut repetition = Repetition {
             seconds: cost.seconds,
             servers: servers.unwrap_or_default(),
             client_cpu_s: cost.client_s,
             server_cpu_s: cost.server_s,
             ..Repetition::default()
         };
-        if outcome.is_ok() {
+        let healed = match faults {
+            None => Ok(()),
+            Some(Err(_)) => Err(Error::failed("the thread that injects faults panicked")),
+            Some(Ok((mut faults, healed))) => {
+                fault::complete(&mut faults, &context.recorder.traces(), length);
+                self.judge_faults(row, context, faults.len());
+                repetition.faults = faults;
+                healed
+            }
+        };
+        if outcome.is_ok() && !context.under_faults() {
             self.judge_generator(row, cost, &context.measured());
         }
-        (repetition, outcome)
+        (repetition, outcome.and(healed))
+    }
+
+    /// Says how many scheduled faults came too late.
+    fn judge_faults(&mut self, row: &str, context: &Context, done: usize) {
+        let plan = &context.faults_planned;
+        if !plan.random && done < plan.faults.len() {
+            let missed = plan.faults.len() - done;
+            self.warn(format!("row \"{row}\": the run ended before {missed} of its faults"));
+        }
     }
 
     fn collect(&mut self, repetition: &mut Repetition, context: &Context, running: &Running, row: &Row) {
@@ -321,8 +369,8 @@ impl Run<'_> {
         repetition.operations = context.recorder.operations();
         let take = PoisonError::into_inner;
         repetition.steps = std::mem::take(&mut context.steps.lock().unwrap_or_else(take));
-        repetition.faults =
-            std::mem::take(&mut context.faults.lock().unwrap_or_else(PoisonError::into_inner));
+        // What the workload itself has done to servers, beside the plan.
+        repetition.faults.append(&mut context.faults.lock().unwrap_or_else(PoisonError::into_inner));
         for process in &running.processes {
             repetition.disk_bytes.insert(process.address.clone(), bytes_on_disk(&process.data));
         }

@@ -4,6 +4,12 @@
 //! counted from the beginning of the measured part, a kind, somebody whom it meets, and a length. When the workload
 //! has ended, everything is healed and the set is whole again before the workload checks anything.
 
+mod inject;
 mod plan;
+mod report;
+#[cfg(test)]
+mod tests;
 
+pub use inject::{Injector, check};
 pub use plan::{Fault, FaultPlan, Kind, Whom};
+pub use report::{COLUMNS, complete, figures};

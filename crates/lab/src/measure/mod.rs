@@ -8,6 +8,7 @@ pub mod generator;
 mod load;
 pub mod monitor;
 mod recorder;
+pub mod trace;
 
 pub use load::{Arrival, Load, Pace, Span, Ticket};
 pub use recorder::{Local, Measured, Now, Recorder, Totals};

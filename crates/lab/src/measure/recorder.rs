@@ -1,11 +1,12 @@
 //! Latencies: recorded per thread, merged at the end and, for the series, once a second.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
+use super::trace::Trace;
 use crate::results;
 
 /// Decimal digits that the whole histogram keeps.
@@ -33,6 +34,8 @@ struct LocalOperation {
     /// The second that `current` is about.
     second: u32,
     current: Bucket,
+    /// Where it is noted more finely, too.
+    trace: Option<Arc<Trace>>,
 }
 
 /// What happened in one second.
@@ -119,10 +122,13 @@ impl Local {
     /// An operation that ended well.
     pub fn succeeded(&mut self, recorder: &Recorder, name: &str, took: Duration, ended: Instant) {
         let keep_calls = self.keep_calls;
-        let operation = self.operation(name);
+        let operation = self.operation(recorder, name);
         let ns = nanoseconds(took);
         record(&mut operation.histogram, ns);
         operation.enter_second(recorder, ended);
+        if let Some(trace) = &operation.trace {
+            trace.succeeded(recorder.since_origin(ended), took);
+        }
         record(&mut operation.current.histogram, ns);
         operation.current.sum_ns += u128::from(ns);
         if keep_calls {
@@ -132,18 +138,21 @@ impl Local {
 
     /// An operation that failed for good.
     pub fn failed(&mut self, recorder: &Recorder, name: &str, ended: Instant) {
-        let operation = self.operation(name);
+        let operation = self.operation(recorder, name);
         operation.errors += 1;
         operation.enter_second(recorder, ended);
+        if let Some(trace) = &operation.trace {
+            trace.failed(recorder.since_origin(ended));
+        }
         operation.current.errors += 1;
     }
 
     /// Tries that were repeated.
-    pub fn retried(&mut self, name: &str, tries: u64) {
-        self.operation(name).retries += tries;
+    pub fn retried(&mut self, recorder: &Recorder, name: &str, tries: u64) {
+        self.operation(recorder, name).retries += tries;
     }
 
-    fn operation(&mut self, name: &str) -> &mut LocalOperation {
+    fn operation(&mut self, recorder: &Recorder, name: &str) -> &mut LocalOperation {
         let at = self.operations.iter().position(|operation| operation.name == name).unwrap_or_else(|| {
             self.operations.push(LocalOperation {
                 name: name.to_owned(),
@@ -153,6 +162,7 @@ impl Local {
                 calls: Vec::new(),
                 second: 0,
                 current: Bucket::default(),
+                trace: recorder.trace(name),
             });
             self.operations.len() - 1
         });
@@ -305,6 +315,8 @@ pub struct Recorder {
     /// By kind of operation and second since the origin.
     seconds: Mutex<BTreeMap<String, BTreeMap<u32, Bucket>>>,
     runs: Mutex<Vec<Measured>>,
+    /// By kind of operation, if traces are kept.
+    traces: Option<Mutex<BTreeMap<String, Arc<Trace>>>>,
 }
 
 /// A second of one kind of operation, for the live view.
@@ -321,6 +333,26 @@ pub struct Now {
 }
 
 impl Recorder {
+    /// One that keeps traces.
+    pub fn tracing() -> Recorder {
+        Recorder { traces: Some(Mutex::default()), ..Recorder::default() }
+    }
+
+    fn trace(&self, name: &str) -> Option<Arc<Trace>> {
+        let mut traces = self.traces.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(traces.entry(name.to_owned()).or_default().clone())
+    }
+
+    /// The traces by kind of operation; none when none are kept.
+    pub fn traces(&self) -> BTreeMap<String, Arc<Trace>> {
+        let traces = self.traces.as_ref().map(|traces| traces.lock().unwrap_or_else(PoisonError::into_inner));
+        traces.map(|traces| traces.clone()).unwrap_or_default()
+    }
+
+    fn since_origin(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(*self.origin.get_or_init(|| now))
+    }
+
     /// Says when the measured part began; what the first caller says, counts.
     pub fn begin(&self, at: Instant) {
         self.origin.get_or_init(|| at);
@@ -332,8 +364,7 @@ impl Recorder {
     }
 
     fn second_of(&self, now: Instant) -> u32 {
-        let origin = *self.origin.get_or_init(|| now);
-        now.saturating_duration_since(origin).as_secs() as u32
+        self.since_origin(now).as_secs() as u32
     }
 
     fn add_second(&self, name: &str, second: u32, bucket: &Bucket) {
@@ -426,7 +457,7 @@ mod tests {
 
     #[test]
     fn threads_are_merged() {
-        let recorder = Recorder::default();
+        let recorder = Recorder::tracing();
         let origin = Instant::now();
         recorder.begin(origin);
         let mut run = Measured { seconds: 3.0, clients: 2, ..Measured::default() };
@@ -438,7 +469,7 @@ mod tests {
                 local.succeeded(&recorder, "insert", Duration::from_micros(100 + n), ended);
             }
             local.failed(&recorder, "insert", origin + Duration::from_millis(2500));
-            local.retried("insert", 4);
+            local.retried(&recorder, "insert", 4);
             local.finish(&recorder);
             run.add_local(local);
         }
@@ -449,6 +480,10 @@ mod tests {
         assert!((totals.percentile_us(50.0) - 249.0).abs() < 2.0, "{}", totals.percentile_us(50.0));
         assert!((totals.max_us() - 399.0).abs() < 1.0);
         assert_eq!(run.rate("insert"), 200.0);
+
+        let gap = recorder.traces()["insert"].longest_gap(1_000..1_500, 3_000).unwrap();
+        assert_eq!(gap.length_ms(), 9, "two threads, one behind the other, each 10 ms");
+        assert!(Recorder::default().traces().is_empty());
 
         let operations = recorder.operations();
         assert_eq!(operations.len(), 1);

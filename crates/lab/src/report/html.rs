@@ -310,7 +310,11 @@ fn commands(run: &RunResult) -> String {
     }
     let mut lines = String::new();
     for command in &run.commands {
-        let to = if command.to == "shell" { "$".to_owned() } else { format!("{}>", command.to) };
+        let to = match command.to.as_str() {
+            "shell" => "$".to_owned(),
+            "fault" => "#".to_owned(),
+            node => format!("{node}>"),
+        };
         let _ = writeln!(
             lines,
             "<span class=\"to\">{} </span><span class=\"text\">{}</span>",

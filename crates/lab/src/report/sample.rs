@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::results::{
-    Better, Check, CommandLine, Environment, Fault, Metric, Operation, Rate, Repetition, Row, RunResult,
-    SCHEMA, Second, ServerSeries, Step,
+    Better, Check, CommandLine, Environment, Fault, Metric, Moment, Operation, Rate, Repetition, Row,
+    RunResult, SCHEMA, Second, ServerSeries, Step,
 };
 
 /// Numbers that look like chance and are the same each time.
@@ -125,7 +125,25 @@ fn repetition(speed: f64, us: f64, noise: &mut Noise) -> Repetition {
         client_cpu_s: 22.5,
         server_cpu_s: Some(71.0),
         disk_bytes: BTreeMap::from([("127.0.0.1:27018".into(), 1_734_000_123)]),
-        faults: vec![Fault { at_s: 31.5, what: "pause 127.0.0.1:27018 for 2 s".into() }],
+        faults: vec![fault(us, noise)],
+    }
+}
+
+/// The pause at 31.5 s.
+fn fault(us: f64, noise: &mut Noise) -> Fault {
+    let mut moment = |tenth: u32| {
+        let at_s = f64::from(tenth) / 10.0;
+        let paused = (31.5..33.5).contains(&at_s);
+        let p50_us = if paused { 0.0 } else { us * (0.9 + 0.2 * noise.next()) };
+        let worst = if at_s == 33.5 { 2_000_000.0 } else { p50_us * (10.0 + 20.0 * noise.next()) };
+        Moment { at_s, count: if paused { 0 } else { 40 }, errors: 0, p50_us, max_us: worst }
+    };
+    Fault {
+        at_s: 31.5,
+        what: "pause 127.0.0.1:27018 for 2 s".into(),
+        until_s: Some(33.5),
+        gaps_ms: BTreeMap::from([("write".into(), 2013.0)]),
+        around: BTreeMap::from([("write".into(), (285..385).map(&mut moment).collect())]),
     }
 }
 

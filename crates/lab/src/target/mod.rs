@@ -1,5 +1,7 @@
 //! What an experiment runs on: servers that are started for it, or a deployment that is there already.
 
+#[cfg(test)]
+pub(crate) mod fake;
 mod launch;
 mod postgres;
 mod process;
@@ -192,7 +194,14 @@ fn attach(to: &ConnectionString) -> Result<Running> {
         let arbiters = arbiters.values().filter_map(|host| host.as_str().map(str::to_owned));
         members.extend(arbiters.map(|address| Member { address, arbiter: true, data: None }));
     }
-    Ok(Running { database: Database::MongoDb(to.clone()), name, processes: Vec::new(), nodes, members, links: None })
+    Ok(Running {
+        database: Database::MongoDb(to.clone()),
+        name,
+        processes: Vec::new(),
+        nodes,
+        members,
+        links: None,
+    })
 }
 
 /// What the server calls itself: "sheaf 0.1.0", "mongod 8.2.1".

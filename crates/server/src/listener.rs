@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, doc};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 
 use crate::client::Client;
 use crate::connection;
 use crate::node::Node;
+use crate::replication::links;
 use crate::stream::ClientStream;
 
 /// Connections that may wait to be accepted.
@@ -205,7 +206,34 @@ fn about(client: &Client, node: &Node) -> DocBuf {
     }
 }
 
-async fn serve(stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
+/// Whether the connection is another member's link; waits for its first bytes.
+async fn is_link(stream: &TcpStream) -> bool {
+    let mut first = [0; links::MAGIC.len()];
+    loop {
+        match stream.peek(&mut first).await {
+            Ok(n) if n < first.len() && n > 0 && links::MAGIC.starts_with(&first[..n]) => {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok(n) => return n == first.len() && first == links::MAGIC,
+            Err(_) => return false,
+        }
+    }
+}
+
+async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
+    if let (Some(replica), ClientStream::Tcp(tcp)) = (node.replica(), &stream)
+        && is_link(tcp).await
+    {
+        // A member is no client.
+        node.disconnect(&client);
+        if let ClientStream::Tcp(tcp) = std::mem::replace(&mut stream, ClientStream::Lost)
+            && let Err(error) = links::receive(tcp, replica.clone()).await
+        {
+            let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
+            crate::log::debug("REPL", 99_000_020, "listener", "A member's link ended", Some(attributes));
+        }
+        return;
+    }
     connection::serve(stream, client.clone(), node.clone()).await;
     node.disconnect(&client);
     if !crate::log::is_quiet() {

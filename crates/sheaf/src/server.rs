@@ -9,6 +9,8 @@ use std::time::Duration;
 use sheaf_server::listener;
 use sheaf_server::log;
 use sheaf_server::node::Node;
+use sheaf_server::replication::Replica;
+use sheaf_server::replication::driver::RESTARTED;
 use sheaf_server::options::Options;
 use sheaf_storage::Engine;
 use tokio::signal::unix::{SignalKind, signal};
@@ -97,6 +99,9 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
     if settings.auth == Some(true) {
         return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by this server yet".to_owned());
     }
+    if settings.repl_set.is_some() && settings.journal == Some(false) {
+        return Err("BadValue: A member of a replica set cannot do without the journal (--nojournal), which is its oplog".to_owned());
+    }
     if settings.tls == Some(true) {
         return Err("Error: TLS is not supported by this server yet".to_owned());
     }
@@ -123,7 +128,8 @@ fn open_log(settings: &Settings) -> Result<(), String> {
     if path.is_dir() {
         return Err(format!("logpath \"{}\" should name a file, not a directory.", path.display()));
     }
-    log::to_file(path, settings.logappend == Some(true))
+    let append = settings.logappend == Some(true) || std::env::var_os(RESTARTED).is_some();
+    log::to_file(path, append)
         .map_err(|error| format!("Failed to open \"{}\": {error}", path.display()))
 }
 
@@ -278,7 +284,17 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
             return exit::UNCAUGHT;
         }
     };
-    if let Err(error) = sheaf_server::first_start::prepare(&engine) {
+    if let Some(set_name) = &options.set_name {
+        match tokio::task::block_in_place(|| Replica::start(&node, &engine, set_name)) {
+            Ok(replica) => node.set_replica(replica),
+            Err(error) => {
+                let attributes = sheaf_bson::doc! { "error": error.message() };
+                let text = "Cannot take part in a replica set";
+                log::write(log::Severity::Error, "REPL", 99_000_021, "initandlisten", text, Some(&attributes));
+                return exit::UNCAUGHT;
+            }
+        }
+    } else if let Err(error) = sheaf_server::first_start::prepare(&engine) {
         // A full disk must not keep the data from being read.
         let attributes = sheaf_bson::doc! { "error": error.message() };
         log::warning(
@@ -372,7 +388,11 @@ fn stop_engine(node: &Node, engine: &Engine) -> Result<(), String> {
             Some(attributes),
         );
     }
-    engine.shutdown(clean).map_err(|error| error.message().to_owned())
+    let ended = engine.shutdown(clean);
+    if let Some(replica) = node.replica() {
+        replica.stop();
+    }
+    ended.map_err(|error| error.message().to_owned())
 }
 
 fn warn_about_host() {
@@ -413,6 +433,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
             tokio::task::block_in_place(work);
             waiting.lock_waiters.fetch_sub(1, Ordering::Relaxed);
         }),
+        replica: node.options.set_name.is_some(),
         clock: Arc::new(|| sheaf_server::node::Clock.now_millis()),
     };
     Engine::open(options).map_err(|error| error.to_string())
@@ -471,6 +492,10 @@ async fn signals(node: Arc<Node>, reopen: bool) {
         };
         let attributes = sheaf_bson::doc! { "signal": number, "error": if number == 15 { "Terminated" } else { "Interrupt" } };
         log::info("CONTROL", 23377, "SignalHandler", "Received signal", Some(attributes));
+        if let Some(replica) = node.replica().cloned() {
+            // Another member takes over while this one still answers.
+            let _ = tokio::task::spawn_blocking(move || replica.hand_over()).await;
+        }
         node.begin_shutdown();
         return;
     }

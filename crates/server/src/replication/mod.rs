@@ -14,7 +14,7 @@ mod state;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::{OnceLock, Weak, mpsc};
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};

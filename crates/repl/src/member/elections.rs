@@ -1,5 +1,6 @@
 //! Time-outs, elections, takeover, and messages of the consensus protocol on their way in.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use raft::StateRole;
@@ -14,6 +15,8 @@ use crate::types::{MemberState, OpTime};
 pub(super) const ELECTION_TICKS: usize = 20;
 /// Ticks of raft-rs between heartbeats of the primary.
 pub(super) const HEARTBEAT_TICKS: usize = 2;
+/// How often a member lets others stand before it, until it hears of a primary.
+const YIELDS_MAX: u32 = 4;
 /// How many entries a member may be behind and still be offered the lead.
 const TAKEOVER_LAG_MAX: u64 = 1000;
 
@@ -87,7 +90,8 @@ impl Member {
         self.election_deadline = self.now + timeout + empty + self.rng.below(timeout * 15 / 100 + 2);
     }
 
-    /// The connection to `peer` broke, or is refused. If it was the primary, there is no need to wait for
+    /// The connection to `peer` broke, or is refused; to be called again for every attempt that is refused,
+    /// because messages that were on their way may be read after the end of the connection is seen. If it was the primary, there is no need to wait for
     /// the time-out; the others, who have lost it too, will agree, and otherwise nothing happens.
     pub fn connection_lost(&mut self, peer: u64) {
         let timeout = self.election_timeout();
@@ -199,16 +203,59 @@ impl Member {
         if kind == MessageType::MsgAppendResponse && !message.reject {
             self.note_match(from, message.term, message.index);
         }
+        if kind == MessageType::MsgRequestPreVote {
+            self.yield_candidacy(from, &message);
+        }
         let Some(raft) = &mut self.raft else { return };
         let vote_before = raft.raft.vote;
         let _ = raft.step(message);
-        if kind == MessageType::MsgRequestVote && raft.raft.vote != vote_before && raft.raft.vote != 0 {
-            let timeout = self.election_timeout();
-            let patience = self.now + timeout / 5 + self.rng.below(timeout / 5 + 1);
-            self.election_deadline = self.election_deadline.max(patience);
-            self.note_vote(from);
+        let voted = raft.raft.vote != vote_before && raft.raft.vote != raft::INVALID_ID;
+        match kind {
+            MessageType::MsgRequestVote if voted => {
+                self.wait_for_election(self.election_timeout() / 5);
+                self.note_vote(from);
+            }
+            MessageType::MsgRequestPreVote => self.wait_for_candidate(from),
+            _ => {}
         }
         self.after_step();
+    }
+
+    /// Lets an election go on that another member has begun: at least `patience` and at most twice that.
+    fn wait_for_election(&mut self, patience: u64) {
+        let until = self.now + patience + self.rng.below(patience + 1);
+        self.election_deadline = self.election_deadline.max(until);
+    }
+
+    /// Two members that ask for votes at once, each having its own vote already, would both fail. So the one
+    /// of lower priority, or else the one with the higher `_id`, gives up when it hears of the other before
+    /// it has voted for itself.
+    fn yield_candidacy(&mut self, from: u64, message: &RaftMessage) {
+        let (Some(config), Some(me)) = (&self.config, self.me) else { return };
+        let rank = |id: u64| (config.member(id).map_or(0.0, |member| member.priority), Reverse(id));
+        let last = self.view().last();
+        let theirs = OpTime::new(message.log_term, message.index);
+        let better = theirs > last || (theirs == last && rank(from) > rank(me));
+        let Some(raft) = &mut self.raft else { return };
+        if raft.raft.state == StateRole::PreCandidate && better && self.yielded < YIELDS_MAX {
+            let term = raft.raft.term;
+            raft.raft.become_follower(term, raft::INVALID_ID);
+        }
+    }
+
+    /// Does not stand while another member that would get this one's vote does.
+    fn wait_for_candidate(&mut self, candidate: u64) {
+        let Some(raft) = &self.raft else { return };
+        let granted = raft.raft.msgs.last().is_some_and(|answer| {
+            answer.get_msg_type() == MessageType::MsgRequestPreVoteResponse
+                && answer.to == raft_id(candidate)
+                && !answer.reject
+        });
+        // Not for ever: it may be one that can be heard and cannot hear.
+        if granted && raft.raft.state == StateRole::Follower && self.yielded < YIELDS_MAX {
+            self.yielded += 1;
+            self.wait_for_election(self.election_timeout() / 20);
+        }
     }
 
     fn note_contact(&mut self, kind: MessageType, term: u64) {
@@ -216,6 +263,7 @@ impl Member {
             matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot);
         if from_primary && term >= self.term() {
             self.attempts = 0;
+            self.yielded = 0;
             self.put_off_election();
         }
     }

@@ -163,6 +163,8 @@ pub struct Member {
     election_deadline: u64,
     /// Campaigns since a primary was heard of.
     attempts: u32,
+    /// How often it has let another stand before it since then.
+    yielded: u32,
     frozen_until: u64,
     maintenance: bool,
     syncing: bool,
@@ -235,6 +237,7 @@ impl Member {
             peers: BTreeMap::new(),
             election_deadline: 0,
             attempts: 0,
+            yielded: 0,
             frozen_until: 0,
             maintenance: false,
             syncing: false,

@@ -8,6 +8,7 @@
 pub mod checks;
 mod clients;
 mod disk;
+pub mod failover;
 mod faults;
 mod model;
 mod node;

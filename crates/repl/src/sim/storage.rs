@@ -98,12 +98,13 @@ impl World {
 
     pub(super) fn schedule_sync(&mut self, node: usize) {
         let machine = &mut self.nodes[node];
-        if machine.syncing || machine.disk_full_until > self.now {
+        if machine.syncing {
             return;
         }
         machine.syncing = true;
+        let full = machine.disk_full_until.saturating_sub(self.now);
         let (ops, seq, incarnation) = (machine.disk.unsynced(), machine.written_seq, machine.incarnation);
-        let millis = 1 + self.rng.below(self.plan.disk_millis.2);
+        let millis = full + 1 + self.rng.below(self.plan.disk_millis.2);
         self.after(millis, Event::Synced { node, incarnation, ops, seq });
     }
 

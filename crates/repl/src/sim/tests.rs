@@ -1,5 +1,6 @@
 //! The seeds of every build, and whether the checks can see.
 
+use super::failover::{self, Case};
 use super::{Failure, Mutation, Plan, Report, World, run};
 
 /// Seeds that every build plays.
@@ -111,4 +112,23 @@ fn a_failing_seed_fails_again_in_the_same_way() {
         let first = caught(mutation);
         assert_eq!(run(first.seed, Some(mutation)), Err(first));
     }
+}
+
+/// What the election of a new primary may cost with default settings, in simulated time.
+#[test]
+fn a_set_is_not_long_without_a_primary() {
+    let slowest = |case, latency| {
+        (1..=40)
+            .map(|seed| {
+                let times = failover::measure(seed, case, 3, latency);
+                times.unwrap_or_else(|| panic!("seed {seed}: no primary again")).majority
+            })
+            .max()
+            .unwrap_or_default()
+    };
+    assert!(slowest(Case::Killed, 1) < 500);
+    assert!(slowest(Case::Killed, 50) < 1000);
+    assert!(slowest(Case::SteppedDown, 1) < 100);
+    // Nobody tells: only the time-out does.
+    assert!(slowest(Case::Gone, 1) < 12_000);
 }

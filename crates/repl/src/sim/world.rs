@@ -106,12 +106,7 @@ impl World {
 
     /// Plays until the end of the plan.
     pub fn play(mut self) -> Result<Report, Failure> {
-        let config = self.plan.config.clone();
-        if let Some(member) = &mut self.nodes[0].member {
-            member.tick(0, wall(0));
-            member.initiate(config, 0).expect("the plan's configuration is valid");
-        }
-        self.poll(0);
+        self.initiate();
         self.after(50, Event::Client);
         self.after(1000, Event::Fault);
         self.after(100, Event::Housekeeping);
@@ -143,6 +138,23 @@ impl World {
             Some(what) => Err(Failure { seed: self.plan.seed, at: self.now, what }),
             None => Ok(self.report),
         }
+    }
+
+    pub(super) fn initiate(&mut self) {
+        let config = self.plan.config.clone();
+        if let Some(member) = &mut self.nodes[0].member {
+            member.tick(0, wall(0));
+            member.initiate(config, 0).expect("the plan's configuration is valid");
+        }
+        self.poll(0);
+    }
+
+    /// Plays the next event. Returns false when there is none.
+    pub(super) fn advance(&mut self) -> bool {
+        let Some(((at, _), event)) = self.queue.pop_first() else { return false };
+        self.now = at;
+        self.happen(event);
+        true
     }
 
     pub(super) fn after(&mut self, millis: u64, event: Event) {

@@ -38,8 +38,11 @@ def message_from(connection):
     return None if rest is None else head + rest
 
 
-def command_of(message):
-    """Name of the command and of its collection: the body's first element."""
+def command_of(message, known=None):
+    """Name of the command and of its collection: the body's first element. A command whose first element is no text is
+    looked for by its name."""
+    if known and message[26:].startswith(known.encode() + b"\x00") and message[25] != 2:
+        return known, ""
     if message[25] != 2:
         return "", ""
     name_end = message.index(b"\x00", 26)
@@ -108,6 +111,51 @@ class MoreMoney(Lie):
         return message[:at] + struct.pack("<q", amount + 1) + message[at + 8 :]
 
 
+class OldAnswer(Lie):
+    """The nth answer (from 0) of this kind is given once more, `later` messages of this kind on; that message is never
+    passed on.
+
+    With `with_documents`, the name of a batch, only answers count whose batch is not empty. The command's collection is
+    not looked at when it is "".
+    """
+
+    def __init__(self, command, collection, nth, later=0, with_documents=None):
+        super().__init__(command, collection, nth)
+        self.with_documents = with_documents
+        self.later = later
+        self.kept = {}
+
+    def concerns(self, message):
+        command, collection = command_of(message, self.wanted[0])
+        return command == self.wanted[0] and self.wanted[1] in ("", collection)
+
+    def keep(self, connection, message, answer):
+        """Sees every answer."""
+        if self.concerns(message) and (not self.with_documents or holds_documents(answer, self.with_documents)):
+            with self.lock:
+                self.left -= 1
+                if self.left >= -1:
+                    self.kept[connection] = answer
+
+    def old(self, connection, message):
+        """The answer that this message gets instead of its own."""
+        with self.lock:
+            if self.told or self.left >= 0 or connection not in self.kept or not self.concerns(message):
+                return None
+            self.later -= 1
+            if self.later >= 0:
+                return None
+            self.told = True
+            old = self.kept[connection]
+            return old[:8] + message[4:8] + old[12:]
+
+
+def holds_documents(answer, batch):
+    """Whether the array of this name in an answer has a first element."""
+    at = answer.find(b"\x04" + batch.encode() + b"\x00")
+    return at >= 0 and struct.unpack("<i", answer[at + len(batch) + 2 : at + len(batch) + 6])[0] > 5
+
+
 class Proxy:
     """Listens on a port of its own, and passes everything on but for one lie."""
 
@@ -136,12 +184,23 @@ class Proxy:
                 for connection in (client, server):
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 while (message := message_from(client)) is not None:
-                    answer = self.pass_on(message, server)
+                    answer = self.answer(client, message, server)
                     if answer is not None:
                         client.sendall(answer)
         except OSError:
             # One side has gone; the other one is told by the closed socket.
             pass
+
+    def answer(self, client, message, server):
+        if not isinstance(self.lie, OldAnswer):
+            return self.pass_on(message, server)
+        old = self.lie.old(client, message)
+        if old is not None:
+            return old
+        answer = message_from(server) if server.sendall(message) is None else None
+        if answer is not None:
+            self.lie.keep(client, message, answer)
+        return answer
 
     def pass_on(self, message, server):
         flags = struct.unpack("<I", message[16:20])[0]

@@ -126,3 +126,244 @@ fn transient_errors_are_tried_again_and_others_are_not() {
     assert_eq!((outcome.unwrap_err().code(), calls), (Some(112), 1));
     assert!(!client.in_transaction());
 }
+
+/// What the members of a set of three know, and what they have been asked.
+#[derive(Default)]
+struct Known {
+    addresses: Vec<String>,
+    /// Each believes: whether it is the primary, and by which election.
+    primary: [bool; 3],
+    election: [u8; 3],
+    /// Member, command, and its document.
+    asked: Vec<(usize, String, DocBuf)>,
+    /// What the next commands other than hello are answered with; `None` cuts the connection.
+    answers: std::collections::VecDeque<Option<DocBuf>>,
+    /// Happens after the next of these answers.
+    then: Option<fn(&mut Known)>,
+}
+
+struct MockSet(std::sync::Arc<std::sync::Mutex<Known>>);
+
+impl MockSet {
+    /// Three members, the third one being the primary. The threads end with the test.
+    fn start() -> MockSet {
+        let known = std::sync::Arc::new(std::sync::Mutex::new(Known::default()));
+        for member in 0..3 {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            known.lock().unwrap().addresses.push(listener.local_addr().unwrap().to_string());
+            let known = known.clone();
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let known = known.clone();
+                    std::thread::spawn(move || serve_member(member, stream, &known));
+                }
+            });
+        }
+        known.lock().unwrap().primary[2] = true;
+        known.lock().unwrap().election = [1; 3];
+        MockSet(known)
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap()
+    }
+
+    /// Only the first member is named.
+    fn connection_string(&self) -> ConnectionString {
+        let first = self.known().addresses[0].clone();
+        format!("mongodb://{first}/?replicaSet=rs&retryWrites=true").parse().unwrap()
+    }
+
+    fn answer(&self, answers: &[Option<DocBuf>], then: Option<fn(&mut Known)>) {
+        self.known().answers.extend(answers.iter().cloned());
+        self.known().then = then;
+    }
+
+    /// Who was asked what.
+    fn asked(&self) -> Vec<(usize, String)> {
+        self.known().asked.iter().map(|(member, name, _)| (*member, name.clone())).collect()
+    }
+
+    fn field(&self, at: usize, name: &str) -> Option<String> {
+        self.known().asked[at].2.as_raw().get(name).map(|value| format!("{value:?}"))
+    }
+}
+
+fn serve_member(member: usize, mut stream: std::net::TcpStream, known: &std::sync::Mutex<Known>) {
+    loop {
+        let mut message = vec![0; HEADER_LEN];
+        if stream.read_exact(&mut message).is_err() {
+            return;
+        }
+        let header = Header::parse(&message).unwrap();
+        message.resize(header.length as usize, 0);
+        stream.read_exact(&mut message[HEADER_LEN..]).unwrap();
+        let Ok(sheaf_wire::Request::Msg(request)) = sheaf_wire::parse(&message) else { panic!() };
+        let name = request.body.iter().next().unwrap().key().to_owned();
+        let mut known = known.lock().unwrap();
+        let reply = if name == "hello" {
+            Some(hello_of(&known, member))
+        } else {
+            known.asked.push((member, name, DocBuf::from(request.body)));
+            let reply = known.answers.pop_front().unwrap_or(Some(doc! { "ok": 1.0, "n": 1 }));
+            if let Some(then) = known.then.take() {
+                then(&mut known);
+            }
+            reply
+        };
+        let Some(reply) = reply else { return };
+        let mut bytes = vec![0; REPLY_HEAD];
+        bytes.extend_from_slice(reply.as_bytes());
+        sheaf_wire::finish_msg(&mut bytes, 0, header.request_id, 0);
+        stream.write_all(&bytes).unwrap();
+    }
+}
+
+fn hello_of(known: &Known, member: usize) -> DocBuf {
+    let primary = known.primary[member];
+    DocBuf::build(|hello| {
+        hello.append("isWritablePrimary", primary).append("secondary", !primary).append("setName", "rs");
+        let mut hosts = hello.array("hosts");
+        for address in &known.addresses {
+            hosts.push(address.as_str());
+        }
+        drop(hosts);
+        if primary {
+            let id = sheaf_bson::ObjectId([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, known.election[member]]);
+            hello.append("electionId", Value::ObjectId(id));
+        }
+        hello.append("ok", 1.0);
+    })
+}
+
+fn insert_one(client: &mut Client) -> Result<Written> {
+    let mut insert = client.insert(&Collection::new("lab", "x"));
+    insert.push(|document| {
+        document.append("_id", 1);
+    });
+    insert.send()
+}
+
+fn not_primary() -> Option<DocBuf> {
+    Some(doc! { "ok": 0.0, "code": 10107, "errmsg": "not primary" })
+}
+
+/// The first member is elected, and the third one knows.
+fn elect_first(known: &mut Known) {
+    known.primary = [true, false, false];
+    known.election[0] = 2;
+}
+
+#[test]
+fn the_primary_is_found_and_followed() {
+    let set = MockSet::start();
+    let mut client = Client::connect(&set.connection_string()).unwrap();
+    insert_one(&mut client).unwrap();
+    set.answer(&[not_primary()], Some(elect_first));
+    assert_eq!(insert_one(&mut client).unwrap().n, 1);
+    assert_eq!(set.asked(), [(2, "insert".into()), (2, "insert".into()), (0, "insert".into())]);
+    // The same transaction number, so that it happens once; another one than that of the first write.
+    assert!(set.field(1, "txnNumber").is_some());
+    assert_eq!(set.field(1, "txnNumber"), set.field(2, "txnNumber"));
+    assert_eq!(set.field(1, "lsid"), set.field(2, "lsid"));
+    assert_ne!(set.field(0, "txnNumber"), set.field(1, "txnNumber"));
+}
+
+#[test]
+fn what_a_lost_connection_has_not_answered_is_sent_again_only_if_asked_for() {
+    let set = MockSet::start();
+    let mut client = Client::connect(&set.connection_string()).unwrap();
+    set.answer(&[None], None);
+    insert_one(&mut client).unwrap();
+    assert_eq!(set.field(0, "txnNumber"), set.field(1, "txnNumber"));
+    // A write concern that was not met in time is an answer.
+    let late = doc! { "ok": 1.0, "n": 1, "writeConcernError": { "code": 64, "errmsg": "late" } };
+    set.answer(&[Some(late)], None);
+    assert_eq!(insert_one(&mut client).unwrap_err().code(), Some(64));
+    assert_eq!(set.asked().len(), 3);
+    let mut to = set.connection_string();
+    to.retry = false;
+    let mut client = Client::connect(&to).unwrap();
+    set.answer(&[not_primary()], None);
+    assert_eq!(insert_one(&mut client).unwrap_err().code(), Some(10107));
+    assert!(set.asked().len() == 4 && set.field(3, "txnNumber").is_none());
+}
+
+#[test]
+fn a_primary_that_was_voted_out_is_not_believed() {
+    let set = MockSet::start();
+    let mut client = Client::connect(&set.connection_string()).unwrap();
+    // The first one is elected; the third does not know it yet, and the first is asked later.
+    set.answer(
+        &[None],
+        Some(|known| {
+            known.primary = [true, false, true];
+            known.election[0] = 2;
+        }),
+    );
+    insert_one(&mut client).unwrap();
+    // Now the new one is not reachable, and the old one still believes.
+    set.answer(&[None], Some(|known| known.primary = [false, false, true]));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(150));
+            set.known().election[2] = 3;
+        });
+        insert_one(&mut client).unwrap();
+    });
+    assert!(began.elapsed() >= Duration::from_millis(150));
+    assert_eq!(set.asked().last().unwrap().0, 2);
+}
+
+#[test]
+fn reads_go_where_the_preference_says() {
+    let set = MockSet::start();
+    let to = set.connection_string().reading(ReadPreference::Secondary);
+    let found = || Some(doc! { "ok": 1.0, "cursor": { "id": 0i64, "ns": "lab.x", "firstBatch": [] } });
+    let mut members = std::collections::BTreeSet::new();
+    for at in 0..20 {
+        let mut client = Client::connect(&to).unwrap();
+        set.answer(&[found()], None);
+        assert!(client.find_by_id(&Collection::new("lab", "x"), 1).unwrap().is_none());
+        members.insert(set.asked()[at].0);
+        assert!(set.field(at, "$readPreference").unwrap().contains("secondary"));
+    }
+    // Both secondaries, by chance; never the primary.
+    assert_eq!(members.into_iter().collect::<Vec<_>>(), [0, 1]);
+    let mut client = Client::connect(&to).unwrap();
+    insert_one(&mut client).unwrap();
+    assert_eq!(set.asked()[20], (2, "insert".into()));
+    assert!(set.field(20, "$readPreference").is_none());
+}
+
+#[test]
+fn a_causal_client_reads_after_what_it_has_seen() {
+    let set = MockSet::start();
+    let mut client = Client::connect(&set.connection_string()).unwrap().causal();
+    let time = |n| Value::Timestamp(sheaf_bson::Timestamp::new(7, n));
+    set.answer(
+        &[
+            Some(doc! { "ok": 1.0, "n": 1, "operationTime": time(3), "$clusterTime": { "clusterTime": time(4) } }),
+            // What is older changes nothing.
+            Some(doc! {
+                "ok": 1.0, "operationTime": time(2), "$clusterTime": { "clusterTime": time(1) },
+                "cursor": { "id": 0i64, "ns": "lab.x", "firstBatch": [] }
+            }),
+        ],
+        None,
+    );
+    insert_one(&mut client).unwrap();
+    client.find_by_id(&Collection::new("lab", "x"), 1).unwrap();
+    let _ = client.find_by_id(&Collection::new("lab", "x"), 1);
+    for at in [1, 2] {
+        let known = set.known();
+        let inner = |outer: &str, name: &str| known.asked[at].2.as_raw().get(outer)?.as_doc()?.get(name);
+        assert!(
+            matches!(inner("readConcern", "afterClusterTime"), Some(Value::Timestamp(t)) if t.increment() == 3)
+        );
+        assert!(
+            matches!(inner("$clusterTime", "clusterTime"), Some(Value::Timestamp(t)) if t.increment() == 4)
+        );
+    }
+}

@@ -235,8 +235,13 @@ impl Reader<'_> {
         let bytes = self.bytes()?;
         sheaf_bson::validate(&bytes, sheaf_bson::MAX_DEPTH)
             .map_err(|_| DecodeError("the configuration is not BSON"))?;
-        ReplSetConfig::parse(sheaf_bson::RawDoc::new(&bytes))
-            .map_err(|_| DecodeError("the configuration cannot be read"))
+        let config = ReplSetConfig::parse(sheaf_bson::RawDoc::new(&bytes))
+            .map_err(|_| DecodeError("the configuration cannot be read"))?;
+        let term = (-1..=i64::from(i32::MAX)).contains(&config.term);
+        match config.validate() {
+            Ok(()) if term => Ok(config),
+            _ => Err(DecodeError("no set can have this configuration")),
+        }
     }
 
     fn raft(&mut self) -> Result<RaftMessage> {

@@ -107,18 +107,22 @@ impl MemberConfig {
 /// `settings` of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
-    /// Whether secondaries may copy from each other. Kept, without effect: the primary feeds all.
+    /// Whether secondaries may be fed by others than the primary. Kept, without effect: the primary feeds all.
     pub chaining_allowed: bool,
-    /// Time between heartbeats.
+    /// Time between the pings by which members know each other's state and measure round trips.
     pub heartbeat_interval_millis: i64,
-    /// After how long without a heartbeat a member is taken to be down.
+    /// After how long without a message a member is shown as down and is no successor: this, but no longer than
+    /// the election time-out and no shorter than two intervals. Also how long `replSetReconfig` waits for a
+    /// majority's answers.
     pub heartbeat_timeout_secs: i64,
-    /// After how long without a primary the others elect one.
+    /// After how long without a primary the others elect one, if they do not learn of its end from their
+    /// connections; also after how long without a majority a primary steps down.
     pub election_timeout_millis: i64,
-    /// How long a new primary may catch up; -1 is without limit. Kept, without effect: a new primary has
-    /// every committed entry.
+    /// How long a new primary may catch up; -1 is without limit. Kept, without effect: nobody wins who lacks an
+    /// entry that a majority has.
     pub catch_up_timeout_millis: i64,
-    /// After how long a secondary that is ahead takes over. Kept, without effect.
+    /// After how long a secondary that is ahead of the primary takes over. Kept, without effect: what it has
+    /// beyond the primary's log is rolled back.
     pub catch_up_takeover_delay_millis: i64,
     /// Custom write concerns: name, then how many different values of which tag.
     pub get_last_error_modes: Vec<(String, Vec<(String, i64)>)>,

@@ -119,8 +119,7 @@ impl MemberConfig {
                 "votes" => member.votes = integer(OWNER, name, value)?,
                 "secondaryDelaySecs" => member.secondary_delay_secs = integer(OWNER, name, value)?,
                 "tags" => member.tags = parse_tags(document(OWNER, name, value)?)?,
-                // Split horizons are the router's and TLS's business; they are not kept.
-                "horizons" => {}
+                "horizons" => check_horizons(document(OWNER, name, value)?)?,
                 _ => return Err(unknown(OWNER, name)),
             }
         }
@@ -139,6 +138,15 @@ impl MemberConfig {
             _ => 1.0,
         };
         Ok(member)
+    }
+}
+
+/// Other addresses for clients that ask for them by TLS's server name. They are not served, and addresses that
+/// clients cannot reach would be worse than none.
+fn check_horizons(doc: RawDoc<'_>) -> Result<()> {
+    match doc.iter().next() {
+        None => Ok(()),
+        Some(_) => Err(Error::new(Code::FEATURE_NOT_SUPPORTED, "MemberConfig.horizons are not supported")),
     }
 }
 

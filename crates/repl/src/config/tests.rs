@@ -265,3 +265,10 @@ fn majorities_count_members_with_data() {
     assert_eq!(counts(1, 2), (2, 1, false));
     assert_eq!(counts(4, 1), (3, 3, true));
 }
+
+#[test]
+fn horizons_are_refused_rather_than_forgotten() {
+    assert!(checked(&with_member(r#""horizons": {}"#)).is_ok());
+    let error = checked(&with_member(r#""horizons": {"outside": "example.com:27017"}"#)).unwrap_err();
+    assert_eq!(error.code(), sheaf_errors::Code::FEATURE_NOT_SUPPORTED);
+}

@@ -95,8 +95,11 @@ impl Member {
     /// the time-out; the others, who have lost it too, will agree, and otherwise nothing happens.
     pub fn connection_lost(&mut self, peer: u64) {
         let timeout = self.election_timeout();
-        if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.lost = true;
+        if let Some(peer) = self.peers.get_mut(&peer)
+            && !std::mem::replace(&mut peer.lost, true)
+        {
+            // Whether it is refused is known only by trying.
+            peer.ping_due = 0;
         }
         let Some(raft) = &mut self.raft else { return };
         if raft.raft.state == StateRole::Follower && raft.raft.leader_id == raft_id(peer) {

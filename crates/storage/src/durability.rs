@@ -124,6 +124,15 @@ impl Core {
         }
     }
 
+    /// Syncs what is in the log now, on this thread if nobody is at it.
+    pub fn sync_for_others(&self) {
+        if self.is_failed() || self.log.is_none() || !self.begin_sync(false) {
+            return self.ask_for_sync();
+        }
+        // A failure is remembered, and told to those who wait.
+        let _ = self.sync_log(true);
+    }
+
     /// Tells waiters that the log is durable further, or never will be; `synced` ends [`Core::begin_sync`].
     pub fn tell(&self, error: Option<&Error>, synced: bool) {
         let durable = self.durable_index();

@@ -61,7 +61,7 @@ impl Engine {
         Ok(Engine(Arc::new(Handle { core, threads })))
     }
 
-    fn core(&self) -> &Arc<Core> {
+    pub(crate) fn core(&self) -> &Arc<Core> {
         &self.0.core
     }
 
@@ -102,6 +102,16 @@ impl Engine {
         self.core().tuning.set_sync_delay(delay);
     }
 
+    /// Sets how much log is kept at least (`replSetResizeOplog`), in bytes and by the age of its entries.
+    pub fn set_oplog_size(&self, bytes: Option<u64>, retention: Option<std::time::Duration>) {
+        if let (Some(bytes), Some(log)) = (bytes, &self.core().log) {
+            log.set_retain_bytes(bytes);
+        }
+        if let Some(retention) = retention {
+            self.core().tuning.set_oplog_retention(retention);
+        }
+    }
+
     /// Sets what orders the commits of a member of a replica set; once, after opening with [`Options::replica`].
     /// `committed` says that everything in the log is known to be kept by the set.
     pub fn set_sequencer(&self, sequencer: Arc<dyn Sequencer>, committed: bool) {
@@ -126,6 +136,11 @@ impl Engine {
     /// Has the log synced soon, without anybody here waiting for it.
     pub fn ask_for_sync(&self) {
         self.core().ask_for_sync();
+    }
+
+    /// Syncs what is in the log now, on this thread if nobody is at it: other members wait for it.
+    pub fn sync_for_others(&self) {
+        self.core().sync_for_others();
     }
 
     /// The newest state that a majority of the set has; `None` until something was committed since the start.

@@ -26,7 +26,7 @@ use crate::node::Node;
 const LAG_ALLOWED_MILLIS: u64 = 5000;
 
 /// What is done without holding the core.
-pub enum Job {
+pub(super) enum Job {
     /// Read entries of the log for the core.
     Fetch { token: u64, low: u64, high: u64, bytes_max: u64 },
     /// Copy the data of another member.
@@ -191,6 +191,7 @@ impl Replica {
             }
             match self.engine.carry_out() {
                 // The set's commit point waits for this member's disk.
+                Ok(true) if self.units.lock().is_empty() => self.engine.sync_for_others(),
                 Ok(true) => self.engine.ask_for_sync(),
                 Ok(false) => {}
                 Err(error) => {

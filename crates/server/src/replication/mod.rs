@@ -115,10 +115,14 @@ impl Replica {
     ///
     /// Errors: `NotWritablePrimary`, `UnsatisfiableWriteConcern`, `UnknownReplWriteConcern`.
     pub async fn wait(&self, at: OpTime, concern: WriteConcern) -> Result<Outcome> {
+        let index = at.index;
         let at = sheaf_repl::OpTime::new(at.term, at.index);
+        let disk = concern.journal || concern.w == sheaf_repl::write_concern::W::Majority;
         let (waiter, receiver) = self.waiting(|core| core.wait(at, concern))?;
-        // A majority may need this member's own disk.
-        self.engine.ask_for_sync();
+        if disk {
+            // A majority may need this member's own disk. A lone waiter syncs by itself, while the messages travel.
+            self.engine.on_durable(index, Box::new(|_| ()));
+        }
         self.resolved(waiter, receiver).await
     }
 

@@ -218,6 +218,11 @@ pub struct Metrics {
     pub ttl_passes: Count,
     pub ttl_deleted: Count,
     pub slow_ops: Count,
+    /// Operations that were stopped because this node ceased to be primary, and those that were not.
+    pub ops_killed: Count,
+    pub ops_running: Count,
+    /// `stepUp` or `stepDown`.
+    pub last_transition: Mutex<&'static str>,
     pub txn: TxnMetrics,
     /// Reads, writes, commands, transactions.
     pub latencies: [Mutex<Latency>; 4],

@@ -15,10 +15,17 @@ impl Node {
         self.role_changes.fetch_add(1, Ordering::AcqRel);
         for client in self.clients() {
             let current = client.current.lock();
-            if current.op_id != 0 && current.needs_primary {
+            if current.op_id == 0 {
+                continue;
+            }
+            if current.needs_primary {
                 client.interrupt(Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
+                self.metrics.ops_killed.add(1);
+            } else {
+                self.metrics.ops_running.add(1);
             }
         }
+        *self.metrics.last_transition.lock() = "stepDown";
         // A session that is in use drops its transaction when its operation, which was stopped, is over.
         for session in self.sessions.list() {
             if let Some(mut state) = session.state.try_lock() {
@@ -44,6 +51,7 @@ impl Node {
     /// under an earlier primary.
     pub fn stepped_up(&self) {
         self.role_changes.fetch_add(1, Ordering::AcqRel);
+        *self.metrics.last_transition.lock() = "stepUp";
         let prepared: Result<()> =
             first_start::prepare(self.engine()).and_then(|()| first_start::prepare_sessions(self));
         if let Err(error) = prepared {

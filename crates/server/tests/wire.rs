@@ -1,5 +1,7 @@
 //! A running server, spoken to in bytes.
 
+mod support;
+
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -7,97 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
-use sheaf_server::node::Node;
-use sheaf_server::options::Options;
-use sheaf_server::{listener, log};
-use sheaf_wire::{
-    Compressor, Flags, HEADER_LEN, Header, OpCode, REPLY_HEAD, compress, decompress, finish_msg,
-};
-
-struct Server {
-    node: Arc<Node>,
-    runtime: Option<tokio::runtime::Runtime>,
-    _folder: tempfile::TempDir,
-}
-
-impl Server {
-    fn start(change: impl FnOnce(&mut Options)) -> Server {
-        log::to_nowhere();
-        let folder = tempfile::tempdir().unwrap();
-        let mut options = Options { port: 0, ..Options::default() };
-        options.parameters.push(("enableTestCommands".to_owned(), "1".to_owned()));
-        change(&mut options);
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-        let node = Node::new(options).unwrap();
-        let mut storage = sheaf_storage::Options::new(folder.path());
-        storage.block = Arc::new(|work| tokio::task::block_in_place(work));
-        node.set_engine(sheaf_storage::Engine::open(storage).unwrap());
-        let listeners = runtime.block_on(async { listener::bind(&node) }).unwrap();
-        runtime.spawn(listeners.run(node.clone()));
-        Server { node, runtime: Some(runtime), _folder: folder }
-    }
-
-    fn connect(&self) -> Connection {
-        let port = self.node.port.load(Ordering::Relaxed) as u16;
-        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Connection { stream }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.node.begin_shutdown();
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_timeout(Duration::from_secs(5));
-        }
-        self.node.engine().shutdown(true).unwrap();
-    }
-}
-
-struct Connection {
-    stream: TcpStream,
-}
-
-impl Connection {
-    fn send(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).unwrap();
-    }
-
-    /// One message, or `None` when the server has closed the connection.
-    fn receive(&mut self) -> Option<Vec<u8>> {
-        let mut bytes = vec![0; HEADER_LEN];
-        self.stream.read_exact(&mut bytes).ok()?;
-        let length = Header::parse(&bytes).unwrap().length as usize;
-        bytes.resize(length, 0);
-        self.stream.read_exact(&mut bytes[HEADER_LEN..]).unwrap();
-        Some(bytes)
-    }
-
-    fn run(&mut self, command: &DocBuf) -> DocBuf {
-        self.send(&message(command, 0));
-        body(&self.receive().expect("an answer"))
-    }
-}
-
-fn message(command: &DocBuf, flags: u32) -> Vec<u8> {
-    let mut bytes = vec![0; REPLY_HEAD];
-    bytes.extend_from_slice(command.as_bytes());
-    finish_msg(&mut bytes, 77, 0, flags);
-    bytes
-}
-
-fn body(reply: &[u8]) -> DocBuf {
-    match sheaf_wire::parse(reply) {
-        Ok(sheaf_wire::Request::Msg(msg)) => DocBuf::from(msg.body),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn number(doc: &DocBuf, field: &str) -> i64 {
-    doc.as_raw().get(field).and_then(|v| v.as_exact_i64()).unwrap_or_else(|| panic!("{field} in {doc:?}"))
-}
+use sheaf_wire::{Compressor, Flags, HEADER_LEN, Header, OpCode, REPLY_HEAD, compress, decompress};
+use support::{Server, body, message, number};
 
 #[test]
 fn the_handshake_in_both_opcodes() {
@@ -325,34 +238,6 @@ fn connections_are_limited() {
     // The refused connection may be closed before or after the request reaches it.
     let _ = third.stream.write_all(&message(&ping, 0));
     assert_eq!(third.receive(), None);
-}
-
-#[test]
-fn a_set_of_one_shows_itself_as_such() {
-    let server = Server::start(|options| options.set_name = Some("rs0".to_owned()));
-    let mut connection = server.connect();
-    let hello = connection.run(&doc! { "hello": 1, "$db": "admin" });
-    assert_eq!(hello.as_raw().get("setName").unwrap().as_str(), Some("rs0"));
-    let me = format!("127.0.0.1:{}", server.node.port.load(Ordering::Relaxed));
-    assert_eq!(hello.as_raw().get("primary").unwrap().as_str(), Some(me.as_str()));
-    let reply = connection.run(&doc! {
-        "insert": "c", "documents": [{ "_id": 1 }], "writeConcern": { "w": 2 }, "$db": "t"
-    });
-    let error = reply.as_raw().get("writeConcernError").unwrap().as_doc().unwrap();
-    assert_eq!((number(&reply, "n"), error.get("code").unwrap().as_exact_i64()), (1, Some(100)));
-    let time = reply.as_raw().get("operationTime").unwrap();
-    let cluster = reply.as_raw().get("$clusterTime").unwrap().as_doc().unwrap();
-    let same = sheaf_bson::compare(cluster.get_or_missing("clusterTime"), time);
-    assert!(same.is_eq() && matches!(time, Value::Timestamp(_)), "{reply:?}");
-    let read = doc! { "find": "c", "readConcern": { "afterClusterTime": time }, "$db": "t" };
-    assert_eq!(first_batch(&connection.run(&read)).len(), 1);
-    let status = connection.run(&doc! { "replSetGetStatus": 1, "$db": "admin" });
-    assert_eq!(number(&status, "myState"), 1);
-    let config = connection.run(&doc! { "replSetGetConfig": 1, "$db": "admin" });
-    let config = config.as_raw().get("config").unwrap().as_doc().unwrap();
-    let member = config.get("members").unwrap().as_array().unwrap().values().next().unwrap();
-    assert_eq!(member.as_doc().unwrap().get("host").unwrap().as_str(), Some(me.as_str()));
-    assert_eq!(number(&connection.run(&doc! { "replSetInitiate": {}, "$db": "admin" }), "code"), 23);
 }
 
 #[test]

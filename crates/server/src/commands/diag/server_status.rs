@@ -29,6 +29,7 @@ const SECTIONS: &[Section] = &[
     ("defaultRWConcern", default_concern),
     ("extra_info", extra_info),
     ("featureCompatibilityVersion", feature_version),
+    ("flowControl", flow_control),
     ("globalLock", global_lock),
     ("indexStats", index_stats),
     ("logicalSessionRecordCache", session_cache),
@@ -39,6 +40,7 @@ const SECTIONS: &[Section] = &[
     ("opcounters", opcounters),
     ("opcountersRepl", opcounters_repl),
     ("queues", queues),
+    ("repl", replication),
     ("security", |_, doc| {
         let _ = doc.document("authentication");
     }),
@@ -47,6 +49,9 @@ const SECTIONS: &[Section] = &[
     ("transactions", transactions),
     ("wiredTiger", wired_tiger),
 ];
+
+/// Sections of a member of a replica set.
+const ONLY_IN_SETS: [&str; 2] = ["flowControl", "repl"];
 
 impl<'a> Command<'a> for ServerStatus<'a> {
     const NAME: &'static str = "serverStatus";
@@ -73,6 +78,9 @@ impl<'a> Command<'a> for ServerStatus<'a> {
             doc.append("localTime", Value::DateTime(op.now_millis()));
             let all_off = self.body.get("all").is_some_and(|v| !v.truthy());
             for (name, fill) in SECTIONS {
+                if ONLY_IN_SETS.contains(name) && node.replica().is_none() {
+                    continue;
+                }
                 let wanted = self.body.get(name).map_or(!all_off, |v| v.truthy());
                 if wanted {
                     fill(node, &mut doc.document(name));
@@ -168,11 +176,27 @@ fn catalog_stats(node: &Node, doc: &mut Doc<'_>) {
 }
 
 fn default_concern(node: &Node, doc: &mut Doc<'_>) {
-    doc.document("defaultReadConcern").append("level", "local");
-    let w = if node.options.set_name.is_some() { Value::String("majority") } else { Value::Int32(1) };
-    doc.document("defaultWriteConcern").append("w", w).append("wtimeout", 0);
-    doc.append("defaultWriteConcernSource", "implicit");
-    doc.append("defaultReadConcernSource", "implicit");
+    node.defaults.current(node).append(doc);
+}
+
+/// What `hello` says of the set.
+fn replication(node: &Node, doc: &mut Doc<'_>) {
+    if let Some(replica) = node.replica() {
+        replica.with(|core| core.hello()).write(doc, node.process_id, false);
+    }
+}
+
+/// How far behind a majority may be before commits are held back.
+const LAGGED_MILLIS: u64 = 5000;
+
+/// How much commits are held back because a majority of the set lags.
+fn flow_control(node: &Node, doc: &mut Doc<'_>) {
+    let Some(replica) = node.replica() else { return };
+    let (lag_millis, slowed_micros) = replica.flow_control();
+    doc.append("enabled", true);
+    doc.append("timeAcquiringMicros", slowed_micros as i64);
+    doc.append("isLagged", lag_millis > LAGGED_MILLIS);
+    doc.append("lagMillis", lag_millis as i64);
 }
 
 fn feature_version(_: &Node, doc: &mut Doc<'_>) {
@@ -301,6 +325,13 @@ fn metrics(node: &Node, doc: &mut Doc<'_>) {
         let mut executor = doc.document("queryExecutor");
         put(&mut executor, "scanned", &metrics.keys_examined);
         put(&mut executor, "scannedObjects", &metrics.docs_examined);
+    }
+    if node.replica().is_some() {
+        let mut repl = doc.document("repl");
+        let mut transition = repl.document("stateTransition");
+        transition.append("lastStateTransition", *metrics.last_transition.lock());
+        put(&mut transition, "totalOperationsKilled", &metrics.ops_killed);
+        put(&mut transition, "totalOperationsRunning", &metrics.ops_running);
     }
     let mut ttl = doc.document("ttl");
     put(&mut ttl, "deletedDocuments", &metrics.ttl_deleted);

@@ -1,0 +1,239 @@
+//! A replica set of one member, spoken to in bytes: what a set's member says and refuses.
+
+mod support;
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_wire::Flags;
+use support::{Connection, Server, body, message, number};
+
+fn uninitiated() -> Server {
+    Server::start(|options| options.set_name = Some("rs0".to_owned()))
+}
+
+/// A set of one whose member is primary.
+fn set_of_one() -> Server {
+    let server = uninitiated();
+    let mut connection = server.connect();
+    assert_eq!(number(&connection.run(&doc! { "replSetInitiate": {}, "$db": "admin" }), "ok"), 1);
+    await_primary(&mut connection);
+    server
+}
+
+fn await_primary(connection: &mut Connection) {
+    let began = Instant::now();
+    while !hello(connection).as_raw().get("isWritablePrimary").unwrap().truthy() {
+        assert!(began.elapsed() < Duration::from_secs(30), "no primary");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn hello(connection: &mut Connection) -> DocBuf {
+    connection.run(&doc! { "hello": 1, "$db": "admin" })
+}
+
+fn code(reply: &DocBuf) -> i64 {
+    if number(reply, "ok") == 1 { 0 } else { number(reply, "code") }
+}
+
+fn sub<'a>(doc: &'a DocBuf, field: &str) -> RawDoc<'a> {
+    doc.as_raw().get(field).and_then(|v| v.as_doc()).unwrap_or_else(|| panic!("{field} in {doc:?}"))
+}
+
+#[test]
+fn without_a_configuration_nothing_is_written_or_read() {
+    let server = uninitiated();
+    let mut connection = server.connect();
+    let first = hello(&mut connection);
+    let info = first.as_raw().get("info").unwrap();
+    assert_eq!(info.as_str(), Some("Does not have a valid replica set config"));
+    assert!(first.as_raw().get("$clusterTime").is_none());
+    for (command, expected) in [
+        (doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" }, 10107),
+        (doc! { "find": "c", "$db": "t" }, 13435),
+        (doc! { "find": "c", "$readPreference": { "mode": "nearest" }, "$db": "t" }, 13436),
+        (doc! { "ping": 1, "$db": "admin" }, 0),
+        (doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "local" }, 0),
+        (doc! { "find": "c", "$db": "local" }, 0),
+        (doc! { "replSetGetStatus": 1, "$db": "admin" }, 94),
+        (doc! { "replSetGetConfig": 1, "$db": "admin" }, 94),
+        (doc! { "replSetStepDown": 60, "$db": "admin" }, 10107),
+    ] {
+        let reply = connection.run(&command);
+        assert_eq!(code(&reply), expected, "{command:?}: {reply:?}");
+        let tells = reply.as_raw().get("topologyVersion").is_some();
+        assert_eq!(tells, [10107, 13435, 13436].contains(&expected), "{reply:?}");
+    }
+}
+
+#[test]
+fn a_set_of_one_shows_itself_as_such() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let hello = hello(&mut connection);
+    assert_eq!(hello.as_raw().get("setName").unwrap().as_str(), Some("rs0"));
+    let me = format!("127.0.0.1:{}", server.node.port.load(Ordering::Relaxed));
+    assert_eq!(hello.as_raw().get("primary").unwrap().as_str(), Some(me.as_str()));
+    let status = connection.run(&doc! { "replSetGetStatus": 1, "$db": "admin" });
+    assert_eq!(number(&status, "myState"), 1);
+    let config = connection.run(&doc! { "replSetGetConfig": 1, "$db": "admin" });
+    let member = sub(&config, "config").get("members").unwrap().as_array().unwrap().values().next().unwrap();
+    assert_eq!(member.as_doc().unwrap().get("host").unwrap().as_str(), Some(me.as_str()));
+    assert_eq!(code(&connection.run(&doc! { "replSetInitiate": {}, "$db": "admin" })), 23);
+}
+
+#[test]
+fn write_concerns_are_answered_at_once_where_they_can_be() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let mut insert = |id: i32, concern: DocBuf| {
+        let command = doc! {
+            "insert": "c", "documents": [{ "_id": id }], "writeConcern": concern.as_raw(), "$db": "t"
+        };
+        connection.run(&command)
+    };
+    let fine = insert(1, doc! { "w": "majority", "j": true });
+    assert!(fine.as_raw().get("writeConcernError").is_none(), "{fine:?}");
+    let two = insert(2, doc! { "w": 2, "wtimeout": 60_000 });
+    let error = sub(&two, "writeConcernError");
+    assert_eq!((number(&two, "n"), error.get("code").unwrap().as_exact_i64()), (1, Some(100)));
+    let used = doc! { "writeConcern": { "w": 2, "wtimeout": 60_000, "provenance": "clientSupplied" } };
+    assert_eq!(error.get("errInfo").unwrap().as_doc().unwrap(), used.as_raw());
+    let mode = insert(3, doc! { "w": "elsewhere" });
+    assert_eq!(sub(&mode, "writeConcernError").get("code").unwrap().as_exact_i64(), Some(79));
+}
+
+#[test]
+fn times_are_told_and_waited_for() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let reply = connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" });
+    let Some(Value::Timestamp(wrote)) = reply.as_raw().get("operationTime") else { panic!("{reply:?}") };
+    let Some(Value::Timestamp(cluster)) = sub(&reply, "$clusterTime").get("clusterTime") else {
+        panic!("{reply:?}")
+    };
+    assert!(cluster >= wrote);
+    // A time that this member has not seen is nobody's; one that a client shows it has.
+    let ahead = sheaf_bson::Timestamp(cluster.0 + (5 << 32));
+    let read = |time: sheaf_bson::Timestamp, level: &str| {
+        doc! { "find": "c", "readConcern": { "level": level, "afterClusterTime": time }, "$db": "t" }
+    };
+    assert_eq!(code(&connection.run(&read(ahead, "local"))), 72);
+    let gossip = doc! { "clusterTime": ahead };
+    for level in ["majority", "local"] {
+        let found = connection.run(&read(ahead, level).with("$clusterTime", gossip.as_raw()));
+        assert_eq!(code(&found), 0, "{found:?}");
+        let Some(Value::Timestamp(time)) = found.as_raw().get("operationTime") else { panic!("{found:?}") };
+        assert!(time >= ahead, "{found:?}");
+    }
+    let far = doc! { "clusterTime": sheaf_bson::Timestamp(u64::MAX) };
+    assert_eq!(code(&connection.run(&doc! { "ping": 1, "$clusterTime": far.as_raw(), "$db": "t" })), 205);
+}
+
+#[test]
+fn a_snapshot_outside_transactions_stays_what_it_is() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let documents: Vec<DocBuf> = (0..5).map(|id| doc! { "_id": id }).collect();
+    let documents = sheaf_bson::ArrayBuf::build(|out| {
+        documents.iter().for_each(|doc| {
+            out.push(doc.as_raw());
+        });
+    });
+    connection.run(&doc! { "insert": "c", "documents": Value::Array(documents.as_raw()), "$db": "t" });
+    let open = doc! { "find": "c", "batchSize": 2, "readConcern": { "level": "snapshot" }, "$db": "t" };
+    let first = connection.run(&open);
+    let cursor = sub(&first, "cursor");
+    let at = cursor.get("atClusterTime").expect("a time");
+    connection.run(&doc! { "delete": "c", "deletes": [{ "q": {}, "limit": 0 }], "$db": "t" });
+    let more = doc! { "getMore": cursor.get("id").unwrap(), "collection": "c", "$db": "t" };
+    let more = connection.run(&more);
+    let rest = sub(&more, "cursor");
+    assert_eq!(rest.get("nextBatch").unwrap().as_array().unwrap().count(), 3);
+    assert!(sheaf_bson::compare(rest.get_or_missing("atClusterTime"), at).is_eq());
+    let again = doc! { "find": "c", "readConcern": { "level": "snapshot", "atClusterTime": at }, "$db": "t" };
+    let again = connection.run(&again);
+    assert_eq!(sub(&again, "cursor").get("firstBatch").unwrap().as_array().unwrap().count(), 5, "{again:?}");
+    let now = connection.run(&doc! { "find": "c", "readConcern": { "level": "majority" }, "$db": "t" });
+    assert_eq!(sub(&now, "cursor").get("firstBatch").unwrap().as_array().unwrap().count(), 0);
+}
+
+#[test]
+fn a_waiting_hello_hears_of_a_change_at_once() {
+    let server = set_of_one();
+    let (mut waiting, mut other) = (server.connect(), server.connect());
+    let now = hello(&mut waiting);
+    let version = sub(&now, "topologyVersion");
+    let wait = doc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 600_000, "$db": "admin" };
+    waiting.send(&message(&wait, Flags::EXHAUST_ALLOWED));
+    let down = doc! { "replSetStepDown": 1, "force": true, "$db": "admin" };
+    assert_eq!(code(&other.run(&down)), 0);
+    let told = body(&waiting.receive().unwrap());
+    assert!(!told.as_raw().get("isWritablePrimary").unwrap().truthy(), "{told:?}");
+    let counter = |doc: RawDoc<'_>| doc.get("counter").unwrap().as_exact_i64().unwrap();
+    assert!(counter(sub(&told, "topologyVersion")) > counter(version));
+    // The same request goes on being answered, with every change.
+    await_primary(&mut other);
+    let mut last = told;
+    while !last.as_raw().get("isWritablePrimary").unwrap().truthy() {
+        last = body(&waiting.receive().unwrap());
+    }
+    let ahead = doc! {
+        "processId": version.get("processId").unwrap(), "counter": counter(version) + 1000
+    };
+    let wrong = doc! { "hello": 1, "topologyVersion": ahead.as_raw(), "maxAwaitTimeMS": 1, "$db": "admin" };
+    assert_eq!(code(&other.run(&wrong)), 31382);
+}
+
+#[test]
+fn defaults_are_set_and_used() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let implicit = connection.run(&doc! { "getDefaultRWConcern": 1, "$db": "admin" });
+    assert_eq!(sub(&implicit, "defaultWriteConcern"), doc! { "w": "majority", "wtimeout": 0 }.as_raw());
+    for (set, expected) in [
+        (doc! { "setDefaultRWConcern": 1 }, 2),
+        (doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": 0 } }, 2),
+        (doc! { "setDefaultRWConcern": 1, "defaultReadConcern": { "level": "snapshot" } }, 2),
+        (doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": 1, "wtimeout": 5 } }, 0),
+        (doc! { "setDefaultRWConcern": 1, "defaultReadConcern": { "level": "majority" } }, 0),
+        (doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": {} }, 20),
+    ] {
+        let reply = connection.run(&set.clone().with("$db", "admin"));
+        assert_eq!(code(&reply), expected, "{set:?}: {reply:?}");
+    }
+    let custom = connection.run(&doc! { "getDefaultRWConcern": 1, "$db": "admin" });
+    assert_eq!(sub(&custom, "defaultWriteConcern"), doc! { "w": 1, "wtimeout": 5 }.as_raw());
+    assert_eq!(sub(&custom, "defaultReadConcern"), doc! { "level": "majority" }.as_raw());
+    assert_eq!(custom.as_raw().get("defaultWriteConcernSource").unwrap().as_str(), Some("global"));
+}
+
+#[test]
+fn a_primary_that_steps_down_drops_transactions_and_nothing_else() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }], "$db": "t" });
+    let open = connection.run(&doc! { "find": "c", "batchSize": 1, "$db": "t" });
+    let cursor = sub(&open, "cursor").get("id").unwrap();
+    let session = sheaf_bson::Binary { subtype: 4, bytes: &[7; 16] };
+    let in_transaction = |command: DocBuf, number: i64| {
+        let lsid = doc! { "id": Value::Binary(session) };
+        let command = command.with("lsid", lsid.as_raw()).with("txnNumber", number);
+        command.with("autocommit", false)
+    };
+    let begin = doc! { "insert": "c", "documents": [{ "_id": 3 }], "$db": "t", "startTransaction": true };
+    assert_eq!(code(&connection.run(&in_transaction(begin, 1))), 0);
+    assert_eq!(code(&connection.run(&doc! { "replSetStepDown": 1, "force": true, "$db": "admin" })), 0);
+    let refused = connection.run(&doc! { "insert": "c", "documents": [{ "_id": 9 }], "$db": "t" });
+    assert_eq!(code(&refused), 10107);
+    let more = connection.run(&doc! { "getMore": cursor, "collection": "c", "$db": "t" });
+    assert_eq!(code(&more), 0, "{more:?}");
+    await_primary(&mut connection);
+    let gone = doc! { "commitTransaction": 1, "$db": "admin" };
+    let gone = connection.run(&in_transaction(gone, 1));
+    assert_eq!(code(&gone), 251, "{gone:?}");
+    let count = connection.run(&doc! { "count": "c", "$db": "t" });
+    assert_eq!(number(&count, "n"), 2);
+}

@@ -52,6 +52,9 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<()> {
         key: Vec::new(),
         full: Vec::new(),
     };
+    if entries.iter().any(|entry| !entry.payload.is_empty()) {
+        core.others_entries.fetch_add(1, Ordering::AcqRel);
+    }
     for entry in entries {
         applier.entry = OpTime { term: entry.term, index: entry.index, time: entry.time };
         for doc in oplog::documents(&entry.payload) {
@@ -60,6 +63,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<()> {
         if applier.in_transaction {
             bail!(Code::INTERNAL_ERROR, "entry {} of the log ends within a transaction", entry.index);
         }
+        core.log_knowledge.note(entry.index, entry.term);
         applier.reached = applier.entry;
     }
     applier.write()
@@ -96,11 +100,11 @@ struct Applier<'a> {
 }
 
 /// An oplog document, or an element of `applyOps`, read once.
-struct Fields<'d> {
-    op: Option<&'d str>,
-    namespace: &'d str,
-    uuid: Option<Value<'d>>,
-    o: RawDoc<'d>,
+pub(crate) struct Fields<'d> {
+    pub op: Option<&'d str>,
+    pub namespace: &'d str,
+    pub uuid: Option<Value<'d>>,
+    pub o: RawDoc<'d>,
     o2: RawDoc<'d>,
     rid: Option<u64>,
     lsid: Option<RawDoc<'d>>,
@@ -111,7 +115,7 @@ struct Fields<'d> {
 }
 
 impl<'d> Fields<'d> {
-    fn read(doc: RawDoc<'d>) -> Fields<'d> {
+    pub fn read(doc: RawDoc<'d>) -> Fields<'d> {
         let mut fields = Fields {
             op: None,
             namespace: "",
@@ -142,6 +146,25 @@ impl<'d> Fields<'d> {
             }
         }
         fields
+    }
+
+    /// The elements of `applyOps`; `None` of any other operation.
+    pub fn operations(&self) -> Option<impl Iterator<Item = Fields<'d>> + use<'d>> {
+        let first = self.o.iter().next().filter(|first| self.op == Some("c") && first.key() == "applyOps")?;
+        let array = first.value().as_array().unwrap_or(RawDoc::EMPTY);
+        Some(array.values().filter_map(|v| v.as_doc()).map(Fields::read))
+    }
+
+    /// Appends the key of the record that an operation on a document is about.
+    pub fn put_record_key(&self, key: &mut Vec<u8>) -> Result<()> {
+        match self.rid {
+            Some(rid) => key.extend_from_slice(&capped_key(rid)),
+            None => {
+                let of = if self.op == Some("u") { self.o2 } else { self.o };
+                put_id_key(of.get_or_missing("_id"), key)?;
+            }
+        }
+        Ok(())
     }
 
     fn statement(&self) -> Option<Statement> {
@@ -188,21 +211,19 @@ impl<'a> Applier<'a> {
                 self.document(fields)?;
                 self.write_if_large()
             }
-            Some("c") if fields.o.iter().next().is_some_and(|first| first.key() == "applyOps") => {
-                self.apply_ops(fields)
-            }
-            Some("c") => self.command(fields),
+            Some("c") => match fields.operations() {
+                Some(operations) => self.apply_ops(fields, operations),
+                None => self.command(fields),
+            },
             Some("n") => Ok(()),
             other => bail!(Code::INTERNAL_ERROR, "the log has an unknown operation {other:?}"),
         }
     }
 
     /// A transaction, or a part of a large one.
-    fn apply_ops(&mut self, fields: &Fields<'a>) -> Result<()> {
+    fn apply_ops(&mut self, fields: &Fields<'a>, operations: impl Iterator<Item = Fields<'a>>) -> Result<()> {
         self.in_transaction = true;
-        let operations = fields.o.get("applyOps").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
-        for operation in operations.values().filter_map(|v| v.as_doc()) {
-            let inner = Fields::read(operation);
+        for inner in operations {
             match inner.op {
                 Some("c") => self.command(&inner)?,
                 _ => self.operation(&inner)?,
@@ -271,13 +292,7 @@ impl<'a> Applier<'a> {
         let statement = fields.statement();
         let mut key = std::mem::take(&mut self.key);
         key.clear();
-        match fields.rid {
-            Some(rid) => key.extend_from_slice(&capped_key(rid)),
-            None => {
-                let of = if fields.op == Some("u") { fields.o2 } else { fields.o };
-                put_id_key(of.get_or_missing("_id"), &mut key)?;
-            }
-        }
+        fields.put_record_key(&mut key)?;
         prefixed(collection.ident, &key, &mut self.full);
         let done = match fields.op {
             Some("i") => {
@@ -327,7 +342,13 @@ impl<'a> Applier<'a> {
             Some(diff) => {
                 let new = apply_diff(old, diff);
                 let made = Now::Made(new.clone());
-                self.record(collection, key, Op::Update { old, new: new.as_raw(), diff: None }, statement, made)
+                self.record(
+                    collection,
+                    key,
+                    Op::Update { old, new: new.as_raw(), diff: None },
+                    statement,
+                    made,
+                )
             }
         }
     }

@@ -20,6 +20,7 @@ use crate::durability::Durability;
 use crate::hooks::{HookPoint, Hooks};
 use crate::keys::{catalog_key, prefix_range};
 use crate::locks::{Gate, LockTable};
+use crate::log_tail::LogKnowledge;
 use crate::oplog_reader::OplogCollection;
 use crate::options::{OpTime, Options};
 use crate::pipeline::Pipeline;
@@ -72,6 +73,11 @@ pub(crate) struct Core {
     /// The newest unit that was carried out.
     pub carried_seq: AtomicU64,
     pub majority: crate::majority::Majority,
+    pub log_knowledge: LogKnowledge,
+    /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
+    pub others_entries: AtomicU64,
+    /// That of the DDL under way.
+    pub ddl_began: AtomicU64,
     /// One DDL at a time.
     pub ddl: Mutex<()>,
     /// Commits pass; `fsyncLock` closes it.
@@ -133,7 +139,7 @@ impl Core {
         check_format(&options.path)?;
         crate::build::clear_folder(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
-        let (applied, next_ident, next_local_ident) = read_applied(&db)?;
+        let (applied, next_ident, next_local_ident, log_knowledge) = read_applied(&db)?;
         let log_dir = options.path.join("log");
         // Without a journal, what an earlier run logged must still be applied once.
         let use_log = options.journal || log_dir.is_dir();
@@ -173,6 +179,9 @@ impl Core {
             building: Mutex::default(),
             carried_seq: AtomicU64::new(0),
             majority: crate::majority::Majority::default(),
+            log_knowledge,
+            others_entries: AtomicU64::new(0),
+            ddl_began: AtomicU64::new(0),
             ddl: Mutex::new(()),
             writes: Arc::default(),
             write_locks: Mutex::default(),
@@ -337,7 +346,8 @@ impl Core {
         self.flushed_room.notify_all();
         self.tell(None, false);
         if let Some(log) = &self.log {
-            log.retain(at.index).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?;
+            let unneeded = at.index.min(self.old_enough(log));
+            log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?;
             if let Some(sequencer) = self.sequencer.get() {
                 sequencer.compacted(log.stats().first_index.saturating_sub(1).min(at.index));
             }
@@ -380,10 +390,18 @@ impl Core {
         let cf = self.db.cf(Cf::Catalog);
         let next = self.next_ident.load(Ordering::Acquire);
         let next_local = self.next_local_ident.load(Ordering::Acquire);
-        let applied = sheaf_bson::doc! {
+        let mut applied = sheaf_bson::doc! {
             "term": at.term as i64, "index": at.index as i64, "time": at.time as i64, "nextIdent": i64::from(next),
             "nextLocalIdent": i64::from(next_local)
         };
+        let first = self.log.as_ref().map_or(1, |log| log.stats().first_index);
+        applied.edit(|doc| {
+            let mut terms = doc.array("terms");
+            for (first, term) in self.log_knowledge.runs(first, at.index) {
+                terms.push(first as i64);
+                terms.push(term as i64);
+            }
+        });
         batch.put_cf(cf, catalog_key::APPLIED, applied.as_bytes());
         for collection in self.catalog.load().all() {
             if !collection.state.dirty.swap(false, Ordering::AcqRel) {
@@ -399,6 +417,18 @@ impl Core {
                 batch.put_cf(cf, catalog_key::of(catalog_key::MULTIKEY, index.ident), masks);
             }
         }
+    }
+
+    /// Index up to which entries are old enough to be removed.
+    fn old_enough(&self, log: &sheaf_log::Log) -> u64 {
+        let retention = self.tuning.oplog_retention();
+        if retention.is_zero() {
+            return u64::MAX;
+        }
+        let secs = ((self.options.clock)() / 1000).max(0) as u64;
+        let time = secs.saturating_sub(retention.as_secs()) << 32;
+        // A log that cannot be read keeps what it has.
+        log.read_from_time(time).map_or(0, |reader| reader.index().saturating_sub(1))
     }
 
     /// Errors: `OutOfDiskSpace` when the disk has no room for what is to be written. RocksDB then keeps the
@@ -494,16 +524,16 @@ impl Core {
     }
 }
 
-fn read_applied(db: &Db) -> Result<(OpTime, u32, u32)> {
+fn read_applied(db: &Db) -> Result<(OpTime, u32, u32, LogKnowledge)> {
     let Some(bytes) = db.get(Cf::Catalog, catalog_key::APPLIED)? else {
-        return Ok((OpTime { term: 1, index: 0, time: 0 }, 1, LOCAL_IDENTS));
+        return Ok((OpTime { term: 1, index: 0, time: 0 }, 1, LOCAL_IDENTS, LogKnowledge::default()));
     };
     let doc = RawDoc::new(&bytes);
     let number = |name: &str| doc.get(name).and_then(whole).unwrap_or(0);
     let at =
         OpTime { term: number("term") as u64, index: number("index") as u64, time: number("time") as u64 };
     let next_local = (number("nextLocalIdent") as u32).max(LOCAL_IDENTS);
-    Ok((at, number("nextIdent").max(1) as u32, next_local))
+    Ok((at, number("nextIdent").max(1) as u32, next_local, LogKnowledge::read(doc)))
 }
 
 fn folder_error(what: &str, path: &Path, error: &std::io::Error) -> Error {

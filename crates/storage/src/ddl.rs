@@ -1,11 +1,12 @@
 //! DDL: closes the collections that it is about, makes the commands, and runs them as one commit.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::catalog::Collection;
+use crate::catalog::{Catalog, Collection};
 use crate::command::{Command, create_command, drop_command, index_names_command, no_collection};
 use crate::core::Core;
 use crate::index::IndexKind;
@@ -20,8 +21,10 @@ use crate::write::CreateCollection;
 impl Core {
     /// Runs commands as one commit. The caller holds the DDL lock and has closed the gates that matter.
     pub fn run_commands(&self, commands: &[Command]) -> Result<OpTime> {
-        let mut prepared = Prepared::default();
+        let since = Some(self.ddl_began.load(Ordering::Acquire));
+        let mut prepared = Prepared { since, ..Prepared::default() };
         let mut catalog = self.catalog.load_full();
+        let version = catalog.version();
         let mut garbage = Vec::new();
         let mut gone = Vec::new();
         for command in commands {
@@ -37,7 +40,15 @@ impl Core {
         for collection in gone.iter().chain(changed) {
             prepared.counts.add(&collection.state, (0, 0));
         }
-        prepared.publish = Some(Box::new(move |_| (*catalog).clone()));
+        let own = commands.to_vec();
+        prepared.publish = Some(Box::new(move |now| {
+            // What stays on a member meets commands of others that are applied meanwhile.
+            let again = |now: Catalog, command: &Command| match command.apply(&now) {
+                Ok(applied) => applied.catalog,
+                Err(_) => now,
+            };
+            if now.version() == version { (*catalog).clone() } else { own.iter().fold(now.clone(), again) }
+        }));
         let stays = self.is_replica() && commands.iter().all(|command| stays_here(command.target()));
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
@@ -68,6 +79,7 @@ impl Core {
         loop {
             interrupt()?;
             if let Some(guard) = self.ddl.try_lock_for(std::time::Duration::from_millis(20)) {
+                self.ddl_began.store(self.others_entries.load(Ordering::Acquire), Ordering::Release);
                 return Ok((guard, pass));
             }
         }

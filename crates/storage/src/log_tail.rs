@@ -1,10 +1,21 @@
-//! What replication asks of the log: its bounds, and entries to be sent.
+//! What replication asks of the log: its bounds, terms of entries, and entries to be sent.
+//!
+//! Which term an entry is of must be known without reading the log, which may weigh gigabytes. Terms change with elections
+//! only, so they are kept as runs; a flush writes them along with its position, and what is applied after it adds to them.
 
-use sheaf_errors::{Code, Error, Result};
+use parking_lot::Mutex;
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+use sheaf_log::Reader;
 
+use crate::catalog::whole;
 use crate::core::Core;
 use crate::options::OpTime;
+use crate::recovery::log_error;
 use crate::sequencer::LogEntry;
+
+/// Readers kept, each where it stopped: members are sent one piece of the log after another.
+const READERS_MAX: usize = 8;
 
 /// What is known of the log without its operations.
 #[derive(Clone, Debug, Default)]
@@ -21,53 +32,115 @@ pub struct LogTail {
     pub times: Vec<(u64, u64)>,
 }
 
+/// Terms of entries, and where reading stopped.
+#[derive(Default)]
+pub(crate) struct LogKnowledge {
+    /// First index and term of each run, oldest first.
+    runs: Mutex<Vec<(u64, u64)>>,
+    readers: Mutex<Vec<Reader>>,
+}
+
+impl LogKnowledge {
+    /// From what the last flush wrote.
+    pub fn read(applied: RawDoc<'_>) -> LogKnowledge {
+        let numbers = applied.get("terms").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+        let numbers: Vec<u64> = numbers.values().filter_map(whole).map(|n| n as u64).collect();
+        let mut runs: Vec<(u64, u64)> = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let number = |name: &str| applied.get(name).and_then(whole).unwrap_or(0) as u64;
+        if runs.is_empty() && number("index") > 0 {
+            // Written by a version in which a log had one term only.
+            runs.push((1, number("term")));
+        }
+        LogKnowledge { runs: Mutex::new(runs), readers: Mutex::default() }
+    }
+
+    /// An entry of this term is in the log.
+    pub fn note(&self, index: u64, term: u64) {
+        let mut runs = self.runs.lock();
+        if runs.last().is_none_or(|(_, last)| *last != term) {
+            runs.push((index, term));
+        }
+    }
+
+    /// The runs that concern entries from `first` on, up to `last`, and the entry before. Earlier ones are forgotten.
+    pub fn runs(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
+        let mut runs = self.runs.lock();
+        let needed = runs.iter().rposition(|(start, _)| *start < first).unwrap_or(0);
+        runs.drain(..needed);
+        runs.iter().filter(|(start, _)| *start <= last).copied().collect()
+    }
+}
+
 impl Core {
+    /// A commit is the newest one from now on.
+    pub fn advance(&self, at: OpTime) {
+        let mut last = self.last.lock();
+        if at.term != last.term || last.index == 0 {
+            self.log_knowledge.note(at.index, at.term);
+        }
+        *last = at;
+    }
+
     pub fn log_tail(&self) -> Result<LogTail> {
         let last = *self.last.lock();
         let flushed = *self.flushed.lock();
-        let mut tail = LogTail { last, flushed: flushed.index, ..LogTail::default() };
-        let Some(log) = &self.log else { return Ok(tail) };
+        let Some(log) = self.log.as_ref().filter(|_| last.index > 0) else { return Ok(LogTail::default()) };
         let first = log.stats().first_index.max(1);
-        tail.start = (flushed.term, first - 1);
-        if first > 1 && first - 1 == flushed.index {
-            tail.start = (flushed.term, flushed.index);
+        let mut runs = self.log_knowledge.runs(first, last.index);
+        let mut tail = LogTail { last, flushed: flushed.index, ..LogTail::default() };
+        if first > 1 {
+            let term = runs.first().filter(|(start, _)| *start < first).map_or(flushed.term, |run| run.1);
+            tail.start = (term, first - 1);
         }
+        if let Some(run) = runs.first_mut() {
+            run.0 = run.0.max(first);
+        }
+        tail.runs = runs.into_iter().filter(|(start, _)| *start <= last.index).collect();
         if flushed.index > 0 {
             tail.times.push((flushed.index, flushed.time));
         }
-        let mut reader = log.read_from(first).map_err(log_error)?;
+        let mut reader = log.read_from(flushed.index + 1).map_err(log_error)?;
         while let Some(entry) = reader.next().map_err(log_error)? {
-            if tail.runs.last().is_none_or(|(_, term)| *term != entry.at.term) {
-                tail.runs.push((entry.at.index, entry.at.term));
-            }
-            if entry.at.index > flushed.index {
-                tail.times.push((entry.at.index, entry.at.time));
-            }
+            tail.times.push((entry.at.index, entry.at.time));
         }
         Ok(tail)
     }
 
-    /// Entries `low..high`, about `bytes_max` of them but one at least; fewer where the log ends, none where it was cut.
+    /// Entries `low..high`, about `bytes_max` of them but one at least; fewer where the log ends, none where the first of
+    /// them is gone.
     pub fn log_entries(&self, low: u64, high: u64, bytes_max: u64) -> Result<Vec<LogEntry>> {
         let Some(log) = &self.log else { return Ok(Vec::new()) };
-        let mut entries = Vec::new();
+        let mut entries: Vec<LogEntry> = Vec::new();
         let mut bytes = 0;
-        let mut reader = log.read_from(low).map_err(log_error)?;
+        let mut reader = match self.reader_at(low) {
+            Some(reader) => reader,
+            None => match log.read_from(low) {
+                Err(sheaf_log::Error::Gone { .. }) => return Ok(entries),
+                reader => reader.map_err(log_error)?,
+            },
+        };
         while reader.index() < high && (entries.is_empty() || bytes < bytes_max) {
-            let Some(entry) = reader.next().map_err(log_error)? else { break };
+            let entry = match reader.next() {
+                Ok(Some(entry)) => entry,
+                Ok(None) => break,
+                // Removed while it was read.
+                Err(_) if low < log.stats().first_index => return Ok(Vec::new()),
+                Err(error) => return Err(log_error(error)),
+            };
             bytes += entry.payload.len() as u64;
-            let payload = entry.payload.into();
-            entries.push(LogEntry {
-                term: entry.at.term,
-                index: entry.at.index,
-                time: entry.at.time,
-                payload,
-            });
+            entries.push(entry.into());
         }
+        let mut readers = self.log_knowledge.readers.lock();
+        if readers.len() >= READERS_MAX {
+            readers.remove(0);
+        }
+        readers.push(reader);
         Ok(entries)
     }
-}
 
-fn log_error(error: sheaf_log::Error) -> Error {
-    Error::new(Code::CHECKSUM_MISMATCH, error.to_string())
+    fn reader_at(&self, index: u64) -> Option<Reader> {
+        let mut readers = self.log_knowledge.readers.lock();
+        let at = readers.iter().position(|reader| reader.index() == index)?;
+        Some(readers.remove(at))
+    }
 }

@@ -71,6 +71,8 @@ pub(crate) struct Prepared {
     pub locks: Written,
     /// Changes the catalog, between apply and publish.
     pub publish: Option<Publish>,
+    /// [`Core::others_entries`] when its preparation began. `None`: it depends on no state.
+    pub since: Option<u64>,
 }
 
 enum Slot {
@@ -161,6 +163,12 @@ impl Core {
     /// Commits one unit; returns when it is in the log (not yet synced), applied and visible.
     pub fn commit(&self, prepared: Prepared) -> Result<OpTime> {
         self.wait_for_room();
+        if let Some(sequencer) = self.sequencer.get() {
+            let pause = sequencer.pause();
+            if !pause.is_zero() {
+                (self.options.block)(&mut || std::thread::sleep(pause));
+            }
+        }
         let mut queue = self.pipeline.queue.lock();
         if !queue.busy {
             queue.busy = true;
@@ -281,7 +289,7 @@ impl Core {
     }
 
     pub(crate) fn apply(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
-        let Prepared { payload, batch, counts, locks, publish } = unit;
+        let Prepared { payload, batch, counts, locks, publish, .. } = unit;
         let bytes = batch.size_in_bytes() as u64;
         {
             let mut recent = self.recent.lock();
@@ -298,7 +306,7 @@ impl Core {
         }
         counts.stamp(at.time);
         // Before anybody wakes: who looks after a change must find it.
-        *self.last.lock() = at;
+        self.advance(at);
         counts.publish();
         if let Some(oplog) = &self.oplog {
             oplog.collection.state.wake();

@@ -60,6 +60,11 @@ pub trait Sequencer: Send + Sync {
     /// Everything up to this unit survives a crash of the machine.
     fn durable(&self, seq: u64);
 
+    /// How long a commit is to be held back before it begins, because the set is far behind.
+    fn pause(&self) -> std::time::Duration {
+        std::time::Duration::ZERO
+    }
+
     /// Index of the newest entry that a majority has and that is applied here.
     fn commit_index(&self) -> u64;
 
@@ -85,6 +90,14 @@ impl Core {
         sequencer: &dyn Sequencer,
         group: &mut [Prepared],
     ) -> Result<(u64, SmallVec<[OpTime; 4]>)> {
+        // This member was a secondary meanwhile, and others have written to what was read and locked here.
+        let others = self.others_entries.load(Ordering::Acquire);
+        if group.iter().any(|unit| unit.since.is_some_and(|since| since != others)) {
+            return Err(Error::new(
+                Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+                "operation was interrupted: the member's state changed while it ran",
+            ));
+        }
         let wall = (self.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();

@@ -1,10 +1,12 @@
 //! The engine against a plain map, through crashes; and what each part promises.
 
+mod apply;
 mod builds;
 mod crash;
 mod ddl;
 mod model;
 mod oplog;
+mod rollback;
 mod support;
 mod validate;
 mod waits;

@@ -98,10 +98,13 @@ pub struct Transaction {
     session: Option<(DocBuf, i64)>,
     /// Collections that exist only here until the commit: their commands.
     created: Vec<Command>,
+    /// [`Core::others_entries`] at the start.
+    since: u64,
 }
 
 impl Transaction {
     pub(crate) fn begin(core: &Arc<Core>, session: Option<(DocBuf, i64)>) -> Result<Transaction> {
+        let since = core.others_entries.load(std::sync::atomic::Ordering::Acquire);
         let (view, start) = loop {
             let catalog = core.catalog.load_full();
             // Commits become visible under this lock, so the snapshot is exactly at `start`.
@@ -114,6 +117,7 @@ impl Transaction {
             recent.end(start);
         };
         Ok(Transaction {
+            since,
             core: core.clone(),
             view,
             start,
@@ -179,6 +183,7 @@ impl Transaction {
             counts: std::mem::take(&mut self.counts),
             locks: self.locks.as_slice().into(),
             publish: None,
+            since: Some(self.since),
         };
         if self.created.is_empty() {
             return core.commit(prepared);

@@ -50,6 +50,8 @@ pub struct WriteUnit<'i> {
     trimmed: Option<Vec<u8>>,
     /// What is pending goes neither into the log nor to other members.
     stays: bool,
+    /// [`Core::others_entries`] at the start.
+    since: u64,
 }
 
 /// Buffers of a unit that the thread's next unit uses again: most commands write one small document.
@@ -103,6 +105,7 @@ impl<'i> WriteUnit<'i> {
     pub(crate) fn new(core: Arc<Core>, interrupt: Interrupt<'i>) -> Self {
         let Scratch { changes, key, locks } = SCRATCH.take().unwrap_or_default();
         WriteUnit {
+            since: core.others_entries.load(std::sync::atomic::Ordering::Acquire),
             owner: core.locks.owner(),
             payload: core.take_buffer(),
             core,
@@ -150,6 +153,7 @@ impl<'i> WriteUnit<'i> {
             counts: std::mem::take(&mut self.counts),
             locks: self.locks.as_slice().into(),
             publish: None,
+            since: Some(self.since),
         };
         let result = if self.stays { self.core.commit_here(prepared) } else { self.core.commit(prepared) };
         self.core.locks.unlock(&self.locks);

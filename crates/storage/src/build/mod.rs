@@ -18,6 +18,7 @@ mod sort;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::RawDoc;
@@ -416,6 +417,7 @@ impl Core {
     /// Takes a failed build back, and gives its error the words of a build's error.
     fn give_up(&self, build: &Build, error: Error) -> Error {
         let _turn = self.ddl.lock();
+        self.ddl_began.store(self.others_entries.load(Ordering::Acquire), Ordering::Release);
         let catalog = self.catalog.load_full();
         let collection = catalog.by_uuid(&build.collection.uuid);
         if let Some(collection) = collection

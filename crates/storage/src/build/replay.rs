@@ -16,10 +16,10 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 use uuid::Uuid;
 
+use super::Folder;
 use super::files::Files;
 use super::side::side_ident;
 use super::sort::Sorter;
-use super::Folder;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::db::{Cf, io_error};
@@ -142,7 +142,10 @@ impl Core {
         let (mut files, duplicates) = self.write_files(indexes, sorter, &folder.0, &|| Ok(()))?;
         if !duplicates.is_empty() {
             let namespace = &collection.namespace;
-            bail!(Code::INTERNAL_ERROR, "the log ends a build of a unique index of {namespace}, which is not unique here");
+            bail!(
+                Code::INTERNAL_ERROR,
+                "the log ends a build of a unique index of {namespace}, which is not unique here"
+            );
         }
         // After a crash this mark is believed if the announcement had been flushed before it.
         files.extend(self.write_marks(indexes, OpTime::default(), &folder.0)?);

@@ -1,0 +1,222 @@
+//! Taking back the end of the log that a replica set has not kept.
+//!
+//! RocksDB's files never hold it: they are flushed up to the set's commit point only. So it is enough to cut the log and to
+//! open the folder anew. Before that, what the documents are that the rollback changes or removes is written to files, one
+//! document after another, as `mongorestore` reads them:
+//!
+//! ```text
+//! <folder>/<collection uuid>/removed.<UTC time>.<number>.bson
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_log::Position;
+use uuid::Uuid;
+
+use crate::apply::Fields;
+use crate::core::Core;
+use crate::db::Cf;
+use crate::engine::Engine;
+use crate::keys::prefixed;
+use crate::oplog;
+use crate::recovery::log_error;
+use crate::sequencer::stays_here;
+
+/// What a rollback has saved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RolledBack {
+    /// Documents in the files.
+    pub documents: u64,
+    /// The files, in no particular order.
+    pub files: Vec<PathBuf>,
+    /// Operations that are taken back: inserts, updates, deletes, commands.
+    pub operations: [u64; 4],
+}
+
+/// Numbers the files of a process.
+static FILES: AtomicU64 = AtomicU64::new(0);
+
+/// Record keys by collection.
+type Touched = BTreeMap<Uuid, BTreeSet<Vec<u8>>>;
+
+impl Engine {
+    /// Writes every document that entries after `keep`, up to `last`, have inserted or changed, as it is now, to files in
+    /// `folder`. They are on stable storage when this returns; nothing is taken back yet.
+    pub fn save_rolled_back(&self, keep: u64, last: u64, folder: &Path) -> Result<RolledBack> {
+        self.core().save_rolled_back(keep, last, folder)
+    }
+
+    /// Cuts the log's entries after `keep`, for good. What was applied of them is still there: nothing can be written any
+    /// more, and the folder must be opened anew.
+    pub fn truncate_log(&self, keep: u64) -> Result<()> {
+        self.shutdown(false)?;
+        self.core().truncate_log(keep)
+    }
+}
+
+impl Core {
+    fn save_rolled_back(&self, keep: u64, last: u64, folder: &Path) -> Result<RolledBack> {
+        let mut saved = RolledBack::default();
+        let touched = self.touched(keep, last, &mut saved.operations)?;
+        let time = file_time((self.options.clock)());
+        for (uuid, keys) in &touched {
+            self.save_collection(uuid, keys, folder, &time, &mut saved)?;
+        }
+        if !saved.files.is_empty() {
+            sync_folder(folder)?;
+        }
+        Ok(saved)
+    }
+
+    fn touched(&self, keep: u64, last: u64, operations: &mut [u64; 4]) -> Result<Touched> {
+        let mut touched = Touched::new();
+        let Some(log) = self.log.as_ref().filter(|_| keep < last) else { return Ok(touched) };
+        let mut reader = log.read_from(keep + 1).map_err(log_error)?;
+        while reader.index() <= last
+            && let Some(entry) = reader.next().map_err(log_error)?
+        {
+            for doc in oplog::documents(&entry.payload) {
+                let fields = Fields::read(doc);
+                match fields.operations() {
+                    Some(inner) => inner.into_iter().try_for_each(|f| touch(&f, &mut touched, operations))?,
+                    None => touch(&fields, &mut touched, operations)?,
+                }
+            }
+        }
+        Ok(touched)
+    }
+
+    /// Collections that are gone have no documents left to save.
+    fn save_collection(
+        &self,
+        uuid: &Uuid,
+        keys: &BTreeSet<Vec<u8>>,
+        folder: &Path,
+        time: &str,
+        saved: &mut RolledBack,
+    ) -> Result<()> {
+        let catalog = self.catalog.load_full();
+        let Some(collection) = catalog.by_uuid(uuid) else { return Ok(()) };
+        let mut out: Option<(BufWriter<File>, PathBuf)> = None;
+        let mut full = Vec::new();
+        for key in keys {
+            prefixed(collection.ident, key, &mut full);
+            let Some(doc) = self.db.get(Cf::Records, &full)? else { continue };
+            let (file, path) = match &mut out {
+                Some(out) => out,
+                None => out.insert(create(&folder.join(uuid.to_string()), time)?),
+            };
+            file.write_all(&doc).map_err(|e| file_error("writing", path, &e))?;
+            saved.documents += 1;
+        }
+        let Some((file, path)) = out else { return Ok(()) };
+        let synced = file.into_inner().map_err(|e| e.into_error()).and_then(|file| file.sync_all());
+        synced.map_err(|e| file_error("writing", &path, &e))?;
+        sync_folder(&folder.join(uuid.to_string()))?;
+        saved.files.push(path);
+        Ok(())
+    }
+
+    fn truncate_log(&self, keep: u64) -> Result<()> {
+        let _still = self.still();
+        let Some(log) = &self.log else { bail!(Code::ILLEGAL_OPERATION, "there is no log to be cut") };
+        let flushed = *self.flushed.lock();
+        if keep < flushed.index {
+            bail!(
+                Code::UNRECOVERABLE_ROLLBACK_ERROR,
+                "entries up to {} are in the data files, so the log cannot be cut after {keep}",
+                flushed.index
+            );
+        }
+        let at = if keep == flushed.index {
+            Position { term: flushed.term, index: flushed.index, time: flushed.time }
+        } else {
+            let mut reader = log.read_from(keep).map_err(log_error)?;
+            match reader.next().map_err(log_error)? {
+                Some(entry) => entry.at,
+                None => bail!(Code::UNRECOVERABLE_ROLLBACK_ERROR, "the log has no entry {keep}"),
+            }
+        };
+        log.truncate_after(at).map_err(log_error)
+    }
+}
+
+fn touch(fields: &Fields<'_>, touched: &mut Touched, operations: &mut [u64; 4]) -> Result<()> {
+    let kind = match fields.op {
+        Some("i") => 0,
+        Some("u") => 1,
+        Some("d") => 2,
+        Some("c") => 3,
+        _ => return Ok(()),
+    };
+    operations[kind] += 1;
+    let Some(uuid) = oplog::value_uuid(fields.uuid).filter(|_| kind != 3 && !stays_here(fields.namespace))
+    else {
+        return Ok(());
+    };
+    let mut key = Vec::new();
+    fields.put_record_key(&mut key)?;
+    touched.entry(uuid).or_default().insert(key);
+    Ok(())
+}
+
+fn create(folder: &Path, time: &str) -> Result<(BufWriter<File>, PathBuf)> {
+    fs::create_dir_all(folder).map_err(|e| file_error("creating", folder, &e))?;
+    let path = folder.join(format!("removed.{time}.{}.bson", FILES.fetch_add(1, Ordering::Relaxed)));
+    let file = File::create(&path).map_err(|e| file_error("creating", &path, &e))?;
+    Ok((BufWriter::with_capacity(1 << 20, file), path))
+}
+
+/// Makes the folder's names durable, and its own in its parent.
+fn sync_folder(folder: &Path) -> Result<()> {
+    for folder in std::iter::once(folder).chain(folder.parent()) {
+        let synced = File::open(folder).and_then(|folder| folder.sync_all());
+        synced.map_err(|e| file_error("syncing", folder, &e))?;
+    }
+    Ok(())
+}
+
+fn file_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    let full = matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
+    let code = if full { Code::OUT_OF_DISK_SPACE } else { Code::FILE_STREAM_FAILED };
+    Error::new(code, format!("{what} {} failed: {error}", path.display()))
+}
+
+/// `2026-11-21T08-53-07`, in UTC.
+fn file_time(millis: i64) -> String {
+    let seconds = millis.div_euclid(1000);
+    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    // Days since 1970 to a date, by eras of 400 years that begin in March.
+    let shifted = days + 719_468;
+    let (era, of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::file_time;
+
+    #[test]
+    fn times_in_file_names() {
+        for (millis, expected) in [
+            (0, "1970-01-01T00-00-00"),
+            (951_827_696_999, "2000-02-29T12-34-56"),
+            (1_763_715_187_000, "2025-11-21T08-53-07"),
+            (4_107_542_399_000, "2100-02-28T23-59-59"),
+        ] {
+            assert_eq!(file_time(millis), expected);
+        }
+    }
+}

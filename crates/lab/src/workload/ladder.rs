@@ -101,6 +101,12 @@ impl Workload for Ladder {
     }
 
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
+        let mut checks = self.check_own(context)?;
+        checks.extend(endure::members_hold_the_same(context, &self.own()?.database)?);
+        Ok(checks)
+    }
+
+    fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
         let mut client = endure::connect(context)?;
         let mut there = BTreeSet::new();
@@ -128,9 +134,7 @@ impl Workload for Ladder {
             "{} majority writes are there; {} w:1 writes are there but for {}, which are in rollback files",
             verdict.majority, verdict.primary, verdict.rolled_back
         );
-        let mut checks = vec![check::check("acknowledged writes", &verdict.anomalies, fine)];
-        checks.extend(endure::members_hold_the_same(context, &own.database)?);
-        Ok(checks)
+        Ok(vec![check::check("acknowledged writes", &verdict.anomalies, fine)])
     }
 
     fn metrics(&self, context: &Context) -> Vec<Figure> {

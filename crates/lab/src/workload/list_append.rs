@@ -185,6 +185,12 @@ impl Workload for ListAppend {
     }
 
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
+        let mut checks = self.check_own(context)?;
+        checks.extend(endure::members_hold_the_same(context, &self.own()?.database)?);
+        Ok(checks)
+    }
+
+    fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
         let mut client = endure::connect(context)?;
         let used = self.slots.used();
@@ -213,7 +219,6 @@ impl Workload for ListAppend {
                 detail: "no transaction committed".to_owned(),
             };
         }
-        checks.extend(endure::members_hold_the_same(context, &own.database)?);
         Ok(checks)
     }
 

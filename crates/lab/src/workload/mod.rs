@@ -48,6 +48,11 @@ pub trait Workload: Send + Sync {
     /// Looks whether what must be true is true. An error means that it could not be looked at, which fails the row too.
     fn check(&mut self, context: &Context) -> Result<Vec<Check>>;
 
+    /// The same without what all workloads of a deployment have in common: for those that are run together.
+    fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
+        self.check(context)
+    }
+
     /// The columns of the table, in order.
     fn metrics(&self, context: &Context) -> Vec<Figure>;
 

@@ -1,11 +1,11 @@
 //! Several workloads at once on one deployment, each with its own collections and its own invariants: what a set must
 //! live through under faults without a single anomaly.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use super::{Figure, Workload, by_name};
+use super::{Figure, Workload, by_name, endure};
 use crate::context::{Context, Group};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
@@ -23,6 +23,8 @@ struct Own {
 #[derive(Default)]
 pub struct Torment {
     parts: Vec<(String, Box<dyn Workload>)>,
+    /// Those that the parts write to.
+    databases: BTreeSet<String>,
 }
 
 /// Those that can be combined.
@@ -38,6 +40,8 @@ impl Workload for Torment {
             let mut part = by_name(&name)
                 .filter(|_| known)
                 .ok_or_else(|| Error::usage(format!("parts: {name} is none of {}", POSSIBLE.join(", "))))?;
+            let database = settings.get("database").and_then(|name| name.as_str());
+            self.databases.extend(database.map(str::to_owned));
             let settings = Settings::new(settings);
             part.configure(&settings).map_err(|error| error.context(format_args!("parts.{name}")))?;
             self.parts.push((name, part));
@@ -70,7 +74,7 @@ impl Workload for Torment {
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
         let mut checks: Vec<Check> = Vec::new();
         for (name, part) in &mut self.parts {
-            match part.check(context) {
+            match part.check_own(context) {
                 Ok(found) => checks.extend(found),
                 // The others are to be heard, too.
                 Err(error) => checks.push(Check {
@@ -80,13 +84,8 @@ impl Workload for Torment {
                 }),
             }
         }
-        // Those that look at all collections, only once: at the end.
-        let mut at = 0;
-        while at < checks.len() {
-            match checks[at + 1..].iter().any(|later| later.name == checks[at].name) {
-                true => drop(checks.remove(at)),
-                false => at += 1,
-            }
+        for db in &self.databases {
+            checks.extend(endure::members_hold_the_same(context, db)?);
         }
         Ok(checks)
     }

@@ -176,6 +176,12 @@ impl Workload for Bank {
     }
 
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
+        let mut checks = self.check_own(context)?;
+        checks.extend(super::endure::members_hold_the_same(context, &self.own()?.database)?);
+        Ok(checks)
+    }
+
+    fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
         let mut teller = own.teller(context)?;
         let mut ledger = audit::Ledger::new(self.accounts, own.balance);
@@ -185,7 +191,6 @@ impl Workload for Bank {
         let mut checks = vec![self.watch.check()];
         checks.extend(ledger.checks(&books));
         drop(books);
-        checks.extend(super::endure::members_hold_the_same(context, &own.database)?);
         Ok(checks)
     }
 

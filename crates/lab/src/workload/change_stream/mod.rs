@@ -195,6 +195,12 @@ impl Workload for ChangeStream {
     }
 
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
+        let mut checks = self.check_own(context)?;
+        checks.extend(endure::members_hold_the_same(context, &self.own()?.database)?);
+        Ok(checks)
+    }
+
+    fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
         let mut client = endure::connect(context)?;
         let last = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context)?);
@@ -223,9 +229,7 @@ impl Workload for ChangeStream {
             written.len() - acknowledged
         );
         drop(watchers);
-        let mut checks = vec![check::check("change streams", &anomalies, fine)];
-        checks.extend(endure::members_hold_the_same(context, &own.database)?);
-        Ok(checks)
+        Ok(vec![check::check("change streams", &anomalies, fine)])
     }
 
     fn metrics(&self, context: &Context) -> Vec<Figure> {

@@ -23,19 +23,35 @@ const TAKEOVER_LAG_MAX: u64 = 1000;
 impl Member {
     /// One tick of raft-rs: heartbeats and the check for a quorum of a primary, the lease of the others.
     pub(super) fn tick_raft(&mut self) {
-        let stalled = self.is_stalled();
+        let useless = self.is_stalled() || !self.hears_majority();
         if let Some(raft) = &mut self.raft {
             raft.tick();
-            if stalled
+            if useless
                 && raft.raft.state == StateRole::Leader
                 && raft.raft.prs().conf().voters().ids().len() > 1
             {
-                // A primary whose disk takes nothing serves nobody.
+                // A primary whose disk takes nothing serves nobody, nor does one that hears no majority.
                 let term = raft.raft.term;
                 raft.raft.become_follower(term, raft::INVALID_ID);
             }
         }
         self.after_step();
+    }
+
+    /// Whether a majority of the voters was heard of within the election time-out: before the others can elect
+    /// a new one, or soon after, an isolated primary is none any more. (raft-rs looks only once per time-out, so
+    /// that it may take twice as long.)
+    fn hears_majority(&self) -> bool {
+        let (Some(config), Some(leading)) = (&self.config, &self.leading) else { return true };
+        let since = self.now.saturating_sub(self.election_timeout());
+        if since < leading.since {
+            return true;
+        }
+        let heard = |id: u64| {
+            Some(id) == self.me
+                || self.peers.get(&id).is_some_and(|peer| peer.heard_at.is_some_and(|at| at >= since))
+        };
+        config.voters().filter(|member| heard(member.id)).count() >= config.majority_vote_count()
     }
 
     /// Campaigns when no primary was heard of, offers the lead to a member of higher priority.
@@ -161,8 +177,30 @@ impl Member {
         if let Some(leading) = &mut self.leading {
             leading.takeover_at = again;
         }
-        if let Some(raft) = &mut self.raft {
+        self.hand_over_to(successor);
+    }
+
+    /// Offers the lead to a member. No writes are taken until it has taken it, or has not for too long.
+    pub(super) fn hand_over_to(&mut self, successor: u64) {
+        let patience = (self.election_timeout() / 5).max(500);
+        if let (Some(leading), Some(raft)) = (&mut self.leading, &mut self.raft) {
+            leading.hand_over_until = self.now + patience;
             raft.transfer_leader(raft_id(successor));
+        }
+    }
+
+    /// Whether another member was offered the lead.
+    pub(super) fn is_handing_over(&self) -> bool {
+        self.raft.as_ref().is_some_and(|raft| raft.raft.lead_transferee.is_some())
+    }
+
+    pub(super) fn tick_hand_over(&mut self) {
+        let overdue = self.leading.as_ref().is_some_and(|leading| self.now >= leading.hand_over_until);
+        if overdue
+            && self.is_handing_over()
+            && let Some(raft) = &mut self.raft
+        {
+            raft.raft.abort_leader_transfer();
         }
     }
 

@@ -124,6 +124,8 @@ struct Leading {
     since: u64,
     /// When a member of higher priority may be offered the lead.
     takeover_at: u64,
+    /// Until when the member that was offered the lead may take it.
+    hand_over_until: u64,
 }
 
 /// One member's core. See the module's page.
@@ -278,6 +280,7 @@ impl Member {
             self.tick_raft();
         }
         self.send_pings();
+        self.tick_hand_over();
         self.tick_elections();
         self.tick_step_down();
         self.tick_reconfig();
@@ -359,6 +362,7 @@ impl Member {
         let applied = self.positions.applied.index;
         self.step_down.is_none()
             && self.is_primary()
+            && !self.is_handing_over()
             && self.leading.as_ref().is_some_and(|leading| applied >= leading.begin)
     }
 

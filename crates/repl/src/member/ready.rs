@@ -356,7 +356,7 @@ impl Member {
         }
         let term = raft.raft.term;
         let takeover_at = if self.is_primary() { self.now + self.election_timeout() } else { self.now };
-        self.leading = Some(Leading { term, begin, since: self.now, takeover_at });
+        self.leading = Some(Leading { term, begin, since: self.now, takeover_at, hand_over_until: 0 });
         self.note_won();
         self.commit_at_install = self.commit_at_install.max(self.commit.index);
         for peer in self.peers.values_mut() {

@@ -2,7 +2,7 @@
 
 use sheaf_errors::{Code, Error, Result};
 
-use super::{Effect, ElectionReason, Member, not_primary, raft_id};
+use super::{Effect, ElectionReason, Member, not_primary};
 
 /// A step-down under way.
 pub(super) struct StepDown {
@@ -60,12 +60,10 @@ impl Member {
             self.end_step_down(until, result);
             return;
         }
-        let successor = self.successor(0.0);
-        if let Some(raft) = &mut self.raft
-            && let Some(successor) = successor
-            && raft.raft.lead_transferee.is_none()
+        if !self.is_handing_over()
+            && let Some(successor) = self.successor(0.0)
         {
-            raft.transfer_leader(raft_id(successor));
+            self.hand_over_to(successor);
         }
     }
 

@@ -139,3 +139,37 @@ fn a_member_can_be_sent_to_another_thread() {
     fn check<T: Send>() {}
     check::<Member>();
 }
+
+/// Who was offered the lead and does not take it keeps the set without a primary for a moment only.
+#[test]
+fn an_offer_that_nobody_takes_ends() {
+    let mut config = ReplSetConfig::new("rs", members(3));
+    config.members[2].priority = 2.0;
+    let mut set = Set::initiated(config);
+    set.run(9000);
+    set.cut(2);
+    let (mut without, mut longest) = (0, 0);
+    for _ in 0..400 {
+        set.run(50);
+        without = if set.member(0).is_writable() { 0 } else { without + 50 };
+        longest = longest.max(without);
+    }
+    assert!((1000..=2100).contains(&longest), "{longest}");
+    // It may have it later.
+    set.heal();
+    set.run(30_000);
+    assert_eq!(set.primary(), Some(2));
+}
+
+#[test]
+fn an_isolated_primary_is_none_after_the_time_out() {
+    for after in (0..10_000).step_by(700) {
+        let mut set = three();
+        set.run(after);
+        set.cut(0);
+        set.run(9000);
+        assert!(set.member(0).is_writable(), "{after}");
+        set.run(2500);
+        assert!(!set.member(0).is_writable(), "{after}");
+    }
+}

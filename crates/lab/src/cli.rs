@@ -1,4 +1,4 @@
-//! The command line of the laboratory: `sheaf bench ...` and `sheaf doctor`.
+//! The command line of the laboratory: `sheaf bench ...`, `sheaf cluster ...` and `sheaf doctor`.
 
 mod generator;
 mod lines;
@@ -19,6 +19,8 @@ use crate::results::{RunResult, SCHEMA};
 use crate::runner::{self, Observer, RunOptions};
 use crate::target::Target;
 use lines::Lines;
+
+pub use crate::cluster::{Cluster, cluster};
 
 /// A check failed, or a row could not be finished.
 const EXIT_FAILED: u8 = 1;
@@ -119,7 +121,7 @@ fn print(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }
 
-fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
+pub(crate) fn exit_code(outcome: Result<ExitCode>) -> ExitCode {
     match outcome {
         Ok(code) => code,
         Err(Error::Interrupted) => ExitCode::from(EXIT_INTERRUPTED),
@@ -248,7 +250,7 @@ fn show(name: &str) -> Result<ExitCode> {
 
 /// The first SIGINT or SIGTERM ends the run in order: what was measured is written. The second ends the process at
 /// once; the guards then end the servers.
-fn stop_on_signals() -> Result<Stop> {
+pub(crate) fn stop_on_signals() -> Result<Stop> {
     let stop = Stop::default();
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // In this order: the first signal finds the flag not yet set.

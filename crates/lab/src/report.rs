@@ -4,6 +4,7 @@
 
 mod axis;
 mod bars;
+mod faults;
 mod format;
 pub mod html;
 pub mod live;

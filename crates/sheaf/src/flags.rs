@@ -23,6 +23,8 @@ enum Role {
     Server(Box<ServerFlags>),
     /// The laboratory: run experiments on Sheaf, on mongod or on PostgreSQL, and compare them
     Bench(sheaf_lab::cli::Bench),
+    /// Start, break and end a single server or a replica set on this machine
+    Cluster(Box<sheaf_lab::cli::Cluster>),
     /// Look whether this machine suits a database, and say what to mend
     Doctor(sheaf_lab::cli::Doctor),
 }
@@ -173,6 +175,7 @@ pub fn parse(argv: &[String]) -> Parsed {
     };
     match cli.role {
         Some(Role::Doctor(doctor)) => Parsed::Done(sheaf_lab::cli::doctor(&doctor)),
+        Some(Role::Cluster(cluster)) => Parsed::Done(sheaf_lab::cli::cluster(&cluster)),
         Some(Role::Bench(bench)) => Parsed::Done(sheaf_lab::cli::bench(&bench)),
         Some(Role::Server(flags)) if !flags.version => Parsed::Server(flags),
         Some(Role::Server(_)) => {

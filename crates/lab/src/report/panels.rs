@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::axis::{Axis, Unit};
+use super::faults;
 use super::format::{escape, short};
 use super::plot::{
     Line, Mark, Plot, Series, Style, colour_class, is_thinned, latency_axis, time_axis, x_values, y_values,
@@ -52,6 +53,13 @@ pub fn sections(run: &RunResult) -> Vec<Section> {
             "All repetitions together; each step to the right is another nine. The line ends at the worst operation.",
             percentiles(run),
         ),
+        (
+            "faults",
+            "Around each fault",
+            "By tenths of a second, from the repetition in the middle: the median, and dashed the worst. Where there is no line, \
+             nothing succeeded. Vertical lines are the fault and its end.",
+            faults::plots(run),
+        ),
         ("calls", "Each call in order", "One dot per call, from the first to the last.", calls(run)),
         (
             "steps",
@@ -69,7 +77,8 @@ pub fn sections(run: &RunResult) -> Vec<Section> {
     let mut sections = Vec::new();
     for (id, title, intro, mut plots) in all {
         plots.retain(|p| !p.is_empty());
-        let mut body: String = plots.iter().map(Plot::figure).collect();
+        let mut body: String = if id == "faults" { faults::table(run) } else { String::new() };
+        body.extend(plots.iter().map(Plot::figure));
         if id == "servers" {
             body.push_str(&counters(run));
         }

@@ -28,6 +28,11 @@ pub fn table(run: &RunResult, width: usize) -> String {
         text.push_str("\nOperations per second by number of clients: average (best second)\n");
         text.push_str(&steps.print(width));
     }
+    let faults = super::faults::grid(run);
+    if !faults.is_empty() {
+        text.push_str("\nFaults, of the repetition in the middle, and how long nothing succeeded\n");
+        text.push_str(&faults.print(width));
+    }
     text.push_str(&verdict(run));
     text
 }

@@ -20,7 +20,9 @@ use crate::error::{Error, Result};
 use crate::experiment::Variation;
 use crate::journal::Journal;
 
+pub(crate) use launch::configuration;
 pub use process::Process;
+pub(crate) use process::{quoted, shell_text};
 
 /// What `--target` names.
 #[derive(Clone, Debug, PartialEq)]

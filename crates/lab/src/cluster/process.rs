@@ -1,0 +1,126 @@
+//! Processes that outlive the one that has started them.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::journal::Journal;
+use crate::target::shell_text;
+
+/// A process, known again later: the number alone may meanwhile belong to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lasting {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started, in the kernel's ticks since it booted.
+    started: u64,
+}
+
+/// State and start of a process, from a line of `/proc/PID/stat`.
+fn state_and_start(stat: &str) -> Option<(char, u64)> {
+    // The program's name, in parentheses, may hold anything; after it come the state and numbers.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+fn look(pid: u32) -> Option<(char, u64)> {
+    state_and_start(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+impl Lasting {
+    /// Starts a command in the background, its output going to the end of a file.
+    pub fn start(mut command: Command, output: &Path, journal: &Journal) -> Result<Lasting> {
+        let file = File::options().create(true).append(true).open(output)?;
+        journal.note("shell", format!("{} >> {} 2>&1 &", shell_text(&command), output.display()));
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            // Ctrl-C in this terminal is not for it.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| Error::from(error).context(Path::new(command.get_program()).display()))?;
+        let pid = child.id();
+        let started = look(pid).map_or(0, |(_, started)| started);
+        Ok(Lasting { pid, started })
+    }
+
+    /// This very process, for tests.
+    #[cfg(test)]
+    pub fn of(pid: u32) -> Lasting {
+        Lasting { pid, started: look(pid).map_or(0, |(_, started)| started) }
+    }
+
+    /// Whether it still runs. One that has ended and that nobody has collected runs no more.
+    pub fn runs(&self) -> bool {
+        look(self.pid).is_some_and(|(state, started)| started == self.started && state != 'Z')
+    }
+
+    /// Sends a signal, printed as the command for it; nothing when it has gone.
+    pub fn signal(&self, signal: Signal, journal: &Journal) {
+        let Some(pid) = Pid::from_raw(self.pid as i32).filter(|_| self.runs()) else { return };
+        let flag = match signal {
+            Signal::KILL => "-9 ",
+            Signal::STOP => "-STOP ",
+            Signal::CONT => "-CONT ",
+            _ => "",
+        };
+        journal.note("shell", format!("kill {flag}{}", self.pid));
+        // It fails only when it has gone meanwhile.
+        let _ = kill_process(pid, signal);
+    }
+
+    /// Waits for its end; whether it came.
+    pub fn ends_within(&self, time: Duration) -> bool {
+        let began = Instant::now();
+        while self.runs() {
+            if began.elapsed() > time {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_was_given_to_another_is_not_the_process() {
+        let own = Lasting::of(std::process::id());
+        assert!(own.runs());
+        assert!(!Lasting { started: own.started + 1, ..own }.runs());
+        let stat = "7 (a) b) c) S 1 7 7 0 -1 4194304 1 2 3 4 150 50 0 0 20 0 1 0 4711 9 9";
+        assert_eq!(state_and_start(stat), Some(('S', 4711)));
+    }
+
+    #[test]
+    fn it_is_started_signalled_and_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let (output, journal) = (folder.path().join("it's.log"), Journal::silent());
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo here; exec sleep 1000"]);
+        let process = Lasting::start(command, &output, &journal).unwrap();
+        assert!(process.runs());
+        process.signal(Signal::TERM, &journal);
+        assert!(process.ends_within(Duration::from_secs(20)));
+        // Nothing is left to be signalled, or printed.
+        process.signal(Signal::KILL, &journal);
+        let lines: Vec<String> = journal.lines().into_iter().map(|line| line.text).collect();
+        assert_eq!(lines.len(), 2);
+        assert!(
+            lines[0].starts_with("sh -c 'echo here; exec sleep 1000' >> ") && lines[0].ends_with(" 2>&1 &")
+        );
+        assert_eq!(lines[1], format!("kill {}", process.pid));
+    }
+}

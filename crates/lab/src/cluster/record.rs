@@ -1,0 +1,262 @@
+//! What is known of a cluster: one file in its folder.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::process::Lasting;
+use crate::client::ConnectionString;
+use crate::error::{Error, Result};
+use crate::experiment::Distance;
+use crate::target::set::{State, ask_all, primary_of};
+
+/// Name of the file.
+const FILE: &str = "cluster.json";
+/// The layout of the file.
+const VERSION: u32 = 1;
+
+/// A cluster as its file has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    /// Of the replica set.
+    pub name: String,
+    /// One server without a replica set.
+    pub standalone: bool,
+    /// Whether `down` leaves the data there when it is not told.
+    pub keep: bool,
+    /// Whether the set was initiated.
+    pub initiated: bool,
+    /// Flags that every server gets.
+    pub flags: Vec<String>,
+    /// The servers, by their number.
+    pub members: Vec<Member>,
+    /// The proxies on the links.
+    pub links: Option<LinksRecord>,
+    /// How far the members are from each other.
+    pub distance: Option<Distance>,
+    /// Where the file is.
+    #[serde(skip)]
+    pub folder: PathBuf,
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Member {
+    /// On the loopback interface.
+    pub port: u16,
+    /// It votes and holds no data.
+    pub arbiter: bool,
+    /// Its process, unless it was ended.
+    pub process: Option<Lasting>,
+    /// Whether the process is stopped.
+    pub paused: bool,
+}
+
+/// The process that holds the proxies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LinksRecord {
+    /// The process.
+    pub process: Option<Lasting>,
+    /// Of each member, its parameter `peerAddresses`.
+    pub peers: Vec<String>,
+}
+
+impl Member {
+    /// "host:port".
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its process, if it runs.
+    pub fn running(&self) -> Option<Lasting> {
+        self.process.filter(Lasting::runs)
+    }
+}
+
+impl Record {
+    /// Of a cluster of these members that is yet to be started.
+    pub fn new(folder: PathBuf, name: &str, members: Vec<Member>) -> Record {
+        Record {
+            version: VERSION,
+            name: name.to_owned(),
+            standalone: false,
+            keep: false,
+            initiated: false,
+            flags: Vec::new(),
+            members,
+            links: None,
+            distance: None,
+            folder,
+        }
+    }
+
+    /// Reads the file; `None` when there is none.
+    pub fn find(folder: &Path) -> Result<Option<Record>> {
+        let file = folder.join(FILE);
+        let text = match std::fs::read_to_string(&file) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::from(error).context(file.display())),
+        };
+        let mut record: Record = serde_json::from_str(&text)
+            .map_err(|error| Error::failed(format!("{}: {error}", file.display())))?;
+        if record.version != VERSION {
+            return Err(Error::usage(format!("{}: written by another version of sheaf", file.display())));
+        }
+        record.folder = folder.to_owned();
+        Ok(Some(record))
+    }
+
+    /// Reads the file of a cluster that must be there.
+    pub fn open(folder: &Path) -> Result<Record> {
+        Record::find(folder)?.ok_or_else(|| {
+            Error::usage(format!("there is no cluster in {}; `sheaf cluster up` makes one", folder.display()))
+        })
+    }
+
+    /// Writes the file, as a whole or not at all.
+    pub fn save(&self) -> Result<()> {
+        let place = |error: std::io::Error| Error::from(error).context(self.folder.display());
+        let text = serde_json::to_string_pretty(self).map_err(|error| Error::failed(error.to_string()))?;
+        let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(place)?;
+        writeln!(file, "{text}").map_err(place)?;
+        file.persist(self.folder.join(FILE)).map_err(|error| place(error.error))?;
+        Ok(())
+    }
+
+    /// The data folder of a member.
+    pub fn data(&self, number: usize) -> PathBuf {
+        self.folder.join(number.to_string())
+    }
+
+    /// The log of a member.
+    pub fn log(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("{number}.log"))
+    }
+
+    /// Everything that belongs to the cluster, the file last.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> =
+            (0..self.members.len()).flat_map(|number| [self.data(number), self.log(number)]).collect();
+        files.extend([self.socket(), self.folder.join("links.log"), self.folder.join(FILE)]);
+        files
+    }
+
+    /// Where the links' process is told what to do.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("links.sock")
+    }
+
+    /// Whether some process of it runs.
+    pub fn is_up(&self) -> bool {
+        self.members.iter().any(|member| member.running().is_some())
+    }
+
+    /// How a client reaches it.
+    pub fn connection_string(&self) -> ConnectionString {
+        let mut to = ConnectionString::direct("");
+        to.hosts = self.members.iter().filter(|member| !member.arbiter).map(Member::address).collect();
+        to.direct = self.standalone;
+        to.replica_set = (!self.standalone).then(|| self.name.clone());
+        to
+    }
+
+    /// What every member says that it is; those that are down or paused are not asked.
+    pub fn states(&self) -> Vec<State> {
+        let asked: Vec<usize> = (0..self.members.len())
+            .filter(|at| self.members[*at].running().is_some() && !self.members[*at].paused)
+            .collect();
+        let addresses: Vec<String> = asked.iter().map(|at| self.members[*at].address()).collect();
+        let answers = ask_all(addresses.iter().map(String::as_str));
+        let mut states = vec![State::Away; self.members.len()];
+        for (at, state) in asked.into_iter().zip(answers) {
+            states[at] = state;
+        }
+        states
+    }
+
+    /// The number of a member by what a person calls it: its number or port, or primary, secondary, arbiter.
+    pub fn member(&self, text: &str) -> Result<usize> {
+        let role = |wanted: fn(&State) -> bool| {
+            let states = self.states();
+            states.iter().position(wanted).ok_or_else(|| Error::failed(format!("there is no {text} now")))
+        };
+        match text {
+            "primary" => {
+                let states = self.states();
+                primary_of(&states).ok_or_else(|| Error::failed("there is no primary now"))
+            }
+            "secondary" => role(|state| *state == State::Secondary),
+            "arbiter" => role(|state| *state == State::Arbiter),
+            _ => {
+                let by_port = text.rsplit_once(':').map_or(text, |(_, port)| port);
+                let port = self.members.iter().position(|member| member.port.to_string() == by_port);
+                let number = text.parse().ok().filter(|number: &usize| *number < self.members.len());
+                number.or(port).ok_or_else(|| {
+                    Error::usage(format!(
+                        "there is no member {text}: say a number from 0 to {}, a port, primary, secondary or arbiter",
+                        self.members.len() - 1
+                    ))
+                })
+            }
+        }
+    }
+}
+
+/// The folder of a cluster unless one is named: below the user's data, by the cluster's name.
+pub fn usual_folder(name: &str) -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = variable("XDG_DATA_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/share")));
+    let data =
+        data.ok_or_else(|| Error::usage("neither XDG_DATA_HOME nor HOME is set: name a folder with --data"))?;
+    Ok(data.join("sheaf/cluster").join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::fake::{self, FakeMember};
+
+    fn member(port: u16, process: Option<Lasting>) -> Member {
+        Member { port, arbiter: false, process, paused: false }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(Record::find(folder.path()).unwrap().is_none());
+        assert!(Record::open(folder.path()).unwrap_err().to_string().contains("there is no cluster"));
+        let process = Some(Lasting::of(std::process::id()));
+        let members = vec![member(27017, process), Member { arbiter: true, ..member(27018, None) }];
+        let record = Record::new(folder.path().to_owned(), "rs0", members);
+        record.save().unwrap();
+        assert_eq!(Record::open(folder.path()).unwrap(), record);
+        assert!(record.is_up());
+        assert_eq!(record.connection_string().to_string(), "mongodb://127.0.0.1:27017/?replicaSet=rs0");
+        std::fs::write(folder.path().join(FILE), "{}").unwrap();
+        assert!(Record::open(folder.path()).is_err());
+    }
+
+    #[test]
+    fn members_by_what_people_call_them() {
+        let fakes = [FakeMember::start(fake::secondary()), FakeMember::start(fake::primary())];
+        let process = Some(Lasting::of(std::process::id()));
+        let port = |fake: &FakeMember| fake.address.rsplit_once(':').unwrap().1.parse().unwrap();
+        let members = fakes.iter().map(|fake| member(port(fake), process)).collect();
+        let mut record = Record::new(PathBuf::from("/nowhere"), "rs0", members);
+        assert_eq!(record.member("primary").unwrap(), 1);
+        assert_eq!(record.member("secondary").unwrap(), 0);
+        assert_eq!(record.member("1").unwrap(), 1);
+        assert_eq!(record.member(&fakes[0].address).unwrap(), 0);
+        assert_eq!(record.member(&record.members[1].port.to_string()).unwrap(), 1);
+        for text in ["2", "-1", "boss", ""] {
+            assert!(record.member(text).is_err(), "{text}");
+        }
+        assert!(record.member("arbiter").unwrap_err().to_string().contains("no arbiter now"));
+        // Who is paused is not asked.
+        record.members[1].paused = true;
+        assert!(record.member("primary").is_err());
+    }
+}

@@ -1,0 +1,396 @@
+//! `sheaf cluster up`.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::{doc, json};
+
+use super::cli::UpArgs;
+use super::control::{Control, check_path};
+use super::down;
+use super::process::Lasting;
+use super::record::{LinksRecord, Member, Record};
+use crate::client::{Connection, ConnectionString};
+use crate::context::Stop;
+use crate::error::{Error, Result};
+use crate::experiment::{Centres, Distance, Time};
+use crate::journal::Journal;
+use crate::target::set::wait_until_whole;
+use crate::target::{configuration, quoted};
+
+/// The most members that a replica set may have, and of them that vote.
+const MOST_MEMBERS: u32 = 50;
+/// mongod's port.
+const PORT: u16 = 27017;
+/// How long a server may take to listen.
+const START: Duration = Duration::from_secs(60);
+/// How long a set may take to have a primary, and everybody following.
+const FORMATION: Duration = Duration::from_secs(120);
+/// Lines of a log that are shown when a server does not start.
+const TAIL: usize = 12;
+
+/// Starts a cluster, or one that was kept.
+pub fn up(folder: &Path, name: &str, arguments: &UpArgs, journal: &Journal, stop: &Stop) -> Result<Record> {
+    if arguments.shards.or(arguments.routers).or(arguments.config_servers).is_some() {
+        return Err(Error::usage(
+            "sharded clusters cannot be started yet: sheaf cluster makes single servers and replica sets",
+        ));
+    }
+    let mut record = match Record::find(folder)? {
+        Some(record) if record.is_up() => {
+            return Err(Error::usage(format!(
+                "the cluster in {} is up; `sheaf cluster down` ends it",
+                folder.display()
+            )));
+        }
+        Some(record) => again(record, arguments)?,
+        None => plan(folder, name, arguments)?,
+    };
+    let outcome = start_all(&mut record, arguments, journal, stop);
+    if let Err(error) = outcome {
+        // Nothing half-started stays; the data and the logs do, to see why.
+        down::end_all(&mut record, journal);
+        record.save()?;
+        let kept = format!(
+            "; logs and data are in {}, `sheaf cluster down --discard` removes them",
+            folder.display()
+        );
+        return Err(match error {
+            Error::Interrupted => Error::Interrupted,
+            other => Error::failed(format!("{other}{kept}")),
+        });
+    }
+    Ok(record)
+}
+
+/// A cluster that was kept, as it was.
+fn again(mut record: Record, arguments: &UpArgs) -> Result<Record> {
+    let holding = record.members.iter().filter(|member| !member.arbiter).count() as u32;
+    let arbiters = record.members.len() as u32 - holding;
+    let differs = arguments.members.is_some_and(|members| members != holding)
+        || arguments.arbiters.is_some_and(|number| number != arbiters)
+        || arguments.standalone && !record.standalone
+        || arguments.port.is_some_and(|port| port != 0 && port != record.members[0].port)
+        || arguments.links && record.links.is_none()
+        || distance(arguments)?.is_some_and(|distance| record.distance != Some(distance));
+    if differs {
+        return Err(Error::usage(format!(
+            "the cluster that was kept in {} is another one ({holding} members, {arbiters} arbiters, from port {}); \
+             `sheaf cluster down --discard` removes it",
+            record.folder.display(),
+            record.members[0].port
+        )));
+    }
+    record.keep |= arguments.keep;
+    for member in &mut record.members {
+        (member.process, member.paused) = (None, false);
+    }
+    if !arguments.set.is_empty() || arguments.oplog_size.is_some() || arguments.cache_size_gb.is_some() {
+        record.flags = flags(arguments);
+    }
+    Ok(record)
+}
+
+/// A new cluster.
+fn plan(folder: &Path, name: &str, arguments: &UpArgs) -> Result<Record> {
+    if std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(Error::usage(format!(
+            "{} is not empty and holds no cluster; name another folder with --data",
+            folder.display()
+        )));
+    }
+    let holding = arguments.members.unwrap_or(if arguments.standalone { 1 } else { 3 });
+    let arbiters = arguments.arbiters.unwrap_or(0);
+    if holding == 0 {
+        return Err(Error::usage("--members: at least one must hold data"));
+    }
+    if holding + arbiters > MOST_MEMBERS {
+        return Err(Error::usage(format!("a replica set has at most {MOST_MEMBERS} members")));
+    }
+    if arguments.standalone && holding + arbiters > 1 {
+        return Err(Error::usage("--standalone is for a single server"));
+    }
+    if let Some(setting) = arguments.set.iter().find(|setting| !setting.contains('=')) {
+        return Err(Error::usage(format!("--set {setting}: say name=value")));
+    }
+    let distance = distance(arguments)?;
+    let linked = arguments.links || distance.is_some();
+    if linked && holding + arbiters < 2 {
+        return Err(Error::usage("--links: there are no links with less than two members"));
+    }
+    let ports = ports(arguments.port.unwrap_or(PORT), holding + arbiters)?;
+    let member = |(number, port): (usize, &u16)| Member {
+        port: *port,
+        arbiter: number >= holding as usize,
+        process: None,
+        paused: false,
+    };
+    let mut record = Record::new(folder.to_owned(), name, ports.iter().enumerate().map(member).collect());
+    record.standalone = arguments.standalone;
+    record.keep = arguments.keep;
+    record.flags = flags(arguments);
+    record.distance = distance;
+    if linked {
+        check_path(&record.socket())?;
+        record.links = Some(LinksRecord { process: None, peers: Vec::new() });
+    }
+    Ok(record)
+}
+
+fn distance(arguments: &UpArgs) -> Result<Option<Distance>> {
+    Ok(match (arguments.distance, arguments.between) {
+        (same, Some(other)) => {
+            let same = same.unwrap_or_else(Time::default);
+            Some(Distance::Centres(Centres { centres: arguments.centres.clone(), same, other }))
+        }
+        (Some(same), None) => Some(Distance::Everywhere(same)),
+        (None, None) => None,
+    })
+}
+
+/// Flags that every server gets.
+fn flags(arguments: &UpArgs) -> Vec<String> {
+    let mut flags = Vec::new();
+    if let Some(mb) = arguments.oplog_size {
+        flags.extend(["--oplogSize".to_owned(), mb.to_string()]);
+    }
+    if let Some(gb) = arguments.cache_size_gb {
+        flags.extend(["--cacheSizeGB".to_owned(), gb.to_string()]);
+    }
+    for setting in &arguments.set {
+        flags.extend(["--setParameter".to_owned(), setting.clone()]);
+    }
+    flags
+}
+
+/// The ports of the members, which nobody must listen on.
+fn ports(first: u16, count: u32) -> Result<Vec<u16>> {
+    let mut held = Vec::new();
+    for number in 0..count {
+        let port = if first == 0 { Some(0) } else { u16::try_from(u32::from(first) + number).ok() };
+        let port = port
+            .ok_or_else(|| Error::usage(format!("--port {first}: there are not enough ports behind it")))?;
+        let listener = TcpListener::bind(("127.0.0.1", port)).map_err(|error| {
+            Error::usage(format!(
+                "port {port} cannot be used ({error}); name another with --port, or 0 for free ones"
+            ))
+        })?;
+        held.push(listener);
+    }
+    Ok(held.iter().map(|listener| listener.local_addr().map(|at| at.port())).collect::<Result<_, _>>()?)
+}
+
+fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &Stop) -> Result<()> {
+    for number in 0..record.members.len() {
+        let data = record.data(number);
+        if !data.is_dir() {
+            journal.note("shell", format!("mkdir -p {}", quoted(&data.to_string_lossy())));
+            std::fs::create_dir_all(&data).map_err(|error| Error::from(error).context(data.display()))?;
+        }
+    }
+    record.save()?;
+    start_links(record, journal)?;
+    for number in 0..record.members.len() {
+        start_member(record, number, journal)?;
+    }
+    for number in 0..record.members.len() {
+        wait_until_it_listens(record, number, stop)?;
+    }
+    if !record.standalone {
+        if !record.initiated {
+            initiate(record, journal)?;
+            record.initiated = true;
+            record.save()?;
+        }
+        eprintln!("waiting for a primary, and for the others to follow");
+    }
+    let members = arguments.members.unwrap_or(0).max(record.members.len() as u32);
+    // A large set has much to copy.
+    let patience = FORMATION + Duration::from_secs(u64::from(members));
+    wait_until_whole(patience, stop, || record.states(), |at| record.members[at].address())
+        .map_err(|error| with_log(record, error))
+}
+
+fn with_log(record: &Record, error: Error) -> Error {
+    let ended = (0..record.members.len()).find(|at| record.members[*at].running().is_none());
+    match ended {
+        Some(number) => Error::failed(format!("{error}\n{}", end_of_log(record, number))),
+        None => error,
+    }
+}
+
+fn end_of_log(record: &Record, number: usize) -> String {
+    let text = std::fs::read(record.log(number)).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<_> = text.lines().collect();
+    let tail = lines[lines.len().saturating_sub(TAIL)..].join("\n  ");
+    format!("member {number} has ended; the end of {}:\n  {tail}", record.log(number).display())
+}
+
+/// Starts the process that holds the links, if the cluster has such.
+fn start_links(record: &mut Record, journal: &Journal) -> Result<()> {
+    if record.links.is_none() {
+        return Ok(());
+    }
+    let socket = record.socket();
+    let _ = std::fs::remove_file(&socket);
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["cluster", "links", "--socket"]).arg(&socket);
+    for member in &record.members {
+        command.args(["--member", &member.address()]);
+    }
+    let process = Lasting::start(command, &record.folder.join("links.log"), journal)?;
+    record.links = Some(LinksRecord { process: Some(process), peers: Vec::new() });
+    record.save()?;
+    let mut control = Control::wait(&socket)?;
+    let all = record.members.len();
+    let peers = (0..all).map(|member| control.ask(&format!("peers {member}"))).collect::<Result<_>>()?;
+    record.links = Some(LinksRecord { process: Some(process), peers });
+    if let Some(distance) = &record.distance {
+        for (from, to) in (0..all).flat_map(|a| (0..all).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+            let half = Time(distance.round_trip(from, to) / 2);
+            control.ask(&format!("delay {from} {to} {half}"))?;
+        }
+    }
+    record.save()
+}
+
+/// Starts one server.
+pub fn start_member(record: &mut Record, number: usize, journal: &Journal) -> Result<()> {
+    let member = &record.members[number];
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["server", "--port", &member.port.to_string(), "--bind_ip", "127.0.0.1", "--nounixsocket"]);
+    command.arg("--dbpath").arg(record.data(number));
+    if !record.standalone {
+        command.args(["--replSet", &record.name]);
+    }
+    command.args(&record.flags);
+    if let Some(peers) = record.links.as_ref().and_then(|links| links.peers.get(number)) {
+        command.args(["--setParameter", &format!("peerAddresses={peers}")]);
+    }
+    let process = Lasting::start(command, &record.log(number), journal)?;
+    let member = &mut record.members[number];
+    (member.process, member.paused) = (Some(process), false);
+    record.save()
+}
+
+/// Waits until a server answers.
+pub fn wait_until_it_listens(record: &Record, number: usize, stop: &Stop) -> Result<()> {
+    let address = record.members[number].address();
+    let mut to = ConnectionString::direct(&address);
+    to.socket_timeout = Duration::from_secs(5);
+    let began = Instant::now();
+    while !Connection::open(&address, &to).is_ok_and(|mut connection| connection.hello().is_ok()) {
+        if record.members[number].running().is_none() {
+            return Err(Error::failed(end_of_log(record, number)));
+        }
+        if began.elapsed() > START {
+            return Err(Error::failed(format!("member {number} ({address}) does not answer")));
+        }
+        if stop.is_set() {
+            return Err(Error::Interrupted);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Makes the servers a replica set.
+fn initiate(record: &Record, journal: &Journal) -> Result<()> {
+    let hosts: Vec<(String, bool)> =
+        record.members.iter().map(|member| (member.address(), member.arbiter)).collect();
+    let config = configuration(&record.name, &hosts, true);
+    let text = json::to_json(config.as_raw(), json::Style::Relaxed);
+    let port = record.members[0].port;
+    journal.note(
+        "shell",
+        format!("mongosh --quiet --port {port} --eval {}", quoted(&format!("rs.initiate({text})"))),
+    );
+    let first: SocketAddr = SocketAddr::from(([127, 0, 0, 1], port));
+    let mut connection = Connection::open(&first.to_string(), &ConnectionString::direct(&first.to_string()))?;
+    connection
+        .command("admin", &doc! { "replSetInitiate": config.as_raw() })
+        .map(drop)
+        .map_err(|error| error.context("replSetInitiate"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: UpArgs,
+    }
+
+    fn arguments(line: &str) -> UpArgs {
+        Line::parse_from(std::iter::once("up").chain(line.split_whitespace())).arguments
+    }
+
+    fn planned(line: &str) -> Result<Record> {
+        let folder = tempfile::tempdir().unwrap();
+        plan(folder.path(), "rs0", &arguments(&format!("--port 0 {line}")))
+    }
+
+    #[test]
+    fn what_is_asked_for_is_planned() {
+        let record = planned("--members 2 --arbiters 1 --set a=1 --oplogSize 64 --keep").unwrap();
+        let arbiters: Vec<bool> = record.members.iter().map(|member| member.arbiter).collect();
+        assert_eq!(arbiters, [false, false, true]);
+        assert_eq!(record.flags, ["--oplogSize", "64", "--setParameter", "a=1"]);
+        assert!(record.keep && !record.standalone && record.links.is_none());
+        assert_eq!(planned("").unwrap().members.len(), 3);
+        let single = planned("--standalone").unwrap();
+        assert!(
+            single.standalone && single.connection_string().to_string().ends_with("?directConnection=true")
+        );
+        let far = planned("--distance 0.86ms --centres 0,0,1 --between 71ms").unwrap();
+        let trip = |a, b| far.distance.as_ref().unwrap().round_trip(a, b).as_micros();
+        assert_eq!((trip(0, 1), trip(0, 2), trip(2, 1)), (860, 71_000, 71_000));
+        assert!(far.links.is_some());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (line, why) in [
+            ("--members 0", "at least one"),
+            ("--members 51", "at most 50"),
+            ("--standalone --members 2", "single server"),
+            ("--standalone --links", "no links"),
+            ("--set a", "name=value"),
+        ] {
+            let error = planned(line).unwrap_err().to_string();
+            assert!(error.contains(why), "{line}: {error}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let go = |line: &str| {
+            let (journal, stop) = (Journal::silent(), Stop::default());
+            up(folder.path(), "rs0", &arguments(line), &journal, &stop).unwrap_err().to_string()
+        };
+        assert!(go("--shards 2").contains("cannot be started yet"));
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let listener = TcpListener::bind(("127.0.0.1", taken)).unwrap();
+        assert!(go(&format!("--members 1 --port {taken}")).contains("cannot be used"));
+        drop(listener);
+        std::fs::write(folder.path().join("something"), "").unwrap();
+        assert!(go("--port 0").contains("is not empty"));
+    }
+
+    #[test]
+    fn a_kept_cluster_is_started_as_it_was() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = plan(folder.path(), "rs0", &arguments("--members 2 --port 0 --distance 5ms")).unwrap();
+        for line in ["", "--members 2", "--arbiters 0 --keep", "--distance 5ms", "--links"] {
+            assert!(again(record.clone(), &arguments(line)).is_ok(), "{line}");
+        }
+        for line in ["--members 3", "--arbiters 1", "--standalone", "--port 1", "--distance 6ms"] {
+            assert!(again(record.clone(), &arguments(line)).is_err(), "{line}");
+        }
+        let changed = again(record, &arguments("--set x=y")).unwrap();
+        assert_eq!(changed.flags, ["--setParameter", "x=y"]);
+    }
+}

@@ -30,6 +30,9 @@ pub struct Client {
     pub last_op: Mutex<OpTime>,
     /// How long a `hello` that waits for a change of the topology still waits.
     pub await_until: Mutex<Option<Instant>>,
+    /// The counter of the topology that was told last in answer to the exhaust request under way: the next answer tells
+    /// of a later one.
+    pub told_topology: Mutex<Option<u64>>,
     /// Whether the client has said that it knows `hello`, and with it the newer words of errors.
     pub hello_ok: AtomicBool,
 }
@@ -156,6 +159,7 @@ impl Client {
             }),
             last_op: Mutex::default(),
             await_until: Mutex::default(),
+            told_topology: Mutex::default(),
             hello_ok: AtomicBool::new(false),
         }
     }

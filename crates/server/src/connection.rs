@@ -269,6 +269,7 @@ impl<S: Socket> Connection<S> {
     async fn answer(&mut self, message: &[u8], compressor: Option<Compressor>) -> Result<(), String> {
         self.node.metrics.bytes_in.add(message.len() as u64);
         let mut response_to = None;
+        *self.client.told_topology.lock() = None;
         loop {
             let answer = self.run_message(message, compressor, response_to).await?;
             let Some(Answer { bytes, again }) = answer else { return Ok(()) };

@@ -178,7 +178,10 @@ fn a_waiting_hello_hears_of_a_change_at_once() {
     await_primary(&mut other);
     let mut last = told;
     while !last.as_raw().get("isWritablePrimary").unwrap().truthy() {
-        last = body(&waiting.receive().unwrap());
+        let next = body(&waiting.receive().unwrap());
+        let counters = [&last, &next].map(|reply| counter(sub(reply, "topologyVersion")));
+        assert!(counters[0] < counters[1], "{counters:?}");
+        last = next;
     }
     let ahead = doc! {
         "processId": version.get("processId").unwrap(), "counter": counter(version) + 1000

@@ -86,7 +86,13 @@ fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
     reply.fill(|doc| {
         doc.append("helloOk", true);
         match node.replica() {
-            Some(replica) => replica.with(|core| core.hello()).write(doc, node.process_id, hello.legacy),
+            Some(replica) => {
+                let told = replica.with(|core| core.hello());
+                if op.exhaust_allowed() {
+                    *op.client().told_topology.lock() = Some(told.topology_counter);
+                }
+                told.write(doc, node.process_id, hello.legacy);
+            }
             None => {
                 doc.append(if hello.legacy { "ismaster" } else { "isWritablePrimary" }, true);
                 let mut topology = doc.document("topologyVersion");
@@ -213,8 +219,10 @@ fn await_change(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<bool> {
                 "Received a topology version with counter: {counter} which is greater than the server topology version counter: {own}"
             );
         }
+        let told = *op.client().told_topology.lock();
+        let counter = told.unwrap_or(counter as u64);
         let until = waiting.unwrap_or_else(|| Instant::now() + Duration::from_millis(max_await as u64));
-        if counter as u64 == own && Instant::now() < until {
+        if counter == own && Instant::now() < until {
             *op.client().await_until.lock() = Some(until);
             op.park(Parked { until: Some(until), waits: Waits::Topology(own) });
             return Ok(false);

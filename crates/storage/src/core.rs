@@ -95,6 +95,8 @@ pub(crate) struct Core {
     pub hooks: Hooks,
     failed: AtomicBool,
     failure: Mutex<Option<String>>,
+    /// A flush has begun and is not known to be on disk.
+    flushing: AtomicBool,
     checkpointing: Mutex<()>,
     keeper: Mutex<Keeper>,
     keeper_work: Condvar,
@@ -138,7 +140,9 @@ impl Core {
         let lock = lock_folder(&options.path)?;
         check_format(&options.path)?;
         crate::build::clear_folder(&options.path)?;
+        crate::copy::finish_install(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
+        crate::copy::forget_local(&options.path, &db)?;
         let (applied, next_ident, next_local_ident, log_knowledge) = read_applied(&db)?;
         let log_dir = options.path.join("log");
         // Without a journal, what an earlier run logged must still be applied once.
@@ -193,6 +197,7 @@ impl Core {
             garbage: Mutex::default(),
             hooks: Hooks::default(),
             failed: AtomicBool::new(false),
+            flushing: AtomicBool::new(false),
             failure: Mutex::default(),
             checkpointing: Mutex::new(()),
             keeper: Mutex::default(),
@@ -325,9 +330,26 @@ impl Core {
             return Ok(false);
         }
         let _one = self.checkpointing.lock();
+        self.flush_committed()
+    }
+
+    /// Flushes if the set allows it, and hands over RocksDB and the position that its files hold; they hold still meanwhile.
+    pub fn with_flushed<T>(&self, work: impl FnOnce(&Db, OpTime) -> Result<T>) -> Result<T> {
+        let _one = self.checkpointing.lock();
+        self.flush_committed()?;
+        if self.flushing.load(Ordering::Acquire) {
+            return Err(Error::new(Code::INTERNAL_ERROR, "an earlier flush has not come to its end"));
+        }
+        let flushed = *self.flushed.lock();
+        work(&self.db, flushed)
+    }
+
+    fn flush_committed(&self) -> Result<bool> {
         self.sync_for_checkpoint()?;
         let at = {
             let _still = self.still();
+            // What is to be taken back must not be flushed.
+            self.check_writable()?;
             let at = *self.last.lock();
             if !self.wait_for_commit(at)? {
                 return Ok(false);
@@ -336,12 +358,14 @@ impl Core {
             self.put_bookkeeping(at, &mut batch);
             self.db.write(batch)?;
             // Returns when new memtables have taken over; the rest happens in the background.
+            self.flushing.store(true, Ordering::Release);
             self.db.flush(false)?;
             self.unflushed.store(0, Ordering::Relaxed);
             at
         };
         self.wait_for_flush()?;
         *self.flushed.lock() = at;
+        self.flushing.store(false, Ordering::Release);
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.flushed_room.notify_all();
         self.tell(None, false);

@@ -23,6 +23,7 @@ mod build;
 mod catalog;
 mod changes;
 mod command;
+mod copy;
 mod core;
 mod cursor;
 mod db;
@@ -56,6 +57,7 @@ mod view;
 mod write;
 
 pub use catalog::{Capped, Catalog, Collection};
+pub use copy::{Copied, install_at_next_open};
 pub use cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, RecordCursor};
 pub use engine::Engine;
 pub use hooks::{Hook, HookPoint};

@@ -94,11 +94,13 @@ impl Core {
                 if ident >= end {
                     break;
                 }
-                if !known.contains(&(Cf::Indexes, ident)) {
+                let own = ident & !beside;
+                // The log of the set may yet tell of an index whose files came with a copy.
+                let expected = self.is_replica() && self.has_mark(own)?;
+                if !known.contains(&(Cf::Indexes, ident)) && !expected {
                     self.remove_prefixes(&[(Cf::Indexes, ident)])?;
                 }
                 // RocksDB takes in no files where memtables hold a deletion, so the number is not for a next index.
-                let own = ident & !beside;
                 let next = if own >= LOCAL_IDENTS { &self.next_local_ident } else { &self.next_ident };
                 next.fetch_max(own + 1, Ordering::AcqRel);
                 iter.seek((ident + 1).to_be_bytes());

@@ -52,9 +52,8 @@ impl Engine {
     }
 
     /// Cuts the log's entries after `keep`, for good. What was applied of them is still there: nothing can be written any
-    /// more, and the folder must be opened anew.
+    /// more, and the folder must be opened anew. To be called with the pipeline held, or when nobody writes.
     pub fn truncate_log(&self, keep: u64) -> Result<()> {
-        self.shutdown(false)?;
         self.core().truncate_log(keep)
     }
 }
@@ -123,7 +122,7 @@ impl Core {
     }
 
     fn truncate_log(&self, keep: u64) -> Result<()> {
-        let _still = self.still();
+        self.fail("the end of the log is taken back");
         let Some(log) = &self.log else { bail!(Code::ILLEGAL_OPERATION, "there is no log to be cut") };
         let flushed = *self.flushed.lock();
         if keep < flushed.index {

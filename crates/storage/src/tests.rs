@@ -2,6 +2,7 @@
 
 mod apply;
 mod builds;
+mod copy;
 mod crash;
 mod ddl;
 mod model;

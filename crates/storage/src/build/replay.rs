@@ -70,13 +70,18 @@ impl Core {
         let built = |index: &&Arc<Index>| !index.ready && names.contains(&index.name.as_str());
         let mut missing = Vec::new();
         for index in collection.maintained().filter(built) {
-            if self.db.get(Cf::Indexes, &mark_key(index.ident))?.is_some() {
+            if self.has_mark(index.ident)? {
                 self.settle(collection, index)?;
             } else {
                 missing.push(index.clone());
             }
         }
         if missing.is_empty() { Ok(()) } else { self.build_from_documents(collection, &missing) }
+    }
+
+    /// Whether files of an index of this number have come in, for whatever build.
+    pub fn has_mark(&self, ident: u32) -> Result<bool> {
+        Ok(self.db.get(Cf::Indexes, &mark_key(ident))?.is_some())
     }
 
     /// Before an index of this number is made by the entry `at`: whatever is there of an index of the same number that the

@@ -428,7 +428,8 @@ fn an_index_built_under_writers_is_the_same_on_a_follower() {
             let mut n = 0i32;
             while !stop.load(Ordering::Acquire) {
                 let mut unit = primary.write(GO_ON);
-                put(&mut unit, C, n % 3500, (n % 7 != 0).then(|| document(n % 3500, n % 40)).as_ref()).unwrap();
+                put(&mut unit, C, n % 3500, (n % 7 != 0).then(|| document(n % 3500, n % 40)).as_ref())
+                    .unwrap();
                 unit.commit().unwrap();
                 n += 13;
                 std::thread::sleep(std::time::Duration::from_micros(100));
@@ -465,7 +466,8 @@ fn files_of_an_index_that_the_set_has_not_kept_do_no_harm() {
     // The follower leads for a while, alone, and builds an index.
     let alone = open(other.path());
     build(&alone, C, &spec(0)).unwrap();
-    let ident = |engine: &Engine, name: &str| engine.catalog().collection(C).unwrap().index(name).unwrap().ident;
+    let ident =
+        |engine: &Engine, name: &str| engine.catalog().collection(C).unwrap().index(name).unwrap().ident;
     let number = ident(&alone, "a_1_s_-1");
     alone.truncate_log(keep).unwrap();
     drop(alone);

@@ -1,6 +1,7 @@
 //! Whether writes are where their acknowledgements say.
 //!
-//! What a majority acknowledged is there at the end, whatever happened. What only the primary acknowledged may be gone
+//! What a majority acknowledged is there at the end, whatever happened, and so is what was once read with readConcern
+//! majority. What only the primary acknowledged may be gone
 //! after a failover, but then it lies in a file under `rollback/` of the member that took it back. And what is there was
 //! once written.
 
@@ -36,8 +37,14 @@ pub struct Verdict {
     pub rolled_back: usize,
 }
 
-/// Judges inserts by `_id`: how each was answered, what every member has at the end, and what was rolled back.
-pub fn judge(answers: &BTreeMap<i64, Answer>, there: &BTreeSet<i64>, rolled_back: &BTreeSet<i64>) -> Verdict {
+/// Judges inserts by `_id`: how each was answered, what was seen by majority reads meanwhile, what is there at the end, and
+/// what was rolled back.
+pub fn judge(
+    answers: &BTreeMap<i64, Answer>,
+    seen: &BTreeSet<i64>,
+    there: &BTreeSet<i64>,
+    rolled_back: &BTreeSet<i64>,
+) -> Verdict {
     let mut verdict = Verdict::default();
     let mut found = |kind, text| verdict.anomalies.push(Anomaly { kind, text });
     for (id, answer) in answers {
@@ -65,6 +72,9 @@ pub fn judge(answers: &BTreeMap<i64, Answer>, there: &BTreeSet<i64>, rolled_back
             }
             Answer::None => {}
         }
+    }
+    for id in seen.difference(there) {
+        found("majority read of a lost write", format!("document {id} was read and is gone"));
     }
     for id in there.difference(&answers.keys().copied().collect()) {
         found("document of nobody", format!("document {id} was never written"));
@@ -122,9 +132,13 @@ mod tests {
     use sheaf_bson::doc;
 
     fn kinds(there: &[i64], rolled_back: &[i64]) -> Vec<&'static str> {
+        kinds_after(&[], there, rolled_back)
+    }
+
+    fn kinds_after(seen: &[i64], there: &[i64], rolled_back: &[i64]) -> Vec<&'static str> {
         let answers = BTreeMap::from([(1, Answer::Majority), (2, Answer::Primary), (3, Answer::None)]);
         let set = |ids: &[i64]| ids.iter().copied().collect::<BTreeSet<i64>>();
-        let verdict = judge(&answers, &set(there), &set(rolled_back));
+        let verdict = judge(&answers, &set(seen), &set(there), &set(rolled_back));
         assert_eq!((verdict.majority, verdict.primary), (1, 1));
         verdict.anomalies.into_iter().map(|anomaly| anomaly.kind).collect()
     }
@@ -138,6 +152,8 @@ mod tests {
         assert_eq!(kinds(&[2], &[1]), ["lost majority write"]);
         assert_eq!(kinds(&[2], &[]), ["lost majority write"]);
         assert_eq!(kinds(&[1, 2, 4], &[]), ["document of nobody"]);
+        assert!(kinds_after(&[1, 3], &[1, 2, 3], &[]).is_empty());
+        assert_eq!(kinds_after(&[2], &[1], &[2]), ["majority read of a lost write"]);
     }
 
     #[test]

@@ -162,9 +162,13 @@ impl BenchRun {
         while let Some(ticket) = worker.next() {
             let key = chooser.next(&mut worker.random, self.documents) as i64;
             if worker.random.weighted(&[own.queries, own.updates]) == 0 {
-                let problem = match worker.client().find_by_id(collection, key)? {
-                    Some(found) => document::verify(found, key).err().map(|wrong| wrong.to_string()),
-                    None => Some("not found".to_owned()),
+                let problem = match worker.client().find_by_id(collection, key) {
+                    Ok(Some(found)) => document::verify(found, key).err().map(|wrong| wrong.to_string()),
+                    Ok(None) => Some("not found".to_owned()),
+                    Err(error) => {
+                        worker.endured("query", ticket, error)?;
+                        continue;
+                    }
                 };
                 match problem {
                     None => worker.done("query", ticket),
@@ -187,7 +191,7 @@ impl BenchRun {
                 }
                 Err(error) => {
                     self.open.fetch_add(1, Ordering::Relaxed);
-                    return Err(error);
+                    worker.endured("update", ticket, error)?;
                 }
             }
         }

@@ -1,20 +1,27 @@
 //! Single inserts, some acknowledged by the primary alone and some by a majority: where each of them is at the end, says
 //! whether the acknowledgement was true ([`crate::check::durability`]).
+//!
+//! Clients that insert with majority write concern are causally consistent, and read some of it back from any member: each
+//! must find its own. Another client reads what was inserted with readConcern majority: what it finds must stay.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
 use serde::Deserialize;
 use sheaf_bson::doc;
 
 use super::endure::{self, pause};
+use super::findings::Findings;
 use super::{Figure, Workload};
 use crate::check::durability::{Answer, judge, read_rollback_files};
 use crate::check::{self};
-use crate::client::{Collection, WriteConcern};
+use crate::client::{Client, Collection, ReadPreference, WriteConcern};
 use crate::context::{Context, Group, Worker};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
+use crate::measure::{Arrival, Load, Span, Ticket};
 use crate::results::Check;
 
 /// Settings of the workload.
@@ -24,6 +31,8 @@ struct Own {
     clients: u32,
     /// Part of the inserts that a majority acknowledges.
     majority_part: f64,
+    /// Part of these that are read back at once, from any member.
+    read_own_part: f64,
     /// Milliseconds from one insert of a client to its next.
     pause_ms: u64,
     database: String,
@@ -32,19 +41,29 @@ struct Own {
 /// See the module.
 #[derive(Default)]
 pub struct Ladder {
-    own: Option<Own>,
+    settings: Option<Own>,
     answers: Mutex<BTreeMap<i64, Answer>>,
+    /// The last that was inserted.
+    last: AtomicI64,
+    /// Found with readConcern majority.
+    seen: Mutex<BTreeSet<i64>>,
+    own: Findings,
+    own_found: AtomicU64,
+    /// Clients that are still at work.
+    busy: AtomicU32,
 }
 
 const COLLECTION: &str = "ladder";
 
 impl Ladder {
-    fn own(&self) -> Result<&Own> {
-        self.own.as_ref().ok_or_else(|| Error::failed("the workload has no settings"))
+    fn settings(&self) -> Result<&Own> {
+        self.settings.as_ref().ok_or_else(|| Error::failed("the workload has no settings"))
     }
 
     fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
-        let mut client = endure::connect(worker.context())?;
+        let to = worker.context().mongodb()?.enduring().reading(ReadPreference::Nearest);
+        // Whoever has seen the time of a write that is lost would wait for it: that is not for the causal one.
+        let mut clients = [Client::connect(&to)?, Client::connect(&to)?.causal()];
         let collection = Collection::new(&own.database, COLLECTION);
         let rungs = [
             ("insert w:1", Answer::Primary, collection.clone().with_concern(&WriteConcern::nodes(1))),
@@ -56,7 +75,9 @@ impl Ladder {
         ];
         let mut number = 0i64;
         while let Some(ticket) = worker.next() {
-            let (name, answer, collection) = &rungs[usize::from(worker.random.unit() < own.majority_part)];
+            let majority = worker.random.unit() < own.majority_part;
+            let (name, answer, collection) = &rungs[usize::from(majority)];
+            let client = &mut clients[usize::from(majority)];
             number += 1;
             let id = i64::from(worker.index + 1) << 40 | number;
             let mut insert = client.insert(collection);
@@ -66,11 +87,50 @@ impl Ladder {
             let outcome = insert.send();
             let answer = if outcome.is_ok() { *answer } else { Answer::None };
             self.answers.lock().unwrap_or_else(PoisonError::into_inner).insert(id, answer);
+            self.last.store(id, Ordering::Relaxed);
             match outcome {
                 Ok(_) => worker.done(name, ticket),
                 Err(error) => worker.endured(name, ticket, error)?,
             }
+            if answer == Answer::Majority && worker.random.unit() < own.read_own_part {
+                let ticket = Ticket { due: Instant::now(), ..ticket };
+                match client.find_by_id(collection, id).map(|found| found.is_some()) {
+                    Ok(found) => {
+                        if !found {
+                            self.own.add(format!(
+                                "document {id} was not found by the client that had written it"
+                            ));
+                        }
+                        self.own_found.fetch_add(1, Ordering::Relaxed);
+                        worker.done("read of its own", ticket);
+                    }
+                    Err(error) => worker.endured("read of its own", ticket, error)?,
+                }
+            }
             pause(worker, own.pause_ms);
+        }
+        Ok(())
+    }
+
+    /// Reads what was just inserted, by whomever, with readConcern majority, from any member.
+    fn look_on(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
+        let to = worker.context().mongodb()?.enduring().reading(ReadPreference::Nearest);
+        let mut client = Client::connect(&to)?;
+        let mut collection = Collection::new(&own.database, COLLECTION);
+        collection.read_concern = Some("majority".to_owned());
+        while self.busy.load(Ordering::Relaxed) > 0 && !worker.stopping() {
+            let Some(ticket) = worker.next() else { break };
+            let id = self.last.load(Ordering::Relaxed);
+            match client.find_by_id(&collection, id).map(|found| found.is_some()) {
+                Ok(found) => {
+                    if found {
+                        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(id);
+                    }
+                    worker.done("majority read", ticket);
+                }
+                Err(error) => worker.endured("majority read", ticket, error)?,
+            }
+            pause(worker, own.pause_ms.max(1));
         }
         Ok(())
     }
@@ -79,21 +139,31 @@ impl Ladder {
 impl Workload for Ladder {
     fn configure(&mut self, settings: &Settings) -> Result<()> {
         let own: Own = settings.parse()?;
-        if own.clients == 0 || !(0.0..=1.0).contains(&own.majority_part) {
-            return Err(Error::usage("ladder needs clients, and a majority_part of 0 to 1"));
+        let parts = [own.majority_part, own.read_own_part];
+        if own.clients == 0 || parts.iter().any(|part| !(0.0..=1.0).contains(part)) {
+            return Err(Error::usage("ladder needs clients, and parts of 0 to 1"));
         }
-        self.own = Some(own);
+        self.settings = Some(own);
         Ok(())
     }
 
     fn setup(&mut self, context: &Context) -> Result<()> {
-        let collection = Collection::new(&self.own()?.database, COLLECTION);
+        let collection = Collection::new(&self.settings()?.database, COLLECTION);
         endure::create(context, &mut endure::connect(context)?, &collection)
     }
 
-    fn groups<'a>(&'a self, _: &Context) -> Result<Vec<Group<'a>>> {
-        let own = self.own()?;
-        Ok(vec![Group::new("ladder", own.clients, move |worker| self.serve(worker, own)).without_client()])
+    fn groups<'a>(&'a self, context: &Context) -> Result<Vec<Group<'a>>> {
+        let own = self.settings()?;
+        self.busy.store(own.clients, Ordering::Relaxed);
+        let clients = Group::new("ladder", own.clients, move |worker| {
+            let outcome = self.serve(worker, own);
+            self.busy.fetch_sub(1, Ordering::Relaxed);
+            outcome
+        });
+        let reader = Group::new("majority reader", 1, move |worker| self.look_on(worker, own));
+        // It ends with the clients.
+        let load = Load { arrival: Arrival::Closed, measure: Span::Unbounded, ..context.load };
+        Ok(vec![clients.without_client(), reader.load(load).without_client()])
     }
 
     fn run(&mut self, context: &Context) -> Result<()> {
@@ -102,12 +172,12 @@ impl Workload for Ladder {
 
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
         let mut checks = self.check_own(context)?;
-        checks.extend(endure::members_hold_the_same(context, &self.own()?.database)?);
+        checks.extend(endure::members_hold_the_same(context, &self.settings()?.database)?);
         Ok(checks)
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
-        let own = self.own()?;
+        let own = self.settings()?;
         let mut client = endure::connect(context)?;
         let mut there = BTreeSet::new();
         let find = doc! { "find": COLLECTION, "readConcern": { "level": "majority" } };
@@ -129,12 +199,21 @@ impl Workload for Ladder {
             context.warn("the members' rollback files cannot be seen: missing w:1 writes are not looked for");
             answers.values_mut().filter(|answer| **answer == Answer::Primary).for_each(|a| *a = Answer::None);
         }
-        let verdict = judge(&answers, &there, &rolled_back);
+        let seen = std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let verdict = judge(&answers, &seen, &there, &rolled_back);
         let fine = format!(
-            "{} majority writes are there; {} w:1 writes are there but for {}, which are in rollback files",
-            verdict.majority, verdict.primary, verdict.rolled_back
+            "{} majority writes are there, and {} that were read with majority; {} w:1 writes are there but for {}, \
+             which are in rollback files",
+            verdict.majority,
+            seen.len(),
+            verdict.primary,
+            verdict.rolled_back
         );
-        Ok(vec![check::check("acknowledged writes", &verdict.anomalies, fine)])
+        let own = self.own_found.load(Ordering::Relaxed);
+        Ok(vec![
+            check::check("acknowledged writes", &verdict.anomalies, fine),
+            self.own.check("own writes on any member", format!("each of {own} was found at once")),
+        ])
     }
 
     fn metrics(&self, context: &Context) -> Vec<Figure> {

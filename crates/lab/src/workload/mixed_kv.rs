@@ -234,9 +234,10 @@ impl KvClient<'_> {
         let State { sequence, versions, loaded } = self.state;
         let key = self.chooser.next(&mut worker.random, sequence.limit());
         let floor = if key < *loaded { versions.floor(key) } else { 0 };
-        let problem = match worker.client().find_by_id(&self.parsed.collection, key as i64)? {
-            None => Some("not found".to_owned()),
-            Some(found) => match document::verify(found, key as i64) {
+        let problem = match worker.client().find_by_id(&self.parsed.collection, key as i64) {
+            Err(error) => return worker.endured("get", ticket, error),
+            Ok(None) => Some("not found".to_owned()),
+            Ok(Some(found)) => match document::verify(found, key as i64) {
                 Err(wrong) => Some(wrong.to_string()),
                 Ok(version) if key < *loaded => versions.judge(key, floor, version),
                 Ok(_) => None,
@@ -262,7 +263,10 @@ impl KvClient<'_> {
             statement.document("q").append("_id", key as i64);
             statement.append("u", RawDoc::new(&self.bytes));
         });
-        let matched = update.send()?.n;
+        let matched = match update.send() {
+            Ok(written) => written.n,
+            Err(error) => return worker.endured("put", ticket, error),
+        };
         if matched == 1 {
             versions.finish(writing);
             worker.done("put", ticket);
@@ -278,7 +282,9 @@ impl KvClient<'_> {
         self.make(worker, key as i64, 0);
         let mut insert = worker.client().insert(&self.parsed.collection);
         insert.push_raw(RawDoc::new(&self.bytes));
-        insert.send()?;
+        if let Err(error) = insert.send() {
+            return worker.endured("insert", ticket, error);
+        }
         // Without an acknowledgement nobody may look for it before the end.
         if self.parsed.collection.write_concern.acknowledged() {
             self.state.sequence.acknowledge(key);

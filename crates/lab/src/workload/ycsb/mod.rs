@@ -211,30 +211,37 @@ impl YcsbClient<'_> {
         let weights = self.parsed.own.weights.in_order();
         while let Some(ticket) = worker.next() {
             let operation = worker.random.weighted(&weights);
-            let problem = match operation {
-                0 => {
-                    let key = self.existing(worker);
-                    self.read(worker, key)?
-                }
-                1 => {
-                    let key = self.loaded(worker);
-                    self.update(worker, key)?
-                }
-                2 => self.insert(worker)?,
-                3 => self.scan(worker)?,
-                _ => {
-                    let key = self.loaded(worker);
-                    let problem = self.read(worker, key)?;
-                    self.update(worker, key)?.or(problem)
-                }
-            };
-            self.report(worker, OPERATIONS[operation], ticket, problem);
+            match self.operate(worker, operation) {
+                Ok(problem) => self.report(worker, OPERATIONS[operation], ticket, problem),
+                Err(error) => worker.endured(OPERATIONS[operation], ticket, error)?,
+            }
         }
         if !self.parsed.collection.write_concern.acknowledged() {
             // Answered when everything before it was worked off, so that the check sees all of it.
             worker.client().command("admin", &doc! { "ping": 1 })?;
         }
         Ok(())
+    }
+
+    /// One operation; what is wrong with what it gave.
+    fn operate(&mut self, worker: &mut Worker<'_>, operation: usize) -> Result<Option<String>> {
+        match operation {
+            0 => {
+                let key = self.existing(worker);
+                self.read(worker, key)
+            }
+            1 => {
+                let key = self.loaded(worker);
+                self.update(worker, key)
+            }
+            2 => self.insert(worker),
+            3 => self.scan(worker),
+            _ => {
+                let key = self.loaded(worker);
+                let problem = self.read(worker, key)?;
+                Ok(self.update(worker, key)?.or(problem))
+            }
+        }
     }
 
     fn report(&self, worker: &mut Worker<'_>, operation: &str, ticket: Ticket, problem: Option<String>) {

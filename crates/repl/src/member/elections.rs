@@ -92,7 +92,7 @@ impl Member {
         votes
             && self.attempts > 4
             && !self.syncing
-            && !self.maintenance
+            && self.maintenance == 0
             && !self.is_stalled()
             && log.persisted == log.last_index()
             && !self.pending.iter().any(|pending| pending.rollback || pending.install)
@@ -132,7 +132,7 @@ impl Member {
         self.my_config().is_some_and(|member| member.is_electable())
             && self.now >= self.frozen_until
             && !self.syncing
-            && !self.maintenance
+            && self.maintenance == 0
             && !self.is_stalled()
             && log.persisted == log.last_index()
             && !self.pending.iter().any(|pending| pending.rollback || pending.install)
@@ -182,11 +182,16 @@ impl Member {
 
     /// Offers the lead to a member. No writes are taken until it has taken it, or has not for too long.
     pub(super) fn hand_over_to(&mut self, successor: u64) {
-        let patience = (self.election_timeout() / 5).max(500);
+        let patience = self.hand_over_patience();
         if let (Some(leading), Some(raft)) = (&mut self.leading, &mut self.raft) {
             leading.hand_over_until = self.now + patience;
             raft.transfer_leader(raft_id(successor));
         }
+    }
+
+    /// How long who was offered the lead may take.
+    pub(super) fn hand_over_patience(&self) -> u64 {
+        (self.election_timeout() / 5).max(500)
     }
 
     /// Whether another member was offered the lead.

@@ -173,7 +173,7 @@ impl Member {
             MemberState::Startup2
         } else if self.pending.iter().any(|pending| pending.rollback && pending.seq > self.applied_seq) {
             MemberState::Rollback
-        } else if self.maintenance {
+        } else if self.maintenance > 0 {
             MemberState::Recovering
         } else {
             MemberState::Secondary
@@ -215,7 +215,7 @@ impl Member {
         }
     }
 
-    /// `replSetMaintenance`: a secondary that is not to be read nor elected.
+    /// `replSetMaintenance`: a secondary that is not to be read nor elected, until it was turned off as often as on.
     pub fn set_maintenance(&mut self, on: bool) -> sheaf_errors::Result<()> {
         if on && self.is_leader() {
             return Err(sheaf_errors::Error::new(
@@ -223,7 +223,14 @@ impl Member {
                 "primaries can't modify maintenance mode",
             ));
         }
-        self.maintenance = on;
+        self.maintenance = match (on, self.maintenance) {
+            (true, count) => count + 1,
+            (false, 0) => {
+                let text = "already out of maintenance mode";
+                return Err(sheaf_errors::Error::new(sheaf_errors::Code::OPERATION_FAILED, text));
+            }
+            (false, count) => count - 1,
+        };
         Ok(())
     }
 }

@@ -168,7 +168,7 @@ pub struct Member {
     /// How often it has let another stand before it since then.
     yielded: u32,
     frozen_until: u64,
-    maintenance: bool,
+    maintenance: u32,
     syncing: bool,
     leading: Option<Leading>,
     elections: Elections,
@@ -241,7 +241,7 @@ impl Member {
             attempts: 0,
             yielded: 0,
             frozen_until: 0,
-            maintenance: false,
+            maintenance: 0,
             syncing: false,
             leading: None,
             elections: Elections { term_begin, ..Elections::default() },

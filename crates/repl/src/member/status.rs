@@ -35,8 +35,8 @@ pub struct Status {
     pub topology_version: u64,
     /// Milliseconds since this member became primary.
     pub primary_for: Option<u64>,
-    /// Whether `replSetMaintenance` is on.
-    pub maintenance: bool,
+    /// How often `replSetMaintenance` was turned on.
+    pub maintenance: u32,
     /// Cluster time of the entry that began this term, if the log has one.
     pub election_time: Option<u64>,
     /// The election that made this member primary.

@@ -12,11 +12,14 @@ pub(super) struct StepDown {
     until: u64,
     force: bool,
     term: u64,
+    /// Some member was offered the lead.
+    offered: bool,
 }
 
 impl Member {
     /// Hands the lead to the best secondary as soon as it has everything; no writes are taken meanwhile.
-    /// If none has after `catch_up_millis`, steps down all the same when `force`, and otherwise stays.
+    /// If none has after `catch_up_millis`, steps down all the same when `force`, and otherwise stays. One that is
+    /// close behind by then is given a moment more.
     /// [`Effect::SteppedDown`] tells the end. The member is not elected again for `step_down_millis`.
     pub fn step_down(&mut self, catch_up_millis: u64, step_down_millis: u64, force: bool) -> Result<()> {
         if !self.is_primary() {
@@ -33,6 +36,7 @@ impl Member {
             until: self.now + step_down_millis,
             force,
             term: self.term(),
+            offered: false,
         });
         self.tick_step_down();
         Ok(())
@@ -44,6 +48,9 @@ impl Member {
             (step_down.deadline, step_down.until, step_down.force, step_down.term);
         if !self.is_leader() || self.term() != term {
             self.end_step_down(until, Ok(()));
+            return;
+        }
+        if self.now >= deadline && self.make_last_offer() {
             return;
         }
         if self.now >= deadline {
@@ -63,8 +70,27 @@ impl Member {
         if !self.is_handing_over()
             && let Some(successor) = self.successor(0.0)
         {
+            if let Some(step_down) = &mut self.step_down {
+                step_down.offered = true;
+            }
             self.hand_over_to(successor);
         }
+    }
+
+    /// Even without time to catch up the lead goes to a member that can have it: otherwise the others would only
+    /// notice after the election time-out. Returns whether there is one.
+    fn make_last_offer(&mut self) -> bool {
+        let Some(successor) = self.successor(0.0) else { return false };
+        let patience = self.hand_over_patience();
+        match &mut self.step_down {
+            Some(step_down) if !step_down.offered => {
+                step_down.offered = true;
+                step_down.deadline = self.now + patience;
+            }
+            _ => return false,
+        }
+        self.hand_over_to(successor);
+        true
     }
 
     fn end_step_down(&mut self, until: u64, result: Result<()>) {

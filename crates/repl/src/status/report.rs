@@ -162,8 +162,8 @@ impl Report<'_> {
             write_wall_times(doc, &status.positions);
         }
         self.write_source(doc, self.my_source());
-        if status.maintenance {
-            doc.append("maintenanceMode", 1);
+        if status.maintenance > 0 {
+            doc.append("maintenanceMode", status.maintenance as i32);
         }
         doc.append("infoMessage", "");
         self.write_election(doc, status.state);

@@ -92,6 +92,45 @@ fn a_step_down_without_a_successor_needs_force() {
     assert_eq!(set.primary(), None);
 }
 
+/// Without time to catch up: the lead goes over all the same, and the others need not wait for the time-out.
+#[test]
+fn a_forced_step_down_hands_over_too() {
+    for force in [false, true] {
+        let mut set = three();
+        let waiter = set.write(0, WriteConcern::majority());
+        assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+        set.member(0).step_down(0, 60_000, force).unwrap();
+        assert!(!set.member(0).is_writable());
+        set.settle();
+        assert!(set.primary().is_some_and(|primary| primary != 0));
+        set.run(100);
+        assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
+    }
+    // Nobody takes the last offer.
+    let mut set = three();
+    set.cut(1);
+    set.cut(2);
+    set.member(0).step_down(0, 60_000, true).unwrap();
+    set.run(1900);
+    assert_eq!(set.node(0).stepped_down, None);
+    set.run(500);
+    assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
+}
+
+#[test]
+fn maintenance_ends_when_it_was_turned_off_as_often_as_on() {
+    let mut set = three();
+    for on in [true, true, false] {
+        set.member(1).set_maintenance(on).unwrap();
+        assert_eq!(set.state(1), MemberState::Recovering);
+    }
+    set.member(1).set_maintenance(false).unwrap();
+    assert_eq!(set.state(1), MemberState::Secondary);
+    let error = set.member(1).set_maintenance(false).unwrap_err();
+    assert_eq!((error.code(), error.message()), (Code::OPERATION_FAILED, "already out of maintenance mode"));
+    assert_eq!(set.member(0).set_maintenance(true).unwrap_err().code(), Code::NOT_SECONDARY);
+}
+
 #[test]
 fn a_frozen_member_is_not_elected() {
     let mut set = three();

@@ -171,6 +171,10 @@ impl Core {
             oplog.collection.state.wake();
         }
         sequencer.carried_out(seq);
+        // A sync may have come between the append and this, and covers it without knowing the unit.
+        if self.durable_index() >= self.last.lock().index {
+            sequencer.durable(seq);
+        }
     }
 
     /// What the set has ordered must go into the log. A full disk is waited for: meanwhile this member, if it leads, is

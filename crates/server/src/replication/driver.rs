@@ -306,7 +306,7 @@ impl Sequencer for Replica {
         let Some(mut unit) = self.units.lock().pop_front() else { return Ok(None) };
         self.keep(&mut unit)?;
         if let Some(rollback) = unit.rollback {
-            return Err(self.roll_back(rollback));
+            self.roll_back(rollback);
         }
         if let Some(at) = unit.install {
             return Err(self.install(at));
@@ -352,10 +352,6 @@ impl Sequencer for Replica {
 }
 
 impl Replica {
-    fn roll_back(&self, _rollback: sheaf_repl::Rollback) -> Error {
-        Error::new(Code::INTERNAL_ERROR, "rollback is to come")
-    }
-
     fn install(&self, _at: sheaf_repl::OpTime) -> Error {
         Error::new(Code::INTERNAL_ERROR, "installing a copy is to come")
     }
@@ -388,8 +384,14 @@ pub fn restart_in_place(why: &str) -> ! {
 /// Set in a process that has restarted in place.
 pub const RESTARTED: &str = "SHEAF_RESTARTED";
 
+/// Starts a thread whose end by a panic is the process's: a member that answers heartbeats and does nothing else would hold
+/// its vote for ever.
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+            std::process::abort();
+        }
+    });
     spawned
         .map(|_| ())
         .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))

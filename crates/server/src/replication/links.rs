@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sheaf_repl::Envelope;
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc;
+use tokio::sync::Notify;
 
 use super::Replica;
 
@@ -38,15 +39,17 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The most that one message may have: an entry is a commit group, and a transaction can be large.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// Bytes that are gathered into one write.
-const WRITE_BYTES: usize = 1 << 20;
+/// Encoded bytes beyond which messages wait as they are.
+const BUFFER_BYTES: usize = 1 << 20;
 
 /// The links of this member, by the addresses of the configuration.
 pub struct Links {
     replica: Weak<Replica>,
     /// Where to dial for an address, if not there.
     elsewhere: HashMap<String, String>,
-    links: Mutex<HashMap<Arc<str>, mpsc::Sender<Envelope>>>,
+    links: Mutex<HashMap<Arc<str>, Arc<Link>>>,
+    /// Links with messages that nobody has begun to write.
+    dirty: Mutex<Vec<Arc<Link>>>,
     runtime: tokio::runtime::Handle,
 }
 
@@ -58,20 +61,35 @@ impl Links {
             replica,
             elsewhere: pairs.map(|(host, to)| (host.trim().to_owned(), to.trim().to_owned())).collect(),
             links: Mutex::default(),
+            dirty: Mutex::default(),
             runtime: tokio::runtime::Handle::current(),
         }
     }
 
-    /// Sends a message, or drops it if too many wait already.
+    /// Puts a message in its link's queue, or drops it if too many wait already. [`Links::flush`] sends it.
     pub fn send(&self, host: &Arc<str>, envelope: Envelope) {
         let mut links = self.links.lock();
         let link = links.entry(host.clone()).or_insert_with(|| {
-            let (sender, receiver) = mpsc::channel(WAITING_MAX);
-            let to = self.address(host);
-            self.runtime.spawn(run(self.replica.clone(), host.clone(), to, receiver));
-            sender
+            let link = Arc::new(Link::default());
+            self.runtime.spawn(run(self.replica.clone(), host.clone(), self.address(host), link.clone()));
+            link
         });
-        let _ = link.try_send(envelope);
+        let mut waiting = link.waiting.lock();
+        if waiting.len() < WAITING_MAX {
+            waiting.push(envelope);
+            if waiting.len() == 1 {
+                self.dirty.lock().push(link.clone());
+            }
+        }
+    }
+
+    /// Writes what waits, on this thread as far as the sockets take it at once: each change of thread would cost a
+    /// write that waits for a majority more than the message itself. Not to be called with the core locked.
+    pub fn flush(&self) {
+        let dirty = std::mem::take(&mut *self.dirty.lock());
+        for link in dirty {
+            link.flush();
+        }
     }
 
     /// Where to dial for this address of the configuration.
@@ -80,14 +98,84 @@ impl Links {
     }
 }
 
+/// The way to one member.
+#[derive(Default)]
+struct Link {
+    waiting: Mutex<Vec<Envelope>>,
+    writer: Mutex<Writer>,
+    broken: AtomicBool,
+    /// Wakes the link's task: to connect, to write the rest, to give up a broken connection.
+    work: Notify,
+}
+
+#[derive(Default)]
+struct Writer {
+    stream: Option<Arc<TcpStream>>,
+    /// Encoded, from `written` on still to be written.
+    buffer: Vec<u8>,
+    written: usize,
+}
+
+impl Link {
+    /// Writes what waits, unless somebody is at it, who then does it.
+    fn flush(&self) {
+        loop {
+            let Some(mut writer) = self.writer.try_lock() else { return };
+            let all = writer.write(&self.waiting);
+            drop(writer);
+            match all {
+                Ok(true) if self.waiting.lock().is_empty() => return,
+                Ok(true) => {}
+                Ok(false) => return self.work.notify_one(),
+                Err(_) => {
+                    self.broken.store(true, Ordering::Release);
+                    return self.work.notify_one();
+                }
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// Writes as much as the socket takes at once; false if that is not all.
+    fn write(&mut self, waiting: &Mutex<Vec<Envelope>>) -> io::Result<bool> {
+        let Some(stream) = &self.stream else { return Ok(false) };
+        loop {
+            if self.buffer.len() < BUFFER_BYTES {
+                for envelope in std::mem::take(&mut *waiting.lock()) {
+                    put(&mut self.buffer, &envelope.encode());
+                }
+            }
+            if self.written == self.buffer.len() {
+                self.buffer.clear();
+                self.written = 0;
+                return Ok(true);
+            }
+            match stream.try_write(&self.buffer[self.written..]) {
+                Ok(n) => self.written += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error),
+            }
+            if self.written == self.buffer.len() {
+                self.buffer.clear();
+                self.buffer.shrink_to(BUFFER_BYTES);
+                self.written = 0;
+            }
+        }
+    }
+}
+
 /// Keeps one link up while there is something to send.
-async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, mut messages: mpsc::Receiver<Envelope>) {
-    let mut waiting = Vec::new();
-    // One after another: a message that waits is the reason to connect.
-    while messages.recv_many(&mut waiting, 64).await > 0 {
-        let ended = serve(&replica, &to, &mut waiting, &mut messages).await;
-        waiting.clear();
-        while messages.try_recv().is_ok() {}
+async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
+    loop {
+        // A message that waits is the reason to connect.
+        while link.waiting.lock().is_empty() {
+            link.work.notified().await;
+        }
+        let ended = serve(&replica, &to, &link).await;
+        *link.writer.lock() = Writer::default();
+        link.broken.store(false, Ordering::Release);
+        link.waiting.lock().clear();
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
             tracing::debug!(host = &*host, %error, "a link to a member ended");
@@ -101,37 +189,34 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, mut messages: m
     }
 }
 
-async fn serve(
-    replica: &Weak<Replica>,
-    to: &str,
-    waiting: &mut Vec<Envelope>,
-    messages: &mut mpsc::Receiver<Envelope>,
-) -> io::Result<()> {
+async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()> {
     let connected = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(to)).await;
-    let mut stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    let stream = Arc::new(connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??);
     stream.set_nodelay(true)?;
-    SockRef::from(&stream).set_tcp_user_timeout(Some(UNANSWERED))?;
+    SockRef::from(&*stream).set_tcp_user_timeout(Some(UNANSWERED))?;
     let Some(own) = replica.upgrade().map(|replica| replica.own_address()) else { return Ok(()) };
-    let mut out = Vec::new();
-    out.extend_from_slice(&MAGIC);
-    put(&mut out, own.as_bytes());
-    let (mut reader, mut writer) = stream.split();
+    let mut buffer = MAGIC.to_vec();
+    put(&mut buffer, own.as_bytes());
+    *link.writer.lock() = Writer { stream: Some(stream.clone()), buffer, written: 0 };
+    link.flush();
     let mut nothing = [0; 16];
     loop {
-        for envelope in waiting.drain(..) {
-            put(&mut out, &envelope.encode());
-            if out.len() >= WRITE_BYTES {
-                writer.write_all(&out).await?;
-                out.clear();
-            }
-        }
-        writer.write_all(&out).await?;
-        out.clear();
         tokio::select! {
-            n = messages.recv_many(waiting, 256) => if n == 0 { return Ok(()) },
+            () = link.work.notified() => {
+                if link.broken.load(Ordering::Acquire) {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                stream.writable().await?;
+                link.flush();
+            }
             // The other side never sends: what comes is the end.
-            read = reader.read(&mut nothing) => {
-                return Err(read.err().unwrap_or(io::ErrorKind::ConnectionReset.into()));
+            readable = stream.readable() => {
+                readable?;
+                match stream.try_read(&mut nothing) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Ok(_) => return Err(io::ErrorKind::ConnectionReset.into()),
+                    Err(error) => return Err(error),
+                }
             }
         }
     }

@@ -10,6 +10,7 @@
 
 pub mod driver;
 pub mod links;
+pub mod rollback;
 mod state;
 
 use std::collections::{HashMap, VecDeque};
@@ -69,7 +70,16 @@ impl Replica {
         let mut core = self.core.lock();
         let value = work(&mut core);
         self.carry(&mut core);
+        drop(core);
+        self.flush_links();
         value
+    }
+
+    /// Sends what the core wanted sent; the core is not locked.
+    fn flush_links(&self) {
+        if let Some(links) = self.links.get() {
+            links.flush();
+        }
     }
 
     /// What this member is.
@@ -144,6 +154,8 @@ impl Replica {
         let waiter = wait(&mut core)?;
         self.waiters.lock().insert(waiter, sender);
         self.carry(&mut core);
+        drop(core);
+        self.flush_links();
         Ok((waiter, receiver))
     }
 
@@ -176,6 +188,7 @@ impl Replica {
             *self.reconfigured.lock() = Some(sender);
             self.carry(&mut core);
         }
+        self.flush_links();
         receiver.recv().unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
     }
 
@@ -188,6 +201,7 @@ impl Replica {
             *self.stepped_down.lock() = Some(sender);
             self.carry(&mut core);
         }
+        self.flush_links();
         receiver.recv().unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
     }
 

@@ -9,6 +9,8 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_repl::HardState;
 use sheaf_repl::config::ReplSetConfig;
 
+use super::rollback::RollbackCount;
+
 /// The file's name in the data folder.
 const NAME: &str = "replica.bson";
 
@@ -21,6 +23,8 @@ pub struct DurableState {
     pub incarnation: u64,
     /// The configuration, and which of its members this is.
     pub config: Option<(ReplSetConfig, Option<u64>)>,
+    /// What rollbacks have taken back.
+    pub rollbacks: RollbackCount,
 }
 
 /// The file.
@@ -71,6 +75,8 @@ fn to_document(state: &DurableState) -> DocBuf {
         }
         doc.append("commit", state.hard_state.commit as i64);
         doc.append("incarnation", state.incarnation as i64);
+        doc.append("rollbacks", state.rollbacks.count as i64);
+        doc.append("rolledBack", state.rollbacks.documents as i64);
         if let Some((config, me)) = &state.config {
             doc.append("config", &config.to_document());
             if let Some(me) = me {
@@ -92,6 +98,10 @@ fn parse(bytes: &[u8]) -> Option<DurableState> {
         hard_state: HardState { term: number("term")?, vote: number("vote"), commit: number("commit")? },
         incarnation: number("incarnation")?,
         config,
+        rollbacks: RollbackCount {
+            count: number("rollbacks").unwrap_or(0),
+            documents: number("rolledBack").unwrap_or(0),
+        },
     })
 }
 
@@ -109,12 +119,13 @@ mod tests {
         file.state = DurableState {
             hard_state: HardState { term: 7, vote: Some(3), commit: 12 },
             incarnation: 4,
+            rollbacks: RollbackCount { count: 1, documents: 2 },
             config: Some((ReplSetConfig::new("rs", members), Some(3))),
         };
         file.save().unwrap();
         let back = StateFile::open(folder.path()).unwrap().state;
         assert_eq!(back.hard_state, file.state.hard_state);
-        assert_eq!((back.incarnation, back.config), (4, file.state.config));
+        assert_eq!((back.incarnation, back.config, back.rollbacks.documents), (4, file.state.config, 2));
         std::fs::write(folder.path().join(NAME), b"short").unwrap();
         assert!(StateFile::open(folder.path()).is_err());
     }

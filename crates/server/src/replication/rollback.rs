@@ -1,0 +1,64 @@
+//! Taking back what the set has not kept.
+//!
+//! The documents that are lost go to files first, then the end of the log is cut off, then the process restarts in place:
+//! the start applies the log from the last flush, which never holds anything that was not committed.
+
+use std::time::Duration;
+
+use sheaf_errors::{Error, Result};
+use sheaf_repl::Rollback;
+
+use super::Replica;
+use super::driver::restart_in_place;
+
+/// The folder of the files, in the data folder.
+const FOLDER: &str = "rollback";
+
+/// What rollbacks have taken back since this member exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RollbackCount {
+    /// Rollbacks.
+    pub count: u64,
+    /// Documents that were written to files.
+    pub documents: u64,
+}
+
+impl Replica {
+    /// Takes back the end of the log. The pipeline is held, everything before is applied.
+    pub(super) fn roll_back(&self, rollback: Rollback) -> ! {
+        // A disk that is full or broken must not make this member forget what it has to keep: it tries again.
+        while let Err(error) = self.try_roll_back(rollback) {
+            log_failure(&error);
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        restart_in_place("rollback")
+    }
+
+    fn try_roll_back(&self, rollback: Rollback) -> Result<()> {
+        let mut file = self.state.lock();
+        let folder = self.node.upgrade().map(|node| node.options.dbpath.join(FOLDER)).unwrap_or_default();
+        let saved = self.engine.save_rolled_back(rollback.keep.index, rollback.last.index, &folder)?;
+        let attributes = sheaf_bson::doc! {
+            "documents": saved.documents as i64,
+            "files": saved.files.len() as i64,
+            "lastKept": rollback.keep.index as i64,
+            "last": rollback.last.index as i64,
+        };
+        crate::log::warning("ROLLBACK", 21608, "ReplCoord", "Rolling back", Some(attributes));
+        file.state.rollbacks.count += 1;
+        file.state.rollbacks.documents += saved.documents;
+        file.save()?;
+        self.engine.truncate_log(rollback.keep.index)
+    }
+
+    /// What rollbacks have taken back.
+    pub fn rollbacks(&self) -> RollbackCount {
+        self.state.lock().state.rollbacks
+    }
+}
+
+fn log_failure(error: &Error) {
+    let attributes = sheaf_bson::doc! { "error": error.message() };
+    let text = "A rollback cannot be done; trying again";
+    crate::log::error("ROLLBACK", 99_000_023, "ReplCoord", text, Some(attributes));
+}

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, json};
 
@@ -48,6 +48,9 @@ pub enum Database {
     /// PostgreSQL, by its connection string. Only some workloads know it.
     PostgreSql(String),
 }
+
+/// Pause of a client after an operation that failed while something is done to the servers.
+const AFTER_FAILURE: Duration = Duration::from_millis(10);
 
 /// Nothing is known about the progress.
 const UNKNOWN: u32 = u32::MAX;
@@ -394,6 +397,8 @@ impl Worker<'_> {
     pub fn endured(&mut self, operation: &str, ticket: Ticket, error: Error) -> Result<()> {
         if self.context.under_faults() && error.is_transient() {
             self.failed(operation, ticket);
+            // Who is refused at once must not ask again as fast as it can.
+            std::thread::sleep(AFTER_FAILURE);
             Ok(())
         } else {
             Err(error)

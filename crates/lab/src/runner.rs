@@ -250,10 +250,17 @@ impl Run<'_> {
         context.database = patient;
         let (mut repetition, outcome) = measured;
         if let Some(process) = running.processes.iter().find(|process| process.has_ended_by_itself()) {
-            outcome?;
-            return Err(Error::failed(format!("{} ended during the run", process.address)));
+            self.collect(&mut repetition, &context, &running, row);
+            row.repetitions.push(repetition);
+            let (address, log) = (&process.address, process.end_of_log());
+            return Err(Error::failed(format!("{address} ended during the run. The end of its log:\n  {log}")));
         }
-        outcome.map_err(|error| error.context("run"))?;
+        if let Err(error) = outcome {
+            // What was done to the servers until then may say why.
+            self.collect(&mut repetition, &context, &running, row);
+            row.repetitions.push(repetition);
+            return Err(error.context("run"));
+        }
         // Even if this fails, what was measured is kept with the failed row.
         let checked = workload.check(&context).map_err(|error| error.context("check"));
         self.collect(&mut repetition, &context, &running, row);

@@ -31,7 +31,10 @@ impl Overrides {
     /// For the report: key and value as text.
     pub fn iter(&self) -> impl Iterator<Item = (String, String)> {
         self.sets.iter().map(|(key, value)| {
-            let text = serde_yaml_ng::to_string(value).unwrap_or_default();
+            let nested = matches!(value, Value::Mapping(_) | Value::Sequence(_));
+            // On one line, which is YAML as well.
+            let line = nested.then(|| serde_json::to_string(value).ok()).flatten();
+            let text = line.unwrap_or_else(|| serde_yaml_ng::to_string(value).unwrap_or_default());
             (key.clone(), text.trim_end().to_owned())
         })
     }

@@ -370,7 +370,13 @@ fn from_core(entry: Entry) -> LogEntry {
 /// path by which every start brings the data to the end of the log.
 pub fn restart_in_place(why: &str) -> ! {
     use std::os::unix::process::CommandExt;
-    crate::log::info("REPL", 99_000_022, "ReplCoord", "Restarting in place", Some(sheaf_bson::doc! { "why": why }));
+    crate::log::info(
+        "REPL",
+        99_000_022,
+        "ReplCoord",
+        "Restarting in place",
+        Some(sheaf_bson::doc! { "why": why }),
+    );
     let mut argv = std::env::args_os();
     let mut program = std::process::Command::new("/proc/self/exe");
     if let Some(name) = argv.next() {

@@ -29,13 +29,14 @@ pub(super) fn find_cycles(graph: &Dependencies, explain: impl Fn(&Edge) -> Strin
         (&[Kind::WriteWrite, Kind::WriteRead, Kind::Session], true),
     ];
     for (kinds, anti) in levels {
-        let steps = steps(graph, kinds, anti);
-        let next: Vec<Vec<u32>> = steps.iter().map(|from| from.iter().map(end).collect()).collect();
+        let ends = |node| steps(graph, node, kinds, anti).map(|step| end(&step)).collect();
+        let next: Vec<Vec<u32>> = (0..graph.nodes() as u32).map(ends).collect();
         for component in components(graph.nodes(), &next) {
             if component.iter().any(|node| named.contains(node)) {
                 continue;
             }
-            if let Some(cycle) = shortest(&steps, &component) {
+            let steps = |node| steps(graph, node, kinds, anti);
+            if let Some(cycle) = shortest(steps, &component) {
                 named.extend(component);
                 named.extend(cycle.iter().map(|edge| edge.from));
                 let words: Vec<String> = cycle.iter().map(&explain).collect();
@@ -50,32 +51,30 @@ fn end((edge, anti): &Step) -> u32 {
     anti.as_ref().map_or(edge.to, |anti| anti.to)
 }
 
-/// The steps from every node.
-fn steps(graph: &Dependencies, kinds: &[Kind], anti: bool) -> Vec<Vec<Step>> {
-    let of_node = |node: u32| {
-        let mut steps: Vec<Step> = Vec::new();
-        for edge in graph.from(node).iter().filter(|edge| kinds.contains(&edge.kind)) {
-            steps.push((*edge, None));
-            if anti {
-                let behind = graph.from(edge.to).iter().filter(|edge| edge.kind == Kind::ReadWrite);
-                steps.extend(behind.map(|behind| (*edge, Some(*behind))));
-            }
-        }
-        steps
-    };
-    (0..graph.nodes() as u32).map(of_node).collect()
+/// The steps from a node.
+fn steps<'g>(
+    graph: &'g Dependencies,
+    node: u32,
+    kinds: &'g [Kind],
+    anti: bool,
+) -> impl Iterator<Item = Step> + 'g {
+    let edges = graph.from(node).iter().filter(|edge| kinds.contains(&edge.kind));
+    edges.flat_map(move |edge| {
+        let behind = graph.from(edge.to).iter().filter(move |behind| anti && behind.kind == Kind::ReadWrite);
+        std::iter::once((*edge, None)).chain(behind.map(|behind| (*edge, Some(*behind))))
+    })
 }
 
 /// The shortest cycle within a component, as edges; a step back to where it came from is a cycle of two.
-fn shortest(steps: &[Vec<Step>], component: &[u32]) -> Option<Vec<Edge>> {
+fn shortest<I: Iterator<Item = Step>>(steps: impl Fn(u32) -> I, component: &[u32]) -> Option<Vec<Edge>> {
     let within: BTreeSet<u32> = component.iter().copied().collect();
     let mut best: Option<Vec<Edge>> = None;
     for &start in component.iter().take(STARTS) {
-        let mut came: BTreeMap<u32, (u32, &Step)> = BTreeMap::new();
+        let mut came: BTreeMap<u32, (u32, Step)> = BTreeMap::new();
         let mut queue = VecDeque::from([start]);
         'search: while let Some(node) = queue.pop_front() {
-            for step in &steps[node as usize] {
-                let to = end(step);
+            for step in steps(node) {
+                let to = end(&step);
                 if to == start {
                     let cycle = unwind(&came, start, node, step);
                     if best.as_ref().is_none_or(|best| weight(&cycle) < weight(best)) {
@@ -98,12 +97,12 @@ fn weight(cycle: &[Edge]) -> (usize, usize) {
     (cycle.iter().filter(|edge| edge.kind == Kind::ReadWrite).count(), cycle.len())
 }
 
-fn unwind(came: &BTreeMap<u32, (u32, &Step)>, start: u32, last: u32, closing: &Step) -> Vec<Edge> {
-    let mut steps = vec![*closing];
+fn unwind(came: &BTreeMap<u32, (u32, Step)>, start: u32, last: u32, closing: Step) -> Vec<Edge> {
+    let mut steps = vec![closing];
     let mut at = last;
     while at != start {
         let (before, step) = came[&at];
-        steps.push(*step);
+        steps.push(step);
         at = before;
     }
     steps.reverse();

@@ -14,6 +14,8 @@ const BEFORE_MS: u64 = 2_000;
 const AFTER_MS: u64 = 6_000;
 /// A gap that begins longer after the end of a fault is not its doing.
 const AFTERMATH_MS: u64 = 15_000;
+/// A gap that begins so shortly before the next fault is that one's doing: it begins with the last success before.
+const BORDER_MS: u64 = 300;
 
 /// Completes the faults by what the operations' traces say. The run took `seconds`.
 pub fn complete(faults: &mut [Fault], traces: &BTreeMap<String, Arc<Trace>>, seconds: f64) {
@@ -30,7 +32,7 @@ pub fn complete(faults: &mut [Fault], traces: &BTreeMap<String, Arc<Trace>>, sec
         let at = begins[index];
         let until = fault.until_s.map_or(at, |until| (until * 1e3) as u64).max(at);
         let next = begins.get(index + 1).copied().unwrap_or(u64::MAX);
-        let stretch = at..(until + AFTERMATH_MS).min(next).min(end_ms).max(at + 1);
+        let stretch = at..(until + AFTERMATH_MS).min(next.saturating_sub(BORDER_MS)).min(end_ms).max(at + 1);
         let shown = at.saturating_sub(BEFORE_MS)..(until + AFTER_MS).min(end_ms);
         for (name, trace) in &often {
             if let Some(gap) = trace.longest_gap(stretch.clone(), end_ms) {
@@ -75,16 +77,17 @@ mod tests {
         }
         let traces = BTreeMap::from([("put".into(), Arc::new(often)), ("audit".into(), Arc::new(seldom))]);
         let fault = |at_s: f64, until_s| Fault { at_s, until_s, ..Fault::default() };
-        let mut faults = [fault(4.998, Some(8.0)), fault(19.99, None), fault(29.0, None)];
+        let mut faults = [fault(2.0, None), fault(5.0, Some(8.0)), fault(19.99, None), fault(29.0, None)];
         complete(&mut faults, &traces, 30.0);
-        let gap = |fault: &Fault| fault.gaps_ms["put"];
-        assert_eq!((gap(&faults[0]), gap(&faults[1]), gap(&faults[2])), (1201.0, 81.0, 1.0));
+        let gaps: Vec<f64> = faults.iter().map(|fault| fault.gaps_ms["put"]).collect();
+        // The gap begins with a success 1 ms before the second fault, and is not the first one's.
+        assert_eq!(gaps, [1.0, 1201.0, 81.0, 1.0]);
         assert!(!faults[0].gaps_ms.contains_key("audit"), "once a second has gaps of its own");
-        let around = &faults[0].around["put"];
-        assert!((around[0].at_s, around.last().unwrap().at_s) == (2.9, 13.9));
+        let around = &faults[1].around["put"];
+        assert!((around[0].at_s, around.last().unwrap().at_s) == (3.0, 13.9));
         assert!(around.iter().any(|moment| moment.count == 0));
         let values: Vec<f64> = figures(&faults).iter().map(|figure| figure.value).collect();
-        assert_eq!(values, [3.0, 81_000.0, 1_201_000.0]);
+        assert_eq!(values, [4.0, 81_000.0, 1_201_000.0]);
         assert_eq!(figures(&[]).iter().map(|figure| figure.value).sum::<f64>(), 0.0);
     }
 }

@@ -26,6 +26,15 @@ fn gap(fault: &Fault, operation: &str) -> String {
     fault.gaps_ms.get(operation).map_or_else(|| "-".to_owned(), |ms| latency(ms * 1e3))
 }
 
+/// More kinds of operations than these have no column each; the page has room for all.
+const COLUMNS: usize = 3;
+
+/// The kind of operation that missed its service longest, and how long.
+fn longest(fault: &Fault) -> String {
+    let longest = fault.gaps_ms.iter().max_by(|a, b| a.1.total_cmp(b.1));
+    longest.map_or_else(|| "-".to_owned(), |(name, ms)| format!("{} {name}", latency(ms * 1e3)))
+}
+
 /// A line per fault.
 pub fn grid(run: &RunResult) -> Grid {
     let several = run.rows.len() > 1;
@@ -34,14 +43,23 @@ pub fn grid(run: &RunResult) -> Grid {
     header.extend([("at".to_owned(), Align::Right), ("fault".to_owned(), Align::Left)]);
     header.push(("over at".to_owned(), Align::Right));
     let operations = operations(run);
-    header.extend(operations.iter().map(|name| (format!("no {name}"), Align::Right)));
+    let narrow = operations.len() > COLUMNS;
+    if narrow {
+        header.push(("longest without".to_owned(), Align::Left));
+    } else {
+        header.extend(operations.iter().map(|name| (format!("no {name}"), Align::Right)));
+    }
     let mut grid = Grid::new(header);
     for (row, name) in run.rows.iter().zip(view::row_names(run)) {
         for fault in of(row) {
             let mut cells: Vec<String> = several.then(|| name.clone()).into_iter().collect();
             cells.extend([format!("{:.1} s", fault.at_s), fault.what.clone()]);
             cells.push(fault.until_s.map_or_else(|| "-".to_owned(), |until| format!("{until:.1} s")));
-            cells.extend(operations.iter().map(|operation| gap(fault, operation)));
+            if narrow {
+                cells.push(longest(fault));
+            } else {
+                cells.extend(operations.iter().map(|operation| gap(fault, operation)));
+            }
             grid.row(cells);
         }
     }

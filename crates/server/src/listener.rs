@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use crate::client::Client;
 use crate::connection;
 use crate::node::Node;
-use crate::replication::links;
+use crate::replication::{initial_sync, links};
 use crate::stream::ClientStream;
 
 /// Connections that may wait to be accepted.
@@ -206,29 +206,32 @@ fn about(client: &Client, node: &Node) -> DocBuf {
     }
 }
 
-/// Whether the connection is another member's link; waits for its first bytes.
-async fn is_link(stream: &TcpStream) -> bool {
-    let mut first = [0; links::MAGIC.len()];
+/// The word with which another member's connection begins, if it is one; waits for its first bytes.
+async fn member_word(stream: &TcpStream) -> Option<[u8; 4]> {
+    let known = [links::MAGIC, initial_sync::MAGIC];
+    let mut first = [0; 4];
     loop {
-        match stream.peek(&mut first).await {
-            Ok(n) if n < first.len() && n > 0 && links::MAGIC.starts_with(&first[..n]) => {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            Ok(n) => return n == first.len() && first == links::MAGIC,
-            Err(_) => return false,
+        let n = stream.peek(&mut first).await.ok()?;
+        if n > 0 && n < first.len() && known.iter().any(|word| word.starts_with(&first[..n])) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            continue;
         }
+        return (n == first.len() && known.contains(&first)).then_some(first);
     }
 }
 
 async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
     if let (Some(replica), ClientStream::Tcp(tcp)) = (node.replica(), &stream)
-        && is_link(tcp).await
+        && let Some(word) = member_word(tcp).await
     {
         // A member is no client.
         node.disconnect(&client);
-        if let ClientStream::Tcp(tcp) = std::mem::replace(&mut stream, ClientStream::Lost)
-            && let Err(error) = links::receive(tcp, replica.clone()).await
-        {
+        let ClientStream::Tcp(tcp) = std::mem::replace(&mut stream, ClientStream::Lost) else { return };
+        let served = match word {
+            initial_sync::MAGIC => initial_sync::serve(tcp, replica.clone()).await,
+            _ => links::receive(tcp, replica.clone()).await,
+        };
+        if let Err(error) = served {
             let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
             crate::log::debug("REPL", 99_000_020, "listener", "A member's link ended", Some(attributes));
         }

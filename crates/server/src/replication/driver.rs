@@ -17,6 +17,7 @@ use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
 use tokio::sync::watch;
 
 use super::Replica;
+use super::initial_sync::InitialSync;
 use super::links::Links;
 use super::state::StateFile;
 use crate::node::Node;
@@ -58,6 +59,7 @@ impl Replica {
             units_work: Condvar::new(),
             state: Mutex::new(state),
             links: std::sync::OnceLock::new(),
+            initial_sync: InitialSync::open(&node.options.dbpath, set_name),
             jobs,
             role: Mutex::default(),
             writable: AtomicBool::new(false),
@@ -234,8 +236,10 @@ impl Replica {
                 self.with(|core| core.fetched(token, entries));
             }
             Job::InitialSync { source, at_least } => {
-                let _ = (source, at_least);
-                self.with(Member::initial_sync_failed);
+                if let Err(error) = self.begin_initial_sync(source, at_least) {
+                    tracing::error!(%error, "initial sync cannot begin");
+                    self.with(Member::initial_sync_failed);
+                }
             }
             Job::Role { before, now } => self.role_changed(before, now),
         }
@@ -309,7 +313,7 @@ impl Sequencer for Replica {
             self.roll_back(rollback);
         }
         if let Some(at) = unit.install {
-            return Err(self.install(at));
+            self.install_copy(at);
         }
         let entries = unit.entries.into_iter().map(from_core).collect();
         Ok(Some(LogUnit { seq: unit.seq, entries }))
@@ -351,12 +355,6 @@ impl Sequencer for Replica {
     }
 }
 
-impl Replica {
-    fn install(&self, _at: sheaf_repl::OpTime) -> Error {
-        Error::new(Code::INTERNAL_ERROR, "installing a copy is to come")
-    }
-}
-
 fn to_core(entry: LogEntry) -> Entry {
     Entry { at: sheaf_repl::OpTime::new(entry.term, entry.index), time: entry.time, payload: entry.payload }
 }
@@ -392,7 +390,7 @@ pub const RESTARTED: &str = "SHEAF_RESTARTED";
 
 /// Starts a thread whose end by a panic is the process's: a member that answers heartbeats and does nothing else would hold
 /// its vote for ever.
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
+pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
             std::process::abort();

@@ -9,6 +9,7 @@
 //! in order, and does nothing that waits.
 
 pub mod driver;
+pub mod initial_sync;
 pub mod links;
 pub mod rollback;
 mod state;
@@ -44,6 +45,7 @@ pub struct Replica {
     units_work: Condvar,
     state: Mutex<StateFile>,
     links: OnceLock<Links>,
+    initial_sync: initial_sync::InitialSync,
     jobs: mpsc::Sender<driver::Job>,
     role: Mutex<Role>,
     writable: AtomicBool,

@@ -24,7 +24,9 @@ impl<'a> Command<'a> for ReplSetGetStatus {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let replica = replica(op)?;
+        let initial_sync = replica.initial_sync_status();
         let context = StatusContext {
+            initial_sync: initial_sync.as_ref().map(|status| status.as_raw()),
             now_millis: op.now_millis(),
             uptime_secs: replica.uptime().as_secs(),
             ..StatusContext::default()

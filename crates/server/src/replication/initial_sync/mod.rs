@@ -1,0 +1,216 @@
+//! Initial sync: a member whose log has no overlap with the primary's copies another member's data.
+//!
+//! The copy is RocksDB's files as they are at a flush of the source ([`source`]), fetched over a connection of its own
+//! ([`frames`], [`target`]). When it is whole the core is told; it says when the copy takes the place of the data, which
+//! happens in a restart in place. From there the member follows the log like any other.
+
+mod frames;
+mod progress;
+mod source;
+mod target;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use sheaf_bson::DocBuf;
+use sheaf_errors::Result;
+use sheaf_repl::{Member, OpTime};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use super::Replica;
+use super::driver::restart_in_place;
+pub use frames::MAGIC;
+use progress::ATTEMPTS_MAX;
+use source::Source;
+use target::{Control, Target};
+
+/// Pause between attempts, and after so many that it begins from the start.
+const PAUSE: Duration = Duration::from_secs(1);
+const LONG_PAUSE: Duration = Duration::from_secs(30);
+
+/// How often a source is asked again that does not answer and has given a part of the copy: another one would have to
+/// begin anew.
+const FAITHFUL: usize = 5;
+
+/// Both sides of initial sync.
+pub struct InitialSync {
+    set_name: String,
+    source: Source,
+    target: Target,
+    running: AtomicBool,
+}
+
+impl InitialSync {
+    /// For this data folder and set. What an earlier run has fetched in part is kept.
+    pub fn open(dbpath: &Path, set_name: &str) -> InitialSync {
+        InitialSync {
+            set_name: set_name.to_owned(),
+            source: Source::open(dbpath),
+            target: Target::open(dbpath),
+            running: AtomicBool::new(false),
+        }
+    }
+}
+
+/// Serves a connection on which another member fetches a copy; its first word is [`MAGIC`] and still to be read.
+pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<()> {
+    let mut magic = [0; MAGIC.len()];
+    stream.read_exact(&mut magic).await?;
+    let stream = stream.into_std()?;
+    stream.set_nonblocking(false)?;
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let serving = replica.clone();
+    // Files are read and written for minutes: that is no work for the runtime's threads.
+    std::thread::Builder::new().name("sheaf-sync-source".to_owned()).spawn(move || {
+        let sync = &serving.initial_sync;
+        let served = sync.source.serve(stream, &sync.set_name, &|folder| {
+            if !serving.is_readable() {
+                return Err(super::not_yet_initialized());
+            }
+            serving.engine.export_copy(folder)
+        });
+        let _ = sender.send(served);
+    })?;
+    let served = receiver.await.unwrap_or(Ok(()));
+    tokio::spawn(async move {
+        tokio::time::sleep(source::KEEP).await;
+        replica.initial_sync.source.forget_old(source::KEEP);
+    });
+    served
+}
+
+impl Replica {
+    /// The document `initialSyncStatus` of `replSetGetStatus`, while data is being copied.
+    pub fn initial_sync_status(&self) -> Option<DocBuf> {
+        self.initial_sync.target.progress.lock().status()
+    }
+
+    /// Begins to copy data that is as new as `at_least`, first from the member `source`.
+    pub(super) fn begin_initial_sync(self: &Arc<Self>, source: u64, at_least: OpTime) -> Result<()> {
+        if self.initial_sync.running.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let replica = self.clone();
+        super::driver::spawn("sheaf-initial-sync", move || replica.run_initial_sync(source, at_least))
+    }
+
+    fn run_initial_sync(&self, source: u64, at_least: OpTime) {
+        let sync = &self.initial_sync;
+        let wall = self.node.upgrade().map_or(0, |node| node.clock.now_millis());
+        {
+            let mut progress = sync.target.progress.lock();
+            let partial = progress.partial.take();
+            *progress = progress::Progress {
+                began: Some((wall, Instant::now())),
+                partial,
+                running: true,
+                ..progress::Progress::default()
+            };
+        }
+        let fetched = self.try_sources(source, at_least.index);
+        sync.target.progress.lock().running = false;
+        sync.running.store(false, Ordering::Release);
+        match fetched {
+            Some(at) => {
+                log("Initial sync has fetched a copy", &sheaf_bson::doc! { "index": at.index as i64 });
+                self.with(|core| core.initial_sync_finished(OpTime::new(at.term, at.index), at.time));
+            }
+            None => self.with(Member::initial_sync_failed),
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// `None`: it was tried so often that it shall begin from the start.
+    fn try_sources(&self, source: u64, at_least: u64) -> Option<sheaf_storage::OpTime> {
+        let target = &self.initial_sync.target;
+        let mut failures = 0;
+        let mut turn = 0;
+        while failures < ATTEMPTS_MAX && !self.stopping() {
+            let sources = self.sources(source, target.begun_from(at_least), turn);
+            let Some(host) = sources.first() else { break };
+            let before = target.progress.lock().received;
+            match self.fetch_from(host, at_least) {
+                Ok(at) => return Some(at),
+                Err(error) => {
+                    let mut progress = target.progress.lock();
+                    // A connection that broke after it has brought something is no failure.
+                    if progress.received == before {
+                        progress.failed(&error.to_string());
+                        failures += 1;
+                        turn += usize::from(target.begun_from(at_least).is_none() || failures % FAITHFUL == 0);
+                    }
+                    drop(progress);
+                    let attributes = sheaf_bson::doc! { "syncSource": host, "error": &error.to_string() };
+                    log("Initial sync attempt failed", &attributes);
+                }
+            }
+            self.pause(PAUSE);
+        }
+        if !self.stopping() {
+            target.forget();
+            target.progress.lock().partial = None;
+            self.pause(LONG_PAUSE);
+        }
+        None
+    }
+
+    fn pause(&self, length: Duration) {
+        let until = Instant::now() + length;
+        while Instant::now() < until && !self.stopping() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn fetch_from(&self, host: &str, at_least: u64) -> io::Result<sheaf_storage::OpTime> {
+        let target = &self.initial_sync.target;
+        target.progress.lock().attempt = Some((Instant::now(), host.to_owned()));
+        let limit = || {
+            let node = self.node.upgrade();
+            node.map_or(0, |node| node.parameters.int("initialSyncMaxBytesPerSec").max(0) as u64)
+        };
+        let stopped = || self.stopping();
+        let control = Control { bytes_per_second: &limit, stopped: &stopped };
+        target.fetch((host, &self.dialled(host)), &self.initial_sync.set_name, at_least, &control)
+    }
+
+    /// Members that hold data: first the one that has given a part already, then the one that is wanted, then the others;
+    /// `turn` takes the first ones off.
+    fn sources(&self, wanted: u64, begun: Option<String>, turn: usize) -> Vec<String> {
+        let core = self.core.lock();
+        let Some(config) = core.config() else { return begun.into_iter().collect() };
+        let own = core.id();
+        let mut others: Vec<_> = config.members.iter().filter(|m| Some(m.id) != own && !m.arbiter_only).collect();
+        others.sort_by_key(|member| (Some(&*member.host) != begun.as_deref(), member.id != wanted));
+        let mut hosts: Vec<String> = others.iter().map(|member| member.host.to_string()).collect();
+        if !hosts.is_empty() {
+            let turn = turn % hosts.len();
+            hosts.rotate_left(turn);
+        }
+        hosts
+    }
+
+    /// Takes the copy that was fetched into use, by a restart. The pipeline is held, everything before is applied.
+    pub(super) fn install_copy(&self, at: OpTime) -> ! {
+        let dbpath = self.node.upgrade().map(|node| node.options.dbpath.clone()).unwrap_or_default();
+        let files = self.initial_sync.target.files();
+        while let Err(error) = sheaf_storage::install_at_next_open(&dbpath, &files) {
+            let attributes = sheaf_bson::doc! { "error": error.message(), "index": at.index as i64 };
+            log("A fetched copy cannot be taken into use; trying again", &attributes);
+            std::thread::sleep(PAUSE);
+        }
+        restart_in_place("initial sync")
+    }
+}
+
+fn log(text: &'static str, attributes: &DocBuf) {
+    crate::log::info("INITSYNC", 99_000_024, "ReplCoord", text, Some(attributes.clone()));
+}

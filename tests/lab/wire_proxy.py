@@ -64,16 +64,21 @@ def documents_in(message):
 
 
 class Lie:
-    """What is done to the `nth` (from 0) message with this command and collection."""
+    """What is done to the `nth` (from 0) message with this command and collection.
 
-    def __init__(self, command, collection, nth):
+    With `within_transaction`, the first message of a transaction does not count: without it, the server would not know
+    of the transaction, and the client would simply begin it anew.
+    """
+
+    def __init__(self, command, collection, nth, within_transaction=False):
         self.wanted = (command, collection)
+        self.within_transaction = within_transaction
         self.left = nth
         self.told = False
         self.lock = threading.Lock()
 
     def applies(self, message):
-        if command_of(message) != self.wanted:
+        if command_of(message) != self.wanted or self.begins_transaction(message):
             return False
         with self.lock:
             self.left -= 1
@@ -81,6 +86,9 @@ class Lie:
                 self.told = True
                 return True
             return False
+
+    def begins_transaction(self, message):
+        return self.within_transaction and b"startTransaction\x00" in message
 
     def change(self, message):
         """What goes to the server instead; None for nothing at all."""
@@ -119,15 +127,16 @@ class OldAnswer(Lie):
     not looked at when it is "".
     """
 
-    def __init__(self, command, collection, nth, later=0, with_documents=None):
-        super().__init__(command, collection, nth)
+    def __init__(self, command, collection, nth, later=0, with_documents=None, **options):
+        super().__init__(command, collection, nth, **options)
         self.with_documents = with_documents
         self.later = later
         self.kept = {}
 
     def concerns(self, message):
         command, collection = command_of(message, self.wanted[0])
-        return command == self.wanted[0] and self.wanted[1] in ("", collection)
+        wanted = command == self.wanted[0] and self.wanted[1] in ("", collection)
+        return wanted and not self.begins_transaction(message)
 
     def keep(self, connection, message, answer):
         """Sees every answer."""

@@ -31,13 +31,23 @@ impl Client {
         &mut self,
         db: &str,
         command: &DocBuf,
+        each: impl FnMut(RawDoc<'_>) -> Result<()>,
+    ) -> Result<(Cursor, u64)> {
+        self.open_cursor_at(db, command, None, each)
+    }
+
+    pub(super) fn open_cursor_at(
+        &mut self,
+        db: &str,
+        command: &DocBuf,
+        level: Option<&str>,
         mut each: impl FnMut(RawDoc<'_>) -> Result<()>,
     ) -> Result<(Cursor, u64)> {
         let given = command.as_raw();
         let size = given.get("batchSize").or_else(|| given.get("cursor")?.as_doc()?.get("batchSize"));
         // An opening batch of 0 only asks for the cursor; the next must hold something.
         let batch_size = size.and_then(|n| n.as_exact_i64()).filter(|size| *size > 0);
-        let reply = self.read_command(db, command)?;
+        let reply = self.read_command_at(db, command, level)?;
         let (db, collection) = (db.to_owned(), String::new());
         let mut cursor = Cursor { id: 0, db, collection, batch_size, resume_token: None };
         let count = take_batch(&mut cursor, reply, &mut each)?;

@@ -143,6 +143,11 @@ impl Client {
     /// Runs a command where the read preference says. One that begins something (not a getMore) is sent again when a
     /// member was lost, if the connection string asks for it.
     pub fn read_command(&mut self, db: &str, command: &DocBuf) -> Result<RawDoc<'_>> {
+        self.read_command_at(db, command, None)
+    }
+
+    /// The same with a read concern, for find, aggregate, count and distinct.
+    fn read_command_at(&mut self, db: &str, command: &DocBuf, level: Option<&str>) -> Result<RawDoc<'_>> {
         let name = command.as_raw().iter().next().map_or("", |first| first.key());
         let preference = self.read_preference();
         let session = &mut self.session;
@@ -151,7 +156,7 @@ impl Client {
             // Others have no read concern, or are not told by a sequence of operations.
             let reads = matches!(name, "find" | "aggregate" | "count" | "distinct");
             if reads && command.as_raw().get("readConcern").is_none() {
-                session.append_read_concern(body, None);
+                session.append_read_concern(body, level);
             }
             session.append(body);
             append_preference(body, preference);
@@ -231,6 +236,21 @@ impl Client {
             self.last_reply()?.get("cursor").and_then(|c| c.as_doc()).and_then(|c| c.get("firstBatch"));
         let batch = batch.and_then(|b| b.as_array()).ok_or_else(|| Error::failed("find gave no batch"))?;
         Ok(batch.values().next().and_then(|document| document.as_doc()))
+    }
+
+    /// [`Client::for_each`] for find and aggregate, with a read concern.
+    pub fn for_each_at(
+        &mut self,
+        db: &str,
+        command: &DocBuf,
+        level: &str,
+        mut each: impl FnMut(RawDoc<'_>) -> Result<()>,
+    ) -> Result<u64> {
+        let (mut cursor, mut count) = self.open_cursor_at(db, command, Some(level), &mut each)?;
+        while cursor.is_open() {
+            count += self.next_batch(&mut cursor, None, &mut each)?;
+        }
+        Ok(count)
     }
 
     /// Runs a command that opens a cursor (find, aggregate, listIndexes) and hands every document to `each`, through

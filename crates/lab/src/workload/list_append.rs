@@ -2,23 +2,25 @@
 //! and whether what was committed stayed ([`crate::check::list_append`]).
 //!
 //! Each attempt counts as a transaction of its own, with elements of its own: one that is tried again after an error must
-//! leave nothing behind from before.
+//! leave nothing behind from before. A read of several lists at once, with readConcern snapshot and outside of
+//! transactions, is a transaction too: from any member, all lists must be of one moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
-use sheaf_bson::{RawDoc, doc};
+use sheaf_bson::{ArrayBuf, RawDoc, doc};
 
 use super::endure::{self, pause};
 use super::slots::Slots;
 use super::{Figure, Workload};
 use crate::check::list_append::{Op, Outcome, Transaction, judge};
 use crate::check::{self};
-use crate::client::{Client, Collection, TransactionOptions, commit_is_unknown};
+use crate::client::{Client, Collection, ReadPreference, TransactionOptions, commit_is_unknown};
 use crate::context::{Context, Group, Worker};
 use crate::error::{Error, Result, TRANSIENT_TRANSACTION_ERROR};
 use crate::experiment::Settings;
+use crate::measure::Ticket;
 use crate::results::Check;
 
 /// Settings of the workload.
@@ -36,6 +38,8 @@ struct Own {
     operations: u64,
     /// Part of the operations that read.
     read_part: f64,
+    /// Part of the turns in which all lists in use are read at once, without a transaction, from any member.
+    snapshot_part: f64,
     /// Milliseconds from one transaction of a client to its next.
     pause_ms: u64,
     /// Whether the clients' sessions are causally consistent; then each must see its own transactions.
@@ -54,6 +58,7 @@ pub struct ListAppend {
 const COLLECTION: &str = "lists";
 /// Of the transactions in the table.
 const TRANSACTION: &str = "list-append";
+const SNAPSHOT: &str = "snapshot read";
 
 impl ListAppend {
     fn own(&self) -> Result<&Own> {
@@ -61,17 +66,26 @@ impl ListAppend {
     }
 
     fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
-        let mut client = endure::connect(worker.context())?;
+        let to = worker.context().mongodb()?.enduring();
+        let mut clients = [Client::connect(&to)?, Client::connect(&to.reading(ReadPreference::Nearest))?];
         if own.causal {
-            client = client.causal();
+            clients = clients.map(Client::causal);
         }
+        let [mut client, mut reader] = clients;
         let options = TransactionOptions {
             read_concern: Some("snapshot".to_owned()),
             write_concern: endure::safest(worker.context())?,
         };
         let lists = Collection::new(&own.database, COLLECTION);
         let mut number = 0i64;
+        // A server that is alone has no snapshots outside of transactions.
+        let snapshot_part = if to.replica_set.is_some() { own.snapshot_part } else { 0.0 };
         while let Some(ticket) = worker.next() {
+            if worker.random.unit() < snapshot_part {
+                self.read_at_once(worker, own, &mut reader, ticket)?;
+                pause(worker, own.pause_ms);
+                continue;
+            }
             let mut ops = Vec::new();
             client.start_transaction(&options);
             let outcome = self.attempt(worker, own, &mut client, &lists, &mut ops, &mut number);
@@ -105,6 +119,39 @@ impl ListAppend {
             pause(worker, own.pause_ms);
         }
         Ok(())
+    }
+
+    /// Reads several lists with readConcern snapshot.
+    fn read_at_once(
+        &self,
+        worker: &mut Worker<'_>,
+        own: &Own,
+        reader: &mut Client,
+        ticket: Ticket,
+    ) -> Result<()> {
+        let keys: BTreeSet<i64> = (0..own.lists).map(|_| self.slots.choose(&mut worker.random)).collect();
+        let find = doc! {
+            "find": COLLECTION,
+            "filter": { "_id": { "$in": (sheaf_bson::Value::Array(ArrayBuf::of(keys).as_raw())) } }
+        };
+        let mut ops = Vec::new();
+        let read = reader.for_each_at(&own.database, &find, "snapshot", |list| {
+            let key = list.get("_id").and_then(|key| key.as_exact_i64());
+            let key = key.ok_or_else(|| Error::failed("a list without a number"))?;
+            ops.push(Op::Read { key, list: elements(list)? });
+            Ok(())
+        });
+        match read {
+            Ok(_) => {
+                // A session of its own: that of the client's transactions is another one.
+                let client = worker.index + own.clients;
+                let transaction = Transaction { client, ops, outcome: Outcome::Committed };
+                self.history.lock().unwrap_or_else(PoisonError::into_inner).push(transaction);
+                worker.done(SNAPSHOT, ticket);
+                Ok(())
+            }
+            Err(error) => worker.endured(SNAPSHOT, ticket, error),
+        }
     }
 
     fn attempt(

@@ -20,6 +20,18 @@ pub struct Envelope {
     pub body: Body,
 }
 
+impl Envelope {
+    /// Whether it brings entries of the log, or says that they are to be copied.
+    pub fn brings_entries(&self) -> bool {
+        use raft::eraftpb::MessageType;
+        let Body::Raft(message) = &self.body else { return false };
+        match message.get_msg_type() {
+            MessageType::MsgAppend => !message.entries.is_empty(),
+            kind => kind == MessageType::MsgSnapshot,
+        }
+    }
+}
+
 /// What is said.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {

@@ -483,8 +483,10 @@ impl<S: Socket> Connection<S> {
             reply.append("ok", 1.0);
         }
         if let Some(replica) = self.node.replica() {
-            if codes.into_iter().flatten().any(dispatch::is_state_change) {
-                let counter = replica.role().topology_version as i64;
+            let ending = self.node.is_shutting_down();
+            if codes.into_iter().flatten().any(|code| dispatch::is_state_change(code, ending)) {
+                // That this member goes down is a change, too.
+                let counter = replica.role().topology_version as i64 + i64::from(ending);
                 let process = self.node.process_id;
                 reply = reply.with_document("topologyVersion", |version| {
                     version.append("processId", process).append("counter", counter);

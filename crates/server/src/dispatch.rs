@@ -293,6 +293,7 @@ fn execute<'a>(
         txn_ended: Cell::new(None),
         txn_found: Cell::new(None),
         committed: Cell::new(None),
+        close_after_write: Cell::new(false),
         metrics: OpMetrics::default(),
     };
     match read::prepare(&op, command, role) {

@@ -9,8 +9,14 @@ use sheaf_errors::{Code, Result, bail};
 
 /// The fail points that this server knows, each asked somewhere in it. Others give
 /// `FailPointSetFailed`, as in MongoDB.
-const KNOWN: &[&str] =
-    &["failCommand", "maxTimeAlwaysTimeOut", "maxTimeNeverTimeOut", "failGetMoreAfterCursorCheckout"];
+const KNOWN: &[&str] = &[
+    "failCommand",
+    "failGetMoreAfterCursorCheckout",
+    "maxTimeAlwaysTimeOut",
+    "maxTimeNeverTimeOut",
+    "onPrimaryTransactionalWrite",
+    "stopReplProducer",
+];
 
 #[derive(Clone, Copy, Debug)]
 enum Mode {

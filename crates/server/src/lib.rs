@@ -15,6 +15,7 @@ pub mod cursors;
 pub mod dispatch;
 pub mod failpoint;
 pub mod first_start;
+pub mod forward;
 pub mod generic;
 pub mod listener;
 pub mod log;

@@ -55,8 +55,12 @@ pub struct OpContext<'a> {
     pub(crate) parked: RefCell<Option<Parked>>,
     /// The newest commit that this operation made or found; what its write concern waits for.
     pub(crate) committed: Cell<Option<OpTime>>,
+    /// Whether a retryable write has changed something, and its connection is to be closed for it: a fail point.
+    pub(crate) close_after_write: Cell<bool>,
     pub(crate) metrics: OpMetrics,
 }
+
+const TRANSACTIONAL_WRITE: &str = "onPrimaryTransactionalWrite";
 
 /// How an operation ended its transaction.
 #[derive(Clone, Copy, Debug)]
@@ -208,6 +212,39 @@ impl<'a> OpContext<'a> {
                 Some(Statement { lsid: lsid.document(), txn_number, stmt_id, result })
             }
             _ => None,
+        }
+    }
+
+    /// Where the fail point `onPrimaryTransactionalWrite` strikes a statement that must not be reflected.
+    ///
+    /// Errors: the code that its data name.
+    pub fn before_retryable_write(&self) -> Result<()> {
+        if !self.node.fail_points.any() || !self.is_retryable_write() {
+            return Ok(());
+        }
+        let code = |data: RawDoc<'_>| {
+            data.get("failBeforeCommitExceptionCode").and_then(|code| code.as_exact_i64())
+        };
+        let struck = self.node.fail_points.enter(TRANSACTIONAL_WRITE, |data| code(data).is_some());
+        let Some(data) = struck else { return Ok(()) };
+        self.close_for(data.as_raw());
+        let code = Code(code(data.as_raw()).unwrap_or(1) as i32);
+        bail!(code, "Failing write due to failpoint. The write must not be reflected.")
+    }
+
+    /// Where it strikes one that is.
+    pub fn after_retryable_write(&self) {
+        if self.node.fail_points.any() && self.is_retryable_write() {
+            let reflected = |data: RawDoc<'_>| data.get("failBeforeCommitExceptionCode").is_none();
+            if let Some(data) = self.node.fail_points.enter(TRANSACTIONAL_WRITE, reflected) {
+                self.close_for(data.as_raw());
+            }
+        }
+    }
+
+    fn close_for(&self, data: RawDoc<'_>) {
+        if data.get("closeConnection").is_none_or(|close| close.truthy()) {
+            self.close_after_write.set(true);
         }
     }
 

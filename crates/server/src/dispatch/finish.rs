@@ -48,6 +48,7 @@ pub fn finish(
         }
     }
     outcome.operation_time = operation_time(op);
+    outcome.close |= op.close_after_write.get();
     count(op, prepared, &outcome);
     outcome
 }
@@ -188,9 +189,11 @@ pub fn is_not_primary(code: Code) -> bool {
     )
 }
 
-/// Whether the error tells of a change of what this member is, so that its reply has a `topologyVersion`.
-pub fn is_state_change(code: Code) -> bool {
-    is_not_primary(code) || matches!(code, Code::SHUTDOWN_IN_PROGRESS | Code::INTERRUPTED_AT_SHUTDOWN)
+/// Whether the error tells of a change of what this member is, so that its reply has a `topologyVersion`: it is not
+/// what the request needs, or it goes down.
+pub fn is_state_change(code: Code, shutting_down: bool) -> bool {
+    is_not_primary(code)
+        || (shutting_down && matches!(code, Code::SHUTDOWN_IN_PROGRESS | Code::INTERRUPTED_AT_SHUTDOWN))
 }
 
 /// The codes after which a driver may send the same write again.

@@ -14,6 +14,7 @@ use crate::args::{Args, Array, Loose, NonNegative, check_collection_name};
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
+use crate::forward;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -72,6 +73,18 @@ impl<'a> Aggregate<'a> {
         let pipeline = parse(self.pipeline, &namespace, &mut cx)?;
         if let Some(target) = pipeline.target_namespace() {
             check_writable(op, &target.collection)?;
+        }
+        if forward::writes(self.pipeline) {
+            if op.read_concern().level == Some(ReadLevel::Linearizable) {
+                let stage = forward::writing_stage(self.pipeline);
+                bail!(
+                    Code::INVALID_OPTIONS,
+                    "{stage} cannot be used with a 'linearizable' read concern level"
+                );
+            }
+            if !op.node().is_writable() && op.db() != "local" {
+                return forward::to_primary(op);
+            }
         }
         names::check_uuid(op.view()?.catalog(), &namespace.to_string(), self.uuid)?;
         let hint = Hint::parse(self.hint)?;

@@ -129,11 +129,15 @@ fn write_with<T>(op: &OpContext<'_>, work: impl FnOnce(&mut dyn Write) -> Result
     }
     let stop = op.interrupter();
     let interrupt = || stop.check();
+    let before = op.engine().last_applied();
     let mut unit = op.engine().write(&interrupt);
     let result = work(&mut unit);
     let committed = unit.commit();
     if let Ok(position) = &committed {
         op.note_commit(*position);
+        if *position > before {
+            op.after_retryable_write();
+        }
     }
     let value = result?;
     committed?;
@@ -217,6 +221,7 @@ impl Outcome {
                     continue;
                 }
                 w.statement(op.statement(id, None));
+                op.before_retryable_write()?;
             }
             match run(w, at, statement) {
                 Ok(_) => {}

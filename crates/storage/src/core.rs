@@ -70,8 +70,8 @@ pub(crate) struct Core {
     pub sequencer: std::sync::OnceLock<Arc<dyn crate::sequencer::Sequencer>>,
     /// Numbers of the indexes that are being built here.
     pub building: Mutex<Vec<u32>>,
-    /// The newest unit that was carried out.
-    pub carried_seq: AtomicU64,
+    /// Units that were carried out and are not known to be durable: their numbers, and where the log ended with them.
+    pub carried: Mutex<std::collections::VecDeque<(u64, u64)>>,
     pub majority: crate::majority::Majority,
     pub log_knowledge: LogKnowledge,
     /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
@@ -181,7 +181,7 @@ impl Core {
             next_local_ident: AtomicU32::new(next_local_ident),
             sequencer: std::sync::OnceLock::new(),
             building: Mutex::default(),
-            carried_seq: AtomicU64::new(0),
+            carried: Mutex::default(),
             majority: crate::majority::Majority::default(),
             log_knowledge,
             others_entries: AtomicU64::new(0),
@@ -382,15 +382,12 @@ impl Core {
     /// RocksDB's files should not get ahead of the log: change streams would miss entries.
     fn sync_for_checkpoint(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
-        let carried = self.carried_seq.load(Ordering::Acquire);
         log.sync().map_err(|error| {
             self.fail(&error.to_string());
             Error::new(Code::LOG_WRITE_FAILED, error.to_string())
         })?;
         self.tell(None, false);
-        if let Some(sequencer) = self.sequencer.get() {
-            sequencer.durable(carried);
-        }
+        self.report_durable();
         Ok(())
     }
 

@@ -99,7 +99,6 @@ impl Core {
         let Some(log) = &self.log else { return Ok(()) };
         self.durability.unsynced.store(false, Ordering::Release);
         self.durability.wanted.store(false, Ordering::Release);
-        let carried = self.carried_seq.load(Ordering::Acquire);
         let hooked = self.hooks.call(HookPoint::Sync).map_err(|error| error.to_string());
         let synced = hooked.and_then(|()| log.sync().map_err(|error| error.to_string()));
         let result = synced.map(|_| ()).map_err(|error| {
@@ -110,9 +109,7 @@ impl Core {
             log.make_room();
         }
         self.tell(result.as_ref().err(), true);
-        if let (Some(sequencer), Ok(())) = (self.sequencer.get(), &result) {
-            sequencer.durable(carried);
-        }
+        self.report_durable();
         result
     }
 

@@ -165,14 +165,30 @@ impl Core {
 
     /// Tells that a unit is in the log and visible.
     pub fn carried(&self, sequencer: &dyn Sequencer, seq: u64) {
-        self.carried_seq.store(seq, Ordering::Release);
         self.note_majority_candidate();
         if let Some(oplog) = &self.oplog {
             oplog.collection.state.wake();
         }
         sequencer.carried_out(seq);
-        // A sync may have come between the append and this, and covers it without knowing the unit.
-        if self.durable_index() >= self.last.lock().index {
+        let index = self.last.lock().index;
+        self.carried.lock().push_back((seq, index));
+        // A sync may have come between the append and this.
+        self.report_durable();
+    }
+
+    /// Tells of the units that the log has on stable storage. Called after every sync and after every unit, so that whichever
+    /// of the two is later sees the other.
+    pub fn report_durable(&self) {
+        let Some(sequencer) = self.sequencer.get() else { return };
+        let mut newest = None;
+        {
+            let mut carried = self.carried.lock();
+            let durable = self.durable_index();
+            while carried.front().is_some_and(|(_, index)| *index <= durable) {
+                newest = carried.pop_front();
+            }
+        }
+        if let Some((seq, _)) = newest {
             sequencer.durable(seq);
         }
     }

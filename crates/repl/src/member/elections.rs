@@ -60,7 +60,7 @@ impl Member {
             self.offer_takeover();
             return;
         }
-        if self.now >= self.election_deadline {
+        if self.now >= self.election_deadline && !self.hint_is_void() {
             self.stand(ElectionReason::ElectionTimeout);
         }
     }
@@ -76,6 +76,7 @@ impl Member {
             return;
         }
         self.note_candidacy(reason);
+        self.forget_lost_leader();
         if let Some(raft) = &mut self.raft {
             let _ = raft.campaign();
             self.after_step();
@@ -104,25 +105,6 @@ impl Member {
         // A member without data lets others go first.
         let empty = if self.view().last().index == 0 { timeout / 2 } else { 0 };
         self.election_deadline = self.now + timeout + empty + self.rng.below(timeout * 15 / 100 + 2);
-    }
-
-    /// The connection to `peer` broke, or is refused; to be called again for every attempt that is refused,
-    /// because messages that were on their way may be read after the end of the connection is seen. If it was the primary, there is no need to wait for
-    /// the time-out; the others, who have lost it too, will agree, and otherwise nothing happens.
-    pub fn connection_lost(&mut self, peer: u64) {
-        let timeout = self.election_timeout();
-        if let Some(peer) = self.peers.get_mut(&peer)
-            && !std::mem::replace(&mut peer.lost, true)
-        {
-            // Whether it is refused is known only by trying.
-            peer.ping_due = 0;
-        }
-        let Some(raft) = &mut self.raft else { return };
-        if raft.raft.state == StateRole::Follower && raft.raft.leader_id == raft_id(peer) {
-            raft.raft.leader_id = raft::INVALID_ID;
-            let soon = self.now + timeout / 200 + self.rng.below(timeout / 50 + 1);
-            self.election_deadline = self.election_deadline.min(soon);
-        }
     }
 
     /// Whether this member would win an election if all others agreed.
@@ -249,6 +231,9 @@ impl Member {
         if kind == MessageType::MsgAppendResponse && !message.reject {
             self.note_match(from, message.term, message.index);
         }
+        if matches!(kind, MessageType::MsgRequestPreVote | MessageType::MsgRequestVote) {
+            self.forget_lost_leader();
+        }
         if kind == MessageType::MsgRequestPreVote {
             self.yield_candidacy(from, &message);
         }
@@ -289,6 +274,20 @@ impl Member {
         }
     }
 
+    /// For the simulator: asks for votes at once, as a member does that was told it would get them. Elections in
+    /// which several do are too rare otherwise.
+    #[doc(hidden)]
+    pub fn contest(&mut self) {
+        if !self.is_electable() || self.is_leader() {
+            return;
+        }
+        self.forget_lost_leader();
+        if let Some(raft) = &mut self.raft {
+            raft.raft.campaign(raft::CAMPAIGN_ELECTION);
+            self.after_step();
+        }
+    }
+
     /// Does not stand while another member that would get this one's vote does.
     fn wait_for_candidate(&mut self, candidate: u64) {
         let Some(raft) = &self.raft else { return };
@@ -310,6 +309,7 @@ impl Member {
         if from_primary && term >= self.term() {
             self.attempts = 0;
             self.yielded = 0;
+            self.end_hint();
             self.put_off_election();
         }
     }

@@ -19,6 +19,7 @@ use crate::rng::Rng;
 use crate::types::{HardState, LogBounds, OpTime, Positions};
 
 mod elections;
+mod hints;
 mod membership;
 mod metrics;
 mod peers;
@@ -34,6 +35,7 @@ mod waiting;
 pub use metrics::{CandidateMetrics, ElectionReason, ParticipantMetrics};
 pub use status::{PeerStatus, Status};
 
+use hints::Hints;
 use metrics::Elections;
 use peers::Peer;
 use reading::Barriers;
@@ -172,6 +174,7 @@ pub struct Member {
     syncing: bool,
     leading: Option<Leading>,
     elections: Elections,
+    hints: Hints,
     step_down: Option<StepDown>,
     reconfig: Option<Reconfig>,
     /// Commit point when the installed configuration was installed.
@@ -244,6 +247,7 @@ impl Member {
             maintenance: 0,
             syncing: false,
             leading: None,
+            hints: Hints::default(),
             elections: Elections { term_begin, ..Elections::default() },
             step_down: None,
             reconfig: None,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use raft::{ProgressState, SnapshotStatus};
+use raft::ProgressState;
 
 use super::{Body, Envelope, Heartbeat, Member, Report, raft_id};
 use crate::config::ConfigVersion;
@@ -231,19 +231,26 @@ impl Member {
         }
         self.note_report(from, incarnation, heartbeat.report);
         if !heartbeat.syncing {
-            self.end_snapshot(from);
+            self.end_snapshot(from, heartbeat.report.positions.written.index);
         }
     }
 
-    /// The primary feeds a member again that does not copy (any more).
-    fn end_snapshot(&mut self, id: u64) {
+    /// The primary feeds a member again that does not copy (any more), from where that says that its log ends: raft-rs
+    /// would begin before its own log, and offer the next copy to a member that has just taken one.
+    fn end_snapshot(&mut self, id: u64, written: u64) {
         let arbiter = self.config.as_ref().and_then(|c| c.member(id)).is_none_or(|m| m.arbiter_only);
         if let Some(raft) = &mut self.raft
             && !arbiter
             && raft.raft.state == raft::StateRole::Leader
-            && raft.raft.prs().get(raft_id(id)).is_some_and(|p| p.state == ProgressState::Snapshot)
         {
-            raft.report_snapshot(raft_id(id), SnapshotStatus::Failure);
+            let last = raft.raft.raft_log.last_index();
+            if let Some(progress) = raft.raft.mut_prs().get_mut(raft_id(id))
+                && progress.state == ProgressState::Snapshot
+            {
+                // What is said is only where to ask first.
+                progress.pending_snapshot = written.min(last);
+                progress.become_probe();
+            }
         }
     }
 

@@ -27,8 +27,8 @@ impl World {
             61..=65 => self.fill_disk(node),
             66..=69 => self.nodes[node].clock_ahead += 1000,
             70..=84 => self.reconfigure(),
-            85..=89 => self.step_down(),
-            90..=92 => self.contest(node),
+            85..=87 => self.step_down(),
+            88..=92 => self.contest(node),
             93..=94 => {
                 if let Some(member) = &mut self.nodes[node].member {
                     let _ = member.freeze(1500);
@@ -74,18 +74,24 @@ impl World {
         self.after(back, Event::Restart { node });
     }
 
-    /// One machine goes, and the others all want to lead at once.
+    /// The primary goes, and the others all want to lead at once.
     fn contest(&mut self, node: usize) {
-        self.crash(node, false);
+        let node = (0..self.nodes.len()).find(|node| self.nodes[*node].primary).unwrap_or(node);
+        self.crash(node, !self.plan.without_journal);
+        // When all that was on its way has come and is on the disks.
+        let quiet = self.plan.latency.1 + 2 * self.plan.disk_millis.2;
         for other in (0..self.nodes.len()).filter(|other| *other != node) {
-            self.connection_lost(other, node);
+            let incarnation = self.nodes[other].incarnation;
+            self.after(quiet, Event::Contest { node: other, incarnation, peer: node });
         }
-        for other in 0..self.nodes.len() {
-            if let Some(member) = &mut self.nodes[other].member {
-                let _ = member.step_up();
-            }
-            self.poll(other);
+    }
+
+    pub(super) fn contested(&mut self, node: usize, gone: usize) {
+        self.connection_lost(node, gone);
+        if let Some(member) = &mut self.nodes[node].member {
+            member.contest();
         }
+        self.poll(node);
     }
 
     fn crash_all(&mut self) {

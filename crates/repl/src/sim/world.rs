@@ -25,6 +25,7 @@ pub(super) enum Event {
     Synced { node: usize, incarnation: u64, ops: usize, seq: u64 },
     Copied { node: usize, incarnation: u64, source: usize, at_least: OpTime },
     ConnectionLost { node: usize, incarnation: u64, peer: usize },
+    Contest { node: usize, incarnation: u64, peer: usize },
     Client,
     Fault,
     Restart { node: usize },
@@ -40,7 +41,8 @@ impl Event {
             | Event::Apply { node, incarnation }
             | Event::Synced { node, incarnation, .. }
             | Event::Copied { node, incarnation, .. }
-            | Event::ConnectionLost { node, incarnation, .. } => Some((*node, Some(*incarnation))),
+            | Event::ConnectionLost { node, incarnation, .. }
+            | Event::Contest { node, incarnation, .. } => Some((*node, Some(*incarnation))),
             Event::Deliver { to, .. } => Some((*to, None)),
             Event::Client | Event::Fault | Event::Restart { .. } | Event::Housekeeping => None,
         }
@@ -195,6 +197,7 @@ impl World {
             Event::Synced { node, ops, seq, .. } => self.synced(node, ops, seq),
             Event::Copied { node, source, at_least, .. } => self.copied(node, source, at_least),
             Event::ConnectionLost { node, peer, .. } => self.connection_lost(node, peer),
+            Event::Contest { node, peer, .. } => self.contested(node, peer),
             Event::Client => self.client(),
             Event::Fault => self.fault(),
             Event::Restart { node } => self.start(node),
@@ -344,8 +347,8 @@ impl World {
 
     fn deliver(&mut self, from: usize, to: usize, envelope: Envelope) {
         let host = self.nodes[from].host.clone();
-        if self.mutation == Some(Mutation::VoteTwice) {
-            self.vote_again(from, to, &envelope);
+        if self.mutation == Some(Mutation::VoteTwice) && self.vote_again(from, to, &envelope) {
+            return;
         }
         let Some(member) = &mut self.nodes[to].member else { return };
         member.step(&host, envelope);
@@ -353,24 +356,26 @@ impl World {
     }
 
     /// The planted bug: a grant for whoever asks in the term in which the member may have voted already.
-    fn vote_again(&mut self, from: usize, to: usize, envelope: &Envelope) {
-        let Body::Raft(message) = &envelope.body else { return };
-        let Some(member) = &self.nodes[to].member else { return };
-        if message.get_msg_type() == MessageType::MsgRequestVote && message.term == member.term() {
-            let mut grant = raft::eraftpb::Message::default();
-            grant.set_msg_type(MessageType::MsgRequestVoteResponse);
-            grant.from = message.to;
-            grant.to = message.from;
-            grant.term = message.term;
-            let answer = Envelope {
-                from: envelope.to,
-                to: envelope.from,
-                config: envelope.config,
-                incarnation: self.nodes[to].incarnation,
-                body: Body::Raft(Box::new(grant)),
-            };
-            self.send_once(to, from, answer);
+    fn vote_again(&mut self, from: usize, to: usize, envelope: &Envelope) -> bool {
+        let Body::Raft(message) = &envelope.body else { return false };
+        let Some(member) = &self.nodes[to].member else { return false };
+        if message.get_msg_type() != MessageType::MsgRequestVote || message.term != member.term() {
+            return false;
         }
+        let mut grant = raft::eraftpb::Message::default();
+        grant.set_msg_type(MessageType::MsgRequestVoteResponse);
+        grant.from = message.to;
+        grant.to = message.from;
+        grant.term = message.term;
+        let answer = Envelope {
+            from: envelope.to,
+            to: envelope.from,
+            config: envelope.config,
+            incarnation: self.nodes[to].incarnation,
+            body: Body::Raft(Box::new(grant)),
+        };
+        self.send_once(to, from, answer);
+        true
     }
 }
 

@@ -50,6 +50,35 @@ fn a_lost_connection_shortens_the_election() {
     assert!(set.primary().is_some());
 }
 
+/// A member that can hear the primary but is refused by it, again and again.
+#[test]
+fn a_wrong_hint_changes_nothing() {
+    let mut set = three();
+    set.run(20_000);
+    let (term, topology) = (set.member(0).term(), set.member(2).role().topology_version);
+    let mut changes = 0;
+    for _ in 0..600 {
+        set.member(2).connection_lost(0);
+        let before = set.member(2).role().topology_version;
+        set.run(100);
+        changes += set.member(2).role().topology_version - before;
+        assert_eq!(set.primary(), Some(0));
+    }
+    assert_eq!(set.member(1).term(), term);
+    // Within an election time-out a few hints count, each of which may have it ask once.
+    assert!(changes <= 6 * 2 * 5, "{changes}");
+    set.run(20_000);
+    let quiet = set.member(2).role().topology_version;
+    set.run(20_000);
+    assert_eq!(set.member(2).role().topology_version, quiet);
+    // Heard of in time, the primary makes a hint void.
+    assert!(quiet >= topology);
+    set.member(2).connection_lost(0);
+    set.write(0, WriteConcern::nodes(3));
+    set.run(20_000);
+    assert_eq!(set.member(2).role().topology_version, quiet);
+}
+
 #[test]
 fn a_member_of_higher_priority_takes_over_once_it_has_caught_up() {
     let mut config = ReplSetConfig::new("rs", members(3));

@@ -126,6 +126,37 @@ fn a_member_that_lost_touch_is_offered_a_copy() {
     assert_eq!(set.node(2).syncs, 2);
 }
 
+#[test]
+fn a_member_with_a_copy_follows_from_there() {
+    let mut set = three();
+    set.cut(2);
+    for _ in 0..20 {
+        set.write(0, WriteConcern::majority());
+    }
+    let commit = set.member(0).commit_point().index;
+    set.member(0).compacted(commit - 2);
+    set.heal();
+    set.run(5000);
+    assert_eq!(set.node(2).syncs, 1);
+    // It has copied what was committed, and starts anew. Meanwhile the set goes on.
+    let (copy, time) = (set.member(0).commit_point(), set.member(0).commit_time());
+    for _ in 0..10 {
+        set.write(0, WriteConcern::majority());
+    }
+    let config = set.member(0).config().unwrap().clone();
+    let recovered = Recovered {
+        hard_state: HardState { term: set.member(2).term(), vote: None, commit: copy.index },
+        log: LogBounds { start: copy, last: copy.index, runs: Vec::new(), last_time: time },
+        times: vec![(copy.index, time)],
+        config: Some((config.as_ref().clone(), Some(2))),
+    };
+    set.node(2).member = Member::new(Options { incarnation: 2, ..Options::new("rs") }, recovered);
+    set.run(5000);
+    assert_eq!(set.node(2).syncs, 1);
+    assert_eq!(set.member(2).commit_point(), set.member(0).commit_point());
+    assert_eq!(set.state(2), MemberState::Secondary);
+}
+
 /// A data folder that was a standalone's becomes a set: its log is the set's.
 #[test]
 fn a_standalone_becomes_the_first_member() {

@@ -1,0 +1,84 @@
+//! Broken connections as a hint that the primary is gone.
+//!
+//! When a process is killed its connections break at once, and nobody has to wait for the election time-out. But a
+//! connection may also break, or be refused in one direction only, while the primary is well. So a hint is no more
+//! than that: it lets a member ask soon whether it would be elected, and lets it say yes to others that ask. Those who hear
+//! the primary say no, and a word from the primary makes the hint void.
+
+use raft::StateRole;
+
+use super::{Member, raft_id};
+
+/// How many hints count within an election time-out. One that proves wrong again and again tells of the network only.
+const HINTS_MAX: u32 = 4;
+
+/// What hints have done.
+#[derive(Default)]
+pub(super) struct Hints {
+    /// When the next election would be due without them.
+    deadline_before: Option<u64>,
+    since: u64,
+    count: u32,
+}
+
+impl Member {
+    /// The connection to `peer` broke, or is refused; to be called again for every attempt that is refused, because
+    /// messages that were on their way may be read after the end of the connection is seen.
+    pub fn connection_lost(&mut self, peer: u64) {
+        let Some(known) = self.peers.get_mut(&peer) else { return };
+        if std::mem::replace(&mut known.lost, true) {
+            return;
+        }
+        // Whether it is refused is known only by trying.
+        known.ping_due = 0;
+        let timeout = self.election_timeout();
+        let follows = self.raft.as_ref().is_some_and(|raft| {
+            raft.raft.state == StateRole::Follower && raft.raft.leader_id == raft_id(peer)
+        });
+        if !follows {
+            return;
+        }
+        if self.now >= self.hints.since + timeout {
+            self.hints = Hints { since: self.now, ..Hints::default() };
+        }
+        self.hints.count += 1;
+        // A moment for the others to notice it too.
+        let soon = self.now + timeout / 200 + self.rng.below(timeout / 50 + 1);
+        if self.hints.count <= HINTS_MAX && soon < self.election_deadline {
+            self.hints.deadline_before = Some(self.election_deadline);
+            self.election_deadline = soon;
+        }
+    }
+
+    /// Whether this member follows a primary to which the connection is lost, and has not heard of it since.
+    fn has_lost_leader(&self) -> bool {
+        let peer = self.leader().and_then(|leader| self.peers.get(&leader));
+        self.hints.count <= HINTS_MAX && peer.is_some_and(|peer| peer.lost)
+    }
+
+    /// Lets a member that has lost the primary too be voted for.
+    pub(super) fn forget_lost_leader(&mut self) {
+        let lost = self.has_lost_leader();
+        if let Some(raft) = &mut self.raft
+            && lost
+            && raft.raft.state == StateRole::Follower
+        {
+            raft.raft.leader_id = raft::INVALID_ID;
+        }
+    }
+
+    /// An election is due. Was it only so by a hint that has become void?
+    pub(super) fn hint_is_void(&mut self) -> bool {
+        let Some(before) = self.hints.deadline_before.take() else { return false };
+        if self.leader().is_none() || self.has_lost_leader() {
+            return false;
+        }
+        self.election_deadline = self.election_deadline.max(before);
+        self.now < self.election_deadline
+    }
+
+    /// The primary was heard of.
+    pub(super) fn end_hint(&mut self) {
+        self.hints.deadline_before = None;
+    }
+}

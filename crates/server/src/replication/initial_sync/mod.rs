@@ -113,6 +113,9 @@ impl Replica {
                 ..progress::Progress::default()
             };
         }
+        let own = self.engine.last_applied().index;
+        let wanted = sheaf_bson::doc! { "atLeast": at_least.index as i64, "own": own as i64 };
+        log("Initial sync begins", &wanted);
         let fetched = self.try_sources(source, at_least.index);
         sync.target.progress.lock().running = false;
         sync.running.store(false, Ordering::Release);
@@ -146,7 +149,8 @@ impl Replica {
                     if progress.received == before {
                         progress.failed(&error.to_string());
                         failures += 1;
-                        turn += usize::from(target.begun_from(at_least).is_none() || failures % FAITHFUL == 0);
+                        turn +=
+                            usize::from(target.begun_from(at_least).is_none() || failures % FAITHFUL == 0);
                     }
                     drop(progress);
                     let attributes = sheaf_bson::doc! { "syncSource": host, "error": &error.to_string() };
@@ -188,7 +192,8 @@ impl Replica {
         let core = self.core.lock();
         let Some(config) = core.config() else { return begun.into_iter().collect() };
         let own = core.id();
-        let mut others: Vec<_> = config.members.iter().filter(|m| Some(m.id) != own && !m.arbiter_only).collect();
+        let mut others: Vec<_> =
+            config.members.iter().filter(|m| Some(m.id) != own && !m.arbiter_only).collect();
         others.sort_by_key(|member| (Some(&*member.host) != begun.as_deref(), member.id != wanted));
         let mut hosts: Vec<String> = others.iter().map(|member| member.host.to_string()).collect();
         if !hosts.is_empty() {

@@ -154,7 +154,10 @@ impl Source {
             // The set has not committed that much yet.
             self.remove(name);
         }
-        Err(Error::new(Code::NOT_YET_INITIALIZED, format!("nothing as new as {at_least} is committed here yet")))
+        Err(Error::new(
+            Code::NOT_YET_INITIALIZED,
+            format!("nothing as new as {at_least} is committed here yet"),
+        ))
     }
 
     /// Whether the other side says that it has everything.

@@ -160,7 +160,8 @@ impl Target {
                 copied += size;
                 continue;
             }
-            let here = progress.partial.as_ref().filter(|(partial, _)| partial == name).map_or(0, |(_, len)| *len);
+            let here =
+                progress.partial.as_ref().filter(|(partial, _)| partial == name).map_or(0, |(_, len)| *len);
             copied += here;
             missing.push((number, here));
         }

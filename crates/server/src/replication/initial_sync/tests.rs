@@ -129,7 +129,12 @@ fn relay(mut from: TcpStream, mut to: TcpStream, cut_after: u64) {
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
-fn fetch(target: &Target, address: &str, at_least: u64, limit: u64) -> std::io::Result<sheaf_storage::OpTime> {
+fn fetch(
+    target: &Target,
+    address: &str,
+    at_least: u64,
+    limit: u64,
+) -> std::io::Result<sheaf_storage::OpTime> {
     let control = Control { bytes_per_second: &|| limit, stopped: &|| false };
     target.fetch(("a:1", address), "rs", at_least, &control)
 }

@@ -435,20 +435,32 @@ impl Recorder {
     pub fn operations(&self) -> Vec<results::Operation> {
         let seconds = self.seconds.lock().unwrap_or_else(PoisonError::into_inner);
         let operation = |(name, totals): (String, Totals)| {
-            let series = seconds.get(&name).into_iter().flatten();
+            let series = seconds.get(&name).map(whole_series).unwrap_or_default();
             results::Operation {
                 count: totals.count(),
                 errors: totals.errors,
                 retries: totals.retries,
                 // Writing into memory does not fail.
                 histogram: crate::stats::encode_histogram(&totals.histogram).unwrap_or_default(),
-                series: series.map(|(second, bucket)| bucket.second(f64::from(*second))).collect(),
+                series,
                 calls_us: totals.calls.iter().map(|(_, took)| took.as_secs_f64() * 1e6).collect(),
                 name,
             }
         };
         self.measured().operations.into_iter().map(operation).collect()
     }
+}
+
+/// Every second from the first to the last, also those in which nothing ended: there was no service then.
+fn whole_series(seconds: &BTreeMap<u32, Bucket>) -> Vec<results::Second> {
+    let (Some((first, _)), Some((last, _))) = (seconds.first_key_value(), seconds.last_key_value()) else {
+        return Vec::new();
+    };
+    let second = |second: u32| match seconds.get(&second) {
+        Some(bucket) => bucket.second(f64::from(second)),
+        None => results::Second { at_s: f64::from(second), ..results::Second::default() },
+    };
+    (*first..=*last).map(second).collect()
 }
 
 #[cfg(test)]
@@ -510,6 +522,23 @@ mod tests {
         run.add_local(local);
         let took = run.operation("find").max_us() / 1e6;
         assert!((took - 7200.0).abs() < 10.0, "{took}");
+    }
+
+    #[test]
+    fn a_second_without_service_is_in_the_series() {
+        let (recorder, origin) = (Recorder::default(), Instant::now());
+        recorder.begin(origin);
+        let mut local = Local::new(false);
+        for ms in [1_100, 1_200, 4_500] {
+            local.succeeded(&recorder, "put", Duration::from_micros(80), origin + Duration::from_millis(ms));
+        }
+        local.finish(&recorder);
+        let mut run = Measured::default();
+        run.add_local(local);
+        recorder.add_run(run, origin, origin + Duration::from_secs(5));
+        let series = recorder.operations().remove(0).series;
+        let counts: Vec<_> = series.iter().map(|second| (second.at_s, second.count)).collect();
+        assert_eq!(counts, [(1.0, 2), (2.0, 0), (3.0, 0), (4.0, 1)]);
     }
 
     #[test]

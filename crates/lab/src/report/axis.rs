@@ -106,6 +106,19 @@ impl Axis {
         axis
     }
 
+    /// Seconds from exactly the beginning of the data to exactly its end.
+    pub fn window(values: impl Iterator<Item = f64>) -> Axis {
+        let bounds = values.filter(|v| v.is_finite()).fold(None, |bounds: Option<(f64, f64)>, v| {
+            Some(bounds.map_or((v, v), |(low, high)| (low.min(v), high.max(v))))
+        });
+        let (low, high) = bounds.filter(|(low, high)| high > low).unwrap_or((0.0, 1.0));
+        let step = round_up((high - low) / 6.0);
+        let first = (low / step - 1e-9).ceil();
+        let ticks = (0..8).map(|i| (first + f64::from(i)) * step).filter(|v| *v <= high + 1e-9);
+        let ticks = ticks.map(|v| (v, Unit::Seconds.label(v))).collect();
+        Axis { title: "seconds".to_owned(), unit: Unit::Seconds, spacing: Spacing::Linear, low, high, ticks }
+    }
+
     /// Logarithmic between round numbers (1, 2, 5 of a decade) that hold all of `values` above zero.
     pub fn log(title: &str, unit: Unit, values: impl Iterator<Item = f64>) -> Axis {
         let (mut low, mut high) = (f64::INFINITY, 0.0_f64);
@@ -203,6 +216,16 @@ mod tests {
         let axis = Axis::log("", Unit::Latency, [130.0, 900.0].into_iter());
         assert_eq!(labels(&axis), ["100 µs", "200 µs", "500 µs", "1 ms"]);
         assert_eq!(labels(&Axis::nines(12_000.0)), ["0 %", "90 %", "99 %", "99.9 %", "99.99 %"]);
+    }
+
+    #[test]
+    fn a_window_begins_where_its_data_do() {
+        let axis = Axis::window([29.9, 42.3, 38.0].into_iter());
+        assert_eq!(labels(&axis), ["30", "35", "40"]);
+        assert_eq!((axis.low, axis.high), (29.9, 42.3));
+        let axis = Axis::window([0.0, 5.0].into_iter());
+        assert_eq!(labels(&axis), ["0", "1", "2", "3", "4", "5"]);
+        assert_eq!(Axis::window(std::iter::empty()).high, 1.0);
     }
 
     #[test]

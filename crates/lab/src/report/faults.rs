@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::axis::Axis;
 use super::format::{escape, latency, number};
-use super::plot::{Line, Mark, Plot, Series, Style, latency_axis, time_axis};
+use super::plot::{Line, Mark, Plot, Series, Style, latency_axis};
 use super::text::{Align, Grid};
 use super::view;
 use crate::results::{Fault, Moment, Row, RunResult};
@@ -113,7 +114,9 @@ pub fn plots(run: &RunResult) -> Vec<Plot> {
             let mark = |at: f64, text: &str| Mark { key: String::new(), at, text: text.to_owned() };
             let mut marks = vec![mark(fault.at_s, &fault.what)];
             marks.extend(fault.until_s.map(|until| mark(until, "the end of the fault")));
-            let (x, y) = (time_axis(&series, &marks), latency_axis(&series));
+            let moments = fault.around.values().flatten().map(|moment| moment.at_s);
+            let (x, y) =
+                (Axis::window(moments.chain(marks.iter().map(|mark| mark.at))), latency_axis(&series));
             let what = &fault.what;
             let title = if single { what.clone() } else { format!("{row_name}: {what}") };
             plots.push(Plot { title, note: String::new(), wide: false, x, y, series, marks });

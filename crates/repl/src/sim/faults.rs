@@ -57,6 +57,13 @@ impl World {
         if self.nodes[node].member.is_none() {
             return;
         }
+        self.stop(node, machine);
+        let back = self.rng.between(20, 3000);
+        self.after(back, Event::Restart { node });
+    }
+
+    /// Ends a process, or switches its machine off.
+    pub(super) fn stop(&mut self, node: usize, machine: bool) {
         self.nodes[node].stop();
         let disk = &mut self.nodes[node].disk;
         let kept = if machine { disk.crash_machine(&mut self.rng) } else { disk.crash_process() };
@@ -70,8 +77,6 @@ impl World {
                 self.after(1, Event::ConnectionLost { node: peer, incarnation, peer: node });
             }
         }
-        let back = self.rng.between(20, 3000);
-        self.after(back, Event::Restart { node });
     }
 
     /// The primary goes, and the others all want to lead at once.

@@ -38,6 +38,9 @@ pub struct Plan {
     pub without_journal: bool,
     /// Whether all messages pass through their byte form.
     pub encode: bool,
+    /// Whether a rollback and an installed copy end in a restart of the process, as the server's do: it finds what the
+    /// disk has and nothing else.
+    pub restarts: bool,
 }
 
 /// The name of machine `number`.
@@ -101,6 +104,7 @@ impl Plan {
             journal_percent: 30,
             without_journal,
             encode: rng.percent(25),
+            restarts: rng.percent(50),
         }
     }
 }

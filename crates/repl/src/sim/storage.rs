@@ -36,8 +36,12 @@ impl World {
             self.schedule_write(node);
             return;
         }
-        let Some(persist) = self.nodes[node].to_write.pop_front() else { return };
+        let Some(mut persist) = self.nodes[node].to_write.pop_front() else { return };
         let seq = persist.seq;
+        let restart = self.plan.restarts && cuts(&persist) && self.mutation != Some(Mutation::SkipRollback);
+        if restart {
+            persist.entries.clear();
+        }
         self.check_rollback(node, &persist);
         let lost = self.nodes[node].disk.write(&persist);
         for entry in &lost {
@@ -48,6 +52,10 @@ impl World {
         self.report.rollbacks += u64::from(persist.rollback.is_some());
         if let Some(at) = persist.install {
             self.check_installed(node, at);
+        }
+        if restart {
+            self.restart_in_place(node);
+            return;
         }
         self.nodes[node].written_seq = seq;
         let incarnation = self.nodes[node].incarnation;
@@ -68,6 +76,14 @@ impl World {
             }
         }
         self.poll(node);
+    }
+
+    /// The process begins anew with what the disk has; nobody was told anything of the unit just written.
+    fn restart_in_place(&mut self, node: usize) {
+        self.report.restarts += 1;
+        self.stop(node, false);
+        let back = self.rng.between(5, 60);
+        self.after(back, Event::Restart { node });
     }
 
     /// What is to be taken back is exactly the end of the log, and none of it committed.

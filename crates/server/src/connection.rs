@@ -615,7 +615,12 @@ async fn replicated(replica: &Replica, wait: &Wait) -> sheaf_errors::Result<()> 
     use sheaf_repl::write_concern::Outcome as Ended;
     let stepped_down =
         || Error::new(Code::PRIMARY_STEPPED_DOWN, "Primary stepped down while waiting for replication");
-    match replica.wait(wait.at, wait.concern.for_set()).await {
+    let mut ended = replica.wait(wait.at, wait.concern.for_set(), wait.is_limited()).await;
+    if wait.vital && matches!(ended, Ok(Ended::Satisfied)) {
+        // What was read is committed. If this member still leads, no other can have committed anything before the read.
+        ended = replica.read_barrier().await;
+    }
+    match ended {
         Ok(Ended::Satisfied) => Ok(()),
         Ok(Ended::NotPrimary) => Err(stepped_down()),
         Ok(Ended::Unsatisfiable) => {

@@ -87,6 +87,13 @@ pub struct Wait {
     pub vital: bool,
 }
 
+impl Wait {
+    /// Whether the wait may be over before it is fulfilled.
+    pub fn is_limited(&self) -> bool {
+        self.deadline.is_some() || !self.concern.timeout.is_zero()
+    }
+}
+
 impl Outcome {
     /// An error as the whole answer.
     pub fn of_error(error: &Error) -> Self {

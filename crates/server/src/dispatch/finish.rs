@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, doc};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::write_concern::W;
 
 use super::{Outcome, Prepared, Wait, fail};
@@ -67,8 +67,10 @@ fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Resul
         if !outcome.ok {
             return Ok(None);
         }
-        // What was read is not older than this entry; if a majority has it, no other member led meanwhile.
-        let at = op.blocking(|| replica.write_noop(&doc! { "msg": "linearizable read" }))?;
+        if !replica.is_writable() {
+            bail!(Code::NOT_WRITABLE_PRIMARY, "cannot satisfy linearizable read concern on non-primary node");
+        }
+        let at = op.engine().last_applied();
         let concern = Effective { w: W::Majority, ..Effective::alone() };
         return Ok(Some(Wait { at, concern, deadline, vital: true }));
     }

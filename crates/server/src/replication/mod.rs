@@ -123,17 +123,20 @@ impl Replica {
     }
 
     /// Waits until everything up to `at` fulfils the write concern, or this member is no longer primary. There is no
-    /// limit; dropping the future gives up.
+    /// limit here; dropping the future gives up, which callers do who are `limited`.
     ///
     /// Errors: `NotWritablePrimary`, `UnsatisfiableWriteConcern`, `UnknownReplWriteConcern`.
-    pub async fn wait(&self, at: OpTime, concern: WriteConcern) -> Result<Outcome> {
+    pub async fn wait(&self, at: OpTime, concern: WriteConcern, limited: bool) -> Result<Outcome> {
         let index = at.index;
         let at = sheaf_repl::OpTime::new(at.term, at.index);
         let disk = concern.journal || concern.w == sheaf_repl::write_concern::W::Majority;
         let (waiter, receiver) = self.waiting(|core| core.wait(at, concern))?;
-        if disk {
-            // A majority may need this member's own disk. A lone waiter syncs by itself, while the messages travel.
+        // A majority may need this member's own disk. A lone waiter syncs by itself, while the messages travel; not one
+        // that would wait for the disk past its time.
+        if disk && !limited {
             self.engine.on_durable(index, Box::new(|_| ()));
+        } else if disk {
+            self.engine.ask_for_sync();
         }
         self.resolved(waiter, receiver).await
     }

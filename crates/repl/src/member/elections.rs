@@ -65,6 +65,15 @@ impl Member {
         }
     }
 
+    /// Who has begun a set asks for votes when a majority has the configuration, without which nobody votes.
+    pub(super) fn hurry_first_election(&mut self) {
+        if self.first_election && self.config_committed() {
+            self.first_election = false;
+            self.attempts = 0;
+            self.election_deadline = self.now;
+        }
+    }
+
     /// Stands for election, if this member may.
     pub(super) fn stand(&mut self, reason: ElectionReason) {
         // Each attempt waits longer than the one before: how long an election takes depends on the disks.
@@ -72,7 +81,9 @@ impl Member {
         let patience = (timeout / 20) << self.attempts.min(5);
         self.attempts += 1;
         self.election_deadline = self.now + patience / 2 + self.rng.below(patience + 1);
-        if !self.is_electable() && !self.may_stand_in() {
+        // A term and a vote that the disk does not have yet are an attempt that has not begun.
+        let voting = self.pending.iter().any(|pending| pending.vote && !pending.acknowledged);
+        if voting || (!self.is_electable() && !self.may_stand_in()) {
             return;
         }
         self.note_candidacy(reason);

@@ -165,6 +165,8 @@ pub struct Member {
 
     peers: BTreeMap<u64, Peer>,
     election_deadline: u64,
+    /// This member has begun the set and nobody was elected yet.
+    first_election: bool,
     /// Campaigns since a primary was heard of.
     attempts: u32,
     /// How often it has let another stand before it since then.
@@ -241,6 +243,7 @@ impl Member {
             cluster_time,
             peers: BTreeMap::new(),
             election_deadline: 0,
+            first_election: false,
             attempts: 0,
             yielded: 0,
             frozen_until: 0,

@@ -77,6 +77,10 @@ impl Member {
         if newer || restarted {
             peer.config = Some(envelope.config);
         }
+        if newer {
+            self.hurry_first_election();
+        }
+        let Some(peer) = self.peers.get_mut(&from) else { return false };
         let stale = ours.newer_than(envelope.config) && peer.config_sent.is_none_or(|sent| now >= sent + 50);
         if stale {
             peer.config_sent = Some(now);

@@ -336,6 +336,7 @@ impl Member {
             let first = ours.term == 0;
             self.end_reconfig(Ok(()));
             if first {
+                self.first_election = true;
                 self.election_deadline = self.now;
             }
         } else if persisting || !reconfig.force {

@@ -241,3 +241,18 @@ fn an_isolated_primary_is_none_after_the_time_out() {
         assert!(!set.member(0).is_writable(), "{after}");
     }
 }
+
+/// Votes are given by those who have the configuration. Who begins a set does not wait for its next attempt.
+#[test]
+fn the_first_election_comes_as_soon_as_a_majority_can_vote() {
+    let mut set = Set::uninitiated(3);
+    set.cut(0);
+    set.member(0).initiate(ReplSetConfig::new("rs", members(3)), 0).unwrap();
+    // Some attempts fail.
+    set.run(7000);
+    assert_eq!(set.primary(), None);
+    set.heal();
+    // The next ping tells who has no configuration.
+    set.run(2150);
+    assert_eq!(set.primary(), Some(0));
+}

@@ -253,7 +253,9 @@ impl Run<'_> {
             self.collect(&mut repetition, &context, &running, row);
             row.repetitions.push(repetition);
             let (address, log) = (&process.address, process.end_of_log());
-            return Err(Error::failed(format!("{address} ended during the run. The end of its log:\n  {log}")));
+            return Err(Error::failed(format!(
+                "{address} ended during the run. The end of its log:\n  {log}"
+            )));
         }
         if let Err(error) = outcome {
             // What was done to the servers until then may say why.

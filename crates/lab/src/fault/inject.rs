@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::results;
 use crate::target::Running;
-use crate::target::set::{State, primary_of};
+use crate::target::set::{State, ask, primary_of};
 
 /// How long a set may take to be whole again when everything is healed.
 const RECOVERY: Duration = Duration::from_secs(120);
@@ -161,17 +161,22 @@ impl<'a> Injector<'a> {
             return Ok(());
         };
         let address = &self.running.members[member].address;
-        let role = if fault.whom == Whom::Primary { ", the primary" } else { "" };
+        let role = match ask(address) {
+            State::Primary(_) => ", the primary,",
+            State::Secondary => ", a secondary,",
+            State::Arbiter => ", an arbiter,",
+            State::Away => "",
+        };
         let seconds = fault.length.as_secs_f64();
         let process = self.running.processes.get(member);
         match (fault.kind, process) {
             (Kind::Kill, Some(process)) => {
-                self.record(format!("kill -9 {address}{role}"));
+                self.record(format!("kill -9 {address}{}", role.trim_end_matches(',')));
                 process.kill(self.journal);
                 self.later(fault.length, Undo::Start(member));
             }
             (Kind::Restart, Some(process)) => {
-                self.record(format!("kill {address}{role}, and start again"));
+                self.record(format!("kill {address}{role} and start again"));
                 process.terminate(self.journal)?;
                 self.later(fault.length, Undo::Start(member));
             }
@@ -192,7 +197,7 @@ impl<'a> Injector<'a> {
                 self.cut(side, fault.length)?;
             }
             (Kind::Stepdown, _) => {
-                self.record(format!("replSetStepDown on {address}{role}"));
+                self.record(format!("replSetStepDown on {address}{}", role.trim_end_matches(',')));
                 self.step_down(address, fault.length);
             }
             (_, None) => {}

@@ -258,8 +258,12 @@ struct Carried<'a> {
 impl Carried<'_> {
     fn run(mut self, shared: &Shared, bell: &Bell) {
         let mut buffer = vec![0; READ];
-        while !shared.stop.load(Ordering::SeqCst) && self.step(bell, &mut buffer) == Fate::Goes {}
         // Both streams are closed with their sockets.
+        while !shared.stop.load(Ordering::SeqCst) {
+            if self.step(bell, &mut buffer) == Fate::Ends {
+                return;
+            }
+        }
     }
 
     fn step(&mut self, bell: &Bell, buffer: &mut [u8]) -> Fate {

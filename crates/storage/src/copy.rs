@@ -10,7 +10,9 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rocksdb::WriteBatch;
 use rocksdb::checkpoint::Checkpoint;
 use sheaf_errors::{Code, Error, Result, bail};
@@ -41,6 +43,41 @@ impl Engine {
     /// set allows, so the copy may be older than the newest commit. Whoever takes it needs the log from [`Copied::at`] on.
     pub fn export_copy(&self, folder: &Path) -> Result<Copied> {
         self.core().export_copy(folder)
+    }
+}
+
+impl Engine {
+    /// Keeps the log from the last flush on, whatever its size, while the pin lives: who takes a copy needs it.
+    pub fn pin_log(&self) -> LogPin {
+        let index = self.core().flushed.lock().index;
+        self.core().log_pins.0.lock().push(index);
+        LogPin { pins: self.core().log_pins.clone(), index }
+    }
+}
+
+/// See [`Engine::pin_log`].
+pub struct LogPin {
+    pins: Arc<LogPins>,
+    index: u64,
+}
+
+impl Drop for LogPin {
+    fn drop(&mut self) {
+        let mut pins = self.pins.0.lock();
+        if let Some(at) = pins.iter().position(|index| *index == self.index) {
+            pins.swap_remove(at);
+        }
+    }
+}
+
+/// Entries behind these indexes stay in the log.
+#[derive(Default)]
+pub(crate) struct LogPins(Mutex<Vec<u64>>);
+
+impl LogPins {
+    /// Entries up to here may go.
+    pub fn unneeded(&self) -> u64 {
+        self.0.lock().iter().copied().min().unwrap_or(u64::MAX)
     }
 }
 

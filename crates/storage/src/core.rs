@@ -74,6 +74,7 @@ pub(crate) struct Core {
     pub carried: Mutex<std::collections::VecDeque<(u64, u64)>>,
     pub majority: crate::majority::Majority,
     pub log_knowledge: LogKnowledge,
+    pub log_pins: Arc<crate::copy::LogPins>,
     /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
     pub others_entries: AtomicU64,
     /// That of the DDL under way.
@@ -184,6 +185,7 @@ impl Core {
             carried: Mutex::default(),
             majority: crate::majority::Majority::default(),
             log_knowledge,
+            log_pins: Arc::default(),
             others_entries: AtomicU64::new(0),
             ddl_began: AtomicU64::new(0),
             ddl: Mutex::new(()),
@@ -370,7 +372,7 @@ impl Core {
         self.flushed_room.notify_all();
         self.tell(None, false);
         if let Some(log) = &self.log {
-            let unneeded = at.index.min(self.old_enough(log));
+            let unneeded = at.index.min(self.old_enough(log)).min(self.log_pins.unneeded());
             log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?;
             if let Some(sequencer) = self.sequencer.get() {
                 sequencer.compacted(log.stats().first_index.saturating_sub(1).min(at.index));

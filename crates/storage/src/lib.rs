@@ -57,7 +57,7 @@ mod view;
 mod write;
 
 pub use catalog::{Capped, Catalog, Collection};
-pub use copy::{Copied, install_at_next_open};
+pub use copy::{Copied, LogPin, install_at_next_open};
 pub use cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, RecordCursor};
 pub use engine::Engine;
 pub use hooks::{Hook, HookPoint};

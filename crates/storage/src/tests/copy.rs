@@ -177,6 +177,31 @@ fn a_copy_with_an_index_under_way() {
 }
 
 #[test]
+fn the_log_stays_while_it_is_pinned() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::open(Options { oplog_bytes: 2 << 20, ..options(dir.path()) }).unwrap();
+    create(&engine, C, doc! {});
+    let text = "x".repeat(100_000);
+    let fill = |from: i32| {
+        for id in from..from + 100 {
+            insert(&engine, C, &doc! { "_id": id, "text": &text }).unwrap();
+        }
+        engine.checkpoint().unwrap();
+        engine.stats().log_first_index
+    };
+    let first = fill(0);
+    assert!(first > 50);
+    let pins = [engine.pin_log(), engine.pin_log()];
+    let pinned = engine.last_applied().index;
+    assert!((first..=pinned + 1).contains(&fill(1000)));
+    let [one, other] = pins;
+    drop(one);
+    assert!(fill(2000) <= pinned + 1);
+    drop(other);
+    assert!(fill(3000) > pinned + 100);
+}
+
+#[test]
 fn a_copy_that_is_not_there_is_refused() {
     let (dir, _engine) = fresh();
     assert!(install_at_next_open(dir.path(), &dir.path().join("sync")).is_err());

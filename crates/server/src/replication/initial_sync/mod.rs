@@ -73,14 +73,17 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<(
             if !serving.is_readable() {
                 return Err(super::not_yet_initialized());
             }
-            serving.engine.export_copy(folder)
+            let pin = serving.engine.pin_log();
+            Ok((serving.engine.export_copy(folder)?, pin))
         });
         let _ = sender.send(served);
     })?;
     let served = receiver.await.unwrap_or(Ok(()));
     tokio::spawn(async move {
-        tokio::time::sleep(source::KEEP).await;
-        replica.initial_sync.source.forget_old(source::KEEP);
+        for wait in [source::RESTART_PATIENCE, source::KEEP] {
+            tokio::time::sleep(wait).await;
+            replica.initial_sync.source.forget_old(source::KEEP);
+        }
     });
     served
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_storage::Copied;
+use sheaf_storage::{Copied, LogPin};
 
 use super::frames::{CHUNK_BYTES, read_document, write_chunk, write_document, write_end};
 
@@ -34,8 +34,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Makes a copy in a folder that does not exist yet.
-pub type Export<'e> = &'e dyn Fn(&Path) -> Result<Copied>;
+/// How long the log behind a copy is kept for the member that has it whole: it restarts before it follows.
+pub const RESTART_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes a copy in a folder that does not exist yet, and has the log behind it kept.
+pub type Export<'e> = &'e dyn Fn(&Path) -> Result<(Copied, LogPin)>;
 
 /// The copies that others fetch.
 pub struct Source {
@@ -43,6 +46,8 @@ pub struct Source {
     copies: Mutex<HashMap<String, Copy>>,
     /// One copy is made at a time.
     making: Mutex<()>,
+    /// The log behind copies that have gone to their members, and since when.
+    pins: Mutex<Vec<(Instant, LogPin)>>,
 }
 
 struct Copy {
@@ -50,6 +55,7 @@ struct Copy {
     made: Instant,
     used: Instant,
     readers: usize,
+    pin: LogPin,
 }
 
 impl Source {
@@ -61,7 +67,7 @@ impl Source {
         {
             tracing::warn!(%error, "old copies for other members stay");
         }
-        Source { folder, copies: Mutex::default(), making: Mutex::default() }
+        Source { folder, copies: Mutex::default(), making: Mutex::default(), pins: Mutex::default() }
     }
 
     /// Serves one connection, behind its magic word, until the other side has what it wants.
@@ -81,16 +87,20 @@ impl Source {
         if let Some(copy) = copies.get_mut(&name) {
             copy.readers -= 1;
             copy.used = Instant::now();
-            if copy.readers == 0 && matches!(served, Ok(true)) {
-                copies.remove(&name);
+            if copy.readers == 0
+                && matches!(served, Ok(true))
+                && let Some(copy) = copies.remove(&name)
+            {
                 self.remove(&name);
+                self.pins.lock().push((Instant::now(), copy.pin));
             }
         }
         served.map(|_| ())
     }
 
-    /// Removes copies that nobody has fetched from for a while.
+    /// Removes copies that nobody has fetched from for a while, and what was kept for members that have theirs.
     pub fn forget_old(&self, keep: Duration) {
+        self.pins.lock().retain(|(since, _)| since.elapsed() < RESTART_PATIENCE.min(keep));
         self.copies.lock().retain(|name, copy| {
             let goes = copy.readers == 0 && copy.used.elapsed() >= keep;
             if goes {
@@ -122,9 +132,9 @@ impl Source {
             return Ok(found);
         }
         let name = format!("{:016x}", rand::random::<u64>());
-        let copied = self.make(&name, at_least, export)?;
+        let (copied, pin) = self.make(&name, at_least, export)?;
         let now = Instant::now();
-        let copy = Copy { copied: copied.clone(), made: now, used: now, readers: 1 };
+        let copy = Copy { copied: copied.clone(), made: now, used: now, readers: 1, pin };
         self.copies.lock().insert(name.clone(), copy);
         Ok((name, copied))
     }
@@ -141,15 +151,15 @@ impl Source {
         Some((name.clone(), copy.copied.clone()))
     }
 
-    fn make(&self, name: &str, at_least: u64, export: Export<'_>) -> Result<Copied> {
+    fn make(&self, name: &str, at_least: u64, export: Export<'_>) -> Result<(Copied, LogPin)> {
         let folder = self.folder.join(name);
         for attempt in 0..TRIES {
             if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
-            let copied = export(&folder)?;
-            if copied.at.index >= at_least {
-                return Ok(copied);
+            let made = export(&folder)?;
+            if made.0.at.index >= at_least {
+                return Ok(made);
             }
             // The set has not committed that much yet.
             self.remove(name);

@@ -91,7 +91,8 @@ fn serve(path: &Path, engine: &Engine) -> Serving {
                 // The other side may break off at any time.
                 let _ = source.serve(stream, "rs", &|folder| {
                     exports.fetch_add(1, Ordering::AcqRel);
-                    engine.export_copy(folder)
+                    let pin = engine.pin_log();
+                    Ok((engine.export_copy(folder)?, pin))
                 });
             });
         }

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 
 const require = createRequire(`${process.env.SHEAF_NODE_HOME}/package.json`);
-const { MongoMemoryServer } = require('mongodb-memory-server-core');
+const { MongoMemoryReplSet, MongoMemoryServer } = require('mongodb-memory-server-core');
 const mongoose = require('mongoose');
 
 const warnings = [];
@@ -44,6 +44,35 @@ try {
   await mongoose.disconnect();
   await server.stop();
 }
+// A set of three: mongoose runs a transaction on it.
+const members = await MongoMemoryReplSet.create({
+  binary: { systemBinary: process.env.SHEAF_MONGOD, version: process.env.SHEAF_VERSION },
+  replSet: { count: 3 },
+});
+try {
+  await mongoose.connect(members.getUri('bank'), { w: 'majority' });
+  const Account = mongoose.model('Account', new mongoose.Schema({ _id: String, balance: Number }));
+  await Account.createCollection();
+  await Account.create([{ _id: 'a', balance: 10 }, { _id: 'b', balance: 0 }]);
+  await mongoose.connection.transaction(async (session) => {
+    await Account.updateOne({ _id: 'a' }, { $inc: { balance: -3 } }, { session });
+    await Account.updateOne({ _id: 'b' }, { $inc: { balance: 3 } }, { session });
+  });
+  await assert.rejects(mongoose.connection.transaction(async (session) => {
+    await Account.updateOne({ _id: 'a' }, { $inc: { balance: -100 } }, { session });
+    throw new Error('too much');
+  }), /too much/);
+  assert.deepEqual((await Account.find().sort('_id')).map((account) => account.balance), [7, 3]);
+  const stream = Account.watch();
+  const next = new Promise((resolve) => { stream.once('change', resolve); });
+  await new Promise((resolve) => { setTimeout(resolve, 200); });
+  await Account.create({ _id: 'c', balance: 1 });
+  assert.equal((await next).documentKey._id, 'c');
+  await stream.close();
+} finally {
+  await mongoose.disconnect();
+  await members.stop();
+}
 assert.deepEqual(warnings, [], 'mongodb-memory-server warned');
-console.log('mongodb-memory-server + mongoose: 1 passed, 0 failed');
+console.log('mongodb-memory-server + mongoose: 2 passed, 0 failed');
 process.exit(0);

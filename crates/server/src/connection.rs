@@ -322,6 +322,11 @@ impl<S: Socket> Connection<S> {
             return Err("closed by a fail point".into());
         }
         let again = outcome.exhaust;
+        let unanswered = outcome.error.as_ref().filter(|_| flags.more_to_come());
+        if unanswered.is_some_and(|error| dispatch::is_not_primary(error.code())) {
+            // The only way to tell.
+            return Err("a write without an answer came to a member that is not primary".into());
+        }
         let reply = self.complete(outcome).await?;
         if flags.more_to_come() {
             return Ok(None);

@@ -86,6 +86,9 @@ pub fn ends_command(error: &Error) -> bool {
         Code::WRITE_CONFLICT
             | Code::INTERRUPTED
             | Code::INTERRUPTED_AT_SHUTDOWN
+            | Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+            | Code::NOT_WRITABLE_PRIMARY
+            | Code::PRIMARY_STEPPED_DOWN
             | Code::MAX_TIME_MS_EXPIRED
             | Code::NO_SUCH_TRANSACTION
             | Code::LOCK_TIMEOUT

@@ -151,7 +151,9 @@ pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>,
             command.name
         );
     }
-    if !ends && matches!(db, "admin" | "config" | "local") {
+    // A bulkWrite names its own databases, and its cursor is where it was opened.
+    let elsewhere = matches!(command.name, "bulkWrite" | "getMore" | "killCursors");
+    if !ends && !elsewhere && matches!(db, "admin" | "config" | "local") {
         bail!(
             Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
             "Cannot run command against the '{db}' database in a transaction."
@@ -255,7 +257,7 @@ pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, ro
     if needs_set && node.options.set_name.is_none() {
         bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
     }
-    if of_one_moment && !matches!(command.name, "find" | "aggregate" | "distinct") {
+    if of_one_moment && !matches!(command.name, "find" | "aggregate" | "distinct" | "getMore") {
         bail!(
             Code::INVALID_OPTIONS,
             "Command {} does not support {{ readConcern: {{ level: \"snapshot\", provenance: \"clientSupplied\" }} }} :: caused by :: read concern not supported",

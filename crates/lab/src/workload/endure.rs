@@ -50,6 +50,30 @@ pub(super) fn safest(context: &Context) -> Result<WriteConcern> {
     Ok(if set { WriteConcern::majority() } else { WriteConcern::journaled() })
 }
 
+/// Waits until every member that holds data has everything, so that none of them still has something to take back: they
+/// all acknowledge one more write. What does not come to rest in time is left to the checks.
+pub(super) fn come_to_rest(context: &Context, db: &str) -> Result<()> {
+    let members = context.data_members().count() as u32;
+    if members < 2 {
+        return Ok(());
+    }
+    let concern = WriteConcern { wtimeout_ms: Some(5000), ..WriteConcern::nodes(members) };
+    let at_rest = Collection::new(db, "at_rest").with_concern(&concern);
+    let (mut client, began) = (connect(context)?, Instant::now());
+    loop {
+        let mut insert = client.insert(&at_rest);
+        insert.push(|document| {
+            document.append("at", "rest");
+        });
+        match insert.send() {
+            Ok(_) => return Ok(()),
+            Err(error) if !error.is_transient() => return Err(error.context("coming to rest")),
+            Err(_) if began.elapsed() > CATCH_UP || context.stop.is_set() => return Ok(()),
+            Err(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}
+
 /// "members' hashes": at rest, all members that hold data have the same in this database. Nothing for one member alone.
 pub(super) fn members_hold_the_same(context: &Context, db: &str) -> Result<Option<Check>> {
     let addresses: Vec<String> = context.data_members().map(|member| member.address.clone()).collect();

@@ -178,6 +178,8 @@ impl Workload for Ladder {
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.settings()?;
+        // Whoever was cut off to the last may not yet have written its rollback files.
+        endure::come_to_rest(context, &own.database)?;
         let mut client = endure::connect(context)?;
         let mut there = BTreeSet::new();
         let find = doc! { "find": COLLECTION, "readConcern": { "level": "majority" } };

@@ -61,6 +61,10 @@ impl Member {
             return;
         }
         if self.now >= self.election_deadline && !self.hint_is_void() {
+            // Also who may not stand has no primary any more.
+            if let Some(raft) = self.raft.as_mut().filter(|raft| raft.raft.state == StateRole::Follower) {
+                raft.raft.leader_id = raft::INVALID_ID;
+            }
             self.stand(ElectionReason::ElectionTimeout);
         }
     }

@@ -9,7 +9,8 @@ use raft::StateRole;
 
 use super::{Member, raft_id};
 
-/// How many hints count within an election time-out. One that proves wrong again and again tells of the network only.
+/// How many hints count within an election time-out and a term. One that proves wrong again and again tells of the network
+/// only; one that was right has led to a new term.
 const HINTS_MAX: u32 = 4;
 
 /// What hints have done.
@@ -18,6 +19,7 @@ pub(super) struct Hints {
     /// When the next election would be due without them.
     deadline_before: Option<u64>,
     since: u64,
+    term: u64,
     count: u32,
 }
 
@@ -38,8 +40,9 @@ impl Member {
         if !follows {
             return;
         }
-        if self.now >= self.hints.since + timeout {
-            self.hints = Hints { since: self.now, ..Hints::default() };
+        let term = self.term();
+        if self.now >= self.hints.since + timeout || term != self.hints.term {
+            self.hints = Hints { since: self.now, term, ..Hints::default() };
         }
         self.hints.count += 1;
         // A moment for the others to notice it too.

@@ -121,6 +121,27 @@ fn a_step_down_without_a_successor_needs_force() {
     assert_eq!(set.primary(), None);
 }
 
+/// Members that may not stand do not go on naming a primary that is gone.
+#[test]
+fn who_may_not_stand_knows_that_there_is_no_primary() {
+    for told in [false, true] {
+        let mut config = ReplSetConfig::new("rs", members(3));
+        config.members[1].priority = 0.0;
+        (config.members[2].arbiter_only, config.members[2].priority) = (true, 0.0);
+        let mut set = Set::of(config);
+        set.run(5000);
+        set.cut(0);
+        for number in [1, 2] {
+            assert_eq!(set.member(number).role().primary, Some(0));
+            if told {
+                set.member(number).connection_lost(0);
+            }
+        }
+        set.run(if told { 500 } else { 20_000 });
+        assert_eq!([1, 2].map(|number| set.member(number).role().primary), [None, None], "{told}");
+    }
+}
+
 /// Without time to catch up: the lead goes over all the same, and the others need not wait for the time-out.
 #[test]
 fn a_forced_step_down_hands_over_too() {

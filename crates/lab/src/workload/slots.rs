@@ -28,6 +28,11 @@ impl Slots {
         }
     }
 
+    /// Whether there are no new keys any more: from now on the last ones stay.
+    pub fn are_used_up(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.end
+    }
+
     /// A key that is in use.
     pub fn choose(&self, random: &mut Random) -> i64 {
         let (key, used) = &self.slots[random.below(self.slots.len() as u64) as usize];
@@ -59,7 +64,8 @@ mod tests {
         }
         assert!(counts[0] > 0 && counts[..6].iter().all(|n| *n <= 20), "{counts:?}");
         assert!(slots.used().end > 6 && slots.used().end <= 10);
+        assert!(!Slots::new(3, 10, 20).are_used_up());
         (0..1000).for_each(|_| assert!(slots.choose(&mut random) < 10));
-        assert_eq!(slots.used(), 0..10);
+        assert!(slots.are_used_up() && slots.used() == (0..10));
     }
 }

@@ -141,7 +141,7 @@ impl Replica {
         let mut failures = 0;
         let mut turn = 0;
         while failures < ATTEMPTS_MAX && !self.stopping() {
-            let sources = self.sources(source, target.begun_from(at_least), turn);
+            let sources = self.sources(source, target.begun_from(), turn);
             let Some(host) = sources.first() else { break };
             let before = target.progress.lock().received;
             match self.fetch_from(host, at_least) {
@@ -153,7 +153,7 @@ impl Replica {
                         progress.failed(&error.to_string());
                         failures += 1;
                         turn +=
-                            usize::from(target.begun_from(at_least).is_none() || failures % FAITHFUL == 0);
+                            usize::from(target.begun_from().is_none() || failures % FAITHFUL == 0);
                     }
                     drop(progress);
                     let attributes = sheaf_bson::doc! { "syncSource": host, "error": &error.to_string() };

@@ -142,9 +142,9 @@ impl Source {
     /// The copy of this name; without a name, one that is young enough to be shared.
     fn known(&self, wanted: Option<&str>, at_least: u64) -> Option<(String, Copied)> {
         let mut copies = self.copies.lock();
-        let (name, copy) = copies.iter_mut().find(|(name, copy)| {
-            let fits = wanted.map_or_else(|| copy.made.elapsed() < SHARED, |wanted| wanted == **name);
-            fits && copy.copied.at.index >= at_least
+        let (name, copy) = copies.iter_mut().find(|(name, copy)| match wanted {
+            Some(wanted) => wanted == **name,
+            None => copy.made.elapsed() < SHARED && copy.copied.at.index >= at_least,
         })?;
         copy.readers += 1;
         copy.used = Instant::now();

@@ -81,9 +81,9 @@ impl Target {
         }
     }
 
-    /// The member from which a part of a copy is here that is new enough.
-    pub fn begun_from(&self, at_least: u64) -> Option<String> {
-        self.known().filter(|known| known.copied.at.index >= at_least).map(|known| known.source)
+    /// The member from which a part of a copy is here.
+    pub fn begun_from(&self) -> Option<String> {
+        self.known().map(|known| known.source)
     }
 
     fn known(&self) -> Option<Known> {
@@ -94,8 +94,9 @@ impl Target {
         read_reply(doc, &source).ok()
     }
 
-    /// Fetches a copy, or the rest of the one that is here in part, from the member at `host`, dialled at `address`. The
-    /// copy is whole and on stable storage when this returns.
+    /// Fetches a copy, or the rest of the one that is here in part, from the member at `host`, dialled at `address`. A new
+    /// copy is as new as `at_least`; one that was begun may be older, since its source keeps the log behind it. The copy is
+    /// whole and on stable storage when this returns.
     pub fn fetch(
         &self,
         (host, address): (&str, &str),
@@ -103,7 +104,7 @@ impl Target {
         at_least: u64,
         control: &Control<'_>,
     ) -> io::Result<OpTime> {
-        let begun = self.known().filter(|known| known.source == host && known.copied.at.index >= at_least);
+        let begun = self.known().filter(|known| known.source == host);
         if let Some(known) = &begun
             && self.missing(known)?.is_empty()
         {

@@ -202,22 +202,33 @@ fn broken_connections_and_restarts_cost_little() {
 }
 
 #[test]
-fn a_copy_that_is_too_old_is_not_gone_on_with() {
+fn a_copy_is_gone_on_with_while_its_source_has_it() {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let engine = filled(from.path(), 200);
     let serving = serve(from.path(), &engine);
     serving.cut_after.store(3 << 20, Ordering::Release);
     let target = Target::open(to.path());
-    let old = engine.last_applied().index;
-    assert!(fetch(&target, &serving.address, old, 0).is_err());
-    assert_eq!(target.begun_from(old).as_deref(), Some("a:1"));
+    let old = engine.last_applied();
+    assert!(fetch(&target, &serving.address, old.index, 0).is_err());
+    assert_eq!(target.begun_from().as_deref(), Some("a:1"));
+    // The set goes on meanwhile.
     insert(&engine, 200, 250);
     serving.cut_after.store(u64::MAX, Ordering::Release);
-    assert_eq!(target.begun_from(old + 1), None);
-    let at = fetch(&target, &serving.address, old + 1, 0).unwrap();
-    assert_eq!((at, serving.exports.load(Ordering::Acquire)), (engine.last_applied(), 2));
-    install_at_next_open(to.path(), &target.files()).unwrap();
-    assert_eq!(count(&Engine::open(Options::new(to.path())).unwrap()), 250);
+    assert_eq!(fetch(&target, &serving.address, old.index + 1, 0).unwrap(), old);
+    assert_eq!(serving.exports.load(Ordering::Acquire), 1);
+
+    // Another member's source has restarted, and has no copy any more.
+    let other = tempfile::tempdir().unwrap();
+    let target = Target::open(other.path());
+    serving.cut_after.store(3 << 20, Ordering::Release);
+    assert!(fetch(&target, &serving.address, 1, 0).is_err());
+    drop(serving);
+    let serving = serve(from.path(), &engine);
+    insert(&engine, 250, 260);
+    let at = engine.last_applied();
+    assert_eq!(fetch(&target, &serving.address, at.index, 0).unwrap(), at);
+    install_at_next_open(other.path(), &target.files()).unwrap();
+    assert_eq!(count(&Engine::open(Options::new(other.path())).unwrap()), 260);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod apply;
 mod build;
 mod catalog;
 mod changes;
+mod checkpoint;
 mod command;
 mod copy;
 mod core;

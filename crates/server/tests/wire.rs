@@ -2,14 +2,12 @@
 
 mod support;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
-use sheaf_wire::{Compressor, Flags, HEADER_LEN, Header, OpCode, REPLY_HEAD, compress, decompress};
+use sheaf_wire::{Compressor, Flags, HEADER_LEN, Header, OpCode, compress, decompress};
 use support::{Server, body, message, number};
 
 #[test]

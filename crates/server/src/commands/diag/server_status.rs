@@ -183,6 +183,8 @@ fn default_concern(node: &Node, doc: &mut Doc<'_>) {
 fn replication(node: &Node, doc: &mut Doc<'_>) {
     if let Some(replica) = node.replica() {
         replica.with(|core| core.hello()).write(doc, node.process_id, false);
+        // Changes with every rollback, as clients of mongod expect of it.
+        doc.append("rbid", replica.rollbacks().count as i32 + 1);
     }
 }
 
@@ -328,6 +330,11 @@ fn metrics(node: &Node, doc: &mut Doc<'_>) {
     }
     if node.replica().is_some() {
         let mut repl = doc.document("repl");
+        if let Some(rollbacks) = node.replica().map(|replica| replica.rollbacks()) {
+            repl.document("rollback")
+                .append("count", rollbacks.count as i64)
+                .append("documents", rollbacks.documents as i64);
+        }
         let mut transition = repl.document("stateTransition");
         transition.append("lastStateTransition", *metrics.last_transition.lock());
         put(&mut transition, "totalOperationsKilled", &metrics.ops_killed);

@@ -44,10 +44,14 @@ pub(super) fn create(context: &Context, client: &mut Client, collection: &Collec
     context.admin(client, &collection.db, &create).map(drop)
 }
 
-/// The write concern of what must never be lost: a majority, or on a server that is alone, its journal.
-pub(super) fn safest(context: &Context) -> Result<WriteConcern> {
-    let set = context.mongodb()?.replica_set.is_some();
-    Ok(if set { WriteConcern::majority() } else { WriteConcern::journaled() })
+/// The write concern of what must never be lost: a majority, or on a server that is alone, its journal. Another one can
+/// be `given`, to see that with less the checks fail.
+pub(super) fn safest(context: &Context, given: Option<&str>) -> Result<WriteConcern> {
+    match given {
+        Some(text) => WriteConcern::parse(text).map_err(Error::usage),
+        None if context.mongodb()?.replica_set.is_some() => Ok(WriteConcern::majority()),
+        None => Ok(WriteConcern::journaled()),
+    }
 }
 
 /// Waits until every member that holds data has everything, so that none of them still has something to take back: they

@@ -36,6 +36,9 @@ struct Own {
     /// Milliseconds from one insert of a client to its next.
     pause_ms: u64,
     database: String,
+    /// What counts as safe; see [`endure::safest`].
+    #[serde(default)]
+    concern: Option<String>,
 }
 
 /// See the module.
@@ -70,7 +73,7 @@ impl Ladder {
             (
                 "insert majority",
                 Answer::Majority,
-                collection.with_concern(&endure::safest(worker.context())?),
+                collection.with_concern(&endure::safest(worker.context(), own.concern.as_deref())?),
             ),
         ];
         let mut number = 0i64;

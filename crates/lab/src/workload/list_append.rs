@@ -45,6 +45,9 @@ struct Own {
     /// Whether the clients' sessions are causally consistent; then each must see its own transactions.
     causal: bool,
     database: String,
+    /// What counts as safe; see [`endure::safest`].
+    #[serde(default)]
+    concern: Option<String>,
 }
 
 /// See the module.
@@ -74,7 +77,7 @@ impl ListAppend {
         let [mut client, mut reader] = clients;
         let options = TransactionOptions {
             read_concern: Some("snapshot".to_owned()),
-            write_concern: endure::safest(worker.context())?,
+            write_concern: endure::safest(worker.context(), own.concern.as_deref())?,
         };
         let lists = Collection::new(&own.database, COLLECTION);
         let mut number = 0i64;
@@ -209,7 +212,7 @@ impl Workload for ListAppend {
     fn setup(&mut self, context: &Context) -> Result<()> {
         let own = self.own()?.clone();
         let mut client = endure::connect(context)?;
-        let lists = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context)?);
+        let lists = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context, None)?);
         endure::create(context, &mut client, &lists)?;
         super::load::fill(context, &lists, 0..own.lists_in_all, || {
             |bytes: &mut Vec<u8>, key| {

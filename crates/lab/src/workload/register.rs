@@ -34,6 +34,9 @@ struct Own {
     /// Milliseconds from one operation of a client to its next.
     pause_ms: u64,
     database: String,
+    /// What counts as safe; see [`endure::safest`].
+    #[serde(default)]
+    concern: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -66,7 +69,7 @@ impl Register {
 
     fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
         let mut client = endure::connect(worker.context())?;
-        let safest = endure::safest(worker.context())?;
+        let safest = endure::safest(worker.context(), own.concern.as_deref())?;
         let mut registers = Collection::new(&own.database, COLLECTION).with_concern(&safest);
         // A server that is alone has nobody who could know more.
         if worker.context().mongodb()?.replica_set.is_some() {
@@ -157,7 +160,8 @@ impl Workload for Register {
     fn setup(&mut self, context: &Context) -> Result<()> {
         let own = self.own()?.clone();
         let mut client = endure::connect(context)?;
-        let registers = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context)?);
+        let registers =
+            Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context, None)?);
         endure::create(context, &mut client, &registers)?;
         super::load::fill(context, &registers, 0..own.registers_in_all, || {
             |bytes: &mut Vec<u8>, key| bytes.extend_from_slice(doc! { "_id": key, "value": 0i64 }.as_bytes())

@@ -39,6 +39,9 @@ struct Own {
     /// Milliseconds after which a stream is closed and resumed, on average, without any need; 0 for never.
     resume_every_ms: u64,
     database: String,
+    /// What counts as safe; see [`endure::safest`].
+    #[serde(default)]
+    concern: Option<String>,
 }
 
 /// See the module.
@@ -62,8 +65,8 @@ impl ChangeStream {
 
     fn write(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
         let mut client = endure::connect(worker.context())?;
-        let collection =
-            Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(worker.context())?);
+        let collection = Collection::new(&own.database, COLLECTION)
+            .with_concern(&endure::safest(worker.context(), own.concern.as_deref())?);
         // Of each document in use: its `_id`, and how often it was written.
         let mut next_id = i64::from(worker.index) << 32;
         let mut fresh = || {
@@ -203,7 +206,7 @@ impl Workload for ChangeStream {
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
         let mut client = endure::connect(context)?;
-        let last = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context)?);
+        let last = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context, None)?);
         write_one(&mut client, &last, LAST, 1, false).map_err(|error| error.context("the last write"))?;
         let mut written = std::mem::take(&mut *self.written.lock().unwrap_or_else(PoisonError::into_inner));
         written.push(Written { document: LAST, number: 1, acknowledged: true });

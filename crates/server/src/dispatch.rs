@@ -240,7 +240,7 @@ fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
     check::concerns(node, command, &generic, role)?;
     check::in_transaction(command, db, &generic, role)?;
     if node.is_shutting_down() && (command.name != "hello" || node.replica().is_some()) {
-        return Err(crate::node::shutting_down_error());
+        return Err(finish::labelled(crate::node::shutting_down_error(), role));
     }
     Ok(Prepared { command, called, db, generic, fields, api, role })
 }

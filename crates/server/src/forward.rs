@@ -1,4 +1,5 @@
-//! Commands that a secondary hands on to the primary: a pipeline that writes, asked of a secondary.
+//! Commands to other members, as a client sends them: a pipeline that writes, which a secondary hands on to the primary,
+//! and what a new set's first member asks the others.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -32,7 +33,8 @@ pub fn to_primary(op: &OpContext<'_>) -> Result<Reply> {
             out.append(field.key(), field.value());
         }
     });
-    let answer = op.blocking(|| ask(op, &command))?;
+    let patience = op.time_left().unwrap_or(ANSWER_PATIENCE);
+    let answer = op.blocking(|| ask(&primary(op)?, &command, patience))?;
     let answer = answer.as_raw();
     if answer.get("ok").is_none_or(|ok| !ok.truthy()) {
         let code = answer.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(1) as i32;
@@ -46,7 +48,8 @@ pub fn to_primary(op: &OpContext<'_>) -> Result<Reply> {
     }))
 }
 
-fn ask(op: &OpContext<'_>, command: &DocBuf) -> Result<DocBuf> {
+/// Where the primary is reached.
+fn primary(op: &OpContext<'_>) -> Result<String> {
     let replica = op.node().replica();
     let primary = replica.and_then(|replica| {
         let host = replica.with(|core| {
@@ -55,26 +58,29 @@ fn ask(op: &OpContext<'_>, command: &DocBuf) -> Result<DocBuf> {
         })?;
         Some(replica.dialled(&host))
     });
-    let Some(primary) = primary else {
-        return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"));
-    };
+    primary.ok_or_else(|| Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"))
+}
+
+/// Sends one command to another server, as a client would, and gives the answer.
+///
+/// Errors: `HostUnreachable`, `HostNotFound`, `ProtocolError`.
+pub fn ask(server: &str, command: &DocBuf, patience: Duration) -> Result<DocBuf> {
     let unreachable = |error: std::io::Error| {
-        Error::new(Code::HOST_UNREACHABLE, format!("Error talking to {primary} :: caused by :: {error}"))
+        Error::new(Code::HOST_UNREACHABLE, format!("Error connecting to {server} :: caused by :: {error}"))
     };
-    let address = primary.to_socket_addrs().map_err(unreachable)?.next();
+    let address = server.to_socket_addrs().map_err(unreachable)?.next();
     let Some(address) = address else {
-        return Err(Error::new(Code::HOST_NOT_FOUND, format!("Could not find address for {primary}")));
+        return Err(Error::new(Code::HOST_NOT_FOUND, format!("Could not find address for {server}")));
     };
     let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE).map_err(unreachable)?;
-    let patience = op.time_left().unwrap_or(ANSWER_PATIENCE).max(Duration::from_millis(1));
-    stream.set_read_timeout(Some(patience)).map_err(unreachable)?;
+    stream.set_read_timeout(Some(patience.max(Duration::from_millis(1)))).map_err(unreachable)?;
     let mut request = vec![0; REPLY_HEAD];
     request.extend_from_slice(command.as_bytes());
-    finish_msg(&mut request, op.node().next_op_id() as i32, 0, 0);
+    finish_msg(&mut request, 1, 0, 0);
     stream.write_all(&request).map_err(unreachable)?;
     let mut reply = vec![0; HEADER_LEN];
     stream.read_exact(&mut reply).map_err(unreachable)?;
-    let broken = || Error::new(Code::PROTOCOL_ERROR, format!("{primary} has not answered as a server does"));
+    let broken = || Error::new(Code::PROTOCOL_ERROR, format!("{server} has not answered as a server does"));
     let length = Header::parse(&reply).map_err(|_| broken())?.length as usize;
     reply.resize(length.max(HEADER_LEN), 0);
     stream.read_exact(&mut reply[HEADER_LEN..]).map_err(unreachable)?;

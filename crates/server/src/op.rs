@@ -222,9 +222,8 @@ impl<'a> OpContext<'a> {
         if !self.node.fail_points.any() || !self.is_retryable_write() {
             return Ok(());
         }
-        let code = |data: RawDoc<'_>| {
-            data.get("failBeforeCommitExceptionCode").and_then(|code| code.as_exact_i64())
-        };
+        let code =
+            |data: RawDoc<'_>| data.get("failBeforeCommitExceptionCode").and_then(|code| code.as_exact_i64());
         let struck = self.node.fail_points.enter(TRANSACTIONAL_WRITE, |data| code(data).is_some());
         let Some(data) = struck else { return Ok(()) };
         self.close_for(data.as_raw());

@@ -18,7 +18,13 @@ pub async fn run(node: Arc<Node>) {
     tokio::spawn(crate::commands::repl::keep_config_published(node.clone()));
     if let Err(error) = tokio::task::block_in_place(|| crate::oplog_size::restore(&node)) {
         let about = sheaf_bson::doc! { "error": error.message() };
-        crate::log::warning("REPL", 99_000_024, "oplog", "The log's size is the one of the start", Some(about));
+        crate::log::warning(
+            "REPL",
+            99_000_024,
+            "oplog",
+            "The log's size is the one of the start",
+            Some(about),
+        );
     }
     let mut quiet = Quiet::default();
     let mut cursors_seen = Instant::now();

@@ -142,7 +142,8 @@ pub fn failed(prepared: &Prepared<'_>, error: Error, labels: Option<Vec<String>>
     Outcome { ok: false, error: Some(error), ..Outcome::of_reply(reply) }
 }
 
-fn labelled(error: Error, role: Role) -> Error {
+/// The error with the label by which drivers try again, if they may.
+pub(super) fn labelled(error: Error, role: Role) -> Error {
     let code = error.code();
     let ends = matches!(role, Role::Commit | Role::Abort);
     let transient = matches!(

@@ -1,11 +1,14 @@
 //! `replSetInitiate`.
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Result, bail};
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::config::{MemberConfig, ReplSetConfig};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
+use crate::forward;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
@@ -54,6 +57,9 @@ impl<'a> Command<'a> for ReplSetInitiate<'a> {
                 config.set_name
             );
         };
+        for member in config.members.iter().filter(|member| member.id != me) {
+            check_member(&member.host, &replica.dialled(&member.host))?;
+        }
         replica.initiate(config, me)?;
         Ok(Reply::ok().with_fields(|doc| {
             if self.config.is_none() {
@@ -67,4 +73,43 @@ impl<'a> Command<'a> for ReplSetInitiate<'a> {
 fn with_version(config: RawDoc<'_>) -> DocBuf {
     let config = DocBuf::from(config);
     if config.as_raw().get("version").is_some() { config } else { config.with("version", 1) }
+}
+
+/// How long a member of the set to be may take to answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether a member can be part of the new set: it answers, and is in no set and empty.
+fn check_member(host: &str, address: &str) -> Result<()> {
+    let failed = |code: Code, why: &str| {
+        let text = "replSetInitiate quorum check failed because not all proposed set members responded affirmatively";
+        Error::new(code, format!("{text}: {host} failed with {why}"))
+    };
+    let ask = |command: DocBuf| {
+        forward::ask(address, &command, ANSWER_PATIENCE)
+            .map_err(|error| failed(Code::NODE_NOT_FOUND, error.message()))
+    };
+    let hello = ask(doc! { "hello": 1, "$db": "admin" })?;
+    let hello = hello.as_raw();
+    if hello.get("setName").is_some() {
+        let text = format!("'{host}' is already a member of a replica set");
+        return Err(failed(Code::INVALID_REPLICA_SET_CONFIG, &text));
+    }
+    if hello.get("isreplicaset").is_none_or(|is| !is.truthy()) {
+        return Err(failed(Code::NODE_NOT_FOUND, "not running with --replSet"));
+    }
+    let list = doc! {
+        "listDatabases": 1, "nameOnly": true, "$readPreference": { "mode": "nearest" }, "$db": "admin"
+    };
+    let found = ask(list)?;
+    let databases = found.as_raw().get("databases").and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);
+    let name = |database: Value<'_>| database.as_doc()?.get("name")?.as_str().map(str::to_owned);
+    if databases.values().filter_map(name).any(|name| name != "local") {
+        return Err(Error::new(
+            Code::CANNOT_INITIALIZE_NODE_WITH_DATA,
+            format!(
+                "'{host}' has data already, cannot initiate set. All members except initiator must be empty."
+            ),
+        ));
+    }
+    Ok(())
 }

@@ -87,7 +87,7 @@ impl<'a> Injector<'a> {
         let origin = loop {
             match origin() {
                 Some(origin) => break origin,
-                None if is_over(end, LOOK) => return (Vec::new(), Ok(())),
+                None if is_over(end, LOOK, stop) => return (Vec::new(), Ok(())),
                 None => {}
             }
         };
@@ -108,7 +108,7 @@ impl<'a> Injector<'a> {
                 let _ = end.recv();
                 return Ok(());
             };
-            if is_over(end, at.saturating_duration_since(Instant::now())) {
+            if is_over(end, at.saturating_duration_since(Instant::now()), self.stop) {
                 return Ok(());
             }
             if undo == Some(at) {
@@ -147,7 +147,7 @@ impl<'a> Injector<'a> {
                         }
                         _ => primary_of(&states),
                     };
-                    if found.is_some() || Instant::now() > deadline || is_over(end, LOOK) {
+                    if found.is_some() || Instant::now() > deadline || is_over(end, LOOK, self.stop) {
                         return found;
                     }
                 }
@@ -310,7 +310,22 @@ impl<'a> Injector<'a> {
     }
 }
 
-/// Waits; whether the end has come meanwhile.
-fn is_over(end: &Receiver<()>, wait: Duration) -> bool {
-    !matches!(end.recv_timeout(wait), Err(RecvTimeoutError::Timeout))
+/// The run was interrupted: that is looked at so often.
+const INTERRUPTION: Duration = Duration::from_millis(100);
+
+/// Waits; whether the end has come meanwhile, or the run was interrupted: then clients that wait for somebody who is down
+/// are not kept waiting.
+fn is_over(end: &Receiver<()>, wait: Duration, stop: &Stop) -> bool {
+    let until = Instant::now() + wait;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if stop.is_set()
+            || !matches!(end.recv_timeout(left.min(INTERRUPTION)), Err(RecvTimeoutError::Timeout))
+        {
+            return true;
+        }
+        if left <= INTERRUPTION {
+            return false;
+        }
+    }
 }

@@ -34,19 +34,27 @@ pub struct Process {
     program: OsString,
     arguments: Vec<OsString>,
     life: Mutex<Option<Life>>,
+    guard: Guard,
 }
 
 /// A process that runs, until it is ended by us.
 #[derive(Debug)]
 struct Life {
     child: Child,
-    guard: Child,
     paused: bool,
 }
 
-/// Waits for its input to end; unless it has read a line then, it kills the server and removes what is not to be kept.
+/// A shell that knows which process there is, through a pipe whose other end only this process holds.
+#[derive(Debug)]
+struct Guard(Mutex<Child>);
+
+/// Reads lines, each of them the number of the process that there is now, or "none". When they end without "done", it
+/// kills that process and removes what is not to be kept.
 const GUARD: &str = r#"trap "" INT TERM HUP
-read line || { kill -9 "$0"; sleep 1; rm -rf -- "$@"; }"#;
+pid=none
+while read -r line; do [ "$line" = done ] && exit; pid=$line; done
+[ "$pid" = none ] || kill -9 "$pid"
+sleep 1; rm -rf -- "$@""#;
 
 /// How long an orderly shutdown may take.
 const SHUTDOWN: Duration = Duration::from_secs(60);
@@ -86,9 +94,12 @@ impl Process {
         keep: bool,
         journal: &Journal,
     ) -> Result<Process> {
+        let log = data.with_extension("log");
+        let guard = Guard::start(&[&data, &log].map(PathBuf::as_path), keep)?;
         let process = Process {
+            guard,
             address,
-            log: data.with_extension("log"),
+            log,
             data,
             server: ServerProcess::default(),
             keep,
@@ -114,7 +125,7 @@ impl Process {
         command.args(&self.arguments);
         let output = File::options().create(true).append(true).open(&self.log)?;
         journal.note("shell", shell_text(&command));
-        let mut child = command
+        let child = command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -122,26 +133,17 @@ impl Process {
             .process_group(0)
             .spawn()
             .map_err(|error| Error::from(error).context(Path::new(&self.program).display()))?;
-        let guard = Command::new("sh")
-            .args(["-c", GUARD, &child.id().to_string()])
-            .args([&self.data, &self.log].into_iter().filter(|_| !self.keep))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn();
-        match guard {
-            Ok(guard) => {
-                self.server.starts(child.id());
-                *life = Some(Life { child, guard, paused: false });
-                Ok(())
-            }
-            Err(error) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                Err(Error::from(error).context("sh"))
-            }
-        }
+        self.guard.tell(&child.id().to_string());
+        self.server.starts(child.id());
+        *life = Some(Life { child, paused: false });
+        Ok(())
+    }
+
+    /// Ends a life that was taken out of its place. Its number may then be given to another, whom the guard must not kill.
+    fn put_down(&self, mut life: Life) {
+        let _ = life.child.kill();
+        let _ = life.child.wait();
+        self.guard.tell("none");
     }
 
     /// The process's number, while it is meant to run.
@@ -154,7 +156,7 @@ impl Process {
         if let Some(life) = self.life().take() {
             journal.note("shell", format!("kill -9 {}", life.child.id()));
             self.server.ends();
-            life.put_down();
+            self.put_down(life);
         }
     }
 
@@ -164,7 +166,7 @@ impl Process {
         journal.note("shell", format!("kill {}", life.child.id()));
         self.server.ends();
         let outcome = life.terminate().map_err(|error| error.context(&self.address));
-        life.put_down();
+        self.put_down(life);
         outcome
     }
 
@@ -239,7 +241,7 @@ impl Process {
             None if self.keep => life.terminate().map_err(|error| error.context(&self.address)),
             None => Ok(()),
         };
-        life.put_down();
+        self.put_down(life);
         outcome
     }
 }
@@ -264,15 +266,35 @@ impl Life {
         }
         Ok(())
     }
+}
 
-    fn put_down(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        // The server is gone and its number may be given to another: the guard must not kill.
-        if let Some(mut input) = self.guard.stdin.take() {
-            let _ = input.write_all(b"\n");
+impl Guard {
+    fn start(files: &[&Path], keep: bool) -> Result<Guard> {
+        let shell = Command::new("sh")
+            .args(["-c", GUARD, "guard"])
+            .args(files.iter().filter(|_| !keep))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(|error| Error::from(error).context("sh"))?;
+        Ok(Guard(Mutex::new(shell)))
+    }
+
+    fn tell(&self, line: &str) {
+        let mut shell = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(input) = &mut shell.stdin {
+            // A guard that is gone guards nothing, and the run can go on without.
+            let _ = writeln!(input, "{line}");
         }
-        let _ = self.guard.wait();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.tell("done");
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).wait();
     }
 }
 
@@ -290,9 +312,10 @@ fn remove(folder: &Path) {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Some(life) = self.life().take() {
+        let life = self.life().take();
+        if let Some(life) = life {
             self.server.ends();
-            life.put_down();
+            self.put_down(life);
         }
         if !self.keep {
             remove(&self.data);
@@ -340,11 +363,28 @@ mod tests {
         let process = start(command, &data);
         let pid = process.pid().unwrap();
         // What happens when this process is killed: its ends of pipes are closed.
-        let mut life = process.life().take().unwrap();
-        drop(life.guard.stdin.take());
-        life.guard.wait().unwrap();
-        life.child.wait().unwrap();
+        close(&process.guard);
+        process.life().take().unwrap().child.wait().unwrap();
         assert!(!exists(pid));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    fn close(guard: &Guard) {
+        let mut shell = guard.0.lock().unwrap();
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+    }
+
+    #[test]
+    fn the_guard_clears_up_after_one_that_is_down_and_kills_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        std::fs::create_dir(&data).unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("1000");
+        let process = start(command, &data);
+        process.kill(&Journal::silent());
+        close(&process.guard);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 

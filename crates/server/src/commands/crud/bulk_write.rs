@@ -220,6 +220,7 @@ impl<'a> BulkWrite<'a> {
                     continue;
                 }
                 w.statement(op.statement(stmt_id, None));
+                op.before_retryable_write()?;
             }
             let result = self.one(op, w, one, stmt_id);
             match result {

@@ -90,6 +90,7 @@ impl<'a> Command<'a> for FindAndModify<'a> {
             });
             return Ok(reply);
         }
+        op.before_retryable_write()?;
         let point = self.point();
         // The short way needs nothing of the query but its `_id`.
         let (mut action, projection) = match point {

@@ -9,6 +9,9 @@ use std::sync::{Arc, Mutex};
 
 use sheaf_repl::sim::{Mutation, Plan, Report, World};
 
+/// After how many seeds a line is printed.
+const PROGRESS_SEEDS: u64 = 5000;
+
 struct Arguments {
     from: u64,
     seeds: u64,
@@ -63,6 +66,11 @@ fn main() -> ExitCode {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= end {
                         break;
+                    }
+                    let begun = seed - arguments.from;
+                    if begun > 0 && begun.is_multiple_of(PROGRESS_SEEDS) {
+                        let failed = *failures.lock().expect("no thread panics with it");
+                        eprintln!("{begun} seeds begun, {failed} failed");
                     }
                     let result = std::panic::catch_unwind(|| {
                         let mut plan = Plan::of(seed);

@@ -122,6 +122,16 @@ impl Member {
         self.election_deadline = self.now + timeout + empty + self.rng.below(timeout * 15 / 100 + 2);
     }
 
+    /// A member that has just started does not wait for a primary as long as one that knew of it: if there is one, it will
+    /// be heard of, or those who hear it say no. When all of a set was down, it has a primary again soon.
+    pub(super) fn ask_early(&mut self) {
+        if self.view().last().index > 0 {
+            let timeout = self.election_timeout();
+            let early = self.now + timeout / 5 + self.rng.below(timeout / 10 + 1);
+            self.election_deadline = self.election_deadline.min(early);
+        }
+    }
+
     /// Whether this member would win an election if all others agreed.
     pub fn is_electable(&self) -> bool {
         let Some(raft) = &self.raft else { return false };

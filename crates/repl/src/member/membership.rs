@@ -113,6 +113,7 @@ impl Member {
         let raft = RawNode::new(&config, log, &logger).expect("the log and the configuration are consistent");
         self.raft = Some(raft);
         self.put_off_election();
+        self.ask_early();
     }
 
     /// Leaves the consensus group, keeping log and term.

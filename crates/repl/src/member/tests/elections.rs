@@ -121,6 +121,39 @@ fn a_step_down_without_a_successor_needs_force() {
     assert_eq!(set.primary(), None);
 }
 
+/// When all of a set was down there is nobody to wait for.
+#[test]
+fn a_set_that_starts_again_has_a_primary_soon() {
+    let mut set = three();
+    set.write(0, WriteConcern::nodes(3));
+    set.run(3000);
+    for number in 0..3 {
+        let log = set.node(number).log.clone();
+        let (term, last) = (set.member(number).term(), log.last().unwrap());
+        let config = set.member(number).config().map(|config| ((**config).clone(), Some(number as u64)));
+        let recovered = Recovered {
+            hard_state: HardState { term, vote: Some(0), commit: 0 },
+            log: LogBounds {
+                start: OpTime::default(),
+                last: last.at.index,
+                runs: vec![TermRun { first: 1, term: 1 }],
+                last_time: last.time,
+            },
+            times: log.iter().map(|entry| (entry.at.index, entry.time)).collect(),
+            config,
+        };
+        let options = Options { seed: number as u64, incarnation: 2, ..Options::new("rs") };
+        set.node(number).member = Member::new(options, recovered);
+    }
+    set.run(4000);
+    assert!(set.primary().is_some());
+    let waiter = {
+        let primary = set.primary().unwrap();
+        (primary, set.write(primary, WriteConcern::majority()))
+    };
+    assert_eq!(set.outcome(waiter.0, waiter.1), Some(Outcome::Satisfied));
+}
+
 /// Members that may not stand do not go on naming a primary that is gone.
 #[test]
 fn who_may_not_stand_knows_that_there_is_no_primary() {

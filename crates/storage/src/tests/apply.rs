@@ -127,7 +127,7 @@ fn assert_alike(primary: &Engine, follower: &Engine) {
 fn assert_same_data(primary: &Engine, follower: &Engine) {
     let (left, right) = (state(primary), state(follower));
     assert_eq!(left.len(), right.len());
-    for (left, right) in left.iter().zip(&right).filter(|(left, right)| left != right) {
+    if let Some((left, right)) = left.iter().zip(&right).find(|(left, right)| left != right) {
         let at = left.bytes().zip(right.bytes()).position(|(l, r)| l != r).unwrap_or_default();
         let around = |text: &str| text[at.saturating_sub(120)..text.len().min(at + 120)].to_owned();
         panic!("{} and {} at {at}: {} | {}", left.len(), right.len(), around(left), around(right));
@@ -570,4 +570,30 @@ fn the_entry_that_begins_a_term_has_no_operations() {
     assert_eq!((at.term, at.index, at.time), (3, 1, 9 << 32));
     drop(follower);
     assert_eq!(Follower::open(other.path()).engine.last_applied(), at);
+}
+
+/// How fast it goes: `cargo test --release -p sheaf-storage --lib how_fast -- --ignored --nocapture`.
+#[test]
+#[ignore = "prints a figure and checks nothing"]
+fn how_fast_entries_are_applied() {
+    for indexes in [0, 2] {
+        let (_dir, primary) = fresh();
+        for which in 0..indexes {
+            build(&primary, C, &spec(which)).unwrap();
+        }
+        for n in 0..100_000 {
+            insert(&primary, C, &document(n, n % 50)).unwrap();
+        }
+        for n in 0..50_000 {
+            let mut unit = primary.write(GO_ON);
+            change(&mut unit, C, n * 2, Some(&document(n * 2, n % 7))).unwrap();
+            unit.commit().unwrap();
+        }
+        let other = tempfile::tempdir().unwrap();
+        let mut follower = Follower::open(other.path());
+        let began = std::time::Instant::now();
+        follower.follow(&primary, 1000);
+        let micros = began.elapsed().as_micros() as f64;
+        println!("{indexes} indexes: {:.2} us an operation", micros / 150_000.0);
+    }
 }

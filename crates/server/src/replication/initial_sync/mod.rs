@@ -152,8 +152,7 @@ impl Replica {
                     if progress.received == before {
                         progress.failed(&error.to_string());
                         failures += 1;
-                        turn +=
-                            usize::from(target.begun_from().is_none() || failures % FAITHFUL == 0);
+                        turn += usize::from(target.begun_from().is_none() || failures % FAITHFUL == 0);
                     }
                     drop(progress);
                     let attributes = sheaf_bson::doc! { "syncSource": host, "error": &error.to_string() };

@@ -68,7 +68,7 @@ pub struct ServerFlags {
     /// Write the process id to this file
     #[arg(long)]
     pub pidfilepath: Option<PathBuf>,
-    /// Show this node as the only member of a replica set of this name
+    /// Be a member of the replica set of this name; a new set begins with replSetInitiate
     #[arg(long = "replSet")]
     pub repl_set: Option<String>,
     /// Megabytes of log (oplog) to keep

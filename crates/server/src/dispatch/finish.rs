@@ -151,6 +151,7 @@ pub(super) fn labelled(error: Error, role: Role) -> Error {
         Code::WRITE_CONFLICT
             | Code::LOCK_TIMEOUT
             | Code::PREPARED_TRANSACTION_IN_PROGRESS
+            | Code::NO_SUCH_TRANSACTION
             | Code::SNAPSHOT_TOO_OLD
             | Code::SNAPSHOT_UNAVAILABLE
             | Code::STALE_CHUNK_HISTORY

@@ -59,6 +59,10 @@ impl<'a> Command<'a> for Create<'a> {
         let id_index = self.id_index(&options)?;
         if let Some(existing) = op.view()?.collection(&namespace) {
             return match matches_existing(existing, options.as_raw()) {
+                true if op.in_transaction() => {
+                    let what = if existing.is_view() { "A view" } else { "Collection" };
+                    bail!(Code::NAMESPACE_EXISTS, "{what} already exists. NS: {namespace}")
+                }
                 true => Ok(Reply::ok()),
                 false => Err(different(existing, options.as_raw())),
             };

@@ -40,6 +40,9 @@ const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
 /// Numbers of collections and indexes that stay on a member of a replica set begin here.
 pub(crate) const LOCAL_IDENTS: u32 = 1 << 30;
 
+/// A member that follows waits no longer than this for a flush before it goes on.
+const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
+
 pub(crate) struct Core {
     /// What of the options can change.
     pub tuning: crate::tuning::Tuning,
@@ -243,10 +246,18 @@ impl Core {
 
     /// Refuses all writes from now on.
     pub fn fail(&self, why: &str) {
-        if !self.failed.swap(true, Ordering::AcqRel) {
+        if self.refuse_writes(why) {
             tracing::error!(why, "storage refuses writes from now on");
+        }
+    }
+
+    /// [`Core::fail`] as a matter of course. Returns whether writes were taken before.
+    pub fn refuse_writes(&self, why: &str) -> bool {
+        let first = !self.failed.swap(true, Ordering::AcqRel);
+        if first {
             *self.failure.lock() = Some(why.to_owned());
         }
+        first
     }
 
     pub fn check_writable(&self) -> Result<()> {
@@ -303,6 +314,19 @@ impl Core {
                 self.flushed_room.wait_for(&mut room, Duration::from_millis(50));
             }
         });
+    }
+
+    /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
+    /// for long. What it has may never be committed, and the unit that takes it back must come through.
+    pub fn make_room(&self) {
+        let limit = self.options.memtable_bytes();
+        let used = self.unflushed.load(Ordering::Relaxed);
+        if used >= limit {
+            self.ask_for_flush();
+        }
+        if used >= limit * 2 && self.keeper.lock().works() {
+            self.flushed_room.wait_for(&mut self.room.lock(), FOLLOWER_PATIENCE);
+        }
     }
 
     pub fn ask_for_flush(&self) {

@@ -135,6 +135,7 @@ impl Core {
     /// Carries out all units that are ready. Returns whether there were any.
     pub fn carry_out(&self) -> Result<bool> {
         let Some(sequencer) = self.sequencer.get().cloned() else { return Ok(false) };
+        self.make_room();
         let _still = self.still();
         let mut any = false;
         while let Some(unit) = sequencer.take()? {

@@ -309,6 +309,8 @@ impl Core {
             let mut room = self.room.lock();
             while self.unflushed.load(Ordering::Relaxed) >= limit * 2
                 && !self.is_failed()
+                // A primary that has lost its office cannot flush: the commit would be refused anyway.
+                && self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
                 && self.keeper.lock().works()
             {
                 self.flushed_room.wait_for(&mut room, Duration::from_millis(50));

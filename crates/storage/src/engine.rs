@@ -323,7 +323,7 @@ impl Engine {
     pub fn shutdown(&self, clean: bool) -> Result<()> {
         self.0.stop();
         let flushed = if clean && !self.core().is_failed() { self.core().checkpoint() } else { Ok(()) };
-        self.core().fail("the engine is shut down");
+        self.core().refuse_writes("the engine is shut down");
         flushed
     }
 

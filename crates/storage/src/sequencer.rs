@@ -60,6 +60,9 @@ pub trait Sequencer: Send + Sync {
     /// Everything up to this unit survives a crash of the machine.
     fn durable(&self, seq: u64);
 
+    /// Whether [`Sequencer::propose`] would be of use now.
+    fn takes_writes(&self) -> bool;
+
     /// How long a commit is to be held back before it begins, because the set is far behind.
     fn pause(&self) -> std::time::Duration {
         std::time::Duration::ZERO

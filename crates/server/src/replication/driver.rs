@@ -103,8 +103,13 @@ impl Replica {
 
     /// Messages have come from the member at this address.
     pub fn receive(&self, from: &Arc<str>, messages: impl Iterator<Item = Envelope>) {
+        let node = self.node.upgrade();
+        let starved = node.is_some_and(|node| node.fail_points.enter("stopReplProducer", |_| true).is_some());
         self.with(|core| {
             for envelope in messages {
+                if starved && envelope.brings_entries() {
+                    continue;
+                }
                 // Data of its own, from a time as a standalone, is no part of another set.
                 let foreign = core.config().is_none() && core.log().last > 0;
                 if !(foreign && matches!(envelope.body, Body::Config(_))) {
@@ -270,8 +275,9 @@ impl Replica {
         }
     }
 
-    /// Keeps what a unit wants kept besides entries.
-    fn keep(&self, unit: &mut Persist) -> Result<()> {
+    /// Keeps what a unit wants kept besides entries. A full disk is waited for: a unit that was passed over would be taken
+    /// for durable with the next one, and a vote that was forgotten could be given twice.
+    fn keep(&self, unit: &mut Persist) {
         let mut file = self.state.lock();
         let mut changed = false;
         if let Some(hard_state) = unit.hard_state.take() {
@@ -284,7 +290,12 @@ impl Replica {
             file.state.config = Some((config.as_ref().clone(), me));
             changed = true;
         }
-        if changed { file.save() } else { Ok(()) }
+        while changed && let Err(error) = file.save() {
+            drop(file);
+            tracing::error!(%error, "term, vote or configuration cannot be kept; trying again");
+            std::thread::sleep(Duration::from_millis(200));
+            file = self.state.lock();
+        }
     }
 }
 
@@ -308,7 +319,7 @@ impl Sequencer for Replica {
 
     fn take(&self) -> Result<Option<LogUnit>> {
         let Some(mut unit) = self.units.lock().pop_front() else { return Ok(None) };
-        self.keep(&mut unit)?;
+        self.keep(&mut unit);
         if let Some(rollback) = unit.rollback {
             self.roll_back(rollback);
         }
@@ -330,6 +341,10 @@ impl Sequencer for Replica {
         if self.durable_seq.fetch_max(seq, Ordering::AcqRel) < seq {
             self.with(|core| core.durable(seq));
         }
+    }
+
+    fn takes_writes(&self) -> bool {
+        self.is_writable()
     }
 
     fn pause(&self) -> Duration {

@@ -25,6 +25,10 @@ pub struct Feed {
 }
 
 impl Sequencer for Feed {
+    fn takes_writes(&self) -> bool {
+        false
+    }
+
     fn propose(&self, _seal: Seal<'_>) -> Result<u64> {
         bail!(Code::NOT_WRITABLE_PRIMARY, "not primary")
     }

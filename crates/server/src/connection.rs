@@ -463,13 +463,18 @@ impl<S: Socket> Connection<S> {
 
     /// Waits for what the reply has to wait for, and closes its document.
     async fn complete(&mut self, mut outcome: Outcome) -> Result<Vec<u8>, String> {
-        if let Some(wait) = outcome.wait.take()
-            && let Err(error) = fulfilled(&self.node, &wait).await
-        {
-            if wait.vital {
-                outcome = Outcome { operation_time: outcome.operation_time, ..Outcome::of_error(&error) };
-            } else {
-                write_concern_failed(&mut outcome, &error, &wait);
+        if let Some(wait) = outcome.wait.take() {
+            let waited = tokio::select! {
+                waited = fulfilled(&self.node, &wait) => waited,
+                error = interrupted(&self.client) => Err(error),
+            };
+            self.client.current.lock().end();
+            match waited {
+                Ok(()) => {}
+                Err(error) if wait.vital => {
+                    outcome = Outcome { operation_time: outcome.operation_time, ..Outcome::of_error(&error) };
+                }
+                Err(error) => write_concern_failed(&mut outcome, &error, &wait),
             }
         }
         if let Some(until) = outcome.hold_until {
@@ -584,6 +589,16 @@ fn write_concern_failed(outcome: &mut Outcome, error: &Error, wait: &Wait) {
     outcome.write_concern_code = Some(code);
     if outcome.ok && outcome.retryable && dispatch::is_retryable(code) {
         outcome.labels.push(dispatch::RETRYABLE.to_owned());
+    }
+}
+
+/// The error with which somebody stops the operation.
+async fn interrupted(client: &Client) -> Error {
+    loop {
+        if let Err(error) = client.stop.check() {
+            return error;
+        }
+        client.wake.notified().await;
     }
 }
 

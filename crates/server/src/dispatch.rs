@@ -180,7 +180,8 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
     } else {
         execute(node, client, request, &mut prepared, (started, began, resumed))
     };
-    if outcome.parked.is_none() {
+    // What waits for other members is still under way.
+    if outcome.parked.is_none() && outcome.wait.is_none() {
         client.current.lock().end();
     }
     if !outcome.ok {

@@ -21,6 +21,8 @@ pub(super) struct Checker {
     /// The committed log: hash up to each entry, first for none.
     chains: Vec<u64>,
     committed: Vec<OpTime>,
+    /// In which term of the member that first knew each was committed.
+    committed_in: Vec<u64>,
     primaries: BTreeMap<u64, usize>,
     /// By number.
     pub writes: BTreeMap<u64, Write>,
@@ -57,7 +59,7 @@ impl Checker {
     }
 
     /// A member takes `entry` for committed: nobody may ever have taken another for it.
-    pub fn commit(&mut self, node: usize, entry: &Entry) -> Result<(), String> {
+    pub fn commit(&mut self, node: usize, term: u64, entry: &Entry) -> Result<(), String> {
         let index = entry.at.index as usize;
         if index > self.chains.len() {
             return Err(format!("machine {node} commits {:?} before {}", entry.at, self.chains.len()));
@@ -66,6 +68,7 @@ impl Checker {
         if index == self.chains.len() {
             self.chains.push(chain);
             self.committed.push(entry.at);
+            self.committed_in.push(term);
         } else if self.chains[index] != chain {
             let known = self.committed[index - 1];
             return Err(format!("machine {node} commits {:?} where {known:?} was committed", entry.at));
@@ -73,9 +76,17 @@ impl Checker {
         Ok(())
     }
 
-    /// Whether a committed entry would be lost with `entry`.
-    pub fn rolled_back(&self, node: usize, entry: &Entry) -> Result<(), String> {
-        let known = self.committed.get(entry.at.index as usize - 1);
+    /// Whether a committed entry would be lost with `entry`, which a member takes back in `term`.
+    ///
+    /// Nothing is lost where the term is earlier than the one in which the entry was committed: a member that slept
+    /// hears first of a primary that has been replaced meanwhile, and may follow it. The set has committed the
+    /// entry without that member's copy, and gives it back.
+    pub fn rolled_back(&self, node: usize, term: u64, entry: &Entry) -> Result<(), String> {
+        let index = entry.at.index as usize - 1;
+        let known = self.committed.get(index);
+        if known == Some(&entry.at) && self.committed_in.get(index).is_some_and(|then| term < *then) {
+            return Ok(());
+        }
         if known == Some(&entry.at) {
             return Err(format!("machine {node} rolls back {:?}, which is committed", entry.at));
         }

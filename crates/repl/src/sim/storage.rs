@@ -43,9 +43,11 @@ impl World {
             persist.entries.clear();
         }
         self.check_rollback(node, &persist);
+        let known = self.nodes[node].disk.image.hard_state.term;
+        let term = persist.hard_state.map_or(known, |hard_state| hard_state.term);
         let lost = self.nodes[node].disk.write(&persist);
         for entry in &lost {
-            let check = self.checker.rolled_back(node, entry);
+            let check = self.checker.rolled_back(node, term, entry);
             self.check(check);
         }
         self.report.rolled_back += lost.len() as u64;
@@ -184,11 +186,12 @@ impl World {
     pub(super) fn commit_point(&mut self, node: usize, at: OpTime) {
         self.trace(at.index << 8 ^ 7);
         let from = self.nodes[node].commit.index.max(self.nodes[node].disk.image.start.index);
+        let term = self.nodes[node].member.as_ref().map_or(0, |member| member.term());
         for index in from + 1..=at.index {
             let check = match self.nodes[node].disk.image.entry(index) {
                 Some(entry) => {
                     let entry = entry.clone();
-                    self.checker.commit(node, &entry)
+                    self.checker.commit(node, term, &entry)
                 }
                 None => Err(format!("machine {node} commits {index}, which its log does not have")),
             };

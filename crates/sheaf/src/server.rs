@@ -9,9 +9,9 @@ use std::time::Duration;
 use sheaf_server::listener;
 use sheaf_server::log;
 use sheaf_server::node::Node;
+use sheaf_server::options::Options;
 use sheaf_server::replication::Replica;
 use sheaf_server::replication::driver::RESTARTED;
-use sheaf_server::options::Options;
 use sheaf_storage::Engine;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -129,8 +129,7 @@ fn open_log(settings: &Settings) -> Result<(), String> {
         return Err(format!("logpath \"{}\" should name a file, not a directory.", path.display()));
     }
     let append = settings.logappend == Some(true) || std::env::var_os(RESTARTED).is_some();
-    log::to_file(path, append)
-        .map_err(|error| format!("Failed to open \"{}\": {error}", path.display()))
+    log::to_file(path, append).map_err(|error| format!("Failed to open \"{}\": {error}", path.display()))
 }
 
 fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
@@ -290,7 +289,14 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
             Err(error) => {
                 let attributes = sheaf_bson::doc! { "error": error.message() };
                 let text = "Cannot take part in a replica set";
-                log::write(log::Severity::Error, "REPL", 99_000_021, "initandlisten", text, Some(&attributes));
+                log::write(
+                    log::Severity::Error,
+                    "REPL",
+                    99_000_021,
+                    "initandlisten",
+                    text,
+                    Some(&attributes),
+                );
                 return exit::UNCAUGHT;
             }
         }
@@ -418,6 +424,9 @@ fn warn_about_host() {
 fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> {
     let path = &node.options.dbpath;
     check_folder(path)?;
+    if node.options.set_name.is_none() {
+        Replica::check_alone(path).map_err(|error| error.to_string())?;
+    }
     let waiting = node.clone();
     let options = sheaf_storage::Options {
         path: path.clone(),

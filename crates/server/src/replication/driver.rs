@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::{
     Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
 };
@@ -41,6 +41,15 @@ impl Replica {
     /// begins to talk to the others. Called within the runtime.
     pub fn start(node: &Arc<Node>, engine: &Engine, set_name: &str) -> Result<Arc<Replica>> {
         let mut state = StateFile::open(&node.options.dbpath)?;
+        if let Some((config, _)) =
+            state.state.config.as_ref().filter(|(config, _)| config.set_name != set_name)
+        {
+            bail!(
+                Code::INCONSISTENT_REPLICA_SET_NAMES,
+                "Local replica set configuration document reports set name of {}, but command line reports {set_name}",
+                config.set_name
+            );
+        }
         state.state.incarnation += 1;
         state.save()?;
         let recovered = recovered(engine, &state)?;
@@ -95,6 +104,20 @@ impl Replica {
         Ok(replica)
     }
 
+    /// Refuses to open a set's data alone: what was written then would stand in the log where the set has something else.
+    ///
+    /// Errors: `IllegalOperation`.
+    pub fn check_alone(folder: &std::path::Path) -> Result<()> {
+        if let Some((config, _)) = StateFile::open(folder)?.state.config {
+            bail!(
+                Code::ILLEGAL_OPERATION,
+                "the data folder belongs to a member of the replica set {0}: start the server with --replSet {0}",
+                config.set_name
+            );
+        }
+        Ok(())
+    }
+
     /// Ends the driver's threads.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
@@ -105,7 +128,9 @@ impl Replica {
     pub fn receive(&self, from: &Arc<str>, messages: impl Iterator<Item = Envelope>) {
         let node = self.node.upgrade();
         let starved = node.is_some_and(|node| node.fail_points.enter("stopReplProducer", |_| true).is_some());
+        let clock = self.started.elapsed().as_millis() as u64;
         self.with(|core| {
+            core.observe_clock(clock);
             for envelope in messages {
                 if starved && envelope.brings_entries() {
                     continue;
@@ -211,15 +236,14 @@ impl Replica {
 
     /// Keeps the core's clock, and does what takes time.
     fn run_clock(self: &Arc<Self>, jobs: &mpsc::Receiver<Job>) {
-        let started = Instant::now();
-        let mut next = started;
+        let mut next = Instant::now();
         while !self.stopping.load(Ordering::Acquire) {
             let now = Instant::now();
             if now >= next {
                 let wall = self.node.upgrade().map_or(0, |node| node.clock.now_millis().max(0) as u64 / 1000);
                 let pause = self.with(|core| {
                     core.observe_time(wall << 32);
-                    core.tick(started.elapsed().as_millis() as u64, wall);
+                    core.tick(self.started.elapsed().as_millis() as u64, wall);
                     self.lag_millis.store(core.commit_lag().1, Ordering::Relaxed);
                     core.tick_millis()
                 });
@@ -424,7 +448,9 @@ fn recovered(engine: &Engine, state: &StateFile) -> Result<Recovered> {
     // What is flushed is committed. A standalone's log is committed as a whole.
     let flushed = if known.config.is_some() { tail.flushed } else { tail.last.index };
     hard_state.commit = hard_state.commit.min(tail.last.index).max(flushed);
-    hard_state.term = hard_state.term.max(tail.last.term);
+    if tail.last.term > hard_state.term {
+        (hard_state.term, hard_state.vote) = (tail.last.term, None);
+    }
     Ok(Recovered {
         hard_state,
         log: LogBounds {

@@ -119,7 +119,8 @@ impl Engine {
         assert!(core.sequencer.set(sequencer).is_ok(), "the sequencer is set once");
         core.note_majority_candidate();
         if committed {
-            self.committed(core.last.lock().index);
+            let last = *core.last.lock();
+            self.committed(last.index);
         }
     }
 
@@ -457,20 +458,24 @@ impl Core {
 
     fn stats(&self) -> Stats {
         let log = self.log.as_ref().map(|log| log.stats()).unwrap_or_default();
+        // Not within the expression below: the lock would be held to its end, and whoever begins a transaction takes these
+        // two locks in the other order.
+        let last_index = self.last.lock().index;
+        let open_transactions = self.open_transactions();
         Stats {
             memtable_bytes: self.db.property("rocksdb.cur-size-all-mem-tables"),
             cache_capacity: self.options.block_cache_bytes(),
             cache_used: self.db.cache_used(),
             log_bytes: log.bytes,
             log_first_index: log.first_index,
-            log_last_index: self.last.lock().index,
+            log_last_index: last_index,
             log_appends: log.appends,
             log_append_bytes: log.append_bytes,
             log_syncs: log.syncs,
             log_sync_micros: log.sync_micros,
             commits: self.commits.load(Ordering::Relaxed),
             flushes: self.flushes.load(Ordering::Relaxed),
-            open_transactions: self.open_transactions(),
+            open_transactions,
             lock_waits: self.locks.waits.load(Ordering::Relaxed),
             conflicts: self.conflicts.load(Ordering::Relaxed),
             sst_bytes: self.db.property("rocksdb.total-sst-files-size"),

@@ -176,3 +176,29 @@ fn a_plain_write_that_lost_its_record_meanwhile_must_look_again() {
     assert_eq!(all(&engine, C), ["{\"_id\": Int32(1), \"u\": Int32(5), \"n\": Int32(11)}"]);
     assert_valid(&engine, C);
 }
+
+/// Who asks for figures and who begins a transaction take the same two locks.
+#[test]
+fn figures_are_told_while_transactions_begin() {
+    let (_dir, engine) = lazy();
+    let over = Arc::new(AtomicBool::new(false));
+    let (told, done) = channel();
+    let asking = {
+        let (engine, over) = (engine.clone(), over.clone());
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Acquire) {
+                let _ = engine.stats();
+            }
+        })
+    };
+    let beginning = engine.clone();
+    std::thread::spawn(move || {
+        for _ in 0..20_000 {
+            drop(beginning.begin(None).unwrap());
+        }
+        let _ = told.send(());
+    });
+    assert!(done.recv_timeout(6 * PATIENCE).is_ok(), "both wait for each other");
+    over.store(true, Ordering::Release);
+    asking.join().unwrap();
+}

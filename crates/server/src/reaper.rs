@@ -20,7 +20,7 @@ pub async fn run(node: Arc<Node>) {
         let about = sheaf_bson::doc! { "error": error.message() };
         crate::log::warning(
             "REPL",
-            99_000_024,
+            99_000_026,
             "oplog",
             "The log's size is the one of the start",
             Some(about),

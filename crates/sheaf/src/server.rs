@@ -292,7 +292,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
                 log::write(
                     log::Severity::Error,
                     "REPL",
-                    99_000_021,
+                    99_000_027,
                     "initandlisten",
                     text,
                     Some(&attributes),

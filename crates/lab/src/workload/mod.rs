@@ -5,6 +5,7 @@
 //! at the invariants, and `metrics` gives the columns of the table. Figures of a run whose check fails are no result.
 
 mod bank;
+mod batches;
 mod bench_run;
 mod bulk_import;
 mod change_stream;

@@ -9,8 +9,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Deserialize;
-use sheaf_bson::{RawDoc, doc};
+use sheaf_bson::doc;
 
+use super::batches::{self, Batches};
 use super::contents::Contents;
 use super::endure;
 use super::findings::Findings;
@@ -19,7 +20,7 @@ use crate::client::{Client, Collection, ReadPreference, W, WriteConcern};
 use crate::context::{Context, Group, Worker};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
-use crate::generate::document::{self, DocumentMaker};
+use crate::generate::document;
 use crate::measure::{Load, Span};
 use crate::results::Check;
 
@@ -54,6 +55,7 @@ pub struct MostReplicaSet {
     /// Whether the write concern asks every member that holds data.
     asks_all: bool,
     documents: u64,
+    batches: Batches,
     /// Batches that were written and not yet read, the newest last.
     fresh: Mutex<Vec<u64>>,
     /// Writers that are still at work.
@@ -110,47 +112,10 @@ impl MostReplicaSet {
         Collection::new(&own.database, COLLECTION).with_concern(&self.concern)
     }
 
-    /// The keys of a batch: they begin with 1.
-    fn keys_of(&self, batch: u64, own: &Own) -> std::ops::Range<i64> {
-        let first = batch * own.batch + 1;
-        first as i64..(first + own.batch).min(self.documents + 1) as i64
-    }
-
     fn capped_bytes(&self, own: &Own) -> u64 {
         let data = self.documents as f64 * own.document_bytes as f64;
         // Room for a batch even in the smallest run.
         (data * own.capped_part).max((own.batch * 2 * own.document_bytes as u64) as f64) as u64
-    }
-
-    fn write(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
-        let collection = self.collection(own);
-        let mut maker = DocumentMaker::new(worker.context().seed, own.compressible);
-        let batches = self.documents.div_ceil(own.batch);
-        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-        while let Some(mut ticket) = worker.next() {
-            // The documents are made before the turn begins: they are the client's cost, not the server's.
-            bytes.clear();
-            ends.clear();
-            for key in self.keys_of(ticket.number, own) {
-                maker.append(&mut bytes, key, 0, own.document_bytes, |writer| {
-                    writer.append("count", key).append("group", (key & 63) as i32);
-                });
-                ends.push(bytes.len());
-            }
-            let mut insert = worker.client().insert(&collection);
-            let mut start = 0;
-            for end in &ends {
-                insert.push_raw(RawDoc::new(&bytes[start..*end]));
-                start = *end;
-            }
-            ticket.due = Instant::now();
-            insert.send()?;
-            self.fresh.lock().unwrap_or_else(PoisonError::into_inner).push(ticket.number);
-            worker.done("insert", ticket);
-            worker.context().set_progress((ticket.number + 1) as f64 / batches as f64);
-        }
-        // Unacknowledged inserts may still be on their way.
-        worker.client().barrier()
     }
 
     fn read_fresh(&self, worker: &mut Worker<'_>, own: &Own, began: Instant) -> Result<()> {
@@ -166,7 +131,7 @@ impl MostReplicaSet {
                 std::thread::sleep(Duration::from_micros(200));
                 continue;
             };
-            for key in self.keys_of(batch, own) {
+            for key in self.batches.keys_of(batch) {
                 if !self.read_one(
                     worker,
                     &mut client,
@@ -240,7 +205,12 @@ impl Workload for MostReplicaSet {
         if self.concern.acknowledged() {
             self.concern.j = Some(own.journal);
         }
-        if own.writers == 0 || own.readers == 0 || own.batch == 0 || own.documents == 0 {
+        if own.writers == 0
+            || own.writers > batches::MOST_WRITERS
+            || own.readers == 0
+            || own.batch == 0
+            || own.documents == 0
+        {
             return Err(Error::usage("most-replicaset needs documents, a batch size, writers and readers"));
         }
         if own.capped_part.is_nan()
@@ -258,6 +228,7 @@ impl Workload for MostReplicaSet {
     fn setup(&mut self, context: &Context) -> Result<()> {
         let own = self.own()?.clone();
         self.documents = context.scaled(own.documents);
+        self.batches = Batches::new(self.documents, own.batch, own.document_bytes);
         let members = context.data_members().count();
         self.asks_all = matches!(self.concern.w, Some(W::Nodes(n)) if members > 0 && n as usize >= members);
         let mut client = context.connect()?;
@@ -278,12 +249,14 @@ impl Workload for MostReplicaSet {
         let this = &*self;
         context.run(&[
             Group::new("writer", own.writers, |worker| {
-                let outcome = this.write(worker, &own);
+                let outcome = this.batches.write(worker, &this.collection(&own), own.compressible, |batch| {
+                    this.fresh.lock().unwrap_or_else(PoisonError::into_inner).push(batch);
+                });
                 written.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
                 this.busy.fetch_sub(1, Ordering::SeqCst);
                 outcome
             })
-            .load(Load::closed(Span::Operations(this.documents.div_ceil(own.batch)))),
+            .load(Load::closed(Span::Operations(this.batches.len()))),
             Group::new("reader", own.readers, |worker| this.read_fresh(worker, &own, began))
                 .load(Load::unbounded())
                 .without_client(),
@@ -315,11 +288,7 @@ impl Workload for MostReplicaSet {
         })?;
         let mut checks = vec![contents.check_whole()];
         if own.capped {
-            checks.push(Check {
-                name: "newest document".to_owned(),
-                passed: contents.has(self.documents as i64),
-                detail: format!("{} of {} documents are there", contents.whole, self.documents),
-            });
+            checks.push(self.batches.check_newest(&contents, self.capped_bytes(own)));
         } else {
             checks.push(contents.check_complete());
         }

@@ -5,20 +5,21 @@
 //! Without acknowledgements (`w:0`) nobody tells a writer of a failure. So a writer ends with a ping on its own
 //! connection, which is answered when everything before it was worked off, and the check afterwards reads everything.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use serde::Deserialize;
 use sheaf_bson::doc;
 
+use super::batches::{self, Batches};
 use super::contents::Contents;
 use super::{Figure, Workload};
 use crate::client::{Collection, WriteConcern};
 use crate::context::{Context, Group, Worker};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
-use crate::generate::document::{self, DocumentMaker};
+use crate::generate::document;
 use crate::measure::{Load, Span};
 use crate::results::Check;
 
@@ -54,20 +55,10 @@ pub struct MostSingle {
 /// What a run leaves for the check and the figures.
 struct Ran {
     documents: u64,
-    batches: Vec<Batch>,
+    batches: Batches,
     reads: Reads,
     written_s: f64,
     read_s: f64,
-}
-
-/// What is known of one batch.
-#[derive(Debug, Default)]
-struct Batch {
-    writer: AtomicU8,
-    /// Tick of the run's clock, which counts sendings and acknowledgements, before it was sent.
-    sent: AtomicU64,
-    /// Tick after it was acknowledged; 0 before that.
-    acknowledged: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -110,17 +101,11 @@ impl MostSingle {
     }
 }
 
-/// The keys of a batch: they begin with 1.
-fn keys_of(batch: u64, own: &Own, documents: u64) -> std::ops::Range<i64> {
-    let first = batch * own.batch + 1;
-    first as i64..(first + own.batch).min(documents + 1) as i64
-}
-
 impl Workload for MostSingle {
     fn configure(&mut self, settings: &Settings) -> Result<()> {
         let own: Own = settings.parse()?;
         self.concern = WriteConcern::parse(&own.concern).map_err(Error::usage)?;
-        if own.writers == 0 || own.writers > 255 || own.batch == 0 || own.documents == 0 {
+        if own.writers == 0 || own.writers > batches::MOST_WRITERS || own.batch == 0 || own.documents == 0 {
             return Err(Error::usage("most-single needs documents, a batch size, and 1 to 255 writers"));
         }
         if own.capped_part.is_nan() || own.capped_part <= 0.0 {
@@ -150,20 +135,20 @@ impl Workload for MostSingle {
         let own = self.own()?.clone();
         let documents = context.scaled(own.documents);
         let collection = self.collection(&own);
-        let batches: Vec<Batch> = (0..documents.div_ceil(own.batch)).map(|_| Batch::default()).collect();
+        let batches = Batches::new(documents, own.batch, own.document_bytes);
         let (reads, written, read) = (Reads::default(), Mutex::new(None), Mutex::new(None));
-        let (began, clock) = (Instant::now(), AtomicU64::new(1));
-        let all_batches = Load::closed(Span::Operations(batches.len() as u64));
+        let began = Instant::now();
+        let all_batches = Load::closed(Span::Operations(batches.len()));
         let all_documents = Load::closed(Span::Operations(documents));
         context.run(&[
             Group::new("writer", own.writers, |worker| {
-                write(worker, &own, documents, &collection, &batches, &clock)?;
+                batches.write(worker, &collection, own.compressible, |_| ())?;
                 ended(&written);
                 Ok(())
             })
             .load(all_batches),
             Group::new("reader", own.readers, |worker| {
-                read_back(worker, &own, documents, &collection, &batches, &reads)?;
+                read_back(worker, own.capped, documents, &collection, &batches, &reads)?;
                 ended(&read);
                 Ok(())
             })
@@ -187,7 +172,11 @@ impl Workload for MostSingle {
             let right = number("count") == Some(key) && number("group") == Some(key & 63);
             (!right).then(|| "count or group is not what was written".to_owned())
         })?;
-        let complete = if own.capped { newest(own, ran, &contents) } else { contents.check_complete() };
+        let complete = if own.capped {
+            ran.batches.check_newest(&contents, MostSingle::capped_bytes(own, ran.documents))
+        } else {
+            contents.check_complete()
+        };
         Ok(vec![contents.check_whole(), complete, while_writing(&ran.reads, own.readers)])
     }
 
@@ -227,61 +216,17 @@ fn ended(end: &Mutex<Option<Instant>>) {
     *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
 }
 
-fn write(
-    worker: &mut Worker<'_>,
-    own: &Own,
-    documents: u64,
-    collection: &Collection,
-    batches: &[Batch],
-    clock: &AtomicU64,
-) -> Result<()> {
-    let mut maker = DocumentMaker::new(worker.context().seed, own.compressible);
-    let writer = worker.index as u8;
-    let acknowledged = collection.write_concern.acknowledged();
-    // The documents are made before the turn begins: they are the client's cost, not the server's.
-    let mut bytes = Vec::new();
-    while let Some(ticket) = worker.next() {
-        let batch = &batches[ticket.number as usize];
-        let mut ticket = ticket;
-        bytes.clear();
-        let mut ends = Vec::with_capacity(own.batch as usize);
-        for key in keys_of(ticket.number, own, documents) {
-            maker.append(&mut bytes, key, 0, own.document_bytes, |writer| {
-                writer.append("count", key).append("group", (key & 63) as i32);
-            });
-            ends.push(bytes.len());
-        }
-        batch.writer.store(writer, Ordering::Relaxed);
-        batch.sent.store(clock.fetch_add(1, Ordering::SeqCst), Ordering::Relaxed);
-        let mut insert = worker.client().insert(collection);
-        let mut start = 0;
-        for end in ends {
-            insert.push_raw(sheaf_bson::RawDoc::new(&bytes[start..end]));
-            start = end;
-        }
-        ticket.due = Instant::now();
-        insert.send()?;
-        if acknowledged {
-            batch.acknowledged.store(clock.fetch_add(1, Ordering::SeqCst), Ordering::Release);
-        }
-        worker.done("insert", ticket);
-        worker.context().set_progress((ticket.number + 1) as f64 / batches.len() as f64);
-    }
-    worker.client().command("admin", &doc! { "ping": 1 }).map(drop)
-}
-
 fn read_back(
     worker: &mut Worker<'_>,
-    own: &Own,
+    capped: bool,
     documents: u64,
     collection: &Collection,
-    batches: &[Batch],
+    batches: &Batches,
     reads: &Reads,
 ) -> Result<()> {
     while let Some(ticket) = worker.next() {
         let key = (documents - ticket.number) as i64;
-        let batch = &batches[(key as u64 - 1) as usize / own.batch as usize];
-        let must_be_there = !own.capped && batch.acknowledged.load(Ordering::Acquire) > 0;
+        let must_be_there = !capped && batches.was_acknowledged(key);
         let found = worker.client().find_by_id(collection, key)?;
         let outcome = found.map(|found| (document::verify(found, key), found.len()));
         match outcome {
@@ -324,51 +269,4 @@ fn while_writing(reads: &Reads, readers: u32) -> Check {
             ),
         },
     }
-}
-
-/// A capped collection holds the newest documents that fit, without gaps. Writers overtake each other, but each writer's
-/// own documents came in order: of those, what is there must be the last ones. And a batch that was acknowledged before
-/// another one was sent is older than it.
-fn newest(own: &Own, ran: &Ran, contents: &Contents) -> Check {
-    let capacity = MostSingle::capped_bytes(own, ran.documents);
-    let gap = first_gap(own, ran, contents);
-    // A whole batch may have been made room for at once.
-    let least = (capacity / own.document_bytes as u64).min(ran.documents).saturating_sub(own.batch);
-    let held = contents.whole;
-    let problem = if let Some(key) = gap {
-        Some(format!("document {key} is missing, though older ones are there"))
-    } else if held < least.max(1) {
-        Some(format!("only {held} documents are there, though {least} fit into {capacity} bytes"))
-    } else {
-        None
-    };
-    Check {
-        name: "newest documents".to_owned(),
-        passed: problem.is_none(),
-        detail: problem.unwrap_or_else(|| {
-            format!("the last {held} of {} documents, without a gap, in {capacity} bytes", ran.documents)
-        }),
-    }
-}
-
-fn first_gap(own: &Own, ran: &Ran, contents: &Contents) -> Option<i64> {
-    let mut begun = vec![false; own.writers as usize];
-    // Of the batches that are there at least in part: when the first of them was acknowledged.
-    let mut oldest = u64::MAX;
-    let mut missing = Vec::new();
-    for (number, batch) in ran.batches.iter().enumerate() {
-        let begun = &mut begun[usize::from(batch.writer.load(Ordering::Relaxed))];
-        for key in keys_of(number as u64, own, ran.documents) {
-            match contents.has(key) {
-                true => *begun = true,
-                false if *begun => return Some(key),
-                false => missing.push((batch.sent.load(Ordering::Relaxed), key)),
-            }
-        }
-        let acknowledged = batch.acknowledged.load(Ordering::Relaxed);
-        if acknowledged > 0 && keys_of(number as u64, own, ran.documents).any(|key| contents.has(key)) {
-            oldest = oldest.min(acknowledged);
-        }
-    }
-    missing.into_iter().find(|(sent, _)| *sent > oldest).map(|(_, key)| key)
 }

@@ -26,6 +26,7 @@ use crate::options::OpTime;
 use crate::pipeline::Counts;
 use crate::sequencer::{LogEntry, stays_here};
 use crate::sessions;
+use crate::stats::AppliedOps;
 use crate::write::{Op, Statement};
 
 /// A batch is written when it has grown to this, if no transaction is in the middle.
@@ -35,7 +36,7 @@ const BATCH_BYTES: usize = 4 << 20;
 /// [`Core::last`] names the last of them. The pipeline must be held, unless nobody else is there yet.
 ///
 /// After an error the state is somewhere between; only a restart brings it together with the log.
-pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<()> {
+pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<AppliedOps> {
     let mut applier = Applier {
         core,
         catalog: core.catalog.load_full(),
@@ -49,6 +50,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<()> {
         reached: *core.last.lock(),
         entry: OpTime::default(),
         in_transaction: false,
+        done: AppliedOps::default(),
         key: Vec::new(),
         full: Vec::new(),
     };
@@ -66,7 +68,8 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<()> {
         core.log_knowledge.note(entry.index, entry.term);
         applier.reached = applier.entry;
     }
-    applier.write()
+    applier.write()?;
+    Ok(applier.done)
 }
 
 /// What the batch makes of a record that it writes: the database does not show it yet.
@@ -95,6 +98,7 @@ struct Applier<'a> {
     entry: OpTime,
     /// Whether more documents of a large transaction follow.
     in_transaction: bool,
+    done: AppliedOps,
     key: Vec<u8>,
     full: Vec<u8>,
 }
@@ -215,7 +219,10 @@ impl<'a> Applier<'a> {
                 Some(operations) => self.apply_ops(fields, operations),
                 None => self.command(fields),
             },
-            Some("n") => Ok(()),
+            Some("n") => {
+                self.done.noop += 1;
+                Ok(())
+            }
             other => bail!(Code::INTERNAL_ERROR, "the log has an unknown operation {other:?}"),
         }
     }
@@ -252,6 +259,7 @@ impl<'a> Applier<'a> {
         if self.is_foreign(command.target()) {
             return Ok(());
         }
+        self.done.command += 1;
         // Only collections are created within a transaction; nobody sees them before its end.
         if !self.in_transaction {
             self.write()?;
@@ -299,10 +307,17 @@ impl<'a> Applier<'a> {
                 if let Some(rid) = fields.rid {
                     collection.state.next_key.fetch_max(rid + 1, Ordering::AcqRel);
                 }
+                self.done.insert += 1;
                 self.record(&collection, &key, Op::Insert(fields.o), statement.as_ref(), Now::Given(fields.o))
             }
-            Some("u") => self.change(&collection, &key, Some(fields.o), statement.as_ref()),
-            _ => self.change(&collection, &key, None, statement.as_ref()),
+            Some("u") => {
+                self.done.update += 1;
+                self.change(&collection, &key, Some(fields.o), statement.as_ref())
+            }
+            _ => {
+                self.done.delete += 1;
+                self.change(&collection, &key, None, statement.as_ref())
+            }
         };
         self.key = key;
         done

@@ -76,7 +76,11 @@ impl Core {
         self.tell(None, false);
         if let Some(log) = &self.log {
             let unneeded = at.index.min(self.old_enough(log)).min(self.log_pins.unneeded());
-            log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))?;
+            let began = Instant::now();
+            if log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))? > 0 {
+                self.truncations.0.fetch_add(1, Ordering::Relaxed);
+                self.truncations.1.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+            }
             if let Some(sequencer) = self.sequencer.get() {
                 sequencer.compacted(log.stats().first_index.saturating_sub(1).min(at.index));
             }

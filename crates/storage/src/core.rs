@@ -88,6 +88,10 @@ pub(crate) struct Core {
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
     pub conflicts: AtomicU64,
+    /// What was applied of the entries of others.
+    pub applied: crate::stats::AppliedCount,
+    /// How often the log's beginning was removed, and how many microseconds that took.
+    pub truncations: (AtomicU64, AtomicU64),
     /// Collections that are out of the catalog but may still be read.
     pub garbage: Mutex<Vec<Garbage>>,
     pub hooks: Hooks,
@@ -193,6 +197,8 @@ impl Core {
             commits: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
+            applied: Default::default(),
+            truncations: Default::default(),
             garbage: Mutex::default(),
             hooks: Hooks::default(),
             failed: AtomicBool::new(false),

@@ -20,7 +20,7 @@ use crate::options::{Interrupt, OpTime, Options};
 use crate::pipeline::Prepared;
 use crate::sequencer::{LogEntry, Sequencer};
 use crate::sessions::SessionRecord;
-use crate::stats::Stats;
+use crate::stats::{Applied, Stats};
 use crate::transaction::Transaction;
 use crate::unit::WriteUnit;
 use crate::validate::{Validation, validate};
@@ -262,6 +262,11 @@ impl Engine {
         self.core().stats()
     }
 
+    /// What this member of a set has applied of the entries that others have ordered.
+    pub fn applied(&self) -> Applied {
+        self.core().applied.get()
+    }
+
     /// Bytes that a collection's records take on disk and in memtables (an estimate).
     pub fn storage_bytes(&self, collection: &Collection) -> u64 {
         let (from, to) = prefix_range(collection.ident);
@@ -473,6 +478,8 @@ impl Core {
             log_append_bytes: log.append_bytes,
             log_syncs: log.syncs,
             log_sync_micros: log.sync_micros,
+            log_truncations: self.truncations.0.load(Ordering::Relaxed),
+            log_truncation_micros: self.truncations.1.load(Ordering::Relaxed),
             commits: self.commits.load(Ordering::Relaxed),
             flushes: self.flushes.load(Ordering::Relaxed),
             open_transactions,

@@ -69,7 +69,7 @@ pub use options::{Block, Interrupt, OpTime, Options};
 pub use rollback::RolledBack;
 pub use sequencer::{LogEntry, LogUnit, Seal, Sequencer};
 pub use sessions::SessionRecord;
-pub use stats::Stats;
+pub use stats::{Applied, AppliedOps, Stats};
 pub use transaction::Transaction;
 pub use unit::WriteUnit;
 pub use uuid::Uuid;

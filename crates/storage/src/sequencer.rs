@@ -154,10 +154,14 @@ impl Core {
         }
         if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
             tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
-            if let Err(error) = crate::apply::apply_entries(self, &unit.entries) {
-                // The log has what the memtables have not: only a restart can bring them together.
-                self.fail(&format!("applying the log failed: {error}"));
-                return Err(error);
+            let began = std::time::Instant::now();
+            match crate::apply::apply_entries(self, &unit.entries) {
+                Ok(ops) => self.applied.add(ops, began.elapsed()),
+                Err(error) => {
+                    // The log has what the memtables have not: only a restart can bring them together.
+                    self.fail(&format!("applying the log failed: {error}"));
+                    return Err(error);
+                }
             }
             let bytes: u64 = unit.entries.iter().map(|entry| entry.payload.len() as u64).sum();
             self.unflushed.fetch_add(bytes, Ordering::Relaxed);

@@ -5,6 +5,7 @@ mod builds;
 mod copy;
 mod crash;
 mod ddl;
+mod figures;
 mod model;
 mod oplog;
 mod rollback;

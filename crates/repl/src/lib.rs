@@ -23,7 +23,8 @@ pub mod write_concern;
 pub use codec::DecodeError;
 pub use effect::{Effect, Persist, Role, Rollback, WaiterId};
 pub use member::{
-    CandidateMetrics, ElectionReason, Member, Options, ParticipantMetrics, PeerStatus, Recovered, Status,
+    Attempts, CandidateMetrics, ElectionCounts, ElectionReason, Member, Options, ParticipantMetrics,
+    PeerStatus, Recovered, Status,
 };
 pub use message::{Body, Envelope, Heartbeat, Report};
 pub use types::{Entry, HardState, LogBounds, MemberState, OpTime, Positions, TermRun};

@@ -32,6 +32,48 @@ impl Envelope {
     }
 }
 
+/// Entries that a message may have for another one to be put behind it.
+const ABSORBED_ENTRIES: usize = 1024;
+
+impl Envelope {
+    /// Takes in a message that was to be sent next, if one message can say what the two say: entries that follow on these,
+    /// or how far a member is by now. Gives it back otherwise.
+    pub fn absorb(&mut self, next: Envelope) -> Option<Envelope> {
+        let same = (self.from, self.to, self.config, self.incarnation)
+            == (next.from, next.to, next.config, next.incarnation);
+        match (&mut self.body, next.body) {
+            (Body::Progress(report), Body::Progress(newer)) if same && report.term == newer.term => {
+                *report = newer;
+                None
+            }
+            (Body::Raft(message), Body::Raft(mut newer)) if same && follows(message, &newer) => {
+                message.entries.extend(newer.take_entries());
+                message.commit = message.commit.max(newer.commit);
+                None
+            }
+            (_, body) => Some(Envelope { body, ..next }),
+        }
+    }
+
+    /// Bytes of the entries that it brings.
+    pub fn entry_bytes(&self) -> usize {
+        let Body::Raft(message) = &self.body else { return 0 };
+        message.entries.iter().map(|entry| entry.data.len()).sum()
+    }
+}
+
+/// Whether what the second message appends begins where the first one's ends.
+fn follows(message: &raft::eraftpb::Message, next: &raft::eraftpb::Message) -> bool {
+    use raft::eraftpb::MessageType::MsgAppend;
+    let end =
+        message.entries.last().map_or((message.log_term, message.index), |last| (last.term, last.index));
+    message.get_msg_type() == MsgAppend
+        && next.get_msg_type() == MsgAppend
+        && message.term == next.term
+        && end == (next.log_term, next.index)
+        && message.entries.len() + next.entries.len() <= ABSORBED_ENTRIES
+}
+
 /// What is said.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
@@ -76,4 +118,64 @@ pub struct Heartbeat {
     pub commit: u64,
     /// The time of the sender of the ping, given back in the answer.
     pub sent_at: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use raft::eraftpb::{Entry, Message, MessageType};
+
+    use super::*;
+    use crate::types::OpTime;
+
+    fn envelope(body: Body) -> Envelope {
+        Envelope { from: 1, to: 2, config: ConfigVersion { term: 1, version: 1 }, incarnation: 7, body }
+    }
+
+    /// Appends entries of these (term, index) after `(log_term, index)`.
+    fn append(after: (u64, u64), entries: &[(u64, u64)], commit: u64) -> Envelope {
+        let mut message =
+            Message { term: 5, log_term: after.0, index: after.1, commit, ..Message::default() };
+        message.set_msg_type(MessageType::MsgAppend);
+        let entry = |(term, index): &(u64, u64)| Entry { term: *term, index: *index, ..Entry::default() };
+        message.set_entries(entries.iter().map(entry).collect::<Vec<_>>().into());
+        envelope(Body::Raft(Box::new(message)))
+    }
+
+    #[test]
+    fn entries_that_follow_go_into_one_message() {
+        let mut first = append((4, 10), &[(5, 11), (5, 12)], 9);
+        assert_eq!(first.absorb(append((5, 12), &[(5, 13)], 11)), None);
+        // A word of the commit point alone.
+        assert_eq!(first.absorb(append((5, 13), &[], 12)), None);
+        assert_eq!(first, append((4, 10), &[(5, 11), (5, 12), (5, 13)], 12));
+        let mut empty = append((4, 10), &[], 9);
+        assert_eq!(empty.absorb(append((4, 10), &[(5, 11)], 9)), None);
+        assert_eq!(empty, append((4, 10), &[(5, 11)], 9));
+    }
+
+    #[test]
+    fn others_stay_apart() {
+        let first = append((4, 10), &[(5, 11)], 9);
+        let gap = append((5, 12), &[(5, 13)], 9);
+        let other_entry = append((4, 11), &[(5, 12)], 9);
+        let again = append((4, 10), &[(5, 11)], 9);
+        let restarted = Envelope { incarnation: 8, ..append((5, 11), &[(5, 12)], 9) };
+        for next in [gap, other_entry, again, restarted, envelope(Body::Progress(Report::default()))] {
+            let mut kept = first.clone();
+            assert_eq!(kept.absorb(next.clone()), Some(next));
+            assert_eq!(kept, first);
+        }
+    }
+
+    #[test]
+    fn the_newer_report_of_a_term_is_enough() {
+        let report = |term, index| {
+            let positions = Positions { written: OpTime { term, index }, ..Positions::default() };
+            envelope(Body::Progress(Report { term, positions }))
+        };
+        let mut first = report(3, 10);
+        assert_eq!(first.absorb(report(3, 12)), None);
+        assert_eq!(first, report(3, 12));
+        assert_eq!(first.absorb(report(4, 5)), Some(report(4, 5)));
+    }
 }

@@ -88,9 +88,46 @@ pub struct ParticipantMetrics {
     pub new_term_applied: Option<u64>,
 }
 
+/// Elections of one kind that this member has stood for, and those that it won.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Attempts {
+    pub called: u64,
+    pub successful: u64,
+}
+
+/// `electionMetrics` of `serverStatus`: counted since the process began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ElectionCounts {
+    /// By a command, or because the primary handed over.
+    pub step_up: Attempts,
+    /// By priority.
+    pub priority_takeover: Attempts,
+    /// No primary was heard of.
+    pub election_timeout: Attempts,
+    /// The only member of its set.
+    pub alone: Attempts,
+    /// How often this member ceased to be primary because it met a later term.
+    pub higher_term: u64,
+    /// Elections won with every entry that there was; in other sets than one of a single member that is every one.
+    pub caught_up: u64,
+}
+
+impl ElectionCounts {
+    fn of(&mut self, reason: ElectionReason) -> &mut Attempts {
+        match reason {
+            ElectionReason::ElectionTimeout => &mut self.election_timeout,
+            ElectionReason::PriorityTakeover => &mut self.priority_takeover,
+            ElectionReason::StepUpRequest | ElectionReason::StepUpRequestSkipDryRun => &mut self.step_up,
+            ElectionReason::SingleNodePromptElection => &mut self.alone,
+        }
+    }
+}
+
 /// What is remembered for them.
 #[derive(Default)]
 pub(super) struct Elections {
+    pub counts: ElectionCounts,
     pub candidate: Option<CandidateMetrics>,
     pub participant: Option<ParticipantMetrics>,
     /// Why and when this member last stood.
@@ -115,6 +152,21 @@ impl Member {
         let alone = self.config.as_ref().is_some_and(|config| config.members.len() == 1);
         let reason = if alone { ElectionReason::SingleNodePromptElection } else { reason };
         self.elections.stood = (reason, self.now);
+        self.elections.counts.of(reason).called += 1;
+    }
+
+    /// This member is no longer primary. One that hands over expects the later term.
+    pub(super) fn note_lost_lead(&mut self) {
+        let Some(leading) = &self.leading else { return };
+        let handing_over = self.step_down.is_some() || leading.hand_over_until > self.now;
+        if self.term() > leading.term && !handing_over {
+            self.elections.counts.higher_term += 1;
+        }
+    }
+
+    /// How many elections there were.
+    pub fn election_counts(&self) -> ElectionCounts {
+        self.elections.counts
     }
 
     /// The primary has handed over: to a member of higher priority than its own, or because it steps down.
@@ -133,6 +185,8 @@ impl Member {
     pub(super) fn note_won(&mut self) {
         let (reason, at) = self.elections.stood;
         let Some(config) = &self.config else { return };
+        self.elections.counts.of(reason).successful += 1;
+        self.elections.counts.caught_up += u64::from(config.members.len() > 1);
         self.elections.candidate = Some(CandidateMetrics {
             reason,
             at,

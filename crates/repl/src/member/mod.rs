@@ -32,7 +32,7 @@ mod stepping_down;
 mod tests;
 mod waiting;
 
-pub use metrics::{CandidateMetrics, ElectionReason, ParticipantMetrics};
+pub use metrics::{Attempts, CandidateMetrics, ElectionCounts, ElectionReason, ParticipantMetrics};
 pub use status::{PeerStatus, Status};
 
 use hints::Hints;

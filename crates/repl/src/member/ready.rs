@@ -333,6 +333,7 @@ impl Member {
     }
 
     pub(super) fn lost_lead(&mut self) {
+        self.note_lost_lead();
         self.leading = None;
         self.elections.candidate = None;
         self.resolve_not_primary();

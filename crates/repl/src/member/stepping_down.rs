@@ -1,5 +1,6 @@
 //! Giving up the lead: `replSetStepDown`, `replSetFreeze`, and the hand-over at shutdown.
 
+use raft::eraftpb::{Message as RaftMessage, MessageType};
 use sheaf_errors::{Code, Error, Result};
 
 use super::{Effect, ElectionReason, Member, not_primary};
@@ -124,8 +125,36 @@ impl Member {
         if !self.is_electable() {
             return Err(not_electable());
         }
-        self.stand(ElectionReason::StepUpRequest);
+        if self.primary().is_some() && self.would_win() {
+            self.stand_against_primary();
+        } else {
+            self.stand(ElectionReason::StepUpRequest);
+        }
         Ok(())
+    }
+
+    /// Whether a majority is not known to have anything that this member lacks: who hears a primary gives no preliminary
+    /// votes, and an election that nobody wins leaves the set without a primary.
+    fn would_win(&self) -> bool {
+        let Some(config) = &self.config else { return false };
+        let end = self.view().last();
+        let agrees = |id: u64| {
+            Some(id) == self.me
+                || self.peers.get(&id).is_some_and(|peer| self.is_up(peer) && peer.reported.written <= end)
+        };
+        config.voters().filter(|member| agrees(member.id)).count() >= config.majority_vote_count()
+    }
+
+    /// Asks for votes as the successor that a primary has named does.
+    fn stand_against_primary(&mut self) {
+        self.note_candidacy(ElectionReason::StepUpRequest);
+        if let Some(raft) = &mut self.raft {
+            let mut now =
+                RaftMessage { from: raft.raft.leader_id, to: raft.raft.id, ..RaftMessage::default() };
+            now.set_msg_type(MessageType::MsgTimeoutNow);
+            let _ = raft.step(now);
+            self.after_step();
+        }
     }
 
     /// Whether a step-down is under way.

@@ -3,6 +3,7 @@
 use sheaf_bson::{DocBuf, json};
 
 use super::*;
+use crate::member::{Attempts, ElectionCounts};
 use crate::status::StatusContext;
 
 /// The wall clock of the tests' ticks, in milliseconds.
@@ -88,6 +89,29 @@ fn a_hand_over_is_told_as_such() {
     assert!(!text.contains("electionCandidateMetrics"));
     let mine = r#""syncSourceId":PRIMARY,"maintenanceMode":1,"infoMessage":"","configVersion""#;
     assert!(text.contains(&mine.replace("PRIMARY", &primary.to_string())), "{text}");
+}
+
+#[test]
+fn elections_are_counted_by_their_reason() {
+    let mut set = three();
+    let won = Attempts { called: 1, successful: 1 };
+    let first = set.member(0).election_counts();
+    assert_eq!((first.election_timeout, first.caught_up), (won, 1));
+    set.member(0).step_down(10_000, 60_000, false).unwrap();
+    set.run(1000);
+    let second = set.primary().unwrap();
+    assert_eq!(
+        set.member(second).election_counts(),
+        ElectionCounts { step_up: won, caught_up: 1, ..Default::default() }
+    );
+    assert_eq!(set.member(0).election_counts().higher_term, 0, "who hands over is not surprised");
+    // Two members are left that may lead: the other one stands against the primary.
+    let third = 3 - second;
+    set.member(third).step_up().unwrap();
+    set.run(1000);
+    assert_eq!(set.primary(), Some(third));
+    assert_eq!(set.member(third).election_counts().step_up, won);
+    assert_eq!(set.member(second).election_counts().higher_term, 1);
 }
 
 #[test]

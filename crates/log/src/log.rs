@@ -14,6 +14,10 @@ use crate::recover::recover;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
 use crate::{Error, Result};
 
+/// What one `write` of several entries may carry: the kernel takes 1024 pieces, two for each.
+const RUN_ENTRIES: usize = 512;
+const RUN_BYTES: u64 = 4 << 20;
+
 /// How to open a log.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -165,17 +169,64 @@ impl Log {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         assert!(length <= MAX_PAYLOAD, "a log entry of {length} bytes");
         let size = (HEADER_LEN + length) as u64;
+        let mut writer = self.writer_for(size)?;
+        let at = Position { term, index: writer.last.index + 1, time };
+        let header = Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts);
+        let written = write_entry(&writer.file, &header, parts);
+        self.appended(&mut writer, written, at, 1, size)?;
+        Ok(at)
+    }
+
+    /// Appends the first of these entries (term, time, payload), as many as one `write` may carry, at least one. Gives
+    /// how many, and the position of the last of them. After an error nothing of them is in the log.
+    pub fn append_run(&self, entries: &[(u64, u64, &[u8])]) -> Result<(usize, Position)> {
+        let size_of = |payload: &[u8]| (HEADER_LEN + payload.len()) as u64;
+        let first = entries.first().map_or(0, |(.., payload)| size_of(payload));
+        let mut writer = self.writer_for(first)?;
+        let room = RUN_BYTES.min(self.options.segment_bytes.saturating_sub(writer.offset));
+        let durable = self.shared.durable_index.load(Ordering::Acquire);
+        let (mut at, mut size) = (writer.last, 0);
+        let mut headers = Vec::with_capacity(entries.len().min(RUN_ENTRIES));
+        for (term, time, payload) in entries.iter().take(RUN_ENTRIES) {
+            assert!(payload.len() <= MAX_PAYLOAD, "a log entry of {} bytes", payload.len());
+            if !headers.is_empty() && size + size_of(payload) > room {
+                break;
+            }
+            size += size_of(payload);
+            at = Position { term: *term, index: at.index + 1, time: *time };
+            headers.push(Header::encode(at, durable, &[payload]));
+        }
+        let pairs = headers.iter().zip(entries);
+        let mut slices: Vec<IoSlice<'_>> =
+            pairs.flat_map(|(header, (.., payload))| [IoSlice::new(header), IoSlice::new(payload)]).collect();
+        let written = write_all(&writer.file, &mut slices);
+        self.appended(&mut writer, written, at, headers.len(), size)?;
+        Ok((headers.len(), at))
+    }
+
+    /// The writer, at a segment that has room for an entry of this size.
+    fn writer_for(&self, size: u64) -> Result<MutexGuard<'_, Writer>> {
         let mut writer = lock(&self.writer);
         if self.shared.failed.load(Ordering::Acquire) {
             return Err(Error::Failed);
         }
-        let at = Position { term, index: writer.last.index + 1, time };
         if writer.offset > SEGMENT_HEADER_LEN && writer.offset + size > self.options.segment_bytes {
-            self.next_segment(&mut writer, at.index)?;
+            let first_index = writer.last.index + 1;
+            self.next_segment(&mut writer, first_index)?;
         }
-        let header = Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts);
-        if let Err(error) = write_all(&writer.file, &header, parts) {
-            // Take back what a short write left, so that the log ends in a whole entry.
+        Ok(writer)
+    }
+
+    /// Takes note of entries that were written, or takes back what a short write left, so that the log ends in a whole entry.
+    fn appended(
+        &self,
+        writer: &mut Writer,
+        written: std::io::Result<()>,
+        last: Position,
+        entries: usize,
+        size: u64,
+    ) -> Result<()> {
+        if let Err(error) = written {
             let mut file = &*writer.file;
             let back = file.set_len(writer.offset).and_then(|()| file.seek(SeekFrom::Start(writer.offset)));
             writer.zeroed = writer.offset;
@@ -185,14 +236,14 @@ impl Log {
             return Err(Error::io("appending", error));
         }
         writer.offset += size;
-        writer.last = at;
+        writer.last = last;
         if let Some(segment) = lock(&self.shared.segments).last_mut() {
             segment.bytes = writer.offset;
         }
-        self.shared.last_index.store(at.index, Ordering::Release);
-        self.shared.appends.fetch_add(1, Ordering::Relaxed);
+        self.shared.last_index.store(last.index, Ordering::Release);
+        self.shared.appends.fetch_add(entries as u64, Ordering::Relaxed);
         self.shared.append_bytes.fetch_add(size, Ordering::Relaxed);
-        Ok(at)
+        Ok(())
     }
 
     fn next_segment(&self, writer: &mut Writer, first_index: u64) -> Result<()> {
@@ -302,6 +353,11 @@ impl Log {
         self.retain_bytes.store(bytes, Ordering::Relaxed);
     }
 
+    /// How many bytes are kept at least.
+    pub fn retain_bytes(&self) -> u64 {
+        self.retain_bytes.load(Ordering::Relaxed)
+    }
+
     /// Removes the oldest segments that hold only entries at or below `unneeded` and that are not
     /// within the bytes to retain. Returns how many were removed.
     pub fn retain(&self, unneeded: u64) -> Result<usize> {
@@ -404,18 +460,19 @@ fn ends_at(segments: &[Segment], last: u64) -> bool {
 }
 
 /// `writev` of header and parts until all is written.
-fn write_all(mut file: &File, header: &[u8], parts: &[&[u8]]) -> std::io::Result<()> {
+fn write_entry(file: &File, header: &[u8], parts: &[&[u8]]) -> std::io::Result<()> {
     let slice =
         |at: usize| IoSlice::new(if at == 0 { header } else { parts.get(at - 1).unwrap_or(&&[][..]) });
     // Most entries have one part.
     let mut few: [IoSlice<'_>; 4] = std::array::from_fn(slice);
-    let mut many: Vec<IoSlice<'_>> = Vec::new();
-    let mut rest = if parts.len() < few.len() {
-        &mut few[..parts.len() + 1]
-    } else {
-        many.extend((0..=parts.len()).map(slice));
-        &mut many[..]
-    };
+    if parts.len() < few.len() {
+        return write_all(file, &mut few[..parts.len() + 1]);
+    }
+    let mut many: Vec<IoSlice<'_>> = (0..=parts.len()).map(slice).collect();
+    write_all(file, &mut many)
+}
+
+fn write_all(mut file: &File, mut rest: &mut [IoSlice<'_>]) -> std::io::Result<()> {
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         match file.write_vectored(rest) {

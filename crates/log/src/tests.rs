@@ -279,3 +279,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_run_of_entries_is_as_good_as_one_after_another() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let payloads: Vec<Vec<u8>> = (0..40u8).map(|n| vec![n; usize::from(n) * 9]).collect();
+    let run: Vec<(u64, u64, &[u8])> =
+        payloads.iter().enumerate().map(|(n, payload)| (1, 10 * (n as u64 + 1), &payload[..])).collect();
+    let (mut done, mut runs) = (0, 0);
+    while done < run.len() {
+        let (count, at) = log.append_run(&run[done..]).unwrap();
+        done += count;
+        runs += 1;
+        assert_eq!((at.index, at.time), (done as u64, 10 * done as u64));
+    }
+    // Small ones go together, and segments of 400 bytes hold at most one of the larger ones.
+    assert!(runs < run.len() && segment_files(dir.path()).len() > 20, "{runs} runs");
+    log.append(2, 1000, &[b"last"]).unwrap();
+    let stored: Vec<Vec<u8>> = entries(&log, 1).into_iter().map(|(_, payload)| payload).collect();
+    assert_eq!((&stored[..40], &stored[40][..]), (&payloads[..], &b"last"[..]));
+    drop(log);
+    let (_, recovered) = Log::open(options(dir.path()), Position::default()).unwrap();
+    assert_eq!((recovered.last.index, recovered.cut_bytes), (41, 0));
+}

@@ -74,6 +74,17 @@ fn follows(message: &raft::eraftpb::Message, next: &raft::eraftpb::Message) -> b
         && message.entries.len() + next.entries.len() <= ABSORBED_ENTRIES
 }
 
+impl Envelope {
+    /// The payloads of the entries that it brings.
+    pub fn payloads(&self) -> impl Iterator<Item = &[u8]> {
+        let message = match &self.body {
+            Body::Raft(message) => Some(message),
+            _ => None,
+        };
+        message.into_iter().flat_map(|message| message.entries.iter()).map(|entry| &entry.data[..])
+    }
+}
+
 /// What is said.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {

@@ -127,8 +127,8 @@ impl Core {
                 self.carry_out_unit(sequencer, &unit)?;
                 continue;
             }
-            for entry in &unit.entries {
-                self.append_entry(entry);
+            self.append_entries(&unit.entries);
+            if let Some(entry) = unit.entries.last() {
                 times.iter_mut().for_each(|at| at.index = entry.index);
             }
             return Ok((own, times));
@@ -149,9 +149,7 @@ impl Core {
     }
 
     fn carry_out_unit(&self, sequencer: &dyn Sequencer, unit: &LogUnit) -> Result<()> {
-        for entry in &unit.entries {
-            self.append_entry(entry);
-        }
+        self.append_entries(&unit.entries);
         if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
             tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
             let began = std::time::Instant::now();
@@ -203,14 +201,17 @@ impl Core {
 
     /// What the set has ordered must go into the log. A full disk is waited for: meanwhile this member, if it leads, is
     /// replaced.
-    fn append_entry(&self, entry: &LogEntry) {
+    fn append_entries(&self, entries: &[LogEntry]) {
         let Some(log) = &self.log else { return };
-        loop {
-            match log.append(entry.term, entry.time, &[&entry.payload]) {
-                Ok(at) => {
-                    assert_eq!(at.index, entry.index, "log and replication count alike");
+        let run: SmallVec<[(u64, u64, &[u8]); 4]> =
+            entries.iter().map(|entry| (entry.term, entry.time, &entry.payload[..])).collect();
+        let mut done = 0;
+        while done < run.len() {
+            match log.append_run(&run[done..]) {
+                Ok((count, at)) => {
+                    done += count;
+                    assert_eq!(at.index, entries[done - 1].index, "log and replication count alike");
                     self.durability.appended();
-                    return;
                 }
                 Err(error) => {
                     let error = self.log_error(error);

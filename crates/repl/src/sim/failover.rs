@@ -46,6 +46,7 @@ fn plan(seed: u64, members: u64, latency: u64) -> Plan {
         cache_bytes: 1 << 20,
         without_journal: false,
         encode: false,
+        together: false,
         restarts: false,
         ..Plan::of(seed)
     }

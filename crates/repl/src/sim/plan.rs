@@ -41,6 +41,8 @@ pub struct Plan {
     /// Whether a rollback and an installed copy end in a restart of the process, as the server's do: it finds what the
     /// disk has and nothing else.
     pub restarts: bool,
+    /// Whether a message may travel as a part of the one before it, as it does where a link is written late.
+    pub together: bool,
 }
 
 /// The name of machine `number`.
@@ -105,6 +107,7 @@ impl Plan {
             without_journal,
             encode: rng.percent(25),
             restarts: rng.percent(50),
+            together: rng.percent(50),
         }
     }
 }

@@ -57,6 +57,8 @@ pub struct World {
     pub(super) now: u64,
     queue: BTreeMap<(u64, u64), Event>,
     next_event: u64,
+    /// Where in the queue the last message of each way is.
+    newest_sent: BTreeMap<(usize, usize), (u64, u64)>,
     pub(super) nodes: Vec<Node>,
     /// `cut[from][to]`: nothing gets through.
     pub(super) cut: Vec<Vec<bool>>,
@@ -83,6 +85,7 @@ impl World {
             now: 0,
             queue: BTreeMap::new(),
             next_event: 0,
+            newest_sent: BTreeMap::new(),
             nodes: (0..count).map(|number| Node::new(&host(number))).collect(),
             cut: vec![vec![false; count]; count],
             calm: false,
@@ -339,10 +342,26 @@ impl World {
     }
 
     fn send_once(&mut self, from: usize, to: usize, envelope: Envelope) {
+        let envelope = match self.put_behind(from, to, envelope) {
+            Some(envelope) => envelope,
+            None => return,
+        };
         let (low, high) = self.plan.latency;
         let late = !self.calm && self.rng.percent(self.plan.late);
         let millis = if late { self.rng.between(high, 2000) } else { self.rng.between(low, high) };
         self.after(millis, Event::Deliver { from, to, envelope: Box::new(envelope) });
+        self.newest_sent.insert((from, to), (self.now + millis, self.next_event));
+    }
+
+    /// The message becomes a part of the last one on this way, if that is still under way and can take it in.
+    fn put_behind(&mut self, from: usize, to: usize, envelope: Envelope) -> Option<Envelope> {
+        if !self.plan.together || self.rng.percent(50) {
+            return Some(envelope);
+        }
+        match self.newest_sent.get(&(from, to)).and_then(|at| self.queue.get_mut(at)) {
+            Some(Event::Deliver { envelope: last, .. }) => last.absorb(envelope),
+            _ => Some(envelope),
+        }
     }
 
     fn deliver(&mut self, from: usize, to: usize, envelope: Envelope) {

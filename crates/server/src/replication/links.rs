@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -38,6 +38,9 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// The most that one message may have: an entry is a commit group, and a transaction can be large.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// How long what nobody waits for is held back at most, to go out together with more.
+const TOGETHER: Duration = Duration::from_millis(1);
 
 /// Encoded bytes beyond which messages wait as they are.
 const BUFFER_BYTES: usize = 1 << 20;
@@ -74,12 +77,37 @@ impl Links {
             self.runtime.spawn(run(self.replica.clone(), host.clone(), self.address(host), link.clone()));
             link
         });
-        let mut waiting = link.waiting.lock();
-        if waiting.len() < WAITING_MAX {
+        let first = {
+            let mut waiting = link.waiting.lock();
+            let first = waiting.is_empty();
             waiting.push(envelope);
-            if waiting.len() == 1 {
-                self.dirty.lock().push(link.clone());
-            }
+            first
+        };
+        if first {
+            self.dirty.lock().push(link.clone());
+        }
+    }
+
+    /// Writes what waits on links where nothing is under way, or has been for long. What waits elsewhere goes out together as
+    /// soon as the member has answered ([`Links::heard`] and the next [`Links::flush`]): for when nobody waits for it.
+    pub fn flush_idle(&self) {
+        let now = Instant::now();
+        let (idle, busy): (Vec<_>, Vec<_>) = {
+            let mut dirty = self.dirty.lock();
+            dirty.drain(..).partition(|link| link.is_idle(now))
+        };
+        if !busy.is_empty() {
+            self.dirty.lock().extend(busy);
+        }
+        for link in idle {
+            link.flush();
+        }
+    }
+
+    /// A member has answered.
+    pub fn heard(&self, host: &str) {
+        if let Some(link) = self.links.lock().get(host) {
+            link.asked.lock().take();
         }
     }
 
@@ -98,11 +126,48 @@ impl Links {
     }
 }
 
+/// Messages to be written.
+#[derive(Default)]
+struct Waiting {
+    messages: Vec<Envelope>,
+    /// Bytes of the last one's entries.
+    last_bytes: usize,
+}
+
+impl Waiting {
+    /// Adds a message, as a part of the last one if possible, or drops it if too many wait already.
+    fn push(&mut self, envelope: Envelope) {
+        let bytes = envelope.entry_bytes();
+        let rest = match self.messages.last_mut() {
+            Some(last) if self.last_bytes + bytes <= BUFFER_BYTES => last.absorb(envelope),
+            _ => Some(envelope),
+        };
+        match rest {
+            None => self.last_bytes += bytes,
+            Some(envelope) if self.messages.len() < WAITING_MAX => {
+                self.messages.push(envelope);
+                self.last_bytes = bytes;
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    fn take(&mut self) -> Vec<Envelope> {
+        std::mem::take(&mut self.messages)
+    }
+}
+
 /// The way to one member.
 #[derive(Default)]
 struct Link {
-    waiting: Mutex<Vec<Envelope>>,
+    waiting: Mutex<Waiting>,
     writer: Mutex<Writer>,
+    /// When entries were last written here, if the member has said nothing since.
+    asked: Mutex<Option<Instant>>,
     broken: AtomicBool,
     /// Wakes the link's task: to connect, to write the rest, to give up a broken connection.
     work: Notify,
@@ -117,11 +182,15 @@ struct Writer {
 }
 
 impl Link {
+    fn is_idle(&self, now: Instant) -> bool {
+        self.asked.lock().is_none_or(|at| now.saturating_duration_since(at) >= TOGETHER)
+    }
+
     /// Writes what waits, unless somebody is at it, who then does it.
     fn flush(&self) {
         loop {
             let Some(mut writer) = self.writer.try_lock() else { return };
-            let all = writer.write(&self.waiting);
+            let all = writer.write(self);
             drop(writer);
             match all {
                 Ok(true) if self.waiting.lock().is_empty() => return,
@@ -138,11 +207,15 @@ impl Link {
 
 impl Writer {
     /// Writes as much as the socket takes at once; false if that is not all.
-    fn write(&mut self, waiting: &Mutex<Vec<Envelope>>) -> io::Result<bool> {
+    fn write(&mut self, link: &Link) -> io::Result<bool> {
         let Some(stream) = &self.stream else { return Ok(false) };
         loop {
             if self.buffer.len() < BUFFER_BYTES {
-                for envelope in std::mem::take(&mut *waiting.lock()) {
+                let messages = link.waiting.lock().take();
+                if messages.iter().any(Envelope::brings_entries) {
+                    *link.asked.lock() = Some(Instant::now());
+                }
+                for envelope in messages {
                     put(&mut self.buffer, &envelope.encode());
                 }
             }
@@ -175,7 +248,8 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
         let ended = serve(&replica, &to, &link).await;
         *link.writer.lock() = Writer::default();
         link.broken.store(false, Ordering::Release);
-        link.waiting.lock().clear();
+        link.waiting.lock().take();
+        link.asked.lock().take();
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
             tracing::debug!(host = &*host, %error, "a link to a member ended");

@@ -325,6 +325,7 @@ impl<S: Socket> Connection<S> {
         let unanswered = outcome.error.as_ref().filter(|_| flags.more_to_come());
         if unanswered.is_some_and(|error| dispatch::is_not_primary(error.code())) {
             // The only way to tell.
+            self.node.metrics.not_primary_unacknowledged.add(1);
             return Err("a write without an answer came to a member that is not primary".into());
         }
         let reply = self.complete(outcome).await?;

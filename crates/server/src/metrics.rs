@@ -221,6 +221,8 @@ pub struct Metrics {
     /// Operations that were stopped because this node ceased to be primary, and those that were not.
     pub ops_killed: Count,
     pub ops_running: Count,
+    /// Writes without an answer that came to a member that is not primary; their connections were closed.
+    pub not_primary_unacknowledged: Count,
     /// `stepUp` or `stepDown`.
     pub last_transition: Mutex<&'static str>,
     pub txn: TxnMetrics,

@@ -102,6 +102,21 @@ impl Engine {
         self.core().tuning.set_sync_delay(delay);
     }
 
+    /// How old entries of the log must be to be removed; zero: its size alone decides.
+    pub fn oplog_retention(&self) -> std::time::Duration {
+        self.core().tuning.oplog_retention()
+    }
+
+    /// How much log is kept at least, in bytes.
+    pub fn oplog_bytes(&self) -> u64 {
+        self.core().log.as_ref().map_or(0, |log| log.retain_bytes())
+    }
+
+    /// Position of the newest commit that is in RocksDB's files.
+    pub fn last_flushed(&self) -> OpTime {
+        *self.core().flushed.lock()
+    }
+
     /// Sets how much log is kept at least (`replSetResizeOplog`), in bytes and by the age of its entries.
     pub fn set_oplog_size(&self, bytes: Option<u64>, retention: Option<std::time::Duration>) {
         if let (Some(bytes), Some(log)) = (bytes, &self.core().log) {

@@ -59,12 +59,13 @@ fn sampled_bytes(engine: &Engine, collection: &Collection, index: &Index) -> Res
 pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Option<&Collection>, scale: i64) {
     let scale = scale.max(1) as u64;
     let Some(collection) = collection else { return write_absent(doc, scale) };
-    if let Some(oplog) = engine.view().ok().filter(|_| collection.is_oplog()).and_then(|view| view.oplog()) {
+    let is_log = collection.is_oplog();
+    if let Some(oplog) = engine.view().ok().filter(|_| is_log).and_then(|view| view.oplog()) {
         // Without a count the figures are those of an earlier one.
         let _ = oplog.count();
     }
     let (count, bytes) = (collection.count(), collection.data_bytes());
-    let storage = storage_bytes(engine, collection);
+    let storage = if is_log { engine.stats().log_bytes } else { storage_bytes(engine, collection) };
     let sizes: Vec<u64> =
         collection.indexes.iter().map(|index| one_index_bytes(engine, collection, index)).collect();
     let indexes: u64 = sizes.iter().sum();
@@ -79,7 +80,9 @@ pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Optio
     doc.append("capped", collection.capped.is_some());
     if let Some(capped) = collection.capped {
         append_number(doc, "max", capped.max.unwrap_or(0).max(0) as u64);
-        append_number(doc, "maxSize", capped.size.max(0) as u64 / scale);
+        // `replSetResizeOplog` changes the log's.
+        let most = if is_log { engine.oplog_bytes() } else { capped.size.max(0) as u64 };
+        append_number(doc, "maxSize", most / scale);
     }
     write_table(&mut doc.document("wiredTiger"), "collection", collection.ident, storage);
     append_number(doc, "nindexes", collection.indexes.len() as u64);

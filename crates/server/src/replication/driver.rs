@@ -17,14 +17,11 @@ use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
 use tokio::sync::watch;
 
 use super::Replica;
+use super::figures::{Figures, LAG_ALLOWED_MILLIS};
 use super::initial_sync::InitialSync;
 use super::links::Links;
 use super::state::StateFile;
 use crate::node::Node;
-
-/// Commits are slowed down while the majority is further behind than this: half of MongoDB's
-/// `flowControlTargetLagSeconds`, where it begins to do so.
-const LAG_ALLOWED_MILLIS: u64 = 5000;
 
 /// What is done without holding the core.
 pub(super) enum Job {
@@ -82,6 +79,7 @@ impl Replica {
             reconfigured: Mutex::default(),
             lag_millis: AtomicU64::new(0),
             slowed_micros: AtomicU64::new(0),
+            figures: Figures::default(),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
         });
@@ -170,6 +168,7 @@ impl Replica {
         for effect in core.poll() {
             match effect {
                 Effect::Send { host, envelope } => {
+                    self.figures.sent(&envelope);
                     if let Some(links) = self.links.get() {
                         links.send(&host, envelope);
                     }
@@ -247,7 +246,9 @@ impl Replica {
                 let pause = self.with(|core| {
                     core.observe_time(wall << 32);
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
-                    self.lag_millis.store(core.commit_lag().1, Ordering::Relaxed);
+                    let lag = core.commit_lag().1;
+                    self.lag_millis.store(lag, Ordering::Relaxed);
+                    self.figures.lags(lag);
                     core.tick_millis()
                 });
                 next = now + Duration::from_millis(pause.clamp(5, 50));

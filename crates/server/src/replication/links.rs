@@ -315,7 +315,11 @@ pub async fn receive(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result
                     let host = std::str::from_utf8(&frame).map_err(|_| bad("an address is not UTF-8"))?;
                     from = Some(Arc::from(host));
                 }
-                Some(_) => batch.push(Envelope::decode(&frame).map_err(|error| bad(&error.to_string()))?),
+                Some(_) => {
+                    let envelope = Envelope::decode(&frame).map_err(|error| bad(&error.to_string()))?;
+                    replica.figures.received(&envelope, frame.len());
+                    batch.push(envelope);
+                }
             }
         }
         if let Some(from) = from.as_ref().filter(|_| !batch.is_empty()) {

@@ -9,6 +9,7 @@
 //! in order, and does nothing that waits.
 
 pub mod driver;
+pub mod figures;
 pub mod initial_sync;
 pub mod links;
 pub mod rollback;
@@ -62,6 +63,8 @@ pub struct Replica {
     lag_millis: AtomicU64,
     /// How long commits have been held back because of that.
     slowed_micros: AtomicU64,
+    /// What `serverStatus` shows.
+    pub figures: figures::Figures,
     started: Instant,
     stopping: AtomicBool,
 }

@@ -3,6 +3,7 @@
 mod conn_pool;
 pub mod current_op;
 pub mod profile;
+mod replication;
 mod server_status;
 mod top;
 

@@ -6,6 +6,7 @@ use sheaf_bson::{DocWriter, Value};
 use sheaf_errors::Result;
 use sheaf_storage::{Collection, Index, IndexKind};
 
+use super::replication;
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::metrics::Count;
@@ -13,7 +14,7 @@ use crate::node::Node;
 use crate::op::OpContext;
 use crate::reply::Reply;
 
-type Doc<'w> = DocWriter<'w, Vec<u8>>;
+pub(super) type Doc<'w> = DocWriter<'w, Vec<u8>>;
 type Section = (&'static str, fn(&Node, &mut Doc<'_>));
 
 /// `{serverStatus: 1, <section>: 0 | 1}`.
@@ -27,9 +28,10 @@ const SECTIONS: &[Section] = &[
     ("catalogStats", catalog_stats),
     ("connections", connections),
     ("defaultRWConcern", default_concern),
+    ("electionMetrics", replication::elections),
     ("extra_info", extra_info),
     ("featureCompatibilityVersion", feature_version),
-    ("flowControl", flow_control),
+    ("flowControl", replication::flow_control),
     ("globalLock", global_lock),
     ("indexStats", index_stats),
     ("logicalSessionRecordCache", session_cache),
@@ -38,9 +40,10 @@ const SECTIONS: &[Section] = &[
     ("network", network),
     ("opLatencies", latencies),
     ("opcounters", opcounters),
-    ("opcountersRepl", opcounters_repl),
+    ("opcountersRepl", replication::opcounters),
+    ("oplogTruncation", replication::oplog_truncation),
     ("queues", queues),
-    ("repl", replication),
+    ("repl", replication::set),
     ("security", |_, doc| {
         let _ = doc.document("authentication");
     }),
@@ -51,7 +54,7 @@ const SECTIONS: &[Section] = &[
 ];
 
 /// Sections of a member of a replica set.
-const ONLY_IN_SETS: [&str; 2] = ["flowControl", "repl"];
+const ONLY_IN_SETS: [&str; 4] = ["electionMetrics", "flowControl", "oplogTruncation", "repl"];
 
 impl<'a> Command<'a> for ServerStatus<'a> {
     const NAME: &'static str = "serverStatus";
@@ -91,7 +94,7 @@ impl<'a> Command<'a> for ServerStatus<'a> {
     }
 }
 
-fn put(doc: &mut Doc<'_>, name: &str, count: &Count) {
+pub(super) fn put(doc: &mut Doc<'_>, name: &str, count: &Count) {
     doc.append(name, count.get() as i64);
 }
 
@@ -179,28 +182,6 @@ fn default_concern(node: &Node, doc: &mut Doc<'_>) {
     node.defaults.current(node).append(doc);
 }
 
-/// What `hello` says of the set.
-fn replication(node: &Node, doc: &mut Doc<'_>) {
-    if let Some(replica) = node.replica() {
-        replica.with(|core| core.hello()).write(doc, node.process_id, false);
-        // Changes with every rollback, as clients of mongod expect of it.
-        doc.append("rbid", replica.rollbacks().count as i32 + 1);
-    }
-}
-
-/// How far behind a majority may be before commits are held back.
-const LAGGED_MILLIS: u64 = 5000;
-
-/// How much commits are held back because a majority of the set lags.
-fn flow_control(node: &Node, doc: &mut Doc<'_>) {
-    let Some(replica) = node.replica() else { return };
-    let (lag_millis, slowed_micros) = replica.flow_control();
-    doc.append("enabled", true);
-    doc.append("timeAcquiringMicros", slowed_micros as i64);
-    doc.append("isLagged", lag_millis > LAGGED_MILLIS);
-    doc.append("lagMillis", lag_millis as i64);
-}
-
 fn feature_version(_: &Node, doc: &mut Doc<'_>) {
     let mut parts = crate::version::FEATURE_VERSION.split('.').map(|part| part.parse::<i32>().unwrap_or(0));
     doc.append("major", parts.next().unwrap_or(0)).append("minor", parts.next().unwrap_or(0));
@@ -255,13 +236,6 @@ fn opcounters(node: &Node, doc: &mut Doc<'_>) {
     put(doc, "command", &counters.command);
 }
 
-/// A node that nobody replicates to has applied nothing.
-fn opcounters_repl(_: &Node, doc: &mut Doc<'_>) {
-    for name in ["insert", "query", "update", "delete", "getmore", "command"] {
-        doc.append(name, 0i64);
-    }
-}
-
 fn storage_engine(_: &Node, doc: &mut Doc<'_>) {
     doc.append("name", "wiredTiger");
     doc.append("supportsCommittedReads", true);
@@ -285,8 +259,11 @@ fn transactions(node: &Node, doc: &mut Doc<'_>) {
     put(doc, "totalAborted", &txn.aborted);
     put(doc, "totalCommitted", &txn.committed);
     put(doc, "totalStarted", &txn.started);
-    doc.append("totalPrepared", 0i64);
-    doc.append("currentPrepared", 0i64);
+    // Nothing here takes two phases.
+    for name in ["totalPrepared", "totalPreparedThenCommitted", "totalPreparedThenAborted", "currentPrepared"]
+    {
+        doc.append(name, 0i64);
+    }
 }
 
 fn metrics(node: &Node, doc: &mut Doc<'_>) {
@@ -328,17 +305,8 @@ fn metrics(node: &Node, doc: &mut Doc<'_>) {
         put(&mut executor, "scanned", &metrics.keys_examined);
         put(&mut executor, "scannedObjects", &metrics.docs_examined);
     }
-    if node.replica().is_some() {
-        let mut repl = doc.document("repl");
-        if let Some(rollbacks) = node.replica().map(|replica| replica.rollbacks()) {
-            repl.document("rollback")
-                .append("count", rollbacks.count as i64)
-                .append("documents", rollbacks.documents as i64);
-        }
-        let mut transition = repl.document("stateTransition");
-        transition.append("lastStateTransition", *metrics.last_transition.lock());
-        put(&mut transition, "totalOperationsKilled", &metrics.ops_killed);
-        put(&mut transition, "totalOperationsRunning", &metrics.ops_running);
+    if let Some(replica) = node.replica() {
+        replication::metrics(node, replica, &mut doc.document("repl"));
     }
     let mut ttl = doc.document("ttl");
     put(&mut ttl, "deletedDocuments", &metrics.ttl_deleted);

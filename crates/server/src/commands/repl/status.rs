@@ -29,7 +29,7 @@ impl<'a> Command<'a> for ReplSetGetStatus {
             initial_sync: initial_sync.as_ref().map(|status| status.as_raw()),
             now_millis: op.now_millis(),
             uptime_secs: replica.uptime().as_secs(),
-            ..StatusContext::default()
+            last_stable_recovery: Some(op.engine().last_flushed().time),
         };
         let mut reply = Reply::with_capacity(4096);
         let mut result = Ok(());

@@ -54,6 +54,8 @@ pub struct Stats {
     pub append_bytes: u64,
     /// Syncs done.
     pub syncs: u64,
+    /// Files synced by them.
+    pub files_synced: u64,
     /// Time spent in them.
     pub sync_micros: u64,
     /// Bytes of all segments.
@@ -86,6 +88,7 @@ pub(crate) struct Shared {
     /// Set for good when a sync failed, or a failed append could not be taken back.
     failed: AtomicBool,
     syncs: AtomicU64,
+    files_synced: AtomicU64,
     sync_micros: AtomicU64,
     appends: AtomicU64,
     append_bytes: AtomicU64,
@@ -100,9 +103,12 @@ struct Writer {
     /// `offset` when room was last asked for.
     room_asked: u64,
     last: Position,
-    /// Files with bytes that no sync has covered yet, oldest first; the current one is the last.
+    /// Files with bytes that no sync has covered yet, oldest first; the current one is the last. They stay here until a
+    /// sync has succeeded: another one that begins meanwhile must not answer for what that one has not yet done.
     unsynced: Vec<Arc<File>>,
-    dir_dirty: bool,
+    /// Counts the changes of the folder; up to which of them it was synced.
+    folder_changes: u64,
+    folder_synced: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -115,27 +121,34 @@ impl Log {
     /// before `applied` starts anew behind it.
     pub fn open(options: Options, applied: Position) -> Result<(Log, Recovered)> {
         fs::create_dir_all(&options.dir).map_err(|e| Error::io("creating the log folder", e))?;
-        let mut segments = list(&options.dir)?;
-        let tail = recover(&mut segments, applied)?;
+        let (mut segments, torn) = list(&options.dir)?;
+        let tail = recover(&mut segments, torn, applied)?;
         let continues = segments
             .last()
             .is_some_and(|s| s.first_index <= tail.last.index + 1 && ends_at(&segments, tail.last.index));
-        let mut dir_dirty = false;
+        // What recovery has read may still be in the page cache only, whole segments and their names too.
+        let mut unsynced = Vec::new();
         let file = match segments.last() {
-            Some(last) if continues => last.open_at_end()?,
+            Some(last) if continues => {
+                let first = segments.iter().rposition(|s| s.first_index <= applied.index + 1).unwrap_or(0);
+                for before in &segments[first..segments.len() - 1] {
+                    unsynced.push(Arc::new(before.open_at_end()?));
+                }
+                last.open_at_end()?
+            }
             _ => {
                 for old in segments.drain(..) {
                     fs::remove_file(&old.path).map_err(|e| Error::io("removing an old segment", e))?;
                 }
                 let (segment, file) = Segment::create(&options.dir, tail.last.index + 1)?;
                 segments.push(segment);
-                dir_dirty = true;
                 file
             }
         };
         let offset = segments.last().map_or(SEGMENT_HEADER_LEN, |s| s.bytes);
         let zeroed = file.metadata().map_err(|e| Error::io("reading a segment's length", e))?.len();
         let file = Arc::new(file);
+        unsynced.push(file.clone());
         let shared = Arc::new(Shared {
             last_index: AtomicU64::new(tail.last.index),
             segments: Mutex::new(segments),
@@ -143,22 +156,24 @@ impl Log {
             cuts: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
+            files_synced: AtomicU64::new(0),
             sync_micros: AtomicU64::new(0),
             appends: AtomicU64::new(0),
             append_bytes: AtomicU64::new(0),
         });
         let writer = Writer {
-            file: file.clone(),
+            file,
             offset,
             zeroed,
             room_asked: offset,
             last: tail.last,
-            unsynced: vec![file],
-            dir_dirty,
+            unsynced,
+            folder_changes: 1,
+            folder_synced: 0,
         };
         let retain_bytes = AtomicU64::new(options.retain_bytes);
         let log = Log { options, retain_bytes, writer: Mutex::new(writer), shared };
-        // What recovery read may still be only in the page cache: from here on it counts as durable.
+        // From here on it counts as durable.
         log.sync()?;
         Ok((log, Recovered { last: tail.last, cut_bytes: tail.cut_bytes }))
     }
@@ -257,7 +272,7 @@ impl Log {
         writer.zeroed = segment.bytes;
         writer.room_asked = segment.bytes;
         writer.unsynced.push(writer.file.clone());
-        writer.dir_dirty = true;
+        writer.folder_changes += 1;
         lock(&self.shared.segments).push(segment);
         Ok(())
     }
@@ -289,20 +304,24 @@ impl Log {
     /// Makes everything durable that was appended before the call, and returns the index of the last
     /// entry covered. Appends go on meanwhile. A failure is final: see [`Error::Failed`].
     pub fn sync(&self) -> Result<u64> {
-        let (files, dir_dirty, index, cuts) = {
-            let mut writer = lock(&self.writer);
+        self.sync_in_steps(&mut || {})
+    }
+
+    /// `step` is called before each file is synced.
+    pub(crate) fn sync_in_steps(&self, step: &mut dyn FnMut()) -> Result<u64> {
+        let (files, folder, folder_synced, index, cuts) = {
+            let writer = lock(&self.writer);
             if self.shared.failed.load(Ordering::Acquire) {
                 return Err(Error::Failed);
             }
-            let files = writer.unsynced.clone();
-            // The current file stays in the list: it will be appended to.
-            writer.unsynced = vec![writer.file.clone()];
             let cuts = self.shared.cuts.load(Ordering::Acquire);
-            (files, std::mem::take(&mut writer.dir_dirty), writer.last.index, cuts)
+            let files = writer.unsynced.clone();
+            (files, writer.folder_changes, writer.folder_synced, writer.last.index, cuts)
         };
         let started = Instant::now();
-        let mut result = if dir_dirty { sync_dir(&self.options.dir) } else { Ok(()) };
-        for file in files {
+        let mut result = if folder > folder_synced { sync_dir(&self.options.dir) } else { Ok(()) };
+        for file in &files {
+            step();
             result = result.and_then(|()| file.sync_data().map_err(|e| Error::io("syncing", e)));
         }
         if let Err(error) = result {
@@ -310,8 +329,13 @@ impl Log {
             return Err(error);
         }
         self.shared.syncs.fetch_add(1, Ordering::Relaxed);
+        self.shared.files_synced.fetch_add(files.len() as u64, Ordering::Relaxed);
         self.shared.sync_micros.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
-        let _writer = lock(&self.writer);
+        let mut writer = lock(&self.writer);
+        writer.folder_synced = writer.folder_synced.max(folder);
+        // The one that was current may have been appended to meanwhile.
+        let done = &files[..files.len().saturating_sub(1)];
+        writer.unsynced.retain(|file| !done.iter().any(|done| Arc::ptr_eq(done, file)));
         if self.shared.cuts.load(Ordering::Acquire) == cuts {
             self.shared.durable_index.fetch_max(index, Ordering::AcqRel);
         }
@@ -435,6 +459,7 @@ impl Log {
             appends: self.shared.appends.load(Ordering::Relaxed),
             append_bytes: self.shared.append_bytes.load(Ordering::Relaxed),
             syncs: self.shared.syncs.load(Ordering::Relaxed),
+            files_synced: self.shared.files_synced.load(Ordering::Relaxed),
             sync_micros: self.shared.sync_micros.load(Ordering::Relaxed),
             bytes: segments.iter().map(|s| s.bytes).sum(),
             first_index: segments.first().map_or(0, |s| s.first_index),

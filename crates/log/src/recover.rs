@@ -107,8 +107,9 @@ pub(crate) struct Tail {
 }
 
 /// Scans the segments from the one that holds `applied + 1` on, cuts a torn tail, removes segments
-/// behind it, and leaves each segment's `bytes` at its last whole entry.
-pub(crate) fn recover(segments: &mut Vec<Segment>, applied: Position) -> Result<Tail> {
+/// behind it, and leaves each segment's `bytes` at its last whole entry. `torn` are those from the first on whose header is
+/// not whole.
+pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: Position) -> Result<Tail> {
     // Segments wholly at or below what the storage engine has are not read: start-up must not cost
     // what the whole oplog weighs.
     let start = segments.iter().rposition(|segment| segment.first_index <= applied.index + 1).unwrap_or(0);
@@ -116,8 +117,10 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, applied: Position) -> Result<
     if let Some(first) = segments.get(start) {
         tail.last.index = first.first_index.saturating_sub(1);
     }
+    let whole = segments.len();
+    segments.extend(torn);
     for at in start..segments.len() {
-        if segments[at].first_index != tail.last.index + 1 && at > start {
+        if at > start && (segments[at].first_index != tail.last.index + 1 || at >= whole) {
             // The end of the segment before is lost. That may be, if nothing of it had been synced.
             let mut scanner = Scanner::new(segments[at - 1].open(false)?, segments[at - 1].bytes);
             scanner.offset = segments[at - 1].bytes;

@@ -81,8 +81,10 @@ fn segment_header(first_index: u64) -> [u8; SEGMENT_HEADER_LEN as usize] {
     header
 }
 
-/// Lists the folder's segments in order. A newest segment whose header never became whole is removed.
-pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>> {
+/// Lists the folder's segments in order: those with whole headers, and all from the first on whose header is not whole. That
+/// one had not been synced, if it and what comes after it was written shortly before a crash; recovery finds out. Without
+/// any before it there is nothing to find out: alone it is removed.
+pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
     let what = || format!("listing {}", dir.display());
     let mut segments = Vec::new();
     for item in fs::read_dir(dir).map_err(|e| Error::io(what(), e))? {
@@ -97,18 +99,25 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<Segment>> {
         segments.push(Segment { path, first_index, bytes });
     }
     segments.sort_by_key(|segment| segment.first_index);
-    let mut checked = Vec::with_capacity(segments.len());
-    let last = segments.len().saturating_sub(1);
-    for (at, segment) in segments.into_iter().enumerate() {
-        match check_header(&segment)? {
-            Ok(()) => checked.push(segment),
-            Err(_) if at == last => {
-                fs::remove_file(&segment.path).map_err(|e| Error::io("removing an unfinished segment", e))?;
-            }
-            Err(what) => return Err(Error::Damaged { segment: segment.name(), offset: 0, what }),
+    let mut torn = None;
+    for (at, segment) in segments.iter().enumerate() {
+        if let Err(what) = check_header(segment)? {
+            torn = Some((at, what));
+            break;
         }
     }
-    Ok(checked)
+    match torn {
+        None => Ok((segments, Vec::new())),
+        Some((0, _)) if segments.len() == 1 => {
+            fs::remove_file(&segments[0].path).map_err(|e| Error::io("removing an unfinished segment", e))?;
+            Ok((Vec::new(), Vec::new()))
+        }
+        Some((0, what)) => Err(Error::Damaged { segment: segments[0].name(), offset: 0, what }),
+        Some((at, _)) => {
+            let torn = segments.split_off(at);
+            Ok((segments, torn))
+        }
+    }
 }
 
 fn check_header(segment: &Segment) -> Result<std::result::Result<(), String>> {

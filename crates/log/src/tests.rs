@@ -217,6 +217,69 @@ fn an_unsynced_end_of_a_segment_may_be_lost_though_the_next_one_is_there() {
     }
 }
 
+#[test]
+fn the_header_of_a_segment_in_between_may_be_lost() {
+    for durable in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        fill(dir.path(), &vec![vec![1; 100]; 8], durable);
+        let files = segment_files(dir.path());
+        assert!(files.len() > 3);
+        let mut bytes = fs::read(&files[1]).unwrap();
+        bytes[..32].fill(0);
+        fs::write(&files[1], &bytes).unwrap();
+        match Log::open(options(dir.path()), Position::default()) {
+            Ok((log, recovered)) => {
+                assert!(!durable && recovered.cut_bytes > 0);
+                assert_eq!(entries(&log, 1).len() as u64, recovered.last.index);
+                assert_eq!(segment_files(dir.path()), files[..1]);
+                // What is appended now is not followed by what was there before.
+                let next = log.append(2, 9, &[b"anew"]).unwrap();
+                drop(log);
+                let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+                assert_eq!(log.last(), next);
+            }
+            Err(error) => assert!(durable && matches!(error, Error::Damaged { .. }), "{error}"),
+        }
+    }
+}
+
+#[test]
+fn a_sync_does_not_rely_on_one_that_has_not_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    for _ in 0..6 {
+        log.append(1, 1, &[&[1; 100]]).unwrap();
+    }
+    let mut both = Vec::new();
+    let mut first = 0;
+    log.sync_in_steps(&mut || {
+        if first == 0 {
+            // Another thread's, which begins while this one has synced nothing yet.
+            log.sync_in_steps(&mut || both.push(log.durable_index())).unwrap();
+        }
+        first += 1;
+    })
+    .unwrap();
+    assert_eq!(first, segment_files(dir.path()).len());
+    assert_eq!(both, vec![0; first], "every file is synced before anything counts as durable");
+    let mut later = 0;
+    log.sync_in_steps(&mut || later += 1).unwrap();
+    assert_eq!(later, 1, "what is synced need not be synced again");
+}
+
+#[test]
+fn what_recovery_has_read_is_synced_as_a_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    fill(dir.path(), &vec![vec![1; 100]; 6], false);
+    let files = segment_files(dir.path()).len() as u64;
+    assert!(files > 2);
+    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    assert_eq!(log.stats().files_synced, files);
+    drop(log);
+    let (log, _) = Log::open(options(dir.path()), at(6)).unwrap();
+    assert_eq!(log.stats().files_synced, 1, "what is in the database need not be synced again");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

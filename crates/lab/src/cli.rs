@@ -186,7 +186,7 @@ const PAGE: &str = "report.html";
 pub fn write(result: &RunResult, folder: &Path) -> Result<()> {
     let place = |error: std::io::Error| Error::from(error).context(folder.display());
     std::fs::create_dir_all(folder).map_err(place)?;
-    let text = serde_json::to_string_pretty(result).map_err(|error| Error::failed(error.to_string()))?;
+    let text = serde_json::to_string(result).map_err(|error| Error::failed(error.to_string()))?;
     std::fs::write(folder.join(RESULTS), text).map_err(place)?;
     std::fs::write(folder.join(PAGE), crate::report::html(result)).map_err(place)
 }

@@ -387,7 +387,8 @@ impl Worker<'_> {
     pub fn failed(&mut self, operation: &str, ticket: Ticket) {
         self.last = Instant::now();
         if ticket.measured {
-            self.local.failed(&self.context.recorder, operation, self.last);
+            let took = self.last.saturating_duration_since(ticket.due);
+            self.local.failed(&self.context.recorder, operation, took, self.last);
         }
     }
 
@@ -408,7 +409,9 @@ impl Worker<'_> {
     /// The operation of this turn took more tries.
     pub fn retried(&mut self, operation: &str, ticket: Ticket, tries: u64) {
         if ticket.measured && tries > 0 {
-            self.local.retried(&self.context.recorder, operation, tries);
+            let now = Instant::now();
+            let took = now.saturating_duration_since(ticket.due);
+            self.local.retried(&self.context.recorder, operation, tries, took, now);
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What a run leaves behind: one tree of plain values, written as `results.json` and read back for reports and
 //! comparisons. Everything that a report shows is in here; nothing is computed from anything else.
 
+mod columns;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 /// The layout of these types. A file with another number is refused.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// One invocation of `sheaf bench run`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -126,8 +128,10 @@ pub struct Operation {
     /// The whole HDR histogram of nanoseconds, in the V2 + DEFLATE form, base64.
     pub histogram: String,
     /// What happened in each second.
+    #[serde(with = "columns::lines")]
     pub series: Vec<Second>,
     /// Each call's latency in microseconds in order, where the workload keeps them.
+    #[serde(with = "columns::numbers")]
     pub calls_us: Vec<f64>,
 }
 
@@ -190,6 +194,7 @@ pub struct ServerSeries {
     pub node: String,
     /// Once a second: seconds since the measured part began, and every figure by name
     /// ("cpu_percent", "resident_mb", "opcounters.insert", ...). Counters are kept as they are, not as differences.
+    #[serde(with = "columns::samples")]
     pub samples: Vec<(f64, BTreeMap<String, f64>)>,
 }
 
@@ -203,11 +208,12 @@ pub struct Fault {
     /// When it was undone, if there was something to undo.
     #[serde(default)]
     pub until_s: Option<f64>,
-    /// By kind of operation, milliseconds without any success: from the last one before to the first one after.
+    /// By kind of operation, the longest time without service that began with it, in milliseconds: operations were under
+    /// way or tried again, and none succeeded.
     #[serde(default)]
     pub gaps_ms: BTreeMap<String, f64>,
-    /// By kind of operation, how it went around the fault.
-    #[serde(default)]
+    /// By kind of operation, how it went around the fault; of the faults that were felt most.
+    #[serde(default, with = "columns::named_lines")]
     pub around: BTreeMap<String, Vec<Moment>>,
 }
 

@@ -161,12 +161,7 @@ impl<'a> Injector<'a> {
             return Ok(());
         };
         let address = &self.running.members[member].address;
-        let role = match ask(address) {
-            State::Primary(_) => ", the primary,",
-            State::Secondary => ", a secondary,",
-            State::Arbiter => ", an arbiter,",
-            State::Away => "",
-        };
+        let role = role(&fault.whom, address);
         let seconds = fault.length.as_secs_f64();
         let process = self.running.processes.get(member);
         match (fault.kind, process) {
@@ -307,6 +302,21 @@ impl<'a> Injector<'a> {
         }
         let whole = self.running.wait_until_whole(RECOVERY, self.stop);
         whole.map_err(|error| error.context("after the faults"))
+    }
+}
+
+/// What a member is, for the record. Who was looked for as the primary is not asked again: it might be slow to answer.
+fn role(whom: &Whom, address: &str) -> &'static str {
+    match whom {
+        Whom::Primary => ", the primary,",
+        Whom::Secondary(_) => ", a secondary,",
+        Whom::Arbiter => ", an arbiter,",
+        Whom::Any(_) | Whom::Members(_) => match ask(address) {
+            State::Primary(_) => ", the primary,",
+            State::Secondary => ", a secondary,",
+            State::Arbiter => ", an arbiter,",
+            State::Away => "",
+        },
     }
 }
 

@@ -12,4 +12,4 @@ mod tests;
 
 pub use inject::{Injector, check};
 pub use plan::{Fault, FaultPlan, Kind, Whom};
-pub use report::{COLUMNS, complete, figures};
+pub use report::{COLUMNS, DRAWN, complete, figures};

@@ -42,7 +42,7 @@ fn inject(
 fn wait(until: impl Fn() -> bool) {
     let began = Instant::now();
     while !until() {
-        assert!(began.elapsed() < Duration::from_secs(20), "it never happened");
+        assert!(began.elapsed() < Duration::from_secs(120), "it never happened");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -52,7 +52,8 @@ fn the_primary_is_killed_and_comes_back() {
     let (done, lines) = inject("[{at: 10ms, kill: primary, for: 100ms}]", |running, fakes| {
         let process = &running.processes[0];
         let first = process.pid().unwrap();
-        wait(|| !process.is_up());
+        // It may be back before anybody looks.
+        wait(|| process.pid() != Some(first));
         // The others elect.
         *fakes[1].says.lock().unwrap() = fake::primary();
         *fakes[0].says.lock().unwrap() = fake::secondary();

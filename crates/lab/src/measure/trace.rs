@@ -1,7 +1,9 @@
-//! When operations succeeded, finely: to see how long there was no service around a fault, and how it felt.
+//! When operations were tried and when they succeeded, finely: to see how long there was no service around a fault, and
+//! how it felt.
 //!
 //! A trace is kept only for runs with faults. All threads write into it without locks: one bit for each millisecond in
-//! which an operation of its kind succeeded, and for each tenth of a second a small histogram.
+//! which an operation of its kind succeeded, another one for each in which one was under way, and for each tenth of a
+//! second a small histogram.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -15,6 +17,8 @@ const SLOT_MS: u64 = 100;
 const PART_MS: u64 = 64_000;
 /// Parts: a day and a half. What comes later is not kept.
 const PARTS: usize = 2048;
+/// An operation that failed is tried again: shorter times without any try belong to the time without service.
+const AGAIN_MS: u64 = 250;
 /// Buckets of a slot: four for each doubling, from 1 us.
 const BUCKETS: usize = 128;
 
@@ -26,8 +30,39 @@ pub struct Trace {
 
 #[derive(Debug)]
 struct Part {
-    milliseconds: Vec<AtomicU64>,
+    /// Milliseconds in which an operation succeeded.
+    succeeded: Bits,
+    /// Milliseconds in which an operation was under way, however it ended.
+    tried: Bits,
     slots: Vec<Slot>,
+}
+
+/// A bit for each millisecond of a part.
+#[derive(Debug)]
+struct Bits(Vec<AtomicU64>);
+
+impl Bits {
+    fn new() -> Bits {
+        Bits((0..PART_MS / 64).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Sets the bits from the first to the last.
+    fn set(&self, first: u64, last: u64) {
+        for word in first / 64..=last / 64 {
+            let from = if word == first / 64 { first % 64 } else { 0 };
+            let to = if word == last / 64 { last % 64 } else { 63 };
+            let bits = (u64::MAX << from) & (u64::MAX >> (63 - to));
+            let word = &self.0[word as usize];
+            // Mostly they are set already, and then nobody's cache line is taken away.
+            if word.load(Ordering::Relaxed) & bits != bits {
+                word.fetch_or(bits, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn word(&self, at: usize) -> u64 {
+        self.0[at].load(Ordering::Relaxed)
+    }
 }
 
 #[derive(Debug)]
@@ -49,10 +84,10 @@ impl Default for Slot {
 
 impl Default for Part {
     fn default() -> Part {
-        let words = (PART_MS / 64) as usize;
         let slots = (PART_MS / SLOT_MS) as usize;
         Part {
-            milliseconds: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            succeeded: Bits::new(),
+            tried: Bits::new(),
             slots: (0..slots).map(|_| Slot::default()).collect(),
         }
     }
@@ -64,12 +99,12 @@ impl Default for Trace {
     }
 }
 
-/// A time without any success.
+/// A time in which operations were under way, or tried again, and none succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gap {
-    /// Milliseconds since the measured part began: of the last success before.
+    /// Milliseconds since the measured part began: of the last success before, or when the first try after it began.
     pub from_ms: u64,
-    /// Of the first success after; the end of the run when there was none.
+    /// Of the first success after, or when the last try ended that was followed by none.
     pub to_ms: u64,
 }
 
@@ -106,56 +141,87 @@ impl Trace {
         Some(part.get_or_init(Box::default))
     }
 
-    /// An operation succeeded so long after the measured part began.
+    /// An operation succeeded so long after the measured part began; it took so long.
     pub fn succeeded(&self, at: Duration, took: Duration) {
+        self.tried(at, took);
         let ms = at.as_millis() as u64;
         let Some(part) = self.part(ms) else { return };
         let within = ms % PART_MS;
-        let (word, bit) = (&part.milliseconds[(within / 64) as usize], 1 << (within % 64));
-        // Mostly it is set already, and then nobody's cache line is taken away.
-        if word.load(Ordering::Relaxed) & bit == 0 {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
+        part.succeeded.set(within, within);
         let slot = &part.slots[(within / SLOT_MS) as usize];
         let us = took.as_micros().min(u128::from(u32::MAX)) as u64;
         slot.buckets[bucket(us)].fetch_add(1, Ordering::Relaxed);
         slot.max_us.fetch_max(us as u32, Ordering::Relaxed);
     }
 
-    /// An operation failed for good.
-    pub fn failed(&self, at: Duration) {
+    /// An operation failed for good, after so long.
+    pub fn failed(&self, at: Duration, took: Duration) {
+        self.tried(at, took);
         let ms = at.as_millis() as u64;
         if let Some(part) = self.part(ms) {
             part.slots[(ms % PART_MS / SLOT_MS) as usize].errors.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// The milliseconds with a success, in order.
-    fn successes(&self) -> impl Iterator<Item = u64> + '_ {
-        let words = self.parts.iter().enumerate().filter_map(|(at, part)| Some((at, part.get()?)));
-        let words = words.flat_map(|(at, part)| {
-            part.milliseconds.iter().enumerate().map(move |(index, word)| {
-                (at as u64 * PART_MS + index as u64 * 64, word.load(Ordering::Relaxed))
+    /// An operation was under way for so long until then, and neither succeeded nor failed for good: it will be tried anew.
+    pub fn tried(&self, at: Duration, took: Duration) {
+        let (mut first, last) = (at.saturating_sub(took).as_millis() as u64, at.as_millis() as u64);
+        while first <= last {
+            let Some(part) = self.part(first) else { return };
+            let end = last.min(first - first % PART_MS + PART_MS - 1);
+            part.tried.set(first % PART_MS, end % PART_MS);
+            first = end + 1;
+        }
+    }
+
+    /// The milliseconds in which something was under way or succeeded, in order, each with whether something succeeded.
+    fn milliseconds(&self) -> impl Iterator<Item = (u64, bool)> + '_ {
+        let parts = self.parts.iter().enumerate().filter_map(|(at, part)| Some((at, part.get()?)));
+        let words = parts.flat_map(|(at, part)| {
+            (0..(PART_MS / 64) as usize).map(move |word| {
+                let first = at as u64 * PART_MS + word as u64 * 64;
+                (first, part.succeeded.word(word), part.tried.word(word))
             })
         });
-        words.flat_map(|(first, word)| {
-            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit)
+        words.flat_map(|(first, succeeded, tried)| {
+            let any = succeeded | tried;
+            (0..64)
+                .filter(move |bit| any >> bit & 1 == 1)
+                .map(move |bit| (first + bit, succeeded >> bit & 1 == 1))
         })
     }
 
-    /// The longest time without a success that has a part in this stretch. The run ended at `end_ms`.
-    pub fn longest_gap(&self, stretch: std::ops::Range<u64>, end_ms: u64) -> Option<Gap> {
-        let mut longest: Option<Gap> = None;
-        let mut last = 0;
-        for to_ms in self.successes().chain([end_ms]) {
-            let gap = Gap { from_ms: last, to_ms: to_ms.max(last) };
-            last = gap.to_ms;
-            let overlaps = gap.to_ms > stretch.start && gap.from_ms < stretch.end;
-            if overlaps && longest.is_none_or(|longest| gap.length_ms() > longest.length_ms()) {
-                longest = Some(gap);
+    /// All times without service that lasted longer than a millisecond, in order. A time in which nobody tried anything is
+    /// none: that nobody asks for a service says nothing about it.
+    pub fn gaps(&self) -> Vec<Gap> {
+        let mut gaps = Vec::new();
+        // Since when there was no success, and the last millisecond with a try.
+        let mut open: Option<(u64, u64)> = None;
+        let mut last_success = None;
+        let mut close = |from_ms: u64, to_ms: u64| {
+            if to_ms > from_ms + 1 {
+                gaps.push(Gap { from_ms, to_ms });
+            }
+        };
+        for (ms, success) in self.milliseconds() {
+            if let Some((from, last)) = open.filter(|(_, last)| ms > last + AGAIN_MS) {
+                close(from, last + 1);
+                open = None;
+            }
+            // Whoever is under way just after a success waits since that.
+            let begin = last_success.filter(|success| success + 1 == ms).unwrap_or(ms);
+            let from = open.map_or(begin, |(from, _)| from);
+            if success {
+                close(from, ms);
+                (open, last_success) = (None, Some(ms));
+            } else {
+                open = Some((from, ms));
             }
         }
-        longest
+        if let Some((from, last)) = open {
+            close(from, last + 1);
+        }
+        gaps
     }
 
     /// How it went in this stretch, by tenths of a second.
@@ -196,20 +262,47 @@ mod tests {
         Duration::from_millis(ms)
     }
 
+    fn gap(from_ms: u64, to_ms: u64) -> Gap {
+        Gap { from_ms, to_ms }
+    }
+
     #[test]
-    fn gaps_are_from_the_last_success_before_to_the_first_after() {
+    fn gaps_are_times_of_waiting() {
         let trace = Trace::default();
-        // One each 10 ms, none between 2 and 3.5 s nor from 70 s on; across the border of parts, too.
-        for at in (0..70_000).step_by(10).filter(|at| !(2_000..3_500).contains(at)) {
-            trace.succeeded(ms(at), Duration::from_micros(300));
+        // One each 10 ms that takes 10 ms; from 2 s on one waits until 3.5 s, and another one until 3.6 s. Across the
+        // border of parts, too.
+        for at in (10..70_000).step_by(10).filter(|at| !(2_000..3_500).contains(at)) {
+            trace.succeeded(ms(at), ms(10));
         }
-        let gap = |from: u64, to: u64| trace.longest_gap(from..to, 71_000).unwrap();
-        assert_eq!(gap(2_100, 2_200), Gap { from_ms: 1_990, to_ms: 3_500 });
-        // The fault came a little before the last success.
-        assert_eq!(gap(1_985, 10_000).length_ms(), 1_510);
-        assert_eq!(gap(5_000, 6_000).length_ms(), 10);
-        assert_eq!(gap(60_000, 80_000), Gap { from_ms: 69_990, to_ms: 71_000 });
-        assert_eq!(Trace::default().longest_gap(0..10, 500), Some(Gap { from_ms: 0, to_ms: 500 }));
+        trace.succeeded(ms(3_500), ms(1_510));
+        trace.succeeded(ms(3_605), ms(1_400));
+        trace.succeeded(ms(73_000), ms(3_010));
+        let long: Vec<Gap> = trace.gaps().into_iter().filter(|gap| gap.length_ms() > 10).collect();
+        assert_eq!(long, [gap(1_990, 3_500), gap(69_990, 73_000)]);
+        assert!(Trace::default().gaps().is_empty());
+    }
+
+    #[test]
+    fn what_nobody_asks_for_is_not_missed() {
+        let trace = Trace::default();
+        // Once a second, and it takes 20 ms: that is all the waiting there is.
+        (1..30).for_each(|second| trace.succeeded(ms(second * 1_000), ms(20)));
+        assert!(trace.gaps().iter().all(|gap| gap.length_ms() == 20), "{:?}", trace.gaps());
+        // One gives up and does not come back; the next comes later and succeeds.
+        trace.failed(ms(31_000), ms(400));
+        trace.succeeded(ms(33_000), ms(5));
+        assert_eq!(trace.gaps()[29..], [gap(30_600, 31_001), gap(32_995, 33_000)]);
+    }
+
+    #[test]
+    fn what_fails_and_is_tried_again_is_missed_all_the_time() {
+        let trace = Trace::default();
+        trace.succeeded(ms(1_000), ms(1));
+        // Refused at once, again and again; and one that has to be begun anew.
+        (1_100..4_000).step_by(100).for_each(|at| trace.failed(ms(at), ms(1)));
+        trace.tried(ms(4_200), ms(150));
+        trace.succeeded(ms(4_300), ms(2));
+        assert_eq!(trace.gaps(), [gap(1_099, 4_300)]);
     }
 
     #[test]
@@ -218,7 +311,7 @@ mod tests {
         for us in [200, 210, 220, 5_000, 90_000] {
             trace.succeeded(ms(1_250), Duration::from_micros(us));
         }
-        trace.failed(ms(1_299));
+        trace.failed(ms(1_299), ms(1));
         let moments = trace.moments(1_100..1_400);
         let counts: Vec<_> = moments.iter().map(|moment| (moment.at_s, moment.count)).collect();
         assert_eq!(counts, [(1.1, 0), (1.2, 5), (1.3, 0)]);

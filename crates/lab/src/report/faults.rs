@@ -7,10 +7,8 @@ use super::format::{escape, latency, number};
 use super::plot::{Line, Mark, Plot, Series, Style, latency_axis};
 use super::text::{Align, Grid};
 use super::view;
+use crate::fault::DRAWN;
 use crate::results::{Fault, Moment, Row, RunResult};
-
-/// Faults of a row that are drawn: more would be more of the same.
-const DRAWN: usize = 12;
 
 /// The faults of the repetition that is drawn in front.
 fn of(row: &Row) -> &[Fault] {

@@ -18,6 +18,7 @@ pub mod fault;
 pub mod generate;
 pub mod journal;
 pub mod measure;
+mod ports;
 pub mod report;
 pub mod results;
 pub mod runner;

@@ -17,6 +17,7 @@ use crate::context::Stop;
 use crate::error::{Error, Result};
 use crate::experiment::{Centres, Distance, Time};
 use crate::journal::Journal;
+use crate::ports;
 use crate::target::set::wait_until_whole;
 use crate::target::{configuration, quoted};
 
@@ -120,7 +121,7 @@ fn plan(folder: &Path, name: &str, arguments: &UpArgs) -> Result<Record> {
     if linked && holding + arbiters < 2 {
         return Err(Error::usage("--links: there are no links with less than two members"));
     }
-    let ports = ports(arguments.port.unwrap_or(PORT), holding + arbiters)?;
+    let ports = ports_from(arguments.port.unwrap_or(PORT), holding + arbiters)?;
     let member = |(number, port): (usize, &u16)| Member {
         port: *port,
         arbiter: number >= holding as usize,
@@ -166,12 +167,14 @@ fn flags(arguments: &UpArgs) -> Vec<String> {
 }
 
 /// The ports of the members, which nobody must listen on.
-fn ports(first: u16, count: u32) -> Result<Vec<u16>> {
+fn ports_from(first: u16, count: u32) -> Result<Vec<u16>> {
+    if first == 0 {
+        return ports::free(count as usize);
+    }
     let mut held = Vec::new();
     for number in 0..count {
-        let port = if first == 0 { Some(0) } else { u16::try_from(u32::from(first) + number).ok() };
-        let port = port
-            .ok_or_else(|| Error::usage(format!("--port {first}: there are not enough ports behind it")))?;
+        let port = u16::try_from(u32::from(first) + number)
+            .map_err(|_| Error::usage(format!("--port {first}: there are not enough ports behind it")))?;
         let listener = TcpListener::bind(("127.0.0.1", port)).map_err(|error| {
             Error::usage(format!(
                 "port {port} cannot be used ({error}); name another with --port, or 0 for free ones"

@@ -1,6 +1,6 @@
 //! Starting `mongod`, or what takes its flags.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::context::{Database, Stop};
 use crate::error::{Error, Result};
 use crate::experiment::{ServerOptions, Topology, Variation};
 use crate::journal::Journal;
+use crate::ports;
 
 /// What is started.
 pub(super) struct Program {
@@ -103,9 +104,7 @@ fn with_logs(error: Error, processes: &[Process]) -> Error {
 
 /// Addresses that nobody listens on, all different.
 fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
-    let listeners: Vec<TcpListener> =
-        (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<Result<_, _>>()?;
-    Ok(listeners.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?)
+    Ok(ports::free(count)?.into_iter().map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect())
 }
 
 /// The links that the topology or a fault asks for, with their delays.

@@ -4,11 +4,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::process::{free_port, shell_text};
+use super::process::shell_text;
 use super::{LaunchOptions, Process, Running};
 use crate::context::{Database, Stop};
 use crate::error::{Error, Result};
 use crate::journal::Journal;
+use crate::ports;
 
 /// PostgreSQL refuses to run as root; Debian's package makes this user for it.
 const USER: &str = "postgres";
@@ -36,7 +37,7 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
             .arg(data.path()),
         journal,
     )?;
-    let port = free_port()?;
+    let port = ports::free(1)?[0];
     let mut command = program(root, &binaries.join("postgres"));
     command.arg("-D").arg(data.path()).args(["-p", &port.to_string(), "-h", "127.0.0.1", "-k", ""]);
     // As many clients as any step of an experiment has.

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -62,11 +61,6 @@ const SHUTDOWN: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(60);
 /// Lines of a log that are shown when a server does not start.
 const TAIL: usize = 15;
-
-/// A port of the loopback interface that nobody listens on.
-pub(super) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
-}
 
 /// A word as a shell would take it.
 pub(crate) fn quoted(word: &str) -> String {

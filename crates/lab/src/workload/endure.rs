@@ -14,8 +14,11 @@ use crate::results::Check;
 
 /// A sleeping client looks so often whether the run is over.
 const NAP: Duration = Duration::from_millis(20);
-/// How long members may take to catch up once everything is quiet.
-const CATCH_UP: Duration = Duration::from_secs(60);
+/// How long members may take to catch up once everything is quiet, and how long the last look may take: a busy machine
+/// is no anomaly.
+const CATCH_UP: Duration = Duration::from_secs(300);
+/// CursorNotFound, CursorKilled: a cursor that its member's loss has taken along.
+const CURSOR_IS_GONE: [i32; 2] = [43, 237];
 
 /// The pause of a client between two operations.
 pub(super) fn pause(worker: &Worker<'_>, ms: u64) {
@@ -76,6 +79,52 @@ pub(super) fn come_to_rest(context: &Context, db: &str) -> Result<()> {
             Err(_) => std::thread::sleep(Duration::from_millis(200)),
         }
     }
+}
+
+/// The last look at a database, when everything is healed. It sees all that was ever acknowledged: a primary that was
+/// just elected may not know yet that a majority has what the one before it acknowledged, so another write is
+/// acknowledged by a majority first, and the client comes after it with all its reads. A look that an election ends is
+/// begun anew.
+pub(super) fn look<T>(
+    context: &Context,
+    db: &str,
+    mut look: impl FnMut(&mut Client) -> Result<T>,
+) -> Result<T> {
+    let began = Instant::now();
+    loop {
+        let outcome = connect_after_all(context, db).and_then(|mut client| look(&mut client));
+        match outcome {
+            Err(error) if may_pass(&error) && began.elapsed() < CATCH_UP && !context.stop.is_set() => {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn may_pass(error: &Error) -> bool {
+    error.is_transient() || error.code().is_some_and(|code| CURSOR_IS_GONE.contains(&code))
+}
+
+fn connect_after_all(context: &Context, db: &str) -> Result<Client> {
+    if context.mongodb()?.replica_set.is_none() {
+        return connect(context);
+    }
+    let mut client = connect(context)?.causal();
+    let last = Collection::new(db, "at_rest").with_concern(&WriteConcern::majority());
+    let mut insert = client.insert(&last);
+    insert.push(|document| {
+        document.append("at", "the end");
+    });
+    insert.send()?;
+    Ok(client)
+}
+
+/// Whether reads with the usual read concern may show what is not the newest: while something is done to the members of a
+/// set, a primary that was replaced and does not know it yet still answers, and readConcern "local" promises no more.
+pub(super) fn reads_may_be_old(context: &Context) -> bool {
+    let set = context.mongodb().is_ok_and(|to| to.replica_set.is_some());
+    set && context.under_faults()
 }
 
 /// "members' hashes": at rest, all members that hold data have the same in this database. Nothing for one member alone.

@@ -183,12 +183,13 @@ impl Workload for Ladder {
         let own = self.settings()?;
         // Whoever was cut off to the last may not yet have written its rollback files.
         endure::come_to_rest(context, &own.database)?;
-        let mut client = endure::connect(context)?;
-        let mut there = BTreeSet::new();
-        let find = doc! { "find": COLLECTION, "readConcern": { "level": "majority" } };
-        client.for_each(&own.database, &find, |document| {
-            there.extend(document.get("_id").and_then(|id| id.as_exact_i64()));
-            Ok(())
+        let there = endure::look(context, &own.database, |client| {
+            let mut there = BTreeSet::new();
+            client.for_each_at(&own.database, &doc! { "find": COLLECTION }, "majority", |document| {
+                there.extend(document.get("_id").and_then(|id| id.as_exact_i64()));
+                Ok(())
+            })?;
+            Ok(there)
         })?;
         let mut rolled_back = BTreeSet::new();
         let mut answers = std::mem::take(&mut *self.answers.lock().unwrap_or_else(PoisonError::into_inner));

@@ -157,6 +157,29 @@ impl ListAppend {
         }
     }
 
+    /// All lists that were used, in one snapshot: what was sent by a client that gave up may be done at any later time.
+    fn last(&self, client: &mut Client, own: &Own) -> Result<BTreeMap<i64, Vec<i64>>> {
+        let find = doc! { "find": COLLECTION, "filter": { "_id": { "$lt": (self.slots.used().end) } } };
+        let take = |last: &mut BTreeMap<i64, Vec<i64>>, document: RawDoc<'_>| {
+            let key = document.get("_id").and_then(|key| key.as_exact_i64());
+            last.insert(key.ok_or_else(|| Error::failed("a list without a number"))?, elements(document)?);
+            Ok(())
+        };
+        if client.connection_string().replica_set.is_some() {
+            let mut last = BTreeMap::new();
+            client.for_each_at(&own.database, &find, "snapshot", |document| take(&mut last, document))?;
+            return Ok(last);
+        }
+        // A server that is alone has no snapshots outside of transactions.
+        let snapshot = TransactionOptions { read_concern: Some("snapshot".to_owned()), ..Default::default() };
+        let read = |client: &mut Client| {
+            let mut last = BTreeMap::new();
+            client.for_each(&own.database, &find, |document| take(&mut last, document))?;
+            Ok(last)
+        };
+        client.transaction(&snapshot, read).map(|(last, _)| last)
+    }
+
     fn attempt(
         &self,
         worker: &mut Worker<'_>,
@@ -243,19 +266,7 @@ impl Workload for ListAppend {
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
-        let mut client = endure::connect(context)?;
-        let used = self.slots.used();
-        let find = doc! {
-            "find": COLLECTION,
-            "filter": { "_id": { "$lt": (used.end) } },
-            "readConcern": { "level": "majority" }
-        };
-        let mut last = BTreeMap::new();
-        client.for_each(&own.database, &find, |document| {
-            let key = document.get("_id").and_then(|key| key.as_exact_i64());
-            last.insert(key.ok_or_else(|| Error::failed("a list without a number"))?, elements(document)?);
-            Ok(())
-        })?;
+        let last = endure::look(context, &own.database, |client| self.last(client, own))?;
         let history = std::mem::take(&mut *self.history.lock().unwrap_or_else(PoisonError::into_inner));
         let verdict = judge(&history, &last, own.causal);
         let fine = format!(

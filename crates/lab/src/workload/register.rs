@@ -187,20 +187,17 @@ impl Workload for Register {
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
+        let find = doc! { "find": COLLECTION, "filter": { "_id": { "$lt": (self.slots.used().end) } } };
         // The last look at each, which must see the last write.
-        let mut client = endure::connect(context)?;
-        let used = self.slots.used();
-        let find = doc! {
-            "find": COLLECTION,
-            "filter": { "_id": { "$lt": (used.end) } },
-            "readConcern": { "level": "majority" }
-        };
         let sent_ns = self.now_ns();
-        let mut last = Vec::new();
-        client.for_each(&own.database, &find, |document| {
-            let register = document.get("_id").and_then(|key| key.as_exact_i64()).unwrap_or(-1);
-            last.push((register, value(Some(document), register)?));
-            Ok(())
+        let last = endure::look(context, &own.database, |client| {
+            let mut last = Vec::new();
+            client.for_each_at(&own.database, &find, "majority", |document| {
+                let register = document.get("_id").and_then(|key| key.as_exact_i64()).unwrap_or(-1);
+                last.push((register, value(Some(document), register)?));
+                Ok(())
+            })?;
+            Ok(last)
         })?;
         let answered_ns = Some(self.now_ns());
         let mut history = std::mem::take(&mut *self.history.lock().unwrap_or_else(PoisonError::into_inner));

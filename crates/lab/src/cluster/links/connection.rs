@@ -67,7 +67,10 @@ fn dial(dialled: &TcpStream, from: usize, to: usize, shared: &Shared, bell: &Bel
         if cut {
             match (&mut &*dialled).read(&mut [0; READ / 16]) {
                 Ok(0) => ended = true,
-                Ok(_) => lost = true,
+                Ok(count) => {
+                    lost = true;
+                    forth.dropped(count);
+                }
                 Err(error) if again(&error) => {}
                 Err(_) => ended = true,
             }
@@ -162,7 +165,7 @@ impl<'a> Stream<'a> {
                 if !self.queue.is_empty() || self.ended.is_some() && !self.told {
                     self.lost = true;
                     self.queue.clear();
-                    self.queued = 0;
+                    self.way.dropped(std::mem::take(&mut self.queued));
                     self.told = self.ended.is_some();
                 }
                 Fate::Goes
@@ -183,6 +186,7 @@ impl<'a> Stream<'a> {
             }
             Ok(count) if self.way.cut() == Cut::Silent => {
                 self.lost |= count > 0;
+                self.way.dropped(count);
                 Fate::Goes
             }
             Ok(count) => self.pass(&buffer[..count], to),

@@ -43,6 +43,8 @@ struct Way {
     delay_ns: AtomicU64,
     /// Bytes that have come through.
     passed: AtomicU64,
+    /// Bytes that a cut has swallowed.
+    dropped: AtomicU64,
 }
 
 impl Way {
@@ -56,6 +58,10 @@ impl Way {
 
     fn delay(&self) -> Duration {
         Duration::from_nanos(self.delay_ns.load(Ordering::Relaxed))
+    }
+
+    fn dropped(&self, bytes: usize) {
+        self.dropped.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 }
 
@@ -134,7 +140,12 @@ impl Links {
                 listeners.push((from, to, listener));
             }
         }
-        let way = |_| Way { cut: AtomicU8::new(0), delay_ns: AtomicU64::new(0), passed: AtomicU64::new(0) };
+        let way = |_| Way {
+            cut: AtomicU8::new(0),
+            delay_ns: AtomicU64::new(0),
+            passed: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+        };
         let shared = Arc::new(Shared {
             targets: members.to_vec(),
             ways: (0..count * count).map(way).collect(),
@@ -237,6 +248,11 @@ impl Links {
     /// Bytes that have come through from one member to another.
     pub fn passed(&self, from: usize, to: usize) -> Result<u64> {
         Ok(self.check(from, to)?.passed.load(Ordering::Relaxed))
+    }
+
+    /// Bytes that were sent from one member to another and lost in a cut.
+    pub fn dropped(&self, from: usize, to: usize) -> Result<u64> {
+        Ok(self.check(from, to)?.dropped.load(Ordering::Relaxed))
     }
 }
 

@@ -16,7 +16,7 @@ fn connect(links: &Links, listener: &TcpListener) -> (TcpStream, TcpStream) {
     let near = TcpStream::connect(links.address(0, 1).unwrap()).unwrap();
     let far = listener.accept().unwrap().0;
     for side in [&near, &far] {
-        side.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        side.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         side.set_nodelay(true).unwrap();
     }
     (near, far)
@@ -32,8 +32,17 @@ fn read(from: &mut TcpStream, count: usize) -> Vec<u8> {
 fn silent(side: &mut TcpStream) -> bool {
     side.set_read_timeout(Some(Duration::from_millis(80))).unwrap();
     let outcome = side.read(&mut [0; 16]);
-    side.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    side.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     matches!(outcome, Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+}
+
+/// Waits until a cut has swallowed so many bytes from member 0 to member 1.
+fn swallowed(links: &Links, bytes: u64) {
+    let began = Instant::now();
+    while links.dropped(0, 1).unwrap() < bytes {
+        assert!(began.elapsed() < Duration::from_secs(120), "{} bytes", links.dropped(0, 1).unwrap());
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Whether the connection is over: its end or a reset.
@@ -100,6 +109,7 @@ fn a_cut_way_swallows_and_the_other_way_goes_on() {
     let (mut idle, mut idle_far) = connect(&links, &listener);
     links.cut(0, 1).unwrap();
     near.write_all(b"lost").unwrap();
+    swallowed(&links, 4);
     assert!(silent(&mut far));
     far.write_all(b"heard").unwrap();
     assert_eq!(read(&mut near, 5), b"heard");
@@ -113,12 +123,13 @@ fn a_cut_way_swallows_and_the_other_way_goes_on() {
 #[test]
 fn what_is_under_way_when_a_way_is_cut_is_lost() {
     let (links, listener) = two();
-    links.set_delay(0, 1, Duration::from_millis(100)).unwrap();
     let (mut near, mut far) = connect(&links, &listener);
+    // So long that the cut comes before it is over, however slow this machine is.
+    links.set_delay(0, 1, Duration::from_secs(60)).unwrap();
     near.write_all(b"too late").unwrap();
     std::thread::sleep(Duration::from_millis(20));
     links.cut(0, 1).unwrap();
-    std::thread::sleep(Duration::from_millis(120));
+    swallowed(&links, 8);
     assert!(silent(&mut far));
     links.heal(0, 1).unwrap();
     assert!(over(&mut far));
@@ -144,7 +155,7 @@ fn a_new_connection_makes_no_progress_until_the_cut_is_healed() {
     let mut patient = TcpStream::connect(links.address(0, 1).unwrap()).unwrap();
     let mut eager = TcpStream::connect(links.address(0, 1).unwrap()).unwrap();
     eager.write_all(b"anybody?").unwrap();
-    std::thread::sleep(Duration::from_millis(50));
+    swallowed(&links, 8);
     assert!(listener.accept().is_err());
     links.heal(1, 0).unwrap();
     listener.set_nonblocking(false).unwrap();

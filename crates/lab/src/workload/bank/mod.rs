@@ -78,6 +78,13 @@ impl Transfer {
     }
 }
 
+/// Everything that a bank holds.
+struct Holdings {
+    /// Each account and its balance.
+    accounts: Vec<(i64, i64)>,
+    transfers: Vec<Transfer>,
+}
+
 /// How a transfer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
@@ -103,8 +110,9 @@ trait Teller: Send {
     /// Reads all balances in one snapshot, by account.
     fn balances(&mut self, each: &mut dyn FnMut(i64, i64)) -> Result<()>;
 
-    /// Reads all transfer records.
-    fn transfers(&mut self, each: &mut dyn FnMut(Transfer)) -> Result<()>;
+    /// Reads all balances and all transfer records in one snapshot: what was sent by somebody who has given up may be
+    /// done at any later time, also now.
+    fn audit(&mut self) -> Result<Holdings>;
 }
 
 impl Own {
@@ -185,9 +193,10 @@ impl Workload for Bank {
         let own = self.own()?;
         let mut teller = own.teller(context)?;
         let mut ledger = audit::Ledger::new(self.accounts, own.balance);
-        teller.balances(&mut |account, balance| ledger.balance(account, balance))?;
+        let Holdings { accounts, transfers } = teller.audit()?;
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
-        teller.transfers(&mut |transfer| ledger.transfer(&books, transfer))?;
+        accounts.into_iter().for_each(|(account, balance)| ledger.balance(account, balance));
+        transfers.into_iter().for_each(|transfer| ledger.transfer(&books, transfer));
         let mut checks = vec![self.watch.check()];
         checks.extend(ledger.checks(&books));
         drop(books);

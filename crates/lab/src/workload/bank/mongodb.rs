@@ -2,7 +2,7 @@
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
 
-use super::{Outcome, Own, Teller, Transfer};
+use super::{Holdings, Outcome, Own, Teller, Transfer};
 use crate::client::{Client, Collection, ConnectionString, TransactionOptions, WriteConcern};
 use crate::context::Context;
 use crate::error::{Error, Result};
@@ -89,36 +89,43 @@ impl Teller for MongoTeller {
     }
 
     fn balances(&mut self, each: &mut dyn FnMut(i64, i64)) -> Result<()> {
-        let find = doc! { "find": self.accounts.name.as_str(), "batchSize": 10_000 };
-        let db = self.accounts.db.clone();
-        let read = |client: &mut Client| {
-            let mut read = Vec::new();
-            client.for_each(&db, &find, |account| {
-                read.push((number(account, "_id")?, number(account, "balance")?));
-                Ok(())
-            })?;
-            Ok(read)
-        };
+        let accounts = &self.accounts;
         // Collected first: a transaction that is tried again begins from the first account.
-        let (read, _) = self.client.transaction(&self.options, read)?;
+        let (read, _) = self.client.transaction(&self.options, |client| read_accounts(client, accounts))?;
         read.into_iter().for_each(|(account, balance)| each(account, balance));
         Ok(())
     }
 
-    fn transfers(&mut self, each: &mut dyn FnMut(Transfer)) -> Result<()> {
-        let find: DocBuf = doc! { "find": self.transfers.name.as_str() };
-        let db = self.transfers.db.clone();
-        self.client.for_each(&db, &find, |record| {
-            each(Transfer {
-                id: number(record, "_id")?,
-                from: number(record, "from")?,
-                to: number(record, "to")?,
-                amount: number(record, "amount")?,
-            });
-            Ok(())
-        })?;
-        Ok(())
+    fn audit(&mut self) -> Result<Holdings> {
+        let (accounts, transfers) = (&self.accounts, &self.transfers);
+        let read = |client: &mut Client| {
+            let mut holdings = Holdings { accounts: read_accounts(client, accounts)?, transfers: Vec::new() };
+            client.for_each(&transfers.db, &all_of(transfers), |record| {
+                holdings.transfers.push(Transfer {
+                    id: number(record, "_id")?,
+                    from: number(record, "from")?,
+                    to: number(record, "to")?,
+                    amount: number(record, "amount")?,
+                });
+                Ok(())
+            })?;
+            Ok(holdings)
+        };
+        self.client.transaction(&self.options, read).map(|(read, _)| read)
     }
+}
+
+fn all_of(collection: &Collection) -> DocBuf {
+    doc! { "find": collection.name.as_str(), "batchSize": 10_000 }
+}
+
+fn read_accounts(client: &mut Client, accounts: &Collection) -> Result<Vec<(i64, i64)>> {
+    let mut read = Vec::new();
+    client.for_each(&accounts.db, &all_of(accounts), |account| {
+        read.push((number(account, "_id")?, number(account, "balance")?));
+        Ok(())
+    })?;
+    Ok(read)
 }
 
 /// The text by which our own error is known again behind [`Client::transaction`].

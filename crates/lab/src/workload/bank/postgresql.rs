@@ -2,9 +2,9 @@
 //! protocol: two selects, two updates, one insert, each prepared once and sent on its own.
 
 use postgres::error::SqlState;
-use postgres::{Client, IsolationLevel, NoTls, Statement, Transaction};
+use postgres::{Client, IsolationLevel, NoTls, Row, Statement, Transaction};
 
-use super::{Outcome, Own, Teller, Transfer};
+use super::{Holdings, Outcome, Own, Teller, Transfer};
 use crate::context::Context;
 use crate::error::{Error, Result};
 use crate::generate::Random;
@@ -134,13 +134,18 @@ impl Teller for PostgresTeller {
         Ok(())
     }
 
-    fn transfers(&mut self, each: &mut dyn FnMut(Transfer)) -> Result<()> {
-        let rows =
-            self.client.query("SELECT id, source, target, amount FROM transfers", &[]).map_err(wrong)?;
-        for row in rows {
-            each(Transfer { id: row.get(0), from: row.get(1), to: row.get(2), amount: row.get(3) });
-        }
-        Ok(())
+    fn audit(&mut self) -> Result<Holdings> {
+        let level = IsolationLevel::RepeatableRead;
+        let mut snapshot = self.client.build_transaction().isolation_level(level).start().map_err(wrong)?;
+        let accounts = snapshot.query("SELECT id, balance FROM accounts", &[]).map_err(wrong)?;
+        let transfers =
+            snapshot.query("SELECT id, source, target, amount FROM transfers", &[]).map_err(wrong)?;
+        let transfer =
+            |row: &Row| Transfer { id: row.get(0), from: row.get(1), to: row.get(2), amount: row.get(3) };
+        Ok(Holdings {
+            accounts: accounts.iter().map(|row| (row.get(0), row.get(1))).collect(),
+            transfers: transfers.iter().map(transfer).collect(),
+        })
     }
 }
 

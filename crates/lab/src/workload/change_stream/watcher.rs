@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 /// How long the server waits for an event.
 const WAIT: Duration = Duration::from_millis(200);
 /// How long it may take at the end until the last event comes.
-const LAST_EVENT: Duration = Duration::from_secs(60);
+const LAST_EVENT: Duration = Duration::from_secs(300);
 
 /// Errors after which a stream is resumed even without the label ResumableChangeStreamError: CursorNotFound,
 /// CursorKilled, and what [`Error::is_transient`] knows.
@@ -135,10 +135,11 @@ impl Watcher {
         }
     }
 
-    /// Reads on until the event of this document has come.
+    /// Reads on until the event of this document has come. What comes after it is left out: a write of a client that has
+    /// given up may be done at any later time.
     pub fn read_until(&mut self, context: &Context, last: i64) -> Result<()> {
         let began = Instant::now();
-        while self.events.last().is_none_or(|event| event.document != last) {
+        while !self.ends_with(last) {
             if !self.anomalies.is_empty() || began.elapsed() > LAST_EVENT {
                 // What is missing is found by the check.
                 return Ok(());
@@ -153,6 +154,13 @@ impl Watcher {
         }
         self.close();
         Ok(())
+    }
+
+    /// Whether the event of this document has come; then it is the last one.
+    fn ends_with(&mut self, document: i64) -> bool {
+        let at = self.events.iter().rposition(|event| event.document == document);
+        self.events.truncate(at.map_or(self.events.len(), |at| at + 1));
+        at.is_some()
     }
 }
 

@@ -269,7 +269,7 @@ impl<'a> Applier<'a> {
         }
         if command.is_build_commit() {
             let collection = command.collection(&self.catalog)?;
-            self.core.finish_builds(&collection, &command.names())?;
+            self.core.finish_builds(&collection, &command.names(), self.entry)?;
         }
         let applied = command.apply(&self.catalog)?;
         for ident in command.new_indexes() {
@@ -285,7 +285,15 @@ impl<'a> Applier<'a> {
         }
         let index = self.entry.index;
         self.garbage.extend(applied.garbage.into_iter().map(|garbage| Garbage { index, ..garbage }));
-        if self.in_transaction { Ok(()) } else { self.write() }
+        if self.in_transaction {
+            return Ok(());
+        }
+        self.write()?;
+        self.core.builds.end_unwanted(&self.catalog);
+        if let Some(collection) = command.uuid.filter(|_| command.is_build_start()) {
+            self.core.follow_build(&collection, &command.new_indexes(), self.entry);
+        }
+        Ok(())
     }
 
     fn document(&mut self, fields: &Fields<'a>) -> Result<()> {

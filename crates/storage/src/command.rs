@@ -371,6 +371,11 @@ impl Command {
         idents.map(|ident| ident as u32).collect()
     }
 
+    /// Whether it begins an index build.
+    pub fn is_build_start(&self) -> bool {
+        self.o.as_raw().element("startIndexBuild").is_some()
+    }
+
     /// Whether it ends an index build, whose last steps recovery has to repeat.
     pub fn is_build_commit(&self) -> bool {
         self.o.as_raw().element("commitIndexBuild").is_some()

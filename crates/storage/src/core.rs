@@ -3,8 +3,8 @@
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -65,8 +65,10 @@ pub(crate) struct Core {
     pub next_local_ident: AtomicU32,
     /// What orders the commits of a member of a replica set.
     pub sequencer: std::sync::OnceLock<Arc<dyn crate::sequencer::Sequencer>>,
-    /// Numbers of the indexes that are being built here.
-    pub building: Mutex<Vec<u32>>,
+    /// Itself, once it is open.
+    pub me: std::sync::OnceLock<Weak<Core>>,
+    /// The index builds at work here.
+    pub builds: crate::build::Builds,
     /// Units that were carried out and are not known to be durable: their numbers, and where the log ended with them.
     pub carried: Mutex<std::collections::VecDeque<(u64, u64)>>,
     pub majority: crate::majority::Majority,
@@ -182,7 +184,8 @@ impl Core {
             next_ident: AtomicU32::new(next_ident),
             next_local_ident: AtomicU32::new(next_local_ident),
             sequencer: std::sync::OnceLock::new(),
-            building: Mutex::default(),
+            me: std::sync::OnceLock::new(),
+            builds: crate::build::Builds::default(),
             carried: Mutex::default(),
             majority: crate::majority::Majority::default(),
             log_knowledge,
@@ -230,6 +233,7 @@ impl Core {
                 .spawn(move || run(&core))
                 .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
         };
+        let _ = self.me.set(Arc::downgrade(self));
         self.keeper.lock().running = true;
         let mut threads = vec![spawn("sheaf-keeper", Core::run_keeper)?];
         if self.log.is_some() {
@@ -244,6 +248,11 @@ impl Core {
         self.keeper.lock().stop = true;
         self.keeper_work.notify_all();
         self.flushed_room.notify_all();
+    }
+
+    /// Whether background work is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.keeper.lock().stop
     }
 
     pub fn is_failed(&self) -> bool {

@@ -53,6 +53,7 @@ impl Core {
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
+        self.builds.end_unwanted(&self.catalog.load());
         Ok(at)
     }
 

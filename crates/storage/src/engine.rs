@@ -44,6 +44,7 @@ impl Handle {
             // A thread that panicked has said so already.
             let _ = thread.join();
         }
+        self.core.builds.join();
     }
 }
 
@@ -137,6 +138,9 @@ impl Engine {
             let last = *core.last.lock();
             self.committed(last.index);
         }
+        if let Err(error) = core.resume_builds() {
+            tracing::warn!(%error, "index builds that a restart has interrupted are left to their ends");
+        }
     }
 
     /// Carries out the units that the sequencer has ready. Returns whether there were any.
@@ -193,7 +197,8 @@ impl Engine {
         self.core().commit(prepared)
     }
 
-    /// Removes indexes whose builds ended with another primary. To be called by a new primary.
+    /// Removes indexes that another primary has begun to build and nobody here builds. To be called by a new primary; what
+    /// it has been building while it followed becomes its own.
     pub fn abort_orphaned_builds(&self) -> Result<()> {
         self.core().abort_orphaned_builds()
     }

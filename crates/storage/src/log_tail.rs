@@ -62,6 +62,12 @@ impl LogKnowledge {
         }
     }
 
+    /// The term of an entry that is in the log or was flushed, if it is known.
+    pub fn term_of(&self, index: u64) -> Option<u64> {
+        let runs = self.runs.lock();
+        runs.iter().rfind(|(start, _)| *start <= index).map(|(_, term)| *term)
+    }
+
     /// The runs that concern entries from `first` on, up to `last`, and the entry before. Earlier ones are forgotten.
     pub fn runs(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
         let mut runs = self.runs.lock();

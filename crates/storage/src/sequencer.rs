@@ -94,13 +94,7 @@ impl Core {
         group: &mut [Prepared],
     ) -> Result<(u64, SmallVec<[OpTime; 4]>)> {
         // This member was a secondary meanwhile, and others have written to what was read and locked here.
-        let others = self.others_entries.load(Ordering::Acquire);
-        if group.iter().any(|unit| unit.since.is_some_and(|since| since != others)) {
-            return Err(Error::new(
-                Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
-                "operation was interrupted: the member's state changed while it ran",
-            ));
-        }
+        group.iter().filter_map(|unit| unit.since).try_for_each(|since| self.check_no_others(since))?;
         let wall = (self.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
@@ -133,6 +127,17 @@ impl Core {
             }
             return Ok((own, times));
         }
+    }
+
+    /// Errors: `InterruptedDueToReplStateChange` if [`Core::others_entries`] is not what it was.
+    pub fn check_no_others(&self, since: u64) -> Result<()> {
+        if self.others_entries.load(Ordering::Acquire) == since {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+            "operation was interrupted: the member's state changed while it ran",
+        ))
     }
 
     /// Carries out all units that are ready. Returns whether there were any.

@@ -7,13 +7,17 @@
 //!
 //! Nothing of this is in the log but its begin and its end. A crash before the end leaves an index that recovery removes.
 //! Behind the end, recovery finds the files where they are; from the log's operations it makes again what writers had
-//! left beside the index and RocksDB had not flushed, and ends the build the same way. Another member of a replica set
-//! has no files: at the end of the build it makes the index from its documents ([`replay`]).
+//! left beside the index and RocksDB had not flushed, and ends the build the same way ([`replay`]).
+//!
+//! The members of a replica set that follow build at the same time as the primary, each for itself ([`follow`]). Who may
+//! write to the index when is a matter of [`turn`].
 
 mod files;
+mod follow;
 mod replay;
 mod side;
 mod sort;
+mod turn;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,10 +38,13 @@ use crate::index::{Index, IndexKind, KeySet};
 use crate::keys::{PREFIX, entry_value, prefixed, put_length, take_length};
 use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
+use crate::sequencer::stays_here;
 use crate::view::View;
 use files::Files;
 pub(crate) use side::{Side, side_ident};
 use sort::Sorter;
+use turn::Running;
+pub(crate) use turn::{Builds, Turn};
 
 /// Folder of a data folder in which builds keep their runs and files.
 const FOLDER: &str = "builds";
@@ -85,23 +92,6 @@ impl Drop for Folder {
     }
 }
 
-/// Tells a build that goes on from one whose primary has gone.
-struct Running<'c>(&'c Core, Vec<u32>);
-
-impl<'c> Running<'c> {
-    fn new(core: &'c Core, indexes: &[Arc<Index>]) -> Self {
-        let idents: Vec<u32> = indexes.iter().map(|index| index.ident).collect();
-        core.building.lock().extend_from_slice(&idents);
-        Running(core, idents)
-    }
-}
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.building.lock().retain(|ident| !self.1.contains(ident));
-    }
-}
-
 /// How an announcement ended.
 enum Announced {
     /// There was nothing to build.
@@ -111,15 +101,27 @@ enum Announced {
 
 /// A build under way.
 struct Build {
-    id: Uuid,
     /// As it was announced.
     collection: Arc<Collection>,
     indexes: Vec<Arc<Index>>,
-    /// Exactly what was there before writers began to leave their changes.
-    view: View,
-    announced: OpTime,
+    /// Exactly what was there before writers began to leave their changes; not needed when the index is filled.
+    view: Option<View>,
+    /// The entry whose state that is.
+    at: OpTime,
     /// Records that could not be indexed.
     skipped: Vec<Vec<u8>>,
+    running: Running,
+}
+
+impl Build {
+    fn turn(&self) -> &Arc<Turn> {
+        &self.running.turn
+    }
+
+    /// Whether writers have left more than is carried over while they are kept out.
+    fn has_many_changes(&self) -> bool {
+        self.indexes.iter().map(|index| index.side.written()).sum::<u64>() > LAST_CHANGES_MAX
+    }
 }
 
 impl Core {
@@ -131,17 +133,48 @@ impl Core {
         specs: &[RawDoc<'_>],
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.build(namespace, interrupt, |current| {
-            let empty = current.count() == 0;
-            let mut indexes: Vec<Index> = Vec::new();
-            for spec in specs {
-                let index = Index::from_spec(*spec, self.new_ident(namespace), empty, None)?;
-                if !exists_already(current, &index)? && indexes.iter().all(|i| i.name != index.name) {
-                    indexes.push(index);
+        loop {
+            let before = self.catalog.load().collection(namespace).cloned();
+            let built = self.build(namespace, interrupt, |current| {
+                let empty = current.count() == 0;
+                let mut indexes: Vec<Index> = Vec::new();
+                for spec in specs {
+                    let index = Index::from_spec(*spec, self.new_ident(namespace), empty, None)?;
+                    if !exists_already(current, &index)? && indexes.iter().all(|i| i.name != index.name) {
+                        indexes.push(index);
+                    }
                 }
+                Ok(indexes)
+            });
+            match built {
+                // Somebody else builds one of them: it exists or not when that is over.
+                Err(error) if error.code() == Code::INDEX_BUILD_ALREADY_IN_PROGRESS => {
+                    self.wait_for_other(namespace, before.as_ref(), interrupt)?;
+                }
+                built => return built,
             }
-            Ok(indexes)
-        })
+        }
+    }
+
+    /// Waits until the catalog has something else for this name.
+    fn wait_for_other(
+        &self,
+        namespace: &str,
+        before: Option<&Arc<Collection>>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<()> {
+        let same = || match (self.catalog.load().collection(namespace), before) {
+            (Some(now), Some(before)) => Arc::ptr_eq(now, before),
+            _ => false,
+        };
+        let mut outcome = Ok(());
+        (self.options.block)(&mut || {
+            while outcome.is_ok() && same() {
+                std::thread::sleep(PATIENCE);
+                outcome = interrupt();
+            }
+        });
+        outcome
     }
 
     /// Builds indexes anew, with these specs, while the old ones stay in use; they are exchanged in one commit.
@@ -170,12 +203,11 @@ impl Core {
         })
     }
 
-    /// Removes unfinished indexes that nobody here builds: their builds ended with the primary that had begun them.
+    /// Removes unfinished indexes that nobody here builds. What a new primary has built while it followed, it ends itself.
     pub fn abort_orphaned_builds(&self) -> Result<()> {
         let go_on = || Ok(());
         let orphaned = |collection: &Collection| -> Vec<Arc<Index>> {
-            let building = self.building.lock();
-            let orphan = |index: &&Arc<Index>| !index.ready && !building.contains(&index.ident);
+            let orphan = |index: &&Arc<Index>| !index.ready && !self.builds.has(index.ident);
             collection.maintained().filter(orphan).cloned().collect()
         };
         for collection in self.catalog.load_full().all().filter(|c| !orphaned(c).is_empty()) {
@@ -202,14 +234,27 @@ impl Core {
             Announced::Done(at) => return Ok(at),
             Announced::Building(build) => build,
         };
-        let _running = Running::new(self, &build.indexes);
+        match self.run_build(&mut build, interrupt) {
+            // The next primary decides what becomes of it.
+            Err(error) if !self.leads() && !stays_here(namespace) => {
+                self.follow_on(build);
+                Err(error)
+            }
+            ended => ended.map_err(|error| self.give_up(&build, error)),
+        }
+    }
+
+    fn run_build(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<OpTime> {
         let mut filled = Ok(());
-        (self.options.block)(&mut || filled = self.fill(&mut build, interrupt));
-        let collection = build.collection.clone();
-        filled
-            .and_then(|()| collection.state.gate.close(&self.options.block, interrupt))
-            .and_then(|closed| self.finish(&build, closed, interrupt))
-            .map_err(|error| self.give_up(&build, error))
+        (self.options.block)(&mut || filled = self.fill(build, interrupt));
+        filled?;
+        let closed = build.collection.state.gate.close(&self.options.block, interrupt)?;
+        self.finish(build, closed, interrupt)
+    }
+
+    /// Whether this member takes writes.
+    fn leads(&self) -> bool {
+        self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
     }
 
     /// Puts the indexes into the catalog: ready ones, if there are no documents.
@@ -251,38 +296,57 @@ impl Core {
             let own = |index: &&Arc<Index>| indexes.iter().any(|made| made.ident == index.ident);
             let indexes: Vec<Arc<Index>> = collection.maintained().filter(own).cloned().collect();
             indexes.iter().for_each(|index| index.side.begin());
-            let id = Uuid::new_v4();
-            let skipped = Vec::new();
-            return Ok(Announced::Building(Build { id, collection, indexes, view, announced, skipped }));
+            // Before anybody is let in who might take it for an orphan.
+            let running = Running::new(self, &collection, &indexes, false);
+            let (view, at, skipped) = (Some(view), announced, Vec::new());
+            return Ok(Announced::Building(Build { collection, indexes, view, at, skipped, running }));
         }
     }
 
     /// Fills the indexes from the snapshot, and carries over most of what writers have left.
     fn fill(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
-        let folder = Folder::create(&self.options.path, &build.id)?;
+        if !build.turn().is_filled() {
+            self.fill_from_snapshot(build, interrupt)?;
+        }
+        // Old states need not be kept any more.
+        build.view = None;
+        for index in build.indexes.iter().filter(|index| index.unique) {
+            self.carry_over(build, index, side::DUPLICATES, interrupt)?;
+        }
+        for _ in 0..GENERATIONS_MAX {
+            if !build.has_many_changes() {
+                break;
+            }
+            self.carry_generation(build, interrupt)?;
+        }
+        Ok(())
+    }
+
+    fn fill_from_snapshot(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
+        let folder = Folder::create(&self.options.path, &build.turn().id)?;
         let mut sorter = Sorter::new(&folder.0, self.options.sort_bytes());
+        build.skipped.clear();
         self.scan(build, &mut sorter, interrupt)?;
         let check = || interrupt().and_then(|()| self.check_alive(build));
         let (mut files, duplicates) = self.write_files(&build.indexes, sorter, &folder.0, &check)?;
         files.extend(duplicates);
-        files.extend(self.write_marks(&build.indexes, build.announced, &folder.0)?);
+        files.extend(self.write_marks(&build.indexes, build.at, &folder.0)?);
         // The files last from now on. If the machine dies, the log must tell whose they are.
-        self.wait_durable(build.announced.index, interrupt)?;
-        self.take_in(files)?;
-        for index in build.indexes.iter().filter(|index| index.unique) {
-            self.carry_over(index, side::DUPLICATES, interrupt)?;
-        }
-        for _ in 0..GENERATIONS_MAX {
-            if build.indexes.iter().map(|index| index.side.written()).sum::<u64>() <= LAST_CHANGES_MAX {
-                break;
-            }
-            let Some(closed) = self.close_shortly(&build.collection, interrupt)? else { continue };
-            let generations: Vec<u8> =
-                build.indexes.iter().map(|index| index.side.close_generation()).collect();
-            drop(closed);
-            for (index, generation) in build.indexes.iter().zip(generations) {
-                self.carry_over(index, generation, interrupt)?;
-            }
+        self.wait_durable(build.at.index, interrupt)?;
+        build.turn().fill(|| self.take_in(files))
+    }
+
+    /// Closes the generation that writers fill, and carries it over; not if it would need a long wait.
+    fn carry_generation(&self, build: &Build, interrupt: Interrupt<'_>) -> Result<()> {
+        let Some(closed) = self.close_shortly(&build.collection, interrupt)? else { return Ok(()) };
+        let generations: Vec<u8> = {
+            // Entries that others have ordered are applied past the gate.
+            let _still = self.still();
+            build.indexes.iter().map(|index| index.side.close_generation()).collect()
+        };
+        drop(closed);
+        for (index, generation) in build.indexes.iter().zip(generations) {
+            self.carry_over(build, index, generation, interrupt)?;
         }
         Ok(())
     }
@@ -307,7 +371,8 @@ impl Core {
 
     /// Gives the entries of all documents of the snapshot to the sorter.
     fn scan(&self, build: &mut Build, sorter: &mut Sorter, interrupt: Interrupt<'_>) -> Result<()> {
-        let mut cursor = build.view.records(&build.collection, Range::ALL, Direction::Forward)?;
+        let Some(view) = &build.view else { return Err(build.turn().aborted()) };
+        let mut cursor = view.records(&build.collection, Range::ALL, Direction::Forward)?;
         let mut keys = KeySet::default();
         let mut value = Vec::new();
         let mut seen = 0u64;
@@ -384,10 +449,18 @@ impl Core {
         let _turn = self.ddl_turn(interrupt)?;
         self.check_alive(build)?;
         let catalog = self.catalog.load_full();
-        let Some(collection) = catalog.by_uuid(&build.collection.uuid) else { return Err(aborted(build)) };
+        let Some(collection) = catalog.by_uuid(&build.collection.uuid) else {
+            return Err(build.turn().aborted());
+        };
         self.check_skipped(build)?;
-        for index in &build.indexes {
-            self.settle(collection, index)?;
+        let settle = || build.indexes.iter().try_for_each(|index| self.settle(collection, index));
+        if self.is_replica() && !stays_here(&collection.namespace) {
+            // Entries that others have ordered are applied past the gate. None may come between, or have come.
+            let _still = self.still();
+            self.check_no_others(self.ddl_began.load(Ordering::Acquire))?;
+            build.turn().write(settle)?;
+        } else {
+            build.turn().write(settle)?;
         }
         self.run_commands(&[build_command("commitIndexBuild", collection, &build.indexes)])
     }
@@ -411,7 +484,7 @@ impl Core {
         let alive = catalog.by_uuid(&build.collection.uuid).is_some_and(|now| {
             build.indexes.iter().all(|index| now.maintained().any(|known| known.ident == index.ident))
         });
-        if alive { Ok(()) } else { Err(aborted(build)) }
+        if alive { Ok(()) } else { Err(build.turn().aborted()) }
     }
 
     /// Takes a failed build back, and gives its error the words of a build's error.
@@ -430,13 +503,12 @@ impl Core {
             return error;
         }
         let (namespace, uuid) = (&build.collection.namespace, build.collection.uuid);
-        error.context(format!("Index build failed: {}: Collection {namespace} ( {uuid} )", build.id))
+        error.context(format!("Index build failed: {}: Collection {namespace} ( {uuid} )", build.turn().id))
     }
 }
 
-fn aborted(build: &Build) -> Error {
-    let namespace = &build.collection.namespace;
-    let text = format!("Index build aborted: {}: an index or collection {namespace} was dropped", build.id);
+fn aborted(id: &Uuid, namespace: &str) -> Error {
+    let text = format!("Index build aborted: {id}: an index or collection {namespace} was dropped");
     Error::new(Code::INDEX_BUILD_ABORTED, text)
 }
 

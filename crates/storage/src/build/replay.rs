@@ -2,7 +2,8 @@
 //!
 //! Files come in at a build's own time, not at a place in the log: what RocksDB has of an index says nothing about whether
 //! the log knows of it. So a build's files bring a *mark* with them, under a number that no index has, which names the
-//! entry that announced the build.
+//! newest entry of whose effects they show anything. While the log has that entry, they are of use; when a rollback has
+//! taken it back, they are not.
 //!
 //! ```text
 //! [0 u32] [ident u32]  ->  term u64, index u64
@@ -18,6 +19,7 @@ use uuid::Uuid;
 
 use super::Folder;
 use super::files::Files;
+use super::follow::is_small;
 use super::side::side_ident;
 use super::sort::Sorter;
 use crate::catalog::Collection;
@@ -40,10 +42,10 @@ pub(super) fn mark_key(ident: u32) -> [u8; 2 * PREFIX] {
     key
 }
 
-fn mark_value(announced: OpTime) -> [u8; 16] {
+fn mark_value(at: OpTime) -> [u8; 16] {
     let mut value = [0; 16];
-    value[..8].copy_from_slice(&announced.term.to_le_bytes());
-    value[8..].copy_from_slice(&announced.index.to_le_bytes());
+    value[..8].copy_from_slice(&at.term.to_le_bytes());
+    value[8..].copy_from_slice(&at.index.to_le_bytes());
     value
 }
 
@@ -52,31 +54,45 @@ impl Core {
     pub(super) fn write_marks(
         &self,
         indexes: &[Arc<Index>],
-        announced: OpTime,
+        at: OpTime,
         folder: &Path,
     ) -> Result<Vec<PathBuf>> {
         let mut files = Files::new(self, folder, "marks");
         let mut idents: Vec<u32> = indexes.iter().map(|index| index.ident).collect();
         idents.sort_unstable();
         for ident in idents {
-            files.put(&mark_key(ident), &mark_value(announced))?;
+            files.put(&mark_key(ident), &mark_value(at))?;
         }
         files.finish()
     }
 
-    /// Ends builds that the log says are finished: from the files that came in here, or from the documents. Everything
-    /// before is written; nobody else writes.
-    pub fn finish_builds(&self, collection: &Collection, names: &[&str]) -> Result<()> {
+    /// Ends builds that the entry `at` says are finished: from the files that came in here, or from the documents.
+    /// Everything before is written; nobody else writes.
+    pub fn finish_builds(&self, collection: &Collection, names: &[&str], at: OpTime) -> Result<()> {
         let built = |index: &&Arc<Index>| !index.ready && names.contains(&index.name.as_str());
         let mut missing = Vec::new();
         for index in collection.maintained().filter(built) {
-            if self.has_mark(index.ident)? {
-                self.settle(collection, index)?;
-            } else {
+            let filled = self.builds.end_filled(index.ident);
+            if !self.mark_holds(index.ident, at)? {
                 missing.push(index.clone());
+                continue;
             }
+            if filled && index.unique {
+                // Quicker than to ask the documents about every change.
+                self.carry_all(index)?;
+            }
+            self.settle(collection, index)?;
         }
-        if missing.is_empty() { Ok(()) } else { self.build_from_documents(collection, &missing) }
+        if missing.is_empty() { Ok(()) } else { self.build_from_documents(collection, &missing, at) }
+    }
+
+    /// Whether files of the index have come in that show nothing but what the log has, up to the entry `at`.
+    pub(super) fn mark_holds(&self, ident: u32, at: OpTime) -> Result<bool> {
+        let Some(mark) = self.db.get(Cf::Indexes, &mark_key(ident))? else { return Ok(false) };
+        let number = |from: usize| mark.get(from..from + 8)?.try_into().ok().map(u64::from_le_bytes);
+        let (Some(term), Some(index)) = (number(0), number(8)) else { return Ok(false) };
+        let known = if index == at.index { Some(at.term) } else { self.log_knowledge.term_of(index) };
+        Ok(index <= at.index && known == Some(term))
     }
 
     /// Whether files of an index of this number have come in, for whatever build.
@@ -88,7 +104,7 @@ impl Core {
     /// log has not kept is removed.
     pub fn clear_strays(&self, ident: u32, at: OpTime, batch: &mut WriteBatch) -> Result<()> {
         let mark = self.db.get(Cf::Indexes, &mark_key(ident))?;
-        if mark.is_some_and(|mark| *mark == mark_value(at)) {
+        if mark.as_ref().is_some_and(|mark| **mark == mark_value(at)) {
             return Ok(());
         }
         let cf = self.db.cf(Cf::Indexes);
@@ -98,11 +114,14 @@ impl Core {
                 batch.delete_range_cf(cf, from, to);
             }
         }
-        batch.delete_cf(cf, mark_key(ident));
+        // Not without need: RocksDB takes in no files where memtables have something, be it a deletion.
+        if mark.is_some() {
+            batch.delete_cf(cf, mark_key(ident));
+        }
         Ok(())
     }
 
-    fn has_entries(&self, ident: u32) -> Result<bool> {
+    pub(super) fn has_entries(&self, ident: u32) -> Result<bool> {
         let (from, to) = prefix_range(ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(to.to_vec());
@@ -112,7 +131,12 @@ impl Core {
         Ok(iter.valid())
     }
 
-    fn build_from_documents(&self, collection: &Collection, indexes: &[Arc<Index>]) -> Result<()> {
+    fn build_from_documents(
+        &self,
+        collection: &Collection,
+        indexes: &[Arc<Index>],
+        at: OpTime,
+    ) -> Result<()> {
         let cf = self.db.cf(Cf::Indexes);
         let mut batch = WriteBatch::default();
         let mut clean = true;
@@ -127,14 +151,14 @@ impl Core {
             }
         }
         self.write_unlogged(batch)?;
-        if clean && self.build_by_files(collection, indexes)? {
+        if clean && !is_small(collection) && self.build_by_files(collection, indexes, at)? {
             return Ok(());
         }
         self.build_in_memtables(collection, indexes)
     }
 
     /// False if RocksDB did not take the files in.
-    fn build_by_files(&self, collection: &Collection, indexes: &[Arc<Index>]) -> Result<bool> {
+    fn build_by_files(&self, collection: &Collection, indexes: &[Arc<Index>], at: OpTime) -> Result<bool> {
         let folder = Folder::create(&self.options.path, &Uuid::new_v4())?;
         let mut sorter = Sorter::new(&folder.0, self.options.sort_bytes());
         let mut value = Vec::new();
@@ -152,8 +176,7 @@ impl Core {
                 "the log ends a build of a unique index of {namespace}, which is not unique here"
             );
         }
-        // After a crash this mark is believed if the announcement had been flushed before it.
-        files.extend(self.write_marks(indexes, OpTime::default(), &folder.0)?);
+        files.extend(self.write_marks(indexes, at, &folder.0)?);
         if let Err(error) = self.take_in(files) {
             tracing::debug!(%error, "files of an index were not taken in");
             return Ok(false);

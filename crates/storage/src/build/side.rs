@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 
+use super::Build;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::db::{Cf, io_error};
@@ -130,24 +131,37 @@ type Unwritten = ahash::AHashMap<Vec<u8>, Option<Vec<u8>>>;
 
 impl Core {
     /// Carries a closed generation over into the index.
-    pub(super) fn carry_over(&self, index: &Index, generation: u8, interrupt: Interrupt<'_>) -> Result<()> {
+    pub(super) fn carry_over(
+        &self,
+        build: &Build,
+        index: &Index,
+        generation: u8,
+        interrupt: Interrupt<'_>,
+    ) -> Result<()> {
         let mut from = prefix_range(side_ident(index.ident)).0.to_vec();
         from.push(generation);
         let mut to = from.clone();
         to[PREFIX] = generation + 1;
-        self.carry_range(index, &from, &to, &|| {
+        self.carry_range(index, &from, &to, &|batch| {
             self.wait_for_room();
-            interrupt()
+            interrupt()?;
+            build.turn().write(|| self.write_unlogged(batch))
         })
     }
 
-    /// Carries all of it over: what a recovery does with an index that is not unique.
-    fn carry_all(&self, index: &Index) -> Result<()> {
+    /// Carries all of it over, as far as it can be without asking the documents. No writer may be at work.
+    pub(super) fn carry_all(&self, index: &Index) -> Result<()> {
         let (from, to) = prefix_range(side_ident(index.ident));
-        self.carry_range(index, &from, &to, &|| Ok(()))
+        self.carry_range(index, &from, &to, &|batch| self.write_unlogged(batch))
     }
 
-    fn carry_range(&self, index: &Index, from: &[u8], to: &[u8], interrupt: Interrupt<'_>) -> Result<()> {
+    fn carry_range(
+        &self,
+        index: &Index,
+        from: &[u8],
+        to: &[u8],
+        write: &dyn Fn(rocksdb::WriteBatch) -> Result<()>,
+    ) -> Result<()> {
         let cf = self.db.cf(Cf::Indexes);
         let mut iter = self.iterate(from, to);
         let mut batch = rocksdb::WriteBatch::default();
@@ -177,13 +191,12 @@ impl Core {
             batch.delete_cf(cf, side_key);
             iter.next();
             if batch.size_in_bytes() >= BATCH_BYTES {
-                interrupt()?;
                 unwritten.clear();
-                self.write_unlogged(std::mem::take(&mut batch))?;
+                write(std::mem::take(&mut batch))?;
             }
         }
         iter.status().map_err(io_error)?;
-        self.write_unlogged(batch)
+        write(batch)
     }
 
     fn belongs_to_another(&self, entry: &[u8], record_key: &[u8], unwritten: &Unwritten) -> Result<bool> {
@@ -259,6 +272,20 @@ impl Core {
         }
         let found = keys.iter().find(|(known, _)| *known == key).map(|(_, type_bits)| type_bits.to_vec());
         Ok(found)
+    }
+
+    /// Removes what is there of a build before the one that begins now.
+    pub(super) fn clear_side(&self, index: &Index) -> Result<()> {
+        let ident = side_ident(index.ident);
+        if !self.has_entries(ident)? {
+            return Ok(());
+        }
+        // Where the new build's duplicates will come in, memtables must have nothing, be it a deletion.
+        let (from, to) = prefix_range(ident);
+        let first = [&from[..], &[FIRST]].concat();
+        let mut batch = rocksdb::WriteBatch::default();
+        batch.delete_range_cf(self.db.cf(Cf::Indexes), &first[..], &to[..]);
+        self.write_unlogged(batch)
     }
 
     /// An iterator over index entries, at the first of them.

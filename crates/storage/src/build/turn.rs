@@ -1,0 +1,194 @@
+//! Who may write to an index that is being built.
+//!
+//! The build does, until the log says that it is over: the primary's own commit says so, or an entry that a member which
+//! follows applies. From then on a build that is still at work must not touch the index any more, which others read, or
+//! whose number is gone. So every write of a build to the index's place is made with its [`Turn`].
+//!
+//! Order of locks: the pipeline, then a turn. Whoever applies entries waits, the pipeline held, for a build's files; so a build
+//! never waits for the pipeline (for room in memtables neither) before its files are in.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use sheaf_errors::Result;
+use uuid::Uuid;
+
+use super::aborted;
+use crate::catalog::{Catalog, Collection};
+use crate::core::Core;
+use crate::index::Index;
+
+/// How far a build is, as far as others must know.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The index's place is empty: the build reads and sorts.
+    Filling,
+    /// The index has what the snapshot showed.
+    Filled,
+    Ended,
+}
+
+/// See the module.
+pub(crate) struct Turn {
+    collection: Arc<Collection>,
+    pub id: Uuid,
+    idents: Vec<u32>,
+    phase: Mutex<Phase>,
+    changed: Condvar,
+}
+
+impl Turn {
+    /// Does what writes to the index's place. A disk that is slow is waited for with the lock held: that is its purpose.
+    ///
+    /// Errors: `IndexBuildAborted` if the build is over.
+    pub fn write<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let phase = self.phase.lock();
+        if *phase == Phase::Ended { Err(self.aborted()) } else { work() }
+    }
+
+    /// Like [`Turn::write`]; what is done makes the index hold what the snapshot showed.
+    pub fn fill(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut phase = self.phase.lock();
+        if *phase == Phase::Ended {
+            return Err(self.aborted());
+        }
+        work()?;
+        *phase = Phase::Filled;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    pub fn is_filled(&self) -> bool {
+        *self.phase.lock() == Phase::Filled
+    }
+
+    pub fn has_ended(&self) -> bool {
+        *self.phase.lock() == Phase::Ended
+    }
+
+    /// Nothing is written with this turn when this returns, nor later.
+    pub fn end(&self) {
+        *self.phase.lock() = Phase::Ended;
+        self.changed.notify_all();
+    }
+
+    /// [`Turn::end`], when the files are in or will not come. Returns whether they are in.
+    fn end_filled(&self) -> bool {
+        let mut phase = self.phase.lock();
+        while *phase == Phase::Filling {
+            self.changed.wait(&mut phase);
+        }
+        let filled = *phase == Phase::Filled;
+        *phase = Phase::Ended;
+        self.changed.notify_all();
+        filled
+    }
+
+    /// Waits for a change, but not long.
+    pub fn wait(&self, patience: Duration) {
+        let mut phase = self.phase.lock();
+        if *phase != Phase::Ended {
+            self.changed.wait_for(&mut phase, patience);
+        }
+    }
+
+    pub fn aborted(&self) -> sheaf_errors::Error {
+        aborted(&self.id, &self.collection.namespace)
+    }
+
+    fn builds(&self, ident: u32) -> bool {
+        self.idents.contains(&ident)
+    }
+
+    /// Whether the catalog still has the indexes, unfinished.
+    fn is_wanted(&self, catalog: &Catalog) -> bool {
+        let Some(now) = catalog.by_uuid(&self.collection.uuid) else { return false };
+        let wanted = |ident: &u32| now.maintained().any(|index| index.ident == *ident && !index.ready);
+        self.idents.iter().all(wanted)
+    }
+}
+
+/// The builds at work here.
+#[derive(Default)]
+pub(crate) struct Builds {
+    turns: Mutex<Vec<Arc<Turn>>>,
+    /// Threads of builds that no command runs.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Builds {
+    /// Whether somebody here builds the index.
+    pub fn has(&self, ident: u32) -> bool {
+        self.turns.lock().iter().any(|turn| turn.builds(ident))
+    }
+
+    pub fn count(&self) -> usize {
+        self.turns.lock().len()
+    }
+
+    /// Notes a thread, for [`Builds::join`].
+    pub fn add_thread(&self, thread: JoinHandle<()>) {
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+    }
+
+    /// Waits for the threads to end; they have been told.
+    pub fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
+            // A thread that panicked has said so already.
+            let _ = thread.join();
+        }
+    }
+
+    fn of(&self, wanted: impl Fn(&Turn) -> bool) -> Vec<Arc<Turn>> {
+        self.turns.lock().iter().filter(|turn| wanted(turn)).cloned().collect()
+    }
+
+    /// Ends the build of an index that the log says is finished. Returns whether it has filled the index.
+    pub fn end_filled(&self, ident: u32) -> bool {
+        // All must end, so no short cut.
+        let ended = self.of(|turn| turn.builds(ident)).into_iter().map(|turn| turn.end_filled());
+        ended.fold(false, |any, filled| any | filled)
+    }
+
+    /// Ends builds whose indexes the catalog does not have any more, or has as finished ones.
+    pub fn end_unwanted(&self, catalog: &Catalog) {
+        self.of(|turn| !turn.is_wanted(catalog)).iter().for_each(|turn| turn.end());
+    }
+
+    /// A phase of the build of an index, for tests.
+    #[cfg(test)]
+    pub fn is_filled(&self, ident: u32) -> bool {
+        self.of(|turn| turn.builds(ident)).iter().any(|turn| turn.is_filled())
+    }
+}
+
+/// A build that is known to others as long as this lives.
+pub(super) struct Running {
+    core: Arc<Core>,
+    pub turn: Arc<Turn>,
+}
+
+impl Running {
+    /// `filled` says that the index has what a snapshot showed already.
+    pub fn new(core: &Arc<Core>, collection: &Arc<Collection>, indexes: &[Arc<Index>], filled: bool) -> Self {
+        let id = Uuid::new_v4();
+        let idents = indexes.iter().map(|index| index.ident).collect();
+        let phase = Mutex::new(if filled { Phase::Filled } else { Phase::Filling });
+        let turn =
+            Arc::new(Turn { collection: collection.clone(), id, idents, phase, changed: Condvar::new() });
+        core.builds.turns.lock().push(turn.clone());
+        Running { core: core.clone(), turn }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.turn.end();
+        self.core.builds.turns.lock().retain(|turn| !Arc::ptr_eq(turn, &self.turn));
+    }
+}

@@ -1,0 +1,112 @@
+//! A member of a set that can lead and follow.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use sheaf_errors::{Code, Result, bail};
+
+use super::support::*;
+use crate::{Engine, LogEntry, LogUnit, OpTime, Options, Seal, Sequencer};
+
+/// Orders commits while its member leads; others' entries come in between.
+#[derive(Default)]
+pub struct Office {
+    leads: AtomicBool,
+    units: Mutex<VecDeque<LogUnit>>,
+    last: Mutex<OpTime>,
+    seq: AtomicU64,
+    commit: AtomicU64,
+}
+
+impl Office {
+    fn add(&self, entries: Vec<LogEntry>) -> u64 {
+        if let Some(last) = entries.last() {
+            *self.last.lock() = OpTime { term: last.term, index: last.index, time: last.time };
+        }
+        let seq = self.seq.fetch_add(1, Ordering::AcqRel) + 1;
+        self.units.lock().push_back(LogUnit { seq, entries });
+        seq
+    }
+}
+
+impl Sequencer for Office {
+    fn takes_writes(&self) -> bool {
+        self.leads.load(Ordering::Acquire)
+    }
+
+    fn propose(&self, seal: Seal<'_>) -> Result<u64> {
+        if !self.takes_writes() {
+            bail!(Code::NOT_WRITABLE_PRIMARY, "not primary");
+        }
+        let last = *self.last.lock();
+        let (time, payload) = seal(last.term, last.time);
+        Ok(self.add(vec![LogEntry { term: last.term, index: last.index + 1, time, payload }]))
+    }
+
+    fn take(&self) -> Result<Option<LogUnit>> {
+        Ok(self.units.lock().pop_front())
+    }
+
+    fn carried_out(&self, _seq: u64) {}
+
+    fn durable(&self, _seq: u64) {}
+
+    fn commit_index(&self) -> u64 {
+        self.commit.load(Ordering::Acquire)
+    }
+
+    fn compacted(&self, _index: u64) {}
+}
+
+pub struct Member {
+    pub engine: Engine,
+    office: Arc<Office>,
+}
+
+impl Member {
+    pub fn open(path: &Path) -> Member {
+        let engine = Engine::open(Options { replica: true, ..options(path) }).unwrap();
+        let office = Arc::new(Office::default());
+        *office.last.lock() = engine.last_applied();
+        engine.set_sequencer(office.clone(), false);
+        Member { engine, office }
+    }
+
+    /// Leads, in a term of its own.
+    pub fn lead(&self) {
+        self.office.last.lock().term += 1;
+        self.office.leads.store(true, Ordering::Release);
+    }
+
+    pub fn step_down(&self) {
+        self.office.leads.store(false, Ordering::Release);
+    }
+
+    /// Applies these entries as one unit.
+    pub fn take(&self, entries: Vec<LogEntry>) {
+        self.office.add(entries);
+        assert!(self.engine.carry_out().unwrap());
+    }
+
+    /// Applies what another's log has, up to this entry.
+    pub fn follow(&self, other: &Engine, last: u64) {
+        loop {
+            let next = self.engine.last_applied().index + 1;
+            let entries = other.log_entries(next, last + 1, 1 << 20).unwrap();
+            if entries.is_empty() {
+                return;
+            }
+            self.take(entries);
+        }
+    }
+
+    /// Flushes everything, as if a majority had it.
+    pub fn flush(&self) {
+        self.office.commit.store(u64::MAX, Ordering::Release);
+        assert!(self.engine.core().try_checkpoint().unwrap());
+        self.office.commit.store(0, Ordering::Release);
+    }
+}

@@ -1,0 +1,70 @@
+//! What a statement has prepared before its member lost the lead.
+
+use sheaf_bson::doc;
+use sheaf_errors::{Code, Result};
+
+use super::apply::state;
+use super::member::Member;
+use super::support::*;
+use crate::{CreateCollection, OpTime, Write};
+
+/// What others have ordered meanwhile is not overwritten by what was prepared before: the lead was lost and won again while
+/// a statement ran.
+#[test]
+fn what_was_prepared_on_an_older_state_is_not_committed() {
+    let (_dir, other) = fresh();
+    insert(&other, C, &doc! { "_id": 1, "n": 0 }).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let member = Member::open(dir.path());
+    let follow = || {
+        member.step_down();
+        member.follow(&other, u64::MAX - 1);
+        member.lead();
+    };
+    follow();
+    let engine = &member.engine;
+    let refused = |result: Result<OpTime>| {
+        assert_eq!(result.unwrap_err().code(), Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE);
+        assert!(state(engine) == state(&other));
+    };
+    let set = |n: i32| {
+        let mut unit = other.write(GO_ON);
+        change(&mut unit, C, 1, Some(&doc! { "_id": 1, "n": n })).unwrap();
+        unit.commit().unwrap();
+    };
+    // An update of what somebody else has changed.
+    let mut unit = engine.write(GO_ON);
+    change(&mut unit, C, 1, Some(&doc! { "_id": 1, "n": 100 })).unwrap();
+    set(1);
+    follow();
+    refused(unit.commit());
+    // An insert of what somebody else has inserted.
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection(C).unwrap().unwrap();
+    unit.insert(&collection, doc! { "_id": 2, "mine": true }.as_raw()).unwrap();
+    insert(&other, C, &doc! { "_id": 2 }).unwrap();
+    follow();
+    refused(unit.commit());
+    // A transaction, which reads what it began with.
+    let mut txn = engine.begin(None).unwrap();
+    change(&mut txn, C, 1, Some(&doc! { "_id": 1, "n": 200 })).unwrap();
+    set(2);
+    follow();
+    refused(txn.commit(GO_ON));
+    // A collection whose name is taken meanwhile, by a statement that had its turn.
+    let core = engine.core();
+    let turn = core.ddl_turn(GO_ON).unwrap();
+    let create_spec = CreateCollection::default();
+    let command = crate::command::create_command(core, "db.new", &create_spec).unwrap();
+    create(&other, "db.new", doc! {});
+    follow();
+    refused(core.run_commands(&[command]));
+    drop(turn);
+    // Without entries in between, losing the lead does no harm.
+    let mut unit = engine.write(GO_ON);
+    change(&mut unit, C, 1, Some(&doc! { "_id": 1, "n": 300 })).unwrap();
+    member.step_down();
+    member.lead();
+    unit.commit().unwrap();
+    assert!(all(engine, C)[0].contains("300"));
+}

@@ -14,6 +14,8 @@ pub mod reconfig;
 mod tests;
 mod validate;
 
+pub use parse::CUSTOM_DEFAULTS;
+
 /// The most members that a set may have.
 pub const MAX_MEMBERS: usize = 50;
 /// The most members that may vote.

@@ -228,6 +228,9 @@ impl Settings {
     }
 }
 
+/// The code of a configuration that sets `getLastErrorDefaults`.
+pub const CUSTOM_DEFAULTS: Code = Code(5_624_102);
+
 /// Since 5.0 the default write concern is not the configuration's any more.
 fn check_defaults(doc: RawDoc<'_>) -> Result<()> {
     let one = |value: Value<'_>| value.as_exact_i64() == Some(1);
@@ -240,9 +243,10 @@ fn check_defaults(doc: RawDoc<'_>) -> Result<()> {
     if fine {
         return Ok(());
     }
-    Err(invalid(
-        "'settings.getLastErrorDefaults' is no longer supported. Use the 'setDefaultRWConcern' command to set default \
-         write concern instead.",
+    Err(Error::new(
+        CUSTOM_DEFAULTS,
+        "Failed to reconfig: Replica set config contains customized getLastErrorDefaults, which has been deprecated and is \
+         now ignored. Use setDefaultRWConcern instead to set a cluster-wide default writeConcern.",
     ))
 }
 

@@ -28,19 +28,31 @@ pub fn validate_for_initiate(config: &ReplSetConfig, set_name: &str, me: u64) ->
 }
 
 fn check_first(config: &ReplSetConfig, set_name: &str, me: u64) -> Result<()> {
-    config.validate()?;
     if config.set_name != set_name {
         return Err(Error::new(
             Code::INVALID_REPLICA_SET_CONFIG,
             format!(
-                "Attempting to initiate a replica set with name {}, but command line reports {set_name}; rejecting",
+                "Rejecting initiate with a set name that differs from command line set name, initiate set name: {}, \
+                 command line set name: {set_name}",
                 config.set_name
+            ),
+        ));
+    }
+    config.validate()?;
+    check_arbiter_priorities(config)?;
+    if let Some(member) = config.members.iter().find(|member| member.newly_added) {
+        return Err(Error::new(
+            Code::INVALID_REPLICA_SET_CONFIG,
+            format!(
+                "Member {}, with _id MemberId({}), has a newlyAdded field, which is not valid for initial configuration of a replica \
+                 set.",
+                member.host, member.id
             ),
         ));
     }
     if config.version != 1 {
         return Err(incompatible(format!(
-            "Configuration used to initiate a replica set must have version 1, but found {}",
+            "Configuration used to initiate a replica set must  have version 1, but found {}",
             config.version
         )));
     }
@@ -48,26 +60,32 @@ fn check_first(config: &ReplSetConfig, set_name: &str, me: u64) -> Result<()> {
 }
 
 /// Checks `new` as what follows `old` on member `me`. Whatever is wrong with it, the code is
-/// `NewReplicaSetConfigurationIncompatible`, except for another set's name.
+/// `NewReplicaSetConfigurationIncompatible`, except for another set's name and where this member has no place in it.
 pub fn validate_for_reconfig(old: &ReplSetConfig, new: &ReplSetConfig, me: u64, force: bool) -> Result<()> {
     if new.set_name != old.set_name {
         return Err(Error::new(
             Code::INVALID_REPLICA_SET_CONFIG,
             format!(
-                "Attempting to reconfigure a replica set with name {}, but command line reports {}; rejecting",
+                "Rejecting reconfig where new config set name differs from command line set name, new config set name: \
+                 {}, old config set name: {}",
                 new.set_name, old.set_name
             ),
         ));
     }
-    check_successor(old, new, me, force).map_err(|error| incompatible(error.message()))
+    check_successor(old, new, force).map_err(|error| incompatible(error.message()))?;
+    if force { check_present(new, me) } else { check_electable(new, me) }
 }
 
-fn check_successor(old: &ReplSetConfig, new: &ReplSetConfig, me: u64, force: bool) -> Result<()> {
+fn check_successor(old: &ReplSetConfig, new: &ReplSetConfig, force: bool) -> Result<()> {
     new.validate()?;
-    if new.configsvr != old.configsvr {
+    if !new.config_version().newer_than(old.config_version()) {
+        let text = |config: &ReplSetConfig| format!("{{version: {}, term: {}}}", config.version, config.term);
         return Err(incompatible(format!(
-            "New and old configurations differ in the setting of the \"configsvr\" field; old was {}, new is {}",
-            old.configsvr, new.configsvr
+            "New replica set configuration version and term must be greater than old, but {} is not greater than {} for \
+             replica set {}",
+            text(new),
+            text(old),
+            new.set_name
         )));
     }
     if let (Some(before), Some(after)) = (old.settings.replica_set_id, new.settings.replica_set_id)
@@ -77,20 +95,50 @@ fn check_successor(old: &ReplSetConfig, new: &ReplSetConfig, me: u64, force: boo
             "New and old configurations differ in replica set ID; old was {before}, and new is {after}"
         )));
     }
-    if force {
-        return check_present(new, me);
-    }
-    if new.version <= old.version {
-        return Err(incompatible(format!(
-            "New replica set configuration version must be greater than old, but {} is not greater than {} for replica \
-             set {}",
-            new.version, old.version, new.set_name
-        )));
+    if old.configsvr && !new.configsvr {
+        return Err(incompatible("Cannot remove \"configsvr\" from replica set configuration on reconfig"));
     }
     check_members(old, new)?;
-    check_single_voter(old, new)?;
-    check_present(new, me)?;
-    check_electable(new, me)
+    check_lone_writer(old, new)?;
+    if !force {
+        check_single_voter(old, new)?;
+    }
+    check_arbiter_priorities(new)
+}
+
+fn check_arbiter_priorities(config: &ReplSetConfig) -> Result<()> {
+    match config.members.iter().find(|member| member.arbiter_only && member.priority != 0.0) {
+        None => Ok(()),
+        Some(member) => Err(Error::new(
+            Code::INVALID_REPLICA_SET_CONFIG,
+            format!(
+                "Member {} is an arbiter but has priority {}. Arbiter priority must be 0.",
+                member.host, member.priority
+            ),
+        )),
+    }
+}
+
+/// Where one member alone could acknowledge a majority's writes, a second one beside an arbiter is not electable at once:
+/// with the arbiter's vote it could win without them. (Here it could not, as it gets its vote with the data; but
+/// programs made for MongoDB expect the two steps of `rs.reconfigForPSASet`.)
+fn check_lone_writer(old: &ReplSetConfig, new: &ReplSetConfig) -> Result<()> {
+    let voters = old.members.iter().filter(|member| member.votes > 0).count();
+    let arbiters = old.members.iter().filter(|member| member.arbiter_only).count();
+    let overlap = voters / 2 < voters.saturating_sub(arbiters);
+    let (data, votes) =
+        (new.data_bearing_count(), new.members.iter().filter(|member| member.votes > 0).count());
+    let psa = new.members.len() == 3 && data == 2 && votes == 3;
+    let electable = new.members.iter().filter(|member| member.priority > 0.0).count();
+    if overlap || !psa || electable <= 1 {
+        return Ok(());
+    }
+    Err(incompatible(
+        "Rejecting reconfig where the new config has a PSA topology and the secondary is electable, but the old config \
+         contains only one writable node. Refer to \
+         https://docs.mongodb.com/manual/reference/method/rs.reconfigForPSASet/ for next steps on reconfiguring a PSA \
+         set.",
+    ))
 }
 
 /// What a member may not become while it keeps its `_id` or its host. It may move to another host.
@@ -100,7 +148,7 @@ fn check_members(old: &ReplSetConfig, new: &ReplSetConfig) -> Result<()> {
             if member.host == before.host && member.id != before.id {
                 return Err(incompatible(format!(
                     "New and old configurations both have members with host of {} but in the new configuration the \
-                     _id field is {} and in the old configuration it is {} for replica set {}",
+                     _id field is MemberId({}) and in the old configuration it is MemberId({}) for replica set {}",
                     member.host, member.id, before.id, new.set_name
                 )));
             }

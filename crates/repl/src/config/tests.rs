@@ -119,7 +119,7 @@ fn a_configuration_must_make_sense() {
     );
     refused(
         r#"{"_id": "rs", "version": 1, "members": [{"_id": 0, "host": "a:1"}, {"_id": 0, "host": "b:1"}]}"#,
-        "Found two member configurations with same _id field, members.0._id == members.1._id == 0",
+        "Found two member configurations with same _id field, members.0._id == members.1._id == MemberId(0)",
     );
     refused(
         r#"{"_id": "rs", "version": 1, "members": [{"_id": 0, "host": "a:1"}, {"_id": 1, "host": "a:1"}]}"#,
@@ -190,28 +190,95 @@ fn next(change: impl FnOnce(&mut ReplSetConfig)) -> Result<(), (i32, String)> {
 fn a_reconfiguration_keeps_what_must_stay() {
     assert_eq!(next(|_| {}), Ok(()));
     assert_eq!(next(|config| config.members[1].host = "elsewhere:1".into()), Ok(()));
-    let code = |result: Result<(), (i32, String)>| result.unwrap_err().0;
-    assert_eq!(code(next(|config| config.version = 1)), 103);
-    assert_eq!(code(next(|config| config.set_name = "other".into())), 93);
-    assert_eq!(code(next(|config| config.configsvr = true)), 103);
-    assert_eq!(code(next(|config| config.members[1].id = 5)), 103);
-    assert_eq!(
-        code(next(|config| {
-            config.members[1].build_indexes = false;
-            config.members[1].priority = 0.0;
-        })),
-        103
-    );
-    assert_eq!(
-        code(next(|config| {
-            config.members[1].arbiter_only = true;
-            config.members[1].priority = 0.0;
-        })),
-        103
-    );
-    assert_eq!(code(next(|config| config.members[0].priority = 0.0)), 103);
-    assert_eq!(code(next(|config| drop(config.members.remove(0)))), 103);
-    assert_eq!(code(next(|config| config.members.truncate(1))), 103);
+    assert_eq!(next(|config| config.configsvr = true), Ok(()));
+    type Change = fn(&mut ReplSetConfig);
+    let table: [(Change, i32, &str); 10] = [
+        (
+            |config| config.version = 1,
+            103,
+            "New replica set configuration version and term must be greater than old, but {version: 1, term: -1} is not \
+             greater than {version: 1, term: -1} for replica set rs",
+        ),
+        (
+            |config| config.set_name = "other".into(),
+            93,
+            "Rejecting reconfig where new config set name differs from command line set name, new config set name: \
+             other, old config set name: rs",
+        ),
+        (
+            |config| config.members[1].id = 5,
+            103,
+            "New and old configurations both have members with host of m1:1 but in the new configuration the _id field \
+             is MemberId(5) and in the old configuration it is MemberId(1) for replica set rs",
+        ),
+        (
+            |config| (config.members[1].build_indexes, config.members[1].priority) = (false, 0.0),
+            103,
+            "New and old configurations differ in the setting of the buildIndexes field for member m1:1; to make this \
+             change, remove then re-add the member",
+        ),
+        (
+            |config| (config.members[1].arbiter_only, config.members[1].priority) = (true, 0.0),
+            103,
+            "New and old configurations differ in the setting of the arbiterOnly field for member m1:1; to make this \
+             change, remove then re-add the member",
+        ),
+        (
+            |config| {
+                let arbiter =
+                    MemberConfig { arbiter_only: true, priority: 2.0, ..MemberConfig::new(3, "m3:1") };
+                config.members.push(arbiter);
+            },
+            103,
+            "Member m3:1 is an arbiter but has priority 2. Arbiter priority must be 0.",
+        ),
+        (
+            |config| config.members.truncate(1),
+            103,
+            "Non force replica set reconfig can only add or remove at most 1 voting member.",
+        ),
+        (
+            |config| config.members[2].host = "localhost:1".into(),
+            103,
+            "Either all host names in a replica set configuration must be localhost references, or none must be; found 1 \
+             out of 3",
+        ),
+        (
+            |config| config.members[0].priority = 0.0,
+            104,
+            "This node, m0:1, with _id MemberId(0) is not electable under the new configuration with {version: 2, term: \
+             -1} for replica set rs",
+        ),
+        (
+            |config| drop(config.members.remove(0)),
+            74,
+            "No host described in new configuration with {version: 2, term: -1} for replica set rs maps to this node",
+        ),
+    ];
+    for (change, code, text) in table {
+        assert_eq!(next(change), Err((code, text.to_owned())));
+    }
+}
+
+#[test]
+fn a_lone_writer_gets_company_in_two_steps() {
+    let with = |votes: i64, priority: f64, version: i64| {
+        let mut config = three();
+        config.members[2] = MemberConfig { arbiter_only: true, priority: 0.0, ..config.members[2].clone() };
+        config.members[1] = MemberConfig { votes, priority, ..config.members[1].clone() };
+        ReplSetConfig { version, ..config }
+    };
+    let alone = with(0, 0.0, 1);
+    for force in [false, true] {
+        let error = validate_for_reconfig(&alone, &with(1, 1.0, 2), 0, force).unwrap_err();
+        assert_eq!(error.code().0, 103);
+        assert!(
+            error.message().starts_with("Rejecting reconfig where the new config has a PSA topology"),
+            "{error}"
+        );
+        assert_eq!(validate_for_reconfig(&alone, &with(1, 0.0, 2), 0, force), Ok(()));
+        assert_eq!(validate_for_reconfig(&with(1, 0.0, 1), &with(1, 1.0, 2), 0, force), Ok(()));
+    }
 }
 
 #[test]
@@ -220,9 +287,18 @@ fn the_first_configuration_is_of_version_one_and_of_this_set() {
     let name = validate_for_initiate(&three(), "other", 0).unwrap_err();
     assert_eq!(
         (name.code().0, name.message()),
-        (93, "Attempting to initiate a replica set with name rs, but command line reports other; rejecting")
+        (
+            93,
+            "Rejecting initiate with a set name that differs from command line set name, initiate set name: rs, command \
+             line set name: other"
+        )
     );
-    assert!(validate_for_initiate(&ReplSetConfig { version: 2, ..three() }, "rs", 0).is_err());
+    let version = validate_for_initiate(&ReplSetConfig { version: 2, ..three() }, "rs", 0).unwrap_err();
+    // Two spaces, as mongod has them.
+    assert_eq!(
+        (version.code().0, version.message()),
+        (93, "Configuration used to initiate a replica set must  have version 1, but found 2")
+    );
     assert!(validate_for_initiate(&three(), "rs", 7).is_err());
 }
 

@@ -56,7 +56,7 @@ impl ReplSetConfig {
                     )))
                 };
                 if member.id == other.id {
-                    return same("_id", &member.id.to_string());
+                    return same("_id", &format!("MemberId({})", member.id));
                 }
                 if member.host == other.host {
                     return same("host", &member.host);

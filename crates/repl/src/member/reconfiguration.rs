@@ -105,6 +105,12 @@ impl Member {
             new.term = self.term() as i64;
         }
         new.settings.replica_set_id = old.settings.replica_set_id.or(new.settings.replica_set_id);
+        if new.members.iter().any(|member| member.newly_added) {
+            return Err(Error::new(
+                Code::INVALID_REPLICA_SET_CONFIG,
+                "Cannot provide newlyAdded field to member config during reconfig.",
+            ));
+        }
         reconfig::validate_for_reconfig(old, &new, me, force)?;
         reconfig::check_arbiters(&new, self.options.allow_multiple_arbiters)?;
         if !force {

@@ -177,5 +177,5 @@ fn no_successor() -> Error {
 }
 
 fn not_electable() -> Error {
-    Error::new(Code::NODE_NOT_ELECTABLE, "Election failed.")
+    Error::new(Code::COMMAND_FAILED, "Election failed.")
 }

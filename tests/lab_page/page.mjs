@@ -7,7 +7,11 @@ import { pathToFileURL } from "node:url";
 const require = createRequire(process.env.SHEAF_NODE_HOME + "/");
 const { chromium } = require("playwright-core");
 
+// A browser on a busy machine takes its time.
+const PATIENCE = 180_000;
+
 const browser = await chromium.launch({
+  timeout: PATIENCE,
   executablePath: process.env.SHEAF_CHROMIUM,
   args: [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -18,6 +22,7 @@ const browser = await chromium.launch({
 /** Opens a page; what it says on the console and what it asks from elsewhere becomes a complaint. */
 async function open(html, complaints, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1300, height: 1000 }, ...options });
+  context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   const url = pathToFileURL(html).href;
   page.on("console", (m) => ["error", "warning"].includes(m.type()) && complaints.push(`console: ${m.text()}`));
@@ -59,7 +64,7 @@ function checkPlot(plot, complain) {
 /** What must be drawn in a section, by the keys or names of the series: rows, or the operations of the only row. */
 function expectedSeries(run, section) {
   const has = {
-    throughput: (o) => o.series.length >= 3,
+    throughput: (o) => o.series.n >= 3,
     percentiles: (o) => o.count && o.histogram,
     calls: (o, repetition) => o.calls_us.length && repetition < 2,
   }[section];
@@ -112,11 +117,12 @@ async function checkPointer(page, complain) {
   });
   await page.mouse.move(at.x + 1, at.y);
   const tip = page.locator("#tip");
-  if (!(await tip.isVisible())) return complain("nothing is shown under the pointer");
+  const becomes = (state) => tip.waitFor({ state }).then(() => true, () => false);
+  if (!(await becomes("visible"))) return complain("nothing is shown under the pointer");
   const text = await tip.innerText();
   if (!text.includes(at.name) || !/\d/.test(text)) complain(`under the pointer stands: ${text}`);
   await page.mouse.move(2, 2);
-  if (await tip.isVisible()) complain("what was under the pointer stays when it leaves");
+  if (!(await becomes("hidden"))) complain("what was under the pointer stays when it leaves");
 }
 
 /** What everything must withstand: no scripts, darkness, a narrow window. */

@@ -30,11 +30,11 @@ class ReplicaSet:
         return f"mongodb://{hosts}/?replicaSet={self.name}"
 
     def client(self, **options):
-        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": 20000, "heartbeatFrequencyMS": 500, **options})
+        return pymongo.MongoClient(self.uri, **{"serverSelectionTimeoutMS": 60000, "heartbeatFrequencyMS": 500, **options})
 
     def direct(self, at, **options):
         uri = f"mongodb://{self.host(at)}/?directConnection=true"
-        return pymongo.MongoClient(uri, **{"serverSelectionTimeoutMS": 10000, **options})
+        return pymongo.MongoClient(uri, **{"serverSelectionTimeoutMS": 60000, **options})
 
     def start(self):
         for server in self.servers:
@@ -48,14 +48,14 @@ class ReplicaSet:
         states = []
         for at, server in enumerate(self.servers):
             try:
-                with self.direct(at, serverSelectionTimeoutMS=500, socketTimeoutMS=2000) as client:
+                with self.direct(at, serverSelectionTimeoutMS=2000, socketTimeoutMS=5000) as client:
                     status = client.admin.command("replSetGetStatus")
                     states.append(next(m["stateStr"] for m in status["members"] if m.get("self")))
             except (PyMongoError, StopIteration):
                 states.append(None)
         return states
 
-    def wait_for(self, condition, seconds=60):
+    def wait_for(self, condition, seconds=120):
         deadline = time.monotonic() + seconds
         while True:
             states = self.states()
@@ -69,7 +69,26 @@ class ReplicaSet:
         return self.wait_for(lambda states: states.count("PRIMARY") == 1).index("PRIMARY")
 
     def secondaries(self):
-        return [at for at, state in enumerate(self.states()) if state == "SECONDARY"]
+        """Those that follow: there must be one."""
+        return [at for at, state in enumerate(self.wait_for(lambda states: "SECONDARY" in states)) if state == "SECONDARY"]
+
+    def step_down(self, seconds):
+        """Makes the primary step down, and gives the number of the member that it was.
+
+        It is refused while nobody else may follow at once: whoever has just stepped down stands back for its time.
+        """
+        deadline = time.monotonic() + 120
+        while True:
+            at = self.primary()
+            try:
+                with self.direct(at) as client:
+                    client.admin.command("replSetStepDown", seconds, secondaryCatchUpPeriodSecs=1)
+                return at
+            except PyMongoError as error:
+                # ExceededTimeLimit, or another one has become the primary meanwhile.
+                code = (error.details or {}).get("code") if hasattr(error, "details") else None
+                if code not in (262, 10107) or time.monotonic() > deadline:
+                    raise
 
     def logs(self):
         return "\n".join(f"--- member {at}\n{server.log_tail(15)}" for at, server in enumerate(self.servers))

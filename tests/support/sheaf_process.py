@@ -5,6 +5,7 @@ Only the standard library is used, so that every test program can import this be
 
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -38,11 +39,39 @@ def find_binary():
     raise SystemExit("no sheaf binary found: build it with `cargo build --release -p sheaf` or set SHEAF_BIN")
 
 
+# Given away by `free_port`, so that none is given away twice.
+_GIVEN = set()
+
+
+def _first_of_the_kernel():
+    try:
+        return int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768
+
+
 def free_port():
-    """A TCP port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port that nobody listens on.
+
+    It is bound later, and a server that was killed leaves it alone for a while. So it is none of those that the kernel
+    gives to outgoing connections and to whoever asks for any port.
+    """
+    last = _first_of_the_kernel()
+    for _ in range(1000):
+        port = random.randrange(10_000, last) if last > 11_000 else 0
+        if port in _GIVEN or 27_000 <= port < 27_100:
+            continue
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+                probe.listen()
+            except OSError:
+                continue
+            port = probe.getsockname()[1]
+        _GIVEN.add(port)
+        return port
+    raise RuntimeError("there is no free port")
 
 
 # {hello: 1, $db: "admin"} as one OP_MSG: enough to know that the server answers commands.
@@ -50,7 +79,7 @@ _HELLO_BODY = b"\x10hello\x00\x01\x00\x00\x00\x02$db\x00\x06\x00\x00\x00admin\x0
 _HELLO_DOC = struct.pack("<i", len(_HELLO_BODY) + 5) + _HELLO_BODY + b"\x00"
 
 
-def answers_hello(port, timeout=1.0):
+def answers_hello(port, timeout=5.0):
     """True when a server on this port replies to `hello`."""
     body = struct.pack("<IB", 0, 0) + _HELLO_DOC
     try:
@@ -72,6 +101,8 @@ class Server:
         self.dbpath = pathlib.Path(dbpath or tempfile.mkdtemp(prefix="sheaf-test-"))
         self.port = port or free_port()
         self.log_path = pathlib.Path(log or f"{self.dbpath}.log")
+        # What the process has in its environment besides the test's own.
+        self.env = {}
         self.process = None
 
     @property
@@ -85,12 +116,12 @@ class Server:
             "--bind_ip", "127.0.0.1", *self.args,
         ]
 
-    def start(self, timeout=60.0):
+    def start(self, timeout=120.0):
         """Starts the process and returns the seconds until it answered its first command."""
         self.dbpath.mkdir(parents=True, exist_ok=True)
         log = open(self.log_path, "ab")
         began = time.monotonic()
-        self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT)
+        self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **self.env})
         log.close()
         while not answers_hello(self.port):
             if self.process.poll() is not None:
@@ -113,7 +144,7 @@ class Server:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
 
-    def stop(self, timeout=60.0):
+    def stop(self, timeout=120.0):
         """Clean shutdown by SIGTERM; returns the exit code. A server that does not end is killed and reported."""
         if not self.process or self.process.poll() is not None:
             return self.process.returncode if self.process else None

@@ -129,6 +129,7 @@ pub static STAGES: &[StageEntry] = &[
         stable_api: false,
         ..FIRST
     },
+    StageEntry { name: "$listSearchIndexes", parse: search::parse_list_indexes, stable_api: false, ..FIRST },
     StageEntry { name: "$lookup", parse: lookup::parse, ..ANY },
     StageEntry { name: "$match", parse: simple::parse_match, ..ANY },
     StageEntry { name: "$merge", parse: merge::parse, ..LAST },
@@ -138,6 +139,8 @@ pub static STAGES: &[StageEntry] = &[
     StageEntry { name: "$replaceRoot", parse: project::parse_replace_root, ..ANY },
     StageEntry { name: "$replaceWith", parse: project::parse_replace_with, ..ANY },
     StageEntry { name: "$sample", parse: sample::parse, ..ANY },
+    StageEntry { name: "$search", parse: search::parse, stable_api: false, ..FIRST },
+    StageEntry { name: "$searchMeta", parse: search::parse, stable_api: false, ..FIRST },
     StageEntry { name: "$set", parse: project::parse_set, ..ANY },
     StageEntry { name: "$skip", parse: simple::parse_skip, ..ANY },
     StageEntry { name: "$sort", parse: sort::parse, ..ANY },
@@ -145,6 +148,7 @@ pub static STAGES: &[StageEntry] = &[
     StageEntry { name: "$unionWith", parse: union::parse, ..ANY },
     StageEntry { name: "$unset", parse: project::parse_unset, ..ANY },
     StageEntry { name: "$unwind", parse: unwind::parse, ..ANY },
+    StageEntry { name: "$vectorSearch", parse: search::parse, stable_api: false, ..FIRST },
 ];
 
 /// The entry of a stage name.

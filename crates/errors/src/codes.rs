@@ -325,4 +325,5 @@ codes! {
     NOT_PRIMARY_OR_SECONDARY = 13436 "NotPrimaryOrSecondary",
     OUT_OF_DISK_SPACE = 14031 "OutOfDiskSpace",
     KEY_TOO_LONG = 17280 "KeyTooLong",
+    SEARCH_NOT_ENABLED = 31082 "SearchNotEnabled",
 }

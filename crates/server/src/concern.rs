@@ -167,9 +167,6 @@ impl<'a> WriteConcern<'a> {
         if concern.journal == Some(true) && concern.fsync {
             bail!(Code::FAILED_TO_PARSE, "fsync and j options cannot be used together");
         }
-        if concern.w == Some(W::Nodes(0)) && concern.journal == Some(true) {
-            bail!(Code::FAILED_TO_PARSE, "j:true is not allowed with w:0");
-        }
         Ok(concern)
     }
 
@@ -340,7 +337,8 @@ fn parse_w(value: Value<'_>) -> Result<Option<W<'_>>> {
             }
             Ok(Some(W::Tags(tags)))
         }
-        Value::Null | Value::Undefined | Value::Missing => Ok(None),
+        // MongoDB takes them for a mode without a name, which no set has.
+        Value::Null | Value::Undefined => Ok(Some(W::Mode(""))),
         number => match crate::args::safe_i64(number) {
             Some(n @ 0..=MAX_NODES) => Ok(Some(W::Nodes(n as u32))),
             Some(n) => bail!(

@@ -236,7 +236,7 @@ fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
         bail!(Code::UNAUTHORIZED, "{} may only be run against the admin database.", command.name);
     }
     let api = check::api_version(node, command, &generic, &fields)?;
-    let role = check::session_arguments(command, &generic)?;
+    let role = check::session_arguments(command, &generic, &fields)?;
     check::cluster_time_seen(node, &generic)?;
     check::concerns(node, command, &generic, role)?;
     check::in_transaction(command, db, &generic, role)?;
@@ -314,8 +314,9 @@ fn execute<'a>(
     }
     let work = |op: &OpContext<'a>| {
         let mut args = Args::new(command.name, request.body, fields, request.sequences)?;
-        if node.fail_points.any() {
-            // `maxTimeAlwaysTimeOut` strikes commands that are too short to look at the clock, too.
+        if node.fail_points.any() || injected.data.is_some() {
+            // `maxTimeAlwaysTimeOut` strikes commands that are too short to look at the clock, too, and what a fail
+            // point held back until its time was over must not take effect any more.
             op.interrupter().check()?;
         }
         invoke(command, &mut args, op)

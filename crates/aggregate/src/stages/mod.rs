@@ -15,6 +15,7 @@ pub mod project;
 pub mod redact;
 pub(crate) mod rows;
 pub mod sample;
+pub mod search;
 pub mod simple;
 pub mod sort;
 pub mod stats;

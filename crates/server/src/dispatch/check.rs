@@ -85,7 +85,11 @@ fn unstable_fields(command: &str) -> &'static [&'static str] {
 ///
 /// Errors: `InvalidOptions` for combinations that mean nothing, 50768 for a `txnNumber` on a
 /// command that is no retryable write.
-pub fn session_arguments(command: &Registered, generic: &GenericArgs<'_>) -> Result<Role> {
+pub fn session_arguments(
+    command: &Registered,
+    generic: &GenericArgs<'_>,
+    fields: &Fields<'_>,
+) -> Result<Role> {
     let Some(txn_number) = generic.txn_number else {
         if generic.autocommit.is_some() {
             bail!(
@@ -100,6 +104,10 @@ pub fn session_arguments(command: &Registered, generic: &GenericArgs<'_>) -> Res
             );
         }
         if matches!(command.name, "commitTransaction" | "abortTransaction") {
+            let known = crate::commands::session::transaction::end_fields(command.name);
+            if let Some((field, _)) = fields.iter().skip(1).find(|(f, _)| !known.contains(&f.key())) {
+                bail!(40415, "BSON field '{}.{}' is an unknown field.", command.name, field.key());
+            }
             bail!(125, "{} must be run within a transaction", command.name);
         }
         return Ok(Role::Plain);

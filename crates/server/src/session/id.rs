@@ -11,10 +11,15 @@ pub struct LogicalSessionId {
 }
 
 impl LogicalSessionId {
-    /// Parses `{id: UUID}`.
+    /// Parses `{id: UUID}`, an operation's `lsid`.
     ///
     /// Errors: 40414 without `id`, `TypeMismatch`, `InvalidUUID`, 40415.
     pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
+        Self::parse_at(doc, "OperationSessionInfo.lsid")
+    }
+
+    /// Parses `{id: UUID}`; `place` is the path that errors name.
+    pub fn parse_at(doc: RawDoc<'_>, place: &str) -> Result<Self> {
         let mut id = None;
         for field in doc {
             match (field.key(), field.value()) {
@@ -22,25 +27,26 @@ impl LogicalSessionId {
                     Ok(bytes) => id = Some(bytes),
                     Err(_) => bail!(Code::INVALID_UUID, "uuid must be 16 bytes long, got {}", bytes.len()),
                 },
+                ("id", Value::Null | Value::Undefined) => {}
                 ("id", Value::Binary(Binary { subtype, .. })) => bail!(
                     Code::TYPE_MISMATCH,
-                    "BSON field 'OperationSessionInfo.lsid.id' is the wrong binData type '{}', expected type 'UUID'",
+                    "BSON field '{place}.id' is the wrong binData type '{}', expected type 'UUID'",
                     subtype_name(subtype)
                 ),
                 ("id", other) => bail!(
                     Code::TYPE_MISMATCH,
-                    "BSON field 'OperationSessionInfo.lsid.id' is the wrong type '{}', expected type 'binData'",
+                    "BSON field '{place}.id' is the wrong type '{}', expected type 'binData'",
                     other.type_name()
                 ),
                 ("uid" | "txnNumber" | "txnUUID" | "stmtId", _) => {}
                 (name, _) => {
-                    bail!(40415, "BSON field 'OperationSessionInfo.lsid.{name}' is an unknown field.")
+                    bail!(40415, "BSON field '{place}.{name}' is an unknown field.")
                 }
             }
         }
         match id {
             Some(id) => Ok(LogicalSessionId { id }),
-            None => bail!(40414, "BSON field 'OperationSessionInfo.lsid.id' is missing but a required field"),
+            None => bail!(40414, "BSON field '{place}.id' is missing but a required field"),
         }
     }
 

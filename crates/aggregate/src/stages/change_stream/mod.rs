@@ -175,11 +175,15 @@ struct Fields {
 
 /// Parses `$changeStream`.
 ///
-/// Errors: 40415, `TypeMismatch`, `BadValue` for the argument; `InvalidNamespace`, `InvalidOptions`, 50865,
+/// Errors: 6188500, 40415, `TypeMismatch`, `BadValue`, `APIStrictError` for the argument; `InvalidNamespace`, `InvalidOptions`, 50865,
 /// 40674, `InvalidResumeToken` for what does not fit together.
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     let Value::Document(spec) = argument else {
-        bail!(50808, "$changeStream stage expects a document as argument");
+        bail!(
+            6188500,
+            "$changeStream must take a nested object but found: $changeStream: {}",
+            crate::print::value(argument)
+        );
     };
     match cx.place {
         Place::Top => {}
@@ -188,6 +192,16 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         Place::Union => bail!(31441, "$changeStream is not allowed within a $unionWith's sub-pipeline"),
         Place::View => {
             bail!(Code::OPTION_NOT_SUPPORTED_ON_VIEW, "$changeStream cannot be used in a view definition")
+        }
+    }
+    if cx.expr.is_api_strict() {
+        for name in ["showExpandedEvents", "showRawUpdateDescription", "showSystemEvents"] {
+            if spec.get(name).is_some() {
+                bail!(
+                    Code::API_STRICT_ERROR,
+                    "The '{name}' parameter to $changeStream is not supported in API Version 1"
+                );
+            }
         }
     }
     let mut fields = Fields::parse(spec)?;
@@ -209,6 +223,13 @@ impl Fields {
         for field in spec.iter() {
             let (key, value) = (field.key(), field.value());
             match key {
+                // Null is as good as absent, but for flags.
+                "resumeAfter"
+                | "startAfter"
+                | "startAtOperationTime"
+                | "fullDocument"
+                | "fullDocumentBeforeChange"
+                    if value.is_nullish() => {}
                 "resumeAfter" => fields.resume_after = Some(token(key, value)?),
                 "startAfter" => fields.start_after = Some(token(key, value)?),
                 "startAtOperationTime" => match value {

@@ -30,6 +30,12 @@ mod kind {
     pub const DATE: u8 = 120;
     pub const TIMESTAMP: u8 = 130;
     pub const OTHER: u8 = 200;
+
+    /// Whether a value of any type, as MongoDB encodes them, can begin with this byte.
+    pub fn is_known(byte: u8) -> bool {
+        matches!(byte, 10 | 15 | NULL | 29..=53 | STRING | OBJECT | ARRAY | BINARY | OBJECT_ID | FALSE | 111)
+            || matches!(byte, DATE | TIMESTAMP | 140 | 150 | 160 | 170 | OTHER | 240)
+    }
 }
 
 /// A position in a change stream. They compare as they follow each other.
@@ -131,7 +137,9 @@ impl ResumeToken {
 
     /// Reads a token.
     ///
-    /// Errors: 40647 and kin, `FailedToParse`.
+    /// What stands behind its end is ignored, and the end may be missing: MongoDB decodes the key value by value.
+    ///
+    /// Errors: 40647 and kin, `FailedToParse`, `Overflow` for a token that ends within a value.
     pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
         let Some(Value::String(hex)) = doc.get("_data") else {
             bail!(40647, "Bad resume token: _data of missing or of wrong type: {}", super::text(doc));
@@ -145,11 +153,15 @@ impl ResumeToken {
         if key.is_empty() {
             bail!(40649, "invalid empty resume token");
         }
-        let mut reader = Reader(&key);
+        if !kind::is_known(key[0]) {
+            bail!(50811, "KeyString format error: Unknown type: {}", key[0]);
+        }
+        let mut reader = Reader { rest: &key, cut: false };
         let token = reader.token();
         match token {
             Some(token) if (1..=VERSION).contains(&token.version) => Ok(token),
             Some(_) => bail!(50795, "Invalid Resume Token: only supports version 0 or 1 or 2"),
+            None if reader.cut => bail!(Code::OVERFLOW, "the resume token ends within a value: {hex}"),
             None => bail!(40650, "Invalid resume token: {hex}"),
         }
     }
@@ -262,7 +274,11 @@ fn put_value(value: Value<'_>, out: &mut Vec<u8>) {
 }
 
 /// Takes values off the front of a key.
-struct Reader<'k>(&'k [u8]);
+struct Reader<'k> {
+    rest: &'k [u8],
+    /// Whether the key ended within a value.
+    cut: bool,
+}
 
 impl Reader<'_> {
     fn token(&mut self) -> Option<ResumeToken> {
@@ -270,19 +286,22 @@ impl Reader<'_> {
             return None;
         }
         let time = u64::from_be_bytes(self.take(8)?.try_into().ok()?);
-        let mut token = ResumeToken { version: self.int()?, ..ResumeToken::high_water_mark(time) };
-        token.event = match self.int()? {
+        let mut token = ResumeToken { version: self.next_int()?, ..ResumeToken::high_water_mark(time) };
+        token.event = match self.next_int()? {
             0 => false,
             EVENT => true,
             _ => return None,
         };
-        token.op_index = u64::try_from(self.int()?).ok()?;
+        token.op_index = u64::try_from(self.next_int()?).ok()?;
+        if !self.more() {
+            return None;
+        }
         token.from_invalidate = match self.byte()? {
             kind::FALSE => false,
             byte if byte == kind::FALSE + 1 => true,
             _ => return None,
         };
-        if self.0.first() == Some(&kind::END) {
+        if !self.more() {
             return Some(token);
         }
         token.uuid = match self.byte()? {
@@ -290,31 +309,43 @@ impl Reader<'_> {
             kind::BINARY if self.take(2)? == [16, 4] => Some(self.take(16)?.try_into().ok()?),
             _ => return None,
         };
-        if self.0.first() == Some(&kind::OBJECT) {
-            let before = self.0;
+        if self.rest.first() == Some(&kind::OBJECT) {
+            let before = self.rest;
             self.skip_value(0)?;
-            token.identifier = before[..before.len() - self.0.len()].to_vec();
+            token.identifier = before[..before.len() - self.rest.len()].to_vec();
         }
-        if self.0.first() != Some(&kind::END) {
-            token.fragment = Some(u64::try_from(self.int()?).ok()?);
+        if self.more() {
+            token.fragment = Some(u64::try_from(self.next_int()?).ok()?);
         }
-        (self.0 == [kind::END]).then_some(token)
+        (!self.more()).then_some(token)
+    }
+
+    /// Whether another value follows.
+    fn more(&self) -> bool {
+        !matches!(self.rest.first(), None | Some(&kind::END))
     }
 
     fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.0.split_first()?;
-        self.0 = rest;
+        let Some((first, rest)) = self.rest.split_first() else {
+            self.cut = true;
+            return None;
+        };
+        self.rest = rest;
         Some(*first)
     }
 
     fn take(&mut self, n: usize) -> Option<&[u8]> {
-        let (taken, rest) = self.0.split_at_checked(n)?;
-        self.0 = rest;
+        let Some((taken, rest)) = self.rest.split_at_checked(n) else {
+            self.cut = true;
+            return None;
+        };
+        self.rest = rest;
         Some(taken)
     }
 
-    fn int(&mut self) -> Option<i64> {
-        let first = self.byte()?;
+    /// The number that follows, if anything does.
+    fn next_int(&mut self) -> Option<i64> {
+        let first = self.more().then(|| self.byte())??;
         self.int_after(first)
     }
 
@@ -334,7 +365,7 @@ impl Reader<'_> {
     fn skip_text(&mut self) -> Option<()> {
         loop {
             if self.byte()? == 0 {
-                if self.0.first() != Some(&0xFF) {
+                if self.rest.first() != Some(&0xFF) {
                     return Some(());
                 }
                 self.byte()?;
@@ -358,7 +389,7 @@ impl Reader<'_> {
                 self.skip_value(depth + 1)?;
             },
             kind::ARRAY => {
-                while *self.0.first()? != 0 {
+                while self.rest.first() != Some(&0) {
                     self.skip_value(depth + 1)?;
                 }
                 self.byte()?;

@@ -14,6 +14,7 @@ mod list_commands;
 mod parameters;
 mod ping;
 mod shutdown;
+mod test_version;
 mod users;
 
 use crate::command::Registered;
@@ -42,6 +43,7 @@ pub const COMMANDS: &[Registered] = &[
     registered!(features::Features),
     registered!(features::ValidateDbMetadata),
     registered!(shutdown::Shutdown),
+    registered!(test_version::TestVersion2),
     registered!(users::UsersInfo),
     registered!(users::RolesInfo),
     registered!(users::SaslStart),

@@ -20,6 +20,7 @@ pub mod names;
 mod plan_cache_clear;
 mod re_index;
 mod rename;
+mod search_indexes;
 mod validate;
 pub mod views;
 
@@ -47,5 +48,9 @@ pub const COMMANDS: &[Registered] = &[
     registered!(plan_cache_clear::PlanCacheClear<'_>),
     registered!(re_index::ReIndex<'_>),
     registered!(rename::RenameCollection<'_>),
+    registered!(search_indexes::CreateSearchIndexes),
+    registered!(search_indexes::DropSearchIndex),
+    registered!(search_indexes::ListSearchIndexes),
+    registered!(search_indexes::UpdateSearchIndex),
     registered!(validate::Validate<'_>),
 ];

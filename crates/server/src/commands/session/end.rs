@@ -12,21 +12,43 @@ use crate::session::LogicalSessionId;
 /// The most sessions that one command may name.
 const MAX_SESSIONS: usize = 10_000;
 
-/// The array of `lsid`s that is a command's own value.
-pub fn session_list(args: &mut Args<'_>) -> Result<Vec<LogicalSessionId>> {
+/// The documents of the array that is a command's own value. `parser` is the name that MongoDB's errors give to the
+/// whole; nulls in the array count as absent.
+pub fn own_documents<'a>(args: &mut Args<'a>, parser: &str) -> Result<Vec<RawDoc<'a>>> {
     let command = args.command();
     let list = match args.own_value() {
         Value::Array(list) => list,
+        Value::Null | Value::Undefined => {
+            bail!(40414, "BSON field '{parser}.{command}' is missing but a required field")
+        }
         other => bail!(
             Code::TYPE_MISMATCH,
-            "BSON field '{command}.{command}' is the wrong type '{}', expected type 'array'",
+            "BSON field '{parser}.{command}' is the wrong type '{}', expected type 'array'",
             other.type_name()
         ),
     };
-    let ids: Vec<_> = list
-        .values()
-        .map(|value| LogicalSessionId::parse(value.as_doc().unwrap_or(RawDoc::EMPTY)))
-        .collect::<Result<_>>()?;
+    let mut documents = Vec::new();
+    for element in list.iter() {
+        match element.value() {
+            Value::Document(document) => documents.push(document),
+            Value::Null | Value::Undefined => {}
+            other => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field '{parser}.{command}.{}' is the wrong type '{}', expected type 'object'",
+                element.key(),
+                other.type_name()
+            ),
+        }
+    }
+    Ok(documents)
+}
+
+/// The array of `lsid`s that is a command's own value.
+pub fn session_list(args: &mut Args<'_>, parser: &str) -> Result<Vec<LogicalSessionId>> {
+    let place = format!("{parser}.{}", args.command());
+    let documents = own_documents(args, parser)?;
+    let ids: Vec<_> =
+        documents.into_iter().map(|lsid| LogicalSessionId::parse_at(lsid, &place)).collect::<Result<_>>()?;
     if ids.len() > MAX_SESSIONS {
         bail!(Code::BAD_VALUE, "Too many sessions: {}", ids.len());
     }
@@ -41,7 +63,7 @@ impl<'a> Command<'a> for EndSessions {
     const SPEC: Spec = Spec::plain().api_v1().may_block().help("ends sessions");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        Ok(EndSessions(session_list(args)?))
+        Ok(EndSessions(session_list(args, Self::NAME)?))
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -60,7 +82,7 @@ impl<'a> Command<'a> for RefreshSessions {
     const SPEC: Spec = Spec::plain().api_v1().help("keeps sessions alive");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        Ok(RefreshSessions(session_list(args)?))
+        Ok(RefreshSessions(session_list(args, Self::NAME)?))
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {

@@ -3,7 +3,7 @@
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use super::end::session_list;
+use super::end::{own_documents, session_list};
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
@@ -18,7 +18,8 @@ impl<'a> Command<'a> for KillSessions {
     const SPEC: Spec = Spec::plain().may_block().help("stops what sessions are doing");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        Ok(KillSessions(session_list(args)?))
+        args.ignore_rest();
+        Ok(KillSessions(session_list(args, "KillSessionsCmd")?))
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -38,8 +39,11 @@ impl<'a> Command<'a> for KillAllSessions {
     const SPEC: Spec = Spec::plain().may_block().help("stops what users' sessions are doing");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        let users = own_documents(args, "KillAllSessionsCmd")?;
+        users.iter().try_for_each(|user| check_user(*user))?;
         // Sessions here belong to nobody, so a list of users matches none of them.
-        Ok(KillAllSessions { anybody: own_array(args)?.is_empty() })
+        Ok(KillAllSessions { anybody: users.is_empty() })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -59,14 +63,13 @@ impl<'a> Command<'a> for KillAllSessionsByPattern {
     const SPEC: Spec = Spec::plain().may_block().help("stops what the sessions of a pattern are doing");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let patterns = own_array(args)?;
+        args.ignore_rest();
+        let patterns = own_documents(args, "KillAllSessionsByPatternCmd")?;
         let mut found = KillAllSessionsByPattern { all: patterns.is_empty(), ids: Vec::new() };
-        for pattern in patterns.values() {
-            let Some(pattern) = pattern.as_doc() else {
-                bail!(Code::TYPE_MISMATCH, "a pattern must be an object");
-            };
+        for pattern in patterns {
             if let Some(lsid) = pattern.get("lsid").and_then(|v| v.as_doc()) {
-                found.ids.push(LogicalSessionId::parse(lsid)?);
+                let place = "KillAllSessionsByPatternCmd.killAllSessionsByPattern.lsid";
+                found.ids.push(LogicalSessionId::parse_at(lsid, place)?);
             } else if pattern.get("uid").is_none() {
                 found.all = true;
             }
@@ -80,15 +83,25 @@ impl<'a> Command<'a> for KillAllSessionsByPattern {
     }
 }
 
-fn own_array<'a>(args: &mut Args<'a>) -> Result<RawDoc<'a>> {
-    let command = args.command();
-    match args.own_value() {
-        Value::Array(array) => Ok(array),
-        other => bail!(
-            Code::TYPE_MISMATCH,
-            "BSON field '{command}.{command}' is the wrong type '{}', expected type 'array'",
-            other.type_name()
-        ),
+/// `{user: ..., db: ...}`, an entry of `killAllSessions`.
+fn check_user(user: RawDoc<'_>) -> Result<()> {
+    const PLACE: &str = "KillAllSessionsCmd.killAllSessions";
+    let mut missing = vec!["user", "db"];
+    for field in user.iter() {
+        match (field.key(), field.value()) {
+            ("user" | "db", Value::Null | Value::Undefined) => {}
+            (name @ ("user" | "db"), Value::String(_)) => missing.retain(|other| *other != name),
+            (name @ ("user" | "db"), other) => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field '{PLACE}.{name}' is the wrong type '{}', expected type 'string'",
+                other.type_name()
+            ),
+            (name, _) => bail!(40415, "BSON field '{PLACE}.{name}' is an unknown field."),
+        }
+    }
+    match missing.first() {
+        Some(name) => bail!(40414, "BSON field '{PLACE}.{name}' is missing but a required field"),
+        None => Ok(()),
     }
 }
 

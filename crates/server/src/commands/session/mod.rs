@@ -3,7 +3,7 @@
 mod end;
 mod kill;
 mod start;
-mod transaction;
+pub mod transaction;
 
 use crate::command::Registered;
 use crate::registered;

@@ -15,7 +15,8 @@ impl<'a> Command<'a> for StartSession {
     const NAME: &'static str = "startSession";
     const SPEC: Spec = Spec::plain().help("makes a session");
 
-    fn parse(_: &mut Args<'a>) -> Result<Self> {
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
         Ok(StartSession)
     }
 

@@ -10,6 +10,14 @@ use crate::reply::Reply;
 const SPEC: Spec =
     Spec::plain().secondary(Secondary::Never).admin_only().in_transaction().write_concern().api_v1();
 
+/// The fields that a command may have which ends a transaction, besides those of every command; they are for clusters.
+pub fn end_fields(command: &str) -> &'static [&'static str] {
+    match command {
+        "commitTransaction" => &["recoveryToken", "commitTimestamp", "durableTimestamp"],
+        _ => &["recoveryToken"],
+    }
+}
+
 /// `{commitTransaction: 1}`.
 pub struct CommitTransaction;
 
@@ -18,7 +26,7 @@ impl<'a> Command<'a> for CommitTransaction {
     const SPEC: Spec = SPEC.may_block().help("commits a transaction");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        args.ignore(&["recoveryToken", "commitTimestamp", "durableTimestamp"]);
+        args.ignore(end_fields(Self::NAME));
         Ok(CommitTransaction)
     }
 
@@ -48,7 +56,7 @@ impl<'a> Command<'a> for AbortTransaction {
     const SPEC: Spec = SPEC.help("aborts a transaction");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        args.ignore(&["recoveryToken"]);
+        args.ignore(end_fields(Self::NAME));
         Ok(AbortTransaction)
     }
 

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::task::Waker;
 
 use ahash::AHashMap;
-use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc, Value, key};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
@@ -14,6 +13,8 @@ use uuid::Uuid;
 use crate::index::{Index, IndexKind, id_index_spec, index_entries};
 use crate::locks::Gate;
 use crate::oplog::{uuid_value, value_uuid};
+use crate::order::Mutex;
+use crate::order::rank::LEAF;
 
 /// All databases and collections at one moment.
 #[derive(Clone, Default)]
@@ -138,7 +139,7 @@ pub(crate) struct CollectionState {
     /// Time of the newest commit to the collection, or of its DDL, since the start.
     pub last_commit: AtomicU64,
     version: AtomicU64,
-    wakers: Mutex<Vec<Waker>>,
+    wakers: Mutex<LEAF, Vec<Waker>>,
 }
 
 impl CollectionState {

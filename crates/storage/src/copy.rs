@@ -12,7 +12,6 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use rocksdb::WriteBatch;
 use rocksdb::checkpoint::Checkpoint;
 use sheaf_errors::{Code, Error, Result, bail};
@@ -22,6 +21,7 @@ use crate::core::Core;
 use crate::db::{Db, io_error};
 use crate::engine::Engine;
 use crate::options::OpTime;
+use crate::order::{Mutex, rank};
 use crate::sequencer::stays_here;
 
 /// Its contents are the path of the copy, relative to the data folder.
@@ -72,7 +72,7 @@ impl Drop for LogPin {
 
 /// Entries behind these indexes stay in the log.
 #[derive(Default)]
-pub(crate) struct LogPins(Mutex<Vec<u64>>);
+pub(crate) struct LogPins(Mutex<{ rank::LEAF }, Vec<u64>>);
 
 impl LogPins {
     /// Entries up to here may go.

@@ -8,7 +8,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use parking_lot::{Condvar, Mutex};
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::{Log, Position};
@@ -23,6 +22,7 @@ use crate::locks::{Gate, LockTable};
 use crate::log_tail::LogKnowledge;
 use crate::oplog_reader::OplogCollection;
 use crate::options::{OpTime, Options};
+use crate::order::{Condvar, Mutex, rank};
 use crate::pipeline::Pipeline;
 use crate::sequencer::stays_here;
 use crate::transaction::Recent;
@@ -55,11 +55,11 @@ pub(crate) struct Core {
     pub locks: LockTable,
     pub pipeline: Pipeline,
     pub durability: Durability,
-    pub recent: Mutex<Recent>,
+    pub recent: Mutex<{ rank::RECENT }, Recent>,
     /// Position of the newest commit.
-    pub last: Mutex<OpTime>,
+    pub last: Mutex<{ rank::LAST }, OpTime>,
     /// Position of the newest commit that is in RocksDB's files.
-    pub flushed: Mutex<OpTime>,
+    pub flushed: Mutex<{ rank::FLUSHED }, OpTime>,
     pub next_ident: AtomicU32,
     /// Numbers of what stays on this member are apart: the others' are the log's to give.
     pub next_local_ident: AtomicU32,
@@ -70,7 +70,7 @@ pub(crate) struct Core {
     /// The index builds at work here.
     pub builds: crate::build::Builds,
     /// Units that were carried out and are not known to be durable: their numbers, and where the log ended with them.
-    pub carried: Mutex<std::collections::VecDeque<(u64, u64)>>,
+    pub carried: Mutex<{ rank::CARRIED }, std::collections::VecDeque<(u64, u64)>>,
     pub majority: crate::majority::Majority,
     pub log_knowledge: LogKnowledge,
     pub log_pins: Arc<crate::copy::LogPins>,
@@ -79,14 +79,14 @@ pub(crate) struct Core {
     /// That of the DDL under way.
     pub ddl_began: AtomicU64,
     /// One DDL at a time.
-    pub ddl: Mutex<()>,
+    pub ddl: Mutex<{ rank::DDL }, ()>,
     /// Commits pass; `fsyncLock` closes it.
     pub writes: Arc<Gate>,
-    pub write_locks: Mutex<WriteLocks>,
+    pub write_locks: Mutex<{ rank::WRITE_LOCKS }, WriteLocks>,
     /// Bytes of batches since the last flush began.
     pub unflushed: AtomicU64,
     /// Payload buffers to be used again: large ones are costly to get from the system.
-    buffers: Mutex<Vec<Vec<u8>>>,
+    buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
     pub conflicts: AtomicU64,
@@ -95,17 +95,17 @@ pub(crate) struct Core {
     /// How often the log's beginning was removed, and how many microseconds that took.
     pub truncations: (AtomicU64, AtomicU64),
     /// Collections that are out of the catalog but may still be read.
-    pub garbage: Mutex<Vec<Garbage>>,
+    pub garbage: Mutex<{ rank::GARBAGE }, Vec<Garbage>>,
     pub hooks: Hooks,
     failed: AtomicBool,
-    failure: Mutex<Option<String>>,
+    failure: Mutex<{ rank::LEAF }, Option<String>>,
     /// A flush has begun and is not known to be on disk.
     pub flushing: AtomicBool,
-    pub checkpointing: Mutex<()>,
-    keeper: Mutex<Keeper>,
+    pub checkpointing: Mutex<{ rank::CHECKPOINTING }, ()>,
+    keeper: Mutex<{ rank::LEAF }, Keeper>,
     keeper_work: Condvar,
     pub flushed_room: Condvar,
-    room: Mutex<()>,
+    room: Mutex<{ rank::ROOM }, ()>,
     _lock: File,
 }
 

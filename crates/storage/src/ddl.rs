@@ -14,6 +14,8 @@ use crate::locks::Closed;
 use crate::oplog;
 use crate::oplog_reader::refuse_oplog;
 use crate::options::{Interrupt, OpTime};
+use crate::order::MutexGuard;
+use crate::order::rank::DDL;
 use crate::pipeline::Prepared;
 use crate::sequencer::stays_here;
 use crate::write::CreateCollection;
@@ -75,7 +77,7 @@ impl Core {
     pub fn ddl_turn(
         &self,
         interrupt: Interrupt<'_>,
-    ) -> Result<(parking_lot::MutexGuard<'_, ()>, crate::locks::Pass)> {
+    ) -> Result<(MutexGuard<'_, DDL, ()>, crate::locks::Pass)> {
         let pass = self.writes.pass(&self.options.block, interrupt)?;
         loop {
             interrupt()?;

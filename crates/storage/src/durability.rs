@@ -7,13 +7,13 @@ use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use sheaf_errors::{Code, Error, Result};
 use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::hooks::HookPoint;
 use crate::options::Interrupt;
+use crate::order::{Condvar, Mutex, rank};
 
 type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
@@ -50,7 +50,7 @@ struct State {
 
 #[derive(Default)]
 pub(crate) struct Durability {
-    state: Mutex<State>,
+    state: Mutex<{ rank::DURABILITY }, State>,
     /// Wakes the sync thread.
     work: Condvar,
     /// Wakes blocking waiters after each sync.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use sheaf_errors::Result;
+
+use crate::order::{Mutex, rank};
 
 /// Where a hook is called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub type Hook = Arc<dyn Fn() -> Result<()> + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Hooks {
     any: AtomicBool,
-    hooks: Mutex<Vec<(HookPoint, Hook)>>,
+    hooks: Mutex<{ rank::LEAF }, Vec<(HookPoint, Hook)>>,
 }
 
 impl Hooks {

@@ -40,6 +40,7 @@ mod majority;
 mod oplog;
 mod oplog_reader;
 mod options;
+pub mod order;
 mod overlay;
 mod pipeline;
 mod print;

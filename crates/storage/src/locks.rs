@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ahash::AHashMap;
-use parking_lot::{Condvar, Mutex};
 use sheaf_errors::Result;
 
 use crate::options::{Block, Interrupt};
+use crate::order::{Condvar, Mutex, about_to_wait, rank};
 
 /// How often a waiter looks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(20);
@@ -26,7 +26,7 @@ pub(crate) type LockKey = u64;
 
 #[derive(Default)]
 struct Stripe {
-    held: Mutex<AHashMap<LockKey, Held>>,
+    held: Mutex<{ rank::LEAF }, AHashMap<LockKey, Held>>,
     released: Condvar,
 }
 
@@ -138,7 +138,7 @@ const WRITER: usize = 1 << (usize::BITS - 1);
 pub(crate) struct Gate {
     /// Number of passes, and [`WRITER`] when closed or closing.
     state: AtomicUsize,
-    mutex: Mutex<()>,
+    mutex: Mutex<{ rank::GATES }, ()>,
     changed: Condvar,
 }
 
@@ -151,6 +151,7 @@ pub(crate) struct Closed(Arc<Gate>);
 impl Gate {
     /// Passes; waits while it is closed or being closed.
     pub fn pass(self: &Arc<Self>, block: &Block, interrupt: Interrupt<'_>) -> Result<Pass> {
+        about_to_wait(rank::GATES);
         loop {
             if let Some(pass) = self.try_pass() {
                 return Ok(pass);
@@ -169,6 +170,7 @@ impl Gate {
 
     /// Closes it, and waits until all have left.
     pub fn close(self: &Arc<Self>, block: &Block, interrupt: Interrupt<'_>) -> Result<Closed> {
+        about_to_wait(rank::GATES);
         while self.state.fetch_or(WRITER, Ordering::AcqRel) & WRITER != 0 {
             self.wait_for(block, interrupt, |state| state & WRITER == 0)?;
         }

@@ -3,7 +3,6 @@
 //! Which term an entry is of must be known without reading the log, which may weigh gigabytes. Terms change with elections
 //! only, so they are kept as runs; a flush writes them along with its position, and what is applied after it adds to them.
 
-use parking_lot::Mutex;
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_log::Reader;
@@ -11,6 +10,8 @@ use sheaf_log::Reader;
 use crate::catalog::whole;
 use crate::core::Core;
 use crate::options::OpTime;
+use crate::order::Mutex;
+use crate::order::rank::LEAF;
 use crate::recovery::log_error;
 use crate::sequencer::LogEntry;
 
@@ -36,8 +37,8 @@ pub struct LogTail {
 #[derive(Default)]
 pub(crate) struct LogKnowledge {
     /// First index and term of each run, oldest first.
-    runs: Mutex<Vec<(u64, u64)>>,
-    readers: Mutex<Vec<Reader>>,
+    runs: Mutex<LEAF, Vec<(u64, u64)>>,
+    readers: Mutex<LEAF, Vec<Reader>>,
 }
 
 impl LogKnowledge {

@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::catalog::Catalog;
 use crate::core::Core;
 use crate::db::SnapshotCell;
+use crate::order::{Mutex, rank};
 use crate::view::{SnapshotState, View};
 
 /// More states that wait for the commit point than this are thinned out.
@@ -47,7 +46,7 @@ impl Kept {
 }
 
 #[derive(Default)]
-pub(crate) struct Majority(Mutex<States>);
+pub(crate) struct Majority(Mutex<{ rank::MAJORITY }, States>);
 
 #[derive(Default)]
 struct States {

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::Reader;
@@ -18,6 +17,7 @@ use crate::catalog::{Catalog, Collection, CollectionState};
 use crate::core::Core;
 use crate::oplog;
 use crate::options::OpTime;
+use crate::order::{Mutex, rank};
 use crate::view::View;
 
 /// The namespace under which clients read the log.
@@ -44,7 +44,7 @@ const COUNTED_ENTRIES: u64 = 1024;
 /// The log as the catalog has it. It is not stored there, and its records are the log's.
 pub(crate) struct OplogCollection {
     pub collection: Arc<Collection>,
-    counts: Mutex<Counts>,
+    counts: Mutex<{ rank::OPLOG_COUNTS }, Counts>,
 }
 
 /// How many operations the log holds: known only once somebody has asked.

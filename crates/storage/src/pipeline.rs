@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result};
 use smallvec::SmallVec;
@@ -17,6 +16,7 @@ use crate::core::Core;
 use crate::locks::LockKey;
 use crate::oplog;
 use crate::options::{Block, OpTime};
+use crate::order::{Condvar, Held, Mutex, about_to_wait, rank};
 
 /// A group stops growing here.
 const GROUP_BYTES: usize = 16 << 20;
@@ -90,7 +90,7 @@ enum Slot {
 }
 
 struct Ticket {
-    slot: Mutex<Slot>,
+    slot: Mutex<{ rank::SLOT }, Slot>,
     changed: Condvar,
 }
 
@@ -128,11 +128,18 @@ struct Queue {
 
 #[derive(Default)]
 pub(crate) struct Pipeline {
-    queue: Mutex<Queue>,
+    queue: Mutex<{ rank::QUEUE }, Queue>,
 }
 
 /// The pipeline held still: no commit is between log and publish while it lives.
-pub(crate) struct Still<'p>(&'p Core);
+pub(crate) struct Still<'p>(&'p Core, #[allow(dead_code)] Held);
+
+impl<'p> Still<'p> {
+    /// The pipeline is this thread's now.
+    fn new(core: &'p Core) -> Still<'p> {
+        Still(core, Held::note(rank::PIPELINE))
+    }
+}
 
 impl Drop for Still<'_> {
     fn drop(&mut self) {
@@ -169,11 +176,12 @@ impl Core {
                 (self.options.block)(&mut || std::thread::sleep(pause));
             }
         }
+        about_to_wait(rank::PIPELINE);
         let mut queue = self.pipeline.queue.lock();
         if !queue.busy {
             queue.busy = true;
             drop(queue);
-            let _still = Still(self);
+            let _still = Still::new(self);
             let mut alone = [prepared];
             if let Some(sequencer) = self.sequencer.get() {
                 let (seq, times) = self.order_group(&**sequencer, &mut alone)?;
@@ -199,7 +207,7 @@ impl Core {
 
     /// Commits the own unit and all that wait, as one group.
     fn lead(&self, own: Prepared) -> Result<OpTime> {
-        let _still = Still(self);
+        let _still = Still::new(self);
         let mut bytes = own.payload.len();
         let mut group = vec![own];
         let mut tickets = Vec::new();
@@ -228,10 +236,11 @@ impl Core {
 
     /// Holds the pipeline still: waits for commits under way, lets none start until it is dropped.
     pub fn still(&self) -> Still<'_> {
+        about_to_wait(rank::PIPELINE);
         let mut queue = self.pipeline.queue.lock();
         if !queue.busy {
             queue.busy = true;
-            return Still(self);
+            return Still::new(self);
         }
         // It takes its turn like a commit, so that a stream of them cannot starve it.
         let ticket = Arc::new(Ticket { slot: Mutex::new(Slot::WaitingStill), changed: Condvar::new() });
@@ -241,7 +250,7 @@ impl Core {
         while matches!(*slot, Slot::WaitingStill) {
             ticket.changed.wait(&mut slot);
         }
-        Still(self)
+        Still::new(self)
     }
 
     fn commit_group(&self, mut group: Vec<Prepared>) -> Vec<Result<OpTime>> {

@@ -4,14 +4,13 @@
 //! follows applies. From then on a build that is still at work must not touch the index any more, which others read, or
 //! whose number is gone. So every write of a build to the index's place is made with its [`Turn`].
 //!
-//! Order of locks: the pipeline, then a turn. Whoever applies entries waits, the pipeline held, for a build's files; so a build
+//! Whoever applies entries waits, the pipeline held, for a build's files; so a build
 //! never waits for the pipeline (for room in memtables neither) before its files are in.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use sheaf_errors::Result;
 use uuid::Uuid;
 
@@ -19,6 +18,7 @@ use super::aborted;
 use crate::catalog::{Catalog, Collection};
 use crate::core::Core;
 use crate::index::Index;
+use crate::order::{Condvar, Mutex, rank};
 
 /// How far a build is, as far as others must know.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) struct Turn {
     collection: Arc<Collection>,
     pub id: Uuid,
     idents: Vec<u32>,
-    phase: Mutex<Phase>,
+    phase: Mutex<{ rank::TURN }, Phase>,
     changed: Condvar,
 }
 
@@ -113,9 +113,9 @@ impl Turn {
 /// The builds at work here.
 #[derive(Default)]
 pub(crate) struct Builds {
-    turns: Mutex<Vec<Arc<Turn>>>,
+    turns: Mutex<{ rank::LEAF }, Vec<Arc<Turn>>>,
     /// Threads of builds that no command runs.
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<{ rank::LEAF }, Vec<JoinHandle<()>>>,
 }
 
 impl Builds {

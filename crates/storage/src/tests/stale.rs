@@ -56,8 +56,13 @@ fn what_was_prepared_on_an_older_state_is_not_committed() {
     let turn = core.ddl_turn(GO_ON).unwrap();
     let create_spec = CreateCollection::default();
     let command = crate::command::create_command(core, "db.new", &create_spec).unwrap();
-    create(&other, "db.new", doc! {});
-    follow();
+    // Somebody else's locks are no matter of this thread.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            create(&other, "db.new", doc! {});
+            follow();
+        });
+    });
     refused(core.run_commands(&[command]));
     drop(turn);
     // Without entries in between, losing the lead does no harm.

@@ -1,13 +1,17 @@
 """What the members of a set say about themselves: figures for monitoring, hello, replies and errors of the set's commands."""
 
+import signal
+import socket
+import struct
 import time
 
 import bson
 import pymongo
 from pymongo import WriteConcern
-from pymongo.errors import NotPrimaryError, OperationFailure, PyMongoError
+from pymongo.errors import NotPrimaryError, OperationFailure
 
 from members import ReplicaSet
+from sheaf_process import Server
 
 
 def eventually(condition, what, seconds=60):
@@ -86,5 +90,309 @@ def monitoring_finds_its_sections(members, client, db):
             assert elections["numCatchUpsAlreadyCaughtUp"] >= 1 and elections["averageCatchUpOps"] == 0.0, elections
 
 
-SHARED = [a_secondary_counts_what_it_applies, monitoring_finds_its_sections]
-OWN = []
+# --- the commands of a set, and their errors ---
+
+NOT_INITIALIZED = (94, "NotYetInitialized", "no replset config has been received")
+NOT_ENABLED = (76, "NoReplicationEnabled", "not running with --replSet")
+
+
+def admin(client, *command, **fields):
+    return lambda: client.admin.command(*command, **fields)
+
+
+def errors_before_there_is_a_set():
+    with Server(args=["--replSet", "rs"]) as uninitiated, Server() as alone:
+        with pymongo.MongoClient(uninitiated.uri) as client, pymongo.MongoClient(alone.uri) as single:
+            for command in (
+                "replSetGetStatus", "replSetGetConfig", "replSetFreeze", "replSetStepDown", "replSetStepUp",
+                "replSetMaintenance", "replSetAbortPrimaryCatchUp", "replSetGetRBID",
+            ):
+                refused(admin(client, command, 1), *NOT_INITIALIZED)
+                refused(admin(single, command, 1), *NOT_ENABLED)
+            refused(admin(client, "replSetReconfig", {"_id": "rs", "version": 2, "members": []}), *NOT_INITIALIZED)
+            refused(admin(client, "replSetSyncFrom", "localhost:1"), *NOT_INITIALIZED)
+            refused(
+                admin(single, "replSetInitiate"), 76, "NoReplicationEnabled",
+                "This node was not started with replication enabled.",
+            )
+            hello = client.admin.command("hello")
+            assert (hello["isWritablePrimary"], hello["secondary"], hello["isreplicaset"]) == (False, False, True), hello
+            assert hello["info"] == "Does not have a valid replica set config", hello
+            host = f"127.0.0.1:{uninitiated.port}"
+            member = {"_id": 0, "host": host}
+
+            def initiation(code, name, text, member=member, **fields):
+                config = {"_id": "rs", "version": 1, "members": [member], **fields}
+                refused(admin(client, "replSetInitiate", config), code, name, text)
+
+            invalid = (93, "InvalidReplicaSetConfig")
+            initiation(
+                *invalid,
+                "Rejecting initiate with a set name that differs from command line set name, initiate set name: other, "
+                "command line set name: rs",
+                _id="other",
+            )
+            initiation(*invalid, "Configuration used to initiate a replica set must  have version 1, but found 2", version=2)
+            initiation(
+                *invalid,
+                f"Member {host}, with _id MemberId(0), has a newlyAdded field, which is not valid for initial configuration "
+                "of a replica set.",
+                member={**member, "newlyAdded": True},
+            )
+            initiation(*invalid, "BSON field 'ReplSetConfig.nodes' is an unknown field.", nodes=1)
+            initiation(
+                *invalid,
+                "No host described in new configuration with {version: 1, term: 0} for replica set rs maps to this node",
+                member={"_id": 0, "host": "127.0.0.1:1"},
+            )
+            initiation(
+                *invalid,
+                "replica set configuration cannot contain 'replicaSetId' field when calling replSetInitiate",
+                settings={"replicaSetId": bson.ObjectId()},
+            )
+            initiation(
+                20, "IllegalOperation",
+                "Failed to initiate: Replica set config contains customized getLastErrorDefaults, which has been deprecated "
+                "and is now ignored. Use setDefaultRWConcern instead to set a cluster-wide default writeConcern.",
+                settings={"getLastErrorDefaults": {"w": "majority"}},
+            )
+            client.admin.command("replSetInitiate", {"_id": "rs", "members": [member]})
+            refused(admin(client, "replSetInitiate"), 23, "AlreadyInitialized", "already initialized")
+
+
+def errors_of_a_set(members, client, db):
+    config = client.admin.command("replSetGetConfig")["config"]
+    version, term = config["version"], config["term"]
+    at = members.primary()
+    following = {**config, "version": version + 1}
+
+    def changed(member, **fields):
+        entries = [{**entry, **fields} if number == member else entry for number, entry in enumerate(config["members"])]
+        return {**following, "members": entries}
+
+    incompatible = (103, "NewReplicaSetConfigurationIncompatible")
+    table = [
+        (
+            config, *incompatible,
+            f"New replica set configuration version and term must be greater than old, but {{version: {version}, term: "
+            f"{term}}} is not greater than {{version: {version}, term: {term}}} for replica set rs",
+        ),
+        (
+            {**following, "_id": "other"}, 93, "InvalidReplicaSetConfig",
+            "Rejecting reconfig where new config set name differs from command line set name, new config set name: other, "
+            "old config set name: rs",
+        ),
+        (
+            {**following, "members": config["members"][:1]}, *incompatible,
+            "Non force replica set reconfig can only add or remove at most 1 voting member.",
+        ),
+        (
+            changed(at, newlyAdded=True), 93, "InvalidReplicaSetConfig",
+            "Cannot provide newlyAdded field to member config during reconfig.",
+        ),
+        (
+            changed(at, priority=0), 104, "NodeNotElectable",
+            f"This node, {members.host(at)}, with _id MemberId({at}) is not electable under the new configuration with "
+            f"{{version: {version + 1}, term: {term}}} for replica set rs",
+        ),
+        (
+            changed(0, votes=2), *incompatible, "votes field value is 2 but must be 0 or 1",
+        ),
+        (
+            {**following, "settings": {"getLastErrorDefaults": {"w": 2}}}, 5624102, "Location5624102",
+            "Failed to reconfig: Replica set config contains customized getLastErrorDefaults, which has been deprecated and "
+            "is now ignored. Use setDefaultRWConcern instead to set a cluster-wide default writeConcern.",
+        ),
+    ]
+    for new, code, name, text in table:
+        refused(admin(client, "replSetReconfig", new), code, name, text)
+    frozen = "cannot freeze node when primary or running for election. state: Primary"
+    refused(admin(client, "replSetFreeze", 1), 95, "NotSecondary", frozen)
+    refused(admin(client, "replSetMaintenance", 1), 95, "NotSecondary", "primaries can't modify maintenance mode")
+    refused(admin(client, "replSetAbortPrimaryCatchUp", 1), 20, "IllegalOperation", "The node is not in catch-up mode.")
+    refused(admin(client, "replSetSyncFrom", members.host(at)), 95, "NotSecondary", "primaries don't sync")
+    refused(admin(client, "replSetStepDown", -5), 2, "BadValue", "stepdown period must be a positive integer")
+    assert client.admin.command("replSetGetRBID")["rbid"] >= 1
+    other = next(number for number in range(3) if number != at)
+    with members.direct(other) as secondary:
+        own, nobody = members.host(other), "nobody.example:1"
+        for target, code, name, text in [
+            (own, 72, "InvalidOptions", "I cannot sync from myself"),
+            (nobody, 74, "NodeNotFound", f'Could not find member "{nobody}" in replica set'),
+            (5, 9, "FailedToParse", 'Empty host component parsing HostAndPort from ""'),
+        ]:
+            refused(admin(secondary, "replSetSyncFrom", target), code, name, text)
+        refused(
+            admin(secondary, "replSetMaintenance", False), 96, "OperationFailed", "already out of maintenance mode",
+        )
+        refused(admin(secondary, "replSetStepDown", 60), 10107, "NotWritablePrimary", "not primary so can't step down")
+        refused(
+            admin(secondary, "replSetReconfig", following), 10107, "NotWritablePrimary",
+            "New config is rejected :: caused by :: replSetReconfig should only be run on a writable PRIMARY. Current state "
+            "SECONDARY;",
+        )
+        refused(
+            admin(secondary, "replSetGetConfig", commitmentStatus=True), 10107, "NotWritablePrimary",
+            "commitmentStatus is only supported on primary.",
+        )
+
+
+def a_default_write_concern_stays_possible(members, client, db):
+    config = client.admin.command("replSetGetConfig")["config"]
+
+    def reconfigure(change, **fields):
+        new = client.admin.command("replSetGetConfig")["config"]
+        new["version"] += 1
+        change(new)
+        return client.admin.command("replSetReconfig", new, **fields)
+
+    def tag(new):
+        for member in new["members"]:
+            member["tags"] = {"room": str(member["_id"])}
+        new["settings"]["getLastErrorModes"] = {"everywhere": {"room": 3}}
+
+    def default(**concern):
+        return client.admin.command("setDefaultRWConcern", defaultWriteConcern=concern)
+
+    reconfigure(tag)
+    unknown = "No write concern mode named 'nowhere' found in replica set configuration"
+    refused(lambda: default(w="nowhere"), 79, "UnknownReplWriteConcern", unknown)
+    refused(lambda: default(w=4), 100, "UnsatisfiableWriteConcern", "Not enough data-bearing nodes")
+    default(w="everywhere")
+    text = (
+        "May not remove custom write concern definition from config while it is in use as the default write concern. Change "
+        "the default write concern to a non-conflicting setting and try the reconfig again."
+    )
+
+    def forget(new):
+        new["settings"]["getLastErrorModes"] = {}
+
+    def ask_for_more(new):
+        new["settings"]["getLastErrorModes"] = {"everywhere": {"room": 4}}
+
+    for change in (forget, ask_for_more):
+        for force in (False, True):
+            refused(
+                lambda change=change, force=force: reconfigure(change, force=force),
+                103, "NewReplicaSetConfigurationIncompatible", text,
+            )
+    before = client.admin.command("replSetGetConfig")["config"]["version"]
+    default(w="majority")
+    reconfigure(forget)
+    now = client.admin.command("replSetGetConfig")["config"]
+    assert now["version"] == before + 1 and now["settings"]["getLastErrorModes"] == {}, now
+
+    def restore(new):
+        new["members"] = config["members"]
+
+    reconfigure(restore)
+    refused(
+        lambda: client.admin.command("setDefaultRWConcern", defaultWriteConcern={}), 20, "IllegalOperation",
+        "The global default write concern cannot be unset once it is set.",
+    )
+
+
+def a_named_successor_wins_against_a_primary(members, client, db):
+    at = members.secondaries()[0]
+    db.get_collection("c", write_concern=WriteConcern(w=3)).insert_one({})
+    with members.direct(at) as secondary:
+
+        def stepped_up():
+            try:
+                return secondary.admin.command("replSetStepUp")["ok"] == 1
+            except OperationFailure as error:
+                # A write that it had not heard of came in between.
+                assert error.code == 125, error
+                return False
+
+        eventually(stepped_up, "a member that was told to lead")
+        elections = secondary.admin.command("serverStatus")["electionMetrics"]
+        assert elections["stepUpCmd"]["successful"] >= 1, elections
+    db.get_collection("c", write_concern=WriteConcern(w="majority")).insert_one({})
+
+
+# --- a member that ends ---
+
+
+class Raw:
+    """One connection that sends commands as they stand; two of them may be under way on two connections."""
+
+    def __init__(self, port):
+        self.socket = socket.create_connection(("127.0.0.1", port), 60)
+
+    def send(self, command):
+        # The command's name comes first.
+        name = next(iter(command))
+        body = b"\0\0\0\0\0" + bson.encode({name: command[name], "$db": "admin", **command})
+        self.socket.sendall(struct.pack("<iiii", len(body) + 16, 7, 0, 2013) + body)
+
+    def receive(self):
+        head = self.socket.recv(16, socket.MSG_WAITALL)
+        rest = self.socket.recv(struct.unpack("<i", head[:4])[0] - 16, socket.MSG_WAITALL)
+        return bson.decode(rest[5:])
+
+    def ask(self, command):
+        self.send(command)
+        return self.receive()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+
+def a_member_that_ends_lets_operations_end():
+    """SIGTERM: a waiting hello is answered at once, an operation under way goes on, others are served meanwhile."""
+    with ReplicaSet() as members, members.client() as client:
+        client.t.get_collection("c", write_concern=WriteConcern(w=3)).insert_one({"_id": 1})
+        at = members.secondaries()[0]
+        server = members.servers[at]
+        with Raw(server.port) as watching, Raw(server.port) as reading, Raw(server.port) as third:
+            version = watching.ask({"hello": 1})["topologyVersion"]
+            watching.send({"hello": 1, "topologyVersion": version, "maxAwaitTimeMS": 60000})
+            block = {"failCommands": ["find"], "blockConnection": True, "blockTimeMS": 1000}
+            third.ask({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": block})
+            find = {"find": "c", "$db": "t", "$readPreference": {"mode": "secondary"}}
+            reading.send(find)
+            busy = {"currentOp": 1, "command.find": "c"}
+            eventually(lambda: third.ask(busy)["inprog"], "the find under way")
+            server.process.send_signal(signal.SIGTERM)
+            error = watching.receive()
+            assert (error["ok"], error["code"], error["codeName"]) == (0, 91, "ShutdownInProgress"), error
+            assert error["errmsg"] == "The server is in quiesce mode and will shut down", error
+            assert 0 < error["remainingQuiesceTimeMillis"] <= 5000, error
+            assert error["topologyVersion"]["counter"] == version["counter"] + 1, (error, version)
+            assert third.ask({"hello": 1})["code"] == 91
+            assert third.ask({**find, "filter": {"_id": 1}})["cursor"]["firstBatch"] == [{"_id": 1}]
+            found = reading.receive()
+            assert found["ok"] == 1 and found["cursor"]["firstBatch"] == [{"_id": 1}], found
+            assert server.process.wait(60) == 0
+        # It is back as soon as it is started.
+        server.start()
+        members.wait_for(lambda states: states.count("SECONDARY") == 2)
+
+
+def a_member_with_nothing_to_do_ends_at_once():
+    """No operation: what is left of the time for operations is not waited for; neither by the command."""
+    with ReplicaSet() as members, members.client() as client:
+        at, other = members.secondaries()
+        for which, end in ((at, "command"), (other, "signal")):
+            server = members.servers[which]
+            if end == "command":
+                with Raw(server.port) as connection:
+                    assert connection.ask({"shutdown": 1, "timeoutSecs": 600})["ok"] == 1
+            else:
+                with members.direct(which) as secondary:
+                    secondary.admin.command("setParameter", 1, shutdownTimeoutMillisForSignaledShutdown=600_000)
+                server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(60) == 0
+
+
+SHARED = [
+    a_secondary_counts_what_it_applies, monitoring_finds_its_sections, errors_of_a_set,
+    a_default_write_concern_stays_possible, a_named_successor_wins_against_a_primary,
+]
+OWN = [
+    errors_before_there_is_a_set, a_member_that_ends_lets_operations_end, a_member_with_nothing_to_do_ends_at_once,
+]

@@ -22,6 +22,8 @@ pub struct Client {
     pub stop: Stop,
     /// Wakes the connection's request if it is parked.
     pub wake: tokio::sync::Notify,
+    /// Whether the connection's request waits for something to happen, so that nothing is done for it.
+    pub parked: AtomicBool,
     /// What its hellos agreed on.
     pub handshake: Mutex<Handshake>,
     /// The operation under way.
@@ -129,6 +131,11 @@ impl CurrentOp {
 }
 
 impl Client {
+    /// Whether an operation is at work.
+    pub fn is_busy(&self) -> bool {
+        !self.parked.load(Ordering::Relaxed) && self.current.lock().op_id != 0
+    }
+
     /// Stops the operation that is under way.
     pub fn kill(&self) {
         self.interrupt(Code::INTERRUPTED);
@@ -147,6 +154,7 @@ impl Client {
             remote,
             stop: Stop::default(),
             wake: tokio::sync::Notify::new(),
+            parked: AtomicBool::new(false),
             handshake: Mutex::default(),
             current: Mutex::new(CurrentOp {
                 op_id: 0,

@@ -32,6 +32,7 @@ pub mod replication;
 pub mod reply;
 pub mod role;
 pub mod session;
+pub mod shutdown;
 pub mod stream;
 pub mod system;
 pub mod ttl;

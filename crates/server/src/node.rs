@@ -64,6 +64,8 @@ pub struct Node {
     pub defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
     pub role_changes: AtomicU64,
+    /// Whether this member sends its clients to others, because it ends.
+    pub quiesce: crate::shutdown::Quiesce,
     engine: OnceLock<Engine>,
     replica: OnceLock<Arc<Replica>>,
     clients: Mutex<HashMap<i64, Arc<Client>, ahash::RandomState>>,
@@ -106,6 +108,7 @@ impl Node {
             fsync_locks: AtomicI64::new(0),
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
+            quiesce: Default::default(),
             engine: OnceLock::new(),
             replica: OnceLock::new(),
             clients: Mutex::default(),

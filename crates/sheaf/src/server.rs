@@ -504,6 +504,8 @@ async fn signals(node: Arc<Node>, reopen: bool) {
         if let Some(replica) = node.replica().cloned() {
             // Another member takes over while this one still answers.
             let _ = tokio::task::spawn_blocking(move || replica.hand_over()).await;
+            let limit = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;
+            node.become_quiet(Duration::from_millis(limit)).await;
         }
         node.begin_shutdown();
         return;

@@ -86,7 +86,7 @@ fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Resul
         return Ok(None);
     }
     let code = outcome.error.as_ref().map(Error::code);
-    if code.is_some_and(is_not_primary) || op.node.is_shutting_down() {
+    if code.is_some_and(is_not_primary) {
         return Ok(None);
     }
     if code == Some(Code::NO_SUCH_TRANSACTION) && op.write_concern.is_some() && replica.is_writable() {

@@ -115,6 +115,11 @@ impl Replica {
         buffered
     }
 
+    /// Changes with every rollback, as clients of mongod expect of it.
+    pub fn rollback_id(&self) -> i32 {
+        self.rollbacks().count as i32 + 1
+    }
+
     /// Replies that wait for other members now.
     pub fn waiting_replies(&self) -> usize {
         self.waiters.lock().len()

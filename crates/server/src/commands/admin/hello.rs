@@ -77,6 +77,9 @@ fn parse<'a>(args: &mut Args<'a>, legacy: bool) -> Result<Hello<'a>> {
 }
 
 fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
+    if let Some(error) = op.node().quiesce.error() {
+        return Err(error);
+    }
     if !await_change(hello, op)? {
         return Ok(Reply::ok());
     }

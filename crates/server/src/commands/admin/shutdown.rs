@@ -1,5 +1,7 @@
 //! `shutdown`.
 
+use std::time::{Duration, Instant};
+
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose};
@@ -7,13 +9,13 @@ use crate::command::{Command, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
 
-/// `{shutdown: 1, force: bool, timeoutSecs: n}`. A primary first hands the lead over.
+/// `{shutdown: 1, force: bool, timeoutSecs: n}`. A primary first hands the lead over; see [`crate::shutdown`].
 pub struct Shutdown {
     force: bool,
     timeout_secs: i64,
 }
 
-/// How long secondaries may catch up, if nobody says (`shutdownTimeoutMillisForShutdownCommand`).
+/// How long secondaries may catch up, and operations under way may take to end, if nobody says.
 const TIMEOUT_SECS: i64 = 15;
 
 /// How long a member that goes down does not stand for election.
@@ -34,6 +36,7 @@ impl<'a> Command<'a> for Shutdown {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         crate::log::info("COMMAND", 4695400, &op.client().context(), "Shutdown command received", None);
+        let began = Instant::now();
         if let Some(replica) = op.node().replica().filter(|replica| replica.is_writable()) {
             let millis = self.timeout_secs as u64 * 1000;
             let alone = replica.with(|core| core.config().is_none_or(|config| config.members.len() == 1));
@@ -49,7 +52,12 @@ impl<'a> Command<'a> for Shutdown {
                 return Err(error);
             }
         }
-        op.node().begin_shutdown();
+        let limit = Duration::from_secs(self.timeout_secs as u64).saturating_sub(began.elapsed());
+        let node = op.node().clone();
+        tokio::spawn(async move {
+            node.become_quiet(limit).await;
+            node.begin_shutdown();
+        });
         Ok(Reply::ok())
     }
 }

@@ -10,8 +10,7 @@ use crate::replication::Replica;
 pub fn set(node: &Node, doc: &mut Doc<'_>) {
     let Some(replica) = node.replica() else { return };
     replica.with(|core| core.hello()).write(doc, node.process_id, false);
-    // Changes with every rollback, as clients of mongod expect of it.
-    doc.append("rbid", replica.rollbacks().count as i32 + 1);
+    doc.append("rbid", replica.rollback_id());
     // Disabled: there is nothing that could block users' writes.
     doc.append("userWriteBlockMode", 1);
 }

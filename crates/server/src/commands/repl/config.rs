@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::Value;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::config::ReplSetConfig;
 
@@ -38,9 +38,12 @@ impl<'a> Command<'a> for ReplSetGetConfig {
 
 /// `{replSetReconfig: config, force: false}`.
 pub struct ReplSetReconfig<'a> {
-    config: RawDoc<'a>,
+    config: Value<'a>,
     force: bool,
 }
+
+/// `CurrentConfigNotCommittedYet`.
+const CURRENT_CONFIG_NOT_COMMITTED_YET: Code = Code(308);
 
 /// How often it is asked whether a majority has the new configuration.
 const STEP: Duration = Duration::from_millis(5);
@@ -50,9 +53,7 @@ impl<'a> Command<'a> for ReplSetReconfig<'a> {
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("changes the replica set's configuration");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let Value::Document(config) = args.own_value() else {
-            bail!(Code::BAD_VALUE, "no configuration specified");
-        };
+        let config = args.own_value();
         let force = args.value("force").truthy();
         args.ignore_rest();
         Ok(ReplSetReconfig { config, force })
@@ -60,8 +61,17 @@ impl<'a> Command<'a> for ReplSetReconfig<'a> {
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let replica = replica(op)?;
-        let config = ReplSetConfig::parse(self.config)?;
-        self.check_default(op, &config)?;
+        let Value::Document(config) = self.config else {
+            bail!(Code::BAD_VALUE, "no configuration specified");
+        };
+        if !self.force {
+            wait_until_settled(op)?;
+        }
+        let config = ReplSetConfig::parse(config)?;
+        // Who may not do it at all is told so.
+        if self.force || replica.is_writable() {
+            check_defaults(op, &config)?;
+        }
         let me = replica.find_me(&config);
         replica.reconfig(config, self.force, me)?;
         if !self.force {
@@ -72,20 +82,47 @@ impl<'a> Command<'a> for ReplSetReconfig<'a> {
     }
 }
 
-impl ReplSetReconfig<'_> {
-    /// Nobody's writes shall wait for less than before without somebody saying so.
-    fn check_default(&self, op: &OpContext<'_>, new: &ReplSetConfig) -> Result<()> {
-        let Some(old) = replica(op)?.with(|core| core.config().cloned()) else { return Ok(()) };
-        let same = old.implicit_default_is_majority() == new.implicit_default_is_majority();
-        if same || op.node().defaults.current(op.node()).is_custom_write() {
-            return Ok(());
+/// The configuration before it must be the set's.
+///
+/// Errors: `CurrentConfigNotCommittedYet` when `maxTimeMS` is over.
+fn wait_until_settled(op: &OpContext<'_>) -> Result<()> {
+    let replica = replica(op)?;
+    // A member that is not primary is refused later, in its own words.
+    while replica.with(|core| core.commitment_status()).is_ok_and(|settled| !settled) {
+        op.check_interrupt().map_err(|error| {
+            let code = if error.code() == Code::MAX_TIME_MS_EXPIRED {
+                CURRENT_CONFIG_NOT_COMMITTED_YET
+            } else {
+                error.code()
+            };
+            Error::new(code, error.message()).context("New config is rejected")
+        })?;
+        std::thread::sleep(STEP);
+    }
+    Ok(())
+}
+
+/// What the set's writes wait for by default must not change without somebody saying so, and must stay possible.
+fn check_defaults(op: &OpContext<'_>, new: &ReplSetConfig) -> Result<()> {
+    let Some(old) = replica(op)?.with(|core| core.config().cloned()) else { return Ok(()) };
+    let current = op.node().defaults.current(op.node());
+    if !current.is_custom_write() {
+        if old.implicit_default_is_majority() != new.implicit_default_is_majority() {
+            bail!(
+                Code::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE,
+                "Reconfig attempted to install a config that would change the implicit default write concern. Use the setDefaultRWConcern command to set a cluster-wide write concern and try the reconfig again."
+            );
         }
+    } else if sheaf_repl::write_concern::check_satisfiable(new, &current.write().for_set()).is_err() {
         bail!(
             Code::NEW_REPLICA_SET_CONFIGURATION_INCOMPATIBLE,
-            "Reconfig attempted to install a config that would change the implicit default write concern. Use the setDefaultRWConcern command to set a cluster-wide write concern and try the reconfig again."
-        )
+            "May not remove custom write concern definition from config while it is in use as the default write concern. Change the default write concern to a non-conflicting setting and try the reconfig again."
+        );
     }
+    Ok(())
+}
 
+impl ReplSetReconfig<'_> {
     fn wait_for_majority(&self, op: &OpContext<'_>) -> Result<()> {
         let replica = replica(op)?;
         let patience = Instant::now() + Duration::from_secs(60);

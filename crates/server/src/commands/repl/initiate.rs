@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_repl::config::{MemberConfig, ReplSetConfig};
+use sheaf_repl::config::{CUSTOM_DEFAULTS, MemberConfig, ReplSetConfig};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
@@ -39,7 +39,7 @@ impl<'a> Command<'a> for ReplSetInitiate<'a> {
         }
         let own = op.node().member_address();
         let mut config = match self.config {
-            Some(given) => ReplSetConfig::parse(with_version(given).as_raw())?,
+            Some(given) => ReplSetConfig::parse(with_version(given).as_raw()).map_err(for_initiate)?,
             None => ReplSetConfig::new(set.clone(), vec![MemberConfig::new(0, own.as_str())]),
         };
         if config.settings.replica_set_id.is_some() {
@@ -68,6 +68,15 @@ impl<'a> Command<'a> for ReplSetInitiate<'a> {
             }
         }))
     }
+}
+
+/// mongod refuses to start with such a configuration, in other words than at a reconfiguration.
+fn for_initiate(error: Error) -> Error {
+    if error.code() != CUSTOM_DEFAULTS {
+        return error;
+    }
+    let text = error.message().replace("Failed to reconfig", "Failed to initiate");
+    Error::new(Code::ILLEGAL_OPERATION, text)
 }
 
 fn with_version(config: RawDoc<'_>) -> DocBuf {

@@ -7,6 +7,7 @@ mod maintenance;
 mod note;
 mod oplog;
 mod published;
+mod rollback_id;
 mod status;
 mod stepping;
 mod sync_from;
@@ -17,11 +18,12 @@ pub use published::keep_config_published;
 use std::sync::Arc;
 
 use sheaf_errors::{Code, Result, bail};
+use sheaf_repl::MemberState;
 
 use crate::command::Registered;
 use crate::op::OpContext;
 use crate::registered;
-use crate::replication::Replica;
+use crate::replication::{Replica, not_yet_initialized};
 
 /// The commands of this group.
 pub const COMMANDS: &[Registered] = &[
@@ -34,9 +36,10 @@ pub const COMMANDS: &[Registered] = &[
     registered!(maintenance::ReplSetMaintenance),
     registered!(note::AppendOplogNote<'_>),
     registered!(oplog::ReplSetResizeOplog),
+    registered!(rollback_id::ReplSetGetRbid),
     registered!(status::ReplSetGetStatus),
     registered!(stepping::ReplSetAbortPrimaryCatchUp),
-    registered!(stepping::ReplSetStepDown),
+    registered!(stepping::ReplSetStepDown<'_>),
     registered!(stepping::ReplSetStepUp),
     registered!(sync_from::ReplSetSyncFrom<'_>),
 ];
@@ -44,9 +47,20 @@ pub const COMMANDS: &[Registered] = &[
 /// The replication of this node.
 ///
 /// Errors: `NoReplicationEnabled` on a node that is no member of a set.
-fn replica<'a>(op: &OpContext<'a>) -> Result<&'a Arc<Replica>> {
+fn enabled<'a>(op: &OpContext<'a>) -> Result<&'a Arc<Replica>> {
     match op.node().replica() {
         Some(replica) => Ok(replica),
         None => bail!(Code::NO_REPLICATION_ENABLED, "not running with --replSet"),
     }
+}
+
+/// The replication of a node that has a configuration.
+///
+/// Errors: `NoReplicationEnabled`, and `NotYetInitialized` before there is one.
+fn replica<'a>(op: &OpContext<'a>) -> Result<&'a Arc<Replica>> {
+    let replica = enabled(op)?;
+    if replica.role().state == MemberState::Startup && replica.with(|core| core.config().is_none()) {
+        return Err(not_yet_initialized());
+    }
+    Ok(replica)
 }

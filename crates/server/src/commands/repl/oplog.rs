@@ -3,7 +3,7 @@
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
-use super::replica;
+use super::enabled;
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
@@ -54,7 +54,7 @@ impl<'a> Command<'a> for ReplSetResizeOplog {
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        replica(op)?;
+        enabled(op)?;
         let megabytes = self.megabytes.map(|megabytes| (megabytes * f64::from(1 << 20)) as u64);
         crate::oplog_size::change(op.node(), megabytes, self.min_retention_hours)?;
         Ok(Reply::ok())

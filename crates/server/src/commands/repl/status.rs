@@ -1,7 +1,6 @@
 //! `replSetGetStatus`.
 
-use sheaf_bson::doc;
-use sheaf_errors::{Code, Result};
+use sheaf_errors::Result;
 use sheaf_repl::status::StatusContext;
 
 use super::replica;
@@ -34,12 +33,6 @@ impl<'a> Command<'a> for ReplSetGetStatus {
         let mut reply = Reply::with_capacity(4096);
         let mut result = Ok(());
         reply.fill(|doc| result = replica.with(|core| core.write_status(doc, &context)));
-        match result {
-            Err(error) if error.code() == Code::NOT_YET_INITIALIZED => {
-                let info = doc! { "info": "run rs.initiate(...) if not yet done for the set" };
-                Err(error.with_extra(info.as_bytes().to_vec()))
-            }
-            other => other.map(|()| reply),
-        }
+        result.map(|()| reply)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sheaf_bson::Value;
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use super::replica;
 use crate::args::{Args, Loose};
@@ -12,9 +12,9 @@ use crate::op::OpContext;
 use crate::reply::Reply;
 
 /// `{replSetStepDown: seconds, secondaryCatchUpPeriodSecs: n, force: false}`.
-pub struct ReplSetStepDown {
-    period_secs: i64,
-    catch_up_secs: i64,
+pub struct ReplSetStepDown<'a> {
+    period: Value<'a>,
+    catch_up: Value<'a>,
     force: bool,
 }
 
@@ -24,19 +24,41 @@ const STEP_DOWN_SECS: i64 = 60;
 /// How long secondaries may catch up, if nobody says and it is not forced.
 const CATCH_UP_SECS: i64 = 10;
 
-impl<'a> Command<'a> for ReplSetStepDown {
+impl<'a> Command<'a> for ReplSetStepDown<'a> {
     const NAME: &'static str = "replSetStepDown";
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("makes another member primary");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let period_secs = match whole(args.own_value()) {
+        let step_down = ReplSetStepDown {
+            period: args.own_value(),
+            catch_up: args.value("secondaryCatchUpPeriodSecs"),
+            force: args.value("force").truthy(),
+        };
+        args.ignore_rest();
+        Ok(step_down)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        let replica = replica(op)?;
+        let (period_secs, catch_up_secs) = self.times()?;
+        let text = "Attempting to step down in response to replSetStepDown command";
+        crate::log::info("COMMAND", 21579, &op.client().context(), text, None);
+        let stepped_down = replica.step_down(millis(catch_up_secs), millis(period_secs), self.force);
+        stepped_down.map_err(|error| dated(error, op.now_millis()))?;
+        Ok(Reply::ok())
+    }
+}
+
+impl ReplSetStepDown<'_> {
+    /// For how many seconds this member stands back, and for how many the others may catch up.
+    fn times(&self) -> Result<(i64, i64)> {
+        let period_secs = match whole(self.period) {
             0 => STEP_DOWN_SECS,
             secs if secs < 0 => bail!(Code::BAD_VALUE, "stepdown period must be a positive integer"),
             secs => secs,
         };
-        let force = args.value("force").truthy();
-        let catch_up_secs = match args.value("secondaryCatchUpPeriodSecs") {
-            Value::Missing if force => 0,
+        let catch_up_secs = match self.catch_up {
+            Value::Missing if self.force => 0,
             Value::Missing => CATCH_UP_SECS,
             number if number.is_number() => whole(number),
             other => bail!(
@@ -51,17 +73,18 @@ impl<'a> Command<'a> for ReplSetStepDown {
         if period_secs < catch_up_secs {
             bail!(Code::BAD_VALUE, "stepdown period must be longer than secondaryCatchUpPeriodSecs");
         }
-        args.ignore_rest();
-        Ok(ReplSetStepDown { period_secs, catch_up_secs, force })
+        Ok((period_secs, catch_up_secs))
     }
+}
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        let replica = replica(op)?;
-        let text = "Attempting to step down in response to replSetStepDown command";
-        crate::log::info("COMMAND", 21579, &op.client().context(), text, None);
-        replica.step_down(millis(self.catch_up_secs), millis(self.period_secs), self.force)?;
-        Ok(Reply::ok())
+/// mongod says until when nobody had caught up.
+fn dated(error: Error, now_millis: i64) -> Error {
+    if error.code() != Code::EXCEEDED_TIME_LIMIT {
+        return error;
     }
+    let date = crate::log::json::iso_date(now_millis);
+    let text = error.message().replace("the end of the catch up period", &date);
+    Error::new(error.code(), text)
 }
 
 fn whole(value: Value<'_>) -> i64 {

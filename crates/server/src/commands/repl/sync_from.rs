@@ -1,13 +1,16 @@
 //! `replSetSyncFrom`.
 
 use sheaf_errors::{Code, Result, bail};
-use sheaf_repl::MemberState;
+use sheaf_repl::{MemberState, Positions};
 
 use super::replica;
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
+
+/// A member that is so far behind is a poor source.
+const LAG_SECS: u64 = 10;
 
 /// `{replSetSyncFrom: "host:port"}`: accepted, without effect. The primary feeds every member by itself.
 pub struct ReplSetSyncFrom<'a> {
@@ -19,43 +22,55 @@ impl<'a> Command<'a> for ReplSetSyncFrom<'a> {
     const SPEC: Spec = Spec::plain().admin_only().help("asks for another member to sync from");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        let Some(target) = args.own_value().as_str() else {
-            bail!(Code::TYPE_MISMATCH, "\"replSetSyncFrom\" had the wrong type. Expected string");
-        };
+        let target = args.own_value().as_str().unwrap_or_default();
         args.ignore_rest();
         Ok(ReplSetSyncFrom { target })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        let replica = replica(op)?;
-        let (config, me, state, primary) = replica.with(|core| {
-            let role = core.role();
-            (core.config().cloned(), core.id(), role.state, role.primary)
-        });
-        let (Some(config), Some(me)) = (config, me) else {
-            bail!(Code::NOT_YET_INITIALIZED, "no replset config has been received");
-        };
-        match state {
-            MemberState::Primary => bail!(Code::NOT_SECONDARY, "primaries don't sync"),
-            MemberState::Arbiter => bail!(Code::NOT_SECONDARY, "arbiters don't sync"),
-            _ => {}
+        let (config, status) = replica(op)?.with(|core| (core.config().cloned(), core.status()));
+        if self.target.is_empty() {
+            bail!(Code::FAILED_TO_PARSE, "Empty host component parsing HostAndPort from \"\"");
         }
-        let target = self.target;
-        let with_port = if target.contains(':') { target.to_owned() } else { format!("{target}:27017") };
-        let Some(member) = config.member_at(&with_port) else {
-            bail!(Code::NODE_NOT_FOUND, "Could not find member \"{with_port}\" in replica set");
+        let own = config.as_ref().zip(status.me).and_then(|(config, me)| config.member(me));
+        let (Some(config), Some(own)) = (&config, own) else {
+            bail!(Code::NOT_SECONDARY, "Removed and uninitialized nodes do not sync");
         };
-        if member.id == me {
+        if own.arbiter_only {
+            bail!(Code::NOT_SECONDARY, "arbiters don't sync");
+        }
+        if status.state == MemberState::Primary {
+            bail!(Code::NOT_SECONDARY, "primaries don't sync");
+        }
+        let target =
+            if self.target.contains(':') { self.target.to_owned() } else { format!("{}:27017", self.target) };
+        let Some(member) = config.member_at(&target) else {
+            bail!(Code::NODE_NOT_FOUND, "Could not find member \"{target}\" in replica set");
+        };
+        if member.id == own.id {
             bail!(Code::INVALID_OPTIONS, "I cannot sync from myself");
         }
         if member.arbiter_only {
-            bail!(Code::INVALID_OPTIONS, "Cannot sync from \"{with_port}\" because it is an arbiter");
+            bail!(Code::INVALID_OPTIONS, "Cannot sync from \"{target}\" because it is an arbiter");
         }
-        let source = primary.and_then(|id| config.member(id)).map(|member| member.host.clone());
+        if own.build_indexes && !member.build_indexes {
+            bail!(Code::INVALID_OPTIONS, "Cannot sync from \"{target}\" because it does not build indexes");
+        }
+        let peer = status.peers.iter().find(|peer| peer.id == member.id);
+        let Some(peer) = peer.filter(|peer| peer.up) else {
+            bail!(Code::HOST_UNREACHABLE, "I cannot reach the requested member: {target}");
+        };
+        let applied_secs = |positions: &Positions| positions.times[1] >> 32;
+        let lags = applied_secs(&peer.positions) + LAG_SECS < applied_secs(&status.positions);
+        let source = status.primary.and_then(|id| config.member(id));
         Ok(Reply::ok().with_fields(|doc| {
-            doc.append("syncFromRequested", with_port.as_str());
-            if let Some(source) = &source {
-                doc.append("prevSyncTarget", &**source);
+            doc.append("syncFromRequested", target.as_str());
+            if lags {
+                let text = format!("requested member \"{target}\" is more than {LAG_SECS} seconds behind us");
+                doc.append("warning", text.as_str());
+            }
+            if let Some(source) = source {
+                doc.append("prevSyncTarget", &*source.host);
             }
         }))
     }

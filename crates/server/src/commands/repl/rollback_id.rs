@@ -1,0 +1,26 @@
+//! `replSetGetRBID`.
+
+use sheaf_errors::Result;
+
+use super::replica;
+use crate::args::Args;
+use crate::command::{Command, Spec};
+use crate::op::OpContext;
+use crate::reply::Reply;
+
+/// `{replSetGetRBID: 1}`: a number that changes with every rollback.
+pub struct ReplSetGetRbid;
+
+impl<'a> Command<'a> for ReplSetGetRbid {
+    const NAME: &'static str = "replSetGetRBID";
+    const SPEC: Spec = Spec::plain().admin_only().help("a number that changes with every rollback");
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(ReplSetGetRbid)
+    }
+
+    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        Ok(Reply::ok().with("rbid", replica(op)?.rollback_id()))
+    }
+}

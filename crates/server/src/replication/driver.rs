@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::{
     Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
 };
+use sheaf_storage::order::{Condvar, Mutex};
 use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
 use tokio::sync::watch;
 

@@ -5,8 +5,8 @@
 //! - `links` are the connections to other members, `state` what must never be forgotten.
 //! - `rollback` keeps writes that the set has not kept; `initial_sync` copies another member's data.
 //!
-//! Locks, outermost first: storage's pipeline, the core, the units. What the core tells is carried out under its lock,
-//! in order, and does nothing that waits.
+//! Locks, outermost first: storage's pipeline, the state file, the core, what it tells ([`sheaf_storage::order`]). What the
+//! core tells is carried out under its lock, in order, and does nothing that waits.
 
 pub mod driver;
 pub mod figures;
@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak, mpsc};
 use std::time::Instant;
 
-use parking_lot::{Condvar, Mutex};
 use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 use sheaf_repl::write_concern::{Outcome, WriteConcern};
 use sheaf_repl::{Member, MemberState, Persist, Role, WaiterId};
+use sheaf_storage::order::{Condvar, Mutex, rank};
 use sheaf_storage::{Engine, OpTime};
 use tokio::sync::{oneshot, watch};
 
@@ -40,25 +40,25 @@ const HAND_OVER_MILLIS: u64 = 3000;
 pub struct Replica {
     node: Weak<Node>,
     engine: Engine,
-    core: Mutex<Member>,
+    core: Mutex<{ rank::REPLICATION }, Member>,
     /// What the core wants written, in order.
-    units: Mutex<VecDeque<Persist>>,
+    units: Mutex<{ rank::TOLD }, VecDeque<Persist>>,
     units_work: Condvar,
-    state: Mutex<StateFile>,
+    state: Mutex<{ rank::STATE_FILE }, StateFile>,
     links: OnceLock<Links>,
     initial_sync: initial_sync::InitialSync,
     jobs: mpsc::Sender<driver::Job>,
-    role: Mutex<Role>,
+    role: Mutex<{ rank::TOLD }, Role>,
     writable: AtomicBool,
     readable: AtomicBool,
     /// Index up to which flushes may go.
     flushable: AtomicU64,
-    commit: Mutex<OpTime>,
+    commit: Mutex<{ rank::TOLD }, OpTime>,
     durable_seq: AtomicU64,
     topology: watch::Sender<u64>,
-    waiters: Mutex<HashMap<WaiterId, oneshot::Sender<Outcome>>>,
-    stepped_down: Mutex<Option<mpsc::Sender<Result<()>>>>,
-    reconfigured: Mutex<Option<mpsc::Sender<Result<ConfigVersion>>>>,
+    waiters: Mutex<{ rank::TOLD }, HashMap<WaiterId, oneshot::Sender<Outcome>>>,
+    stepped_down: Mutex<{ rank::TOLD }, Option<mpsc::Sender<Result<()>>>>,
+    reconfigured: Mutex<{ rank::TOLD }, Option<mpsc::Sender<Result<ConfigVersion>>>>,
     /// How far the commit point is behind, for flow control.
     lag_millis: AtomicU64,
     /// How long commits have been held back because of that.

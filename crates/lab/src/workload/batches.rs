@@ -7,7 +7,7 @@ use std::time::Instant;
 use sheaf_bson::RawDoc;
 
 use super::contents::Contents;
-use crate::client::Collection;
+use crate::client::{Client, Collection};
 use crate::context::Worker;
 use crate::error::Result;
 use crate::generate::document::DocumentMaker;
@@ -102,6 +102,15 @@ impl Batches {
         }
         // Unacknowledged inserts may still be on their way.
         worker.client().barrier()
+    }
+
+    /// What the collection holds of it.
+    pub fn read(&self, client: &mut Client, from: &Collection) -> Result<Contents> {
+        Contents::read(client, from, 1..self.documents as i64 + 1, |key, _, document| {
+            let number = |name: &str| document.get(name).and_then(|n| n.as_exact_i64());
+            let right = number("count") == Some(key) && number("group") == Some(key & 63);
+            (!right).then(|| "count or group is not what was written".to_owned())
+        })
     }
 
     fn tick(&self) -> u64 {

@@ -1,10 +1,12 @@
 //! What workloads share that go on while members come and go.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::doc;
+use sheaf_bson::{DocBuf, doc};
 
+use super::load;
 use crate::check::members::{self, Hashes, Member};
 use crate::check::{self};
 use crate::client::{Client, Collection, WriteConcern};
@@ -45,6 +47,21 @@ pub(super) fn create(context: &Context, client: &mut Client, collection: &Collec
         create.append("writeConcern", doc! { "w": "majority" }.as_raw());
     }
     context.admin(client, &collection.db, &create).map(drop)
+}
+
+/// Makes a collection anew, with these documents; a majority has them when this returns.
+pub(super) fn fill(
+    context: &Context,
+    (db, name): (&str, &str),
+    keys: Range<i64>,
+    make: impl Fn(i64) -> DocBuf + Sync,
+) -> Result<()> {
+    let mut client = connect(context)?;
+    let collection = Collection::new(db, name).with_concern(&safest(context, None)?);
+    create(context, &mut client, &collection)?;
+    load::fill(context, &collection, keys, || {
+        |bytes: &mut Vec<u8>, key| bytes.extend_from_slice(make(key).as_bytes())
+    })
 }
 
 /// The write concern of what must never be lost: a majority, or on a server that is alone, its journal. Another one can

@@ -234,16 +234,11 @@ impl Workload for ListAppend {
 
     fn setup(&mut self, context: &Context) -> Result<()> {
         let own = self.own()?.clone();
-        let mut client = endure::connect(context)?;
-        let lists = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context, None)?);
-        endure::create(context, &mut client, &lists)?;
-        super::load::fill(context, &lists, 0..own.lists_in_all, || {
-            |bytes: &mut Vec<u8>, key| {
-                let none = sheaf_bson::array![];
-                let mut document = doc! { "_id": key };
-                document.append("list", sheaf_bson::Value::Array(none.as_raw()));
-                bytes.extend_from_slice(document.as_bytes());
-            }
+        endure::fill(context, (&own.database, COLLECTION), 0..own.lists_in_all, |key| {
+            let none = sheaf_bson::array![];
+            let mut document = doc! { "_id": key };
+            document.append("list", sheaf_bson::Value::Array(none.as_raw()));
+            document
         })?;
         self.slots = Slots::new(own.lists, own.lists_in_all, own.uses);
         Ok(())
@@ -254,14 +249,8 @@ impl Workload for ListAppend {
         Ok(vec![Group::new(TRANSACTION, own.clients, move |worker| self.serve(worker, own)).without_client()])
     }
 
-    fn run(&mut self, context: &Context) -> Result<()> {
-        context.run(&self.groups(context)?).map(drop)
-    }
-
-    fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
-        let mut checks = self.check_own(context)?;
-        checks.extend(endure::members_hold_the_same(context, &self.own()?.database)?);
-        Ok(checks)
+    fn database(&self) -> Option<&str> {
+        self.own.as_ref().map(|own| own.database.as_str())
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {

@@ -28,6 +28,7 @@ mod ycsb;
 use crate::context::{Context, Group};
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
+use crate::measure::Measured;
 use crate::results::{Better, Check};
 
 /// One kind of load, with its invariants.
@@ -44,14 +45,27 @@ pub trait Workload: Send + Sync {
     }
 
     /// Drives the load, warm-up included.
-    fn run(&mut self, context: &Context) -> Result<()>;
+    fn run(&mut self, context: &Context) -> Result<()> {
+        context.run(&self.groups(context)?).map(drop)
+    }
 
     /// Looks whether what must be true is true. An error means that it could not be looked at, which fails the row too.
-    fn check(&mut self, context: &Context) -> Result<Vec<Check>>;
+    fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
+        let mut checks = self.check_own(context)?;
+        if let Some(db) = self.database() {
+            checks.extend(endure::members_hold_the_same(context, db)?);
+        }
+        Ok(checks)
+    }
 
-    /// The same without what all workloads of a deployment have in common: for those that are run together.
-    fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
-        self.check(context)
+    /// The same without what all workloads of a deployment have in common: for one that several can be run at once of.
+    fn check_own(&mut self, _context: &Context) -> Result<Vec<Check>> {
+        Err(Error::usage("this workload cannot be combined with others"))
+    }
+
+    /// The database of which all members must hold the same at the end.
+    fn database(&self) -> Option<&str> {
+        None
     }
 
     /// The columns of the table, in order.
@@ -91,6 +105,18 @@ impl Figure {
     pub fn plain(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
         Figure { name: name.into(), unit, better: None, value }
     }
+}
+
+/// Percentiles of the latencies of some operations, each with the label that it has in the table.
+fn latencies(measured: &Measured, operations: &[(&str, &str)], percentiles: &[f64]) -> Vec<Figure> {
+    let of = |(operation, label): &(&str, &str)| {
+        let totals = measured.operation(operation);
+        let figure = |percentile: &f64| {
+            Figure::lower(format!("{label} p{percentile}"), "us", totals.percentile_us(*percentile))
+        };
+        percentiles.iter().map(figure).collect::<Vec<_>>()
+    };
+    operations.iter().flat_map(of).collect()
 }
 
 /// Makes a workload.

@@ -12,7 +12,6 @@ use serde::Deserialize;
 use sheaf_bson::doc;
 
 use super::batches::{self, Batches};
-use super::contents::Contents;
 use super::endure;
 use super::findings::Findings;
 use super::{Figure, Workload};
@@ -280,12 +279,7 @@ impl Workload for MostReplicaSet {
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
         let mut client = context.connect()?;
-        let keys = 1..self.documents as i64 + 1;
-        let contents = Contents::read(&mut client, &self.collection(own), keys, |key, _, document| {
-            let number = |name: &str| document.get(name).and_then(|n| n.as_exact_i64());
-            let right = number("count") == Some(key) && number("group") == Some(key & 63);
-            (!right).then(|| "count or group is not what was written".to_owned())
-        })?;
+        let contents = self.batches.read(&mut client, &self.collection(own))?;
         let mut checks = vec![contents.check_whole()];
         if own.capped {
             checks.push(self.batches.check_newest(&contents, self.capped_bytes(own)));
@@ -321,16 +315,8 @@ impl Workload for MostReplicaSet {
             Figure::plain("consistent", "%", self.secondaries.consistent_percent()),
             Figure::higher("MB/s read from the primary", "MB/s", self.primary.megabytes_per_second()),
         ];
-        for (operation, label) in [("insert", "batch"), ("read of a secondary", "read")] {
-            let totals = measured.operation(operation);
-            for percentile in [50.0, 99.0] {
-                figures.push(Figure::lower(
-                    format!("{label} p{percentile}"),
-                    "us",
-                    totals.percentile_us(percentile),
-                ));
-            }
-        }
+        let operations = [("insert", "batch"), ("read of a secondary", "read")];
+        figures.extend(super::latencies(&measured, &operations, &[50.0, 99.0]));
         figures
     }
 }

@@ -13,7 +13,6 @@ use serde::Deserialize;
 use sheaf_bson::doc;
 
 use super::batches::{self, Batches};
-use super::contents::Contents;
 use super::{Figure, Workload};
 use crate::client::{Collection, WriteConcern};
 use crate::context::{Context, Group, Worker};
@@ -166,12 +165,7 @@ impl Workload for MostSingle {
         let own = self.own()?;
         let ran = self.ran.as_ref().ok_or_else(|| Error::failed("the workload has not run"))?;
         let mut client = context.connect()?;
-        let keys = 1..ran.documents as i64 + 1;
-        let contents = Contents::read(&mut client, &self.collection(own), keys, |key, _, document| {
-            let number = |name: &str| document.get(name).and_then(|n| n.as_exact_i64());
-            let right = number("count") == Some(key) && number("group") == Some(key & 63);
-            (!right).then(|| "count or group is not what was written".to_owned())
-        })?;
+        let contents = ran.batches.read(&mut client, &self.collection(own))?;
         let complete = if own.capped {
             ran.batches.check_newest(&contents, MostSingle::capped_bytes(own, ran.documents))
         } else {

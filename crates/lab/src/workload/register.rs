@@ -159,13 +159,8 @@ impl Workload for Register {
 
     fn setup(&mut self, context: &Context) -> Result<()> {
         let own = self.own()?.clone();
-        let mut client = endure::connect(context)?;
-        let registers =
-            Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context, None)?);
-        endure::create(context, &mut client, &registers)?;
-        super::load::fill(context, &registers, 0..own.registers_in_all, || {
-            |bytes: &mut Vec<u8>, key| bytes.extend_from_slice(doc! { "_id": key, "value": 0i64 }.as_bytes())
-        })?;
+        let make = |key| doc! { "_id": key, "value": 0i64 };
+        endure::fill(context, (&own.database, COLLECTION), 0..own.registers_in_all, make)?;
         self.slots = Slots::new(own.registers, own.registers_in_all, own.uses);
         Ok(())
     }
@@ -175,14 +170,8 @@ impl Workload for Register {
         Ok(vec![Group::new("register", own.clients, move |worker| self.serve(worker, own)).without_client()])
     }
 
-    fn run(&mut self, context: &Context) -> Result<()> {
-        context.run(&self.groups(context)?).map(drop)
-    }
-
-    fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
-        let mut checks = self.check_own(context)?;
-        checks.extend(endure::members_hold_the_same(context, &self.own()?.database)?);
-        Ok(checks)
+    fn database(&self) -> Option<&str> {
+        self.own.as_ref().map(|own| own.database.as_str())
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {

@@ -69,10 +69,6 @@ impl Workload for Torment {
         Ok(groups)
     }
 
-    fn run(&mut self, context: &Context) -> Result<()> {
-        context.run(&self.groups(context)?).map(drop)
-    }
-
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
         let mut checks: Vec<Check> = Vec::new();
         for (name, part) in &mut self.parts {

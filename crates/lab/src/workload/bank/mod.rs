@@ -179,14 +179,8 @@ impl Workload for Bank {
         Ok(vec![clients.without_client(), auditor.load(load).without_client()])
     }
 
-    fn run(&mut self, context: &Context) -> Result<()> {
-        context.run(&self.groups(context)?).map(drop)
-    }
-
-    fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
-        let mut checks = self.check_own(context)?;
-        checks.extend(super::endure::members_hold_the_same(context, &self.own()?.database)?);
-        Ok(checks)
+    fn database(&self) -> Option<&str> {
+        self.own.as_ref().map(|own| own.database.as_str())
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {

@@ -195,14 +195,7 @@ impl Workload for Ycsb {
             if weight == 0 {
                 continue;
             }
-            let totals = measured.operation(name);
-            for percentile in [50.0, 99.0] {
-                figures.push(Figure::lower(
-                    format!("{name} p{percentile}"),
-                    "us",
-                    totals.percentile_us(percentile),
-                ));
-            }
+            figures.extend(super::latencies(&measured, &[(name, name)], &[50.0, 99.0]));
         }
         figures
     }

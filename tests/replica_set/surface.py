@@ -389,10 +389,52 @@ def a_member_with_nothing_to_do_ends_at_once():
             assert server.process.wait(60) == 0
 
 
+def the_log_is_kept_as_long_as_was_said():
+    """Longer than its size asks for; and no longer when nobody says so any more."""
+    args = ["--oplogSize", "1", "--oplogMinRetentionHours", "1.5"]
+    with ReplicaSet(({},), args=args) as members, members.client() as client:
+        oplog = client.local["oplog.rs"]
+        c = client.t.c
+
+        def write(megabytes=4):
+            for _ in range(megabytes * 10):
+                c.insert_one({"text": "x" * 100_000})
+            client.admin.command("fsync")
+
+        def oldest():
+            return oplog.find().sort("$natural", 1).limit(1).next()["ts"]
+
+        def status():
+            return client.admin.command("serverStatus")["oplogTruncation"]
+
+        first = oldest()
+        write(12)
+        stats = client.local.command("collStats", "oplog.rs")
+        assert stats["capped"] is True and stats["maxSize"] == 1 << 20 and stats["size"] > 12_000_000, stats
+        assert oldest() == first and status()["truncateCount"] == 0, status()
+        assert status()["oplogMinRetentionHours"] == 1.5, status()
+        client.admin.command("replSetResizeOplog", 1, minRetentionHours=0.0)
+
+        def removed():
+            write(1)
+            return oldest() > first
+
+        eventually(removed, "the beginning of the log removed")
+        assert status()["truncateCount"] >= 1 and "oplogMinRetentionHours" not in status(), status()
+        # Said by command, both hold for later starts as well.
+        client.admin.command("replSetResizeOplog", 1, size=1000.0, minRetentionHours=2.0)
+        assert client.local.command("collStats", "oplog.rs")["maxSize"] == 1000 << 20
+        members.servers[0].stop()
+        members.servers[0].start()
+        members.primary()
+        eventually(lambda: status().get("oplogMinRetentionHours") == 2.0, "what was said, after a start")
+        assert client.local.command("collStats", "oplog.rs")["maxSize"] == 1000 << 20
+
+
 SHARED = [
     a_secondary_counts_what_it_applies, monitoring_finds_its_sections, errors_of_a_set,
     a_default_write_concern_stays_possible, a_named_successor_wins_against_a_primary,
 ]
 OWN = [
-    errors_before_there_is_a_set, a_member_that_ends_lets_operations_end, a_member_with_nothing_to_do_ends_at_once,
+    errors_before_there_is_a_set, the_log_is_kept_as_long_as_was_said, a_member_that_ends_lets_operations_end, a_member_with_nothing_to_do_ends_at_once,
 ]

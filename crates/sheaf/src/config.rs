@@ -20,6 +20,7 @@ pub struct Settings {
     pub pidfilepath: Option<PathBuf>,
     pub repl_set: Option<String>,
     pub oplog_size_mb: Option<u64>,
+    pub oplog_min_retention_hours: Option<f64>,
     pub journal: Option<bool>,
     pub journal_commit_interval: Option<u64>,
     pub syncdelay: Option<f64>,
@@ -65,6 +66,7 @@ impl Settings {
             pidfilepath,
             repl_set,
             oplog_size_mb,
+            oplog_min_retention_hours,
             journal,
             journal_commit_interval,
             syncdelay,
@@ -149,6 +151,7 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
             settings.journal_commit_interval = Some(number(path, value)? as u64)
         }
         "storage.syncPeriodSecs" => settings.syncdelay = Some(number(path, value)?),
+        "storage.oplogMinRetentionHours" => settings.oplog_min_retention_hours = Some(number(path, value)?),
         "storage.engine" => settings.storage_engine = Some(text(path, value)?),
         "storage.wiredTiger.engineConfig.cacheSizeGB" | "storage.cacheSizeGB" => {
             settings.cache_size_gb = Some(number(path, value)?);

@@ -74,6 +74,9 @@ pub struct ServerFlags {
     /// Megabytes of log (oplog) to keep
     #[arg(long = "oplogSize")]
     pub oplog_size: Option<u64>,
+    /// Hours for which entries of the log are kept, whatever its size
+    #[arg(long = "oplogMinRetentionHours")]
+    pub oplog_min_retention_hours: Option<f64>,
     /// Keep a journal (the default)
     #[arg(long)]
     pub journal: bool,
@@ -245,6 +248,7 @@ impl ServerFlags {
             pidfilepath: self.pidfilepath.clone(),
             repl_set: self.repl_set.clone(),
             oplog_size_mb: self.oplog_size,
+            oplog_min_retention_hours: self.oplog_min_retention_hours,
             journal: if self.nojournal { Some(false) } else { self.journal.then_some(true) },
             journal_commit_interval: self.journal_commit_interval,
             syncdelay: self.syncdelay,

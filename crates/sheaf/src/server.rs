@@ -163,6 +163,9 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
     if !(0.0..=1.0).contains(&sample_rate) {
         return Err("slowOpSampleRate must be between 0 and 1".to_owned());
     }
+    if settings.oplog_min_retention_hours.is_some_and(|hours| hours < 0.0 || !hours.is_finite()) {
+        return Err("BadValue: oplogMinRetentionHours must be greater than or equal to 0".to_owned());
+    }
     Ok(Options {
         bind,
         port: settings.port.unwrap_or(27017),
@@ -437,6 +440,10 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
         ),
         sync_delay: Duration::from_secs_f64(node.parameters.double("syncdelay").max(0.0)),
         oplog_bytes: settings.oplog_size_mb.unwrap_or(DEFAULT_OPLOG_MB) << 20,
+        oplog_retention: Duration::try_from_secs_f64(
+            settings.oplog_min_retention_hours.unwrap_or(0.0) * 3600.0,
+        )
+        .unwrap_or(Duration::MAX),
         block: Arc::new(move |work| {
             waiting.lock_waiters.fetch_add(1, Ordering::Relaxed);
             tokio::task::block_in_place(work);

@@ -27,6 +27,8 @@ pub struct Options {
     pub sync_delay: Duration,
     /// How much log is kept (`--oplogSize`).
     pub oplog_bytes: u64,
+    /// How old entries of the log must be to be removed; zero: its size alone decides.
+    pub oplog_retention: Duration,
     /// Whether this is a member of a replica set, whose commits a [`Sequencer`](crate::Sequencer) orders.
     pub replica: bool,
     /// Wraps long waits.
@@ -45,6 +47,7 @@ impl Options {
             journal_commit_interval: Duration::from_millis(100),
             sync_delay: Duration::from_secs(60),
             oplog_bytes: 990 << 20,
+            oplog_retention: Duration::ZERO,
             replica: false,
             block: Arc::new(|wait| wait()),
             clock: Arc::new(|| {

@@ -19,7 +19,7 @@ impl Tuning {
         Tuning {
             journal_commit_micros: micros(options.journal_commit_interval),
             sync_delay_micros: micros(options.sync_delay),
-            retention_millis: AtomicU64::new(0),
+            retention_millis: AtomicU64::new(millis(options.oplog_retention)),
         }
     }
 
@@ -50,6 +50,11 @@ impl Tuning {
 
     /// Sets how old entries of the log must be to be removed.
     pub fn set_oplog_retention(&self, retention: Duration) {
-        self.retention_millis.store(retention.as_millis() as u64, Ordering::Relaxed);
+        self.retention_millis.store(millis(retention), Ordering::Relaxed);
     }
+}
+
+/// Milliseconds, of times that stand for "always" as well.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

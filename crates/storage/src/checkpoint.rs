@@ -18,6 +18,9 @@ use crate::options::OpTime;
 /// Writers are held back for this long at most while a flush waits for the set's majority.
 const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
 
+/// And so long it waits before it holds them back, for the majority to come near.
+const NEAR_PATIENCE: Duration = Duration::from_millis(200);
+
 /// A flush that takes longer than this may be waiting for room on the disk.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -51,6 +54,9 @@ impl Core {
 
     fn flush_committed(&self) -> Result<bool> {
         self.sync_for_checkpoint()?;
+        if !self.is_nearly_committed() {
+            return Ok(false);
+        }
         let at = {
             let _still = self.still();
             // What is to be taken back must not be flushed.
@@ -98,6 +104,21 @@ impl Core {
         self.tell(None, false);
         self.report_durable();
         Ok(())
+    }
+
+    /// Whether a majority has what is applied now, after a while in which commits go on. Where it is further behind, to hold the
+    /// pipeline would be in vain, and, done again and again, would keep this member from catching up or from letting others do so.
+    fn is_nearly_committed(&self) -> bool {
+        let Some(sequencer) = self.sequencer.get() else { return true };
+        let at = self.last.lock().index;
+        let began = Instant::now();
+        while sequencer.commit_index() < at {
+            if began.elapsed() > NEAR_PATIENCE {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Waits, the pipeline held, until a majority has everything that is applied here. False: it takes too long.

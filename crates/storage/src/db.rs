@@ -59,6 +59,7 @@ pub(crate) fn io_error(error: rocksdb::Error) -> Error {
 
 impl Db {
     pub fn open(path: &Path, options: &Options) -> Result<Db> {
+        crate::manifest::cut_torn_end(path)?;
         let cache = block_cache(options.block_cache_bytes() as usize);
         let mut base = rocksdb::Options::default();
         base.create_if_missing(true);

@@ -12,6 +12,8 @@ use crate::order::{Mutex, rank};
 pub enum HookPoint {
     /// Before each sync of the log; an error counts as the disk's.
     Sync,
+    /// Before what a set has ordered is appended to the log; an error stands for a full disk.
+    Append,
     /// While a flush is waited for; an error stands for a flush that does not end because the disk has no room.
     Flush,
 }

@@ -37,6 +37,7 @@ mod keys;
 mod locks;
 mod log_tail;
 mod majority;
+mod manifest;
 mod oplog;
 mod oplog_reader;
 mod options;

@@ -12,6 +12,7 @@ use sheaf_errors::{Code, Error, Result};
 use smallvec::SmallVec;
 
 use crate::core::Core;
+use crate::hooks::HookPoint;
 use crate::oplog;
 use crate::options::OpTime;
 use crate::pipeline::Prepared;
@@ -56,6 +57,9 @@ pub trait Sequencer: Send + Sync {
 
     /// Everything up to this unit is in the log, applied and visible.
     fn carried_out(&self, seq: u64);
+
+    /// A unit that was taken could not be carried out; it is the next one again. What of its entries is in the log stays.
+    fn put_back(&self, unit: LogUnit);
 
     /// Everything up to this unit survives a crash of the machine.
     fn durable(&self, seq: u64);
@@ -117,11 +121,16 @@ impl Core {
             let Some(unit) = sequencer.take()? else {
                 return Err(Error::new(Code::INTERNAL_ERROR, "a proposed commit was lost"));
             };
+            // Who waits here is a client. Another member leads by the time that it is told to go and ask that one.
+            let has_left = || !sequencer.takes_writes();
             if unit.seq != own {
-                self.carry_out_unit(sequencer, &unit)?;
+                self.carry_out_unit(sequencer, unit, &has_left)?;
                 continue;
             }
-            self.append_entries(&unit.entries);
+            if let Err(error) = self.append_entries(&unit.entries, &has_left) {
+                sequencer.put_back(unit);
+                return Err(error);
+            }
             if let Some(entry) = unit.entries.last() {
                 times.iter_mut().for_each(|at| at.index = entry.index);
             }
@@ -147,14 +156,22 @@ impl Core {
         let _still = self.still();
         let mut any = false;
         while let Some(unit) = sequencer.take()? {
-            self.carry_out_unit(&*sequencer, &unit)?;
+            self.carry_out_unit(&*sequencer, unit, &|| false)?;
             any = true;
         }
         Ok(any)
     }
 
-    fn carry_out_unit(&self, sequencer: &dyn Sequencer, unit: &LogUnit) -> Result<()> {
-        self.append_entries(&unit.entries);
+    fn carry_out_unit(
+        &self,
+        sequencer: &dyn Sequencer,
+        unit: LogUnit,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        if let Err(error) = self.append_entries(&unit.entries, gives_up) {
+            sequencer.put_back(unit);
+            return Err(error);
+        }
         if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
             tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
             let began = std::time::Instant::now();
@@ -205,27 +222,40 @@ impl Core {
     }
 
     /// What the set has ordered must go into the log. A full disk is waited for: meanwhile this member, if it leads, is
-    /// replaced.
-    fn append_entries(&self, entries: &[LogEntry]) {
-        let Some(log) = &self.log else { return };
+    /// replaced. Entries that are there from an earlier attempt are passed over.
+    ///
+    /// Errors: `InterruptedDueToReplStateChange` if there is no room and `gives_up`.
+    fn append_entries(&self, entries: &[LogEntry], gives_up: &dyn Fn() -> bool) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let last = log.last().index;
+        let entries = &entries[entries.partition_point(|entry| entry.index <= last)..];
         let run: SmallVec<[(u64, u64, &[u8]); 4]> =
             entries.iter().map(|entry| (entry.term, entry.time, &entry.payload[..])).collect();
         let mut done = 0;
         while done < run.len() {
-            match log.append_run(&run[done..]) {
+            let appended = self.hooks.call(HookPoint::Append).and_then(|()| {
+                log.append_run(&run[done..]).map_err(|error| self.log_error(error))
+            });
+            match appended {
                 Ok((count, at)) => {
                     done += count;
                     assert_eq!(at.index, entries[done - 1].index, "log and replication count alike");
                     self.durability.appended();
                 }
                 Err(error) => {
-                    let error = self.log_error(error);
                     tracing::error!(%error, "the log cannot be appended to; trying again");
                     (self.options.block)(&mut || std::thread::sleep(std::time::Duration::from_millis(200)));
                     assert!(!self.is_failed(), "the log has failed: {error}");
+                    if gives_up() {
+                        return Err(Error::new(
+                            Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+                            format!("operation was interrupted: this member has lost the lead: {error}"),
+                        ));
+                    }
                 }
             }
         }
+        Ok(())
     }
 
     /// Commits what stays on this member: applied without an entry in the log. A crash loses what no flush has kept.

@@ -358,6 +358,14 @@ impl Sequencer for Replica {
         Ok(Some(LogUnit { seq: unit.seq, entries }))
     }
 
+    fn put_back(&self, unit: LogUnit) {
+        let entries = unit.entries.into_iter().map(to_core).collect();
+        let unit =
+            Persist { seq: unit.seq, entries, hard_state: None, config: None, install: None, rollback: None };
+        self.units.lock().push_front(unit);
+        self.units_work.notify_one();
+    }
+
     fn carried_out(&self, seq: u64) {
         let mut core = self.core.lock();
         core.written(seq);

@@ -41,6 +41,10 @@ impl Sequencer for Feed {
         self.carried.store(seq, Ordering::Release);
     }
 
+    fn put_back(&self, unit: LogUnit) {
+        self.units.lock().push_front(unit);
+    }
+
     fn durable(&self, _seq: u64) {}
 
     fn commit_index(&self) -> u64 {

@@ -227,3 +227,25 @@ fn a_full_disk_stops_writes_and_nothing_else() {
     assert_eq!(all(&engine, C).len(), written as usize);
     assert_valid(&engine, C);
 }
+
+#[test]
+fn a_torn_end_of_the_manifest_is_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path());
+    create(&engine, C, doc! {});
+    for n in 0..3 {
+        insert(&engine, C, &doc! { "_id": n }).unwrap();
+        engine.checkpoint().unwrap();
+    }
+    insert(&engine, C, &doc! { "_id": 3 }).unwrap();
+    let crashed = crash_copy(dir.path());
+    let data = crashed.path().join("data");
+    let manifest = data.join(std::fs::read_to_string(data.join("CURRENT")).unwrap().trim_end());
+    let mut bytes = std::fs::read(&manifest).unwrap();
+    let end = bytes.len();
+    bytes[end - 4..].fill(0);
+    std::fs::write(&manifest, &bytes).unwrap();
+    let engine = open(crashed.path());
+    assert_eq!(all(&engine, C).len(), 4);
+    assert_valid(&engine, C);
+}

@@ -52,6 +52,10 @@ impl Sequencer for Office {
 
     fn carried_out(&self, _seq: u64) {}
 
+    fn put_back(&self, unit: LogUnit) {
+        self.units.lock().push_front(unit);
+    }
+
     fn durable(&self, _seq: u64) {}
 
     fn commit_index(&self) -> u64 {

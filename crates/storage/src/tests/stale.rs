@@ -1,12 +1,14 @@
 //! What a statement has prepared before its member lost the lead.
 
+use std::sync::Arc;
+
 use sheaf_bson::doc;
-use sheaf_errors::{Code, Result};
+use sheaf_errors::{Code, Error, Result};
 
 use super::apply::state;
 use super::member::Member;
 use super::support::*;
-use crate::{CreateCollection, OpTime, Write};
+use crate::{CreateCollection, HookPoint, OpTime, Write};
 
 /// What others have ordered meanwhile is not overwritten by what was prepared before: the lead was lost and won again while
 /// a statement ran.
@@ -72,4 +74,37 @@ fn what_was_prepared_on_an_older_state_is_not_committed() {
     member.lead();
     unit.commit().unwrap();
     assert!(all(engine, C)[0].contains("300"));
+}
+
+#[test]
+fn a_full_disk_keeps_nobody_who_could_ask_the_next_primary() {
+    let dir = tempfile::tempdir().unwrap();
+    let member = Member::open(dir.path());
+    member.lead();
+    let engine = &member.engine;
+    create(engine, C, doc! {});
+    let before = engine.last_applied();
+    let (met, meets) = std::sync::mpsc::channel();
+    let met = std::sync::Mutex::new(met);
+    let full = move || {
+        let _ = met.lock().unwrap().send(());
+        Err(Error::new(Code::OUT_OF_DISK_SPACE, "No space left on device"))
+    };
+    engine.set_hook(HookPoint::Append, Some(Arc::new(full)));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| insert(engine, C, &doc! { "_id": 1 }));
+        meets.recv().unwrap();
+        meets.recv().unwrap();
+        assert!(!waits.is_finished(), "it goes on for as long as this member leads");
+        member.step_down();
+        let error = waits.join().unwrap().unwrap_err();
+        assert_eq!(error.code(), Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE, "{error}");
+    });
+    assert_eq!((engine.last_applied(), all(engine, C).len()), (before, 0));
+    assert!(insert(engine, C, &doc! { "_id": 2 }).is_err(), "another member leads");
+    // Others may have it long since, so it comes when there is room.
+    engine.set_hook(HookPoint::Append, None);
+    assert!(engine.carry_out().unwrap());
+    assert_eq!((engine.last_applied().index, all(engine, C).len()), (before.index + 1, 1));
+    assert!(!engine.carry_out().unwrap());
 }

@@ -1,5 +1,6 @@
 //! Index builds on members that follow: beside what they apply, through crashes, rollbacks and changes of the primary.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,8 +10,8 @@ use sheaf_errors::{Code, Error};
 use super::apply::state;
 use super::member::Member;
 use super::support::*;
-use crate::Engine;
 use crate::oplog;
+use crate::{Engine, HookPoint};
 
 const NAME: &str = "a_1";
 
@@ -188,35 +189,40 @@ fn a_build_survives_crashes_wherever_they_are() {
 fn files_that_show_what_a_rollback_takes_back_are_not_used() {
     let (_dir, primary, begin, _) = built(false);
     let expected = state(&primary);
+    let last = primary.last_applied().index;
     let ghost = insert(&primary, C, &document(77_777, 77_777)).unwrap().index;
     let mut ghost = primary.log_entries(ghost, ghost + 1, u64::MAX).unwrap();
     let other = tempfile::tempdir().unwrap();
     let member = Member::open(other.path());
+    // Files come in when the announcement is durable. It is not, until this is released.
+    let held = Arc::new(parking_lot::Mutex::new(()));
+    let (guard, hold) = (held.lock(), held.clone());
+    let hook = move || {
+        drop(hold.lock());
+        Ok(())
+    };
+    member.engine.set_hook(HookPoint::Sync, Some(Arc::new(hook)));
     member.follow(&primary, begin);
-    // Flushed, and the files never came in: a disk that had no room, perhaps.
-    member.engine.core().builds.end_unwanted(&crate::Catalog::default());
-    let before = crash_copy(other.path());
-    drop(member);
-    let member = Member::open(before.path());
     member.flush();
-    // An entry that nobody else has; a restart with it begins the build anew.
+    // An entry that nobody else has. A restart with it begins the build anew.
     ghost[0].index = begin + 1;
     member.take(ghost);
+    let copy = crash_copy(other.path());
+    drop(guard);
     drop(member);
-    let member = Member::open(before.path());
+    let member = Member::open(copy.path());
+    assert!(all(&member.engine, C).iter().any(|document| document.contains("77777")));
     wait_filled(&member);
     member.engine.truncate_log(begin).unwrap();
     drop(member);
-    let member = Member::open(before.path());
-    for mut entry in primary.log_entries(begin + 1, u64::MAX, u64::MAX).unwrap() {
+    let member = Member::open(copy.path());
+    for mut entry in primary.log_entries(begin + 1, last + 1, u64::MAX).unwrap() {
         entry.term += 1;
         member.take(vec![entry]);
-        if state(&member.engine) == expected {
-            break;
-        }
     }
-    assert_valid(&member.engine, C);
     assert!(is_ready(&member.engine));
+    assert_valid(&member.engine, C);
+    assert!(state(&member.engine) == expected);
 }
 
 #[test]

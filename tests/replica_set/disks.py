@@ -1,0 +1,204 @@
+"""One member of three has a disk that is full, or very slow, or does not run at all: the set goes on without it."""
+
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+from pymongo import WriteConcern
+from pymongo.errors import PyMongoError
+
+from disk import Disk
+from members import ReplicaSet
+
+MAJORITY = WriteConcern(w="majority")
+ALL = WriteConcern(w=3, wtimeout=60_000)
+# Long enough for any machine; what does not work takes for ever.
+PATIENCE = 120
+
+
+class Skip(Exception):
+    """Cannot be checked on this machine."""
+
+
+class Writer:
+    """Inserts numbered documents, each acknowledged by a majority, until it is stopped."""
+
+    def __init__(self, client, text="x"):
+        self.collection = client.t.get_collection("c", write_concern=MAJORITY)
+        self.text = text
+        self.acknowledged = []
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        number = 0
+        while not self.stopping.is_set():
+            try:
+                self.collection.insert_one({"_id": number, "text": self.text})
+                self.acknowledged.append(number)
+            except PyMongoError:
+                time.sleep(0.01)
+            number += 1
+
+    def more(self, count, what):
+        """Waits for so many more acknowledged writes."""
+        wanted = len(self.acknowledged) + count
+        eventually(lambda: len(self.acknowledged) >= wanted, what)
+
+    def stop(self):
+        self.stopping.set()
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive(), "a write hangs"
+
+
+def eventually(condition, what):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
+        time.sleep(0.05)
+
+
+def whole_again(members, client, writer):
+    """All three have everything that was acknowledged."""
+    marks = client.t.get_collection("marks", write_concern=ALL)
+
+    def everywhere():
+        try:
+            marks.insert_one({})
+            return True
+        except PyMongoError:
+            return False
+
+    eventually(everywhere, "a write that all three members have")
+    for at in range(3):
+        with members.direct(at) as member:
+            found = {document["_id"] for document in member.t.c.find({}, {"_id": 1})}
+        missing = [number for number in writer.acknowledged if number not in found]
+        assert not missing, f"member {at} lacks {missing[:10]}, {len(missing)} in all"
+
+
+# --- full ---
+
+
+class SmallDisk:
+    """A file system of some megabytes."""
+
+    def __enter__(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="sheaf-small-"))
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160m", "none", str(self.folder)], capture_output=True)
+        if mounted.returncode != 0:
+            self.folder.rmdir()
+            raise Skip("a small file system cannot be mounted here")
+        return self
+
+    def fill(self):
+        with open(self.folder / "ballast", "ab", buffering=0) as file:
+            try:
+                while file.write(bytes(1 << 16)):
+                    pass
+            except OSError:
+                pass
+
+    def make_room(self):
+        (self.folder / "ballast").unlink()
+
+    def __exit__(self, *_):
+        subprocess.run(["umount", str(self.folder)], check=True)
+        self.folder.rmdir()
+
+
+def with_a_full_disk(of_primary):
+    with SmallDisk() as disk:
+        members = ReplicaSet(args=["--oplogSize", "32"])
+        full = members.servers[0]
+        shutil.rmtree(full.dbpath)
+        full.dbpath, full.own_dbpath = disk.folder / "data", False
+        # It can lead from the beginning where it is to lead.
+        members.config["members"][0]["priority"] = 2 if of_primary else 0.5
+        with members, members.client() as client:
+            eventually(lambda: (members.primary() == 0) == of_primary, "the primary that is wanted")
+            writer = Writer(client, "x" * 20_000)
+            try:
+                writer.more(50, "writes before")
+                disk.fill()
+                eventually(lambda: "No space left" in full.log_path.read_text(), "word of the full disk in the log")
+                if of_primary:
+                    # It may not be told apart from one that hands the lead over: another one leads.
+                    others = lambda: "PRIMARY" in members.states()[1:]
+                    eventually(others, "another primary")
+                writer.more(100, "writes while a member's disk is full")
+                disk.make_room()
+                if full.process.poll() is not None:
+                    full.start()
+                writer.more(100, "writes after")
+            finally:
+                writer.stop()
+            whole_again(members, client, writer)
+
+
+def a_secondary_with_a_full_disk():
+    with_a_full_disk(of_primary=False)
+
+
+def a_primary_with_a_full_disk():
+    with_a_full_disk(of_primary=True)
+
+
+# --- slow ---
+
+
+def a_disk_that_does_not_answer():
+    """A secondary's syncs take longer than the test has patience: nobody waits for them but who asked for that member."""
+    members = ReplicaSet()
+    disks = [Disk(server.dbpath) for server in members.servers]
+    for server, disk in zip(members.servers, disks):
+        server.env = disk.env
+    try:
+        with members, members.client() as client:
+            writer = Writer(client)
+            at = members.secondaries()[0]
+            try:
+                writer.more(20, "writes before")
+                disks[at].slow(3_600_000)
+                one = client.t.get_collection("one", write_concern=WriteConcern(w=1, j=True))
+                for number in range(100):
+                    one.insert_one({"_id": number})
+                writer.more(300, "writes while a secondary's disk does not answer")
+                disks[at].slow(0)
+                # The sync that is under way does not come back.
+                members.servers[at].kill()
+                members.servers[at].start()
+                writer.more(20, "writes after")
+            finally:
+                writer.stop()
+            whole_again(members, client, writer)
+    finally:
+        for disk in disks:
+            disk.cleanup()
+
+
+def a_secondary_that_stands_still():
+    with ReplicaSet() as members, members.client() as client:
+        writer = Writer(client)
+        at = members.secondaries()[0]
+        process = members.servers[at].process
+        try:
+            writer.more(20, "writes before")
+            os.kill(process.pid, signal.SIGSTOP)
+            one = client.t.get_collection("one", write_concern=WriteConcern(w=1))
+            for number in range(1000):
+                one.insert_one({"_id": number, "text": "x" * 10_000})
+            writer.more(300, "writes while a secondary stands still")
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            writer.stop()
+        whole_again(members, client, writer)
+
+
+CHECKS = [a_secondary_with_a_full_disk, a_primary_with_a_full_disk, a_disk_that_does_not_answer, a_secondary_that_stands_still]

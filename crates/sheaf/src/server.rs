@@ -13,7 +13,7 @@ use sheaf_server::options::Options;
 use sheaf_server::replication::Replica;
 use sheaf_server::replication::driver::RESTARTED;
 use sheaf_storage::Engine;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, Settings};
 use crate::flags::ServerFlags;
@@ -360,7 +360,18 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
     }
     tokio::spawn(sheaf_server::reaper::run(node.clone()));
     tokio::spawn(sheaf_server::ttl::run(node.clone()));
-    tokio::spawn(signals(node.clone(), settings.log_rotate.as_deref() == Some("reopen")));
+    // Before anybody is answered: whoever has talked to this server may end it in order.
+    match Signals::listen() {
+        Ok(signals) => {
+            let reopen = settings.log_rotate.as_deref() == Some("reopen");
+            tokio::spawn(signals.serve(node.clone(), reopen));
+        }
+        Err(error) => {
+            let attributes = sheaf_bson::doc! { "error": &error.to_string() };
+            let text = "Cannot listen for signals";
+            log::warning("CONTROL", 99_000_028, "initandlisten", text, Some(attributes));
+        }
+    }
     listeners.run(node.clone()).await;
     log::info("CONTROL", 4784901, "SignalHandler", "Shutting down: commands under way are interrupted", None);
     // Running commands see the flag at their next check; then nothing writes any more.
@@ -486,36 +497,46 @@ fn check_folder(path: &Path) -> Result<(), String> {
 }
 
 /// SIGTERM and SIGINT stop the server, SIGUSR1 rotates the log.
-async fn signals(node: Arc<Node>, reopen: bool) {
-    let (Ok(mut term), Ok(mut int), Ok(mut rotate)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-        signal(SignalKind::user_defined1()),
-    ) else {
-        return;
-    };
-    loop {
-        let number = tokio::select! {
-            _ = term.recv() => 15,
-            _ = int.recv() => 2,
-            _ = rotate.recv() => {
-                if let Err(error) = log::rotate(!reopen) {
-                    eprintln!("cannot rotate the log: {error}");
+struct Signals {
+    term: Signal,
+    int: Signal,
+    rotate: Signal,
+}
+
+impl Signals {
+    /// From now on signals wait for [`Signals::serve`] instead of ending the process.
+    fn listen() -> std::io::Result<Signals> {
+        Ok(Signals {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+            rotate: signal(SignalKind::user_defined1())?,
+        })
+    }
+
+    async fn serve(mut self, node: Arc<Node>, reopen: bool) {
+        loop {
+            let number = tokio::select! {
+                _ = self.term.recv() => 15,
+                _ = self.int.recv() => 2,
+                _ = self.rotate.recv() => {
+                    if let Err(error) = log::rotate(!reopen) {
+                        eprintln!("cannot rotate the log: {error}");
+                    }
+                    continue;
                 }
-                continue;
+                () = node.until_shutdown() => return,
+            };
+            let attributes = sheaf_bson::doc! { "signal": number, "error": if number == 15 { "Terminated" } else { "Interrupt" } };
+            log::info("CONTROL", 23377, "SignalHandler", "Received signal", Some(attributes));
+            if let Some(replica) = node.replica().cloned() {
+                // Another member takes over while this one still answers.
+                let _ = tokio::task::spawn_blocking(move || replica.hand_over()).await;
+                let limit = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;
+                node.become_quiet(Duration::from_millis(limit)).await;
             }
-            () = node.until_shutdown() => return,
-        };
-        let attributes = sheaf_bson::doc! { "signal": number, "error": if number == 15 { "Terminated" } else { "Interrupt" } };
-        log::info("CONTROL", 23377, "SignalHandler", "Received signal", Some(attributes));
-        if let Some(replica) = node.replica().cloned() {
-            // Another member takes over while this one still answers.
-            let _ = tokio::task::spawn_blocking(move || replica.hand_over()).await;
-            let limit = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;
-            node.become_quiet(Duration::from_millis(limit)).await;
+            node.begin_shutdown();
+            return;
         }
-        node.begin_shutdown();
-        return;
     }
 }
 

@@ -311,6 +311,80 @@ def a_named_successor_wins_against_a_primary(members, client, db):
     db.get_collection("c", write_concern=WriteConcern(w="majority")).insert_one({})
 
 
+HELLO_OF_A_SET = ["topologyVersion", "hosts", "setName", "setVersion", "isWritablePrimary", "secondary", "primary", "me"]
+HELLO_OF_ALL = [
+    "maxBsonObjectSize", "maxMessageSizeBytes", "maxWriteBatchSize", "localTime", "logicalSessionTimeoutMinutes",
+    "connectionId", "minWireVersion", "maxWireVersion", "readOnly", "ok",
+]
+TIMES = ["$clusterTime", "operationTime"]
+STATUS_OF_A_MEMBER = ["_id", "name", "health", "state", "stateStr", "uptime"]
+
+
+def each_kind_of_member_says_what_it_is():
+    """hello and replSetGetStatus of all kinds of members, fields in order."""
+    tags = {"dc": "east"}
+    kinds = (
+        {"priority": 2, "tags": tags},
+        {"priority": 0, "hidden": True},
+        {"priority": 0, "secondaryDelaySecs": 1, "votes": 0},
+        {"arbiterOnly": True},
+        {"priority": 0, "buildIndexes": False},
+    )
+    with ReplicaSet(kinds) as members, members.client():
+        with members.direct(0) as primary:
+            # What is told of the lead is told when the elected member takes writes.
+            eventually(lambda: primary.admin.command("hello")["isWritablePrimary"], "a primary that takes writes")
+        own = [
+            ["tags"], ["passive", "hidden"], ["passive", "secondaryDelaySecs"], ["arbiterOnly"], ["passive", "buildIndexes"],
+        ]
+        visible = [members.host(0)]
+        passive = [members.host(2), members.host(4)]
+        for at, special in enumerate(own):
+            with Raw(members.servers[at].port) as connection:
+                hello = connection.ask({"hello": 1})
+                legacy = connection.ask({"isMaster": 1, "helloOk": True})
+            expected = [name for name in HELLO_OF_A_SET if name != "me"]
+            expected[2:2] = ["passives", "arbiters"]
+            expected += special + ["me"] + (["electionId"] if at == 0 else []) + ["lastWrite"] + HELLO_OF_ALL
+            expected += [] if "arbiterOnly" in special else TIMES
+            assert list(hello) == expected, (at, list(hello), expected)
+            assert (hello["hosts"], hello["passives"], hello["arbiters"]) == (visible, passive, [members.host(3)]), hello
+            assert hello["isWritablePrimary"] == (at == 0) and hello["secondary"] == (at not in (0, 3)), hello
+            assert hello["me"] == members.host(at) and hello["primary"] == members.host(0), hello
+            assert list(legacy)[0] == "helloOk" and "ismaster" in legacy and "isWritablePrimary" not in legacy, legacy
+            with Raw(members.servers[at].port) as connection:
+                status = connection.ask({"replSetGetStatus": 1})
+                waited = connection.ask({"replSetTest": 1, "waitForMemberState": status["myState"], "timeoutMillis": 60000})
+                assert waited["ok"] == 1, waited
+            assert status["myState"] == {0: 1, 3: 7}.get(at, 2), status
+            assert [entry["stateStr"] for entry in status["members"]][0] == "PRIMARY", status
+            for number, entry in enumerate(status["members"]):
+                assert list(entry)[:6] == STATUS_OF_A_MEMBER, list(entry)
+                assert ("self" in entry) == (number == at) and ("optime" in entry) == (number != 3), entry
+        with Raw(members.servers[1].port) as connection:
+            failed = connection.ask({"replSetTest": 1, "waitForMemberState": 1, "timeoutMillis": 20})
+        text = "Timed out waiting for state to become PRIMARY. Current state is SECONDARY"
+        assert (failed["code"], failed["errmsg"]) == (262, text), failed
+
+
+def tools_read_how_far_the_log_reaches(members, client, db):
+    """What mongosh's rs.printReplicationInfo() and its kin ask for."""
+    for at in range(3):
+        with members.direct(at) as member:
+            names = member.local.list_collection_names()
+            assert {"oplog.rs", "startup_log", "system.replset"} <= set(names), names
+            stats = member.local.command("collStats", "oplog.rs")
+            assert stats["capped"] is True and stats["maxSize"] > 0 and stats["count"] > 0, stats
+            oplog = member.local["oplog.rs"]
+            first, last = (oplog.find().sort("$natural", order).limit(1).next() for order in (1, -1))
+            assert first["ts"] <= last["ts"] and last["wall"] >= first["wall"], (first, last)
+            started = member.local.startup_log.find().sort("$natural", -1).limit(1).next()
+            assert started["cmdLine"]["replication"]["replSet"] == "rs", started
+            assert member.local.system.replset.find_one()["_id"] == "rs"
+    status = client.admin.command("replSetGetStatus")
+    assert status["lastStableRecoveryTimestamp"] <= status["optimes"]["lastCommittedOpTime"]["ts"], status
+
+
 # --- a member that ends ---
 
 
@@ -433,8 +507,8 @@ def the_log_is_kept_as_long_as_was_said():
 
 SHARED = [
     a_secondary_counts_what_it_applies, monitoring_finds_its_sections, errors_of_a_set,
-    a_default_write_concern_stays_possible, a_named_successor_wins_against_a_primary,
+    tools_read_how_far_the_log_reaches, a_default_write_concern_stays_possible, a_named_successor_wins_against_a_primary,
 ]
 OWN = [
-    errors_before_there_is_a_set, the_log_is_kept_as_long_as_was_said, a_member_that_ends_lets_operations_end, a_member_with_nothing_to_do_ends_at_once,
+    each_kind_of_member_says_what_it_is, errors_before_there_is_a_set, the_log_is_kept_as_long_as_was_said, a_member_that_ends_lets_operations_end, a_member_with_nothing_to_do_ends_at_once,
 ]

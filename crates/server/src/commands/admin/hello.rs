@@ -21,7 +21,8 @@ pub struct Hello<'a> {
     topology_version: Option<RawDoc<'a>>,
     max_await: Option<i64>,
     sasl_supported_mechs: bool,
-    hello_ok: bool,
+    /// Whether the request says that the client knows `hello`, if it says anything.
+    hello_ok: Option<bool>,
 }
 
 /// `isMaster`, the older spelling.
@@ -63,7 +64,7 @@ fn parse<'a>(args: &mut Args<'a>, legacy: bool) -> Result<Hello<'a>> {
         topology_version: args.optional("topologyVersion")?,
         max_await: args.optional("maxAwaitTimeMS")?,
         sasl_supported_mechs: args.optional::<Value<'a>>("saslSupportedMechs")?.is_some(),
-        hello_ok: !legacy || args.value("helloOk").truthy(),
+        hello_ok: args.optional::<Value<'a>>("helloOk")?.map(|value| value.truthy()),
     };
     match (hello.topology_version, hello.max_await) {
         (Some(_), None) => bail!(31368, "A request with 'topologyVersion' must include 'maxAwaitTimeMS'"),
@@ -87,7 +88,10 @@ fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
     let node = op.node();
     let mut reply = Reply::with_capacity(1024);
     reply.fill(|doc| {
-        doc.append("helloOk", true);
+        // Told to who asks.
+        if hello.hello_ok.is_some() {
+            doc.append("helloOk", true);
+        }
         match node.replica() {
             Some(replica) => {
                 let told = replica.with(|core| core.hello());
@@ -145,7 +149,7 @@ fn handshake(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Vec<Compressor>> {
         crate::log::info("NETWORK", 51800, &op.client().context(), "client metadata", Some(attributes));
     }
     shake.done = true;
-    if hello.hello_ok {
+    if !hello.legacy || hello.hello_ok == Some(true) {
         op.client().hello_ok.store(true, Ordering::Relaxed);
     }
     if let Some(offered) = hello.compression {

@@ -11,6 +11,7 @@ mod rollback_id;
 mod status;
 mod stepping;
 mod sync_from;
+mod test;
 
 pub use defaults::Defaults;
 pub use published::keep_config_published;
@@ -42,6 +43,7 @@ pub const COMMANDS: &[Registered] = &[
     registered!(stepping::ReplSetStepDown<'_>),
     registered!(stepping::ReplSetStepUp),
     registered!(sync_from::ReplSetSyncFrom<'_>),
+    registered!(test::ReplSetTest),
 ];
 
 /// The replication of this node.

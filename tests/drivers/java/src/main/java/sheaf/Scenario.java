@@ -339,7 +339,7 @@ public final class Scenario {
         c.insertMany(documents(0, 150, i -> doc("_id", i)));
         equal(ids(c.find()), numbers(50, 150));
         equal(ids(c.find().sort(doc("$natural", -1)).limit(2)), new ArrayList<Object>(List.of(149, 148)));
-        var tailing = c.find().cursorType(CursorType.TailableAwait).maxAwaitTime(5, TimeUnit.SECONDS);
+        var tailing = c.find().cursorType(CursorType.TailableAwait).maxAwaitTime(120, TimeUnit.SECONDS);
         try (MongoCursor<Document> tail = tailing.cursor()) {
             for (Object i : numbers(50, 150)) {
                 equal(tail.next().get("_id"), i);
@@ -350,7 +350,7 @@ public final class Scenario {
             equal(tail.next().get("_id"), "woken");
             long waited = (System.nanoTime() - began) / 1_000_000;
             later.get();
-            ensure(waited > 200 && waited < 3000, "waited " + waited + " ms");
+            ensure(waited > 200 && waited < 100_000, "waited " + waited + " ms");
         }
     }
 

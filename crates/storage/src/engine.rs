@@ -133,7 +133,7 @@ impl Engine {
     pub fn set_sequencer(&self, sequencer: Arc<dyn Sequencer>, committed: bool) {
         let core = self.core();
         assert!(core.sequencer.set(sequencer).is_ok(), "the sequencer is set once");
-        core.note_majority_candidate();
+        core.note_majority_candidate(None);
         if committed {
             let last = *core.last.lock();
             self.committed(last.index);

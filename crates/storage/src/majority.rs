@@ -6,12 +6,17 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use sheaf_bson::Value;
 
 use crate::catalog::Catalog;
 use crate::core::Core;
 use crate::db::SnapshotCell;
+use crate::oplog;
 use crate::order::{Mutex, rank};
+use crate::sequencer::LogEntry;
 use crate::view::{SnapshotState, View};
 
 /// More states that wait for the commit point than this are thinned out.
@@ -24,20 +29,45 @@ const PAST_MAX: usize = 64;
 /// (MongoDB's `minSnapshotHistoryWindowInSeconds`).
 const PAST_AGE: Duration = Duration::from_secs(300);
 
+/// When the operations of a unit were: nobody has their states one by one.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    /// Index of its first entry.
+    index: u64,
+    /// Time of the first operation of that.
+    begins: u64,
+    /// Time of the first operation of its last entry.
+    last_begins: u64,
+}
+
+impl Span {
+    pub fn of(entries: &[LogEntry]) -> Option<Span> {
+        let begins = |entry: &LogEntry| {
+            let first = oplog::documents(&entry.payload).next().and_then(|doc| doc.get("ts"));
+            if let Some(Value::Timestamp(ts)) = first { ts.0 } else { entry.time }
+        };
+        let (first, last) = (entries.first()?, entries.last()?);
+        Some(Span { index: first.index, begins: begins(first), last_begins: begins(last) })
+    }
+}
+
 /// One state.
 #[derive(Clone)]
 struct Kept {
     index: u64,
     time: u64,
-    /// Time of the state right before it, if that is known: times between belong to this one.
-    after: Option<u64>,
+    /// Time of the first operation of its entry. Those that were committed in one group are seen all or none.
+    begins: u64,
+    /// Time of the first operation after it, if that is known: times between belong to this state.
+    until: Arc<AtomicU64>,
     snapshot: Arc<SnapshotCell>,
     catalog: Arc<Catalog>,
 }
 
 impl Kept {
     fn holds(&self, time: u64) -> bool {
-        self.time == time || (time < self.time && self.after.is_some_and(|after| after < time))
+        (self.begins <= time && time <= self.time)
+            || (self.time < time && time < self.until.load(Ordering::Acquire))
     }
 
     fn view(&self, core: &Arc<Core>) -> View {
@@ -71,18 +101,24 @@ impl States {
 }
 
 impl Core {
-    /// Keeps the newest state until the set has committed it. The pipeline is held.
-    pub fn note_majority_candidate(&self) {
+    /// Keeps the newest state, to which a unit has led, until the set has committed it. The pipeline is held.
+    pub fn note_majority_candidate(&self, unit: Option<Span>) {
         let last = *self.last.lock();
         let mut states = self.majority.0.lock();
         let before = states.waiting.back().or(states.current.as_ref());
         if before.is_some_and(|before| before.index >= last.index) {
             return;
         }
-        let after = before.filter(|before| before.index + 1 == last.index).map(|before| before.time);
+        if let (Some(before), Some(unit)) = (before, unit)
+            && before.index + 1 == unit.index
+        {
+            before.until.store(unit.begins, Ordering::Release);
+        }
+        let begins = unit.map_or(last.time, |unit| unit.last_begins);
         let snapshot = Arc::new(SnapshotCell::take(&self.db));
         let catalog = self.catalog.load_full();
-        states.waiting.push_back(Kept { index: last.index, time: last.time, after, snapshot, catalog });
+        let (index, time, until) = (last.index, last.time, Arc::default());
+        states.waiting.push_back(Kept { index, time, begins, until, snapshot, catalog });
         if states.waiting.len() > WAITING_MAX {
             let newest = states.waiting.len() - 1;
             let mut at = 0;

@@ -184,10 +184,10 @@ impl Core {
             let _still = Still::new(self);
             let mut alone = [prepared];
             if let Some(sequencer) = self.sequencer.get() {
-                let (seq, times) = self.order_group(&**sequencer, &mut alone)?;
+                let (seq, span, times) = self.order_group(&**sequencer, &mut alone)?;
                 let [unit] = alone;
                 let at = self.apply(unit, times[0])?;
-                self.carried(&**sequencer, seq);
+                self.carried(&**sequencer, seq, span);
                 return Ok(at);
             }
             let times = self.write_log(&mut alone)?;
@@ -256,9 +256,9 @@ impl Core {
     fn commit_group(&self, mut group: Vec<Prepared>) -> Vec<Result<OpTime>> {
         if let Some(sequencer) = self.sequencer.get() {
             return match self.order_group(&**sequencer, &mut group) {
-                Ok((seq, times)) => {
+                Ok((seq, span, times)) => {
                     let done = group.into_iter().zip(times).map(|(unit, at)| self.apply(unit, at)).collect();
-                    self.carried(&**sequencer, seq);
+                    self.carried(&**sequencer, seq, span);
                     done
                 }
                 Err(error) => group.iter().map(|_| Err(error.clone())).collect(),

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::core::Core;
 use crate::hooks::HookPoint;
+use crate::majority::Span;
 use crate::oplog;
 use crate::options::OpTime;
 use crate::pipeline::Prepared;
@@ -96,7 +97,7 @@ impl Core {
         &self,
         sequencer: &dyn Sequencer,
         group: &mut [Prepared],
-    ) -> Result<(u64, SmallVec<[OpTime; 4]>)> {
+    ) -> Result<(u64, Option<Span>, SmallVec<[OpTime; 4]>)> {
         // This member was a secondary meanwhile, and others have written to what was read and locked here.
         group.iter().filter_map(|unit| unit.since).try_for_each(|since| self.check_no_others(since))?;
         let wall = (self.options.clock)();
@@ -134,7 +135,7 @@ impl Core {
             if let Some(entry) = unit.entries.last() {
                 times.iter_mut().for_each(|at| at.index = entry.index);
             }
-            return Ok((own, times));
+            return Ok((own, Span::of(&unit.entries), times));
         }
     }
 
@@ -187,13 +188,13 @@ impl Core {
             self.unflushed.fetch_add(bytes, Ordering::Relaxed);
             self.commits.fetch_add(1, Ordering::Relaxed);
         }
-        self.carried(sequencer, unit.seq);
+        self.carried(sequencer, unit.seq, Span::of(&unit.entries));
         Ok(())
     }
 
     /// Tells that a unit is in the log and visible.
-    pub fn carried(&self, sequencer: &dyn Sequencer, seq: u64) {
-        self.note_majority_candidate();
+    pub fn carried(&self, sequencer: &dyn Sequencer, seq: u64, unit: Option<Span>) {
+        self.note_majority_candidate(unit);
         if let Some(oplog) = &self.oplog {
             oplog.collection.state.wake();
         }
@@ -233,9 +234,10 @@ impl Core {
             entries.iter().map(|entry| (entry.term, entry.time, &entry.payload[..])).collect();
         let mut done = 0;
         while done < run.len() {
-            let appended = self.hooks.call(HookPoint::Append).and_then(|()| {
-                log.append_run(&run[done..]).map_err(|error| self.log_error(error))
-            });
+            let appended = self
+                .hooks
+                .call(HookPoint::Append)
+                .and_then(|()| log.append_run(&run[done..]).map_err(|error| self.log_error(error)));
             match appended {
                 Ok((count, at)) => {
                     done += count;

@@ -7,6 +7,7 @@ mod crash;
 mod ddl;
 mod figures;
 mod follow;
+mod majority;
 mod member;
 mod model;
 mod oplog;

@@ -1,8 +1,9 @@
 //! Single inserts, some acknowledged by the primary alone and some by a majority: where each of them is at the end, says
 //! whether the acknowledgement was true ([`crate::check::durability`]).
 //!
-//! Clients that insert with majority write concern are causally consistent, and read some of it back from any member: each
-//! must find its own. Another client reads what was inserted with readConcern majority: what it finds must stay.
+//! Clients that insert with majority write concern are causally consistent, and read some of it back from any member with
+//! readConcern majority: each must find its own. Another client reads what was inserted with readConcern majority: what it
+//! finds must stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
@@ -67,7 +68,10 @@ impl Ladder {
         let to = worker.context().mongodb()?.enduring().reading(ReadPreference::Nearest);
         // Whoever has seen the time of a write that is lost would wait for it: that is not for the causal one.
         let mut clients = [Client::connect(&to)?, Client::connect(&to)?.causal()];
-        let collection = Collection::new(&own.database, COLLECTION);
+        let mut collection = Collection::new(&own.database, COLLECTION);
+        // Whoever reads its own writes must read what a majority has. With readConcern "local", a primary that was replaced
+        // and goes on by itself may answer: its own writes have come as far in time, and nothing more is asked of it.
+        collection.read_concern = Some("majority".to_owned());
         let rungs = [
             ("insert w:1", Answer::Primary, collection.clone().with_concern(&WriteConcern::nodes(1))),
             (

@@ -2,56 +2,17 @@
 
 A listed test that fails counts as xfailed; a listed test that passes fails the run, so that the list only shrinks,
 unless its reason ends with `(sometimes)`.
-The list's lines are `<test id> | <reason>`. A reason that begins with `[no-dns]`, `[unreachable]` or `[container]`
-holds only on a machine that cannot resolve public names, that refuses connections to nowhere, or that is a container.
+The lists' lines are those of tests/support/expected_failures.py.
 """
 
 import os
 import pathlib
-import socket
+import sys
 
 import pytest
 
-
-def public_dns():
-    try:
-        socket.getaddrinfo("localhost.test.build.10gen.cc", None)
-        return True
-    except OSError:
-        return False
-
-
-def refuses_at_once():
-    """Whether the network refuses addresses that nobody has, where others let a client wait."""
-    try:
-        socket.create_connection(("192.0.2.1", 27017), 0.3).close()
-    except TimeoutError:
-        return False
-    except OSError:
-        return True
-    return False
-
-
-def read_list(path):
-    conditions = {
-        "[no-dns]": lambda: not public_dns(),
-        "[unreachable]": refuses_at_once,
-        "[container]": lambda: pathlib.Path("/.dockerenv").exists() or bool(os.environ.get("KUBERNETES_SERVICE_HOST")),
-    }
-    holds = {}
-    expected = {}
-    for line in pathlib.Path(path).read_text().splitlines():
-        if not line.strip() or line.startswith("#"):
-            continue
-        test, _, reason = line.partition(" | ")
-        condition = next((c for c in conditions if reason.startswith(c)), None)
-        if condition:
-            if condition not in holds:
-                holds[condition] = conditions[condition]()
-            if not holds[condition]:
-                continue
-        expected[test.strip()] = reason.strip()
-    return expected
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from expected_failures import read_list  # noqa: E402
 
 
 class Expected:

@@ -70,7 +70,7 @@ pub struct Pace {
     load: Load,
     begin: Instant,
     taken: AtomicU64,
-    warmed: AtomicU64,
+    /// Of the measured part, after a warm-up by the clock.
     counted: AtomicU64,
     missed: AtomicU64,
     /// When the measured part began.
@@ -99,7 +99,6 @@ impl Pace {
             load,
             begin,
             taken: AtomicU64::new(0),
-            warmed: AtomicU64::new(0),
             counted: AtomicU64::new(0),
             missed: AtomicU64::new(0),
             measured_from,
@@ -138,7 +137,7 @@ impl Pace {
         let measured = match self.load.warm_up {
             None => true,
             Some(Span::Seconds(_)) => self.measured_from.get().is_some_and(|from| due >= *from),
-            Some(Span::Operations(n)) => self.warmed.fetch_add(1, Ordering::Relaxed) >= n,
+            Some(Span::Operations(n)) => number >= n,
             Some(Span::Unbounded) => false,
         };
         if !measured {
@@ -167,7 +166,14 @@ impl Pace {
                 }
             }
             Span::Operations(n) => {
-                if self.counted.fetch_add(1, Ordering::Relaxed) >= n {
+                // By its number, wherever that tells: who works through a list by the numbers must get each of them, and
+                // none behind the last, in whatever order the clients come.
+                let before = match self.load.warm_up {
+                    None => number,
+                    Some(Span::Operations(warm)) => number - warm,
+                    Some(_) => self.counted.fetch_add(1, Ordering::Relaxed),
+                };
+                if before >= n {
                     return None;
                 }
             }
@@ -264,6 +270,23 @@ mod tests {
             threads.into_iter().map(|t| t.join().unwrap()).fold([0, 0], |a, b| [a[0] + b[0], a[1] + b[1]])
         });
         assert_eq!(counts, [5, 20]);
+    }
+
+    #[test]
+    fn each_number_is_handed_out_once_and_none_behind_the_last() {
+        let load = Load::closed(Span::Operations(3));
+        let pace = Pace::start(load);
+        // One has taken its number and is slow; the others come first.
+        let slow = pace.taken.fetch_add(1, Ordering::Relaxed);
+        let numbers: Vec<u64> =
+            (0..5).filter_map(|_| pace.next(&Stop::default())).map(|t| t.number).collect();
+        assert_eq!((slow, numbers), (0, vec![1, 2]));
+        assert_eq!(pace.ticket(slow, Instant::now()).map(|ticket| ticket.number), Some(0));
+        let warm = Load { warm_up: Some(Span::Operations(2)), ..load };
+        let pace = Pace::start(warm);
+        let measured = |number| pace.ticket(number, Instant::now()).map(|ticket| ticket.measured);
+        let expected = [Some(false), None, Some(true), Some(true), Some(false), Some(true)];
+        assert_eq!([1, 5, 4, 2, 0, 3].map(measured), expected);
     }
 
     #[test]

@@ -97,7 +97,13 @@ class Promises(Client):
         self.forget()
 
     def forget(self):
-        self.settled, self.acknowledged, self.unknown = set(), {}, set()
+        # Who reads from a member that is behind may still see what has been removed meanwhile.
+        self.removed = self.number
+        self.know(set())
+
+    def know(self, settled):
+        """From now on these must stay."""
+        self.settled, self.acknowledged, self.unknown = settled, {}, set()
         # What a majority reader has seen.
         self.seen = set()
 
@@ -113,12 +119,12 @@ class Promises(Client):
         lost = {i: what for i, what in self.acknowledged.items() if i not in mine and not rest.may_be_lost(i, *what)}
         if lost:
             wrong.append(f"{self.name}: acknowledged and lost: {sorted(lost.items())[:5]} of {len(lost)}")
-        if lost := self.seen - mine:
+        lost = {i for i in self.seen - mine if int(i.rsplit("-", 1)[1]) > self.removed}
+        if lost:
             wrong.append(f"{self.name}: seen by a majority reader and lost: {sorted(lost)[:5]} of {len(lost)}")
         if more := mine - self.settled - set(self.acknowledged) - self.unknown:
             wrong.append(f"{self.name}: never written: {sorted(more)[:5]} of {len(more)}")
-        self.forget()
-        self.settled = mine
+        self.know(mine)
         return wrong
 
 

@@ -123,9 +123,13 @@ class Server:
         began = time.monotonic()
         self.process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, **self.env})
         log.close()
-        while not answers_hello(self.port):
+        while True:
+            # Asked first: who answers may be another server, if this one has found its port taken.
+            answered = answers_hello(self.port)
             if self.process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.log_tail()}")
+            if answered:
+                break
             if time.monotonic() - began > timeout:
                 self.kill()
                 raise RuntimeError(f"the server did not answer in {timeout} s:\n{self.log_tail()}")

@@ -47,7 +47,9 @@ impl Replica {
                 config.set_name
             );
         }
-        state.state.incarnation += 1;
+        // Others take what has a lower number for old. A member that has lost its folder must not begin again with 1.
+        let wall = node.clock.now_millis().max(0) as u64;
+        state.state.incarnation = wall.max(state.state.incarnation + 1);
         state.save()?;
         let recovered = recovered(engine, &state)?;
         let all_committed = recovered.hard_state.commit == recovered.log.last;

@@ -19,7 +19,7 @@ const NAME: &str = "replica.bson";
 pub struct DurableState {
     /// Term, vote; the commit point as it was when the file was written.
     pub hard_state: HardState,
-    /// Counts the starts of this member.
+    /// Grows with every start of this member.
     pub incarnation: u64,
     /// The configuration, and which of its members this is.
     pub config: Option<(ReplSetConfig, Option<u64>)>,

@@ -20,7 +20,7 @@ use super::Replica;
 use super::figures::{Figures, LAG_ALLOWED_MILLIS};
 use super::initial_sync::InitialSync;
 use super::links::Links;
-use super::state::StateFile;
+use super::state::{StateFile, to_keep};
 use crate::node::Node;
 
 /// What is done without holding the core.
@@ -311,6 +311,7 @@ impl Replica {
         let mut file = self.state.lock();
         let mut changed = false;
         if let Some(hard_state) = unit.hard_state.take() {
+            let hard_state = to_keep(hard_state, &file.state.hard_state, unit);
             let known = &mut file.state.hard_state;
             // A commit point alone may be forgotten.
             changed |= (known.term, known.vote) != (hard_state.term, hard_state.vote);

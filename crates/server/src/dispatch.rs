@@ -240,6 +240,7 @@ fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
     check::cluster_time_seen(node, &generic)?;
     check::concerns(node, command, &generic, role)?;
     check::in_transaction(command, db, &generic, role)?;
+    check::within_transaction(command, role)?;
     if node.is_shutting_down() && (command.name != "hello" || node.replica().is_some()) {
         return Err(finish::labelled(crate::node::shutting_down_error(), role));
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use sheaf_bson::{Binary, DocBuf, Value, array, doc};
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value, array, doc};
 use support::{Server, number};
 
 /// Each command with its database, the error's code (0 for none) and text.
@@ -120,8 +120,41 @@ fn ends_of_transactions_that_were_not_begun() {
             &*outside,
         ));
         table.push((doc! { (name): 1, "foo": 1, "$db": "admin" }, 40415, &*unknown));
+        for (w, mode) in [(Value::String("tag"), "tag"), (Value::Null, "")] {
+            let text = format!(
+                "cannot use non-majority 'w' mode {mode} when a host is not a member of a replica set"
+            );
+            let text = &*text.leak();
+            let command = doc! { (name): 1, "writeConcern": { "w": w }, "$db": "admin" };
+            table.push((command, 2, text));
+        }
     }
     check(table);
+}
+
+#[test]
+fn stages_that_transactions_do_not_cover() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" });
+    let lsid = doc! { "id": Value::Binary(Binary { subtype: 4, bytes: &[6; 16] }) };
+    for (at, name) in ["$changeStream", "$collStats", "$indexStats", "$listLocalSessions", "$out", "$merge"]
+        .into_iter()
+        .enumerate()
+    {
+        let argument = if matches!(name, "$out" | "$merge") {
+            Value::String("d")
+        } else {
+            Value::Document(RawDoc::EMPTY)
+        };
+        let reply = connection.run(&doc! {
+            "aggregate": "c", "pipeline": [{ (name): argument }], "cursor": {}, "$db": "t",
+            "lsid": &lsid, "txnNumber": at as i64, "autocommit": false, "startTransaction": true,
+        });
+        assert_eq!(number(&reply, "code"), 263, "{name}");
+        let text = format!("Stage not supported inside of a multi-document transaction: {name}");
+        assert_eq!(reply.as_raw().get("errmsg").and_then(|v| v.as_str()), Some(text.as_str()));
+    }
 }
 
 #[test]

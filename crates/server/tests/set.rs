@@ -199,6 +199,8 @@ fn defaults_are_set_and_used() {
     for (set, expected) in [
         (doc! { "setDefaultRWConcern": 1 }, 2),
         (doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": 0 } }, 2),
+        (doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "wtimeout": 100 } }, 2),
+        (doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": Value::Null } }, 79),
         (doc! { "setDefaultRWConcern": 1, "defaultReadConcern": { "level": "snapshot" } }, 2),
         (doc! { "setDefaultRWConcern": 1, "defaultWriteConcern": { "w": 1, "wtimeout": 5 } }, 0),
         (doc! { "setDefaultRWConcern": 1, "defaultReadConcern": { "level": "majority" } }, 0),

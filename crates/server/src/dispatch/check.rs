@@ -108,7 +108,6 @@ pub fn session_arguments(
             if let Some((field, _)) = fields.iter().skip(1).find(|(f, _)| !known.contains(&f.key())) {
                 bail!(40415, "BSON field '{}.{}' is an unknown field.", command.name, field.key());
             }
-            bail!(125, "{} must be run within a transaction", command.name);
         }
         return Ok(Role::Plain);
     };
@@ -142,6 +141,16 @@ pub fn session_arguments(
             command.name
         ),
     }
+}
+
+/// That what ends a transaction stands in one. Looked at last, as MongoDB's commands find it out when they run.
+///
+/// Errors: 125.
+pub fn within_transaction(command: &Registered, role: Role) -> Result<()> {
+    if role == Role::Plain && matches!(command.name, "commitTransaction" | "abortTransaction") {
+        bail!(125, "{} must be run within a transaction", command.name);
+    }
+    Ok(())
 }
 
 /// Rules of commands within multi-document transactions.

@@ -41,14 +41,11 @@ impl<'a> Command<'a> for Aggregate<'a> {
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+        if op.in_transaction() {
+            self.check_in_transaction()?;
+        }
         if !change_stream::is_opened_by(op.body()) {
             return self.open(op);
-        }
-        if op.in_transaction() {
-            bail!(
-                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                "Stage not supported inside of a multi-document transaction: $changeStream"
-            );
         }
         if !matches!(op.read_concern().level, None | Some(ReadLevel::Majority)) {
             bail!(Code::INVALID_OPTIONS, "$changeStream cannot run with a readConcern other than 'majority'");
@@ -61,7 +58,23 @@ impl<'a> Command<'a> for Aggregate<'a> {
     }
 }
 
+/// Stages that read or write what transactions do not cover.
+const NOT_IN_TRANSACTIONS: &[&str] =
+    &["$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out"];
+
 impl<'a> Aggregate<'a> {
+    fn check_in_transaction(&self) -> Result<()> {
+        let stages = self.pipeline.values().filter_map(|stage| stage.as_doc());
+        let names = stages.filter_map(|stage| Some(stage.iter().next()?.key()));
+        if let Some(name) = names.into_iter().find(|name| NOT_IN_TRANSACTIONS.contains(name)) {
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Stage not supported inside of a multi-document transaction: {name}"
+            );
+        }
+        Ok(())
+    }
+
     fn open(self, op: &OpContext<'a>) -> Result<Reply> {
         let namespace = self.namespace(op);
         op.metrics().namespace.replace(Some(self.cursor_namespace(op)));

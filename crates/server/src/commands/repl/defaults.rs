@@ -145,7 +145,7 @@ impl<'a> Command<'a> for GetDefaultRwConcern {
 
 fn check_set(op: &OpContext<'_>, name: &str) -> Result<()> {
     if op.node().replica().is_none() {
-        bail!(Code::NOT_A_REPLICA_SET, "'{name}' is not supported on standalone nodes.");
+        bail!(51300, "'{name}' is not supported on standalone nodes.");
     }
     Ok(())
 }
@@ -227,13 +227,16 @@ impl SetDefaultRwConcern<'_> {
             if !matches!(level, ReadLevel::Local | ReadLevel::Available | ReadLevel::Majority) {
                 bail!(
                     Code::BAD_VALUE,
-                    "level: \"{}\" is not suitable for the default read concern",
+                    "level: '{}' is not suitable for the default read concern",
                     level.name()
                 );
             }
-            if concern.after_cluster_time.is_some() || concern.at_cluster_time.is_some() {
-                let text = "\"afterClusterTime\" and \"atClusterTime\" are not suitable for the default read concern";
-                bail!(Code::BAD_VALUE, "{text}");
+            let times = [
+                ("afterClusterTime", concern.after_cluster_time),
+                ("atClusterTime", concern.at_cluster_time),
+            ];
+            if let Some((name, _)) = times.iter().find(|(_, time)| time.is_some()) {
+                bail!(Code::BAD_VALUE, "'{name}' is not suitable for the default read concern");
             }
         }
         let Some(write) = self.write else { return Ok(()) };
@@ -248,6 +251,9 @@ impl SetDefaultRwConcern<'_> {
             return Ok(());
         }
         let concern = WriteConcern::parse(write)?;
+        if concern.w.is_none() {
+            bail!(Code::BAD_VALUE, "Default write concern must have 'w' field.");
+        }
         if concern.unacknowledged() {
             bail!(
                 Code::BAD_VALUE,

@@ -174,7 +174,9 @@ impl Member {
     fn offer_takeover(&mut self) {
         let due = self.leading.as_ref().is_some_and(|leading| self.now >= leading.takeover_at);
         let stands_in = !self.is_primary();
-        let busy = self.step_down.is_some() || self.reconfig.is_some() || !self.is_writable();
+        // Who changes priorities shall hear that it is done before the lead goes by them.
+        let settled = self.config_was_committed(self.config_version());
+        let busy = self.step_down.is_some() || self.reconfig.is_some() || !self.is_writable() || !settled;
         if !due || (busy && !stands_in) {
             return;
         }

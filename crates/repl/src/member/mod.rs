@@ -179,6 +179,8 @@ pub struct Member {
     hints: Hints,
     step_down: Option<StepDown>,
     reconfig: Option<Reconfig>,
+    /// The newest configuration that this member has seen a majority to have.
+    committed_config: ConfigVersion,
     /// Commit point when the installed configuration was installed.
     commit_at_install: u64,
     waiting: Waiting,
@@ -254,6 +256,7 @@ impl Member {
             elections: Elections { term_begin, ..Elections::default() },
             step_down: None,
             reconfig: None,
+            committed_config: ConfigVersion::NONE,
             commit_at_install: commit.index,
             waiting: Waiting::default(),
             barriers: Barriers::default(),

@@ -12,7 +12,7 @@ use sheaf_errors::{Code, Error, Result};
 
 use super::status::not_yet_initialized;
 use super::{Body, Effect, Member, Pending, Persist, not_primary, raft_id};
-use crate::config::{ReplSetConfig, reconfig};
+use crate::config::{ConfigVersion, ReplSetConfig, reconfig};
 use crate::types::MemberState;
 
 /// A reconfiguration under way.
@@ -149,6 +149,15 @@ impl Member {
             Some(id) == self.me || self.peers.get(&id).is_some_and(|peer| peer.config == Some(ours))
         };
         config.voters().filter(|member| has(member.id)).count() >= config.majority_vote_count()
+    }
+
+    /// Whether a majority of the voters was seen to have this configuration or a later one. Unlike
+    /// [`Member::config_committed`] it stays so when the lead is lost.
+    pub fn config_was_committed(&mut self, version: ConfigVersion) -> bool {
+        if self.config_committed() {
+            self.committed_config = self.config_version();
+        }
+        !version.newer_than(self.committed_config)
     }
 
     /// Whether everything committed when the configuration was installed, and the beginning of this term,

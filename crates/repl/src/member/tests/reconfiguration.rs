@@ -99,3 +99,20 @@ fn a_reconfiguration_changes_the_topology() {
     set.reconfig(0, |config| config.members[1].priority = 1.5).unwrap();
     assert!(set.member(1).role().topology_version > before);
 }
+
+#[test]
+fn what_was_committed_stays_known_as_such() {
+    let mut set = three();
+    let installed = set.reconfig(0, |config| config.members[2].priority = 0.5).unwrap();
+    assert!(set.member(0).config_was_committed(installed));
+    set.cut(1);
+    set.cut(2);
+    let mut config = (**set.member(0).config().unwrap()).clone();
+    config.members[1].priority = 0.5;
+    set.member(0).reconfig(config, true, None).unwrap();
+    set.settle();
+    let forced = set.member(0).config().unwrap().config_version();
+    assert!(forced.newer_than(installed));
+    assert!(!set.member(0).config_was_committed(forced));
+    assert!(set.member(0).config_was_committed(installed), "although only this member has the one after it");
+}

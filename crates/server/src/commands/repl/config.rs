@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_repl::config::ReplSetConfig;
+use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 
 use super::replica;
 use crate::args::{Args, Loose};
@@ -73,9 +73,9 @@ impl<'a> Command<'a> for ReplSetReconfig<'a> {
             check_defaults(op, &config)?;
         }
         let me = replica.find_me(&config);
-        replica.reconfig(config, self.force, me)?;
+        let installed = replica.reconfig(config, self.force, me)?;
         if !self.force {
-            self.wait_for_majority(op)
+            wait_for_majority(op, installed)
                 .map_err(|error| error.context("Reconfig finished but failed to propagate to a majority"))?;
         }
         Ok(Reply::ok())
@@ -122,21 +122,21 @@ fn check_defaults(op: &OpContext<'_>, new: &ReplSetConfig) -> Result<()> {
     Ok(())
 }
 
-impl ReplSetReconfig<'_> {
-    fn wait_for_majority(&self, op: &OpContext<'_>) -> Result<()> {
-        let replica = replica(op)?;
-        let patience = Instant::now() + Duration::from_secs(60);
-        loop {
-            let (committed, primary) = replica.with(|core| (core.config_committed(), core.check_primary()));
-            if committed {
-                return Ok(());
-            }
-            primary?;
-            op.check_interrupt()?;
-            if Instant::now() >= patience {
-                return Err(Error::new(Code::EXCEEDED_TIME_LIMIT, "operation exceeded time limit"));
-            }
-            std::thread::sleep(STEP);
+/// A majority must have it, too, before the client hears that it is done.
+fn wait_for_majority(op: &OpContext<'_>, installed: ConfigVersion) -> Result<()> {
+    let replica = replica(op)?;
+    let patience = Instant::now() + Duration::from_secs(60);
+    loop {
+        let (committed, primary) =
+            replica.with(|core| (core.config_was_committed(installed), core.check_primary()));
+        if committed {
+            return Ok(());
         }
+        primary?;
+        op.check_interrupt()?;
+        if Instant::now() >= patience {
+            return Err(Error::new(Code::EXCEEDED_TIME_LIMIT, "operation exceeded time limit"));
+        }
+        std::thread::sleep(STEP);
     }
 }

@@ -55,6 +55,11 @@ impl Envelope {
         }
     }
 
+    /// Whether it continues a member's log, or tells how much of it is committed.
+    pub fn feeds(&self) -> bool {
+        matches!(&self.body, Body::Raft(message) if message.get_msg_type() == raft::eraftpb::MessageType::MsgAppend)
+    }
+
     /// Bytes of the entries that it brings.
     pub fn entry_bytes(&self) -> usize {
         let Body::Raft(message) = &self.body else { return 0 };

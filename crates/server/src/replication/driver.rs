@@ -129,10 +129,7 @@ impl Replica {
         let node = self.node.upgrade();
         let starved = node.is_some_and(|node| node.fail_points.enter("stopReplProducer", |_| true).is_some());
         let clock = self.started.elapsed().as_millis() as u64;
-        if let Some(links) = self.links.get() {
-            links.heard(from);
-        }
-        self.with(|core| {
+        self.with_unhurried(|core| {
             core.observe_clock(clock);
             for envelope in messages {
                 if starved && envelope.brings_entries() {
@@ -370,15 +367,11 @@ impl Sequencer for Replica {
     }
 
     fn carried_out(&self, seq: u64) {
-        let mut core = self.core.lock();
-        core.written(seq);
-        core.applied(seq);
-        self.carry(&mut core);
-        let leads = core.role().writable;
-        drop(core);
-        let Some(links) = self.links.get() else { return };
         // Whoever waits for other members makes the messages go out at once; see `Replica::waiting`.
-        if leads { links.flush_idle() } else { links.flush() }
+        self.with_unhurried(|core| {
+            core.written(seq);
+            core.applied(seq);
+        });
     }
 
     fn durable(&self, seq: u64) {

@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The most that one message may have: an entry is a commit group, and a transaction can be large.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// How long what nobody waits for is held back at most, to go out together with more.
+/// How long entries that nobody waits for are held back, to go out together with more.
 const TOGETHER: Duration = Duration::from_millis(1);
 
 /// Encoded bytes beyond which messages wait as they are.
@@ -88,26 +88,21 @@ impl Links {
         }
     }
 
-    /// Writes what waits on links where nothing is under way, or has been for long. What waits elsewhere goes out together as
-    /// soon as the member has answered ([`Links::heard`] and the next [`Links::flush`]): for when nobody waits for it.
-    pub fn flush_idle(&self) {
+    /// Like [`Links::flush`], for when nobody waits for it: entries for a member that has just been sent some follow a
+    /// moment later, all together.
+    pub fn flush_soon(&self) {
         let now = Instant::now();
-        let (idle, busy): (Vec<_>, Vec<_>) = {
-            let mut dirty = self.dirty.lock();
-            dirty.drain(..).partition(|link| link.is_idle(now))
-        };
-        if !busy.is_empty() {
-            self.dirty.lock().extend(busy);
+        let waiting: Vec<_> =
+            self.dirty.lock().drain(..).filter(|link| !link.waiting.lock().is_empty()).collect();
+        let (due, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|link| link.is_due(now));
+        for link in &later {
+            if !link.later.swap(true, Ordering::AcqRel) {
+                link.work.notify_one();
+            }
         }
-        for link in idle {
+        self.dirty.lock().extend(later);
+        for link in due {
             link.flush();
-        }
-    }
-
-    /// A member has answered.
-    pub fn heard(&self, host: &str) {
-        if let Some(link) = self.links.lock().get(host) {
-            link.asked.lock().take();
         }
     }
 
@@ -166,8 +161,10 @@ impl Waiting {
 struct Link {
     waiting: Mutex<Waiting>,
     writer: Mutex<Writer>,
-    /// When entries were last written here, if the member has said nothing since.
-    asked: Mutex<Option<Instant>>,
+    /// When entries were last written here.
+    fed: Mutex<Option<Instant>>,
+    /// What waits is to be written by the link's task, in a moment.
+    later: AtomicBool,
     broken: AtomicBool,
     /// Wakes the link's task: to connect, to write the rest, to give up a broken connection.
     work: Notify,
@@ -182,8 +179,9 @@ struct Writer {
 }
 
 impl Link {
-    fn is_idle(&self, now: Instant) -> bool {
-        self.asked.lock().is_none_or(|at| now.saturating_duration_since(at) >= TOGETHER)
+    fn is_due(&self, now: Instant) -> bool {
+        !self.waiting.lock().messages.iter().all(Envelope::feeds)
+            || self.fed.lock().is_none_or(|at| now.saturating_duration_since(at) >= TOGETHER)
     }
 
     /// Writes what waits, unless somebody is at it, who then does it.
@@ -213,7 +211,7 @@ impl Writer {
             if self.buffer.len() < BUFFER_BYTES {
                 let messages = link.waiting.lock().take();
                 if messages.iter().any(Envelope::brings_entries) {
-                    *link.asked.lock() = Some(Instant::now());
+                    *link.fed.lock() = Some(Instant::now());
                 }
                 for envelope in messages {
                     put(&mut self.buffer, &envelope.encode());
@@ -249,7 +247,7 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
         *link.writer.lock() = Writer::default();
         link.broken.store(false, Ordering::Release);
         link.waiting.lock().take();
-        link.asked.lock().take();
+        link.later.store(false, Ordering::Release);
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
             tracing::debug!(host = &*host, %error, "a link to a member ended");
@@ -279,6 +277,11 @@ async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()>
             () = link.work.notified() => {
                 if link.broken.load(Ordering::Acquire) {
                     return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                if link.later.load(Ordering::Acquire) {
+                    tokio::time::sleep(TOGETHER).await;
+                    // Before what waits is taken: whoever adds something from now on asks again.
+                    link.later.store(false, Ordering::Release);
                 }
                 stream.writable().await?;
                 link.flush();

@@ -80,6 +80,18 @@ impl Replica {
         value
     }
 
+    /// Like [`Replica::with`]; a primary's entries may go out a moment later.
+    pub(crate) fn with_unhurried<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
+        let mut core = self.core.lock();
+        let value = work(&mut core);
+        self.carry(&mut core);
+        drop(core);
+        if let Some(links) = self.links.get() {
+            links.flush_soon();
+        }
+        value
+    }
+
     /// Sends what the core wanted sent; the core is not locked.
     fn flush_links(&self) {
         if let Some(links) = self.links.get() {

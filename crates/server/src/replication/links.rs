@@ -92,15 +92,17 @@ impl Links {
     /// moment later, all together.
     pub fn flush_soon(&self) {
         let now = Instant::now();
-        let waiting: Vec<_> =
-            self.dirty.lock().drain(..).filter(|link| !link.waiting.lock().is_empty()).collect();
-        let (due, later): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|link| link.is_due(now));
-        for link in &later {
+        let mut due = Vec::new();
+        self.dirty.lock().retain(|link| {
+            if link.is_due(now) {
+                due.push(link.clone());
+                return false;
+            }
             if !link.later.swap(true, Ordering::AcqRel) {
                 link.work.notify_one();
             }
-        }
-        self.dirty.lock().extend(later);
+            true
+        });
         for link in due {
             link.flush();
         }
@@ -179,8 +181,11 @@ struct Writer {
 }
 
 impl Link {
+    /// Whether what waits, if anything does, should be written now.
     fn is_due(&self, now: Instant) -> bool {
-        !self.waiting.lock().messages.iter().all(Envelope::feeds)
+        let waiting = self.waiting.lock();
+        waiting.is_empty()
+            || !waiting.messages.iter().all(Envelope::feeds)
             || self.fed.lock().is_none_or(|at| now.saturating_duration_since(at) >= TOGETHER)
     }
 

@@ -72,23 +72,25 @@ pub struct Replica {
 impl Replica {
     /// Locks the core, asks or tells it something, and carries out what it wants done.
     pub fn with<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
-        let mut core = self.core.lock();
-        let value = work(&mut core);
-        self.carry(&mut core);
-        drop(core);
+        let value = self.tell(work);
         self.flush_links();
         value
     }
 
     /// Like [`Replica::with`]; a primary's entries may go out a moment later.
-    pub(crate) fn with_unhurried<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
-        let mut core = self.core.lock();
-        let value = work(&mut core);
-        self.carry(&mut core);
-        drop(core);
+    fn with_unhurried<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
+        let value = self.tell(work);
         if let Some(links) = self.links.get() {
             links.flush_soon();
         }
+        value
+    }
+
+    /// What the core wants sent waits in the links afterwards.
+    fn tell<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
+        let mut core = self.core.lock();
+        let value = work(&mut core);
+        self.carry(&mut core);
         value
     }
 

@@ -347,7 +347,7 @@ fn invoke<'a>(command: &Registered, args: &mut Args<'a>, op: &OpContext<'a>) -> 
             let attributes = sheaf_bson::doc! { "command": command.name, "error": text };
             crate::log::error(
                 "COMMAND",
-                99_000_001,
+                crate::log::ids::COMMAND_PANICKED,
                 &op.client.context(),
                 "Command panicked",
                 Some(attributes),

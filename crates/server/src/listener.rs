@@ -233,7 +233,13 @@ async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
         };
         if let Err(error) = served {
             let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
-            crate::log::debug("REPL", 99_000_020, "listener", "A member's link ended", Some(attributes));
+            crate::log::debug(
+                "REPL",
+                crate::log::ids::MEMBER_LINK_ENDED,
+                "listener",
+                "A member's link ended",
+                Some(attributes),
+            );
         }
         return;
     }

@@ -1,9 +1,10 @@
 //! The server's log: one JSON object per line, in the shape that mongod writes and that tools parse.
 //!
 //! Severity, component and id are mongod's own for the messages that tools look for
-//! ("Waiting for connections", "Slow query"); messages of ours have ids above 99,000,000.
+//! ("Waiting for connections", "Slow query"); messages of ours have those of [`ids`].
 
 pub mod events;
+pub mod ids;
 pub mod json;
 
 use std::cell::Cell;

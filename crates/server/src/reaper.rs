@@ -20,7 +20,7 @@ pub async fn run(node: Arc<Node>) {
         let about = sheaf_bson::doc! { "error": error.message() };
         crate::log::warning(
             "REPL",
-            99_000_026,
+            crate::log::ids::OPLOG_SIZE_NOT_RESTORED,
             "oplog",
             "The log's size is the one of the start",
             Some(about),
@@ -123,7 +123,13 @@ impl Node {
     fn forget(&self, id: LogicalSessionId) {
         if let Err(error) = self.engine().forget_session(id.document().as_raw()) {
             let attributes = sheaf_bson::doc! { "error": error.message() };
-            crate::log::warning("CONTROL", 99_000_002, "reaper", "Cannot forget session", Some(attributes));
+            crate::log::warning(
+                "CONTROL",
+                crate::log::ids::SESSION_NOT_FORGOTTEN,
+                "reaper",
+                "Cannot forget session",
+                Some(attributes),
+            );
         }
     }
 

@@ -59,7 +59,13 @@ impl Node {
         if let Err(error) = prepared {
             let attributes = sheaf_bson::doc! { "error": error.message() };
             let text = "A new primary cannot write its own collections";
-            crate::log::warning("REPL", 99_000_021, "ReplCoord", text, Some(attributes));
+            crate::log::warning(
+                "REPL",
+                crate::log::ids::PRIMARY_NOT_PREPARED,
+                "ReplCoord",
+                text,
+                Some(attributes),
+            );
         }
     }
 }

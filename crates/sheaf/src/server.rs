@@ -60,7 +60,9 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
-        Err(error) => return fail(exit::UNCAUGHT, 99_000_010, "Cannot start threads", &error.to_string()),
+        Err(error) => {
+            return fail(exit::UNCAUGHT, log::ids::NO_THREADS, "Cannot start threads", &error.to_string());
+        }
     };
     let code = runtime.block_on(run(node.clone(), &settings));
     // Whatever still runs has been told to stop; nobody waits for it longer than this.
@@ -295,7 +297,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
                 log::write(
                     log::Severity::Error,
                     "REPL",
-                    99_000_027,
+                    log::ids::NO_REPLICA,
                     "initandlisten",
                     text,
                     Some(&attributes),
@@ -308,7 +310,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         let attributes = sheaf_bson::doc! { "error": error.message() };
         log::warning(
             "STORAGE",
-            99_000_012,
+            log::ids::VERSION_NOT_WRITTEN,
             "initandlisten",
             "Cannot write the folder's version",
             Some(attributes),
@@ -319,7 +321,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         let attributes = sheaf_bson::doc! { "error": error.message() };
         log::warning(
             "STORAGE",
-            99_000_013,
+            log::ids::STARTUP_LOG_NOT_WRITTEN,
             "initandlisten",
             "Cannot write local.startup_log",
             Some(attributes),
@@ -332,7 +334,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         log::write(
             log::Severity::Error,
             "CONTROL",
-            99_000_011,
+            log::ids::PID_FILE_NOT_WRITTEN,
             "initandlisten",
             "Cannot write pid file",
             Some(&attributes),
@@ -349,7 +351,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
                 log::write(
                     log::Severity::Error,
                     "NETWORK",
-                    99_000_012,
+                    log::ids::METRICS_NOT_SERVED,
                     "initandlisten",
                     "Cannot serve metrics",
                     Some(&attributes),
@@ -369,7 +371,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         Err(error) => {
             let attributes = sheaf_bson::doc! { "error": &error.to_string() };
             let text = "Cannot listen for signals";
-            log::warning("CONTROL", 99_000_028, "initandlisten", text, Some(attributes));
+            log::warning("CONTROL", log::ids::NO_SIGNALS, "initandlisten", text, Some(attributes));
         }
     }
     listeners.run(node.clone()).await;
@@ -381,7 +383,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         log::write(
             log::Severity::Error,
             "STORAGE",
-            99_000_013,
+            log::ids::UNCLEAN_END,
             "SignalHandler",
             "Unclean end of storage",
             Some(&attributes),
@@ -402,7 +404,7 @@ fn stop_engine(node: &Node, engine: &Engine) -> Result<(), String> {
             sheaf_bson::doc! { "freeBytes": room.unwrap_or(0) as i64, "neededBytes": needed as i64 };
         log::warning(
             "STORAGE",
-            99_000_014,
+            log::ids::NO_ROOM_FOR_LAST_FLUSH,
             "SignalHandler",
             "Too little free space to flush; the next start applies the log again",
             Some(attributes),

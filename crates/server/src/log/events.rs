@@ -9,10 +9,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use super::Severity;
-
-/// Events of ours share one id: their text tells them apart.
-const ID: i32 = 99_000_100;
+use super::{Severity, ids};
 
 /// Sends the events of the storage engine to the log from now on; later calls change nothing.
 pub fn listen() {
@@ -48,7 +45,14 @@ impl Subscriber for ToLog {
         };
         let mut fields = Fields { message: String::new(), attributes: DocBuf::new() };
         event.record(&mut fields);
-        super::write(severity, "STORAGE", ID, "storage", &fields.message, Some(&fields.attributes));
+        super::write(
+            severity,
+            "STORAGE",
+            ids::STORAGE_EVENT,
+            "storage",
+            &fields.message,
+            Some(&fields.attributes),
+        );
     }
 
     // Nothing below opens spans.

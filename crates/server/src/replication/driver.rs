@@ -422,7 +422,7 @@ pub fn restart_in_place(why: &str) -> ! {
     use std::os::unix::process::CommandExt;
     crate::log::info(
         "REPL",
-        99_000_022,
+        crate::log::ids::RESTARTING_IN_PLACE,
         "ReplCoord",
         "Restarting in place",
         Some(sheaf_bson::doc! { "why": why }),

@@ -60,5 +60,5 @@ impl Replica {
 fn log_failure(error: &Error) {
     let attributes = sheaf_bson::doc! { "error": error.message() };
     let text = "A rollback cannot be done; trying again";
-    crate::log::error("ROLLBACK", 99_000_023, "ReplCoord", text, Some(attributes));
+    crate::log::error("ROLLBACK", crate::log::ids::ROLLBACK_FAILED, "ReplCoord", text, Some(attributes));
 }

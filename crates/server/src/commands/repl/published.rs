@@ -39,7 +39,13 @@ pub async fn keep_config_published(node: std::sync::Arc<Node>) {
         if let Err(error) = tokio::task::block_in_place(|| publish_config(&node)) {
             let attributes = sheaf_bson::doc! { "error": Value::String(error.message()) };
             let text = "Cannot write local.system.replset";
-            crate::log::warning("REPL", 99_000_025, "ReplCoord", text, Some(attributes));
+            crate::log::warning(
+                "REPL",
+                crate::log::ids::CONFIG_NOT_PUBLISHED,
+                "ReplCoord",
+                text,
+                Some(attributes),
+            );
         }
         tokio::select! {
             changed = topology.changed() => if changed.is_err() { return },

@@ -219,5 +219,5 @@ impl Replica {
 }
 
 fn log(text: &'static str, attributes: &DocBuf) {
-    crate::log::info("INITSYNC", 99_000_024, "ReplCoord", text, Some(attributes.clone()));
+    crate::log::info("INITSYNC", crate::log::ids::INITIAL_SYNC, "ReplCoord", text, Some(attributes.clone()));
 }

@@ -1,0 +1,113 @@
+//! The ids of log lines that are Sheaf's own; mongod's are below 99,000,000. Tools and people find a line by its id, so
+//! each names one message for good: one that is no longer written is not used again.
+
+macro_rules! ids {
+    ($($(#[$about:meta])+ $name:ident = $id:literal;)+) => {
+        $($(#[$about])+ pub const $name: i32 = $id;)+
+
+        #[cfg(test)]
+        const ALL: &[(&str, i32)] = &[$((stringify!($name), $id)),+];
+    };
+}
+
+ids! {
+    /// A command has panicked.
+    COMMAND_PANICKED = 99_000_001;
+    /// What storage keeps of a session cannot be removed.
+    SESSION_NOT_FORGOTTEN = 99_000_002;
+    /// The runtime's threads cannot be started.
+    NO_THREADS = 99_000_010;
+    /// The file with the process id cannot be written.
+    PID_FILE_NOT_WRITTEN = 99_000_011;
+    /// The folder's version cannot be written.
+    VERSION_NOT_WRITTEN = 99_000_012;
+    /// `local.startup_log` cannot be written.
+    STARTUP_LOG_NOT_WRITTEN = 99_000_013;
+    /// There is too little room for the last flush.
+    NO_ROOM_FOR_LAST_FLUSH = 99_000_014;
+    /// The port for metrics cannot be had.
+    METRICS_NOT_SERVED = 99_000_015;
+    /// Storage did not end in order.
+    UNCLEAN_END = 99_000_016;
+    /// A link from another member has ended.
+    MEMBER_LINK_ENDED = 99_000_020;
+    /// A new primary cannot write the collections that it has to have.
+    PRIMARY_NOT_PREPARED = 99_000_021;
+    /// The program runs anew in its process.
+    RESTARTING_IN_PLACE = 99_000_022;
+    /// A rollback has failed and is tried again.
+    ROLLBACK_FAILED = 99_000_023;
+    /// The steps of an initial sync; their texts tell them apart.
+    INITIAL_SYNC = 99_000_024;
+    /// `local.system.replset` cannot be written.
+    CONFIG_NOT_PUBLISHED = 99_000_025;
+    /// A resized oplog has the size of its start again.
+    OPLOG_SIZE_NOT_RESTORED = 99_000_026;
+    /// The replica set's state cannot be read.
+    NO_REPLICA = 99_000_027;
+    /// Signals cannot be listened for.
+    NO_SIGNALS = 99_000_028;
+    /// Events of the floors below; their texts tell them apart.
+    STORAGE_EVENT = 99_000_100;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::ALL;
+
+    /// Ids of ours begin with this and have three more digits.
+    const OURS: &str = "99000";
+
+    #[test]
+    fn no_id_is_used_twice() {
+        for (at, (name, id)) in ALL.iter().enumerate() {
+            assert!((99_000_001..99_001_000).contains(id), "{name} is {id}");
+            if let Some((other, _)) = ALL[..at].iter().find(|(_, earlier)| earlier == id) {
+                panic!("{name} and {other} are both {id}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_id_is_written_outside_of_this_table() {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates are in one folder");
+        let mut found = Vec::new();
+        for path in sources(crates) {
+            let text =
+                fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            let lines = text.lines().enumerate().filter(|(_, line)| has_id(line));
+            found.extend(lines.map(|(at, line)| format!("{}:{}: {}", path.display(), at + 1, line.trim())));
+        }
+        found.retain(|line| !line.contains("server/src/log/ids.rs"));
+        assert!(found.is_empty(), "give these a name in log/ids.rs:\n{}", found.join("\n"));
+    }
+
+    #[test]
+    fn ids_are_seen_however_they_are_written() {
+        let plain = format!("warning({OURS}012, text)");
+        assert!(has_id(&plain) && has_id(&plain.replace(OURS, "99_000_")));
+        assert!(!has_id("4_107_542_399_000") && !has_id("99_000"));
+    }
+
+    fn sources(folder: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+            let path = entry.expect("a folder can be read").path();
+            if path.is_dir() {
+                found.extend(sources(&path));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    /// Whether a number in a line, read without its underscores, is an id of ours.
+    fn has_id(line: &str) -> bool {
+        let line = line.replace('_', "");
+        line.split(|c: char| !c.is_ascii_digit()).any(|number| number.len() == 8 && number.starts_with(OURS))
+    }
+}

@@ -47,7 +47,7 @@ class Rest:
         # Ids in rollback files; ports of members that have lost power, and of those that were behind what the others had
         # of their logs, and have copied all data.
         self.rolled_back, self.cut, self.copied = rolled_back, cut, copied
-        self.ids = {name: {d["_id"] for d in db[name].find({}, {"_id": 1})} for name in ("writes", "ledger")}
+        self.ids = {name: {d["_id"] for d in db[name].find({}, {"_id": 1})} for name in ("writes", "ledger", "swapped")}
 
     def may_be_lost(self, identity, concern, by):
         """Whether an acknowledged write may be missing."""
@@ -333,7 +333,9 @@ def clients(uri, seed):
 
     promises = [made(Inserts, f"{concern}{n}", concern) for concern in CONCERNS for n in range(2)]
     promises += [made(Bank, f"bank{n}") for n in range(2)]
+    from set_catalog import Catalog, Swapped
+
     return client, [
-        *promises, made(Counter, "counter"), made(MajorityReader, "reader", promises), made(Definitions, "definitions"),
+        made(Swapped, "swapped"), made(Catalog, "catalog"), *promises, made(Counter, "counter"), made(MajorityReader, "reader", promises), made(Definitions, "definitions"),
         made(Stream, "stream"),
     ]

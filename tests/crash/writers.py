@@ -464,6 +464,11 @@ def trim(client, writers):
         for writer in writers:
             if isinstance(writer, Sequence | Definitions):
                 writer.forget()
+    if db.swapped.estimated_document_count() > 3_000:
+        db.drop_collection("swapped")
+        for writer in writers:
+            if type(writer).__name__ == "Swapped":
+                writer.forget()
     if db.ledger.estimated_document_count() > 4_000:
         with client.start_session() as session, session.start_transaction():
             db.ledger.delete_many({}, session=session)

@@ -1,4 +1,4 @@
-"""Disks that are slow or lose power, for servers of the tests.
+"""Disks that are slow, full or lose power, for servers of the tests.
 
 `disk_faults.c` is loaded into the server and notes what it has synced. After the process was killed, `Disk.lose_power` leaves
 in the data folder what a power failure could have left at that moment: everything that was synced, and of the rest (ends of
@@ -48,8 +48,15 @@ class Disk:
 
     def slow(self, millis):
         """Each sync takes so much longer from now on, while the server runs."""
+        self.set(0, millis)
+
+    def full(self, full):
+        """From now on nothing that takes more space succeeds, or everything."""
+        self.set(4, int(full))
+
+    def set(self, at, value):
         with open(self.side / "control", "r+b") as file, mmap.mmap(file.fileno(), 8) as control:
-            control[:4] = struct.pack("=I", millis)
+            control[at:at + 4] = struct.pack("=I", value)
 
     def settle(self):
         """All that is in the folder now lasts. No server runs."""

@@ -1,4 +1,4 @@
-/* A disk that can be slow or lose power, for one server process: loaded with LD_PRELOAD (see disk.py).
+/* A disk that can be slow, full or lose power, for one server process: loaded with LD_PRELOAD (see disk.py).
  *
  * What the server does in its data folder goes on as it would. Beside it a journal notes what is on stable storage:
  *
@@ -25,6 +25,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,6 +35,8 @@
 /* Changed by the test while the server runs. */
 struct control {
     volatile uint32_t sync_millis;
+    /* Nothing that takes more space succeeds. */
+    volatile uint32_t full;
 };
 
 static char root[PATH_BYTES], side[PATH_BYTES - 64];
@@ -208,6 +211,25 @@ static int resize(int fd, off_t length) {
     if (done == 0 && known && length < before.st_size) note("T\t%llu\t%lld\n", (unsigned long long)before.st_ino, (long long)length);
     return done;
 }
+
+/* Whether this must fail for want of space. */
+static int no_space(int fd) {
+    char path[PATH_BYTES];
+    if (journal < 0 || !control->full || !path_of(fd, path) || !inside(path)) return 0;
+    errno = ENOSPC;
+    return 1;
+}
+
+ssize_t write(int fd, const void *bytes, size_t count) { return no_space(fd) ? -1 : syscall(SYS_write, fd, bytes, count); }
+ssize_t writev(int fd, const struct iovec *parts, int count) { return no_space(fd) ? -1 : syscall(SYS_writev, fd, parts, count); }
+ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
+    return no_space(fd) ? -1 : syscall(SYS_pwrite64, fd, bytes, count, at);
+}
+ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) { return pwrite(fd, bytes, count, at); }
+int fallocate(int fd, int mode, off_t at, off_t length) { return no_space(fd) ? -1 : syscall(SYS_fallocate, fd, mode, at, length); }
+int fallocate64(int fd, int mode, off64_t at, off64_t length) { return fallocate(fd, mode, at, length); }
+int posix_fallocate(int fd, off_t at, off_t length) { return fallocate(fd, 0, at, length) == 0 ? 0 : errno; }
+int posix_fallocate64(int fd, off64_t at, off64_t length) { return posix_fallocate(fd, at, length); }
 
 int ftruncate(int fd, off_t length) { return resize(fd, length); }
 int ftruncate64(int fd, off64_t length) { return resize(fd, length); }

@@ -103,6 +103,8 @@ class Server:
         self.log_path = pathlib.Path(log or f"{self.dbpath}.log")
         # What the process has in its environment besides the test's own.
         self.env = {}
+        # What it is started through: a program that sets limits and then becomes the server.
+        self.through = []
         self.process = None
 
     @property
@@ -112,7 +114,7 @@ class Server:
     @property
     def command(self):
         return [
-            str(self.binary), "server", "--dbpath", str(self.dbpath), "--port", str(self.port),
+            *self.through, str(self.binary), "server", "--dbpath", str(self.dbpath), "--port", str(self.port),
             "--bind_ip", "127.0.0.1", *self.args,
         ]
 

@@ -1,14 +1,12 @@
 //! What the server knows about one connection.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result};
-use sheaf_meter::{Meter, Process, Source};
 use sheaf_storage::OpTime;
 use sheaf_wire::Compressor;
 
@@ -21,9 +19,7 @@ pub struct Client {
     /// Where it connects from; `None` for a Unix domain socket.
     pub remote: Option<SocketAddr>,
     /// Whether the running operation is to stop, and with which error; it looks at its next check.
-    pub stop: Arc<Stop>,
-    /// What its operations may use, one after the other.
-    pub meter: Arc<Meter>,
+    pub stop: Stop,
     /// Wakes the connection's request if it is parked.
     pub wake: tokio::sync::Notify,
     /// Whether the connection's request waits for something to happen, so that nothing is done for it.
@@ -69,12 +65,6 @@ impl Stop {
             0 => Ok(()),
             code => Err(Error::new(Code(code), "operation was interrupted")),
         }
-    }
-}
-
-impl Source for Stop {
-    fn check(&self) -> Result<()> {
-        Stop::check(self)
     }
 }
 
@@ -157,14 +147,12 @@ impl Client {
         self.wake.notify_one();
     }
 
-    /// A new connection's client; its operations share the node's `memory`.
-    pub fn new(id: i64, remote: Option<SocketAddr>, memory: &Arc<Process>) -> Self {
-        let stop = Arc::new(Stop::default());
+    /// A new connection's client.
+    pub fn new(id: i64, remote: Option<SocketAddr>) -> Self {
         Client {
             id,
             remote,
-            meter: Meter::new(memory, stop.clone()),
-            stop,
+            stop: Stop::default(),
             wake: tokio::sync::Notify::new(),
             parked: AtomicBool::new(false),
             handshake: Mutex::default(),

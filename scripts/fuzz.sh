@@ -2,24 +2,14 @@
 # Runs the fuzz targets: scripts/fuzz.sh [seconds per target] [target].
 # Needs cargo-fuzz (cargo install cargo-fuzz); RUSTC_BOOTSTRAP spares a nightly toolchain.
 #
-# RocksDB is not compiled for this: a librocksdb.a that a release build has left under
-# CARGO_TARGET_DIR (or ./target) is linked, unless ROCKSDB_LIB_DIR names another.
+# RocksDB is not instrumented: the library that scripts/rocksdb builds is linked, unless ROCKSDB_LIB_DIR names another.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
 export RUSTC_BOOTSTRAP=1
 
-if [ -z "${ROCKSDB_LIB_DIR:-}" ]; then
-    built=$(ls -t "${CARGO_TARGET_DIR:-target}"/release/build/librocksdb-sys-*/out/librocksdb.a 2>/dev/null | head -n 1)
-    if [ -n "$built" ]; then
-        ROCKSDB_LIB_DIR=$(dirname "$built")
-        # Relative paths would be taken from RocksDB's own folder.
-        ROCKSDB_LIB_DIR=$(cd "$ROCKSDB_LIB_DIR" && pwd)
-    fi
-fi
-if [ -n "${ROCKSDB_LIB_DIR:-}" ]; then
-    export ROCKSDB_LIB_DIR ROCKSDB_STATIC=1
-fi
+ROCKSDB_LIB_DIR=${ROCKSDB_LIB_DIR:-$(scripts/rocksdb)}
+export ROCKSDB_LIB_DIR ROCKSDB_STATIC=1
 
 # A fuzzer's process ends without tidying up.
 parent=/tmp

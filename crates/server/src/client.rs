@@ -1,12 +1,14 @@
 //! What the server knows about one connection.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_meter::{Meter, Process, Source};
 use sheaf_storage::OpTime;
 use sheaf_wire::Compressor;
 
@@ -19,7 +21,9 @@ pub struct Client {
     /// Where it connects from; `None` for a Unix domain socket.
     pub remote: Option<SocketAddr>,
     /// Whether the running operation is to stop, and with which error; it looks at its next check.
-    pub stop: Stop,
+    pub stop: Arc<Stop>,
+    /// What its operations may use, one after the other.
+    pub meter: Arc<Meter>,
     /// Wakes the connection's request if it is parked.
     pub wake: tokio::sync::Notify,
     /// Whether the connection's request waits for something to happen, so that nothing is done for it.
@@ -65,6 +69,12 @@ impl Stop {
             0 => Ok(()),
             code => Err(Error::new(Code(code), "operation was interrupted")),
         }
+    }
+}
+
+impl Source for Stop {
+    fn check(&self) -> Result<()> {
+        Stop::check(self)
     }
 }
 
@@ -147,12 +157,14 @@ impl Client {
         self.wake.notify_one();
     }
 
-    /// A new connection's client.
-    pub fn new(id: i64, remote: Option<SocketAddr>) -> Self {
+    /// A new connection's client; its operations share the node's `memory`.
+    pub fn new(id: i64, remote: Option<SocketAddr>, memory: &Arc<Process>) -> Self {
+        let stop = Arc::new(Stop::default());
         Client {
             id,
             remote,
-            stop: Stop::default(),
+            meter: Meter::new(memory, stop.clone()),
+            stop,
             wake: tokio::sync::Notify::new(),
             parked: AtomicBool::new(false),
             handshake: Mutex::default(),

@@ -305,6 +305,8 @@ fn execute<'a>(
         close_after_write: Cell::new(false),
         metrics: OpMetrics::default(),
     };
+    client.meter.begin(op.deadline());
+    let _entered = sheaf_meter::enter(client.meter.clone());
     match read::prepare(&op, command, role) {
         Ok(None) => {}
         Ok(Some(parked)) => {

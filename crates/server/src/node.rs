@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 use sheaf_bson::ObjectId;
 use sheaf_errors::{Code, Error};
+use sheaf_meter::Process;
 use sheaf_storage::Engine;
 use tokio::sync::Notify;
 
@@ -35,6 +36,8 @@ pub struct Node {
     pub sessions: Sessions,
     /// Server parameters.
     pub parameters: Parameters,
+    /// The memory that operations use.
+    pub memory: Arc<Process>,
     /// `maxSessions`, which only the start can set.
     max_sessions: usize,
     /// Fail points.
@@ -95,6 +98,7 @@ impl Node {
             clock: Clock,
             cursors: Cursors::default(),
             sessions: Sessions::default(),
+            memory: memory(&parameters),
             max_sessions: parameters.int("maxSessions").max(1) as usize,
             parameters,
             fail_points: FailPoints::default(),
@@ -151,6 +155,7 @@ impl Node {
     /// Begins a clean shutdown: running operations are interrupted, listeners stop.
     pub fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Relaxed);
+        self.memory.end();
         self.shutdown.notify_waiters();
     }
 
@@ -173,7 +178,7 @@ impl Node {
             return None;
         }
         let id = self.next_client.fetch_add(1, Ordering::Relaxed) + 1;
-        let client = Arc::new(Client::new(id, remote));
+        let client = Arc::new(Client::new(id, remote, &self.memory));
         clients.insert(id, client.clone());
         self.metrics.connections_created.add(1);
         Some(client)
@@ -231,6 +236,18 @@ impl Node {
             _ => self.host_and_port(),
         }
     }
+}
+
+/// The memory of operations: a share of what this process may use, unless parameters say otherwise.
+fn memory(parameters: &Parameters) -> Arc<Process> {
+    let share = Process::share_of(crate::system::memory_limit());
+    let chosen = |name, share| match parameters.int(name) {
+        bytes if bytes > 0 => bytes as u64,
+        _ => share,
+    };
+    let limit = chosen("operationsMemoryBytes", share.limit());
+    let each = chosen("operationMemoryBytes", share.operation_limit().min(limit.div_ceil(2)));
+    Process::new(limit, each)
 }
 
 /// The time of day, asked for in one place.

@@ -328,6 +328,7 @@ impl<'a> OpContext<'a> {
     /// Shortens the deadline, as an awaitData cursor's `maxTimeMS` does for its own wait.
     pub fn set_deadline(&self, deadline: Option<Instant>) {
         self.deadline.set(deadline);
+        self.client.meter.set_deadline(deadline);
     }
 
     /// `maxTimeMS` as it came; `getMore` alone has to look at it.

@@ -54,6 +54,8 @@ const PARAMETERS: &[Parameter] = &[
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),
     parameter("maxSessions", Int(1_000_000), Startup, POSITIVE),
     parameter("initialSyncMaxBytesPerSec", Int(0), Both, (0.0, f64::MAX)),
+    parameter("operationMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
+    parameter("operationsMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
     parameter("peerAddresses", Text(""), Startup, ANY),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),

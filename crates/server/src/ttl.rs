@@ -19,7 +19,7 @@ const TICK: Duration = Duration::from_millis(500);
 /// Runs until shutdown.
 pub async fn run(node: Arc<Node>) {
     // The monitor is a client without a connection: it has no number among them.
-    let client = Arc::new(Client::new(0, None));
+    let client = Arc::new(Client::new(0, None, &node.memory));
     let mut last = Instant::now();
     loop {
         tokio::select! {

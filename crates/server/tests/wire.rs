@@ -255,7 +255,7 @@ fn documents_past_their_time_are_deleted() {
     });
     let index = doc! { "v": 2, "key": { "at": 1 }, "name": "at_1", "expireAfterSeconds": 60 };
     server.node.engine().create_indexes("t.c", &[index.as_raw()], &|| Ok(())).unwrap();
-    let client = Arc::new(sheaf_server::client::Client::new(0, None));
+    let client = Arc::new(sheaf_server::client::Client::new(0, None, &server.node.memory));
     let runtime = server.runtime.as_ref().unwrap();
     let node = server.node.clone();
     runtime

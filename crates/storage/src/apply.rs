@@ -37,6 +37,7 @@ const BATCH_BYTES: usize = 4 << 20;
 ///
 /// After an error the state is somewhere between; only a restart brings it together with the log.
 pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<AppliedOps> {
+    let _shield = sheaf_meter::shield();
     let mut applier = Applier {
         core,
         catalog: core.catalog.load_full(),

@@ -170,6 +170,8 @@ impl Core {
     /// Commits one unit; returns when it is in the log (not yet synced), applied and visible.
     pub fn commit(&self, prepared: Prepared) -> Result<OpTime> {
         self.wait_for_room();
+        // From here on it is done, and others' units with it: nobody's time is over before it is applied.
+        let _shield = sheaf_meter::shield();
         if let Some(sequencer) = self.sequencer.get() {
             let pause = sequencer.pause();
             if !pause.is_zero() {

@@ -1,0 +1,21 @@
+//! What an operation may use: time, and memory.
+//!
+//! An operation runs on one thread at a time, so its [`Meter`] is installed in the thread by whoever starts it
+//! ([`enter`]) and asked for by whoever works in it, without being handed through every signature:
+//!
+//! - [`check`] says whether the operation has to stop (killed, out of time, the node shuts down, its memory shed);
+//! - [`tick`] is for tight loops: it counts, and asks [`check`] about every 13 microseconds of work;
+//! - [`reserve`] takes memory from the operation's [`Account`] and from that of the [`Process`].
+//!
+//! Outside any operation time is never over, and memory is free: what is small or bounded otherwise needs no meter.
+//! Background work that must end with the node, or that runs clients' expressions, installs a meter of its own.
+
+mod account;
+mod current;
+mod meter;
+#[cfg(test)]
+mod tests;
+
+pub use account::{Account, Held, Process};
+pub use current::{Entered, check, current, enter, enter_until_long, reserve, shield, spill_bytes, tick};
+pub use meter::{Meter, Source};

@@ -1,0 +1,192 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use sheaf_errors::{Code, Error, Result};
+
+use super::*;
+
+fn process(limit: u64, operation: u64) -> Arc<Process> {
+    Process::new(limit, operation)
+}
+
+fn meter(process: &Arc<Process>) -> Arc<Meter> {
+    Meter::background(process)
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T>) -> Code {
+    result.expect_err("it is refused").code()
+}
+
+#[test]
+fn outside_any_operation_everything_is_free() {
+    check().unwrap();
+    for _ in 0..10_000 {
+        tick(7).unwrap();
+    }
+    let mut held = reserve(u64::MAX / 2).unwrap();
+    held.set(5).unwrap();
+    assert_eq!(held.bytes(), 5);
+    assert!(current().is_none());
+}
+
+#[test]
+fn whoever_enters_last_counts_and_the_one_before_comes_back() {
+    let process = process(1000, 1000);
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = stop.clone();
+    let source = move || match seen.load(Ordering::Relaxed) {
+        true => Err(Error::new(Code::INTERRUPTED, "killed")),
+        false => Ok(()),
+    };
+    let outer = Meter::new(&process, Arc::new(source));
+    let _outer = enter(outer);
+    check().unwrap();
+    stop.store(true, Ordering::Relaxed);
+    {
+        let _inner = enter(meter(&process));
+        check().unwrap();
+    }
+    assert_eq!(code(check()), Code::INTERRUPTED);
+    {
+        let _shield = shield();
+        check().unwrap();
+    }
+    let ticked = (0..300).find_map(|_| tick(1).err()).expect("a tick checks before long");
+    assert_eq!(ticked.code(), Code::INTERRUPTED);
+}
+
+#[test]
+fn deadlines_and_the_end_of_the_node_stop_operations() {
+    let process = process(1000, 1000);
+    let meter = meter(&process);
+    let _entered = enter(meter.clone());
+    meter.begin(Some(Instant::now() + Duration::from_secs(3600)));
+    check().unwrap();
+    meter.begin(Some(Instant::now()));
+    assert_eq!(code(check()), Code::MAX_TIME_MS_EXPIRED);
+    meter.begin(None);
+    check().unwrap();
+    process.end();
+    assert_eq!(code(check()), Code::INTERRUPTED_AT_SHUTDOWN);
+}
+
+#[test]
+fn an_operation_has_a_limit_and_what_it_drops_comes_back() {
+    let process = process(1000, 100);
+    let _entered = enter(meter(&process));
+    let mut held = reserve(60).unwrap();
+    assert_eq!(code(held.grow(41)), Code::EXCEEDED_MEMORY_LIMIT);
+    assert_eq!((held.bytes(), process.used()), (60, 60));
+    let other = reserve(40).unwrap();
+    assert_eq!(code(reserve(1)), Code::EXCEEDED_MEMORY_LIMIT);
+    drop(other);
+    held.set(100).unwrap();
+    held.set(10).unwrap();
+    assert_eq!(process.used(), 10);
+    drop(held);
+    assert_eq!(process.used(), 0);
+}
+
+#[test]
+fn memory_in_a_cursor_stays_with_the_operation_that_took_it() {
+    let process = process(1000, 100);
+    let meter = meter(&process);
+    let _entered = enter(meter.clone());
+    let mut kept = reserve(80).unwrap();
+    let account = meter.account();
+    meter.begin(None);
+    let fresh = reserve(80).unwrap();
+    assert_eq!(process.used(), 160);
+    drop(fresh);
+    // The cursor's next batch goes on with its account.
+    meter.adopt(account);
+    assert_eq!(code(reserve(21)), Code::EXCEEDED_MEMORY_LIMIT);
+    std::thread::spawn(move || kept.grow(20).map(|()| drop(kept))).join().unwrap().unwrap();
+    assert_eq!(process.used(), 0);
+}
+
+#[test]
+fn the_largest_makes_room() {
+    let mega = 1 << 20;
+    let process = process(100 * mega, 80 * mega);
+    let (large, small) = (meter(&process), meter(&process));
+    let told = Arc::new(AtomicU32::new(0));
+    let seen = told.clone();
+    large.account().on_shed(move || {
+        seen.fetch_add(1, Ordering::Relaxed);
+    });
+    let held = large.reserve(70 * mega).unwrap();
+    let mut others = small.reserve(20 * mega).unwrap();
+    others.grow(11 * mega).unwrap();
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    assert_eq!(code(large.check()), Code::EXCEEDED_MEMORY_LIMIT);
+    assert_eq!(code(large.reserve(1)), Code::EXCEEDED_MEMORY_LIMIT);
+    small.check().unwrap();
+    // It does not wait for ever: far above the limit, the others are refused as well.
+    assert_eq!(code(others.grow(30 * mega)), Code::EXCEEDED_MEMORY_LIMIT);
+    drop(held);
+    large.begin(None);
+    large.check().unwrap();
+    others.grow(30 * mega).unwrap();
+}
+
+#[test]
+fn the_largest_itself_is_refused() {
+    let mega = 1 << 20;
+    let process = process(100 * mega, 100 * mega);
+    let (large, small) = (meter(&process), meter(&process));
+    let _small = small.reserve(30 * mega).unwrap();
+    let mut held = large.reserve(65 * mega).unwrap();
+    assert_eq!(code(held.grow(10 * mega)), Code::EXCEEDED_MEMORY_LIMIT);
+    small.check().unwrap();
+}
+
+#[test]
+fn a_long_operation_is_told_of_once() {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let process = process(1000, 1000);
+    let _entered = enter_until_long(meter(&process), || {
+        TOLD.fetch_add(1, Ordering::Relaxed);
+    });
+    tick(1000).unwrap();
+    assert_eq!(TOLD.load(Ordering::Relaxed), 0, "the first round only begins to measure");
+    let began = Instant::now();
+    while TOLD.load(Ordering::Relaxed) == 0 {
+        assert!(began.elapsed() < Duration::from_secs(60), "nobody was told");
+        tick(16).unwrap();
+    }
+    for _ in 0..100_000 {
+        tick(16).unwrap();
+    }
+    assert_eq!(TOLD.load(Ordering::Relaxed), 1);
+}
+
+proptest! {
+    #[test]
+    fn used_is_the_sum_of_what_is_held(steps in prop::collection::vec((0usize..6, 0u64..400), 1..80)) {
+        let process = process(1500, 700);
+        let meters = [meter(&process), meter(&process), meter(&process)];
+        let mut held: Vec<Option<Held>> = (0..6).map(|_| None).collect();
+        for (at, bytes) in steps {
+            match &mut held[at] {
+                empty @ None => *empty = meters[at % 3].reserve(bytes).ok(),
+                full if bytes % 7 == 0 => *full = None,
+                Some(held) => {
+                    let before = held.bytes();
+                    let after = if held.set(bytes).is_ok() { bytes } else { before };
+                    prop_assert_eq!(held.bytes(), after);
+                }
+            }
+            let sum: u64 = held.iter().flatten().map(Held::bytes).sum();
+            prop_assert_eq!(process.used(), sum);
+            prop_assert!(sum <= 1500);
+            for (n, meter) in meters.iter().enumerate() {
+                let own: u64 = held.iter().skip(n).step_by(3).flatten().map(Held::bytes).sum();
+                prop_assert_eq!(meter.account().used(), own);
+                prop_assert!(own <= 700);
+            }
+        }
+    }
+}

@@ -331,15 +331,16 @@ impl Cursors {
         before - open.len() + pinned
     }
 
-    /// Closes cursors that have been idle for `timeout`.
-    pub fn expire(&self, timeout: Duration) {
+    /// Closes cursors that have been idle for `timeout`; those of sessions, too, only if `in_sessions`: they die with their
+    /// sessions.
+    pub fn expire(&self, timeout: Duration, in_sessions: bool) {
         let now = Instant::now();
         let mut open = self.open.lock();
         let before = open.len();
         open.retain(|_, slot| {
-            // A session's end closes its cursors; only those outside sessions time out by themselves.
             let idle = slot.cursor.is_some() && now.duration_since(slot.last_used) >= timeout;
-            !idle || slot.info.no_timeout || slot.info.txn_number.is_some()
+            let with_session = slot.info.lsid.is_some() && !in_sessions;
+            !idle || slot.info.no_timeout || with_session || slot.info.txn_number.is_some()
         });
         self.timed_out.fetch_add((before - open.len()) as u64, Ordering::Relaxed);
     }

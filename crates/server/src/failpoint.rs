@@ -15,6 +15,7 @@ const KNOWN: &[&str] = &[
     "maxTimeAlwaysTimeOut",
     "maxTimeNeverTimeOut",
     "onPrimaryTransactionalWrite",
+    "shortSessionTimeout",
     "stopReplProducer",
 ];
 

@@ -43,18 +43,19 @@ pub fn prepare_sessions(node: &Node) -> Result<()> {
 
 /// Notes which sessions have been used since they were noted last.
 pub fn note_sessions(node: &Node) -> Result<()> {
-    let used: Vec<_> =
-        node.sessions.list().iter().map(|s| (s.id, s.last_used.load(Ordering::Relaxed))).collect();
+    let mut used = node.sessions.list();
+    used.retain(|session| session.noted.load(Ordering::Relaxed) != session.last_used.load(Ordering::Relaxed));
     if used.is_empty() {
         return Ok(());
     }
+    let noted: Vec<u64> = used.iter().map(|session| session.last_used.load(Ordering::Relaxed)).collect();
     let go_on = || Ok(());
     let mut unit = node.engine().write(&go_on);
     let Some(collection) = unit.collection(SESSIONS)? else { return Ok(()) };
-    for (id, last_use) in used {
+    for session in &used {
         let entry = DocBuf::build(|out| {
-            id.write_of_nobody(out, "_id");
-            out.append("lastUse", Value::DateTime(last_use));
+            session.id.write_of_nobody(out, "_id");
+            out.append("lastUse", Value::DateTime(node.last_use_millis(session)));
         });
         let key = collection.record_key(entry.as_raw().get_or_missing("_id"))?;
         match unit.read_for_update(&collection, &key)? {
@@ -66,6 +67,7 @@ pub fn note_sessions(node: &Node) -> Result<()> {
         }
     }
     unit.commit()?;
+    used.iter().zip(noted).for_each(|(session, noted)| session.noted.store(noted, Ordering::Relaxed));
     Ok(())
 }
 

@@ -213,7 +213,18 @@ impl Node {
     ///
     /// Errors: `TooManyLogicalSessions`.
     pub fn session(&self, id: LogicalSessionId) -> sheaf_errors::Result<Arc<Session>> {
-        self.sessions.touch(id, self.clock.now_millis(), self.max_sessions)
+        self.sessions.touch(id, self.uptime_millis(), self.max_sessions)
+    }
+
+    /// Milliseconds since the start: what expires by idleness is measured by this, not by the time of day, which may step.
+    pub fn uptime_millis(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    /// When a session was last used, by the time of day as it is now.
+    pub fn last_use_millis(&self, session: &Session) -> i64 {
+        let idle = self.uptime_millis().saturating_sub(session.last_used.load(Ordering::Relaxed));
+        self.clock.now_millis() - idle as i64
     }
 
     /// `host:port`, as `serverStatus` and `hello` name this node.

@@ -49,6 +49,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
+    parameter("enableTimeoutOfInactiveSessionCursors", Bool(false), Both, ANY),
     parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
     parameter("localLogicalSessionTimeoutMinutes", Int(30), Startup, POSITIVE),
     parameter("logLevel", Int(0), Both, (0.0, 5.0)),

@@ -1,11 +1,10 @@
 //! The end of things by themselves: idle cursors, old sessions, transactions that live too long.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::node::Node;
-use crate::session::{LogicalSessionId, Session, TxnState};
+use crate::session::{Leftovers, TxnState};
 
 /// How often the reaper looks.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -27,6 +26,7 @@ pub async fn run(node: Arc<Node>) {
         );
     }
     let mut quiet = Quiet::default();
+    let mut leftovers = Leftovers::default();
     let mut cursors_seen = Instant::now();
     let mut sessions_noted = Instant::now();
     loop {
@@ -39,9 +39,11 @@ pub async fn run(node: Arc<Node>) {
         if cursors_seen.elapsed() >= between {
             cursors_seen = Instant::now();
             let idle = node.parameters.int("cursorTimeoutMillis").max(0) as u64;
-            node.cursors.expire(Duration::from_millis(idle));
+            let in_sessions = node.parameters.bool("enableTimeoutOfInactiveSessionCursors");
+            node.cursors.expire(Duration::from_millis(idle), in_sessions);
         }
         tokio::task::block_in_place(|| node.reap_sessions());
+        tokio::task::block_in_place(|| leftovers.forget(&node));
         tokio::task::block_in_place(|| quiet.note(&node));
         if sessions_noted.elapsed() >= SESSIONS_PERIOD && node.is_writable() {
             sessions_noted = Instant::now();
@@ -80,18 +82,14 @@ impl Quiet {
 }
 
 impl Node {
-    /// Aborts transactions whose lifetime is over, and forgets sessions that nobody has used for
-    /// half an hour.
+    /// Aborts transactions whose lifetime is over, and ends sessions that nobody has used for half an hour.
     pub fn reap_sessions(&self) {
-        let now = self.clock.now_millis();
-        let idle_limit = self.parameters.int("localLogicalSessionTimeoutMinutes") * 60_000;
         let lifetime =
             Duration::from_secs(self.parameters.int("transactionLifetimeLimitSeconds").max(0) as u64);
+        let now = self.uptime_millis();
+        self.refresh_busy_sessions(now);
+        let mut idle = Vec::new();
         for session in self.sessions.list() {
-            if now - session.last_used.load(Ordering::Relaxed) >= idle_limit {
-                self.end_session(session.id);
-                continue;
-            }
             // A session that is busy shows that its client lives; it is looked at again soon.
             let Some(mut state) = session.state.try_lock() else { continue };
             match &state.txn {
@@ -101,65 +99,15 @@ impl Node {
                     drop(state);
                     self.transaction_gone(session.id, number, lived);
                 }
-                _ => {}
+                TxnState::InProgress { .. } => {}
+                _ => {
+                    drop(state);
+                    if self.is_idle(&session, now) {
+                        idle.push(session);
+                    }
+                }
             }
         }
-    }
-
-    /// Ends a session: its transaction is aborted, its cursors close, it is forgotten.
-    pub fn end_session(&self, id: LogicalSessionId) {
-        if let Some(session) = self.sessions.remove(id) {
-            self.kill_session(&session);
-            // What the set remembers of a session is the primary's to forget.
-            if session.state.lock().txn_number >= 0 && self.is_writable() {
-                self.forget(id);
-            }
-        }
-        self.cursors.kill_where(|cursor| cursor.lsid == Some(id));
-    }
-
-    /// Removes what storage keeps of a session's retryable writes. A record that stays behind
-    /// costs a few bytes and is never asked for, so a failure is only worth a line in the log.
-    fn forget(&self, id: LogicalSessionId) {
-        if let Err(error) = self.engine().forget_session(id.document().as_raw()) {
-            let attributes = sheaf_bson::doc! { "error": error.message() };
-            crate::log::warning(
-                "CONTROL",
-                crate::log::ids::SESSION_NOT_FORGOTTEN,
-                "reaper",
-                "Cannot forget session",
-                Some(attributes),
-            );
-        }
-    }
-
-    /// Stops what a session is doing: its running operations, its transaction and its cursors.
-    pub fn kill_session(&self, session: &Session) {
-        for client in self.clients() {
-            let current = client.current.lock();
-            let ends = matches!(current.name, "endSessions" | "killSessions" | "killAllSessions");
-            if current.op_id != 0 && current.lsid == Some(session.id) && !ends {
-                client.kill();
-            }
-        }
-        let gone = {
-            let mut state = session.state.lock();
-            let gone = state.open_since().map(|started| (state.txn_number, started.elapsed()));
-            if gone.is_some() {
-                state.txn = TxnState::Aborted;
-            }
-            gone
-        };
-        if let Some((number, lived)) = gone {
-            self.transaction_gone(session.id, number, lived);
-        }
-        self.cursors.kill_where(|cursor| cursor.lsid == Some(session.id));
-    }
-
-    /// Counts an aborted transaction and closes its cursors.
-    pub fn transaction_gone(&self, id: LogicalSessionId, number: i64, lived: Duration) {
-        self.metrics.txn.aborted.add(1);
-        self.metrics.transaction_ended(lived);
-        self.cursors.kill_where(|cursor| cursor.lsid == Some(id) && cursor.txn_number == Some(number));
+        self.expire_sessions(&idle, now);
     }
 }

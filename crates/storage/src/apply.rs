@@ -222,6 +222,11 @@ impl<'a> Applier<'a> {
             },
             Some("n") => {
                 self.done.noop += 1;
+                if sessions::ends_sessions(fields.o2) {
+                    // What is to go may be in the batch.
+                    self.write()?;
+                    sessions::apply_ended(&self.core.db, fields.o2, &mut self.batch)?;
+                }
                 Ok(())
             }
             other => bail!(Code::INTERNAL_ERROR, "the log has an unknown operation {other:?}"),

@@ -334,9 +334,17 @@ impl Engine {
         self.core().statement_result(lsid, txn_number, stmt)
     }
 
-    /// Forgets a session that has ended long ago.
-    pub fn forget_session(&self, lsid: RawDoc<'_>) -> Result<()> {
-        self.core().forget_session(lsid)
+    /// Sessions that something is on record of, in order, behind `after`; at most `most`.
+    pub fn recorded_sessions(&self, after: Option<RawDoc<'_>>, most: usize) -> Result<Vec<DocBuf>> {
+        self.core().recorded_sessions(after, most)
+    }
+
+    /// Removes what is on record of sessions that have ended (their raw `lsid` documents): a commit like any other, if there
+    /// is something. False: not all is done, as writes are locked.
+    ///
+    /// Nobody may run a retryable write or transaction of these sessions meanwhile.
+    pub fn forget_sessions(&self, lsids: &[DocBuf]) -> Result<bool> {
+        self.core().forget_sessions(lsids)
     }
 
     /// Reads the log from this index on, as oplog documents. `None` without a journal.

@@ -5,15 +5,29 @@
 //! [lsid document] 'r'               -> {txnNum, committed?}
 //! [lsid document] 's' [stmtId u32]  -> {txnNum, result?}
 //! ```
+//!
+//! They go when the session has ended: by an entry of the log, `{op: "n", o2: {endedSessions: [lsid, ...]}}`, so that every
+//! member forgets them at the same place in the order of writes, and recovery does too.
 
+use std::sync::atomic::Ordering;
+
+use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 
 use crate::catalog::whole;
 use crate::changes::Sink;
 use crate::core::Core;
-use crate::db::Cf;
+use crate::db::{Cf, Db, io_error};
+use crate::oplog;
+use crate::pipeline::Prepared;
 use crate::write::Statement;
+
+/// So many sessions are forgotten with one entry of the log.
+const FORGOTTEN_PER_ENTRY: usize = 1000;
+
+/// The field of an entry's `o2` that names sessions which have ended.
+const ENDED: &str = "endedSessions";
 
 /// What is on record about a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,12 +95,90 @@ impl Core {
         Ok(Some(result.map_or_else(|| sheaf_bson::doc! { "n": 1 }, DocBuf::from)))
     }
 
-    /// Forgets a session that has ended long ago.
-    pub fn forget_session(&self, lsid: RawDoc<'_>) -> Result<()> {
-        let mut batch = rocksdb::WriteBatch::default();
-        let mut end = lsid.as_bytes().to_vec();
-        end.push(b't');
-        batch.delete_range_cf(self.db.cf(Cf::Sessions), lsid.as_bytes(), &end);
-        self.db.write(batch)
+    /// Sessions that something is on record of (their raw `lsid` documents), in order, behind `after`; at most `most`.
+    pub fn recorded_sessions(&self, after: Option<RawDoc<'_>>, most: usize) -> Result<Vec<DocBuf>> {
+        let mut found: Vec<DocBuf> = Vec::new();
+        let mut iter = self.db.raw().raw_iterator_cf(self.db.cf(Cf::Sessions));
+        match after {
+            Some(after) => iter.seek(end_of(after)),
+            None => iter.seek_to_first(),
+        }
+        while found.len() < most
+            && let Some(lsid) = iter.key().and_then(|key| oplog::documents(key).next())
+        {
+            found.push(lsid.into());
+            // Its statements are passed over: there may be many.
+            iter.seek(end_of(found[found.len() - 1].as_raw()));
+        }
+        iter.status().map_err(io_error)?;
+        Ok(found)
     }
+
+    /// Removes what is on record of these sessions, everywhere in the set and for recovery too: the log says so. Sessions
+    /// without a record cost nothing. False: writes are locked (`fsyncLock`), and not all is done.
+    ///
+    /// Nobody may run a retryable write or transaction of these sessions meanwhile.
+    pub fn forget_sessions(&self, lsids: &[DocBuf]) -> Result<bool> {
+        for some in lsids.chunks(FORGOTTEN_PER_ENTRY) {
+            let Some(_pass) = self.writes.try_pass() else { return Ok(false) };
+            let since = Some(self.others_entries.load(Ordering::Acquire));
+            let mut prepared = Prepared { since, ..Prepared::default() };
+            let mut recorded = Vec::new();
+            for lsid in some {
+                if remove_rows(&self.db, lsid.as_raw(), &mut prepared.batch)? {
+                    recorded.push(lsid);
+                }
+            }
+            if recorded.is_empty() {
+                continue;
+            }
+            // To those who read the oplog as MongoDB's it is an entry without effect.
+            oplog::write(&mut prepared.payload, "n", "", None, None, |doc| {
+                doc.append("o", &sheaf_bson::doc! { "msg": "sessions have ended" });
+                let mut o2 = doc.document("o2");
+                let mut list = o2.array(ENDED);
+                for lsid in &recorded {
+                    list.push(lsid.as_raw());
+                }
+            });
+            self.commit(prepared)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Behind the last row of a session.
+fn end_of(lsid: RawDoc<'_>) -> Vec<u8> {
+    let mut end = lsid.as_bytes().to_vec();
+    end.push(b't');
+    end
+}
+
+/// Deletes a session's rows as they are in the database; false if it has none. They are deleted one by one: ranges, many
+/// of them, would slow down every reader.
+fn remove_rows(db: &Db, lsid: RawDoc<'_>, batch: &mut WriteBatch) -> Result<bool> {
+    let mut options = rocksdb::ReadOptions::default();
+    options.set_iterate_upper_bound(end_of(lsid));
+    let mut iter = db.raw().raw_iterator_cf_opt(db.cf(Cf::Sessions), options);
+    iter.seek(lsid.as_bytes());
+    let mut any = false;
+    while let Some(key) = iter.key() {
+        batch.delete_cf(db.cf(Cf::Sessions), key);
+        any = true;
+        iter.next();
+    }
+    iter.status().map_err(io_error)?;
+    Ok(any)
+}
+
+/// What an entry `{op: "n"}` with this `o2` does: [`Core::forget_sessions`] has written it. Nothing that changes these
+/// sessions may be in `batch`.
+pub(crate) fn apply_ended(db: &Db, o2: RawDoc<'_>, batch: &mut WriteBatch) -> Result<()> {
+    let ended = o2.get(ENDED).and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+    ended.values().filter_map(|v| v.as_doc()).try_for_each(|lsid| remove_rows(db, lsid, batch).map(|_| ()))
+}
+
+/// Whether an entry with this `o2` ends sessions.
+pub(crate) fn ends_sessions(o2: RawDoc<'_>) -> bool {
+    o2.element(ENDED).is_some()
 }

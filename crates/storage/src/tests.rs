@@ -12,6 +12,7 @@ mod member;
 mod model;
 mod oplog;
 mod rollback;
+mod sessions;
 mod stale;
 mod support;
 mod validate;

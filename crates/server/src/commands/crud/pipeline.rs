@@ -1,7 +1,6 @@
 //! Pipelines as cursors: what `aggregate`, reads of views and `distinct` and `count` on views share.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sheaf_aggregate::stages::change_stream::{ChangeStream, Watched};
 use sheaf_aggregate::{BoxSource, Database, Namespace, Pipeline, RunCx, RunOptions, StatsSource};
@@ -49,7 +48,7 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
             .map(|session| {
                 DocBuf::build(|out| {
                     session.id.write(out, "_id");
-                    out.append("lastUse", Value::DateTime(session.last_used.load(Ordering::Relaxed)));
+                    out.append("lastUse", Value::DateTime(node.last_use_millis(session)));
                 })
             })
             .collect()),

@@ -67,9 +67,7 @@ impl<'a> Command<'a> for EndSessions {
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        for id in self.0 {
-            op.node().end_session(id);
-        }
+        op.node().end_sessions(&self.0);
         Ok(Reply::ok())
     }
 }

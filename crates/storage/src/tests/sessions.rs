@@ -1,0 +1,103 @@
+//! What is on record of sessions goes when they end: on every member, and for good.
+
+use sheaf_bson::{DocBuf, doc};
+
+use super::member::Member;
+use super::support::*;
+use crate::{Engine, Statement, Write};
+
+fn lsid(n: i32) -> DocBuf {
+    doc! { "id": n }
+}
+
+/// Writes some statements of a session.
+fn write(engine: &Engine, session: i32) {
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection(C).unwrap().unwrap();
+    for stmt_id in 0..3 {
+        unit.statement(Some(Statement { lsid: lsid(session), txn_number: 5, stmt_id, result: None }));
+        unit.insert(&collection, doc! { "_id": session * 10 + stmt_id }.as_raw()).unwrap();
+    }
+    unit.commit().unwrap();
+}
+
+fn is_known(engine: &Engine, session: i32) -> bool {
+    let lsid = lsid(session);
+    let known = engine.session_record(lsid.as_raw()).unwrap().is_some();
+    for stmt_id in 0..3 {
+        assert_eq!(engine.statement_result(lsid.as_raw(), 5, stmt_id).unwrap().is_some(), known);
+    }
+    known
+}
+
+#[test]
+fn what_was_forgotten_stays_forgotten() {
+    let (dir, engine) = fresh();
+    (0..4).for_each(|session| write(&engine, session));
+    assert!(engine.forget_sessions(&[lsid(1), lsid(9), lsid(3)]).unwrap());
+    write(&engine, 3 + 10);
+    let check = |engine: &Engine| {
+        assert_eq!([0, 1, 2, 3, 13].map(|n| is_known(engine, n)), [true, false, true, false, true]);
+    };
+    check(&engine);
+    check(&open(crash_copy(dir.path()).path()));
+    // Also where the records are in files and the deletion is in the log.
+    engine.checkpoint().unwrap();
+    assert!(engine.forget_sessions(&[lsid(13)]).unwrap());
+    assert!(!is_known(&open(crash_copy(dir.path()).path()), 13));
+}
+
+#[test]
+fn sessions_without_records_cost_no_entry() {
+    let (_dir, engine) = fresh();
+    write(&engine, 1);
+    assert!(engine.forget_sessions(&[lsid(1)]).unwrap());
+    let last = engine.last_applied();
+    assert!(engine.forget_sessions(&[lsid(1), lsid(2)]).unwrap());
+    assert_eq!(engine.last_applied(), last);
+}
+
+#[test]
+fn locked_writes_leave_records_for_later() {
+    let (_dir, engine) = fresh();
+    write(&engine, 1);
+    engine.lock_writes(GO_ON).unwrap();
+    assert!(!engine.forget_sessions(&[lsid(1)]).unwrap());
+    engine.unlock_writes().unwrap();
+    assert!(engine.forget_sessions(&[lsid(1)]).unwrap());
+    assert!(!is_known(&engine, 1));
+}
+
+#[test]
+fn records_are_listed_page_by_page() {
+    let (_dir, engine) = fresh();
+    (0..5).for_each(|session| write(&engine, session));
+    let first = engine.recorded_sessions(None, 3).unwrap();
+    assert_eq!(first, [lsid(0), lsid(1), lsid(2)]);
+    let rest = engine.recorded_sessions(first.last().map(DocBuf::as_raw), 3).unwrap();
+    assert_eq!(rest, [lsid(3), lsid(4)]);
+    assert!(engine.recorded_sessions(rest.last().map(DocBuf::as_raw), 3).unwrap().is_empty());
+}
+
+#[test]
+fn followers_forget_too() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [primary, secondary] = [0, 1].map(|n: usize| Member::open(dirs[n].path()));
+    primary.lead();
+    create(&primary.engine, C, doc! {});
+    (0..3).for_each(|session| write(&primary.engine, session));
+    assert!(primary.engine.forget_sessions(&[lsid(0), lsid(1)]).unwrap());
+    // A session may begin anew after it was forgotten, and the same batch brings both.
+    let mut unit = primary.engine.write(GO_ON);
+    let collection = unit.collection(C).unwrap().unwrap();
+    unit.statement(Some(Statement { lsid: lsid(0), txn_number: 1, stmt_id: 0, result: None }));
+    unit.insert(&collection, doc! { "_id": "anew" }.as_raw()).unwrap();
+    unit.commit().unwrap();
+    secondary.follow(&primary.engine, primary.engine.last_applied().index);
+    for member in [&primary, &secondary] {
+        let record = member.engine.session_record(lsid(0).as_raw()).unwrap().unwrap();
+        assert_eq!(record.txn_number, 1);
+        assert!(member.engine.statement_result(lsid(0).as_raw(), 5, 0).unwrap().is_none());
+        assert_eq!([1, 2].map(|n| is_known(&member.engine, n)), [false, true]);
+    }
+}

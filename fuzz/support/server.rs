@@ -138,9 +138,8 @@ impl Server {
     /// Ends sessions and cursors, and drops all databases.
     fn clear(&mut self) {
         let _inside = self.runtime.enter();
-        for session in self.node.sessions.list() {
-            self.node.end_session(session.id);
-        }
+        let sessions: Vec<_> = self.node.sessions.list().iter().map(|session| session.id).collect();
+        self.node.end_sessions(&sessions);
         self.node.cursors.kill_where(|_| true);
         *self.client.handshake.lock() = Default::default();
         let catalog = self.node.engine().catalog();

@@ -82,7 +82,7 @@ impl Quiet {
 }
 
 impl Node {
-    /// Aborts transactions whose lifetime is over, and ends sessions that nobody has used for half an hour.
+    /// Aborts transactions whose lifetime is over or whose memory is needed, and ends sessions that nobody has used for half an hour.
     pub fn reap_sessions(&self) {
         let lifetime =
             Duration::from_secs(self.parameters.int("transactionLifetimeLimitSeconds").max(0) as u64);
@@ -93,7 +93,10 @@ impl Node {
             // A session that is busy shows that its client lives; it is looked at again soon.
             let Some(mut state) = session.state.try_lock() else { continue };
             match &state.txn {
-                TxnState::InProgress { started, .. } if started.elapsed() >= lifetime => {
+                TxnState::InProgress { started, transaction, .. }
+                    if started.elapsed() >= lifetime
+                        || transaction.as_ref().is_some_and(|transaction| transaction.is_shed()) =>
+                {
                     let (number, lived) = (state.txn_number, started.elapsed());
                     state.txn = TxnState::Aborted;
                     drop(state);

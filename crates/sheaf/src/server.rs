@@ -464,6 +464,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
         }),
         replica: node.options.set_name.is_some(),
         clock: Arc::new(|| sheaf_server::node::Clock.now_millis()),
+        ..sheaf_storage::Options::new(path)
     };
     Engine::open(options).map_err(|error| error.to_string())
 }

@@ -13,8 +13,10 @@ use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_query::diff::apply_diff;
+use smallvec::SmallVec;
 
 use crate::catalog::{Catalog, Collection, put_id_key, whole};
+use crate::chain::{self, Run};
 use crate::changes::{BatchSink, Changes};
 use crate::command::Command;
 use crate::core::{Core, Garbage};
@@ -38,6 +40,9 @@ const BATCH_BYTES: usize = 4 << 20;
 /// After an error the state is somewhere between; only a restart brings it together with the log.
 pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<AppliedOps> {
     let _shield = sheaf_meter::shield();
+    // The beginning of a transaction whose other entries may be among these.
+    let open = std::mem::take(&mut *core.chain.lock());
+    let all: SmallVec<[&LogEntry; 8]> = open.iter().chain(entries).collect();
     let mut applier = Applier {
         core,
         catalog: core.catalog.load_full(),
@@ -55,22 +60,35 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         key: Vec::new(),
         full: Vec::new(),
     };
-    if entries.iter().any(|entry| !entry.payload.is_empty()) {
+    if entries.iter().any(has_effect) {
         core.others_entries.fetch_add(1, Ordering::AcqRel);
     }
+    let mut left = &all[..];
+    while !left.is_empty() {
+        let count = match chain::run(left)? {
+            Run::Single => applier.entries(&left[..1]).map(|()| 1)?,
+            Run::Whole(count) => applier.entries(&left[..count]).map(|()| count)?,
+            Run::Dead(count) => count,
+            Run::Open => break,
+        };
+        left = &left[count..];
+    }
     for entry in entries {
-        applier.entry = OpTime { term: entry.term, index: entry.index, time: entry.time };
-        for doc in oplog::documents(&entry.payload) {
-            applier.operation(&Fields::read(doc))?;
-        }
-        if applier.in_transaction {
-            bail!(Code::INTERNAL_ERROR, "entry {} of the log ends within a transaction", entry.index);
-        }
         core.log_knowledge.note(entry.index, entry.term);
-        applier.reached = applier.entry;
+        applier.reached = position(entry);
     }
     applier.write()?;
+    *core.chain.lock() = left.iter().copied().cloned().collect();
     Ok(applier.done)
+}
+
+fn position(entry: &LogEntry) -> OpTime {
+    OpTime { term: entry.term, index: entry.index, time: entry.time }
+}
+
+/// Whether something may be changed when this entry is applied: not by one that begins a transaction.
+fn has_effect(entry: &LogEntry) -> bool {
+    !entry.payload.is_empty() && !oplog::link(&entry.payload).is_some_and(|link| link.partial)
 }
 
 /// What the batch makes of a record that it writes: the database does not show it yet.
@@ -183,6 +201,21 @@ impl<'d> Fields<'d> {
 }
 
 impl<'a> Applier<'a> {
+    /// Applies one entry, or those of one transaction.
+    fn entries(&mut self, entries: &[&'a LogEntry]) -> Result<()> {
+        for entry in entries {
+            self.entry = position(entry);
+            for doc in oplog::documents(&entry.payload) {
+                self.operation(&Fields::read(doc))?;
+            }
+        }
+        if self.in_transaction {
+            bail!(Code::INTERNAL_ERROR, "entry {} of the log ends within a transaction", self.entry.index);
+        }
+        self.reached = self.entry;
+        Ok(())
+    }
+
     /// Writes the batch and shows it, and the catalog that belongs to it.
     fn write(&mut self) -> Result<()> {
         let core = self.core;

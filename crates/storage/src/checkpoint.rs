@@ -7,6 +7,7 @@ use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result};
 
+use crate::ages::Old;
 use crate::catalog::whole;
 use crate::core::{Core, LOCAL_IDENTS};
 use crate::db::{Cf, Db};
@@ -61,6 +62,9 @@ impl Core {
             let _still = self.still();
             // What is to be taken back must not be flushed.
             self.check_writable()?;
+            if self.is_within_chain() {
+                return Ok(false);
+            }
             let at = *self.last.lock();
             if !self.wait_for_commit(at)? {
                 return Ok(false);
@@ -176,10 +180,16 @@ impl Core {
         if retention.is_zero() {
             return u64::MAX;
         }
-        let secs = ((self.options.clock)() / 1000).max(0) as u64;
-        let time = secs.saturating_sub(retention.as_secs()) << 32;
-        // A log that cannot be read keeps what it has.
-        log.read_from_time(time).map_or(0, |reader| reader.index().saturating_sub(1))
+        let last = self.last.lock().index;
+        let old = match &mut *self.ages.lock() {
+            Some(ages) => ages.old(Instant::now(), last, retention),
+            None => Old::Index(0),
+        };
+        match old {
+            Old::Index(index) => index,
+            // A log that cannot be read keeps what it has.
+            Old::Time(time) => log.read_from_time(time).map_or(0, |reader| reader.index().saturating_sub(1)),
+        }
     }
 
     /// Errors: `OutOfDiskSpace` when the disk has no room for what is to be written. RocksDB then keeps the

@@ -71,7 +71,11 @@ pub(crate) struct Core {
     pub builds: crate::build::Builds,
     /// Units that were carried out and are not known to be durable: their numbers, and where the log ended with them.
     pub carried: Mutex<{ rank::CARRIED }, std::collections::VecDeque<(u64, u64)>>,
+    /// The entries at the log's end that begin a transaction whose last entry has not come; see [`crate::chain`].
+    pub chain: Mutex<{ rank::LEAF }, Vec<crate::sequencer::LogEntry>>,
     pub majority: crate::majority::Majority,
+    /// `None` until the log's end is known.
+    pub ages: Mutex<{ rank::LEAF }, Option<crate::ages::Ages>>,
     pub log_knowledge: LogKnowledge,
     pub log_pins: Arc<crate::copy::LogPins>,
     /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
@@ -187,7 +191,9 @@ impl Core {
             me: std::sync::OnceLock::new(),
             builds: crate::build::Builds::default(),
             carried: Mutex::default(),
+            chain: Mutex::default(),
             majority: crate::majority::Majority::default(),
+            ages: Mutex::default(),
             log_knowledge,
             log_pins: Arc::default(),
             others_entries: AtomicU64::new(0),
@@ -216,6 +222,8 @@ impl Core {
             options,
         };
         core.recover()?;
+        let last = *core.last.lock();
+        *core.ages.lock() = Some(crate::ages::Ages::begin(Instant::now(), last.index, last.time));
         if !core.options.journal && core.log.take().is_some() {
             // From here on the flushed state is all there is; an old log must not be applied again.
             core.checkpoint()?;

@@ -18,9 +18,11 @@
 //! the position, counters and multikey bits along with the data, atomically; start-up applies the log
 //! from there (`Core::recover`) with the same code that prepared the batches.
 
+mod ages;
 mod apply;
 mod build;
 mod catalog;
+mod chain;
 mod changes;
 mod checkpoint;
 mod command;

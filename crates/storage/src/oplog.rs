@@ -17,6 +17,14 @@ const TS: usize = 45;
 const TAIL: &[u8; 48] =
     b"\x11ts\0\0\0\0\0\0\0\0\0\x12t\0\0\0\0\0\0\0\0\0\x12v\0\x02\0\0\0\0\0\0\0\x09wall\0\0\0\0\0\0\0\0\0";
 
+/// What stands before [`TAIL`] in the entries of a transaction that has several: where the entry before it is.
+const LINK: &[u8; 40] = b"\x03prevOpTime\0\x1c\0\0\0\x11ts\0\0\0\0\0\0\0\0\0\x12t\0\0\0\0\0\0\0\0\0\0";
+
+/// Its distance from the end of the document, and those of its values.
+const LINK_AT: usize = LINK.len() + TAIL.len() + 1;
+const LINK_TS: usize = LINK_AT - 20;
+const LINK_TERM: usize = LINK_AT - 31;
+
 /// What every operation on a collection has: `ns` and `ui`, as elements.
 pub(crate) fn head(namespace: &str, uuid: &Uuid) -> Box<[u8]> {
     let doc = sheaf_bson::doc! { "ns": namespace, "ui": uuid_value(uuid) };
@@ -37,15 +45,35 @@ pub(crate) fn write_operation(
     }
     doc.append_raw_elements(&[0x02, b'o', b'p', 0, 2, 0, 0, 0, op, 0]).append_raw_elements(head);
     fill(&mut doc);
-    end(&mut doc, statement);
+    end(&mut doc, statement, false);
 }
 
-fn end(doc: &mut DocWriter<'_, Vec<u8>>, statement: Option<&Statement>) {
+/// Writes the oplog document of a transaction; of one of several, with a link to the one before it, which [`stamp_link`]
+/// fills. `fill` writes `o`.
+pub(crate) fn write_transaction(
+    payload: &mut Vec<u8>,
+    statement: Option<&Statement>,
+    linked: bool,
+    fill: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
+) {
+    let mut doc = DocWriter::new(payload);
+    if let Some(statement) = statement {
+        doc.append("lsid", &statement.lsid).append("txnNumber", statement.txn_number);
+    }
+    doc.append("op", "c").append("ns", "admin.$cmd");
+    fill(&mut doc);
+    end(&mut doc, statement, linked);
+}
+
+fn end(doc: &mut DocWriter<'_, Vec<u8>>, statement: Option<&Statement>, linked: bool) {
     if let Some(statement) = statement {
         doc.append("stmtId", statement.stmt_id);
         if let Some(result) = &statement.result {
             doc.append("retryResult", result);
         }
+    }
+    if linked {
+        doc.append_raw_elements(LINK);
     }
     doc.append_raw_elements(TAIL);
 }
@@ -68,7 +96,7 @@ pub(crate) fn write(
         doc.append("ui", uuid_value(uuid));
     }
     fill(&mut doc);
-    end(&mut doc, statement);
+    end(&mut doc, statement, false);
 }
 
 /// A UUID as BSON has it.
@@ -95,6 +123,42 @@ pub(crate) fn stamp(payload: &mut [u8], term: u64, wall: i64, mut next: impl FnM
         doc[len - WALL..len - WALL + 8].copy_from_slice(&wall.to_le_bytes());
         rest = after;
     }
+}
+
+/// An entry's place among those of one transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Cluster time of the entry before it. `None`: it is the first.
+    pub previous: Option<u64>,
+    /// Whether more follow.
+    pub partial: bool,
+}
+
+/// The link of an entry's payload; `None` if it is not one of several of a transaction.
+pub(crate) fn link(payload: &[u8]) -> Option<Link> {
+    link_of(documents(payload).next()?)
+}
+
+/// [`link`] of a document.
+pub(crate) fn link_of(doc: RawDoc<'_>) -> Option<Link> {
+    let bytes = doc.as_bytes();
+    let at = bytes.len().checked_sub(LINK_AT)?;
+    // What a client stores can look like it, but does not stand there as a field.
+    if !bytes[at..].starts_with(&LINK[..12]) || doc.get("op").and_then(|op| op.as_str()) != Some("c") {
+        return None;
+    }
+    let Some(Value::Timestamp(previous)) = doc.get("prevOpTime")?.as_doc()?.get("ts") else { return None };
+    let partial = doc.get("o")?.as_doc()?.get("partialTxn").is_some_and(|partial| partial.truthy());
+    Some(Link { previous: (previous.0 != 0).then_some(previous.0), partial })
+}
+
+/// Fills the link of a document that [`write_transaction`] wrote with one: term and cluster time of the entry before it.
+pub(crate) fn stamp_link(doc: &mut [u8], previous: Option<(u64, u64)>) {
+    let (term, time) = previous.map_or((-1, 0), |(term, time)| (term as i64, time));
+    let len = doc.len();
+    assert!(doc[len - LINK_AT..].starts_with(&LINK[..12]), "the document has no link");
+    doc[len - LINK_TS..len - LINK_TS + 8].copy_from_slice(&time.to_le_bytes());
+    doc[len - LINK_TERM..len - LINK_TERM + 8].copy_from_slice(&term.to_le_bytes());
 }
 
 /// Cluster time of a document that [`write`] wrote.
@@ -150,5 +214,33 @@ mod tests {
             assert_eq!(value_uuid(doc.get("ui")), Some(Uuid::from_u128(7)));
         }
         assert_eq!(documents(&payload).count(), 3);
+    }
+
+    #[test]
+    fn links_are_fields_of_entries_and_nothing_that_looks_like_them() {
+        let mut payload = Vec::new();
+        write_transaction(&mut payload, None, true, |doc| {
+            doc.append("o", &doc! { "applyOps": [{ "op": "i" }], "partialTxn": true });
+        });
+        stamp_link(&mut payload, None);
+        assert_eq!(link(&payload), Some(Link { previous: None, partial: true }));
+        stamp_link(&mut payload, Some((3, 77)));
+        stamp(&mut payload, 5, 1234, || 78);
+        let doc = documents(&payload).next().unwrap();
+        let previous = doc.get("prevOpTime").and_then(|v| v.as_doc()).unwrap();
+        assert_eq!(
+            format!("{previous:?}"),
+            format!("{:?}", doc! { "ts": sheaf_bson::Timestamp(77), "t": 3i64 })
+        );
+        assert_eq!(link(&payload), Some(Link { previous: Some(77), partial: true }));
+        // A client's document that ends in the same bytes.
+        let mut forged = Vec::new();
+        let head = LINK[..LINK.len() - 12].to_vec();
+        let bytes = sheaf_bson::Binary { subtype: 0, bytes: &head };
+        write(&mut forged, "i", "db.c", None, None, |d| {
+            d.append("o", &doc! { "_id": 1, "b": Value::Binary(bytes), "t": 7i64 });
+        });
+        assert!(forged[forged.len() - LINK_AT..].starts_with(&LINK[..12]));
+        assert_eq!(link(&forged), None);
     }
 }

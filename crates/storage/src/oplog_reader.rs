@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use sheaf_bson::{RawDoc, Timestamp};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::Reader;
 use uuid::Uuid;
@@ -170,6 +170,29 @@ impl Oplog {
             at: 0,
             until: time.0.min(last.time),
         }
+    }
+
+    /// The entries of a transaction before this one of its entries, oldest first; none, if it has no others.
+    ///
+    /// Errors: `CappedPositionLost` if the log has been removed up to behind their place.
+    pub fn transaction_before(&self, doc: RawDoc<'_>) -> Result<Vec<DocBuf>> {
+        let mut entries = Vec::new();
+        let mut previous = oplog::link_of(doc).and_then(|link| link.previous);
+        while let Some(time) = previous {
+            let mut cursor = self.from_time(Timestamp(time))?;
+            match cursor.next(Timestamp(time))? {
+                Some(found) if time_of(found) == time => {
+                    previous = oplog::link_of(found).and_then(|link| link.previous);
+                    entries.push(DocBuf::from(found));
+                }
+                _ => {
+                    let text = "CollectionScan died due to position in capped collection being deleted.";
+                    bail!(Code::CAPPED_POSITION_LOST, "{text}");
+                }
+            }
+        }
+        entries.reverse();
+        Ok(entries)
     }
 
     /// Time of the oldest operation that is left. `None`: nothing was ever removed.

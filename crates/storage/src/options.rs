@@ -31,6 +31,11 @@ pub struct Options {
     pub oplog_retention: Duration,
     /// Whether this is a member of a replica set, whose commits a [`Sequencer`](crate::Sequencer) orders.
     pub replica: bool,
+    /// Memory that the uncommitted changes of one transaction may take, if not less is left for operations.
+    pub transaction_bytes: u64,
+    /// How large the operations may be that one entry of the log has of a transaction, if it is more than one: a larger
+    /// transaction is a chain of entries.
+    pub transaction_entry_bytes: usize,
     /// Wraps long waits.
     pub block: Block,
     /// Milliseconds since the epoch.
@@ -49,6 +54,9 @@ impl Options {
             oplog_bytes: 990 << 20,
             oplog_retention: Duration::ZERO,
             replica: false,
+            transaction_bytes: 2 << 30,
+            // An entry's document stays below the largest BSON document.
+            transaction_entry_bytes: 15 << 20,
             block: Arc::new(|wait| wait()),
             clock: Arc::new(|| {
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);

@@ -18,8 +18,13 @@ use crate::oplog;
 use crate::options::{Block, OpTime};
 use crate::order::{Condvar, Held, Mutex, about_to_wait, rank};
 
-/// A group stops growing here.
+/// A group does not grow above this; a unit that is larger is alone in its entry.
 const GROUP_BYTES: usize = 16 << 20;
+
+/// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when 32 MB have
+/// come together, so that one operation more with all that it may bring (the document before and after, what a retry is
+/// answered with) stays below; transactions are chains of smaller entries.
+pub(crate) const UNIT_BYTES_MAX: usize = 112 << 20;
 
 /// Per collection: documents and bytes more (or less).
 #[derive(Default)]
@@ -65,6 +70,8 @@ pub(crate) type Publish = Box<dyn FnOnce(&Catalog) -> Catalog + Send>;
 pub(crate) struct Prepared {
     /// Oplog documents.
     pub payload: Vec<u8>,
+    /// Whether these are a chain, each an entry of its own; see [`crate::chain`].
+    pub chained: bool,
     pub batch: WriteBatch,
     pub counts: Counts,
     /// Everything it wrote, for transactions that look for conflicts.
@@ -168,7 +175,15 @@ impl Pipeline {
 
 impl Core {
     /// Commits one unit; returns when it is in the log (not yet synced), applied and visible.
+    ///
+    /// Errors: `TransactionTooLarge` if no entry can carry it.
     pub fn commit(&self, prepared: Prepared) -> Result<OpTime> {
+        if !prepared.chained && prepared.payload.len() > UNIT_BYTES_MAX {
+            let bytes = prepared.payload.len();
+            let text =
+                format!("a commit of {bytes} bytes is larger than the log's largest entry, {UNIT_BYTES_MAX}");
+            return Err(Error::new(Code::TRANSACTION_TOO_LARGE, text));
+        }
         self.wait_for_room();
         // From here on it is done, and others' units with it: nobody's time is over before it is applied.
         let _shield = sheaf_meter::shield();
@@ -184,6 +199,9 @@ impl Core {
             queue.busy = true;
             drop(queue);
             let _still = Still::new(self);
+            if prepared.chained {
+                return self.commit_chain(prepared);
+            }
             let mut alone = [prepared];
             if let Some(sequencer) = self.sequencer.get() {
                 let (seq, span, times) = self.order_group(&**sequencer, &mut alone)?;
@@ -210,6 +228,9 @@ impl Core {
     /// Commits the own unit and all that wait, as one group.
     fn lead(&self, own: Prepared) -> Result<OpTime> {
         let _still = Still::new(self);
+        if own.chained {
+            return self.commit_chain(own);
+        }
         let mut bytes = own.payload.len();
         let mut group = vec![own];
         let mut tickets = Vec::new();
@@ -218,7 +239,10 @@ impl Core {
             && let Some(ticket) = queue.waiting.front()
         {
             let mut slot = ticket.slot.lock();
-            let Slot::Waiting(_) = *slot else { break };
+            let Slot::Waiting(next) = &*slot else { break };
+            if next.chained || bytes + next.payload.len() > GROUP_BYTES {
+                break;
+            }
             if let Slot::Waiting(prepared) = std::mem::replace(&mut *slot, Slot::InGroup) {
                 bytes += prepared.payload.len();
                 group.push(*prepared);
@@ -272,12 +296,18 @@ impl Core {
         }
     }
 
-    /// Gives the group its times and appends it as one entry.
-    fn write_log(&self, group: &mut [Prepared]) -> Result<SmallVec<[OpTime; 4]>> {
+    /// Errors: this node orders nothing by itself, or storage takes no writes.
+    pub(crate) fn check_alone_writable(&self) -> Result<()> {
         self.check_writable()?;
         if self.is_replica() {
             return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"));
         }
+        Ok(())
+    }
+
+    /// Gives the group its times and appends it as one entry.
+    fn write_log(&self, group: &mut [Prepared]) -> Result<SmallVec<[OpTime; 4]>> {
+        self.check_alone_writable()?;
         let before = *self.last.lock();
         let wall = (self.options.clock)();
         let first = ((wall / 1000) as u64) << 32;

@@ -46,6 +46,10 @@ impl Core {
                 }
             }
         }
+        if !self.is_replica() {
+            // In a set the rest may come from others.
+            self.end_chain();
+        }
         self.drop_unfinished_builds()?;
         self.resume_garbage()?;
         self.remove_unknown_indexes()?;

@@ -75,7 +75,18 @@ impl Core {
     fn touched(&self, keep: u64, last: u64, operations: &mut [u64; 4]) -> Result<Touched> {
         let mut touched = Touched::new();
         let Some(log) = self.log.as_ref().filter(|_| keep < last) else { return Ok(touched) };
-        let mut reader = log.read_from(keep + 1).map_err(log_error)?;
+        // A transaction that loses its end is lost whole: its beginning goes, too, though its entries stay.
+        let mut first = keep + 1;
+        let continues = |first: u64| -> Result<bool> {
+            let entry = log.read_from(first).and_then(|mut reader| reader.next()).map_err(log_error)?;
+            Ok(entry
+                .and_then(|entry| oplog::link(&entry.payload))
+                .is_some_and(|link| link.previous.is_some()))
+        };
+        while first > 1 && continues(first)? {
+            first -= 1;
+        }
+        let mut reader = log.read_from(first).map_err(log_error)?;
         while reader.index() <= last
             && let Some(entry) = reader.next().map_err(log_error)?
         {

@@ -118,24 +118,38 @@ impl Core {
             }
             (time, Bytes::from(payload))
         })?;
+        let unit = self.carry_out_before(sequencer, own)?;
+        let unit = self.append_own(sequencer, unit)?;
+        // What stood open before it is not continued by it.
+        self.end_chain();
+        if let Some(entry) = unit.entries.last() {
+            times.iter_mut().for_each(|at| at.index = entry.index);
+        }
+        Ok((own, Span::of(&unit.entries), times))
+    }
+
+    /// Carries out what comes before this member's own unit, and gives that.
+    pub(crate) fn carry_out_before(&self, sequencer: &dyn Sequencer, own: u64) -> Result<LogUnit> {
         loop {
             let Some(unit) = sequencer.take()? else {
                 return Err(Error::new(Code::INTERNAL_ERROR, "a proposed commit was lost"));
             };
+            if unit.seq == own {
+                return Ok(unit);
+            }
             // Who waits here is a client. Another member leads by the time that it is told to go and ask that one.
-            let has_left = || !sequencer.takes_writes();
-            if unit.seq != own {
-                self.carry_out_unit(sequencer, unit, &has_left)?;
-                continue;
-            }
-            if let Err(error) = self.append_entries(&unit.entries, &has_left) {
+            self.carry_out_unit(sequencer, unit, &|| !sequencer.takes_writes())?;
+        }
+    }
+
+    /// Appends this member's own unit, and gives it back.
+    pub(crate) fn append_own(&self, sequencer: &dyn Sequencer, unit: LogUnit) -> Result<LogUnit> {
+        match self.append_entries(&unit.entries, &|| !sequencer.takes_writes()) {
+            Ok(()) => Ok(unit),
+            Err(error) => {
                 sequencer.put_back(unit);
-                return Err(error);
+                Err(error)
             }
-            if let Some(entry) = unit.entries.last() {
-                times.iter_mut().for_each(|at| at.index = entry.index);
-            }
-            return Ok((own, Span::of(&unit.entries), times));
         }
     }
 
@@ -163,7 +177,7 @@ impl Core {
         Ok(any)
     }
 
-    fn carry_out_unit(
+    pub(crate) fn carry_out_unit(
         &self,
         sequencer: &dyn Sequencer,
         unit: LogUnit,

@@ -2,6 +2,7 @@
 
 mod apply;
 mod builds;
+mod chains;
 mod copy;
 mod crash;
 mod ddl;

@@ -8,6 +8,7 @@ use ahash::AHashMap;
 use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::Account;
 use smallvec::SmallVec;
 
 use crate::catalog::{Collection, put_id_key};
@@ -26,8 +27,8 @@ use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, refuse_
 
 /// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(5);
-/// An oplog entry's document stays below the largest BSON document.
-const APPLY_OPS_BYTES: usize = 15 << 20;
+/// Memory is taken in steps of this size.
+const MEMORY_STEP: u64 = 64 << 10;
 
 /// What has been committed since the oldest open transaction began; empty while none is open.
 #[derive(Default)]
@@ -100,6 +101,9 @@ pub struct Transaction {
     created: Vec<Command>,
     /// [`Core::others_entries`] at the start.
     since: u64,
+    /// Its own account among those of operations; it lives longer than these.
+    account: Option<Arc<Account>>,
+    memory: sheaf_meter::Held,
 }
 
 impl Transaction {
@@ -116,8 +120,11 @@ impl Transaction {
             }
             recent.end(start);
         };
+        let account = sheaf_meter::current().map(|meter| Account::new(meter.process()));
         Ok(Transaction {
             since,
+            memory: account.as_ref().map_or_else(|| Ok(Default::default()), |account| account.reserve(0))?,
+            account,
             core: core.clone(),
             view,
             start,
@@ -143,6 +150,37 @@ impl Transaction {
         self.payload.len()
     }
 
+    /// Whether it was chosen to make room in memory: it is to be ended.
+    pub fn is_shed(&self) -> bool {
+        self.account.as_ref().is_some_and(|account| account.is_shed())
+    }
+
+    /// Takes memory for what has been written: operations for the log, and keys and values twice, as the commit makes a
+    /// batch of them.
+    ///
+    /// Errors: `TransactionTooLarge`.
+    fn take_memory(&mut self) -> Result<()> {
+        let overlay = self.view.overlay.as_ref().map_or(0, |overlay| overlay.bytes());
+        let bytes = (self.payload.len() + 2 * overlay) as u64;
+        let limit = self.core.options.transaction_bytes;
+        if bytes > limit {
+            bail!(
+                Code::TRANSACTION_TOO_LARGE,
+                "The uncommitted changes of the transaction take {bytes} bytes of memory, more than the limit of {limit}"
+            );
+        }
+        if bytes <= self.memory.bytes() {
+            return Ok(());
+        }
+        self.memory.set(bytes.next_multiple_of(MEMORY_STEP)).map_err(|error| {
+            let text = format!(
+                "The uncommitted changes of the transaction take too much memory: {}",
+                error.message()
+            );
+            Error::new(Code::TRANSACTION_TOO_LARGE, text)
+        })
+    }
+
     /// Cluster time of its snapshot.
     pub fn snapshot_time(&self) -> u64 {
         self.view.at.time
@@ -159,9 +197,10 @@ impl Transaction {
         let core = self.core.clone();
         let _pass = core.writes.pass(&core.options.block, interrupt)?;
         let mut batch = WriteBatch::default();
-        let overlay = self.view.overlay.take().unwrap_or_default();
-        for cf in [Cf::Records, Cf::Indexes] {
-            for (key, value) in overlay.of(cf) {
+        // What is in the batch is given back at once: a large transaction is not in memory twice.
+        let overlay = Arc::unwrap_or_clone(self.view.overlay.take().unwrap_or_default());
+        for (cf, written) in [(Cf::Records, overlay.records), (Cf::Indexes, overlay.indexes)] {
+            for (key, value) in written {
                 match value {
                     Some(value) => batch.put_cf(core.db.cf(cf), key, value),
                     None => batch.delete_cf(core.db.cf(cf), key),
@@ -176,9 +215,10 @@ impl Transaction {
                 &mut BatchSink { db: &core.db, batch: &mut batch },
             );
         }
-        let payload = self.oplog_entry();
+        let (payload, chained) = self.oplog_entries();
         let mut prepared = Prepared {
             payload,
+            chained,
             batch,
             counts: std::mem::take(&mut self.counts),
             locks: self.locks.as_slice().into(),
@@ -204,8 +244,8 @@ impl Transaction {
         core.commit(prepared)
     }
 
-    /// One `applyOps` document, or several when it is large.
-    fn oplog_entry(&self) -> Vec<u8> {
+    /// One `applyOps` document, or the [chain](crate::chain) of them that a large transaction is.
+    fn oplog_entries(&mut self) -> (Vec<u8>, bool) {
         let statement = self.session.as_ref().map(|(lsid, number)| Statement {
             lsid: lsid.clone(),
             txn_number: *number,
@@ -213,26 +253,31 @@ impl Transaction {
             result: None,
         });
         let created: Vec<u8> = self.created.iter().flat_map(|command| command.inner().into_bytes()).collect();
-        let mut out = Vec::with_capacity(self.payload.len() + 256);
-        let mut operations = oplog::documents(&created).chain(oplog::documents(&self.payload)).peekable();
-        while operations.peek().is_some() {
-            oplog::write(&mut out, "c", "admin.$cmd", None, statement.as_ref(), |doc| {
+        let payload = std::mem::take(&mut self.payload);
+        let operations = || oplog::documents(&created).chain(oplog::documents(&payload));
+        let bytes_max = self.core.options.transaction_entry_bytes;
+        let chained = created.len() + payload.len() > bytes_max && operations().nth(1).is_some();
+        let mut out = Vec::with_capacity(payload.len() + 256);
+        let (mut left, mut count) = (operations().peekable(), 0i64);
+        while left.peek().is_some() {
+            oplog::write_transaction(&mut out, statement.as_ref(), chained, |doc| {
                 let mut o = doc.document("o");
                 let mut size = 0;
                 let mut array = o.array("applyOps");
-                while let Some(operation) =
-                    operations.next_if(|op| size == 0 || size + op.len() < APPLY_OPS_BYTES)
-                {
+                while let Some(operation) = left.next_if(|op| size == 0 || size + op.len() <= bytes_max) {
                     size += operation.len();
+                    count += 1;
                     array.push_raw_document(operation.as_bytes());
                 }
                 drop(array);
-                if operations.peek().is_some() {
+                if left.peek().is_some() {
                     o.append("partialTxn", true);
+                } else if chained {
+                    o.append("count", count);
                 }
             });
         }
-        out
+        (out, chained)
     }
 
     /// Adds indexes to a collection that this transaction has created and not yet written to.
@@ -315,7 +360,7 @@ impl Transaction {
         self.changes.emit(collection, record_key, op.after(), overlay);
         op.log_inner(&mut self.payload, collection);
         self.counts.add(&collection.state, op.counts());
-        Ok(())
+        self.take_memory()
     }
 }
 

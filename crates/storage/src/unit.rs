@@ -149,6 +149,7 @@ impl<'i> WriteUnit<'i> {
         }
         let prepared = Prepared {
             payload: std::mem::take(&mut self.payload),
+            chained: false,
             batch: self.batch.take().unwrap_or_default(),
             counts: std::mem::take(&mut self.counts),
             locks: self.locks.as_slice().into(),

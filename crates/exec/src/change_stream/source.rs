@@ -28,7 +28,7 @@ pub struct ChangeStreamSource {
     resume: Option<Resume>,
     /// Events of the operation that was read last.
     ready: VecDeque<Ready>,
-    /// Entries of a transaction that goes on in the next one.
+    /// Entries of a transaction that goes on in the next one, as far as they were met on the way.
     partial: Vec<DocBuf>,
     /// Up to where everything is known, and whether the cursor has come that far.
     known: Known,
@@ -133,7 +133,7 @@ impl ChangeStreamSource {
             cx.check_interrupt()?;
             let Some(doc) = self.cursor.next(until).map_err(lost)? else { return Ok(false) };
             match names(doc) {
-                ("c", _) if is_transaction(doc) => self.transaction()?,
+                ("c", _) if is_transaction(doc) => self.transaction(cx)?,
                 ("c", _) => self.command()?,
                 ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => self.single()?,
                 _ => continue,
@@ -174,17 +174,29 @@ impl ChangeStreamSource {
     }
 
     /// A transaction: its operations, all at the time of its last entry.
-    fn transaction(&mut self) -> Result<()> {
+    fn transaction(&mut self, cx: &RunCx<'_>) -> Result<()> {
         let last = DocBuf::from(self.cursor.doc());
+        if !follows(self.partial.last(), &last) {
+            // Those were of a transaction that never came to its end.
+            self.partial.clear();
+        }
         let partial = last.as_raw().get("o").and_then(|o| o.as_doc()?.get("partialTxn"));
         if partial.is_some_and(|partial| partial.truthy()) {
             self.partial.push(last);
             return Ok(());
         }
-        let entries = std::mem::take(&mut self.partial);
+        let mut entries = std::mem::take(&mut self.partial);
         let (time, wall) = times(last.as_raw());
         if time < self.from {
             return Ok(());
+        }
+        let first = entries.first().unwrap_or(&last).as_raw();
+        if previous(first) != 0 {
+            // The stream began within it.
+            let view = database(cx)?.view();
+            let before =
+                view.oplog().map(|oplog| oplog.transaction_before(first)).transpose().map_err(lost)?;
+            entries.splice(0..0, before.unwrap_or_default());
         }
         let mut index = 0;
         for entry in entries.iter().chain([&last]) {
@@ -237,9 +249,7 @@ impl ChangeStreamSource {
 
 impl Source for ChangeStreamSource {
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(db) = cx.database.as_any().downcast_ref::<Db>() else {
-            bail!(Code::INTERNAL_ERROR, "a change stream was read without the database that it was made for");
-        };
+        let db = database(cx)?;
         if self.position.lock().ended {
             return Ok(None);
         }
@@ -260,6 +270,28 @@ impl Source for ChangeStreamSource {
         let expired = event.before.is_some() && db.image_is_expired(wall_millis)?;
         lookup::complete(&self.stream, event, db, expired).map(Some)
     }
+}
+
+fn database<'c>(cx: &RunCx<'c>) -> Result<&'c Db> {
+    match cx.database.as_any().downcast_ref::<Db>() {
+        Some(db) => Ok(db),
+        None => {
+            bail!(Code::INTERNAL_ERROR, "a change stream was read without the database that it was made for")
+        }
+    }
+}
+
+/// The time in an entry's `prevOpTime`; 0 where it continues none.
+fn previous(entry: RawDoc<'_>) -> u64 {
+    match entry.get("prevOpTime").and_then(|previous| previous.as_doc()?.get("ts")) {
+        Some(Value::Timestamp(time)) => time.0,
+        _ => 0,
+    }
+}
+
+/// Whether a transaction's entry continues the one before it, if there is one.
+fn follows(before: Option<&DocBuf>, entry: &DocBuf) -> bool {
+    before.is_none_or(|before| times(before.as_raw()).0 == previous(entry.as_raw()))
 }
 
 /// `op` and `ns`, which stand in front.

@@ -1,8 +1,8 @@
 //! Operations as MongoDB's oplog has them.
 //!
 //! Storage writes almost that. What differs: fields that only storage needs, commands whose arguments it
-//! keeps in its own way (see [`super::command`]), `o2` of inserts, and `prevOpTime`, which says nothing here but
-//! is looked for.
+//! keeps in its own way (see [`super::command`]), `o2` of inserts, and `prevOpTime`, which is there only in the entries
+//! of a large transaction but is looked for elsewhere, too.
 
 use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Timestamp};
 
@@ -21,7 +21,7 @@ pub fn shown(doc: RawDoc<'_>) -> Option<DocBuf> {
     differs.then(|| {
         DocBuf::build(|out| {
             write_fields(doc, out);
-            if doc.element("lsid").is_some() {
+            if doc.element("lsid").is_some() && doc.element("prevOpTime").is_none() {
                 // The chain of a session's earlier operations, which nothing here follows.
                 out.document("prevOpTime").append("ts", Timestamp(0)).append("t", -1i64);
             }

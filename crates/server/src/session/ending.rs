@@ -48,11 +48,6 @@ impl Node {
         }
     }
 
-    /// Ends one session.
-    pub fn end_session(&self, id: LogicalSessionId) {
-        self.end_sessions(&[id]);
-    }
-
     /// Ends sessions at their clients' wish: their operations are stopped, their transactions aborted, their cursors closed;
     /// they are forgotten.
     pub fn end_sessions(&self, ids: &[LogicalSessionId]) {

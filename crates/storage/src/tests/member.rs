@@ -72,7 +72,11 @@ pub struct Member {
 
 impl Member {
     pub fn open(path: &Path) -> Member {
-        let engine = Engine::open(Options { replica: true, ..options(path) }).unwrap();
+        Member::open_with(options(path))
+    }
+
+    pub fn open_with(options: Options) -> Member {
+        let engine = Engine::open(Options { replica: true, ..options }).unwrap();
         let office = Arc::new(Office::default());
         *office.last.lock() = engine.last_applied();
         engine.set_sequencer(office.clone(), false);
@@ -87,6 +91,15 @@ impl Member {
 
     pub fn step_down(&self) {
         self.office.leads.store(false, Ordering::Release);
+    }
+
+    /// Loses the lead when called, and gets it back in another term if `again`: for hooks.
+    pub fn change_of_lead(&self, again: bool) -> impl Fn() + Send + Sync + 'static {
+        let office = self.office.clone();
+        move || {
+            office.last.lock().term += u64::from(again);
+            office.leads.store(again, Ordering::Release);
+        }
     }
 
     /// Applies these entries as one unit.
@@ -107,10 +120,21 @@ impl Member {
         }
     }
 
+    /// Applies all that another's log has.
+    pub fn catch_up(&self, other: &Engine) {
+        self.follow(other, other.last_applied().index);
+    }
+
     /// Flushes everything, as if a majority had it.
     pub fn flush(&self) {
+        assert!(self.try_flush());
+    }
+
+    /// [`Member::flush`]; false if that cannot be now.
+    pub fn try_flush(&self) -> bool {
         self.office.commit.store(u64::MAX, Ordering::Release);
-        assert!(self.engine.core().try_checkpoint().unwrap());
+        let flushed = self.engine.core().try_checkpoint().unwrap();
         self.office.commit.store(0, Ordering::Release);
+        flushed
     }
 }

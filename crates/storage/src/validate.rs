@@ -99,6 +99,10 @@ fn key_document(index: &Index, key: &[u8], type_bits: &[u8]) -> DocBuf {
     })
 }
 
+/// What a look at a key costs, and a step of a cursor, in the meter's units.
+const LOOKUP_COST: u32 = 40;
+const STEP_COST: u32 = 4;
+
 /// Checks one collection on one state. `full` also reads each index from end to end.
 pub(crate) fn validate(
     view: &View,
@@ -203,6 +207,7 @@ fn check_entries(
     index.generate(doc, keys)?;
     let mut full = Vec::new();
     for (key, type_bits) in keys.iter() {
+        sheaf_meter::tick(LOOKUP_COST)?;
         entry_key(index, key, record_key, &mut full);
         let right = match view.get_full(Cf::Indexes, &full)? {
             None => false,
@@ -235,6 +240,7 @@ fn count_entries(view: &View, index: &Index, full: bool, found: &mut Validation)
     let mut count = 0;
     while more {
         count += 1;
+        sheaf_meter::tick(STEP_COST)?;
         if full {
             let components: usize = index.fields.len() + usize::from(index.wildcard_field.is_some());
             let mut rest = cursor.key();
@@ -269,6 +275,7 @@ fn find_extra(
         if seen.is_multiple_of(1024) {
             interrupt()?;
         }
+        sheaf_meter::tick(LOOKUP_COST)?;
         let record = view.get(collection, cursor.record_key())?;
         let readable = record.filter(|bytes| sheaf_bson::validate(bytes, MAX_DEPTH * 2).is_ok());
         let right = match readable {

@@ -48,6 +48,8 @@ pub(crate) use turn::{Builds, Turn};
 
 /// Folder of a data folder in which builds keep their runs and files.
 const FOLDER: &str = "builds";
+/// What an index's entry costs until it is in a sorter, in the meter's units.
+const ENTRY_COST: u32 = 16;
 /// How many documents may fail to be indexed, to be looked at again in the end.
 const SKIPPED_MAX: usize = 1000;
 /// Changes beside the index that may be carried over while no writer is let in.
@@ -391,6 +393,7 @@ impl Core {
                     build.skipped.push(cursor.key().to_vec());
                     continue;
                 }
+                sheaf_meter::tick(ENTRY_COST.saturating_mul(keys.len() as u32))?;
                 index.multikey.add(&keys.arrays);
                 for (key, type_bits) in keys.iter() {
                     value.clear();

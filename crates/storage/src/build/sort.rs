@@ -5,6 +5,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -19,6 +20,15 @@ const ITEM_BYTES: usize = std::mem::size_of::<Item>();
 /// Buffers of the runs that are merged.
 const BUFFER_BYTES_MIN: usize = 16 << 10;
 const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+/// Items that are sorted in one go: a few milliseconds of work. The slices are merged when they are read.
+#[cfg(not(test))]
+const SLICE_ITEMS: usize = 32 << 10;
+#[cfg(test)]
+const SLICE_ITEMS: usize = 50;
+
+/// What handing over an item costs, in the meter's units.
+const ITEM_COST: u32 = 8;
 
 #[derive(Clone, Copy)]
 struct Item {
@@ -67,47 +77,69 @@ impl Sorter {
         self.runs.len()
     }
 
-    fn sort(&mut self) {
+    /// Sorts slice by slice, so that whoever waits for the index can be stopped in between.
+    fn sort(&mut self) -> Result<()> {
         let bytes = &self.bytes;
         let key = |item: &Item| &bytes[item.at..item.at + item.key_len as usize];
-        self.items.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b))));
+        for slice in self.items.chunks_mut(SLICE_ITEMS) {
+            sheaf_meter::check()?;
+            slice.sort_unstable_by(|a, b| a.head.cmp(&b.head).then_with(|| key(a).cmp(key(b))));
+        }
+        Ok(())
+    }
+
+    /// Hands over the items of all slices in order.
+    fn in_order(&self, mut each: impl FnMut(&Item) -> Result<()>) -> Result<()> {
+        let slices = self.items.chunks(SLICE_ITEMS);
+        let mut slices: BinaryHeap<_> =
+            slices.filter_map(|slice| Slice::at_next(&self.bytes, slice.iter())).map(Reverse).collect();
+        while let Some(mut first) = slices.peek_mut() {
+            sheaf_meter::tick(ITEM_COST)?;
+            each(&first.0.item)?;
+            match Slice::at_next(&self.bytes, first.0.rest.clone()) {
+                Some(next) => first.0 = next,
+                None => drop(PeekMut::pop(first)),
+            }
+        }
+        Ok(())
     }
 
     fn spill(&mut self) -> Result<()> {
         if self.items.is_empty() {
             return Ok(());
         }
-        self.sort();
+        self.sort()?;
         let path = self.dir.join(format!("{:06}.run", self.runs.len()));
-        self.write_run(&path).map_err(|e| file_error("writing a sorted run", &path, &e))?;
+        self.write_run(&path)?;
         self.runs.push(path);
         self.items.clear();
         self.bytes.clear();
         Ok(())
     }
 
-    fn write_run(&self, path: &Path) -> std::io::Result<()> {
-        let mut out = BufWriter::with_capacity(BUFFER_BYTES_MAX, File::create(path)?);
-        for item in &self.items {
+    fn write_run(&self, path: &Path) -> Result<()> {
+        let failed = |e: std::io::Error| file_error("writing a sorted run", path, &e);
+        let mut out = BufWriter::with_capacity(BUFFER_BYTES_MAX, File::create(path).map_err(failed)?);
+        let mut write = |item: &Item| {
             out.write_all(&item.key_len.to_le_bytes())?;
             out.write_all(&item.value_len.to_le_bytes())?;
             let size = item.key_len as usize + item.value_len as usize;
-            out.write_all(&self.bytes[item.at..item.at + size])?;
-        }
-        out.into_inner().map_err(|e| e.into_error())?;
+            out.write_all(&self.bytes[item.at..item.at + size])
+        };
+        self.in_order(|item| write(item).map_err(failed))?;
+        out.into_inner().map_err(|e| failed(e.into_error()))?;
         Ok(())
     }
 
     /// Hands all items over in order.
     pub fn finish(mut self, mut each: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
         if self.runs.is_empty() {
-            self.sort();
-            for item in &self.items {
-                let (key, value) = self.bytes[item.at..][..item.key_len as usize + item.value_len as usize]
-                    .split_at(item.key_len as usize);
-                each(key, value)?;
-            }
-            return Ok(());
+            self.sort()?;
+            return self.in_order(|item| {
+                let size = item.key_len as usize + item.value_len as usize;
+                let (key, value) = self.bytes[item.at..item.at + size].split_at(item.key_len as usize);
+                each(key, value)
+            });
         }
         self.spill()?;
         self.bytes = Vec::new();
@@ -119,13 +151,45 @@ impl Sorter {
             heap.extend(run.map(Reverse));
         }
         while let Some(mut first) = heap.peek_mut() {
+            sheaf_meter::tick(ITEM_COST)?;
             each(&first.0.bytes[..first.0.key_len], &first.0.bytes[first.0.key_len..])?;
             let more = first.0.advance().map_err(|e| file_error("reading a sorted run", &self.dir, &e))?;
             if !more {
-                std::collections::binary_heap::PeekMut::pop(first);
+                PeekMut::pop(first);
             }
         }
         Ok(())
+    }
+}
+
+/// A sorted slice of the items in memory, at one of them.
+struct Slice<'s> {
+    item: Item,
+    key: &'s [u8],
+    rest: std::slice::Iter<'s, Item>,
+}
+
+impl<'s> Slice<'s> {
+    fn at_next(bytes: &'s [u8], mut rest: std::slice::Iter<'s, Item>) -> Option<Self> {
+        let item = *rest.next()?;
+        Some(Slice { item, key: &bytes[item.at..item.at + item.key_len as usize], rest })
+    }
+}
+
+impl PartialEq for Slice<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+impl Eq for Slice<'_> {}
+impl PartialOrd for Slice<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Slice<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.item.head.cmp(&other.item.head).then_with(|| self.key.cmp(other.key))
     }
 }
 

@@ -1,18 +1,20 @@
 //! What the server knows about one connection.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::{Meter, Process, Source};
 use sheaf_storage::OpTime;
 use sheaf_wire::Compressor;
 
+use crate::node::Node;
 use crate::session::LogicalSessionId;
+use crate::watch::{Watch, Watched};
 
 /// One connection's client, as `currentOp`, `connectionStatus` and logs see it.
 pub struct Client {
@@ -43,29 +45,46 @@ pub struct Client {
     pub hello_ok: AtomicBool,
 }
 
-/// The code of the error with which an operation has to stop; 0 while it may go on.
+/// Whether an operation has to stop: somebody has said so, or its client has gone.
 #[derive(Default)]
-pub struct Stop(AtomicI32);
+pub struct Stop {
+    /// The code of the error that it ends with; 0 while it may go on.
+    code: AtomicI32,
+    watch: Watch,
+}
 
 impl Stop {
     /// Stops the operation, unless it has been stopped already.
     pub fn set(&self, code: Code) {
-        let _ = self.0.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.code.compare_exchange(0, code.0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Lets operations go on.
     pub fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.code.store(0, Ordering::Relaxed);
+    }
+
+    /// An operation began at this time, which ends when the client has gone, or does not.
+    pub fn watch(&self, began: Instant, ends: bool) {
+        self.watch.begin(began, ends);
+    }
+
+    /// Hands over the connection to look at.
+    pub fn watch_on(&self, peer: Weak<dyn Watched>) {
+        self.watch.on(peer);
     }
 
     /// Whether the operation has to stop.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+        self.code.load(Ordering::Relaxed) != 0
     }
 
     /// The error, if there is one.
     pub fn check(&self) -> Result<()> {
-        match self.0.load(Ordering::Relaxed) {
+        if self.watch.is_over() {
+            self.set(Code::CLIENT_DISCONNECT);
+        }
+        match self.code.load(Ordering::Relaxed) {
             0 => Ok(()),
             code => Err(Error::new(Code(code), "operation was interrupted")),
         }
@@ -189,6 +208,15 @@ impl Client {
         match self.remote {
             Some(address) => address.to_string(),
             None => "anonymous unix socket".to_owned(),
+        }
+    }
+
+    /// What log lines about its connection tell.
+    pub fn about(&self, node: &Node) -> DocBuf {
+        doc! {
+            "remote": &self.remote_text(),
+            "connectionId": self.id,
+            "connectionCount": node.connection_count() as i64,
         }
     }
 

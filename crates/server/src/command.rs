@@ -39,6 +39,10 @@ pub struct Spec {
     pub api_v1: bool,
     /// May wait or run long: runs where it may block the thread.
     pub may_block: bool,
+    /// Takes no time and touches no data: runs on the control threads for who has asked for nothing else yet.
+    pub control: bool,
+    /// Ends when its client has gone.
+    pub ends_with_client: bool,
     /// Takes a `readConcern` other than local.
     pub read_concern: bool,
     /// Takes a `writeConcern`.
@@ -105,6 +109,8 @@ impl Spec {
             admin_only: false,
             api_v1: false,
             may_block: false,
+            control: false,
+            ends_with_client: false,
             read_concern: false,
             write_concern: false,
             secondary: Secondary::Always,
@@ -120,6 +126,7 @@ impl Spec {
         Spec {
             access: Access::Read,
             read_concern: true,
+            ends_with_client: true,
             secondary: Secondary::OptIn,
             maintenance: false,
             ..Spec::plain()
@@ -170,6 +177,18 @@ impl Spec {
     /// May wait or run long.
     pub const fn may_block(mut self) -> Spec {
         self.may_block = true;
+        self
+    }
+
+    /// Takes no time and touches no data.
+    pub const fn control(mut self) -> Spec {
+        self.control = true;
+        self
+    }
+
+    /// Ends when its client has gone, as all do that only read.
+    pub const fn ends_with_client(mut self) -> Spec {
+        self.ends_with_client = true;
         self
     }
 

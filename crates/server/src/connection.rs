@@ -3,39 +3,37 @@
 //! Nothing is held for a client that is idle, slow or gone: a command has finished, and let go of
 //! snapshots and locks, before its reply is written.
 
+mod bytes;
 mod waiting;
 
-use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{Timestamp, Value};
 use sheaf_errors::{Code, Error};
 use sheaf_wire::{
-    Compressor, Flags, HEADER_LEN, Header, OpCode, WireError, compress, decompress, finish_msg, op_reply,
+    Compressor, Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, WireError, compress, decompress,
+    finish_msg, op_reply,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::buffers::{Claim, FREE_BYTES};
 use crate::client::Client;
-use crate::dispatch::{self, Outcome, Request, Wait};
+use crate::dispatch::{self, Outcome, Place, Request, Wait};
 use crate::node::Node;
+use crate::reactor::{LONG_BYTES, give_way};
 use crate::replication::Replica;
-use crate::stream::Socket;
+use crate::stream::{Shared, Socket};
+use bytes::Arrival;
 use waiting::{fulfilled, interrupted};
 
 /// Room that an idle connection keeps for its next message.
 const IDLE_BUFFER_BYTES: usize = 4096;
 
-/// The most that is allocated for a message of which little has arrived yet.
-const FIRST_STEP_BYTES: usize = 64 * 1024;
-
 /// A buffer that grew beyond this is given back after the message; a batch of 4 MB comes and goes in one that stays.
 const KEPT_BUFFER_BYTES: usize = 8 * 1024 * 1024;
 
-/// A large buffer is given back when the connection has been silent for this long.
-const SILENCE: Duration = Duration::from_secs(2);
+/// How long a busy connection's thread waits for a client to take a reply; then the reactor does.
+const DIRECT_WRITE_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Commands whose messages are never compressed, as the protocol demands.
 const UNCOMPRESSED: &[&str] = &[
@@ -62,44 +60,36 @@ const BUSY_MESSAGES: u32 = 8;
 /// ...until it has been silent for so long.
 const BUSY_SILENCE: Duration = Duration::from_millis(50);
 
-/// Serves a connection until it ends.
+/// Serves a connection until it ends: on the runtime that this is called in, and on the data runtime as soon as the
+/// client asks for data.
 pub async fn serve<S: Socket>(stream: S, client: Arc<Client>, node: Arc<Node>) {
-    let mut connection = Connection {
+    let data = node.data_runtime().cloned();
+    let stream = Shared::new(stream);
+    client.stop.watch_on(stream.watched());
+    let claim = Claim::on(&node.incoming);
+    let connection = Connection {
         stream,
-        client: client.clone(),
+        client,
         node,
+        control: data.is_some(),
+        claim,
         buffer: Vec::new(),
         filled: 0,
         early: Vec::new(),
         quick: 0,
     };
-    let ended = loop {
-        let result = match connection.run().await {
-            Ok(Pause::Busy) => match connection.run_on_thread().await {
-                Some((back, result)) => {
-                    connection = back;
-                    result
+    let (Some(mut connection), Some(data)) = (connection.serve().await, data) else { return };
+    connection.control = false;
+    match connection.stream.leave_reactor() {
+        Ok(()) => {
+            data.spawn(async move {
+                match connection.stream.to_reactor() {
+                    Ok(()) => _ = connection.serve().await,
+                    Err(error) => connection.end(Err(error.to_string())),
                 }
-                // The runtime is going away, and the thread with it.
-                None => return,
-            },
-            other => other,
-        };
-        match result {
-            Ok(Pause::End) => break Ok(()),
-            Ok(Pause::Busy | Pause::Silent) => {}
-            Err(reason) => break Err(reason),
+            });
         }
-    };
-    if let Err(reason) = ended {
-        let attributes = sheaf_bson::doc! { "remote": &client.remote_text(), "error": &reason };
-        crate::log::debug(
-            "NETWORK",
-            22988,
-            &client.context(),
-            "Error receiving request from client. Ending connection from remote",
-            Some(attributes),
-        );
+        Err(error) => connection.end(Err(error.to_string())),
     }
 }
 
@@ -111,22 +101,18 @@ enum Pause {
     Busy,
     /// A thread has it, and the reactor should.
     Silent,
-}
-
-/// What came of reading.
-enum Arrival {
-    /// A whole message of this length stands at the start of the buffer.
-    Message(usize),
-    /// Nothing, for [`BUSY_SILENCE`]; only on a thread.
-    Silence,
-    /// The client closed the connection between two messages.
-    End,
+    /// The control runtime has it, and the data runtime should.
+    Data,
 }
 
 struct Connection<S> {
-    stream: S,
+    stream: Shared<S>,
     client: Arc<Client>,
     node: Arc<Node>,
+    /// Whether it is on the control runtime, where nothing is done that takes time.
+    control: bool,
+    /// The room for `buffer`, and for what is unpacked from it.
+    claim: Claim,
     /// Bytes read; the first `filled` are real.
     buffer: Vec<u8>,
     filled: usize,
@@ -144,13 +130,54 @@ struct Answer {
 }
 
 impl<S: Socket> Connection<S> {
+    /// Serves the connection until it ends, or until it is to go to the data runtime and is given back.
+    async fn serve(self) -> Option<Self> {
+        let mut connection = self;
+        let ended = loop {
+            let result = match connection.run().await {
+                Ok(Pause::Busy) => match connection.run_on_thread().await {
+                    Some((back, result)) => {
+                        connection = back;
+                        result
+                    }
+                    // The runtime is going away, and the thread with it.
+                    None => return None,
+                },
+                other => other,
+            };
+            match result {
+                Ok(Pause::End) => break Ok(()),
+                Ok(Pause::Busy | Pause::Silent) => {}
+                Ok(Pause::Data) => return Some(connection),
+                Err(reason) => break Err(reason),
+            }
+        };
+        connection.end(ended);
+        None
+    }
+
+    /// Forgets the client, whose connection has ended.
+    fn end(&self, how: Result<(), String>) {
+        let context = self.client.context();
+        if let Err(reason) = how {
+            let attributes = sheaf_bson::doc! { "remote": &self.client.remote_text(), "error": &reason };
+            let text = "Error receiving request from client. Ending connection from remote";
+            crate::log::debug("NETWORK", 22988, &context, text, Some(attributes));
+        }
+        self.node.disconnect(&self.client);
+        if !crate::log::is_quiet() {
+            let attributes = self.client.about(&self.node);
+            crate::log::info("NETWORK", 22944, &context, "Connection ended", Some(attributes));
+        }
+    }
+
     /// Serves the connection on a thread of the runtime's pool until it falls silent, and gives it back to the
     /// reactor. `None`: the runtime is being shut down.
     async fn run_on_thread(mut self) -> Option<(Self, Result<Pause, String>)> {
         let node = self.node.clone();
         let runtime = tokio::runtime::Handle::current();
         let served = tokio::task::spawn_blocking(move || {
-            let moved = self.stream.to_thread(BUSY_SILENCE, self.node.options.write_timeout);
+            let moved = self.stream.to_thread(BUSY_SILENCE, DIRECT_WRITE_PATIENCE);
             let mut result = moved.map_err(|error| error.to_string()).map(|()| Pause::Silent);
             if result.is_ok() {
                 result = runtime.block_on(self.run());
@@ -165,14 +192,23 @@ impl<S: Socket> Connection<S> {
         served.ok()
     }
 
-    /// Whether this connection, in the reactor until now, gets a thread.
-    fn gets_thread(&mut self, waited: Duration) -> bool {
+    /// Whether this connection, in the reactor until now, should have a thread.
+    fn is_busy(&mut self, waited: Duration) -> bool {
         self.quick = if waited < BUSY_GAP { self.quick + 1 } else { 0 };
-        if self.quick < BUSY_MESSAGES {
-            return false;
+        let busy = self.quick >= BUSY_MESSAGES;
+        if busy {
+            self.quick = 0;
         }
-        self.quick = 0;
-        self.node.busy.enter()
+        busy
+    }
+
+    /// Whether what is done now, if it takes long, keeps others waiting.
+    fn place(&self, bytes: usize) -> Place {
+        match self.stream.is_direct() {
+            true => Place::Thread,
+            false if bytes >= LONG_BYTES => Place::ReactorLong,
+            false => Place::Reactor,
+        }
     }
 
     async fn run(&mut self) -> Result<Pause, String> {
@@ -184,11 +220,18 @@ impl<S: Socket> Connection<S> {
                 Arrival::Silence => return Ok(Pause::Silent),
                 Arrival::End => return Ok(Pause::End),
             };
-            let busy = !direct && self.gets_thread(idle_since.elapsed());
+            let busy = !direct && self.is_busy(idle_since.elapsed());
+            if self.control && (busy || !asks_for_control(&self.buffer[..length])) {
+                return Ok(Pause::Data);
+            }
+            let busy = busy && self.node.busy.enter();
             self.node.metrics.physical_bytes_in.add(length as u64);
             let header = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?;
             if header.opcode == OpCode::Compressed {
-                let (message, compressor) = decompress(&self.buffer[..length]).map_err(reason)?;
+                self.room(self.buffer.len() + unpacked_length(&self.buffer[..length])).await?;
+                let packed = &self.buffer[..length];
+                let long = !self.stream.is_direct() && unpacked_length(packed) >= LONG_BYTES;
+                let (message, compressor) = give_way(long, || decompress(packed)).map_err(reason)?;
                 self.answer(&message, Some(compressor)).await?;
             } else {
                 // The message is taken out while it is worked on, because `self` is needed too.
@@ -204,9 +247,11 @@ impl<S: Socket> Connection<S> {
                 self.buffer.append(&mut self.early);
                 self.filled = self.buffer.len();
             }
-            if self.buffer.len() > KEPT_BUFFER_BYTES && self.filled == 0 {
+            let kept = if self.node.incoming.is_pressed() { FREE_BYTES } else { KEPT_BUFFER_BYTES };
+            if self.buffer.len() > kept && self.filled == 0 {
                 self.buffer = Vec::new();
             }
+            self.room(self.buffer.len()).await?;
             if busy {
                 return Ok(Pause::Busy);
             }
@@ -214,55 +259,6 @@ impl<S: Socket> Connection<S> {
                 && (!self.stream.is_direct() || self.node.busy.crowded() || self.node.is_shutting_down())
             {
                 return Ok(Pause::Silent);
-            }
-        }
-    }
-
-    /// Reads until one whole message stands at the start of the buffer.
-    async fn read_message(&mut self) -> Result<Arrival, String> {
-        loop {
-            let mut wanted = IDLE_BUFFER_BYTES;
-            if self.filled >= HEADER_LEN {
-                let length = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?.length as usize;
-                if self.filled >= length {
-                    return Ok(Arrival::Message(length));
-                }
-                // What is allocated follows what has arrived, not what the header claims.
-                wanted = length.min((self.filled * 4).max(FIRST_STEP_BYTES));
-            }
-            if self.buffer.len() < wanted {
-                self.buffer.resize(wanted, 0);
-            }
-            let Some(n) = self.read_some().await? else { return Ok(Arrival::Silence) };
-            if n == 0 {
-                return if self.filled == 0 {
-                    Ok(Arrival::End)
-                } else {
-                    Err("connection closed within a message".into())
-                };
-            }
-            self.filled += n;
-        }
-    }
-
-    /// Reads what there is, waiting for some. `None`: nothing came for [`BUSY_SILENCE`] on a thread.
-    async fn read_some(&mut self) -> Result<Option<usize>, String> {
-        if self.stream.is_direct() {
-            return match self.stream.read(&mut self.buffer[self.filled..]).await {
-                Ok(n) => Ok(Some(n)),
-                Err(error) if is_timeout(&error) => Ok(None),
-                Err(error) => Err(error.to_string()),
-            };
-        }
-        loop {
-            let large = self.buffer.len() > IDLE_BUFFER_BYTES && self.filled == 0;
-            let reading = self.stream.read(&mut self.buffer[self.filled..]);
-            if !large {
-                return reading.await.map(Some).map_err(|error| error.to_string());
-            }
-            match tokio::time::timeout(SILENCE, reading).await {
-                Ok(result) => return result.map(Some).map_err(|error| error.to_string()),
-                Err(_) => self.buffer = vec![0; IDLE_BUFFER_BYTES],
             }
         }
     }
@@ -280,6 +276,10 @@ impl<S: Socket> Connection<S> {
             if !again {
                 return Ok(());
             }
+            if self.node.is_shutting_down() {
+                // Nothing holds back the next answer any more, and nobody but the end of the process would end this.
+                return Err("the server shuts down".into());
+            }
         }
     }
 
@@ -291,7 +291,9 @@ impl<S: Socket> Connection<S> {
     ) -> Result<Option<Answer>, String> {
         let header = Header::parse(message).map_err(reason)?;
         let response_to = response_to.unwrap_or(header.request_id);
-        let (outcome, flags, packable) = match sheaf_wire::parse(message) {
+        let place = self.place(message.len());
+        let parsed = give_way(place == Place::ReactorLong, || sheaf_wire::parse(message));
+        let (outcome, flags, packable) = match parsed {
             Ok(sheaf_wire::Request::Msg(msg)) => {
                 let (sequences, count) = msg.sequences();
                 let request = Request {
@@ -299,6 +301,7 @@ impl<S: Socket> Connection<S> {
                     sequences: &sequences[..count],
                     flags: msg.flags,
                     query_db: None,
+                    place,
                 };
                 let name = msg.body.iter().next().map_or("", |first| first.key());
                 let mut outcome = dispatch::run(&self.node, &self.client, &request);
@@ -346,7 +349,9 @@ impl<S: Socket> Connection<S> {
         self.node.metrics.bytes_out.add(bytes.len() as u64);
         if let Some(compressor) = compressor.filter(|_| packable) {
             let level = self.node.parameters.int("zlibCompressionLevel") as u32;
-            bytes = compress(&bytes, compressor, level).map_err(|error| error.to_string())?;
+            let long = self.place(bytes.len()) == Place::ReactorLong;
+            let packed = give_way(long, || compress(&bytes, compressor, level));
+            bytes = packed.map_err(|error| error.to_string())?;
         }
         Ok(Some(Answer { bytes, again }))
     }
@@ -361,8 +366,13 @@ impl<S: Socket> Connection<S> {
         let handshake = matches!(name, "hello" | "isMaster" | "ismaster");
         let outcome = match query.command_db() {
             Some(db) if handshake => {
-                let request =
-                    Request { body: query.body, sequences: &[], flags: Flags::default(), query_db: Some(db) };
+                let request = Request {
+                    body: query.body,
+                    sequences: &[],
+                    flags: Flags::default(),
+                    query_db: Some(db),
+                    place: self.place(query.body.len()),
+                };
                 dispatch::run(&self.node, &self.client, &request)
             }
             _ => Outcome::of_error(&Error::new(
@@ -424,41 +434,17 @@ impl<S: Socket> Connection<S> {
         }
         Ok(reply.into_bytes())
     }
-
-    async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.node.metrics.physical_bytes_out.add(bytes.len() as u64);
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            let piece = &rest[..rest.len().min(1 << 20)];
-            // Most replies fit into the socket's buffer, and need no clock.
-            let stream = &mut self.stream;
-            let at_once = poll_fn(|cx| match Pin::new(&mut *stream).poll_write(cx, piece) {
-                Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending => Poll::Ready(None),
-            });
-            let written = match at_once.await {
-                Some(result) => result,
-                // The clock runs anew with every piece that the client takes.
-                None => tokio::time::timeout(self.node.options.write_timeout, self.stream.write(piece))
-                    .await
-                    .map_err(|_| "the client does not read its replies".to_owned())?,
-            };
-            let n = written.map_err(|error| match is_timeout(&error) {
-                true => "the client does not read its replies".to_owned(),
-                false => error.to_string(),
-            })?;
-            if n == 0 {
-                return Err("connection closed".into());
-            }
-            rest = &rest[n..];
-        }
-        Ok(())
-    }
 }
 
-/// Whether a read or write on a thread has waited as long as it may.
-fn is_timeout(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+/// Whether a message asks for what the control runtime does itself.
+fn asks_for_control(message: &[u8]) -> bool {
+    sheaf_wire::command_name(message).is_some_and(dispatch::is_control)
+}
+
+/// The length of a packed message's contents, as it claims; too large a claim is refused later.
+fn unpacked_length(packed: &[u8]) -> usize {
+    let claim = packed.get(HEADER_LEN + 4..).and_then(|rest| rest.first_chunk::<4>());
+    claim.map_or(0, |claim| u32::from_le_bytes(*claim) as usize).min(MAX_MESSAGE_SIZE)
 }
 
 fn reason(error: WireError) -> String {

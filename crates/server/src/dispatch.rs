@@ -28,6 +28,7 @@ use crate::generic::{GenericArgs, is_generic};
 use crate::node::Node;
 use crate::op::{ApiParams, OpContext, OpMetrics};
 use crate::parked::Parked;
+use crate::reactor::{self, give_way};
 use crate::reply::Reply;
 use crate::session::{Role, Session};
 
@@ -45,6 +46,24 @@ pub struct Request<'a> {
     pub flags: Flags,
     /// The database that an OP_QUERY names; OP_MSG has it in `$db`.
     pub query_db: Option<&'a str>,
+    /// Where it runs.
+    pub place: Place,
+}
+
+/// Where a request runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On a thread that also serves others, which must not wait for it.
+    Reactor,
+    /// The same, and the request is so large that it takes long.
+    ReactorLong,
+    /// On a thread on which nobody else waits.
+    Thread,
+}
+
+/// Whether the command of this name is answered by the control threads; see [`crate::reactor`].
+pub fn is_control(name: &str) -> bool {
+    crate::commands::find(name).is_some_and(|command| command.spec.control)
 }
 
 /// What came of a request; the connection completes and sends it.
@@ -169,17 +188,15 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
         } else {
             let op_id = node.next_op_id();
             client.stop.clear();
+            client.stop.watch(started, ends_with_client(command, request.body));
             current.begin(op_id, started, prepared.db, command.name, request.body, prepared.generic.lsid);
             current.needs_primary = command.spec.access == Access::Write || prepared.role.in_transaction();
         }
     }
-    let mut outcome = if command.spec.may_block {
-        tokio::task::block_in_place(|| {
-            execute(node, client, request, &mut prepared, (started, began, resumed))
-        })
-    } else {
+    let long = command.spec.may_block || request.place == Place::ReactorLong;
+    let mut outcome = give_way(long && request.place != Place::Thread, || {
         execute(node, client, request, &mut prepared, (started, began, resumed))
-    };
+    });
     // What waits for other members is still under way.
     if outcome.parked.is_none() && outcome.wait.is_none() {
         client.current.lock().end();
@@ -192,6 +209,16 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
     }
     outcome.exhaust &= outcome.ok;
     outcome
+}
+
+/// Whether an operation ends when its client has gone, as in MongoDB: if it only reads. What an aggregation writes is
+/// written to the end.
+fn ends_with_client(command: &Registered, body: RawDoc<'_>) -> bool {
+    let writes = || {
+        let pipeline = body.get("pipeline").and_then(|stages| stages.as_array());
+        command.name == "aggregate" && pipeline.is_some_and(crate::forward::writes)
+    };
+    command.spec.ends_with_client && !writes()
 }
 
 /// Statements of a write command, which `opcounters` counts one by one.
@@ -292,7 +319,7 @@ fn execute<'a>(
         deadline: Cell::new(deadline(node, command, generic, began)),
         max_time_ms: generic.max_time_ms,
         stop: &client.stop,
-        may_block: command.spec.may_block,
+        may_block: command.spec.may_block || request.place != Place::Reactor,
         exhaust: request.flags.exhaust_allowed(),
         exhaust_reply: Cell::new(false),
         hold_until: Cell::new(None),
@@ -306,7 +333,10 @@ fn execute<'a>(
         metrics: OpMetrics::default(),
     };
     client.meter.begin(op.deadline());
-    let _entered = sheaf_meter::enter(client.meter.clone());
+    let _entered = match op.may_block {
+        true => sheaf_meter::enter(client.meter.clone()),
+        false => sheaf_meter::enter_until_long(client.meter.clone(), reactor::leave),
+    };
     match read::prepare(&op, command, role) {
         Ok(None) => {}
         Ok(Some(parked)) => {

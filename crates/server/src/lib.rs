@@ -5,6 +5,7 @@
 //! [`op::OpContext`], and its [`reply::Reply`] goes out in the buffer in which it was built.
 
 pub mod args;
+pub mod buffers;
 pub mod busy;
 pub mod client;
 pub mod command;
@@ -27,6 +28,7 @@ pub mod options;
 pub mod params;
 pub mod parked;
 pub mod profile;
+pub mod reactor;
 pub mod reaper;
 pub mod replication;
 pub mod reply;
@@ -37,3 +39,4 @@ pub mod stream;
 pub mod system;
 pub mod ttl;
 pub mod version;
+pub mod watch;

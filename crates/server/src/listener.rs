@@ -6,9 +6,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, doc};
+use sheaf_bson::doc;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
@@ -180,7 +180,7 @@ fn admit(node: &Node, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
     let client = node.connect(remote);
     match &client {
         Some(client) if !crate::log::is_quiet() => {
-            let attributes = about(client, node);
+            let attributes = client.about(node);
             crate::log::info("NETWORK", 22943, "listener", "Connection accepted", Some(attributes));
         }
         None => {
@@ -198,21 +198,19 @@ fn admit(node: &Node, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
     client
 }
 
-fn about(client: &Client, node: &Node) -> DocBuf {
-    doc! {
-        "remote": &client.remote_text(),
-        "connectionId": client.id,
-        "connectionCount": node.connection_count() as i64,
-    }
-}
+/// How long a word of four bytes may take to arrive.
+const WORD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The word with which another member's connection begins, if it is one; waits for its first bytes.
 async fn member_word(stream: &TcpStream) -> Option<[u8; 4]> {
     let known = [links::MAGIC, initial_sync::MAGIC];
     let mut first = [0; 4];
+    let mut begun: Option<Instant> = None;
     loop {
         let n = stream.peek(&mut first).await.ok()?;
-        if n > 0 && n < first.len() && known.iter().any(|word| word.starts_with(&first[..n])) {
+        let part = n > 0 && n < first.len() && known.iter().any(|word| word.starts_with(&first[..n]));
+        // Who stops within the word is a client whose message makes no sense.
+        if part && begun.get_or_insert_with(Instant::now).elapsed() < WORD_PATIENCE {
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         }
@@ -243,10 +241,5 @@ async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
         }
         return;
     }
-    connection::serve(stream, client.clone(), node.clone()).await;
-    node.disconnect(&client);
-    if !crate::log::is_quiet() {
-        let attributes = about(&client, &node);
-        crate::log::info("NETWORK", 22944, &client.context(), "Connection ended", Some(attributes));
-    }
+    connection::serve(stream, client, node).await;
 }

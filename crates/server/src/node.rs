@@ -12,6 +12,7 @@ use sheaf_meter::Process;
 use sheaf_storage::Engine;
 use tokio::sync::Notify;
 
+use crate::buffers::Buffers;
 use crate::busy::BusyConnections;
 use crate::client::Client;
 use crate::commands::repl::Defaults;
@@ -63,6 +64,10 @@ pub struct Node {
     pub fsync_locks: AtomicI64,
     /// Which busy connections have threads of their own.
     pub busy: BusyConnections,
+    /// Room for requests that arrive or are worked on.
+    pub incoming: Arc<Buffers>,
+    /// Room for replies that clients do not take at once.
+    pub outgoing: Arc<Buffers>,
     /// The default read and write concern.
     pub defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
@@ -70,6 +75,7 @@ pub struct Node {
     /// Whether this member sends its clients to others, because it ends.
     pub quiesce: crate::shutdown::Quiesce,
     engine: OnceLock<Engine>,
+    data: OnceLock<tokio::runtime::Handle>,
     replica: OnceLock<Arc<Replica>>,
     clients: Mutex<HashMap<i64, Arc<Client>, ahash::RandomState>>,
     next_client: AtomicI64,
@@ -91,14 +97,19 @@ impl Node {
         let command_counts =
             crate::commands::all().map(|command| (command.name, CommandCount::default())).collect();
         let profiling = Profiling::new(options.profile_level, options.slow_ms, options.sample_rate);
+        let memory = memory(&parameters);
+        let buffers = || Buffers::new(memory.limit() / BUFFERS_SHARE);
+        let (incoming, outgoing) = (buffers(), buffers());
         Ok(Arc::new(Node {
+            incoming,
+            outgoing,
             port: AtomicI64::new(i64::from(options.port)),
             busy: BusyConnections::new(options.busy_threads),
             options,
             clock: Clock,
             cursors: Cursors::default(),
             sessions: Sessions::default(),
-            memory: memory(&parameters),
+            memory,
             max_sessions: parameters.int("maxSessions").max(1) as usize,
             parameters,
             fail_points: FailPoints::default(),
@@ -114,6 +125,7 @@ impl Node {
             role_changes: AtomicU64::new(0),
             quiesce: Default::default(),
             engine: OnceLock::new(),
+            data: OnceLock::new(),
             replica: OnceLock::new(),
             clients: Mutex::default(),
             next_client: AtomicI64::new(0),
@@ -130,6 +142,16 @@ impl Node {
     /// The storage engine; it is open before the first connection is accepted.
     pub fn engine(&self) -> &Engine {
         self.engine.get().expect("the engine is open before connections are accepted")
+    }
+
+    /// Hands over the runtime for connections that ask for data; once, before the first connection is accepted.
+    pub fn set_data_runtime(&self, runtime: tokio::runtime::Handle) {
+        assert!(self.data.set(runtime).is_ok(), "the data runtime is set once");
+    }
+
+    /// The runtime for connections that ask for data; `None` where all share one.
+    pub fn data_runtime(&self) -> Option<&tokio::runtime::Handle> {
+        self.data.get()
     }
 
     /// Hands over the replication of a member of a set; once, before the first connection is accepted.
@@ -248,6 +270,9 @@ impl Node {
         }
     }
 }
+
+/// Messages under way may have this part of what operations have, in each direction, and have it besides them.
+const BUFFERS_SHARE: u64 = 4;
 
 /// The memory of operations: a share of what this process may use, unless parameters say otherwise.
 fn memory(parameters: &Parameters) -> Arc<Process> {

@@ -372,6 +372,9 @@ impl<'a> OpContext<'a> {
     }
 }
 
+/// What loops do between two checks, in the meter's units: a hundred documents or so.
+const WORK_BETWEEN_CHECKS: u32 = 256;
+
 /// Whether an operation must stop; see [`OpContext::interrupter`].
 #[derive(Clone, Copy)]
 pub struct Interrupter<'a> {
@@ -388,6 +391,8 @@ impl<'a> Interrupter<'a> {
 
     /// Errors: `Interrupted`, `InterruptedDueToReplStateChange`, `InterruptedAtShutdown`, `MaxTimeMSExpired`.
     pub fn check(&self) -> Result<()> {
+        // Who asks here and nowhere else is told as well when it is time to leave the reactor.
+        sheaf_meter::tick(WORK_BETWEEN_CHECKS)?;
         self.stop.check()?;
         if self.node.is_shutting_down() {
             bail!(Code::INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown");

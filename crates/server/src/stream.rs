@@ -7,14 +7,20 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream as DirectTcp;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as DirectUnix;
 use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
+
+use crate::watch::Watched;
 
 /// What a connection is served on.
 pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
@@ -29,9 +35,81 @@ pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send + 'static {
         Ok(())
     }
 
+    /// Takes the socket from its reactor, to give it to another one.
+    fn leave_reactor(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Gives the socket back to the reactor of the runtime that this is called in.
     fn to_reactor(&mut self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Whether the other side has closed the connection, or at least will send nothing any more.
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// A socket that others may look at while nobody reads from it.
+pub struct Shared<S>(Arc<Mutex<S>>);
+
+impl<S: Socket> Shared<S> {
+    /// Takes a socket.
+    pub fn new(socket: S) -> Self {
+        Shared(Arc::new(Mutex::new(socket)))
+    }
+
+    /// For those who look.
+    pub fn watched(&self) -> Weak<dyn Watched> {
+        let socket: Arc<dyn Watched> = self.0.clone();
+        Arc::downgrade(&socket)
+    }
+}
+
+impl<S: Socket> Socket for Shared<S> {
+    fn is_direct(&self) -> bool {
+        self.0.lock().is_direct()
+    }
+
+    fn to_thread(&mut self, silence: Duration, patience: Duration) -> io::Result<()> {
+        self.0.lock().to_thread(silence, patience)
+    }
+
+    fn leave_reactor(&mut self) -> io::Result<()> {
+        self.0.lock().leave_reactor()
+    }
+
+    fn to_reactor(&mut self) -> io::Result<()> {
+        self.0.lock().to_reactor()
+    }
+
+    fn is_gone(&self) -> bool {
+        self.0.lock().is_gone()
+    }
+}
+
+impl<S: Socket> AsyncRead for Shared<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_read(cx, buffer)
+    }
+}
+
+impl<S: Socket> AsyncWrite for Shared<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.lock()).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.lock()).poll_shutdown(cx)
     }
 }
 
@@ -57,12 +135,17 @@ impl Socket for ClientStream {
         matches!(self, ClientStream::DirectTcp(_) | ClientStream::DirectUnix(_))
     }
 
-    fn to_thread(&mut self, silence: Duration, patience: Duration) -> io::Result<()> {
+    fn leave_reactor(&mut self) -> io::Result<()> {
         *self = match std::mem::replace(self, ClientStream::Lost) {
             ClientStream::Tcp(stream) => ClientStream::DirectTcp(stream.into_std()?),
             ClientStream::Unix(stream) => ClientStream::DirectUnix(stream.into_std()?),
             other => other,
         };
+        Ok(())
+    }
+
+    fn to_thread(&mut self, silence: Duration, patience: Duration) -> io::Result<()> {
+        self.leave_reactor()?;
         let socket = match self {
             ClientStream::DirectTcp(stream) => SockRef::from(&*stream),
             ClientStream::DirectUnix(stream) => SockRef::from(&*stream),
@@ -87,6 +170,24 @@ impl Socket for ClientStream {
         };
         Ok(())
     }
+
+    fn is_gone(&self) -> bool {
+        match self {
+            ClientStream::Tcp(stream) => is_gone(stream),
+            ClientStream::Unix(stream) => is_gone(stream),
+            ClientStream::DirectTcp(stream) => is_gone(stream),
+            ClientStream::DirectUnix(stream) => is_gone(stream),
+            ClientStream::Lost => true,
+        }
+    }
+}
+
+/// Asks the system, without waiting and without taking anything that the other side has sent.
+fn is_gone(socket: impl AsFd) -> bool {
+    let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut asked = [PollFd::new(&socket, PollFlags::RDHUP)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut asked, Some(&at_once)).is_ok_and(|n| n > 0) && asked[0].revents().intersects(ended)
 }
 
 /// A blocking read into the unfilled part of the buffer, which the caller has initialised already.
@@ -172,5 +273,14 @@ mod tests {
         assert_eq!(stream.read(&mut room).await.unwrap(), 4);
         stream.write_all(b"back").await.unwrap();
         assert_eq!(peer.read(&mut room).await.unwrap(), 4);
+
+        // Sent, not yet read, and closed: what was sent can still be read.
+        assert!(!stream.is_gone());
+        peer.write_all(b"last").await.unwrap();
+        drop(peer);
+        while !stream.is_gone() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(stream.read(&mut room).await.unwrap(), 4);
     }
 }

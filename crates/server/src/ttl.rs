@@ -96,6 +96,7 @@ fn delete(node: &Arc<Node>, client: &Arc<Client>, collection: &Collection, filte
         "$db": collection.db(),
     };
     let request = Request {
+        place: dispatch::Place::Thread,
         body: command.as_raw(),
         sequences: &[],
         flags: sheaf_wire::Flags::default(),

@@ -15,7 +15,11 @@ pub async fn serve(listener: TcpListener, node: Arc<Node>) {
             accepted = listener.accept() => accepted,
             () = node.until_shutdown() => return,
         };
-        let Ok((mut stream, _)) = accepted else { continue };
+        let Ok((mut stream, _)) = accepted else {
+            // Out of descriptors: some come back, and asking again at once would not make it quicker.
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            continue;
+        };
         let node = node.clone();
         tokio::spawn(async move {
             let mut request = [0u8; 2048];

@@ -27,6 +27,9 @@ mod exit {
     pub const FORK_FAILED: u8 = 1;
 }
 
+/// Threads for links between members, signals, new connections and monitors.
+const CONTROL_THREADS: usize = 2;
+
 /// Threads that may wait at once (for locks, for data of tailable cursors).
 const MAX_WAITING_THREADS: usize = 20_000;
 
@@ -51,22 +54,22 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         Ok(node) => node,
         Err(error) => return bad_options(error.message()),
     };
-    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .max_blocking_threads(MAX_WAITING_THREADS)
-        .thread_name("sheaf-worker")
-        .enable_all()
-        .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
+    // What must go on whatever happens to the data has threads of its own; see `sheaf_server::reactor`.
+    let runtimes = runtime("sheaf-control", CONTROL_THREADS).and_then(|control| {
+        let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
+        Ok((control, runtime("sheaf-worker", threads)?))
+    });
+    let (control, data) = match runtimes {
+        Ok(runtimes) => runtimes,
         Err(error) => {
             return fail(exit::UNCAUGHT, log::ids::NO_THREADS, "Cannot start threads", &error.to_string());
         }
     };
-    let code = runtime.block_on(run(node.clone(), &settings));
+    node.set_data_runtime(data.handle().clone());
+    let code = control.block_on(run(node.clone(), &settings));
     // Whatever still runs has been told to stop; nobody waits for it longer than this.
-    runtime.shutdown_timeout(Duration::from_secs(2));
+    data.shutdown_timeout(Duration::from_secs(2));
+    control.shutdown_timeout(Duration::from_millis(100));
     if let Some(path) = &settings.pidfilepath {
         let _ = std::fs::remove_file(path);
     }
@@ -78,6 +81,15 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         Some(sheaf_bson::doc! { "exitCode": i32::from(code) }),
     );
     ExitCode::from(code)
+}
+
+fn runtime(name: &str, threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .max_blocking_threads(MAX_WAITING_THREADS)
+        .thread_name(name)
+        .enable_all()
+        .build()
 }
 
 fn bad_options(text: &str) -> ExitCode {
@@ -360,8 +372,9 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
             }
         }
     }
-    tokio::spawn(sheaf_server::reaper::run(node.clone()));
-    tokio::spawn(sheaf_server::ttl::run(node.clone()));
+    let data = node.data_runtime().expect("it was set before");
+    data.spawn(sheaf_server::reaper::run(node.clone()));
+    data.spawn(sheaf_server::ttl::run(node.clone()));
     // Before anybody is answered: whoever has talked to this server may end it in order.
     match Signals::listen() {
         Ok(signals) => {

@@ -4,7 +4,7 @@ use sheaf_bson::{MAX_DEPTH, MAX_DOCUMENT_SIZE, RawDoc, validate};
 use sheaf_errors::{Code, Error};
 
 use crate::header::HEADER_LEN;
-use crate::{Header, WireError};
+use crate::{Header, OpCode, WireError};
 
 /// Largest document in a message: a stored document's limit and room for the command around it.
 pub const MAX_BODY_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
@@ -201,4 +201,20 @@ fn sequence(bytes: &[u8]) -> Result<(Sequence<'_>, &[u8]), WireError> {
         rest = &rest[document(rest, MAX_COMMAND_DEPTH)?..];
     }
     Ok((Sequence { name, bytes: documents }, after))
+}
+
+/// The name of the command in an OP_MSG that begins with its body, read without a check of anything else: enough to
+/// decide who looks at it. `None` if there is none to be seen; an OP_QUERY can only be a `hello`.
+pub fn command_name(message: &[u8]) -> Option<&str> {
+    let header = Header::parse(message).ok()?;
+    match header.opcode {
+        OpCode::Msg => {}
+        OpCode::Query => return Some("hello"),
+        _ => return None,
+    }
+    // Flags, the section's kind, the document's length, the first field's type.
+    let (&0, body) = message.get(HEADER_LEN + 4..)?.split_first()? else { return None };
+    let name = body.get(5..)?;
+    let end = name.iter().position(|byte| *byte == 0)?;
+    std::str::from_utf8(&name[..end]).ok()
 }

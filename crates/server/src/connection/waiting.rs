@@ -58,6 +58,10 @@ impl<S: Socket> Connection<S> {
 
     /// The error that a parked request ends with, if somebody has stopped it.
     pub(super) fn stopped(&self, parked: &Parked) -> Option<Error> {
+        if self.node.is_shutting_down() {
+            // No wait lasts from now on, so a request that would only wait once more must not be run again.
+            return Some(crate::node::shutting_down_error());
+        }
         if let Err(error) = self.client.stop.check() {
             if let Some(cursor) = parked.waits.cursor() {
                 self.node.cursors.kill(cursor.id);

@@ -1,6 +1,6 @@
 //! The `failCommand` fail point.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error};
@@ -35,7 +35,7 @@ pub fn before(node: &Node, client: &Client, prepared: &Prepared<'_>) -> Result<A
     let doc = data.as_raw();
     if doc.get_or_missing("blockConnection").truthy() {
         let millis = doc.get("blockTimeMS").and_then(|v| v.as_f64()).unwrap_or(0.0).max(0.0);
-        tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(millis as u64)));
+        tokio::task::block_in_place(|| hold_up(node, client, Duration::from_millis(millis as u64)));
     }
     if doc.get_or_missing("closeConnection").truthy() {
         return Err(Injected::Close);
@@ -49,6 +49,18 @@ pub fn before(node: &Node, client: &Client, prepared: &Prepared<'_>) -> Result<A
         return Err(Injected::Error(error, labels(doc)));
     }
     Ok(Additions { data: Some(data) })
+}
+
+/// Waits, unless somebody stops the operation or the server; then the command finds out by itself.
+fn hold_up(node: &Node, client: &Client, time: Duration) {
+    let until = Instant::now() + time;
+    while !node.is_shutting_down() && client.stop.check().is_ok() {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(10)));
+    }
 }
 
 /// `errorLabels` of the fail point's data.

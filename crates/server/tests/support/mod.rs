@@ -18,6 +18,7 @@ use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, finish_msg};
 pub struct Server {
     pub node: Arc<Node>,
     pub runtime: Option<tokio::runtime::Runtime>,
+    control: Option<tokio::runtime::Runtime>,
     _folder: tempfile::TempDir,
 }
 
@@ -28,20 +29,22 @@ impl Server {
         let mut options = Options { port: 0, ..Options::default() };
         options.parameters.push(("enableTestCommands".to_owned(), "1".to_owned()));
         change(&mut options);
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let (control, runtime) = (runtime(), runtime());
         options.dbpath = folder.path().to_owned();
         let node = Node::new(options).unwrap();
         let mut storage = sheaf_storage::Options::new(folder.path());
         storage.block = Arc::new(|work| tokio::task::block_in_place(work));
         storage.replica = node.options.set_name.is_some();
         node.set_engine(sheaf_storage::Engine::open(storage).unwrap());
-        let listeners = runtime.block_on(async { listener::bind(&node) }).unwrap();
+        node.set_data_runtime(runtime.handle().clone());
+        let listeners = control.block_on(async { listener::bind(&node) }).unwrap();
         if let Some(set) = &node.options.set_name {
-            let _runtime = runtime.enter();
+            let _runtime = control.enter();
             node.set_replica(Replica::start(&node, node.engine(), set).unwrap());
         }
-        runtime.spawn(listeners.run(node.clone()));
-        Server { node, runtime: Some(runtime), _folder: folder }
+        control.spawn(listeners.run(node.clone()));
+        Server { node, runtime: Some(runtime), control: Some(control), _folder: folder }
     }
 
     pub fn connect(&self) -> Connection {
@@ -56,7 +59,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.node.begin_shutdown();
-        if let Some(runtime) = self.runtime.take() {
+        for runtime in [self.runtime.take(), self.control.take()].into_iter().flatten() {
             runtime.shutdown_timeout(Duration::from_secs(5));
         }
         self.node.engine().shutdown(true).unwrap();

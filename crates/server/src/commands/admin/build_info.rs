@@ -15,7 +15,7 @@ pub struct BuildInfo;
 impl<'a> Command<'a> for BuildInfo {
     const NAME: &'static str = "buildInfo";
     const SPEC: Spec =
-        Spec::plain().aliases(&["buildinfo"]).help("the server's version and how it was built");
+        Spec::plain().control().aliases(&["buildinfo"]).help("the server's version and how it was built");
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(BuildInfo)

@@ -12,7 +12,8 @@ pub struct GetCmdLineOpts;
 
 impl<'a> Command<'a> for GetCmdLineOpts {
     const NAME: &'static str = "getCmdLineOpts";
-    const SPEC: Spec = Spec::plain().admin_only().help("the command line and what it was parsed to");
+    const SPEC: Spec =
+        Spec::plain().control().admin_only().help("the command line and what it was parsed to");
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(GetCmdLineOpts)

@@ -14,7 +14,7 @@ pub struct ConnectionStatus {
 
 impl<'a> Command<'a> for ConnectionStatus {
     const NAME: &'static str = "connectionStatus";
-    const SPEC: Spec = Spec::plain().api_v1().help("who this connection is");
+    const SPEC: Spec = Spec::plain().control().api_v1().help("who this connection is");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let show_privileges = args.optional::<Loose>("showPrivileges")?.is_some_and(|b| b.0);
@@ -37,7 +37,7 @@ pub struct WhatsMyUri;
 
 impl<'a> Command<'a> for WhatsMyUri {
     const NAME: &'static str = "whatsmyuri";
-    const SPEC: Spec = Spec::plain().help("the address from which this connection comes");
+    const SPEC: Spec = Spec::plain().control().help("the address from which this connection comes");
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(WhatsMyUri)

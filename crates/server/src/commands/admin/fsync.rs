@@ -45,7 +45,8 @@ pub struct FsyncUnlock;
 
 impl<'a> Command<'a> for FsyncUnlock {
     const NAME: &'static str = "fsyncUnlock";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("lets writes go on after fsync with lock");
+    const SPEC: Spec =
+        Spec::plain().control().admin_only().may_block().help("lets writes go on after fsync with lock");
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(FsyncUnlock)

@@ -21,7 +21,7 @@ enum Which {
 
 impl<'a> Command<'a> for GetLog {
     const NAME: &'static str = "getLog";
-    const SPEC: Spec = Spec::plain().admin_only().help("the newest lines of the log");
+    const SPEC: Spec = Spec::plain().control().admin_only().help("the newest lines of the log");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let which = match args.own_value() {

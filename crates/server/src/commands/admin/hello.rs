@@ -28,7 +28,7 @@ pub struct Hello<'a> {
 /// `isMaster`, the older spelling.
 pub struct IsMaster<'a>(Hello<'a>);
 
-const SPEC: Spec = Spec::plain().help("reports how this node takes part in its topology");
+const SPEC: Spec = Spec::plain().control().help("reports how this node takes part in its topology");
 
 impl<'a> Command<'a> for Hello<'a> {
     const NAME: &'static str = "hello";

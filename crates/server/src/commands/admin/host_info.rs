@@ -13,7 +13,7 @@ pub struct HostInfo;
 
 impl<'a> Command<'a> for HostInfo {
     const NAME: &'static str = "hostInfo";
-    const SPEC: Spec = Spec::plain().help("the machine under the server");
+    const SPEC: Spec = Spec::plain().control().help("the machine under the server");
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(HostInfo)

@@ -12,7 +12,7 @@ pub struct ListCommands;
 
 impl<'a> Command<'a> for ListCommands {
     const NAME: &'static str = "listCommands";
-    const SPEC: Spec = Spec::plain().help("all commands");
+    const SPEC: Spec = Spec::plain().control().help("all commands");
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(ListCommands)

@@ -22,7 +22,7 @@ pub struct GetParameter<'a> {
 
 impl<'a> Command<'a> for GetParameter<'a> {
     const NAME: &'static str = "getParameter";
-    const SPEC: Spec = Spec::plain().admin_only().help("values of server parameters");
+    const SPEC: Spec = Spec::plain().control().admin_only().help("values of server parameters");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let (mut all, mut details, mut set_at) = (false, false, None);

@@ -12,7 +12,7 @@ pub struct Ping;
 
 impl<'a> Command<'a> for Ping {
     const NAME: &'static str = "ping";
-    const SPEC: Spec = Spec::plain().api_v1().help("a way to check that the server is alive");
+    const SPEC: Spec = Spec::plain().control().api_v1().help("a way to check that the server is alive");
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(Ping)

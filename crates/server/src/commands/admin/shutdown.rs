@@ -23,7 +23,7 @@ const STEP_DOWN_MILLIS: u64 = 120_000;
 
 impl<'a> Command<'a> for Shutdown {
     const NAME: &'static str = "shutdown";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("stops the server");
+    const SPEC: Spec = Spec::plain().control().admin_only().may_block().help("stops the server");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let force = args.optional::<Loose>("force")?.is_some_and(|force| force.0);

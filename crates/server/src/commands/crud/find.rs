@@ -10,7 +10,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::ReadCx;
 use sheaf_expr::Env;
 use sheaf_query::projection::{Mode, Projection};
-use sheaf_storage::Uuid;
+use sheaf_storage::{Collection, Uuid};
 
 use super::pipeline::PipelineCursor;
 use super::query::{
@@ -20,6 +20,7 @@ use crate::args::{Args, Loose, NonNegative};
 use crate::command::{Command, Counter, Spec};
 use crate::commands::ddl::names;
 use crate::op::OpContext;
+use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
 
 /// `{find: "users", filter: {...}, ...}`
@@ -105,7 +106,7 @@ impl<'a> Command<'a> for Find<'a> {
             return Ok(empty_cursor(op, &namespace));
         };
         if collection.is_view() {
-            return self.on_view(op, &namespace);
+            return op.blocking(|| self.on_view(op, &namespace));
         }
         if self.tailable && collection.capped.is_none() {
             bail!(
@@ -157,31 +158,14 @@ impl<'a> Find<'a> {
         if let Some(index) = collection.indexes.first() {
             index.accesses.count();
         }
-        let doc = op.engine().get(collection, &key)?;
-        let metrics = op.metrics();
-        metrics.keys_examined.set(1);
-        metrics.docs_examined.set(u64::from(doc.is_some()));
-        metrics.returned.set(Some(u64::from(doc.is_some())));
-        metrics.cursor_exhausted.set(true);
-        let mut reply = Reply::with_capacity(128 + doc.as_ref().map_or(0, |doc| doc.len()));
-        let mut projected = Ok(());
-        reply.fill(|out| {
-            let mut cursor = out.document("cursor");
-            let mut batch = cursor.array("firstBatch");
-            match (&doc, &projection) {
-                (Some(doc), Some(projection)) => {
-                    let env = Env::new(op.arena()).with_now(op.now_millis());
-                    projected = projection.apply(doc.as_raw(), &env, None, &mut batch.document());
-                }
-                (Some(doc), None) => _ = batch.push_raw_document(doc),
-                (None, _) => {}
-            }
-            drop(batch);
-            cursor.append("id", 0i64);
-            cursor.append("ns", namespace);
-        });
-        projected?;
-        Ok(Some(reply))
+        // Where documents are large, reading and copying one takes long by itself.
+        let large = collection.data_bytes() / collection.count().max(1) >= LONG_BYTES as u64;
+        if large {
+            return op
+                .blocking(|| point_reply(op, namespace, collection, &key, projection.as_ref()))
+                .map(Some);
+        }
+        point_reply(op, namespace, collection, &key, projection.as_ref()).map(Some)
     }
 
     /// The projection for the shortest way (`Some(None)`: there is none); `None` if it asks more of the query.
@@ -268,6 +252,41 @@ impl<'a> Find<'a> {
         let batch_size = self.batch_size.map(|n| n as usize);
         first_batch(op, namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
     }
+}
+
+/// Reads one document into its reply.
+fn point_reply(
+    op: &OpContext<'_>,
+    namespace: &str,
+    collection: &Collection,
+    key: &[u8],
+    projection: Option<&Projection>,
+) -> Result<Reply> {
+    let doc = op.engine().get(collection, key)?;
+    let metrics = op.metrics();
+    metrics.keys_examined.set(1);
+    metrics.docs_examined.set(u64::from(doc.is_some()));
+    metrics.returned.set(Some(u64::from(doc.is_some())));
+    metrics.cursor_exhausted.set(true);
+    let mut reply = Reply::with_capacity(128 + doc.as_ref().map_or(0, |doc| doc.len()));
+    let mut projected = Ok(());
+    reply.fill(|out| {
+        let mut cursor = out.document("cursor");
+        let mut batch = cursor.array("firstBatch");
+        match (&doc, projection) {
+            (Some(doc), Some(projection)) => {
+                let env = Env::new(op.arena()).with_now(op.now_millis());
+                projected = projection.apply(doc.as_raw(), &env, None, &mut batch.document());
+            }
+            (Some(doc), None) => _ = batch.push_raw_document(doc),
+            (None, _) => {}
+        }
+        drop(batch);
+        cursor.append("id", 0i64);
+        cursor.append("ns", namespace);
+    });
+    projected?;
+    Ok(reply)
 }
 
 /// The value of a filter that is exactly `{_id: value}` with a value that equals only itself.

@@ -151,6 +151,33 @@ impl PipelineCursor {
 
 impl ServerCursor for PipelineCursor {
     fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+        // What a batch costs nobody knows before: a group by a million keys comes first, perhaps.
+        op.blocking(|| self.fill_here(op, batch))
+    }
+
+    fn waits(&self) -> Option<Changes> {
+        self.stream.as_ref()?.waits.clone()
+    }
+
+    fn resume_token(&self) -> Option<DocBuf> {
+        Some(self.stream.as_ref()?.token.clone())
+    }
+
+    fn is_tailable(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    fn is_await_data(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    fn plan_summary(&self) -> String {
+        self.summary.clone()
+    }
+}
+
+impl PipelineCursor {
+    fn fill_here(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
         if let Some(stream) = &mut self.stream {
             stream.prepare(op);
         }
@@ -189,26 +216,6 @@ impl ServerCursor for PipelineCursor {
             op.note_commit(position);
         }
         filled
-    }
-
-    fn waits(&self) -> Option<Changes> {
-        self.stream.as_ref()?.waits.clone()
-    }
-
-    fn resume_token(&self) -> Option<DocBuf> {
-        Some(self.stream.as_ref()?.token.clone())
-    }
-
-    fn is_tailable(&self) -> bool {
-        self.stream.is_some()
-    }
-
-    fn is_await_data(&self) -> bool {
-        self.stream.is_some()
-    }
-
-    fn plan_summary(&self) -> String {
-        self.summary.clone()
     }
 }
 

@@ -15,6 +15,9 @@ use crate::reply::Reply;
 /// Most statements that one write command may have.
 const MAX_WRITES: usize = 100_000;
 
+/// What a statement costs at least, in the meter's units.
+const STATEMENT_COST: u32 = 64;
+
 /// What a write is asked to leave out.
 #[derive(Clone, Copy)]
 pub struct Bypass {
@@ -212,6 +215,7 @@ impl Outcome {
         let mut outcome = Outcome::default();
         let retryable = op.is_retryable_write();
         for (at, statement) in statements.enumerate() {
+            sheaf_meter::tick(STATEMENT_COST)?;
             if retryable {
                 let id = fields.stmt_id(at);
                 if let Some(recorded) = op.executed_statement(id)? {

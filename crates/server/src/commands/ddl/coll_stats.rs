@@ -37,7 +37,11 @@ pub fn scale(value: Value<'_>, command: &str) -> Result<i64> {
 
 impl<'a> Command<'a> for CollStats<'a> {
     const NAME: &'static str = "collStats";
-    const SPEC: Spec = Spec::plain().aliases(&["collstats"]).may_block().help("figures about a collection");
+    const SPEC: Spec = Spec::plain()
+        .ends_with_client()
+        .aliases(&["collstats"])
+        .may_block()
+        .help("figures about a collection");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -17,7 +17,8 @@ pub struct DbStats {
 
 impl<'a> Command<'a> for DbStats {
     const NAME: &'static str = "dbStats";
-    const SPEC: Spec = Spec::plain().aliases(&["dbstats"]).may_block().help("figures about a database");
+    const SPEC: Spec =
+        Spec::plain().ends_with_client().aliases(&["dbstats"]).may_block().help("figures about a database");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let scale = coll_stats::scale(args.value("scale"), Self::NAME)?;

@@ -23,7 +23,7 @@ pub struct CurrentOp<'a> {
 
 impl<'a> Command<'a> for CurrentOp<'a> {
     const NAME: &'static str = "currentOp";
-    const SPEC: Spec = Spec::plain().admin_only().help("operations under way");
+    const SPEC: Spec = Spec::plain().control().admin_only().help("operations under way");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let all = args.optional::<Loose>("$all")?.is_some_and(|b| b.0);
@@ -178,7 +178,7 @@ pub struct KillOp {
 
 impl<'a> Command<'a> for KillOp {
     const NAME: &'static str = "killOp";
-    const SPEC: Spec = Spec::plain().admin_only().help("stops an operation");
+    const SPEC: Spec = Spec::plain().control().admin_only().help("stops an operation");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let value = args.value("op");

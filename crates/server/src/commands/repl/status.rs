@@ -14,7 +14,7 @@ pub struct ReplSetGetStatus;
 
 impl<'a> Command<'a> for ReplSetGetStatus {
     const NAME: &'static str = "replSetGetStatus";
-    const SPEC: Spec = Spec::plain().admin_only().help("state of the replica set");
+    const SPEC: Spec = Spec::plain().control().admin_only().help("state of the replica set");
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();

@@ -1,0 +1,257 @@
+//! Memory for messages under way: requests that arrive, wait for the rest of themselves or are worked on, and replies that
+//! their clients do not take.
+//!
+//! What all of them have together is limited. Who needs more room than there is waits in a queue, and does not read
+//! meanwhile, so its client waits, too. Large steps are taken ([`wanted`]), so that room goes to few messages that come to
+//! their end rather than to many of which each has a part; and one at a time goes on without room, so that these cannot
+//! wait for each other for ever. Where room is short, who keeps it and does nothing for it loses its connection
+//! after a second instead of half a minute.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Bytes that every connection may have without asking.
+pub const FREE_BYTES: usize = 64 * 1024;
+
+/// A message that needs more than that asks for so much, and only then for all of itself.
+const FIRST_STEP_BYTES: usize = 8 << 20;
+
+/// What room is counted in.
+const UNIT: u64 = 1024;
+
+/// How long a message may stand still, and how long one that is too slow is borne with in any case.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(60));
+
+/// The same where others need the room.
+const PRESSED_PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
+
+/// Bytes a second that a message must come to in the end.
+const SLOWEST: u64 = 64 * 1024;
+
+/// How long a connection waits for room.
+const ROOM_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The room that a message of this length asks for when its buffer is to have so many bytes.
+pub fn wanted(buffer: usize, length: usize) -> usize {
+    if buffer <= FREE_BYTES {
+        buffer
+    } else if buffer <= FIRST_STEP_BYTES {
+        length.min(FIRST_STEP_BYTES)
+    } else {
+        length
+    }
+}
+
+/// The room of all messages in one direction.
+pub struct Buffers {
+    limit: u64,
+    used: AtomicU64,
+    waiting: AtomicU64,
+    room: Arc<Semaphore>,
+    overdraft: Arc<Semaphore>,
+}
+
+impl Buffers {
+    /// Room for so many bytes.
+    pub fn new(limit: u64) -> Arc<Self> {
+        let units = (limit / UNIT).min(u64::from(u32::MAX)) as usize;
+        Arc::new(Buffers {
+            limit,
+            used: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            room: Arc::new(Semaphore::new(units)),
+            overdraft: Arc::new(Semaphore::new(1)),
+        })
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Whether room is short.
+    pub fn is_pressed(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0 || self.used() > self.limit
+    }
+
+    /// Whether a message of which so many bytes are there, which began and last moved at these times, has stood still for too
+    /// long, or is too slow by far.
+    pub fn is_stuck(&self, began: Instant, moved: Instant, filled: usize) -> bool {
+        let (still, slow) = if self.is_pressed() { PRESSED_PATIENCE } else { PATIENCE };
+        let in_all = slow + Duration::from_secs(filled as u64 / SLOWEST);
+        moved.elapsed() >= still || began.elapsed() >= in_all
+    }
+
+    fn change(&self, before: u64, now: u64) {
+        if now >= before {
+            self.used.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            let used = self.used.fetch_sub(before - now, Ordering::Relaxed);
+            assert!(used >= before - now, "gave back {} bytes of {used}", before - now);
+        }
+    }
+}
+
+/// What one connection has of the room.
+pub struct Claim {
+    buffers: Arc<Buffers>,
+    bytes: u64,
+    room: Option<OwnedSemaphorePermit>,
+    overdraft: Option<OwnedSemaphorePermit>,
+}
+
+impl Claim {
+    /// Nothing yet.
+    pub fn on(buffers: &Arc<Buffers>) -> Self {
+        Claim { buffers: buffers.clone(), bytes: 0, room: None, overdraft: None }
+    }
+
+    /// Counts so many bytes, whether there is room or not: they are there already.
+    pub fn count(&mut self, bytes: usize) {
+        self.buffers.change(self.bytes, bytes as u64);
+        self.bytes = bytes as u64;
+    }
+
+    fn units(&self) -> usize {
+        self.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits)
+    }
+
+    fn add(&mut self, permit: OwnedSemaphorePermit) {
+        match &mut self.room {
+            Some(room) => room.merge(permit),
+            None => self.room = Some(permit),
+        }
+    }
+
+    /// Waits until there is room for a buffer of this size; says how long that took. `None`: too long.
+    pub async fn room(&mut self, bytes: usize) -> Option<Duration> {
+        let counted = bytes.saturating_sub(FREE_BYTES);
+        if counted as u64 == self.bytes {
+            return Some(Duration::ZERO);
+        }
+        let units = (counted as u64).div_ceil(UNIT) as usize;
+        let have = self.units();
+        let mut waited = Duration::ZERO;
+        if units < have {
+            drop(self.room.as_mut().and_then(|room| room.split(have - units)));
+        } else if units > have && self.overdraft.is_none() {
+            waited = self.more((units - have) as u32).await?;
+        }
+        if units == 0 {
+            self.overdraft = None;
+        }
+        self.count(counted);
+        Some(waited)
+    }
+
+    async fn more(&mut self, units: u32) -> Option<Duration> {
+        if let Ok(permit) = self.buffers.room.clone().try_acquire_many_owned(units) {
+            self.add(permit);
+            return Some(Duration::ZERO);
+        }
+        let began = Instant::now();
+        let buffers = self.buffers.clone();
+        buffers.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waiting = Waiting(&buffers);
+        tokio::select! {
+            biased;
+            permit = buffers.room.clone().acquire_many_owned(units) => self.add(permit.ok()?),
+            permit = buffers.overdraft.clone().acquire_owned() => self.overdraft = permit.ok(),
+            () = tokio::time::sleep(ROOM_PATIENCE) => return None,
+        }
+        Some(began.elapsed())
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.count(0);
+    }
+}
+
+struct Waiting<'b>(&'b Buffers);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MEGA: usize = 1 << 20;
+
+    async fn until_waiting(buffers: &Buffers, count: u64) {
+        while buffers.waiting.load(Ordering::Relaxed) < count {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn small_ones_are_free_and_one_goes_on_without_room() {
+        let buffers = Buffers::new(MEGA as u64);
+        let [mut first, mut second, mut third, mut small] = [(); 4].map(|()| Claim::on(&buffers));
+        first.room(FREE_BYTES + MEGA).await.unwrap();
+        small.room(FREE_BYTES).await.unwrap();
+        assert_eq!((buffers.used(), buffers.is_pressed()), (MEGA as u64, false));
+        // Nobody gives anything back: it must not wait for ever.
+        second.room(FREE_BYTES + MEGA).await.unwrap();
+        assert!(buffers.is_pressed());
+        let waiting = tokio::spawn(async move { third.room(FREE_BYTES + MEGA).await.map(|_| third) });
+        until_waiting(&buffers, 1).await;
+        // Who may go on without room may do so until it is through.
+        second.room(50 * MEGA).await.unwrap();
+        drop(second);
+        let third = waiting.await.unwrap().unwrap();
+        drop((first, third, small));
+        assert_eq!((buffers.used(), buffers.is_pressed()), (0, false));
+        assert_eq!(buffers.room.available_permits() as u64 * UNIT, MEGA as u64);
+    }
+
+    #[tokio::test]
+    async fn room_that_comes_back_goes_to_who_has_waited_longest() {
+        let buffers = Buffers::new(MEGA as u64);
+        let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| Claim::on(&buffers));
+        first.room(FREE_BYTES + MEGA).await.unwrap();
+        second.room(FREE_BYTES + 1).await.unwrap();
+        let long = tokio::spawn(async move { third.room(FREE_BYTES + MEGA).await.map(|_| third) });
+        until_waiting(&buffers, 1).await;
+        let short = tokio::spawn(async move { fourth.room(FREE_BYTES + 1).await.map(|_| fourth) });
+        until_waiting(&buffers, 2).await;
+        first.room(FREE_BYTES + MEGA / 2).await.unwrap();
+        tokio::task::yield_now().await;
+        assert!(!long.is_finished() && !short.is_finished());
+        drop(first);
+        let third = long.await.unwrap().unwrap();
+        assert!(!short.is_finished());
+        drop(second);
+        drop((third, short.await.unwrap().unwrap()));
+        assert_eq!(buffers.used(), 0);
+    }
+
+    #[test]
+    fn what_stands_still_is_stuck_and_sooner_where_room_is_short() {
+        let buffers = Buffers::new(10);
+        let now = Instant::now();
+        let Some(before) = now.checked_sub(Duration::from_secs(5)) else { return };
+        assert!(!buffers.is_stuck(before, before, 1000));
+        let mut claim = Claim::on(&buffers);
+        claim.count(11);
+        assert!(buffers.is_stuck(before, before, 1000));
+        assert!(buffers.is_stuck(before, now, 1000), "it moves, but hardly");
+        assert!(!buffers.is_stuck(before, now, MEGA));
+    }
+
+    #[test]
+    fn room_is_asked_for_in_large_steps() {
+        assert_eq!(wanted(4096, 48 * MEGA), 4096);
+        assert_eq!(wanted(FREE_BYTES + 1, 200_000), 200_000);
+        assert_eq!(wanted(FREE_BYTES + 1, 48 * MEGA), FIRST_STEP_BYTES);
+        assert_eq!(wanted(FIRST_STEP_BYTES + 1, 48 * MEGA), 48 * MEGA);
+    }
+}

@@ -1,0 +1,169 @@
+//! A connection's bytes: messages that come in pieces, replies that are taken in pieces. Both wait with an eye on how much
+//! memory all connections hold together ([`crate::buffers`]).
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use sheaf_wire::{HEADER_LEN, Header};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::{Connection, IDLE_BUFFER_BYTES, reason};
+use crate::buffers::{self, Claim, FREE_BYTES};
+use crate::stream::Socket;
+
+/// A large buffer is given back when the connection has been silent for this long.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// How often it is asked whether a message stands still.
+const STEP: Duration = Duration::from_millis(250);
+
+/// The most that is written in one go: copying it keeps the reactor busy for well under 100 microseconds.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// What came of reading.
+pub(super) enum Arrival {
+    /// A whole message of this length stands at the start of the buffer.
+    Message(usize),
+    /// Nothing, for [`super::BUSY_SILENCE`]; only on a thread.
+    Silence,
+    /// The client closed the connection between two messages.
+    End,
+}
+
+impl<S: Socket> Connection<S> {
+    /// Reads until one whole message stands at the start of the buffer.
+    pub(super) async fn read_message(&mut self) -> Result<Arrival, String> {
+        let mut begun: Option<Instant> = None;
+        loop {
+            let mut moved = None;
+            let (mut wanted, mut room) = (IDLE_BUFFER_BYTES, IDLE_BUFFER_BYTES);
+            if self.filled >= HEADER_LEN {
+                let length = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?.length as usize;
+                if self.filled >= length {
+                    return Ok(Arrival::Message(length));
+                }
+                // What is allocated follows what has arrived, not what the header claims.
+                wanted = length.min((self.filled + self.filled / 2).max(FREE_BYTES));
+                room = buffers::wanted(wanted, length);
+            }
+            if self.buffer.len() < wanted {
+                // Waiting for room is not the client's fault.
+                let waited = self.room(room.max(self.buffer.len())).await?;
+                begun = begun.map(|begun| begun + waited);
+                self.buffer.resize(wanted, 0);
+            }
+            if self.filled > 0 {
+                let now = Instant::now();
+                moved = Some((*begun.get_or_insert(now), now));
+            }
+            let Some(n) = self.read_some(moved).await? else { return Ok(Arrival::Silence) };
+            if n == 0 {
+                return if self.filled == 0 {
+                    Ok(Arrival::End)
+                } else {
+                    Err("connection closed within a message".into())
+                };
+            }
+            self.filled += n;
+        }
+    }
+
+    /// Reads what there is, waiting for some. `None`: nothing came for [`super::BUSY_SILENCE`] on a thread.
+    /// `moved` says when the message whose rest is waited for began, and when it last moved.
+    async fn read_some(&mut self, moved: Option<(Instant, Instant)>) -> Result<Option<usize>, String> {
+        if let Some((begun, moved)) = moved
+            && self.node.incoming.is_stuck(begun, moved, self.filled)
+        {
+            return Err(format!("a message is too slow: {} bytes", self.filled));
+        }
+        if self.stream.is_direct() {
+            return match self.stream.read(&mut self.buffer[self.filled..]).await {
+                Ok(n) => Ok(Some(n)),
+                Err(error) if is_timeout(&error) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            };
+        }
+        loop {
+            let large = self.buffer.len() > IDLE_BUFFER_BYTES;
+            let reading = self.stream.read(&mut self.buffer[self.filled..]);
+            let result = match (moved, large) {
+                (None, false) => Ok(reading.await),
+                (None, true) => tokio::time::timeout(SILENCE, reading).await,
+                (Some(_), _) => tokio::time::timeout(STEP, reading).await,
+            };
+            match result {
+                Ok(result) => return result.map(Some).map_err(|error| error.to_string()),
+                Err(_) => match moved {
+                    None => {
+                        self.buffer = vec![0; IDLE_BUFFER_BYTES];
+                        self.room(IDLE_BUFFER_BYTES).await?;
+                    }
+                    Some((begun, moved)) if self.node.incoming.is_stuck(begun, moved, self.filled) => {
+                        return Err(format!("a message stopped after {} bytes", self.filled));
+                    }
+                    Some(_) => {}
+                },
+            }
+        }
+    }
+
+    /// Waits until there is memory for a buffer of this size, and says how long.
+    pub(super) async fn room(&mut self, bytes: usize) -> Result<Duration, String> {
+        self.claim.room(bytes).await.ok_or_else(|| "no memory for a message for too long".to_owned())
+    }
+
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.node.metrics.physical_bytes_out.add(bytes.len() as u64);
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let piece = &rest[..rest.len().min(PIECE_BYTES)];
+            // Most replies fit into the socket's buffer, and need no clock.
+            let stream = &mut self.stream;
+            let at_once = poll_fn(|cx| match Pin::new(&mut *stream).poll_write(cx, piece) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending => Poll::Ready(None),
+            });
+            let n = match at_once.await {
+                Some(Ok(n)) => n,
+                Some(Err(error)) if is_timeout(&error) && self.stream.is_direct() => {
+                    // Waiting for a slow client is no work for a thread.
+                    self.stream.to_reactor().map_err(|error| error.to_string())?;
+                    continue;
+                }
+                Some(Err(error)) => return Err(error.to_string()),
+                None => self.write_patiently(piece, rest.len()).await?,
+            };
+            if n == 0 {
+                return Err("connection closed".into());
+            }
+            rest = &rest[n..];
+        }
+        Ok(())
+    }
+
+    /// Writes some of a reply, of which `left` bytes are left, to a client that does not take it at once. The clock
+    /// runs anew with every piece that it takes.
+    async fn write_patiently(&mut self, piece: &[u8], left: usize) -> Result<usize, String> {
+        let mut claim = Claim::on(&self.node.outgoing);
+        claim.count(left);
+        let since = Instant::now();
+        loop {
+            let limit = self.node.options.write_timeout;
+            let step = STEP.min(limit.saturating_sub(since.elapsed()));
+            if let Ok(written) = tokio::time::timeout(step, self.stream.write(piece)).await {
+                return written.map_err(|error| error.to_string());
+            }
+            let pressed = self.node.outgoing.is_pressed() && self.node.outgoing.is_stuck(since, since, left);
+            if pressed || since.elapsed() >= limit {
+                return Err("the client does not read its replies".to_owned());
+            }
+        }
+    }
+}
+
+/// Whether a read or write on a thread has waited as long as it may.
+fn is_timeout(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}

@@ -1,0 +1,96 @@
+//! Which threads do what.
+//!
+//! There are two runtimes. The *control* runtime accepts connections, carries the links between members, listens for
+//! signals, and serves connections that have asked only for what takes no time and touches no data: handshakes, drivers'
+//! monitors, `ping`, `killOp`. Everything else is the *data* runtime's; a connection goes over there with its first other
+//! command. So whatever happens to the data, a member keeps in touch with its set, and an operator gets in.
+//!
+//! On both a thread serves many connections, and while it works for one of them, the others wait. So work that is known
+//! to be long gives the thread's other duties away before it begins ([`give_way`]), and work that turns out to be long
+//! does so after 150 microseconds ([`leave`], by way of the operation's meter).
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+/// Bytes from which on reading, checking, packing or unpacking a message is work that others must not wait for.
+pub const LONG_BYTES: usize = 32 * 1024;
+
+/// How long [`leave`] waits for a thread that takes over.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+/// Runs something that may wait or take long, without holding up other connections of the same thread; `if_so` says
+/// whether it is.
+pub fn give_way<T>(if_so: bool, work: impl FnOnce() -> T) -> T {
+    if if_so { tokio::task::block_in_place(work) } else { work() }
+}
+
+/// Gives away what this thread would do for other connections, in the middle of an operation: another thread of the pool
+/// does it from now on. Elsewhere than on a reactor's thread nothing happens.
+pub fn leave() {
+    let Ok(runtime) = Handle::try_current() else { return };
+    tokio::task::block_in_place(|| {
+        // The duties have been put into the pool's queue. They come back to this thread when this closure ends, unless
+        // somebody has taken them by then; and the pool begins its work in order, so they are taken when this is begun.
+        let (begun, beginning) = mpsc::sync_channel(1);
+        drop(runtime.spawn_blocking(move || begun.send(())));
+        let _ = beginning.recv_timeout(PATIENCE);
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Instant;
+
+    use super::*;
+
+    /// One worker: whoever else runs meanwhile runs because it left.
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    }
+
+    #[test]
+    fn others_go_on_when_an_operation_has_left() {
+        let runtime = runtime();
+        let done = Arc::new(AtomicBool::new(false));
+        let (seen, began) = (done.clone(), Instant::now());
+        let long = runtime.spawn(async move {
+            while !seen.load(Ordering::Acquire) {
+                // It is rare that nobody takes over; then it is tried again, as an operation does, too.
+                leave();
+                assert!(began.elapsed() < Duration::from_secs(60), "nobody else ran");
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            7
+        });
+        let other = runtime.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            done.store(true, Ordering::Release);
+        });
+        runtime
+            .block_on(async { tokio::time::timeout(Duration::from_secs(60), other).await })
+            .unwrap()
+            .unwrap();
+        assert_eq!(runtime.block_on(long).unwrap(), 7);
+    }
+
+    #[test]
+    fn elsewhere_nothing_happens() {
+        leave();
+        let runtime = runtime();
+        let inner = runtime.handle().clone();
+        runtime.block_on(async {
+            leave();
+            give_way(true, leave);
+            tokio::task::spawn_blocking(move || {
+                leave();
+                inner.block_on(async { leave() });
+            })
+            .await
+            .unwrap();
+        });
+    }
+}

@@ -15,9 +15,13 @@
 //!
 //! ```text
 //! segment  = header(32) entry* zero*                 file name: <first index, 20 digits>.log
-//! header   = "SHEAFLOG" version:u32 crc:u32 first_index:u64 0:u64
-//! entry    = length:u32 crc:u32 term:u64 index:u64 time:u64 durable:u64 payload[length]
+//! header   = "SHEAFLOG" version:u32 crc:u32 first_index:u64 salt:u64
+//! entry    = length:u32 crc:u32 term:u64 index:u64 time:u64 behind:u32 check:u32 payload[length]
 //! ```
+//!
+//! `behind` is how far the log was durable, counted back from the index. `check` covers the header and the segment's salt,
+//! which nobody outside knows: no bytes that a client has sent can pass for an entry. Segments of version 1 have neither
+//! (`0:u64`, `durable:u64`); they are read, and go on as they began.
 
 mod entry;
 mod log;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Position};
+use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Position, Salt};
 use crate::reader::Reader;
 use crate::recover::recover;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
@@ -67,6 +67,8 @@ pub struct Stats {
 /// An open log. All methods take `&self`; appends are serialised inside.
 pub struct Log {
     options: Options,
+    /// The folder, open: a sync must not fail for want of a descriptor.
+    dir: File,
     retain_bytes: AtomicU64,
     writer: Mutex<Writer>,
     shared: Arc<Shared>,
@@ -96,6 +98,8 @@ pub(crate) struct Shared {
 
 struct Writer {
     file: Arc<File>,
+    /// That of the current segment.
+    salt: Salt,
     /// Where the next entry goes in the current segment.
     offset: u64,
     /// Up to where the current segment is zeros behind `offset`, if that is further.
@@ -121,6 +125,7 @@ impl Log {
     /// before `applied` starts anew behind it.
     pub fn open(options: Options, applied: Position) -> Result<(Log, Recovered)> {
         fs::create_dir_all(&options.dir).map_err(|e| Error::io("creating the log folder", e))?;
+        let dir = File::open(&options.dir).map_err(|e| Error::io("opening the log folder", e))?;
         let (mut segments, torn) = list(&options.dir)?;
         let tail = recover(&mut segments, torn, applied)?;
         let continues = segments
@@ -137,15 +142,16 @@ impl Log {
                 last.open_at_end()?
             }
             _ => {
+                let salt = segments.last().map_or(Salt(0), |segment| segment.salt);
                 for old in segments.drain(..) {
                     fs::remove_file(&old.path).map_err(|e| Error::io("removing an old segment", e))?;
                 }
-                let (segment, file) = Segment::create(&options.dir, tail.last.index + 1)?;
+                let (segment, file) = Segment::create(&options.dir, tail.last.index + 1, salt)?;
                 segments.push(segment);
                 file
             }
         };
-        let offset = segments.last().map_or(SEGMENT_HEADER_LEN, |s| s.bytes);
+        let (offset, salt) = segments.last().map_or((SEGMENT_HEADER_LEN, Salt(0)), |s| (s.bytes, s.salt));
         let zeroed = file.metadata().map_err(|e| Error::io("reading a segment's length", e))?.len();
         let file = Arc::new(file);
         unsynced.push(file.clone());
@@ -163,6 +169,7 @@ impl Log {
         });
         let writer = Writer {
             file,
+            salt,
             offset,
             zeroed,
             room_asked: offset,
@@ -172,7 +179,7 @@ impl Log {
             folder_synced: 0,
         };
         let retain_bytes = AtomicU64::new(options.retain_bytes);
-        let log = Log { options, retain_bytes, writer: Mutex::new(writer), shared };
+        let log = Log { options, dir, retain_bytes, writer: Mutex::new(writer), shared };
         // From here on it counts as durable.
         log.sync()?;
         Ok((log, Recovered { last: tail.last, cut_bytes: tail.cut_bytes }))
@@ -186,7 +193,8 @@ impl Log {
         let size = (HEADER_LEN + length) as u64;
         let mut writer = self.writer_for(size)?;
         let at = Position { term, index: writer.last.index + 1, time };
-        let header = Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts);
+        let header =
+            Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts, writer.salt);
         let written = write_entry(&writer.file, &header, parts);
         self.appended(&mut writer, written, at, 1, size)?;
         Ok(at)
@@ -209,7 +217,7 @@ impl Log {
             }
             size += size_of(payload);
             at = Position { term: *term, index: at.index + 1, time: *time };
-            headers.push(Header::encode(at, durable, &[payload]));
+            headers.push(Header::encode(at, durable, &[payload], writer.salt));
         }
         let pairs = headers.iter().zip(entries);
         let mut slices: Vec<IoSlice<'_>> =
@@ -266,8 +274,9 @@ impl Log {
             writer.file.set_len(writer.offset).map_err(|e| Error::io("closing a segment", e))?;
             writer.zeroed = writer.offset;
         }
-        let (segment, file) = Segment::create(&self.options.dir, first_index)?;
+        let (segment, file) = Segment::create(&self.options.dir, first_index, writer.salt)?;
         writer.file = Arc::new(file);
+        writer.salt = segment.salt;
         writer.offset = segment.bytes;
         writer.zeroed = segment.bytes;
         writer.room_asked = segment.bytes;
@@ -319,7 +328,7 @@ impl Log {
             (files, writer.folder_changes, writer.folder_synced, writer.last.index, cuts)
         };
         let started = Instant::now();
-        let mut result = if folder > folder_synced { sync_dir(&self.options.dir) } else { Ok(()) };
+        let mut result = if folder > folder_synced { sync_dir(&self.dir) } else { Ok(()) };
         for file in &files {
             step();
             result = result.and_then(|()| file.sync_data().map_err(|e| Error::io("syncing", e)));
@@ -425,7 +434,7 @@ impl Log {
         while segments.len() > keep + 1 {
             let Some(later) = segments.pop() else { break };
             fs::remove_file(&later.path).map_err(|e| self.broken("removing a cut segment", e))?;
-            sync_dir(&self.options.dir)?;
+            sync_dir(&self.dir)?;
             step();
         }
         let segment = &mut segments[keep];
@@ -434,6 +443,7 @@ impl Log {
         file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| self.broken("cutting the log", e))?;
         step();
         writer.file = Arc::new(file);
+        writer.salt = segment.salt;
         writer.offset = end;
         writer.zeroed = end;
         writer.room_asked = end;
@@ -474,8 +484,7 @@ fn ends_at(segments: &[Segment], last: u64) -> bool {
         return segment.first_index == last + 1;
     }
     // Recovery scanned the newest segment, so a log that ends before `applied` is the only other case.
-    let Ok(file) = segment.open(false) else { return false };
-    let mut scanner = crate::recover::Scanner::new(file, segment.bytes);
+    let Ok(mut scanner) = crate::recover::Scanner::of(segment) else { return false };
     let mut index = segment.first_index.saturating_sub(1);
     while let Ok(Some((header, end))) = scanner.entry_at(scanner.offset) {
         index = header.at.index;

@@ -74,7 +74,7 @@ impl Reader {
         let at = segments.iter().rposition(|s| s.first_index <= self.index).unwrap_or(0);
         let segment = segments[at].clone();
         drop(segments);
-        self.scanner = Some(Scanner::new(segment.open(false)?, u64::MAX));
+        self.scanner = Some(Scanner::new(segment.open(false)?, u64::MAX, segment.salt));
         self.segment = Some(segment);
         Ok(())
     }
@@ -109,8 +109,10 @@ impl Reader {
         }
         let Some(scanner) = &mut self.scanner else { return Ok(None) };
         let at = scanner.offset;
-        let head = scanner.bytes_at(at, HEADER_LEN)?.and_then(|b| b.first_chunk::<HEADER_LEN>().copied());
-        Ok(head.map(|head| Header::decode(&head)))
+        match scanner.head_at(at)? {
+            Some((_, None)) => Err(self.damaged("the head of an entry is not readable")),
+            head => Ok(head.and_then(|(_, header)| header)),
+        }
     }
 
     /// Passes over the entry `index`, trusting its length.

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Position};
+use crate::entry::{HEADER_LEN, Header, Position, Salt};
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};
 
@@ -12,6 +12,9 @@ use crate::{Error, Result};
 pub(crate) struct Scanner {
     file: File,
     bytes: u64,
+    salt: Salt,
+    /// Bytes of payloads whose checksums were computed.
+    pub checksummed: u64,
     pub offset: u64,
     buffer: Vec<u8>,
     buffer_at: u64,
@@ -19,9 +22,27 @@ pub(crate) struct Scanner {
 
 const CHUNK: usize = 1 << 20;
 
+/// In segments without salt, so many bytes of what looks like entries and is none are checksummed at least.
+const FORGED_BYTES: u64 = 16 << 20;
+/// No more entries than this stand behind one that is not readable.
+const AHEAD_MAX: u64 = 1 << 32;
+
 impl Scanner {
-    pub fn new(file: File, bytes: u64) -> Scanner {
-        Scanner { file, bytes, offset: SEGMENT_HEADER_LEN, buffer: Vec::new(), buffer_at: 0 }
+    pub fn new(file: File, bytes: u64, salt: Salt) -> Scanner {
+        Scanner {
+            file,
+            bytes,
+            salt,
+            checksummed: 0,
+            offset: SEGMENT_HEADER_LEN,
+            buffer: Vec::new(),
+            buffer_at: 0,
+        }
+    }
+
+    /// Reads what is known of a segment.
+    pub fn of(segment: &Segment) -> Result<Scanner> {
+        Ok(Scanner::new(segment.open(false)?, segment.bytes, segment.salt))
     }
 
     /// The segment has grown (or is now known to end) here.
@@ -45,20 +66,23 @@ impl Scanner {
         Ok(Some(&self.buffer[from..from + len]))
     }
 
+    /// The bytes of a header at `at` (`None`: the file ends before), and what they say, if they are one.
+    pub fn head_at(&mut self, at: u64) -> Result<Option<([u8; HEADER_LEN], Option<Header>)>> {
+        let salt = self.salt;
+        let bytes = self.bytes_at(at, HEADER_LEN)?.and_then(|b| b.first_chunk::<HEADER_LEN>().copied());
+        Ok(bytes.map(|bytes| (bytes, Header::decode(&bytes, salt))))
+    }
+
     /// The whole entry at `at`, if there is one, and where it ends.
     pub fn entry_at(&mut self, at: u64) -> Result<Option<(Header, u64)>> {
-        let Some(head) = self.bytes_at(at, HEADER_LEN)?.and_then(|b| b.first_chunk::<HEADER_LEN>().copied())
-        else {
+        let Some((head, Some(header))) = self.head_at(at)? else { return Ok(None) };
+        let (salt, length) = (self.salt, header.length as usize);
+        let Some(payload) = self.bytes_at(at + HEADER_LEN as u64, length)? else {
             return Ok(None);
         };
-        let header = Header::decode(&head);
-        if header.length as usize > MAX_PAYLOAD {
-            return Ok(None);
-        }
-        let Some(payload) = self.bytes_at(at + HEADER_LEN as u64, header.length as usize)? else {
-            return Ok(None);
-        };
-        Ok(header.fits(&head, payload).then(|| (header, at + HEADER_LEN as u64 + u64::from(header.length))))
+        let fits = header.fits(&head, payload, salt);
+        self.checksummed += length as u64;
+        Ok(fits.then(|| (header, at + HEADER_LEN as u64 + u64::from(header.length))))
     }
 
     /// Whether only zeros follow from here on.
@@ -74,27 +98,50 @@ impl Scanner {
         Ok(true)
     }
 
-    /// Highest `durable` that any whole entry at or after `from` claims, of entries after `index`.
-    /// Entries are searched at every byte, since after a damaged one nobody knows where the next starts.
-    fn durable_claim(&mut self, from: u64, index: u64) -> Result<u64> {
-        let mut claim = 0;
+    /// Whether a whole entry at or behind `from` says that the log was durable beyond `index` when it was written.
+    /// Entries are searched at every byte, since after a damaged one nobody knows where the next starts. What is searched may
+    /// be a document's bytes, which somebody has chosen: before a checksum is computed, all must be right that can be seen
+    /// without it, and checksums of what turned out to be none are not computed again and again.
+    fn claims_more(&mut self, from: u64, index: u64) -> Result<bool> {
         let mut at = from;
-        while let Some(head) =
-            self.bytes_at(at, HEADER_LEN)?.and_then(|b| b.first_chunk::<HEADER_LEN>().copied())
-        {
-            let header = Header::decode(&head);
-            let plausible = header.at.index > index
-                && header.at.index - index < 1 << 32
-                && header.durable < header.at.index
-                && at + HEADER_LEN as u64 + u64::from(header.length) <= self.bytes;
-            if plausible && let Some((header, end)) = self.entry_at(at)? {
-                claim = claim.max(header.durable);
-                at = end;
-            } else {
+        let begun = self.checksummed;
+        let budget = FORGED_BYTES + (self.bytes.saturating_sub(from)).saturating_mul(2);
+        while let Some((_, header)) = self.head_at(at)? {
+            let candidate = header.filter(|header| {
+                (index + 2..index.saturating_add(AHEAD_MAX)).contains(&header.at.index)
+                    && (index + 1..header.at.index).contains(&header.durable)
+            });
+            let Some(header) = candidate else {
                 at += 1;
+                continue;
+            };
+            let end = at + HEADER_LEN as u64 + u64::from(header.length);
+            // Headers with checks of their own are entries' beyond doubt. Others must be followed by one, or by nothing.
+            let believed =
+                self.salt.checks() || (self.checksummed - begun < budget && self.goes_on(&header, end)?);
+            if believed && self.entry_at(at)?.is_some() {
+                return Ok(true);
             }
+            at += 1;
         }
-        Ok(claim)
+        Ok(false)
+    }
+
+    /// Whether the entry after `header` can stand at `end`, or the log ends there.
+    fn goes_on(&mut self, header: &Header, end: u64) -> Result<bool> {
+        if end > self.bytes {
+            return Ok(false);
+        }
+        let Some((bytes, next)) = self.head_at(end)? else { return Ok(true) };
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(true);
+        }
+        Ok(next.is_some_and(|next| {
+            next.at.index == header.at.index + 1
+                && next.at.term >= header.at.term
+                && next.at.time >= header.at.time
+                && next.durable >= header.durable
+        }))
     }
 }
 
@@ -104,6 +151,9 @@ pub(crate) struct Tail {
     pub last: Position,
     /// Bytes that were cut off.
     pub cut_bytes: u64,
+    /// Bytes of payloads that were checksummed in the segment that was cut.
+    #[cfg_attr(not(test), allow(dead_code))]
+    pub checksummed: u64,
 }
 
 /// Scans the segments from the one that holds `applied + 1` on, cuts a torn tail, removes segments
@@ -113,7 +163,7 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
     // Segments wholly at or below what the storage engine has are not read: start-up must not cost
     // what the whole oplog weighs.
     let start = segments.iter().rposition(|segment| segment.first_index <= applied.index + 1).unwrap_or(0);
-    let mut tail = Tail { last: applied, cut_bytes: 0 };
+    let mut tail = Tail { last: applied, ..Tail::default() };
     if let Some(first) = segments.get(start) {
         tail.last.index = first.first_index.saturating_sub(1);
     }
@@ -122,7 +172,7 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
     for at in start..segments.len() {
         if at > start && (segments[at].first_index != tail.last.index + 1 || at >= whole) {
             // The end of the segment before is lost. That may be, if nothing of it had been synced.
-            let mut scanner = Scanner::new(segments[at - 1].open(false)?, segments[at - 1].bytes);
+            let mut scanner = Scanner::of(&segments[at - 1])?;
             scanner.offset = segments[at - 1].bytes;
             cut(segments, at - 1, &mut scanner, applied, &mut tail)?;
             break;
@@ -134,7 +184,7 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
                 what: format!("segment follows index {}, so entries are missing", tail.last.index),
             });
         }
-        let mut scanner = Scanner::new(segments[at].open(false)?, segments[at].bytes);
+        let mut scanner = Scanner::of(&segments[at])?;
         loop {
             match scanner.entry_at(scanner.offset)? {
                 Some((header, end)) if header.at.index == tail.last.index + 1 => {
@@ -169,12 +219,12 @@ fn cut(
 ) -> Result<()> {
     let offset = scanner.offset;
     let bad = tail.last.index + 1;
-    let mut claim = applied.index.max(scanner.durable_claim(offset, tail.last.index)?);
+    let mut claimed = applied.index >= bad || scanner.claims_more(offset, tail.last.index)?;
     for later in &segments[at + 1..] {
-        let mut scanner = Scanner::new(later.open(false)?, later.bytes);
-        claim = claim.max(scanner.durable_claim(SEGMENT_HEADER_LEN, tail.last.index)?);
+        claimed = claimed || Scanner::of(later)?.claims_more(SEGMENT_HEADER_LEN, tail.last.index)?;
     }
-    if claim >= bad {
+    tail.checksummed = scanner.checksummed;
+    if claimed {
         return Err(Error::Damaged {
             segment: segments[at].name(),
             offset,

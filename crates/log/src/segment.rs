@@ -5,11 +5,12 @@ use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use crate::entry::{HEADER_LEN, Header};
+use crate::entry::{HEADER_LEN, Header, Salt};
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"SHEAFLOG";
-const VERSION: u32 = 1;
+/// The version written. In version 1 segments have no salt, and headers no checks of their own.
+const VERSION: u32 = 2;
 
 /// Bytes of a segment before its first entry.
 pub(crate) const SEGMENT_HEADER_LEN: u64 = 32;
@@ -21,6 +22,8 @@ pub(crate) struct Segment {
     pub first_index: u64,
     /// Length of the file, as far as it is known to hold whole entries. Zeros may follow.
     pub bytes: u64,
+    /// What the checks of its headers know.
+    pub salt: Salt,
 }
 
 impl Segment {
@@ -28,9 +31,11 @@ impl Segment {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Creates a segment file with its header. The folder is not synced here.
-    pub fn create(dir: &Path, first_index: u64) -> Result<(Segment, File)> {
+    /// Creates a segment file with its header. All segments have the same salt, so that one whose header is lost can still
+    /// be read; `before` is that of the segment before it. The folder is not synced here.
+    pub fn create(dir: &Path, first_index: u64, before: Salt) -> Result<(Segment, File)> {
         let path = dir.join(format!("{first_index:020}.log"));
+        let salt = if before.checks() { before } else { Salt::new() };
         let what = || format!("creating {}", path.display());
         let mut file = OpenOptions::new()
             .read(true)
@@ -39,12 +44,12 @@ impl Segment {
             .truncate(true)
             .open(&path)
             .map_err(|e| Error::io(what(), e))?;
-        if let Err(error) = file.write_all(&segment_header(first_index)) {
+        if let Err(error) = file.write_all(&segment_header(first_index, salt)) {
             // Nothing of value is in the file; leaving it would only confuse the next start.
             let _ = fs::remove_file(&path);
             return Err(Error::io(what(), error));
         }
-        Ok((Segment { path, first_index, bytes: SEGMENT_HEADER_LEN }, file))
+        Ok((Segment { path, first_index, bytes: SEGMENT_HEADER_LEN, salt }, file))
     }
 
     pub fn open(&self, write: bool) -> Result<File> {
@@ -67,15 +72,17 @@ impl Segment {
         let file = self.open(false).ok()?;
         let mut bytes = [0; HEADER_LEN];
         file.read_exact_at(&mut bytes, SEGMENT_HEADER_LEN).ok()?;
-        Some(Header::decode(&bytes))
+        Header::decode(&bytes, self.salt)
     }
 }
 
-fn segment_header(first_index: u64) -> [u8; SEGMENT_HEADER_LEN as usize] {
+pub(crate) fn segment_header(first_index: u64, salt: Salt) -> [u8; SEGMENT_HEADER_LEN as usize] {
     let mut header = [0; SEGMENT_HEADER_LEN as usize];
     header[..8].copy_from_slice(MAGIC);
-    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    let version: u32 = if salt.checks() { VERSION } else { 1 };
+    header[8..12].copy_from_slice(&version.to_le_bytes());
     header[16..24].copy_from_slice(&first_index.to_le_bytes());
+    header[24..32].copy_from_slice(&salt.0.to_le_bytes());
     let crc = crc32c::crc32c(&header);
     header[12..16].copy_from_slice(&crc.to_le_bytes());
     header
@@ -96,15 +103,17 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
             .and_then(|digits| digits.parse::<u64>().ok());
         let Some(first_index) = first_index else { continue };
         let bytes = fs::metadata(&path).map_err(|e| Error::io(what(), e))?.len();
-        segments.push(Segment { path, first_index, bytes });
+        segments.push(Segment { path, first_index, bytes, salt: Salt(0) });
     }
     segments.sort_by_key(|segment| segment.first_index);
     let mut torn = None;
-    for (at, segment) in segments.iter().enumerate() {
-        if let Err(what) = check_header(segment)? {
-            torn = Some((at, what));
-            break;
+    let mut salt = Salt(0);
+    for (at, segment) in segments.iter_mut().enumerate() {
+        match check_header(segment)? {
+            Ok(own) => salt = own,
+            Err(what) => torn = torn.or(Some((at, what))),
         }
+        segment.salt = salt;
     }
     match torn {
         None => Ok((segments, Vec::new())),
@@ -120,15 +129,16 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
     }
 }
 
-fn check_header(segment: &Segment) -> Result<std::result::Result<(), String>> {
+fn check_header(segment: &Segment) -> Result<std::result::Result<Salt, String>> {
     let file = segment.open(false)?;
     let mut found = [0; SEGMENT_HEADER_LEN as usize];
     if segment.bytes < SEGMENT_HEADER_LEN {
         return Ok(Err("segment header is cut".into()));
     }
     file.read_exact_at(&mut found, 0).map_err(|e| Error::io("reading a segment header", e))?;
-    if found == segment_header(segment.first_index) {
-        return Ok(Ok(()));
+    let salt = Salt(u64::from_le_bytes(std::array::from_fn(|i| found[24 + i])));
+    if found == segment_header(segment.first_index, salt) {
+        return Ok(Ok(salt));
     }
     let version = u32::from_le_bytes([found[8], found[9], found[10], found[11]]);
     if found[..8] == *MAGIC && version > VERSION {
@@ -144,6 +154,6 @@ fn check_header(segment: &Segment) -> Result<std::result::Result<(), String>> {
 }
 
 /// Makes created and removed names in the folder durable.
-pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| Error::io("syncing the log folder", e))
+pub(crate) fn sync_dir(dir: &File) -> Result<()> {
+    dir.sync_all().map_err(|e| Error::io("syncing the log folder", e))
 }

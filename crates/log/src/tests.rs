@@ -3,6 +3,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 
+use crate::entry::{HEADER_LEN, Header, Salt};
+use crate::recover::recover;
+use crate::segment::{list, segment_header};
 use crate::{Error, Log, Options, Position};
 
 fn options(dir: &Path) -> Options {
@@ -278,6 +281,91 @@ fn what_recovery_has_read_is_synced_as_a_whole() {
     drop(log);
     let (log, _) = Log::open(options(dir.path()), at(6)).unwrap();
     assert_eq!(log.stats().files_synced, 1, "what is in the database need not be synced again");
+}
+
+/// Bytes of a document that look like entries `3, 3, ..., 4, 4, ...`: each has a right successor, and each says that
+/// the log was durable further than it is. Checksums are right where `whole`.
+fn forged(len: usize, payload: usize, salt: Salt, whole: bool) -> Vec<u8> {
+    let step = HEADER_LEN + payload;
+    let mut bytes = vec![7; len];
+    let mut at = len % HEADER_LEN;
+    while at + step <= len {
+        let index = 4 + (at / step) as u64;
+        let position = Position { term: 1, index, time: 1000 + index };
+        let covered = if whole { &bytes[at + HEADER_LEN..at + step] } else { &[] };
+        let mut header = Header::encode(position, 3, &[covered], salt);
+        header[..4].copy_from_slice(&(payload as u32).to_le_bytes());
+        bytes[at..at + HEADER_LEN].copy_from_slice(&header);
+        at += if whole { step } else { HEADER_LEN };
+    }
+    bytes
+}
+
+/// A folder with one segment of version 1: two entries, the second with this payload and torn at its end.
+fn old_folder(payload: &[u8]) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let mut bytes = segment_header(1, Salt(0)).to_vec();
+    for (index, payload) in [(1, &b"first"[..]), (2, payload)] {
+        bytes.extend_from_slice(&Header::encode(at(index), 0, &[payload], Salt(0)));
+        bytes.extend_from_slice(payload);
+    }
+    let len = bytes.len();
+    bytes[len - 100..].fill(0);
+    fs::write(dir.path().join(format!("{:020}.log", 1)), bytes).unwrap();
+    dir
+}
+
+#[test]
+fn a_log_of_version_1_is_read_and_goes_on() {
+    let dir = old_folder(&[3; 300]);
+    let wide = || Options { segment_bytes: 64 << 20, ..options(dir.path()) };
+    for round in 0..3 {
+        let (log, recovered) = Log::open(wide(), Position::default()).unwrap();
+        assert_eq!(recovered.last.index, 1 + round);
+        assert_eq!(log.append(1, 100 + round, &[b"more"]).unwrap().index, 2 + round);
+        log.sync().unwrap();
+    }
+    assert_eq!(segment_files(dir.path()).len(), 1);
+    let (log, _) = Log::open(wide(), Position::default()).unwrap();
+    assert_eq!(entries(&log, 1)[0], (1, b"first".to_vec()));
+    assert_eq!(entries(&log, 4), vec![(4, b"more".to_vec())]);
+}
+
+#[test]
+fn a_document_that_looks_like_entries_makes_no_work() {
+    // Each of 25,000 headers claims 100 kB that follow: 2.5 GB to be checksummed.
+    let document = forged(1 << 20, 100_000 - HEADER_LEN, Salt(0), false);
+    let dir = old_folder(&document);
+    let (mut segments, torn) = list(dir.path()).unwrap();
+    let tail = recover(&mut segments, torn, Position::default()).unwrap();
+    assert_eq!(tail.last.index, 1);
+    assert!(tail.checksummed < 24 << 20, "{} bytes were checksummed", tail.checksummed);
+}
+
+#[test]
+fn a_document_with_whole_entries_in_it_does_not_pass_for_the_log() {
+    for salt in [Salt(0), Salt(12345)] {
+        let dir = tempfile::tempdir().unwrap();
+        let wide = || Options { segment_bytes: 64 << 20, ..options(dir.path()) };
+        {
+            let (log, _) = Log::open(wide(), Position::default()).unwrap();
+            log.append(1, 1, &[b"first"]).unwrap();
+            log.sync().unwrap();
+            // Synced by nobody when the power fails; its last page is lost.
+            log.append(1, 2, &[&forged(100_000, 1000, salt, true)]).unwrap();
+        }
+        let file = segment_files(dir.path())[0].clone();
+        let mut bytes = fs::read(&file).unwrap();
+        let len = bytes.len();
+        bytes[len - 500..].fill(0);
+        fs::write(&file, bytes).unwrap();
+        let (mut segments, torn) = list(dir.path()).unwrap();
+        let tail = recover(&mut segments, torn, Position::default()).unwrap();
+        assert_eq!(tail.last.index, 1);
+        assert!(tail.checksummed <= 100_100, "{} bytes were checksummed", tail.checksummed);
+        let (log, _) = Log::open(wide(), Position::default()).unwrap();
+        assert_eq!(log.append(1, 3, &[b"on"]).unwrap().index, 2);
+    }
 }
 
 proptest! {

@@ -10,7 +10,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value, key};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
-use crate::index::{Index, IndexKind, id_index_spec, index_entries};
+use crate::index::{Index, IndexKind, check_keys, id_index_spec, index_entries};
 use crate::locks::Gate;
 use crate::oplog::{uuid_value, value_uuid};
 use crate::order::Mutex;
@@ -329,6 +329,7 @@ impl Collection {
         let mut indexes = Vec::new();
         for entry in doc.get("indexes").and_then(|v| v.as_array()).ok_or_else(broken)?.values() {
             let entry = entry.as_doc().ok_or_else(broken)?;
+            check_keys(&namespace, entry)?;
             let spec = entry.get("spec").and_then(|v| v.as_doc()).ok_or_else(broken)?;
             let ident =
                 entry.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;

@@ -12,7 +12,7 @@ use crate::build::side_ident;
 use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_index, split, whole};
 use crate::core::{Core, Garbage};
 use crate::db::{Cf, Db, io_error};
-use crate::index::{Index, index_entries};
+use crate::index::{Index, check_keys, index_entries};
 use crate::keys::catalog_key;
 use crate::oplog;
 use crate::write::CreateCollection;
@@ -405,6 +405,7 @@ impl Command {
 }
 
 fn read_index_entry(entry: RawDoc<'_>) -> Result<Index> {
+    check_keys("a collection in the log", entry)?;
     let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
     let ident = entry.get("ident").and_then(whole).unwrap_or(0) as u32;
     let mut index = Index::from_spec(spec, ident, entry.get("ready").is_some_and(|v| v.truthy()), None)?;

@@ -264,14 +264,44 @@ pub(crate) fn id_index_spec() -> DocBuf {
     sheaf_bson::doc! { "v": 2, "key": { "_id": 1 }, "name": "_id_" }
 }
 
+/// How keys are made: the only way there is so far.
+const KEY_VERSION: i64 = 1;
+/// What a collation does to them: nothing yet. Keys of a spec with a collation are binary all the same, so a version in
+/// which collations count knows by this mark which indexes it has to build anew.
+const KEY_COLLATION: &str = "none";
+
 /// An index's catalog entry.
 pub(crate) fn index_entry(index: &Index) -> DocBuf {
-    let mut entry =
-        sheaf_bson::doc! { "spec": &index.spec, "ident": i64::from(index.ident), "ready": index.ready };
+    let mut entry = sheaf_bson::doc! {
+        "spec": &index.spec,
+        "ident": i64::from(index.ident),
+        "ready": index.ready,
+        "keys": { "version": KEY_VERSION, "collation": KEY_COLLATION }
+    };
     if index.replaces {
         entry.append("replaces", true);
     }
     entry
+}
+
+/// Looks whether this version makes the keys of an index as they were made. An entry without a mark is of the time before
+/// there was one.
+///
+/// Errors: `MustUpgrade`. Keys of two kinds in one index would give wrong results.
+pub(crate) fn check_keys(namespace: &str, entry: RawDoc<'_>) -> Result<()> {
+    let Some(keys) = entry.get("keys").and_then(|v| v.as_doc()) else { return Ok(()) };
+    let version = keys.get("version").and_then(crate::catalog::whole).unwrap_or(0);
+    let collation = keys.get("collation").and_then(|v| v.as_str()).unwrap_or("");
+    if (version, collation) == (KEY_VERSION, KEY_COLLATION) {
+        return Ok(());
+    }
+    let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or_default();
+    bail!(
+        Code::MUST_UPGRADE,
+        "index {name} of {namespace} has keys of version {version} with collation '{collation}', which this version cannot \
+         make: open the folder with the version that made it, and drop the index there or stay with it"
+    )
 }
 
 /// All entries, for the collection's catalog document.

@@ -128,3 +128,22 @@ fn multikey_positions() {
     index.multikey.add(&set.arrays);
     assert_eq!(index.multikey_paths(), Some(vec![vec![1, 2], vec![]]));
 }
+
+#[test]
+fn keys_that_this_version_cannot_make_are_refused() {
+    let index = index(doc! { "a": 1 }, doc! { "collation": { "locale": "de" } });
+    let entry = super::index_entry(&index);
+    super::check_keys("db.c", entry.as_raw()).unwrap();
+    // As written before there were marks.
+    super::check_keys("db.c", doc! { "spec": &index.spec, "ident": 1i64, "ready": true }.as_raw()).unwrap();
+    for keys in [
+        doc! { "version": 2i64, "collation": "none" },
+        doc! { "version": 1i64, "collation": "icu 78" },
+        doc! { "version": 1i64 },
+    ] {
+        let entry = doc! { "spec": &index.spec, "ident": 1i64, "ready": true, "keys": &keys };
+        let error = super::check_keys("db.c", entry.as_raw()).unwrap_err();
+        assert_eq!(error.code(), sheaf_errors::Code::MUST_UPGRADE);
+        assert!(error.message().contains("index i of") && error.message().contains("db.c"), "{error}");
+    }
+}

@@ -25,8 +25,27 @@ enum Role {
     Bench(sheaf_lab::cli::Bench),
     /// Start, break and end a single server or a replica set on this machine
     Cluster(Box<sheaf_lab::cli::Cluster>),
+    /// Show an operation of the log that cannot be applied, export it, leave it out
+    Repair(RepairFlags),
     /// Look whether this machine suits a database, and say what to mend
     Doctor(sheaf_lab::cli::Doctor),
+}
+
+/// `sheaf repair`: what to do where the server does not start because its log cannot be applied.
+#[derive(Args, Clone, Debug)]
+pub struct RepairFlags {
+    /// Folder of the data
+    #[arg(long)]
+    pub dbpath: PathBuf,
+    /// Write the operation to this file, as Extended JSON
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
+    /// Leave this operation out: term/index/seconds.increment, as shown; may be repeated
+    #[arg(long, value_name = "ENTRY")]
+    pub skip: Vec<sheaf_storage::OperationId>,
+    /// Leave it out though the folder is a replica set member's, who will then differ from the others
+    #[arg(long)]
+    pub member_may_differ: bool,
 }
 
 /// mongod's flags. What a flag leaves open, the configuration file or the default decides.
@@ -177,6 +196,7 @@ pub fn parse(argv: &[String]) -> Parsed {
         }
     };
     match cli.role {
+        Some(Role::Repair(flags)) => Parsed::Done(crate::repair::main(&flags)),
         Some(Role::Doctor(doctor)) => Parsed::Done(sheaf_lab::cli::doctor(&doctor)),
         Some(Role::Cluster(cluster)) => Parsed::Done(sheaf_lab::cli::cluster(&cluster)),
         Some(Role::Bench(bench)) => Parsed::Done(sheaf_lab::cli::bench(&bench)),

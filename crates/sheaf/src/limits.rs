@@ -9,6 +9,33 @@ pub fn open_files() -> Option<u64> {
     line.split_whitespace().nth(3)?.parse().ok()
 }
 
+/// How file descriptors are shared out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptors {
+    /// For table files; below 0: as many as there are.
+    pub tables: i32,
+    /// For connections.
+    pub connections: usize,
+}
+
+/// For the log, folders, locks, files being written, listeners, links to other members: at least this many, in a process that
+/// may have so many.
+const FIXED: u64 = 64;
+/// So many table files hold terabytes: no limit need be kept.
+const TABLES_ENOUGH: u64 = 64 << 10;
+
+impl Descriptors {
+    /// Shares out what the process may have, so that no number of connections can take what storage needs.
+    pub fn share(limit: Option<u64>) -> Descriptors {
+        let Some(limit) = limit else { return Descriptors { tables: -1, connections: usize::MAX } };
+        let left = limit - FIXED.min(limit / 2);
+        let tables = left * 2 / 5;
+        let connections = usize::try_from(left - tables).unwrap_or(usize::MAX);
+        let tables = if tables >= TABLES_ENOUGH { -1 } else { tables.max(16) as i32 };
+        Descriptors { tables, connections }
+    }
+}
+
 /// Raises the number of file descriptors to the most that is allowed.
 #[allow(unsafe_code)]
 pub fn raise_open_files() {
@@ -18,6 +45,26 @@ pub fn raise_open_files() {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
             limit.rlim_cur = limit.rlim_max;
             libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_shared_out() {
+        assert_eq!(Descriptors::share(None), Descriptors { tables: -1, connections: usize::MAX });
+        assert_eq!(Descriptors::share(Some(1 << 20)).tables, -1);
+        for limit in [64, 100, 256, 1024, 4096, 64_000] {
+            let Descriptors { tables, connections } = Descriptors::share(Some(limit));
+            let taken = tables as usize + connections;
+            assert!(
+                tables >= 12 && connections >= 16 && taken < limit as usize,
+                "{limit}: {tables} {connections}"
+            );
+            assert!(limit < 256 || limit as usize - taken >= 64);
         }
     }
 }

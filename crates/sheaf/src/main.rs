@@ -1,12 +1,13 @@
 //! The `sheaf` binary: flags, configuration files and wiring.
 //!
-//! `sheaf server` plays mongod's part. Started through a link named `mongod` the program is that
+//! `sheaf repair` is for a data folder whose log cannot be applied. `sheaf server` plays mongod's part. Started through a link named `mongod` the program is that
 //! role without being told.
 
 mod config;
 mod flags;
 mod limits;
 mod metrics;
+mod repair;
 mod server;
 
 use std::process::ExitCode;

@@ -17,7 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::config::{self, Settings};
 use crate::flags::ServerFlags;
-use crate::limits;
+use crate::limits::{self, Descriptors};
 
 /// mongod's exit codes.
 mod exit {
@@ -185,7 +185,11 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
         port: settings.port.unwrap_or(27017),
         unix_socket_folder: (settings.unix_socket != Some(false)).then_some(folder),
         unix_socket_permissions: settings.unix_socket_permissions.unwrap_or(0o700),
-        max_connections: settings.max_conns.unwrap_or(defaults.max_connections).max(1),
+        max_connections: settings
+            .max_conns
+            .unwrap_or(defaults.max_connections)
+            .min(Descriptors::share(limits::open_files()).connections)
+            .max(1),
         slow_ms: settings.slowms.unwrap_or(100),
         sample_rate,
         profile_level: settings.profile.unwrap_or(0),
@@ -476,6 +480,9 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
             waiting.lock_waiters.fetch_sub(1, Ordering::Relaxed);
         }),
         replica: node.options.set_name.is_some(),
+        open_files: Descriptors::share(limits::open_files()).tables,
+        repair: None,
+        reopen: Some(Arc::new(|why| sheaf_server::replication::driver::restart_in_place(why))),
         clock: Arc::new(|| sheaf_server::node::Clock.now_millis()),
         ..sheaf_storage::Options::new(path)
     };

@@ -26,6 +26,7 @@ use crate::locks::LockKey;
 use crate::oplog;
 use crate::options::OpTime;
 use crate::pipeline::Counts;
+use crate::repair::{Unapplied, unappliable};
 use crate::sequencer::{LogEntry, stays_here};
 use crate::sessions;
 use crate::stats::AppliedOps;
@@ -54,8 +55,11 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         locks: Vec::new(),
         garbage: Vec::new(),
         reached: *core.last.lock(),
+        applied: *core.position.lock(),
+        done_to: 0,
         entry: OpTime::default(),
         in_transaction: false,
+        cannot_write: false,
         done: AppliedOps::default(),
         key: Vec::new(),
         full: Vec::new(),
@@ -111,12 +115,18 @@ struct Applier<'a> {
     counts: Counts,
     locks: Vec<LockKey>,
     garbage: Vec<Garbage>,
-    /// The last entry that is wholly in the batch, or applied.
+    /// The last entry that was looked at; of transactions over several it may be the beginning.
     reached: OpTime,
+    /// Up to where the log is in the batch, or applied. Files may hold an entry in part: then its time is before the entry's.
+    applied: OpTime,
+    /// Time of the last operation of the one at work that is in the batch, or applied.
+    done_to: u64,
     /// The one at work.
     entry: OpTime,
     /// Whether more documents of a large transaction follow.
     in_transaction: bool,
+    /// RocksDB has not taken a batch.
+    cannot_write: bool,
     done: AppliedOps,
     key: Vec<u8>,
     full: Vec<u8>,
@@ -134,7 +144,9 @@ pub(crate) struct Fields<'d> {
     txn_number: Option<i64>,
     stmt_id: Option<i64>,
     result: Option<RawDoc<'d>>,
-    doc: RawDoc<'d>,
+    /// `ts`; of elements of `applyOps`, which have none, 0.
+    pub time: u64,
+    pub doc: RawDoc<'d>,
 }
 
 impl<'d> Fields<'d> {
@@ -150,6 +162,7 @@ impl<'d> Fields<'d> {
             txn_number: None,
             stmt_id: None,
             result: None,
+            time: 0,
             doc,
         };
         for element in doc.iter() {
@@ -164,6 +177,11 @@ impl<'d> Fields<'d> {
                 "lsid" => fields.lsid = value.as_doc(),
                 "txnNumber" => fields.txn_number = whole(value),
                 "stmtId" => fields.stmt_id = whole(value),
+                "ts" => {
+                    if let Value::Timestamp(time) = value {
+                        fields.time = time.0;
+                    }
+                }
                 "retryResult" => fields.result = value.as_doc(),
                 _ => {}
             }
@@ -203,26 +221,79 @@ impl<'d> Fields<'d> {
 impl<'a> Applier<'a> {
     /// Applies one entry, or those of one transaction.
     fn entries(&mut self, entries: &[&'a LogEntry]) -> Result<()> {
+        let left_out = self.left_out(entries);
+        let mut left_out = left_out.iter();
         for entry in entries {
             self.entry = position(entry);
+            self.done_to = 0;
+            assert!(
+                (entry.index, entry.time) > (self.applied.index, self.applied.time),
+                "entry {} is applied after {}: what is applied never goes back",
+                entry.index,
+                self.applied.index
+            );
             for doc in oplog::documents(&entry.payload) {
-                self.operation(&Fields::read(doc))?;
+                let fields = Fields::read(doc);
+                let leave_out = left_out.next().is_some_and(|out| *out);
+                // Files may hold an entry in part; the operations in them are not done twice.
+                if entry.index == self.applied.index && fields.time <= self.applied.time {
+                    continue;
+                }
+                if !leave_out {
+                    self.operation(&fields).map_err(|error| self.explain(doc, error))?;
+                } else if let Some(repair) = &self.core.options.repair {
+                    repair.skipped(Unapplied::of(entry.term, entry.index, doc));
+                }
             }
         }
         if self.in_transaction {
             bail!(Code::INTERNAL_ERROR, "entry {} of the log ends within a transaction", self.entry.index);
         }
-        self.reached = self.entry;
+        (self.applied, self.reached, self.done_to) = (self.entry, self.entry, 0);
         Ok(())
+    }
+
+    /// Which operations of these entries, one after another, a repair leaves out.
+    fn left_out(&self, entries: &[&'a LogEntry]) -> Vec<bool> {
+        let Some(repair) = &self.core.options.repair else { return Vec::new() };
+        let mut out: Vec<bool> = Vec::new();
+        for entry in entries {
+            let operations: Vec<RawDoc<'_>> = oplog::documents(&entry.payload).collect();
+            out.extend(repair.left_out(entry.term, entry.index, &operations));
+        }
+        // A transaction over several entries goes as a whole.
+        if entries.len() > 1 && out.contains(&true) {
+            out.fill(true);
+        }
+        out
+    }
+
+    /// Says which operation an error is about, unless it is the disk's.
+    fn explain(&self, operation: RawDoc<'_>, error: Error) -> Error {
+        if self.cannot_write {
+            return error;
+        }
+        unappliable(self.core, self.entry.term, self.entry.index, operation, &error)
     }
 
     /// Writes the batch and shows it, and the catalog that belongs to it.
     fn write(&mut self) -> Result<()> {
         let core = self.core;
         if !self.batch.is_empty() {
-            let mut recent = core.recent.lock();
-            recent.committed(&self.locks);
-            core.db.write(std::mem::take(&mut self.batch))?;
+            // Nothing of the entry at work, or the last operation of it.
+            let at =
+                if self.done_to > 0 { OpTime { time: self.done_to, ..self.entry } } else { self.applied };
+            core.put_position(Some(at), &mut self.batch);
+            let written = {
+                let mut recent = core.recent.lock();
+                recent.committed(&self.locks);
+                core.db.write(std::mem::take(&mut self.batch))
+            };
+            if written.is_err() {
+                self.cannot_write = true;
+                core.wait_for_restart();
+            }
+            written?;
         }
         if std::mem::take(&mut self.catalog_changed) {
             core.catalog.store(self.catalog.clone());
@@ -247,6 +318,7 @@ impl<'a> Applier<'a> {
         match fields.op {
             Some("i" | "u" | "d") => {
                 self.document(fields)?;
+                self.done_to = self.done_to.max(fields.time);
                 self.write_if_large()
             }
             Some("c") => match fields.operations() {
@@ -259,6 +331,7 @@ impl<'a> Applier<'a> {
                     // What is to go may be in the batch.
                     self.write()?;
                     sessions::apply_ended(&self.core.db, fields.o2, &mut self.batch)?;
+                    self.done_to = self.done_to.max(fields.time);
                 }
                 Ok(())
             }
@@ -279,6 +352,7 @@ impl<'a> Applier<'a> {
             let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
             sessions::put_record(lsid, number, true, &mut sink);
         }
+        self.done_to = self.done_to.max(fields.time);
         self.in_transaction = fields.o.get("partialTxn").is_some_and(|v| v.truthy());
         if self.catalog_changed && !self.in_transaction {
             return self.write();
@@ -315,6 +389,7 @@ impl<'a> Applier<'a> {
             self.core.clear_strays(ident, self.entry, &mut self.batch)?;
         }
         applied.put(&self.core.db, &mut self.batch);
+        self.done_to = self.done_to.max(fields.time);
         self.catalog = Arc::new(applied.catalog);
         self.catalog_changed = true;
         // Those who wait for a change of these collections hear of it.

@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::ages::Old;
-use crate::catalog::whole;
+use crate::catalog::{Collection, whole};
 use crate::core::{Core, LOCAL_IDENTS};
 use crate::db::{Cf, Db};
 use crate::hooks::HookPoint;
-use crate::keys::catalog_key;
+use crate::keys::{catalog_key, prefix_range};
 use crate::log_tail::LogKnowledge;
 use crate::options::OpTime;
 
@@ -22,8 +22,11 @@ const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
 /// And so long it waits before it holds them back, for the majority to come near.
 const NEAR_PATIENCE: Duration = Duration::from_millis(200);
 
-/// A flush that takes longer than this may be waiting for room on the disk.
+/// A flush that does not end for so long is given up; the next one has it to do.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What a flush needs on the disk besides the size of its memtables.
+const ROOM_BYTES: u64 = 1 << 20;
 
 impl Core {
     /// Makes everything committed so far part of RocksDB's files, and lets go of the log that is not needed. A member of a
@@ -42,6 +45,12 @@ impl Core {
         self.flush_committed()
     }
 
+    /// [`Core::checkpoint`] where nobody has asked the set: an operator has decided what is kept.
+    pub fn flush_whatever_the_set_has(&self) -> Result<()> {
+        let _one = self.checkpointing.lock();
+        self.flush_committed().map(|_| ())
+    }
+
     /// Flushes if the set allows it, and hands over RocksDB and the position that its files hold; they hold still meanwhile.
     pub fn with_flushed<T>(&self, work: impl FnOnce(&Db, OpTime) -> Result<T>) -> Result<T> {
         let _one = self.checkpointing.lock();
@@ -55,10 +64,12 @@ impl Core {
 
     fn flush_committed(&self) -> Result<bool> {
         self.sync_for_checkpoint()?;
+        self.check_room()?;
+        let failed = self.db.events().failed_flushes();
         if !self.is_nearly_committed() {
             return Ok(false);
         }
-        let at = {
+        let (at, bytes) = {
             let _still = self.still();
             // What is to be taken back must not be flushed.
             self.check_writable()?;
@@ -74,11 +85,15 @@ impl Core {
             self.db.write(batch)?;
             // Returns when new memtables have taken over; the rest happens in the background.
             self.flushing.store(true, Ordering::Release);
-            self.db.flush(false)?;
-            self.unflushed.store(0, Ordering::Relaxed);
-            at
+            self.flush_allowed.fetch_max(at.index, Ordering::AcqRel);
+            self.db.flush()?;
+            (at, self.unflushed.swap(0, Ordering::Relaxed))
         };
-        self.wait_for_flush()?;
+        if let Err(error) = self.wait_for_flush(failed) {
+            // It is still in memory.
+            self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+            return Err(error);
+        }
         *self.flushed.lock() = at;
         self.flushing.store(false, Ordering::Release);
         self.flushes.fetch_add(1, Ordering::Relaxed);
@@ -102,7 +117,9 @@ impl Core {
     fn sync_for_checkpoint(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         log.sync().map_err(|error| {
-            self.fail(&error.to_string());
+            if log.has_failed() {
+                self.fail(&error.to_string());
+            }
             Error::new(Code::LOG_WRITE_FAILED, error.to_string())
         })?;
         self.tell(None, false);
@@ -147,7 +164,7 @@ impl Core {
         let next_local = self.next_local_ident.load(Ordering::Acquire);
         let mut applied = sheaf_bson::doc! {
             "term": at.term as i64, "index": at.index as i64, "time": at.time as i64, "nextIdent": i64::from(next),
-            "nextLocalIdent": i64::from(next_local)
+            "nextLocalIdent": i64::from(next_local), "batch": self.batches.load(Ordering::Acquire) as i64
         };
         let first = self.log.as_ref().map_or(1, |log| log.stats().first_index);
         applied.edit(|doc| {
@@ -192,22 +209,15 @@ impl Core {
         }
     }
 
-    /// Errors: `OutOfDiskSpace` when the disk has no room for what is to be written. RocksDB then keeps the
-    /// memtables and tries again by itself once there is room, and says nothing meanwhile.
-    fn wait_for_flush(&self) -> Result<()> {
+    /// Errors: the flush has failed or cannot end. What it should have written is still in memtables, and is part of the
+    /// next one.
+    fn wait_for_flush(&self, failed: u64) -> Result<()> {
         let began = Instant::now();
         let mut pause = Duration::from_micros(200);
         let stuck = || self.hooks.call(HookPoint::Flush).is_err();
-        while self.db.property("rocksdb.num-immutable-mem-table") > 0 || stuck() {
-            if self.db.property("rocksdb.background-errors") > 0 {
-                self.fail("writing memtables to disk failed");
-                return self.check_writable();
-            }
-            if began.elapsed() > FLUSH_PATIENCE && (stuck() || self.lacks_room()) {
-                return Err(Error::new(
-                    Code::OUT_OF_DISK_SPACE,
-                    "no room on the disk for flushing memtables",
-                ));
+        while stuck() || !self.db.flush_ended(failed)? {
+            if began.elapsed() > FLUSH_PATIENCE && stuck() {
+                return Err(no_room());
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(10));
@@ -215,22 +225,69 @@ impl Core {
         Ok(())
     }
 
-    /// Whether the disk has less room than the memtables may need.
-    fn lacks_room(&self) -> bool {
-        let needed = self.db.property("rocksdb.size-all-mem-tables");
-        fs4::available_space(&self.options.path).is_ok_and(|room| room < needed)
+    /// Compacts a collection's records and indexes now. RocksDB flushes before that what memtables have of them, and with it
+    /// all memtables; what a checkpoint has just flushed need not be waited for then.
+    pub fn compact(&self, collection: &Collection) -> Result<()> {
+        if !self.try_checkpoint()? {
+            bail!(
+                Code::OPERATION_FAILED,
+                "compact: the set's majority does not have what this member has, so it cannot be flushed yet"
+            );
+        }
+        let range = |cf: Cf, ident: u32| {
+            let (from, to) = prefix_range(ident);
+            self.db.raw().compact_range_cf(self.db.cf(cf), Some(from), Some(to));
+        };
+        range(Cf::Records, collection.ident);
+        collection.indexes.iter().for_each(|index| range(Cf::Indexes, index.ident));
+        // If something was flushed meanwhile, counters follow.
+        self.checkpoint()
+    }
+
+    /// A flush that cannot come to its end is not begun: it would take the room that the log may still have.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        let needed = self.db.property("rocksdb.cur-size-all-mem-tables") + ROOM_BYTES;
+        let lacks = fs4::available_space(&self.options.path).is_ok_and(|room| room < needed);
+        if lacks { Err(no_room()) } else { Ok(()) }
     }
 }
 
-/// The position of the last flush, the next free numbers, and what is known of the log.
-pub(crate) fn read_applied(db: &Db) -> Result<(OpTime, u32, u32, LogKnowledge)> {
+fn no_room() -> Error {
+    Error::new(Code::OUT_OF_DISK_SPACE, "no room on the disk for flushing memtables")
+}
+
+/// What the last checkpoint has written of itself.
+pub(crate) struct Bookkeeping {
+    /// Its position.
+    pub at: OpTime,
+    /// Number of the last batch before it.
+    pub batch: u64,
+    /// The next free numbers.
+    pub next_ident: u32,
+    pub next_local_ident: u32,
+    pub log_knowledge: LogKnowledge,
+}
+
+/// The bookkeeping of the last checkpoint.
+pub(crate) fn read_applied(db: &Db) -> Result<Bookkeeping> {
     let Some(bytes) = db.get(Cf::Catalog, catalog_key::APPLIED)? else {
-        return Ok((OpTime { term: 1, index: 0, time: 0 }, 1, LOCAL_IDENTS, LogKnowledge::default()));
+        return Ok(Bookkeeping {
+            at: OpTime { term: 1, index: 0, time: 0 },
+            batch: 0,
+            next_ident: 1,
+            next_local_ident: LOCAL_IDENTS,
+            log_knowledge: LogKnowledge::default(),
+        });
     };
     let doc = RawDoc::new(&bytes);
     let number = |name: &str| doc.get(name).and_then(whole).unwrap_or(0);
     let at =
         OpTime { term: number("term") as u64, index: number("index") as u64, time: number("time") as u64 };
-    let next_local = (number("nextLocalIdent") as u32).max(LOCAL_IDENTS);
-    Ok((at, number("nextIdent").max(1) as u32, next_local, LogKnowledge::read(doc)))
+    Ok(Bookkeeping {
+        at,
+        batch: number("batch") as u64,
+        next_ident: number("nextIdent").max(1) as u32,
+        next_local_ident: (number("nextLocalIdent") as u32).max(LOCAL_IDENTS),
+        log_knowledge: LogKnowledge::read(doc),
+    })
 }

@@ -87,9 +87,16 @@ impl Core {
             if let Some(parent) = folder.parent() {
                 fs::create_dir_all(parent).map_err(|e| failed("creating", parent, &e))?;
             }
+            let sealed = db.events().sealed();
             let checkpoint = Checkpoint::new(db.raw()).map_err(io_error)?;
             // The highest figure means: flush nothing. What is not flushed has no place in a copy.
             checkpoint.create_checkpoint_with_log_size(folder, u64::MAX).map_err(io_error)?;
+            if db.events().sealed() != sealed || db.property("rocksdb.num-immutable-mem-table") > 0 {
+                // A flush that nobody here has ordered, as a manual compaction begins with one: the copy may hold more
+                // than `at` says.
+                remove(folder)?;
+                bail!(Code::INTERNAL_ERROR, "memtables were flushed while a copy was made; try again");
+            }
             Ok(at)
         })?;
         let mut files = Vec::new();
@@ -169,7 +176,11 @@ pub(crate) fn forget_local(folder: &Path, db: &Db) -> Result<()> {
         catalog = applied.catalog;
     }
     db.write(batch)?;
-    db.flush(true)?;
+    let failed = db.events().failed_flushes();
+    db.flush()?;
+    while !db.flush_ended(failed)? {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     remove(&marker)?;
     sync(folder)
 }

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_log::{Log, Position};
+use sheaf_log::Log;
 
 use crate::catalog::{Catalog, Collection};
-use crate::checkpoint::read_applied;
+use crate::checkpoint::{Bookkeeping, read_applied};
 use crate::db::{Cf, Db, io_error};
 use crate::durability::Durability;
 use crate::hooks::Hooks;
@@ -24,6 +24,7 @@ use crate::oplog_reader::OplogCollection;
 use crate::options::{OpTime, Options};
 use crate::order::{Condvar, Mutex, rank};
 use crate::pipeline::Pipeline;
+use crate::position::Position;
 use crate::sequencer::stays_here;
 use crate::transaction::Recent;
 
@@ -36,6 +37,10 @@ const BUFFER_BYTES_MAX: usize = 8 << 20;
 
 /// Dropped data that waits for a flush gets one after this time.
 const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A flush that has failed is tried again after the shorter of these times, then less and less often.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(5);
 
 /// Numbers of collections and indexes that stay on a member of a replica set begin here.
 pub(crate) const LOCAL_IDENTS: u32 = 1 << 30;
@@ -103,6 +108,13 @@ pub(crate) struct Core {
     pub hooks: Hooks,
     failed: AtomicBool,
     failure: Mutex<{ rank::LEAF }, Option<String>>,
+    /// Up to where the log is in memtables and files. [`Core::last`] may be further: within a transaction over several
+    /// entries, and where entries have no effect.
+    pub position: Mutex<{ rank::LEAF }, OpTime>,
+    /// Batches of commits that have been written, in all runs.
+    pub batches: AtomicU64,
+    /// Index up to which files may hold the log's operations: a checkpoint has asked the log and the set.
+    pub flush_allowed: AtomicU64,
     /// A flush has begun and is not known to be on disk.
     pub flushing: AtomicBool,
     pub checkpointing: Mutex<{ rank::CHECKPOINTING }, ()>,
@@ -110,6 +122,8 @@ pub(crate) struct Core {
     keeper_work: Condvar,
     pub flushed_room: Condvar,
     room: Mutex<{ rank::ROOM }, ()>,
+    /// Why the last flush failed, until one succeeds.
+    flush_error: Mutex<{ rank::LEAF }, Option<Error>>,
     _lock: File,
 }
 
@@ -151,7 +165,19 @@ impl Core {
         crate::copy::finish_install(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
         crate::copy::forget_local(&options.path, &db)?;
-        let (applied, next_ident, next_local_ident, log_knowledge) = read_applied(&db)?;
+        let Bookkeeping { at: known, batch, next_ident, next_local_ident, log_knowledge } =
+            read_applied(&db)?;
+        let held = Position::read(&db)?;
+        if let Some(held) = held.filter(|held| held.batch <= batch && held.at.index > known.index) {
+            bail!(
+                Code::INTERNAL_ERROR,
+                "the data files hold entry {} and were written as holding the log up to {} only",
+                held.at.index,
+                known.index
+            );
+        }
+        let ahead = held.filter(|held| held.batch > batch && held.at.index >= known.index);
+        let applied = ahead.map_or(known, |held| held.at);
         let log_dir = options.path.join("log");
         // Without a journal, what an earlier run logged must still be applied once.
         let use_log = options.journal || log_dir.is_dir();
@@ -159,7 +185,7 @@ impl Core {
             let mut log_options = sheaf_log::Options::new(&log_dir);
             log_options.retain_bytes = options.oplog_bytes;
             log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
-            let at = Position { term: applied.term, index: applied.index, time: applied.time };
+            let at = sheaf_log::Position { term: applied.term, index: applied.index, time: applied.time };
             let (log, recovered) = Log::open(log_options, at).map_err(log_open_error)?;
             if recovered.cut_bytes > 0 {
                 tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
@@ -211,6 +237,9 @@ impl Core {
             garbage: Mutex::default(),
             hooks: Hooks::default(),
             failed: AtomicBool::new(false),
+            position: Mutex::new(applied),
+            batches: AtomicU64::new(ahead.map_or(batch, |held| held.batch)),
+            flush_allowed: AtomicU64::new(0),
             flushing: AtomicBool::new(false),
             failure: Mutex::default(),
             checkpointing: Mutex::new(()),
@@ -218,9 +247,13 @@ impl Core {
             keeper_work: Condvar::new(),
             flushed_room: Condvar::new(),
             room: Mutex::new(()),
+            flush_error: Mutex::default(),
             _lock: lock,
             options,
         };
+        if ahead.is_some() {
+            core.reconcile(known)?;
+        }
         core.recover()?;
         let last = *core.last.lock();
         *core.ages.lock() = Some(crate::ages::Ages::begin(Instant::now(), last.index, last.time));
@@ -242,6 +275,7 @@ impl Core {
                 .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
         };
         let _ = self.me.set(Arc::downgrade(self));
+        self.guard_flushes();
         self.keeper.lock().running = true;
         let mut threads = vec![spawn("sheaf-keeper", Core::run_keeper)?];
         if self.log.is_some() {
@@ -252,6 +286,7 @@ impl Core {
 
     /// Ends background work.
     pub fn stop(&self) {
+        self.db.events().close();
         self.durability.stop();
         self.keeper.lock().stop = true;
         self.keeper_work.notify_all();
@@ -318,16 +353,22 @@ impl Core {
     }
 
     /// Writers that are faster than the disk wait here, so that memtables keep to their memory.
-    pub fn wait_for_room(&self) {
+    ///
+    /// Errors: `OutOfDiskSpace` if there is no room for a flush.
+    pub fn wait_for_room(&self) -> Result<()> {
+        if self.db.events().is_stopped() {
+            return Err(self.stopped());
+        }
         let limit = self.options.memtable_bytes();
         let used = self.unflushed.load(Ordering::Relaxed);
         if used < limit {
-            return;
+            return Ok(());
         }
         self.ask_for_flush();
         if used < limit * 2 {
-            return;
+            return Ok(());
         }
+        let mut outcome = Ok(());
         (self.options.block)(&mut || {
             let mut room = self.room.lock();
             while self.unflushed.load(Ordering::Relaxed) >= limit * 2
@@ -336,9 +377,44 @@ impl Core {
                 && self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
                 && self.keeper.lock().works()
             {
+                if let Some(error) = self.flush_error.lock().clone() {
+                    outcome = Err(error);
+                    break;
+                }
                 self.flushed_room.wait_for(&mut room, Duration::from_millis(50));
             }
         });
+        outcome
+    }
+
+    /// The error of writes after RocksDB has stopped.
+    fn stopped(&self) -> Error {
+        let why = self.db.events().last_error();
+        let code =
+            if self.db.events().may_go_on() { Code::OUT_OF_DISK_SPACE } else { Code::LOG_WRITE_FAILED };
+        Error::new(code, format!("storage accepts no writes until it is opened anew: {why}"))
+    }
+
+    /// After a failed write: what is in the log, and is not in memtables, a restart will apply. If one is to come, nobody
+    /// must act on the state in between.
+    pub fn wait_for_restart(&self) {
+        let comes = || self.db.events().may_go_on() && self.options.reopen.is_some();
+        (self.options.block)(&mut || {
+            while comes() && !self.is_stopping() && !self.is_failed() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+    }
+
+    /// Has the folder opened anew, where RocksDB has stopped for want of room (or the like) and there is room again.
+    fn restart_if_stopped(&self) {
+        if let Some(reopen) = &self.options.reopen
+            && self.db.events().may_go_on()
+            && !self.is_failed()
+            && self.check_room().is_ok()
+        {
+            reopen(&self.db.events().last_error());
+        }
     }
 
     /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
@@ -366,6 +442,8 @@ impl Core {
         let mut last_flush = Instant::now();
         // What an earlier run has left is to go soon: a server that crashes again and again must not gather it.
         let mut patience = Duration::ZERO;
+        let mut failures = self.db.events().failed_flushes();
+        let mut retry = RETRY_MIN;
         loop {
             {
                 let mut keeper = self.keeper.lock();
@@ -377,21 +455,41 @@ impl Core {
                 }
                 keeper.asked = false;
             }
+            self.restart_if_stopped();
             self.collect_garbage();
             let unflushed = self.unflushed.load(Ordering::Relaxed);
             let delay = self.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;
             let garbage = last_flush.elapsed() >= patience && !self.garbage.lock().is_empty();
             patience = GARBAGE_PATIENCE;
-            if unflushed >= self.options.memtable_bytes() || ((old || garbage) && unflushed > 0) {
-                if let Err(error) = self.checkpoint() {
-                    tracing::error!(%error, "flushing memtables failed");
-                    std::thread::sleep(Duration::from_millis(500));
+            // One that has failed, whoever asked for it, is done again.
+            let failed = self.db.events().failed_flushes() != failures || self.flush_error.lock().is_some();
+            if failed || unflushed >= self.options.memtable_bytes() || ((old || garbage) && unflushed > 0) {
+                failures = self.db.events().failed_flushes();
+                let error = self.checkpoint().err();
+                if let Some(error) = &error {
+                    let first = self.flush_error.lock().is_none();
+                    if first {
+                        tracing::error!(%error, "flushing memtables failed; trying again");
+                    }
+                    // Once, and then less and less often: each time leaves a memtable behind.
+                    retry = if first { RETRY_MIN } else { (retry * 2).min(RETRY_MAX) };
+                    self.keeper_pause(retry);
                 }
+                *self.flush_error.lock() = error;
                 last_flush = Instant::now();
             } else if old {
                 last_flush = Instant::now();
             }
+        }
+    }
+
+    /// Waits, unless background work is to end.
+    fn keeper_pause(&self, pause: Duration) {
+        let began = Instant::now();
+        let mut keeper = self.keeper.lock();
+        while !keeper.stop && began.elapsed() < pause {
+            self.keeper_work.wait_for(&mut keeper, pause.saturating_sub(began.elapsed()));
         }
     }
 

@@ -11,6 +11,7 @@ use rocksdb::{
 use self_cell::self_cell;
 use sheaf_errors::{Code, Error, Result};
 
+use crate::listener::{Events, listen};
 use crate::options::Options;
 
 /// Column families by kind of data.
@@ -46,11 +47,15 @@ pub(crate) struct Db {
     /// How table files of indexes are made.
     index_options: rocksdb::Options,
     cache: Cache,
+    events: Arc<Events>,
 }
 
 /// Turns RocksDB's error into ours.
 pub(crate) fn io_error(error: rocksdb::Error) -> Error {
-    let text = error.to_string();
+    lacks(error.as_ref())
+}
+
+fn lacks(text: &str) -> Error {
     if text.contains("No space left") || text.contains("quota") {
         return Error::new(Code::OUT_OF_DISK_SPACE, format!("storage: {text}"));
     }
@@ -69,21 +74,23 @@ impl Db {
         base.set_bytes_per_sync(1 << 20);
         base.set_keep_log_file_num(3);
         base.set_max_log_file_size(4 << 20);
-        base.set_max_open_files(-1);
+        base.set_max_open_files(options.open_files);
         base.set_skip_stats_update_on_db_open(true);
         base.set_allow_concurrent_memtable_write(false);
         base.set_stats_dump_period_sec(0);
         // Closing must not flush behind our back: what is flushed always goes with its log position.
-        let base = base
+        let mut base = base
             .get_options_from_string("avoid_flush_during_shutdown=true;avoid_flush_during_recovery=true")
             .map_err(io_error)?;
+        let events = Arc::<Events>::default();
+        listen(&mut base, &events);
         let families = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions]
             .map(|cf| ColumnFamilyDescriptor::new(NAMES[cf as usize], family(cf, options, &cache)));
         let db = DB::open_cf_descriptors(&base, path, families).map_err(io_error)?;
         let mut write_options = WriteOptions::default();
         write_options.disable_wal(true);
         let index_options = family(Cf::Indexes, options, &cache);
-        Ok(Db { db, write_options, read_options: ReadOptions::default(), index_options, cache })
+        Ok(Db { db, write_options, read_options: ReadOptions::default(), index_options, cache, events })
     }
 
     pub fn raw(&self) -> &DB {
@@ -111,12 +118,29 @@ impl Db {
         self.db.write_opt(batch, &self.write_options).map_err(io_error)
     }
 
-    /// Starts an atomic flush of all memtables; with `wait`, until it is on disk.
-    pub fn flush(&self, wait: bool) -> Result<()> {
+    /// What RocksDB tells of its background work.
+    pub fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// Starts an atomic flush of all memtables. Whether it has come to its end is for [`Db::flush_ended`] to say.
+    pub fn flush(&self) -> Result<()> {
         let mut options = FlushOptions::default();
-        options.set_wait(wait);
+        // RocksDB itself would wait for ever for a flush whose failure we have told it to pass over.
+        options.set_wait(false);
         let all = [Cf::Records, Cf::Indexes, Cf::Catalog, Cf::Sessions].map(|cf| self.cf(cf));
         self.db.flush_cfs_opt(&all.each_ref(), &options).map_err(io_error)
+    }
+
+    /// Whether everything that was in memtables when [`Db::flush`] returned is on disk. `failed` is
+    /// [`Events::failed_flushes`] from before.
+    ///
+    /// Errors: the flush has failed; what it should have written is still in memtables, and the next flush writes it.
+    pub fn flush_ended(&self, failed: u64) -> Result<bool> {
+        if self.events.failed_flushes() > failed || self.events.is_stopped() {
+            return Err(lacks(&self.events.last_error()));
+        }
+        Ok(self.property("rocksdb.num-immutable-mem-table") == 0)
     }
 
     /// A number property summed over the column families.
@@ -174,7 +198,9 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
         family.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_BYTES / WRITE_BUFFER_BYTES as f64);
     }
     family.set_arena_block_size(1 << 20);
-    family.set_max_write_buffer_number(6);
+    // A flush that fails leaves one more behind each time that it is tried. With too many RocksDB would hold everybody back,
+    // also whoever flushes again. Their memory is bounded elsewhere.
+    family.set_max_write_buffer_number(1_000_000);
     family.set_compression_type(DBCompressionType::Lz4);
     family.set_bottommost_compression_type(DBCompressionType::Zstd);
     family.set_level_compaction_dynamic_level_bytes(true);

@@ -304,16 +304,9 @@ impl Engine {
 
     /// Compacts a collection's records and indexes now: `compact`.
     pub fn compact(&self, collection: &Collection) -> Result<()> {
-        let core = self.core();
-        (core.options.block)(&mut || {
-            let (from, to) = prefix_range(collection.ident);
-            core.db.raw().compact_range_cf(core.db.cf(Cf::Records), Some(from), Some(to));
-            for index in &collection.indexes {
-                let (from, to) = prefix_range(index.ident);
-                core.db.raw().compact_range_cf(core.db.cf(Cf::Indexes), Some(from), Some(to));
-            }
-        });
-        Ok(())
+        let mut outcome = Ok(());
+        (self.core().options.block)(&mut || outcome = self.core().compact(collection));
+        outcome
     }
 
     /// Checks a collection's records against its indexes and counters. `full` also reads every index key.

@@ -80,6 +80,8 @@ pub(crate) fn entry_parts<'e>(unique: bool, key: &'e [u8], value: &'e [u8]) -> E
 pub(crate) mod catalog_key {
     /// Applied position and next number.
     pub const APPLIED: &[u8] = b"A";
+    /// Position and number of the last batch.
+    pub const POSITION: &[u8] = b"P";
     /// Collection documents.
     pub const COLLECTION: u8 = b'C';
     /// Document counts and bytes.

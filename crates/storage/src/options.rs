@@ -9,6 +9,9 @@ use sheaf_errors::Result;
 /// Runs a closure that may wait long; the server sets it to `tokio::task::block_in_place`.
 pub type Block = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
+/// See [`Options::reopen`].
+pub type Reopen = Arc<dyn Fn(&str) + Send + Sync>;
+
 /// Called again and again while something waits; an error (killed, `maxTimeMS`) ends the wait.
 pub type Interrupt<'i> = &'i (dyn Fn() -> Result<()> + Sync);
 
@@ -36,8 +39,15 @@ pub struct Options {
     /// How large the operations may be that one entry of the log has of a transaction, if it is more than one: a larger
     /// transaction is a chain of entries.
     pub transaction_entry_bytes: usize,
+    /// How many files RocksDB may hold open; below 0: all that there are (default).
+    pub open_files: i32,
     /// Wraps long waits.
     pub block: Block,
+    /// Ends this process's use of the folder and opens it anew: what RocksDB needs after some errors that have passed (the
+    /// disk was full). Told why. `None`: writes are refused until somebody else does it.
+    pub reopen: Option<Reopen>,
+    /// Operations of the log that are to be left out: [`repair`](crate::repair) alone sets this.
+    pub repair: Option<Arc<crate::Repair>>,
     /// Milliseconds since the epoch.
     pub clock: Arc<dyn Fn() -> i64 + Send + Sync>,
 }
@@ -57,7 +67,10 @@ impl Options {
             transaction_bytes: 2 << 30,
             // An entry's document stays below the largest BSON document.
             transaction_entry_bytes: 15 << 20,
+            open_files: -1,
             block: Arc::new(|wait| wait()),
+            reopen: None,
+            repair: None,
             clock: Arc::new(|| {
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 now.map_or(0, |since| since.as_millis() as i64)

@@ -184,7 +184,7 @@ impl Core {
                 format!("a commit of {bytes} bytes is larger than the log's largest entry, {UNIT_BYTES_MAX}");
             return Err(Error::new(Code::TRANSACTION_TOO_LARGE, text));
         }
-        self.wait_for_room();
+        self.wait_for_room()?;
         // From here on it is done, and others' units with it: nobody's time is over before it is applied.
         let _shield = sheaf_meter::shield();
         if let Some(sequencer) = self.sequencer.get() {
@@ -329,17 +329,26 @@ impl Core {
         Ok(times)
     }
 
+    /// Applies a unit that is in the log.
     pub(crate) fn apply(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
-        let Prepared { payload, batch, counts, locks, publish, .. } = unit;
+        self.apply_unit(unit, at, Some(at))
+    }
+
+    /// `logged`: where it is in the log, if it is there.
+    pub(crate) fn apply_unit(&self, unit: Prepared, at: OpTime, logged: Option<OpTime>) -> Result<OpTime> {
+        let Prepared { payload, mut batch, counts, locks, publish, .. } = unit;
+        self.put_position(logged, &mut batch);
         let bytes = batch.size_in_bytes() as u64;
-        {
+        let written = {
             let mut recent = self.recent.lock();
             recent.committed(&locks);
-            if let Err(error) = self.db.write(batch) {
-                // The log has what the memtables have not: only a restart can bring them together.
-                self.fail(&format!("applying a commit failed: {error}"));
-                return Err(error);
-            }
+            self.db.write(batch)
+        };
+        if let Err(error) = written {
+            // The log has what the memtables have not: only a restart can bring them together.
+            self.wait_for_restart();
+            self.fail(&format!("applying a commit failed: {error}"));
+            return Err(error);
         }
         if let Some(publish) = publish {
             let catalog = publish(&self.catalog.load());

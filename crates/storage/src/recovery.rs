@@ -40,8 +40,15 @@ impl Core {
                 count += entries.len();
                 let bytes: usize = entries.iter().map(|entry| entry.payload.len()).sum();
                 let unflushed = self.unflushed.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-                if unflushed >= self.options.memtable_bytes() * 2 || last_flush.elapsed() >= FLUSH_AFTER {
-                    self.checkpoint()?;
+                let due =
+                    unflushed >= self.options.memtable_bytes() * 2 || last_flush.elapsed() >= FLUSH_AFTER;
+                // A repair changes nothing unless it comes to the end.
+                if due && self.options.repair.is_none() {
+                    match self.checkpoint() {
+                        // A full disk must not keep the data from being read.
+                        Err(error) if error.code() == Code::OUT_OF_DISK_SPACE => tracing::warn!(%error),
+                        done => done?,
+                    }
                     last_flush = Instant::now();
                 }
             }

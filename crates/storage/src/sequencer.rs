@@ -278,6 +278,6 @@ impl Core {
     pub fn commit_here(&self, prepared: Prepared) -> Result<OpTime> {
         let _still = self.still();
         let at = *self.last.lock();
-        self.apply(prepared, at)
+        self.apply_unit(prepared, at, None)
     }
 }

@@ -12,6 +12,8 @@ mod majority;
 mod member;
 mod model;
 mod oplog;
+mod position;
+mod repair;
 mod rollback;
 mod sessions;
 mod stale;

@@ -143,7 +143,7 @@ impl Core {
         let mut to = from.clone();
         to[PREFIX] = generation + 1;
         self.carry_range(index, &from, &to, &|batch| {
-            self.wait_for_room();
+            self.wait_for_room()?;
             interrupt()?;
             build.turn().write(|| self.write_unlogged(batch))
         })

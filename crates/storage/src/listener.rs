@@ -1,0 +1,257 @@
+//! What RocksDB tells of its background work, and what it is told back.
+//!
+//! The binding has no listeners, so this goes to the C interface that the binding itself is built on. It is the one place of
+//! this crate with unsafe code: pointers that RocksDB hands to its callbacks, valid for the time of the call.
+//!
+//! - When memtables are about to become a file, [`Events::set_gate`]'s closure is called and may wait. Whatever has caused the
+//!   flush, nothing gets into the files before it is allowed to.
+//! - When a table file cannot be written for want of room, descriptors or memory, RocksDB would stop the whole database, in
+//!   most cases for good. Nothing is lost by it: the memtables are still there, and an unfinished file is thrown away. So the
+//!   error is taken note of and RocksDB is told that there was none; whoever asked for the flush asks again. Any other error,
+//!   and any that concerns the MANIFEST, stands: the database takes no more writes then, until it is opened anew.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use librocksdb_sys as ffi;
+use rocksdb::AsRawPtr;
+
+use crate::order::Mutex;
+use crate::order::rank::LEAF;
+
+/// RocksDB's `BackgroundErrorReason`s.
+const FLUSH: u32 = 0;
+const COMPACTION: u32 = 1;
+const FLUSH_NO_WAL: u32 = 5;
+
+/// How long a compaction that has failed waits until it is done again.
+const COMPACTION_PAUSE: Duration = Duration::from_secs(10);
+
+type Gate = Box<dyn Fn() + Send + Sync>;
+
+/// What has been heard.
+#[derive(Default)]
+pub(crate) struct Events {
+    gate: OnceLock<Gate>,
+    /// Memtables that became immutable: a flush was asked for, by us or by RocksDB.
+    sealed: AtomicU64,
+    failed_flushes: AtomicU64,
+    stopped: AtomicBool,
+    /// The database is about to be closed.
+    closing: AtomicBool,
+    /// What stopped it may be over in a moment.
+    may_go_on: AtomicBool,
+    last_error: Mutex<LEAF, String>,
+}
+
+impl Events {
+    /// Sets what is called, on RocksDB's thread, before memtables are written to a file. Once.
+    pub fn set_gate(&self, gate: Gate) {
+        let _ = self.gate.set(gate);
+    }
+
+    /// Nothing of RocksDB's waits any more for something to get better.
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+    }
+
+    /// How many memtables have been sealed since the database was opened.
+    pub fn sealed(&self) -> u64 {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    /// How many flushes have failed since the database was opened.
+    pub fn failed_flushes(&self) -> u64 {
+        self.failed_flushes.load(Ordering::Acquire)
+    }
+
+    /// Whether RocksDB takes no more writes, until it is opened anew.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Whether [`Events::is_stopped`] for want of something that the system may have again, so that opening it anew helps.
+    pub fn may_go_on(&self) -> bool {
+        self.is_stopped() && self.may_go_on.load(Ordering::Acquire)
+    }
+
+    /// The text of the newest error.
+    pub fn last_error(&self) -> String {
+        self.last_error.lock().clone()
+    }
+
+    /// Notes an error; whether RocksDB is to go on as if there had been none.
+    fn error(&self, reason: u32, text: String) -> bool {
+        let passes = matches!(reason, FLUSH | COMPACTION | FLUSH_NO_WAL) && is_transient(&text);
+        match reason {
+            _ if !passes => {
+                tracing::error!(reason, error = text, "RocksDB has stopped");
+                self.may_go_on.store(is_transient(&text), Ordering::Release);
+                self.stopped.store(true, Ordering::Release);
+            }
+            COMPACTION => {
+                tracing::warn!(error = text, "a compaction failed and will be tried again");
+            }
+            _ => {
+                tracing::warn!(error = text, "writing memtables to disk failed and will be tried again");
+                self.failed_flushes.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        *self.last_error.lock() = text;
+        passes
+    }
+
+    /// RocksDB does a failed compaction again at once. On a full disk that would take the last room from the log each time.
+    fn pause(&self) {
+        let began = Instant::now();
+        while began.elapsed() < COMPACTION_PAUSE && !self.closing.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// Whether the system lacks something that it may have again in a moment.
+fn is_transient(text: &str) -> bool {
+    ["No space left", "quota exceeded", "Too many open files", "Cannot allocate memory"]
+        .iter()
+        .any(|lack| text.contains(lack))
+}
+
+/// Has a database that is opened with these options tell what it does.
+pub(crate) fn listen(options: &mut rocksdb::Options, events: &Arc<Events>) {
+    let state = Arc::into_raw(events.clone()).cast::<c_void>().cast_mut();
+    // SAFETY: the listener owns the reference that `state` is, and `forget` gives it back when RocksDB drops the listener.
+    // The options share the listener with the databases opened with them.
+    unsafe {
+        let listener = ffi::rocksdb_eventlistener_create(
+            state,
+            Some(forget),
+            Some(flush_begins),
+            Some(flush_ended),
+            Some(compaction_begins),
+            Some(compaction_ended),
+            Some(subcompaction),
+            Some(subcompaction),
+            Some(ingested),
+            Some(background_error),
+            Some(stall),
+            Some(sealed),
+        );
+        ffi::rocksdb_options_add_eventlistener(options.as_raw_ptr(), listener);
+    }
+}
+
+/// # Safety
+/// `state` is what [`listen`] has given to RocksDB.
+unsafe fn events<'e>(state: *mut c_void) -> &'e Events {
+    // SAFETY: the listener's reference keeps it alive while callbacks run.
+    unsafe { &*state.cast_const().cast::<Events>() }
+}
+
+/// A panic must not go through RocksDB's frames.
+fn guarded(work: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
+        std::process::abort();
+    }
+}
+
+unsafe extern "C" fn forget(state: *mut c_void) {
+    // SAFETY: called once, when nobody can call the listener any more.
+    drop(unsafe { Arc::from_raw(state.cast_const().cast::<Events>()) });
+}
+
+unsafe extern "C" fn flush_begins(
+    state: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_flushjobinfo_t,
+) {
+    // SAFETY: see `events`.
+    let events = unsafe { events(state) };
+    guarded(|| {
+        if let Some(gate) = events.gate.get() {
+            gate();
+        }
+    });
+}
+
+unsafe extern "C" fn sealed(state: *mut c_void, _: *const ffi::rocksdb_memtableinfo_t) {
+    // SAFETY: see `events`.
+    unsafe { events(state) }.sealed.fetch_add(1, Ordering::AcqRel);
+}
+
+unsafe extern "C" fn background_error(
+    state: *mut c_void,
+    reason: u32,
+    status: *mut ffi::rocksdb_status_ptr_t,
+) {
+    // SAFETY: `status` is valid for the call, and the text is RocksDB's until it is freed here.
+    unsafe {
+        let mut text: *mut c_char = std::ptr::null_mut();
+        ffi::rocksdb_status_ptr_get_error(status, &raw mut text);
+        if text.is_null() {
+            return;
+        }
+        let message = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ffi::rocksdb_free(text.cast());
+        let events = events(state);
+        guarded(|| {
+            if events.error(reason, message) {
+                ffi::rocksdb_reset_status(status);
+                if reason == COMPACTION {
+                    events.pause();
+                }
+            }
+        });
+    }
+}
+
+// The C interface calls these without looking whether they are there.
+unsafe extern "C" fn flush_ended(
+    _: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_flushjobinfo_t,
+) {
+}
+unsafe extern "C" fn compaction_begins(
+    _: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_compactionjobinfo_t,
+) {
+}
+unsafe extern "C" fn compaction_ended(
+    _: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_compactionjobinfo_t,
+) {
+}
+unsafe extern "C" fn subcompaction(_: *mut c_void, _: *const ffi::rocksdb_subcompactionjobinfo_t) {}
+unsafe extern "C" fn ingested(
+    _: *mut c_void,
+    _: *mut ffi::rocksdb_t,
+    _: *const ffi::rocksdb_externalfileingestioninfo_t,
+) {
+}
+unsafe extern "C" fn stall(_: *mut c_void, _: *const ffi::rocksdb_writestallinfo_t) {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stops_the_database_and_what_does_not() {
+        let events = Events::default();
+        assert!(events.error(FLUSH_NO_WAL, "IO error: No space left on device".into()));
+        assert!(events.error(COMPACTION, "IO error: Too many open files".into()));
+        assert_eq!(events.failed_flushes(), 1);
+        assert!(!events.is_stopped());
+        assert!(!events.error(COMPACTION, "Corruption: block checksum mismatch".into()));
+        assert!(!events.error(FLUSH_NO_WAL, "IO error: Input/output error".into()));
+        assert!(events.is_stopped() && !events.may_go_on());
+        let events = Events::default();
+        assert!(!events.error(6, "IO error: No space left on device: MANIFEST".into()));
+        assert!(events.may_go_on());
+    }
+}

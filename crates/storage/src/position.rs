@@ -1,0 +1,232 @@
+//! What RocksDB's files hold, and the log's part that is in them.
+//!
+//! Every batch of a commit carries its position ([`Core::put_position`]). Flushes are atomic over all column families, so
+//! whatever has caused a flush (a manual compaction begins with one), the files hold the log up to one position, and they
+//! say which. Start-up goes on from there.
+//!
+//! What commits do not carry is written when a checkpoint orders a flush: counters, multikey bits, the next free numbers,
+//! the log's terms (`Core::put_bookkeeping`). Both name the number of the batch before them. Where the files hold more
+//! batches than the bookkeeping knows of, RocksDB has flushed by itself and a crash came before the next checkpoint; then
+//! [`Core::reconcile`] makes the bookkeeping anew from the log and the data.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rocksdb::WriteBatch;
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+use sheaf_log::Log;
+use uuid::Uuid;
+
+use crate::apply::{Fields, apply_entries};
+use crate::catalog::Collection;
+use crate::command::Command;
+use crate::core::{Core, LOCAL_IDENTS};
+use crate::db::{Cf, Db};
+use crate::index::{IndexKind, KeySet};
+use crate::keys::{catalog_key, prefix_range};
+use crate::oplog;
+use crate::options::OpTime;
+use crate::recovery::log_error;
+use crate::sequencer::stays_here;
+
+/// What a batch says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// The last operation in it. Within an entry, when its time is before the entry's: a group is applied in several batches.
+    pub at: OpTime,
+    /// The number of the batch; batches are written one after another.
+    pub batch: u64,
+}
+
+impl Position {
+    const LEN: usize = 32;
+
+    fn encode(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        for (at, n) in [self.at.term, self.at.index, self.at.time, self.batch].into_iter().enumerate() {
+            bytes[at * 8..at * 8 + 8].copy_from_slice(&n.to_le_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Position> {
+        let mut numbers = bytes.chunks_exact(8).map(|n| n.try_into().map_or(0, u64::from_le_bytes));
+        let mut next = || numbers.next();
+        let at = OpTime { term: next()?, index: next()?, time: next()? };
+        Some(Position { at, batch: next()? })
+    }
+
+    /// That of the last batch in the files. `None`: written by a version that did not note it.
+    pub fn read(db: &Db) -> Result<Option<Position>> {
+        Ok(db.get(Cf::Catalog, catalog_key::POSITION)?.and_then(|bytes| Position::decode(&bytes)))
+    }
+}
+
+/// How often the gate looks again whether a flush may go on.
+const GATE_PAUSE: Duration = Duration::from_millis(2);
+
+impl Core {
+    /// Notes in a batch that it ends at this operation; `None`: it has nothing that is in the log. The pipeline is held, or
+    /// nobody else is there yet.
+    pub fn put_position(&self, at: Option<OpTime>, batch: &mut WriteBatch) {
+        let at = {
+            let mut position = self.position.lock();
+            *position = at.unwrap_or(*position);
+            *position
+        };
+        let number = self.batches.fetch_add(1, Ordering::AcqRel) + 1;
+        batch.put_cf(self.db.cf(Cf::Catalog), catalog_key::POSITION, Position { at, batch: number }.encode());
+    }
+
+    /// Has every flush wait, whatever has caused it, until what it writes may be in files.
+    pub fn guard_flushes(self: &Arc<Self>) {
+        let me = Arc::downgrade(self);
+        self.db.events().set_gate(Box::new(move || {
+            let Some(core) = me.upgrade() else { return };
+            core.wait_before_flush();
+            // Whoever closes RocksDB waits for this thread.
+            if let Some(last) = Arc::into_inner(core) {
+                std::thread::spawn(move || drop(last));
+            }
+        }));
+    }
+
+    /// On RocksDB's thread. Files must hold nothing that the log may lose, nor, in a set, anything that may have to be taken
+    /// back. Checkpoints have seen to both before they order a flush; this is for all others.
+    fn wait_before_flush(&self) {
+        let at = self.last.lock().index;
+        let allowed = || self.flush_allowed.load(Ordering::Acquire) >= at;
+        if allowed() {
+            return;
+        }
+        tracing::debug!(index = at, "RocksDB flushes by itself");
+        while !allowed() && !self.is_stopping() {
+            let durable = match &self.log {
+                Some(log) => log.durable_index() >= at || log.sync().is_ok_and(|index| index >= at),
+                None => true,
+            };
+            let committed = self.sequencer.get().is_none_or(|sequencer| sequencer.commit_index() >= at);
+            if durable && committed {
+                return;
+            }
+            std::thread::sleep(GATE_PAUSE);
+        }
+    }
+
+    /// Brings what only checkpoints write to where the files are: from `known` to the newest position, which the files hold
+    /// perhaps in the middle of an entry. Then the rest of that entry is applied.
+    pub fn reconcile(&self, known: OpTime) -> Result<()> {
+        let held = *self.last.lock();
+        tracing::warn!(
+            checkpoint = known.index,
+            files = held.index,
+            "RocksDB had flushed by itself before the crash; counters are made anew"
+        );
+        let (touched, rest) = match &self.log {
+            Some(log) => self.read_between(log, known, held)?,
+            None => (None, None),
+        };
+        let catalog = self.catalog.load_full();
+        for collection in catalog.all().filter(|collection| !collection.is_view()) {
+            for ident in collection.maintained().map(|index| index.ident).chain([collection.ident]) {
+                let next = if ident >= LOCAL_IDENTS { &self.next_local_ident } else { &self.next_ident };
+                next.fetch_max(ident + 1, Ordering::AcqRel);
+            }
+            let unlogged = self.is_replica() && stays_here(&collection.namespace);
+            if unlogged || touched.as_ref().is_none_or(|touched| touched.contains(&collection.uuid)) {
+                self.recount(collection)?;
+            }
+        }
+        if let Some(rest) = rest {
+            apply_entries(self, &[rest.into()])?;
+        }
+        Ok(())
+    }
+
+    /// Which collections the entries between two positions touch (`None`: the log does not hold them all), and the last entry
+    /// if the second position is within it. What else is to be known of the entries is noted.
+    #[allow(clippy::type_complexity)]
+    fn read_between(
+        &self,
+        log: &Log,
+        known: OpTime,
+        held: OpTime,
+    ) -> Result<(Option<BTreeSet<Uuid>>, Option<sheaf_log::Entry>)> {
+        let mut touched = BTreeSet::new();
+        let mut reader = match log.read_from(known.index + 1) {
+            Err(sheaf_log::Error::Gone { .. }) => return Ok((None, None)),
+            reader => reader.map_err(log_error)?,
+        };
+        while reader.index() <= held.index {
+            let Some(entry) = reader.next().map_err(log_error)? else { return Ok((None, None)) };
+            self.log_knowledge.note(entry.at.index, entry.at.term);
+            for doc in oplog::documents(&entry.payload) {
+                let fields = Fields::read(doc);
+                self.note_operation(&fields, &mut touched);
+                for inner in fields.operations().into_iter().flatten() {
+                    self.note_operation(&inner, &mut touched);
+                }
+            }
+            if entry.at.index == held.index && entry.at.time > held.time {
+                return Ok((Some(touched), Some(entry)));
+            }
+        }
+        Ok((Some(touched), None))
+    }
+
+    fn note_operation(&self, fields: &Fields<'_>, touched: &mut BTreeSet<Uuid>) {
+        touched.extend(oplog::value_uuid(fields.uuid));
+        if fields.op == Some("c")
+            && let Some(command) = Command::from_oplog(fields.doc)
+        {
+            for ident in command.idents() {
+                self.next_ident.fetch_max(ident + 1, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Counts a collection's documents and looks which index fields have arrays.
+    fn recount(&self, collection: &Collection) -> Result<()> {
+        let (from, to) = prefix_range(collection.ident);
+        let mut options = rocksdb::ReadOptions::default();
+        options.set_iterate_upper_bound(to);
+        let mut iter = self.db.raw().raw_iterator_cf_opt(self.db.cf(Cf::Records), options);
+        let (mut docs, mut bytes) = (0i64, 0i64);
+        let mut keys = KeySet::default();
+        iter.seek(from);
+        while let Some(value) = iter.value() {
+            docs += 1;
+            bytes += value.len() as i64;
+            for index in collection.maintained().filter(|index| index.kind != IndexKind::Id) {
+                keys.clear();
+                match index.generate(RawDoc::new(value), &mut keys) {
+                    Ok(()) => index.multikey.add(&keys.arrays),
+                    Err(error) if index.ready => return Err(error),
+                    // Its build will end with this error, or after the document has gone.
+                    Err(_) => {}
+                }
+            }
+            iter.next();
+        }
+        iter.status().map_err(crate::db::io_error)?;
+        collection.state.docs.store(docs, Ordering::Release);
+        collection.state.bytes.store(bytes, Ordering::Release);
+        collection.state.dirty.store(true, Ordering::Release);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_read_back() {
+        let position = Position { at: OpTime { term: 3, index: 1 << 40, time: u64::MAX - 5 }, batch: 77 };
+        assert_eq!(Position::decode(&position.encode()), Some(position));
+        assert_eq!(Position::decode(b"short"), None);
+    }
+}

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
+use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::path::Path;
 use smallvec::SmallVec;
@@ -28,6 +29,8 @@ enum Way {
     Table {
         documents: Vec<DocBuf>,
         by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState>,
+        /// The account of both.
+        _held: Held,
     },
     /// The collection is larger than memory allows: it is read for every question.
     Scan,
@@ -46,12 +49,18 @@ impl Join {
         };
         let found = match &way {
             Way::Index => self.by_index(values, cx),
-            Way::Table { documents, by_value } => {
+            Way::Table { documents, by_value, .. } => {
                 let mut places: Vec<u32> =
                     values.iter().filter_map(|value| by_value.get(value)).flatten().copied().collect();
                 places.sort_unstable();
                 places.dedup();
-                Ok(places.into_iter().map(|place| documents[place as usize].clone()).collect())
+                let mut held = sheaf_meter::reserve(0)?;
+                let copy = |place: u32| {
+                    let document = &documents[place as usize];
+                    held.grow(document.as_bytes().len() as u64 + 64)?;
+                    Ok(document.clone())
+                };
+                places.into_iter().map(copy).collect()
             }
             Way::Scan => self.by_scan(values, cx),
         };
@@ -65,9 +74,11 @@ impl Join {
         }
         let mut found: Vec<DocBuf> = Vec::new();
         let mut seen: std::collections::HashSet<OwnedValue, ahash::RandomState> = Default::default();
+        let mut held = sheaf_meter::reserve(0)?;
         for value in values {
             for document in cx.database.find_equal(&self.from, self.field.dotted(), value.as_value())? {
                 if seen.insert(OwnedValue::from(document.as_raw().get_or_missing("_id"))) {
+                    held.grow(document.as_bytes().len() as u64 + 128)?;
                     found.push(document);
                 }
             }
@@ -84,9 +95,11 @@ impl Join {
         let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
         let mut source = cx.database.run(&self.from, &self.everything, cx)?;
         let mut found = Vec::new();
+        let mut held = sheaf_meter::reserve(0)?;
         while let Some(document) = source.next(cx)? {
             cx.check_interrupt()?;
             if matcher.matches_doc(document.as_raw())? {
+                held.grow(document.as_bytes().len() as u64 + 64)?;
                 found.push(document);
             }
         }
@@ -101,35 +114,38 @@ impl Join {
         let mut source = cx.database.run(&self.from, &self.everything, cx)?;
         let mut documents = Vec::new();
         let mut by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState> = HashMap::default();
-        let mut held = 0;
+        let mut held = sheaf_meter::reserve(0)?;
         while let Some(document) = source.next(cx)? {
             cx.check_interrupt()?;
-            held += document.as_bytes().len() + 64;
-            if held > cx.options.stage_memory_bytes {
-                return Ok(Way::Scan);
-            }
+            let mut bytes = document.as_bytes().len() + 64;
             let place = documents.len() as u32;
             self.each_value(document.as_raw(), |value| {
+                bytes += value.memory_bytes() + 64;
                 let places = by_value.entry(value).or_default();
                 if places.last() != Some(&place) {
                     places.push(place);
                 }
-            });
+            })?;
+            held.grow(bytes as u64)?;
+            if held.bytes() > cx.options.stage_memory_bytes as u64 {
+                return Ok(Way::Scan);
+            }
             documents.push(document);
         }
-        Ok(Way::Table { documents, by_value })
+        Ok(Way::Table { documents, by_value, _held: held })
     }
 
     /// Every value that an equality on the field can match in a document.
-    fn each_value(&self, document: RawDoc<'_>, mut visit: impl FnMut(OwnedValue)) {
+    fn each_value(&self, document: RawDoc<'_>, mut visit: impl FnMut(OwnedValue)) -> Result<()> {
         self.field.any(document, true, &mut |element, _| {
             match element {
                 Some(element) => visit(OwnedValue::from(element.value())),
                 // A missing field equals null.
                 None => visit(OwnedValue::from(Value::Null)),
             }
-            false
-        });
+            Ok(false)
+        })?;
+        Ok(())
     }
 }
 

@@ -15,6 +15,7 @@ mod optimize;
 mod pipeline;
 mod print;
 mod source;
+mod spool;
 mod stage;
 pub mod stages;
 

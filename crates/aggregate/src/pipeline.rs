@@ -9,15 +9,25 @@ use sheaf_query::matcher::Matcher;
 
 use crate::database::Namespace;
 use crate::optimize;
-use crate::source::{BoxSource, Empty};
+use crate::source::{BoxSource, Deep, Empty};
 use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
 use crate::stages::change_stream::{self, ChangeStream};
 use crate::stages::group::GroupRun;
 use crate::stages::lookup::LookupUnwindRun;
 use crate::stages::sort::Sort;
 
-/// More stages than this are refused.
+/// More stages than this are refused, those of views included.
 const MAX_STAGES: usize = 1000;
+
+/// So many stages call each other before one of them looks how much stack is left.
+const STAGES_OF_A_STACK: u32 = 8;
+
+fn check_length(stages: usize) -> Result<()> {
+    if stages > MAX_STAGES {
+        bail!(7749501, "Pipeline length must be no longer than {MAX_STAGES} stages");
+    }
+    Ok(())
+}
 
 /// A parsed pipeline.
 #[derive(Clone, Debug, Default)]
@@ -74,9 +84,7 @@ impl Pipeline {
         let mut entries = Vec::new();
         let mut without_text_index = None;
         let count = stages.count();
-        if count > MAX_STAGES {
-            bail!(7749501, "Pipeline length must be no longer than {MAX_STAGES} stages");
-        }
+        check_length(count)?;
         for (at, stage) in stages.values().enumerate() {
             let Value::Document(spec) = stage else {
                 bail!(Code::TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object");
@@ -144,7 +152,10 @@ impl Pipeline {
     }
 
     /// This view's pipeline followed by another: what a query on the view runs.
-    pub fn followed_by(&self, rest: &Pipeline) -> Pipeline {
+    ///
+    /// Errors: 7749501 if that is too long.
+    pub fn followed_by(&self, rest: &Pipeline) -> Result<Pipeline> {
+        check_length(self.spec.len() + rest.spec.len())?;
         let mut joined = Pipeline {
             stages: self.stages.iter().chain(&rest.stages).cloned().collect(),
             spec: self.spec.iter().chain(&rest.spec).cloned().collect(),
@@ -152,7 +163,7 @@ impl Pipeline {
             in_facet: self.in_facet,
         };
         optimize::optimize(&mut joined.stages);
-        joined
+        Ok(joined)
     }
 
     /// The change stream that the pipeline starts with.
@@ -192,7 +203,7 @@ impl Pipeline {
     pub fn open_from(&self, first: usize, input: BoxSource) -> BoxSource {
         let pushed_down = self.pushed_down();
         let mut source = input;
-        let mut at = first;
+        let (mut at, mut opened) = (first, 0u32);
         while let Some(stage) = self.stages.get(at) {
             source = match (stage, self.stages.get(at + 1)) {
                 (Stage::Group(group), _) if at < pushed_down => {
@@ -205,6 +216,10 @@ impl Pipeline {
                 (stage, _) => stage.open(source),
             };
             at += 1;
+            opened += 1;
+            if opened.is_multiple_of(STAGES_OF_A_STACK) {
+                source = Box::new(Deep::new(source));
+            }
         }
         source
     }

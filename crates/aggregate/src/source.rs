@@ -50,6 +50,8 @@ pub struct RunCx<'d> {
 impl<'d> RunCx<'d> {
     /// A context without variables.
     pub fn new(database: &'d dyn Database, options: RunOptions) -> Self {
+        let stage_memory_bytes = sheaf_meter::spill_bytes(options.stage_memory_bytes);
+        let options = RunOptions { stage_memory_bytes, ..options };
         RunCx { database, options, variables: Vec::new(), pulled: 0, spills: Spills::default() }
     }
 
@@ -70,6 +72,7 @@ impl<'d> RunCx<'d> {
     /// Asks now and then whether the operation was killed or has run out of time. Blocking stages call this
     /// for every document that they take in.
     pub fn check_interrupt(&mut self) -> Result<()> {
+        sheaf_meter::tick(4)?;
         self.pulled = self.pulled.wrapping_add(1);
         if self.pulled.is_multiple_of(128) { self.database.check_interrupt() } else { Ok(()) }
     }
@@ -97,6 +100,19 @@ impl<'d> RunCx<'d> {
         self.variables.extend(values);
         let result = run(self);
         self.variables.truncate(before);
+        result
+    }
+
+    /// Sets variables while `run` runs, and gives them back: for who pulls one document at a time.
+    pub(crate) fn lend_variables<T>(
+        &mut self,
+        values: &mut Vec<(Slot, OwnedValue)>,
+        run: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let before = self.variables.len();
+        self.variables.append(values);
+        let result = run(self);
+        values.extend(self.variables.drain(before..));
         result
     }
 
@@ -140,11 +156,32 @@ impl Source for Documents {
     }
 }
 
-/// Pulls a source to its end.
-pub(crate) fn drain(source: &mut dyn Source, cx: &mut RunCx<'_>) -> Result<Vec<DocBuf>> {
-    let mut documents = Vec::new();
-    while let Some(document) = source.next(cx)? {
-        documents.push(document);
+/// A source with stack to spare: pulling and dropping it goes on on a new stack where this thread's comes to an end.
+///
+/// Stages call each other, so a pipeline is as deep as it is long, and pipelines within pipelines add to that. One of
+/// these stands between every few stages.
+pub(crate) struct Deep(Option<BoxSource>);
+
+/// What must be left of a stack: for a few stages, and for an expression as deep as they get.
+const STACK_LEFT_BYTES: usize = 512 << 10;
+/// The size of a new stack; what is not used of it takes no memory.
+const STACK_BYTES: usize = 4 << 20;
+
+impl Deep {
+    pub(crate) fn new(source: BoxSource) -> Self {
+        Deep(Some(source))
     }
-    Ok(documents)
+}
+
+impl Source for Deep {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        let Some(source) = &mut self.0 else { return Ok(None) };
+        stacker::maybe_grow(STACK_LEFT_BYTES, STACK_BYTES, || source.next(cx))
+    }
+}
+
+impl Drop for Deep {
+    fn drop(&mut self) {
+        stacker::maybe_grow(STACK_LEFT_BYTES, STACK_BYTES, || drop(self.0.take()));
+    }
 }

@@ -17,7 +17,7 @@ use sheaf_aggregate::{
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ParseCx;
+use sheaf_expr::{ClusterClock, ParseCx};
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::Runs;
 use sheaf_storage::{Collection, Engine, IndexKind, OpTime, View, Write};
@@ -55,6 +55,8 @@ pub struct Hooks {
     pub random: fn() -> u64,
     /// `host:port`, as `$collStats` and `$indexStats` show it.
     pub host: String,
+    /// `$$CLUSTER_TIME` in views; `None` outside a replica set.
+    pub cluster_clock: Option<Arc<dyn ClusterClock>>,
     /// Whether the command belongs to a transaction, in which a pipeline may not write.
     pub in_transaction: bool,
     /// `bypassDocumentValidation`.
@@ -195,7 +197,10 @@ impl Db {
                 );
             }
             let under = Namespace::new(namespace.database.clone(), on.clone());
-            let joined = Arc::new(view_pipeline(stages.as_raw(), &under)?.followed_by(pipeline));
+            let joined = Arc::new(
+                view_pipeline(stages.as_raw(), &under, self.hooks.cluster_clock.clone())?
+                    .followed_by(pipeline)?,
+            );
             return self.run_at(&under, &joined, cx, depth + 1);
         }
         let (executor, done) = self.plan(collection, pipeline, cx)?;
@@ -237,7 +242,9 @@ impl Db {
         self.read(|read| {
             let mut executor = find::open(&query, collection, read)?;
             let mut found = Vec::new();
+            let mut held = sheaf_meter::reserve(0)?;
             while let Some(doc) = executor.next_document(read)? {
+                held.grow(doc.len() as u64 + 64)?;
                 found.push(DocBuf::from_bytes(doc));
             }
             if let Some(tally) = &*self.tally.borrow() {
@@ -271,8 +278,12 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
 }
 
 /// A view's own pipeline.
-pub fn view_pipeline(stages: RawDoc<'_>, on: &Namespace) -> Result<Pipeline> {
-    let mut cx = ParseCx::new();
+pub fn view_pipeline(
+    stages: RawDoc<'_>,
+    on: &Namespace,
+    clock: Option<Arc<dyn ClusterClock>>,
+) -> Result<Pipeline> {
+    let mut cx = ParseCx::new().with_cluster_clock(clock);
     let pipeline = Pipeline::parse_view(stages, on, &mut cx)?;
     cx.finish()?;
     Ok(pipeline)
@@ -283,6 +294,7 @@ pub fn resolve_view(
     view: &View,
     collection: &Collection,
     pipeline: &Pipeline,
+    clock: Option<Arc<dyn ClusterClock>>,
 ) -> Result<(Namespace, Pipeline)> {
     let mut joined = pipeline.clone();
     let mut current = collection.view.clone();
@@ -290,7 +302,7 @@ pub fn resolve_view(
     for _ in 0..MAX_VIEW_DEPTH {
         let Some((on, stages)) = current else { return Ok((namespace, joined)) };
         namespace = Namespace::new(namespace.database, on);
-        joined = view_pipeline(stages.as_raw(), &namespace)?.followed_by(&joined);
+        joined = view_pipeline(stages.as_raw(), &namespace, clock.clone())?.followed_by(&joined)?;
         current = view.collection(&namespace.to_string()).and_then(|c| c.view.clone());
     }
     bail!(

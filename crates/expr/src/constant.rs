@@ -1,12 +1,14 @@
 //! Values that an expression owns.
 
+use std::sync::Arc;
+
 use sheaf_bson::{DocBuf, RawDoc, Value};
 
 /// One owned value. Scalars are kept decoded, because constants are read for every document.
 #[derive(Clone, Debug)]
 pub(crate) enum Constant {
     Scalar(Value<'static>),
-    Bytes(DocBuf),
+    Bytes(Arc<DocBuf>),
 }
 
 impl Constant {
@@ -27,7 +29,7 @@ impl Constant {
             Value::DateTime(t) => Value::DateTime(t),
             Value::Timestamp(t) => Value::Timestamp(t),
             Value::MaxKey => Value::MaxKey,
-            other => return Constant::Bytes(DocBuf::build(|doc| _ = doc.append("", other))),
+            other => return Constant::Bytes(Arc::new(DocBuf::build(|doc| _ = doc.append("", other)))),
         })
     }
 

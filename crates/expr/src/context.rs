@@ -1,5 +1,8 @@
 //! What parsing needs to know: the time, and the variables in scope.
 
+use std::sync::Arc;
+use std::sync::OnceLock;
+
 use sheaf_bson::{RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
@@ -24,6 +27,28 @@ pub(crate) enum Binding {
     Constant(Constant),
 }
 
+/// Who knows the cluster time: a member of a replica set.
+pub trait ClusterClock: Send + Sync {
+    /// The highest cluster time that this node knows.
+    fn cluster_time(&self) -> Timestamp;
+}
+
+/// A clock that always shows the same.
+impl ClusterClock for Timestamp {
+    fn cluster_time(&self) -> Timestamp {
+        *self
+    }
+}
+
+#[derive(Clone)]
+struct ClockRef(Arc<dyn ClusterClock>);
+
+impl std::fmt::Debug for ClockRef {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ClusterClock")
+    }
+}
+
 /// A mark in the list of variables: [`ParseCx::leave`] forgets what was declared since.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -36,7 +61,9 @@ pub struct Scope {
 #[derive(Clone, Debug)]
 pub struct ParseCx {
     pub(crate) now: Option<i64>,
-    pub(crate) cluster_time: Option<Timestamp>,
+    /// Read when it is first asked for.
+    cluster_time: OnceLock<Timestamp>,
+    cluster_clock: Option<ClockRef>,
     pub(crate) redact: bool,
     pub(crate) depth: usize,
     api_strict: bool,
@@ -58,7 +85,8 @@ impl ParseCx {
         use std::hash::BuildHasher;
         ParseCx {
             now: None,
-            cluster_time: None,
+            cluster_time: OnceLock::new(),
+            cluster_clock: None,
             redact: false,
             depth: 0,
             api_strict: false,
@@ -76,11 +104,17 @@ impl ParseCx {
         self
     }
 
-    /// Makes `$$CLUSTER_TIME` known; without it, its use is an error as on a standalone mongod.
+    /// Makes `$$CLUSTER_TIME` known: what `clock` shows when it is first used, and the same from then on. Without a
+    /// clock its use is an error, as on a standalone mongod.
     #[must_use]
-    pub fn with_cluster_time(mut self, cluster_time: Timestamp) -> Self {
-        self.cluster_time = Some(cluster_time);
+    pub fn with_cluster_clock(mut self, clock: Option<Arc<dyn ClusterClock>>) -> Self {
+        self.cluster_clock = clock.map(ClockRef);
         self
+    }
+
+    pub(crate) fn cluster_time(&self) -> Option<Timestamp> {
+        let clock = self.cluster_clock.as_ref()?;
+        Some(*self.cluster_time.get_or_init(|| clock.0.cluster_time()))
     }
 
     /// Says that the command is held to the stable API (`apiStrict: true`). All operators here belong to it;

@@ -5,6 +5,8 @@ use std::cmp::Ordering;
 
 use bumpalo::Bump;
 use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_meter::Held;
 use smallvec::SmallVec;
 
 use crate::context::Slot;
@@ -16,13 +18,26 @@ pub struct Env<'a> {
     now: i64,
     slots: RefCell<SmallVec<[Value<'a>; 4]>>,
     metadata: Cell<RawDoc<'a>>,
+    /// When the arena has grown to this, its memory is counted.
+    count_at: Cell<usize>,
+    held: RefCell<Option<Held>>,
 }
+
+/// Arenas are counted in steps of this.
+const COUNTED_BYTES: usize = 1 << 20;
 
 impl<'a> Env<'a> {
     /// Surroundings with no variables set and `$$NOW` at the epoch (an expression parsed with a known
     /// `$$NOW` does not look here).
     pub fn new(arena: &'a Bump) -> Self {
-        Env { arena, now: 0, slots: RefCell::new(SmallVec::new()), metadata: Cell::new(RawDoc::EMPTY) }
+        Env {
+            arena,
+            now: 0,
+            slots: RefCell::new(SmallVec::new()),
+            metadata: Cell::new(RawDoc::EMPTY),
+            count_at: Cell::new(COUNTED_BYTES),
+            held: RefCell::new(None),
+        }
     }
 
     /// Sets `$$NOW` for expressions that were parsed before the time was known (validators, views).
@@ -42,6 +57,8 @@ impl<'a> Env<'a> {
             now: self.now,
             slots: RefCell::new(self.slots.borrow().iter().copied().collect()),
             metadata: Cell::new(self.metadata.get()),
+            count_at: Cell::new(COUNTED_BYTES),
+            held: RefCell::new(None),
         }
     }
 
@@ -79,6 +96,43 @@ impl<'a> Env<'a> {
         self.metadata.get().get_or_missing(name)
     }
 
+    /// Counts work in units of about 50 ns, and the memory that the arena has taken meanwhile.
+    ///
+    /// Errors: what the meter says; `ExceededMemoryLimit`.
+    #[inline]
+    pub fn spend(&self, cost: u32) -> Result<()> {
+        sheaf_meter::tick(cost)?;
+        if self.arena.allocated_bytes() >= self.count_at.get() { self.count_memory() } else { Ok(()) }
+    }
+
+    /// [`Env::spend`] for looking at this many bytes once.
+    ///
+    /// Errors: like [`Env::spend`].
+    #[inline]
+    pub fn spend_for(&self, bytes: usize) -> Result<()> {
+        self.spend(1 + u32::try_from(bytes >> 6).unwrap_or(1 << 20))
+    }
+
+    #[cold]
+    fn count_memory(&self) -> Result<()> {
+        let bytes = self.arena.allocated_bytes();
+        let mut held = self.held.borrow_mut();
+        match &mut *held {
+            Some(held) => held.set(bytes as u64)?,
+            None => *held = Some(sheaf_meter::reserve(bytes as u64)?),
+        }
+        self.count_at.set(bytes + COUNTED_BYTES);
+        Ok(())
+    }
+
+    /// [`Env::compare`], counted.
+    ///
+    /// Errors: like [`Env::spend`].
+    pub fn try_compare(&self, a: Value<'_>, b: Value<'_>) -> Result<Ordering> {
+        sheaf_meter::tick_for(size_of_value(a).min(size_of_value(b)))?;
+        Ok(self.compare(a, b))
+    }
+
     /// Compares two values as the operation does. (The hook for collations.)
     pub fn compare(&self, a: Value<'_>, b: Value<'_>) -> Ordering {
         sheaf_bson::compare(a, b)
@@ -87,5 +141,15 @@ impl<'a> Env<'a> {
     /// Text built in the arena.
     pub(crate) fn text(&self, text: &str) -> Value<'a> {
         Value::String(self.arena.alloc_str(text))
+    }
+}
+
+/// How much there is to look at in a value.
+pub(crate) fn size_of_value(value: Value<'_>) -> usize {
+    match value {
+        Value::Document(doc) | Value::Array(doc) => doc.len(),
+        Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => text.len(),
+        Value::Binary(binary) => binary.bytes.len(),
+        _ => 0,
     }
 }

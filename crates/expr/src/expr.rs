@@ -6,8 +6,9 @@ use sheaf_errors::Result;
 use crate::constant::Constant;
 use crate::context::Slot;
 use crate::deps::Deps;
-use crate::env::Env;
+use crate::env::{Env, size_of_value};
 use crate::operator::{Form, Operator, State};
+use crate::ops::grown;
 use crate::path::{FieldPath, descend, get_path};
 
 /// A parsed expression.
@@ -163,13 +164,23 @@ impl Expr {
         match &self.0 {
             Node::Constant(constant) => Ok(constant.value()),
             Node::Path { base: Base::Slot(slot), path, .. } => {
-                Ok(descend(cx.env.get(*slot), path.parts(), cx.env.arena()))
+                let value = cx.env.get(*slot);
+                if !path.parts().is_empty() {
+                    cx.env.spend_for(size_of_value(value))?;
+                }
+                Ok(descend(value, path.parts(), cx.env.arena()))
             }
-            Node::Path { path, .. } => Ok(get_path(cx.root, path.parts(), cx.env.arena())),
+            Node::Path { path, .. } => {
+                cx.env.spend_for(cx.root.len())?;
+                Ok(get_path(cx.root, path.parts(), cx.env.arena()))
+            }
             Node::Now => Ok(Value::DateTime(cx.env.now())),
             Node::Object(fields) => object(fields, cx),
             Node::Array(items) => array(items, cx),
-            Node::Call(call) => call.value(cx),
+            Node::Call(call) => {
+                cx.env.spend(1)?;
+                call.value(cx)
+            }
             Node::Absent => Ok(Value::Missing),
         }
     }
@@ -202,12 +213,22 @@ impl Call {
     fn value<'a>(&'a self, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         match &self.op.form {
             Form::Values(_, eval) => match &*self.args {
-                [a] => eval(&[a.value(cx)?], cx),
-                [a, b] => eval(&[a.value(cx)?, b.value(cx)?], cx),
+                [a] => {
+                    let a = a.value(cx)?;
+                    cx.env.spend_for(size_of_value(a))?;
+                    eval(&[a], cx)
+                }
+                [a, b] => {
+                    let (a, b) = (a.value(cx)?, b.value(cx)?);
+                    cx.env.spend_for(size_of_value(a) + size_of_value(b))?;
+                    eval(&[a, b], cx)
+                }
                 args => {
                     let mut values = bumpalo::collections::Vec::with_capacity_in(args.len(), cx.env.arena());
                     for arg in args {
-                        values.push(arg.value(cx)?);
+                        let value = arg.value(cx)?;
+                        cx.env.spend_for(size_of_value(value))?;
+                        values.push(value);
                     }
                     eval(&values, cx)
                 }
@@ -222,11 +243,17 @@ fn object<'a>(fields: &'a [(Box<str>, Expr)], cx: Cx<'a, '_>) -> Result<Value<'a
     let doc = document_in(cx.env.arena(), |out| {
         for (name, expr) in fields {
             match expr.value(cx) {
-                Ok(value) => _ = out.append(name, value),
+                Ok(value) => {
+                    out.append(name, value);
+                    failed = grown(cx, out.size()).err();
+                }
                 Err(error) => {
                     failed = Some(error);
                     return;
                 }
+            }
+            if failed.is_some() {
+                return;
             }
         }
     });
@@ -240,11 +267,17 @@ fn array<'a>(items: &'a [Expr], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let array = array_in(cx.env.arena(), |out| {
         for expr in items {
             match expr.value(cx) {
-                Ok(value) => _ = out.push(value),
+                Ok(value) => {
+                    out.push(value);
+                    failed = grown(cx, out.size()).err();
+                }
                 Err(error) => {
                     failed = Some(error);
                     return;
                 }
+            }
+            if failed.is_some() {
+                return;
             }
         }
     });

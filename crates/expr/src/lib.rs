@@ -21,7 +21,7 @@ mod path;
 mod serialize;
 mod time;
 
-pub use context::{ParseCx, Scope, Slot, validate_variable_name};
+pub use context::{ClusterClock, ParseCx, Scope, Slot, validate_variable_name};
 pub use deps::Deps;
 pub use env::Env;
 pub use expr::{Expr, View};

@@ -5,6 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::constant::Constant;
 use crate::context::{Binding, ParseCx, validate_variable_read};
+use crate::env::size_of_value;
 use crate::expr::{Base, Expr, Node};
 use crate::operator::{self, Arity, Form, Named, Operator, State};
 use crate::ops::{MAX_STRING, check_length, show};
@@ -65,6 +66,10 @@ impl Expr {
         let arena = bumpalo::Bump::new();
         let folded = call.eval(RawDoc::EMPTY, &crate::Env::new(&arena)).map(Expr::literal);
         match folded {
+            // What is much larger than what it is made from is made when it is needed.
+            Ok(literal) if literal.constant().is_some_and(|value| size_of_value(value) > FOLDED_BYTES) => {
+                call
+            }
             Ok(literal) => literal,
             Err(error) => {
                 cx.fold_failed(error);
@@ -73,6 +78,9 @@ impl Expr {
         }
     }
 }
+
+/// Longest value that a call of constants is replaced with.
+const FOLDED_BYTES: usize = 1 << 20;
 
 /// Refuses a constant that holds a string, or bytes, too long for a value of an expression.
 pub(crate) fn check_literal(value: Value<'_>) -> Result<()> {
@@ -112,10 +120,12 @@ fn parse_operator_document(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
 
 fn parse_fields(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
     let mut fields: Vec<(Box<str>, Expr)> = Vec::new();
+    let mut names = std::collections::HashSet::<&str, ahash::RandomState>::default();
     for element in doc.iter() {
         let name = element.key();
         validate_field_name(name)?;
-        if fields.iter().any(|(earlier, _)| **earlier == *name) {
+        sheaf_meter::tick(1)?;
+        if !names.insert(name) {
             bail!(16406, "duplicate field name specified in object literal: {}", show(Value::Document(doc)));
         }
         fields.push((name.into(), Expr::parse(element.value(), cx)?));
@@ -173,6 +183,8 @@ fn parse_path(text: &str, cx: &ParseCx) -> Result<Expr> {
 fn bound(name: &str, binding: &Binding, path: FieldPath) -> Expr {
     match binding {
         Binding::Slot(slot) => Expr(Node::Path { base: Base::Slot(*slot), path, name: Some(name.into()) }),
+        // A large constant that is named often is there once.
+        Binding::Constant(value) if path.parts().is_empty() => Expr(Node::Constant(value.clone())),
         Binding::Constant(value) => constant_path(value.value(), &path),
     }
 }
@@ -192,7 +204,7 @@ fn system_variable(name: &str, path: FieldPath, cx: &ParseCx) -> Result<Expr> {
             Some(now) => Expr::literal(Value::DateTime(now)),
             None => Expr(Node::Now),
         },
-        "CLUSTER_TIME" => match cx.cluster_time {
+        "CLUSTER_TIME" => match cx.cluster_time() {
             Some(time) => constant_path(Value::Timestamp(time), &path),
             None => bail!(10071200, "Builtin variable '$$CLUSTER_TIME' is not available"),
         },

@@ -106,6 +106,14 @@ pub fn tick(cost: u32) -> Result<()> {
     go_round()
 }
 
+/// Counts the work of looking at this many bytes, about a nanosecond each.
+///
+/// Errors: those of [`check`].
+#[inline]
+pub fn tick_for(bytes: usize) -> Result<()> {
+    tick(1 + u32::try_from(bytes >> 6).unwrap_or(ROUND))
+}
+
 #[cold]
 fn go_round() -> Result<()> {
     LEFT.set(ROUND);

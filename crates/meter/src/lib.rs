@@ -5,6 +5,7 @@
 //!
 //! - [`check`] says whether the operation has to stop (killed, out of time, the node shuts down, its memory shed);
 //! - [`tick`] is for tight loops: it counts, and asks [`check`] about every 13 microseconds of work;
+//! - [`tick_for`] is the same for work on bytes, and [`sort_by`] sorts so that it can be stopped;
 //! - [`reserve`] takes memory from the operation's [`Account`] and from that of the [`Process`].
 //!
 //! Outside any operation time is never over, and memory is free: what is small or bounded otherwise needs no meter.
@@ -13,9 +14,13 @@
 mod account;
 mod current;
 mod meter;
+mod sort;
 #[cfg(test)]
 mod tests;
 
 pub use account::{Account, Held, Process};
-pub use current::{Entered, check, current, enter, enter_until_long, reserve, shield, spill_bytes, tick};
+pub use current::{
+    Entered, check, current, enter, enter_until_long, reserve, shield, spill_bytes, tick, tick_for,
+};
 pub use meter::{Meter, Source};
+pub use sort::sort_by;

@@ -163,7 +163,27 @@ fn a_long_operation_is_told_of_once() {
     assert_eq!(TOLD.load(Ordering::Relaxed), 1);
 }
 
+#[test]
+fn a_sort_ends_when_it_is_told_to() {
+    let mut items: Vec<u32> = (0..1000).rev().collect();
+    let mut left = 500;
+    let stopped = sort_by(&mut items, |a, b| {
+        left -= 1;
+        if left == 0 { Err(Error::new(Code::INTERRUPTED, "killed")) } else { Ok(a.cmp(b)) }
+    });
+    assert_eq!(code(stopped), Code::INTERRUPTED);
+}
+
 proptest! {
+    #[test]
+    fn sorts_like_the_standard_library(items in prop::collection::vec(0u8..20, 0..300)) {
+        let mut ours: Vec<(u8, usize)> = items.iter().copied().zip(0..).collect();
+        let mut theirs = ours.clone();
+        theirs.sort_by_key(|(item, _)| *item);
+        sort_by(&mut ours, |a, b| Ok(a.0.cmp(&b.0))).unwrap();
+        prop_assert_eq!(ours, theirs);
+    }
+
     #[test]
     fn used_is_the_sum_of_what_is_held(steps in prop::collection::vec((0usize..6, 0u64..400), 1..80)) {
         let process = process(1500, 700);

@@ -5,6 +5,8 @@
 //! and arrays. An array's is `{a: true, l: <new length>, u<index>: value, s<index>: delta}`. Applying one twice
 //! gives the same as applying it once.
 
+use std::collections::{HashMap, HashSet};
+
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value};
 
 /// The delta that turns `old` into `new`, byte for byte. `None` if no delta can do it (repeated names) or
@@ -64,7 +66,8 @@ fn object_delta(old: RawDoc<'_>, new: RawDoc<'_>, style: Style<'_>) -> Vec<u8> {
         }
     }
     deletes.extend(before);
-    deletes.retain(|gone| inserts.iter().all(|insert| insert.key_bytes() != gone.key_bytes()));
+    let inserted: HashSet<&[u8], ahash::RandomState> = inserts.iter().map(Element::key_bytes).collect();
+    deletes.retain(|gone| !inserted.contains(gone.key_bytes()));
 
     let mut bytes = Vec::new();
     let mut out = DocWriter::new(&mut bytes);
@@ -149,26 +152,58 @@ fn apply_to_object(old: RawDoc<'_>, delta: RawDoc<'_>, mut out: DocWriter<'_, Ve
         _ => RawDoc::EMPTY,
     };
     let (deletes, updates, inserts) = (section("d"), section("u"), section("i"));
-    let has = |fields: RawDoc<'_>, element: &Element<'_>| {
-        !fields.is_empty() && fields.iter().any(|field| field.key_bytes() == element.key_bytes())
-    };
-    let changes = |element: &Element<'_>| {
-        delta.iter().find(|field| field.key_bytes().strip_prefix(b"s") == Some(element.key_bytes()))
-    };
+    let (gone, moved) = (Names::of(deletes, b""), Names::of(inserts, b""));
+    let (updated, changed) = (Names::of(updates, b""), Names::of(delta, b"s"));
     for element in old.iter() {
-        if has(deletes, &element) || has(inserts, &element) {
+        let name = element.key_bytes();
+        if gone.get(name).is_some() || moved.get(name).is_some() {
             continue;
         }
-        if let Some(update) = updates.iter().find(|update| update.key_bytes() == element.key_bytes()) {
+        if let Some(update) = updated.get(name) {
             out.append_element(update);
-        } else if let Some(change) = changes(&element) {
+        } else if let Some(change) = changed.get(name) {
             apply_nested(element, change.value(), &mut out, element.key());
         } else {
             out.append_element(element);
         }
     }
-    updates.iter().filter(|update| !has(old, update)).for_each(|update| _ = out.append_element(update));
+    if !updates.is_empty() {
+        let present = Names::of(old, b"");
+        let new = updates.iter().filter(|update| present.get(update.key_bytes()).is_none());
+        new.for_each(|update| _ = out.append_element(update));
+    }
     inserts.iter().for_each(|insert| _ = out.append_element(insert));
+}
+
+/// The fields of a document by what of their names follows a prefix; the first of each name counts.
+enum Names<'a> {
+    Few(RawDoc<'a>, &'static [u8]),
+    Many(HashMap<&'a [u8], Element<'a>, ahash::RandomState>),
+}
+
+impl<'a> Names<'a> {
+    fn of(fields: RawDoc<'a>, prefix: &'static [u8]) -> Self {
+        // Looking through few is quicker than a table, but the work must not grow with the square of a document.
+        if fields.iter().nth(16).is_none() {
+            return Names::Few(fields, prefix);
+        }
+        let mut names = HashMap::default();
+        for field in fields.iter() {
+            if let Some(name) = field.key_bytes().strip_prefix(prefix) {
+                names.entry(name).or_insert(field);
+            }
+        }
+        Names::Many(names)
+    }
+
+    fn get(&self, name: &[u8]) -> Option<Element<'a>> {
+        match self {
+            Names::Few(fields, prefix) => {
+                fields.iter().find(|field| field.key_bytes().strip_prefix(*prefix) == Some(name))
+            }
+            Names::Many(names) => names.get(name).copied(),
+        }
+    }
 }
 
 fn apply_nested(old: Element<'_>, delta: Value<'_>, out: &mut DocWriter<'_, Vec<u8>>, key: &str) {

@@ -1,6 +1,7 @@
 //! Dotted paths as filters and sorts follow them: through documents and, implicitly, through arrays.
 
 use sheaf_bson::{Element, RawDoc, Type};
+use sheaf_errors::Result;
 
 /// A dotted path, cut into names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -54,14 +55,16 @@ impl Path {
     /// path went, if it went through an array without naming a position (the outermost one counts). An array
     /// on the way is traversed: its documents continue the path, and a numeric name is also a position in it.
     /// An array at the end gives its elements and then itself if `leaves`, otherwise only itself.
-    pub fn any<'a>(&self, doc: RawDoc<'a>, leaves: bool, visit: &mut impl Visit<'a>) -> bool {
+    ///
+    /// Errors: the visitor's; what the meter says.
+    pub fn any<'a>(&self, doc: RawDoc<'a>, leaves: bool, visit: &mut impl Visit<'a>) -> Result<bool> {
         any(doc, &self.parts, leaves, None, visit)
     }
 }
 
 /// A visitor of what a path leads to: the element, and the array element on the way. True ends the visit.
-pub trait Visit<'a>: FnMut(Option<Element<'a>>, Option<Element<'a>>) -> bool {}
-impl<'a, F: FnMut(Option<Element<'a>>, Option<Element<'a>>) -> bool> Visit<'a> for F {}
+pub trait Visit<'a>: FnMut(Option<Element<'a>>, Option<Element<'a>>) -> Result<bool> {}
+impl<'a, F: FnMut(Option<Element<'a>>, Option<Element<'a>>) -> Result<bool>> Visit<'a> for F {}
 
 fn any<'a>(
     mut doc: RawDoc<'a>,
@@ -69,7 +72,7 @@ fn any<'a>(
     leaves: bool,
     offset: Option<Element<'a>>,
     visit: &mut impl Visit<'a>,
-) -> bool {
+) -> Result<bool> {
     while let Some((part, rest)) = parts.split_first() {
         let Some(element) = doc.element(&part.name) else { return visit(None, offset) };
         match element.kind() {
@@ -82,12 +85,18 @@ fn any<'a>(
         }
         parts = rest;
     }
-    false
+    Ok(false)
 }
 
 /// The array at the end of a path: its elements, then itself.
-fn any_leaf<'a>(array: Element<'a>, offset: Option<Element<'a>>, visit: &mut impl Visit<'a>) -> bool {
-    inner(array).iter().any(|item| visit(Some(item), offset.or(Some(item)))) || visit(Some(array), offset)
+fn any_leaf<'a>(array: Element<'a>, offset: Option<Element<'a>>, visit: &mut impl Visit<'a>) -> Result<bool> {
+    for item in inner(array).iter() {
+        sheaf_meter::tick(1)?;
+        if visit(Some(item), offset.or(Some(item)))? {
+            return Ok(true);
+        }
+    }
+    visit(Some(array), offset)
 }
 
 /// An array with `parts` of the path still to go. An array whose elements are no documents gives nothing,
@@ -98,28 +107,29 @@ fn any_inside<'a>(
     leaves: bool,
     offset: Option<Element<'a>>,
     visit: &mut impl Visit<'a>,
-) -> bool {
+) -> Result<bool> {
     let (part, rest) = (&parts[0], &parts[1..]);
     for item in inner(array).iter() {
+        sheaf_meter::tick(1)?;
         let kind = item.kind();
-        if kind == Type::Document && any(inner(item), parts, leaves, offset.or(Some(item)), visit) {
-            return true;
+        if kind == Type::Document && any(inner(item), parts, leaves, offset.or(Some(item)), visit)? {
+            return Ok(true);
         }
         if !(part.index && item.key_bytes() == part.name.as_bytes()) {
             continue;
         }
         // A position that the path names is no implicit traversal, so `offset` stays.
         let found = match kind {
-            _ if rest.is_empty() => visit(Some(item), offset),
-            Type::Document => any(inner(item), rest, leaves, offset, visit),
-            Type::Array => any_inside(item, rest, leaves, offset, visit),
+            _ if rest.is_empty() => visit(Some(item), offset)?,
+            Type::Document => any(inner(item), rest, leaves, offset, visit)?,
+            Type::Array => any_inside(item, rest, leaves, offset, visit)?,
             _ => false,
         };
         if found {
-            return true;
+            return Ok(true);
         }
     }
-    false
+    Ok(false)
 }
 
 /// The document or array that an element is.

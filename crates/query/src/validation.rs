@@ -283,9 +283,10 @@ fn expected_types(operator: &str) -> &'static [Type] {
 fn considered<'a>(path: &str, operator: &str, doc: RawDoc<'a>) -> Vec<Value<'a>> {
     let mut values = Vec::new();
     let leaves = !matches!(operator, "$size" | "$elemMatch" | "$exists");
-    Path::new(path).any(doc, leaves, &mut |element: Option<Element<'a>>, _| {
+    // Where the operation has to end meanwhile, the explanation of its failure is short.
+    let _ = Path::new(path).any(doc, leaves, &mut |element: Option<Element<'a>>, _| {
         values.extend(element.map(|element| element.value()));
-        false
+        Ok(false)
     });
     values
 }

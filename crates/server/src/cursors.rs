@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use rand::RngExt;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_meter::Account;
 use sheaf_storage::View;
 
 use crate::concern::ReadConcern;
@@ -127,6 +128,8 @@ pub struct CursorInfo {
     pub snapshot: Snapshot,
     /// How long a `getMore` that is parked waits.
     pub await_until: Mutex<Option<Instant>>,
+    /// The memory that the cursor's plan holds from batch to batch; each batch goes on with it.
+    pub account: Arc<Account>,
     /// Wakes a `getMore` that is parked.
     pub wake: tokio::sync::Notify,
     killed: AtomicBool,
@@ -253,6 +256,7 @@ impl Cursors {
             read_concern: op.read_concern(),
             snapshot: Snapshot(op.snapshot.borrow().clone()),
             await_until: Mutex::new(None),
+            account: op.client().meter.account(),
             wake: tokio::sync::Notify::new(),
             killed: AtomicBool::new(false),
         });
@@ -260,6 +264,14 @@ impl Cursors {
             id,
             Slot { info, cursor: Some(cursor), last_used: Instant::now(), batches: 1, returned: 0 },
         );
+        drop(open);
+        // An idle cursor has no operation that could be told to end.
+        let node = Arc::downgrade(op.node());
+        op.client().meter.account().on_shed(move || {
+            if let Some(node) = node.upgrade() {
+                node.cursors.kill(id);
+            }
+        });
         self.total_opened.fetch_add(1, Ordering::Relaxed);
         id
     }
@@ -289,6 +301,7 @@ impl Cursors {
         slot.last_used = Instant::now();
         slot.batches += 1;
         drop(open);
+        op.client().meter.adopt(info.account.clone());
         let pinned = Pinned { registry: self, info, cursor };
         if let Some(data) = op.node().fail_points.enter("failGetMoreAfterCursorCheckout", |_| true) {
             let code = data.as_raw().get("errorCode").and_then(|code| code.as_exact_i64());

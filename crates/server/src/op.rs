@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use bumpalo::Bump;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ClusterClock;
 use sheaf_storage::{Engine, OpTime, Statement, Transaction, View, Write};
 
 use crate::client::{Client, Stop};
@@ -263,6 +264,11 @@ impl<'a> OpContext<'a> {
     /// `Copy` and `Sync`: `let stop = op.interrupter(); engine.write(&|| stop.check())`.
     pub fn interrupter(&self) -> Interrupter<'a> {
         Interrupter { node: self.node, stop: self.stop, deadline: self.deadline.get() }
+    }
+
+    /// What shows `$$CLUSTER_TIME`; `None` outside a replica set.
+    pub fn cluster_clock(&self) -> Option<Arc<dyn ClusterClock>> {
+        self.node.replica().map(|replica| replica.clone() as Arc<dyn ClusterClock>)
     }
 
     /// Memory that lives as long as the operation.

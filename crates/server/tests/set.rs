@@ -133,6 +133,39 @@ fn times_are_told_and_waited_for() {
 }
 
 #[test]
+fn the_cluster_time_is_a_variable() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let wrote = connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" });
+    let time = |reply: &DocBuf| match reply.as_raw().get("operationTime") {
+        Some(Value::Timestamp(time)) => time,
+        other => panic!("{other:?}"),
+    };
+    let of_cursor = |reply: &DocBuf| {
+        assert_eq!(code(reply), 0, "{reply:?}");
+        let batch = sub(reply, "cursor").get("firstBatch").unwrap().as_array().unwrap();
+        match batch.values().next().unwrap().as_doc().unwrap().get("t") {
+            Some(Value::Timestamp(time)) => time,
+            other => panic!("{other:?}"),
+        }
+    };
+    let view = doc! { "create": "v", "viewOn": "c", "pipeline": [{ "$set": { "t": "$$CLUSTER_TIME" } }], "$db": "t" };
+    assert_eq!(code(&connection.run(&view)), 0);
+    for command in [
+        doc! { "find": "c", "projection": { "t": "$$CLUSTER_TIME" }, "$db": "t" },
+        doc! { "aggregate": "c", "pipeline": [{ "$project": { "t": "$$CLUSTER_TIME" } }], "cursor": {}, "$db": "t" },
+        doc! { "find": "v", "$db": "t" },
+    ] {
+        assert!(of_cursor(&connection.run(&command)) >= time(&wrote));
+    }
+    let set = doc! { "update": "c", "updates": [{ "q": {}, "u": [{ "$set": { "t": "$$CLUSTER_TIME" } }] }], "$db": "t" };
+    assert_eq!(number(&connection.run(&set), "nModified"), 1);
+    let server = Server::start(|_| {});
+    let alone = doc! { "aggregate": "c", "pipeline": [{ "$project": { "t": "$$CLUSTER_TIME" } }], "cursor": {}, "$db": "t" };
+    assert_eq!(code(&server.connect().run(&alone)), 10_071_200);
+}
+
+#[test]
 fn a_snapshot_outside_transactions_stays_what_it_is() {
     let server = set_of_one();
     let mut connection = server.connect();

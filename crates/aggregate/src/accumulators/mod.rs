@@ -156,10 +156,7 @@ impl Accumulation {
 
     /// Whether a group's state takes more room with every document.
     pub fn grows(&self) -> bool {
-        !matches!(
-            self.operator,
-            "$sum" | "$avg" | "$stdDevPop" | "$stdDevSamp" | "$count" | "$min" | "$max" | "$first" | "$last"
-        )
+        !matches!(self.operator, "$sum" | "$avg" | "$stdDevPop" | "$stdDevSamp" | "$count")
     }
 
     /// The state for a new group with this `_id`.

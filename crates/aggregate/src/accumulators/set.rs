@@ -130,6 +130,7 @@ impl State for MergeObjects {
                 value.type_name()
             ),
         };
+        sheaf_meter::tick_for(self.0.as_bytes().len() + new.len())?;
         let old = self.0.as_raw();
         let merged = DocBuf::build(|out| {
             for element in old.iter() {

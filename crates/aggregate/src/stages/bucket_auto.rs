@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Expr};
+use sheaf_meter::Held;
 use sheaf_query::sort::Sorted;
 use smallvec::SmallVec;
 
@@ -117,8 +118,9 @@ impl BucketAuto {
     }
 
     /// The buckets.
-    fn fill(&self, input: &mut Input, count: u64, cx: &RunCx<'_>) -> Result<Vec<DocBuf>> {
+    fn fill(&self, input: &mut Input, count: u64, cx: &RunCx<'_>) -> Result<(Vec<DocBuf>, Held)> {
         let mut output = Vec::new();
+        let mut held = sheaf_meter::reserve(0)?;
         // Rounding to nearest, so that the number of documents per bucket is as even as can be.
         let size = ((count as f64 / self.buckets as f64).round() as u64).max(1);
         let mut low = input.value().unwrap_or_default();
@@ -145,10 +147,12 @@ impl BucketAuto {
                     input.value().unwrap_or_else(|| bucket.last.clone())
                 }
             };
-            output.push(bucket.finish(&low, &high)?);
+            let bucket = bucket.finish(&low, &high)?;
+            held.grow(bucket.as_bytes().len() as u64 + 64)?;
+            output.push(bucket);
             low = high;
         }
-        Ok(output)
+        Ok((output, held))
     }
 }
 
@@ -189,6 +193,7 @@ impl<'s> Bucket<'s> {
         }
         self.last = OwnedValue::from(row.filed_under());
         input.next = Row::next(&mut input.rows)?;
+        sheaf_meter::tick(4)?;
         Ok(true)
     }
 
@@ -230,11 +235,12 @@ pub struct BucketAutoRun {
     stage: Arc<BucketAuto>,
     input: Option<BoxSource>,
     buckets: std::vec::IntoIter<DocBuf>,
+    held: Held,
 }
 
 impl BucketAutoRun {
     pub(crate) fn new(stage: Arc<BucketAuto>, input: BoxSource) -> Self {
-        BucketAutoRun { stage, input: Some(input), buckets: Vec::new().into_iter() }
+        BucketAutoRun { stage, input: Some(input), buckets: Vec::new().into_iter(), held: Held::default() }
     }
 }
 
@@ -242,7 +248,9 @@ impl Source for BucketAutoRun {
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
         if let Some(input) = self.input.take() {
             let (mut rows, count) = self.stage.sorted(input, cx)?;
-            self.buckets = self.stage.fill(&mut rows, count, cx)?.into_iter();
+            let (buckets, held) = self.stage.fill(&mut rows, count, cx)?;
+            self.buckets = buckets.into_iter();
+            self.held = held;
         }
         Ok(self.buckets.next())
     }

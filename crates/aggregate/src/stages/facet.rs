@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, Value};
+use sheaf_bson::{ArrayWriter, DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, FieldPath};
 
 use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::print;
 use crate::source::{BoxSource, RunCx, Source};
+use crate::spool::Spool;
 use crate::stage::{Place, Reads, Stage, StageCx};
 
 /// A parsed `$facet`.
@@ -81,62 +82,76 @@ pub struct FacetRun {
     input: Option<BoxSource>,
 }
 
-/// The documents that all facets read, kept once.
-struct Shared {
-    documents: Arc<Vec<DocBuf>>,
-    at: usize,
-}
-
-impl Source for Shared {
-    fn next(&mut self, _cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let document = self.documents.get(self.at).cloned();
-        self.at += 1;
-        Ok(document)
-    }
-}
-
 impl FacetRun {
     pub(crate) fn new(stage: Arc<Facet>, input: BoxSource) -> Self {
         FacetRun { stage, input: Some(input) }
     }
+
+    /// Keeps what the facets read of the documents, for all of them.
+    fn gather(&self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<Spool> {
+        let mut deps = Deps::new();
+        let read = self.stage.dependencies(&mut deps);
+        let fields: Option<Vec<String>> = (read == Reads::Only && !deps.whole_document).then(|| {
+            let first = |path: &String| path.split('.').next().unwrap_or("").to_owned();
+            deps.paths.iter().map(first).collect()
+        });
+        let mut spool = Spool::new(cx)?;
+        while let Some(document) = input.next(cx)? {
+            let document = match &fields {
+                None => document,
+                Some(fields) => DocBuf::build(|out| {
+                    let wanted = |element: &Element<'_>| fields.iter().any(|field| field == element.key());
+                    document
+                        .as_raw()
+                        .iter()
+                        .filter(wanted)
+                        .for_each(|element| _ = out.append_element(element));
+                }),
+            };
+            spool.add(document, cx)?;
+            cx.check_interrupt()?;
+        }
+        Ok(spool)
+    }
+}
+
+/// Pulls a facet to its end and writes what came as the output's field.
+fn run_facet(mut facet: BoxSource, name: &str, output: &mut DocBuf, cx: &mut RunCx<'_>) -> Result<()> {
+    let mut held = sheaf_meter::reserve(0)?;
+    let mut array = Vec::new();
+    {
+        let mut out = ArrayWriter::new(&mut array);
+        while let Some(document) = facet.next(cx)? {
+            held.grow(document.as_bytes().len() as u64)?;
+            out.push_raw_document(document.as_bytes());
+            let bytes = out.size();
+            if bytes > crate::MAX_INTERNAL_SIZE {
+                bail!(
+                    4031700,
+                    "document constructed by $facet is {bytes} bytes, which exceeds the limit of {} bytes",
+                    crate::MAX_INTERNAL_SIZE
+                );
+            }
+            cx.check_interrupt()?;
+        }
+    }
+    output.append(name, Value::Array(RawDoc::new(&array)));
+    crate::check_size(output)
 }
 
 impl Source for FacetRun {
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(mut input) = self.input.take() else { return Ok(None) };
-        let mut documents = Vec::new();
-        let mut held = 0;
-        while let Some(document) = input.next(cx)? {
-            held += document.as_bytes().len();
-            documents.push(document);
-            cx.check_memory(held, |limit| {
-                format!("Exceeded memory limit of {limit} bytes for $facet, but didn't allow external sort.")
-            })?;
-            cx.check_interrupt()?;
-        }
-        let documents = Arc::new(documents);
+        let Some(input) = self.input.take() else { return Ok(None) };
         let mut output = DocBuf::new();
-        for (name, pipeline) in &self.stage.facets {
-            let mut facet = pipeline.open(Box::new(Shared { documents: documents.clone(), at: 0 }));
-            let mut found = Vec::new();
-            let mut bytes = 0;
-            while let Some(document) = facet.next(cx)? {
-                bytes += document.as_bytes().len();
-                if bytes > crate::MAX_INTERNAL_SIZE {
-                    bail!(
-                        4031700,
-                        "document constructed by $facet is {bytes} bytes, which exceeds the limit of {} bytes",
-                        crate::MAX_INTERNAL_SIZE
-                    );
-                }
-                found.push(document);
-            }
-            output.edit(|out| {
-                let mut array = out.array(name);
-                found.iter().for_each(|document| _ = array.push_raw_document(document.as_bytes()));
-            });
+        if let [(name, pipeline)] = &*self.stage.facets {
+            // Nobody else needs the documents.
+            run_facet(pipeline.open(input), name, &mut output, cx)?;
+            return Ok(Some(output));
         }
-        crate::check_size(&output)?;
+        let mut spool = self.gather(input, cx)?;
+        for (name, pipeline) in &self.stage.facets {
+            run_facet(pipeline.open(Box::new(spool.read()?)), name, &mut output, cx)?;
+        }
         Ok(Some(output))
     }
 }

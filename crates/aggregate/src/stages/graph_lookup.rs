@@ -117,7 +117,7 @@ impl GraphLookupRun {
         let mut asked: HashMap<OwnedValue, (), ahash::RandomState> = HashMap::default();
         let mut seen: HashMap<OwnedValue, (), ahash::RandomState> = HashMap::default();
         let mut found = Vec::new();
-        let (mut depth, mut held) = (0, 0);
+        let (mut depth, mut held) = (0, sheaf_meter::reserve(0)?);
         while !frontier.is_empty() && stage.max_depth.is_none_or(|limit| depth <= limit) {
             frontier.retain(|value| asked.insert(value.clone(), ()).is_none());
             if frontier.is_empty() {
@@ -136,8 +136,8 @@ impl GraphLookupRun {
                     continue;
                 }
                 next.extend(values_at(raw, stage.connect_from.parts()));
-                held += raw.len();
-                if held > cx.options.stage_memory_bytes {
+                held.grow(raw.len() as u64 + 256)?;
+                if held.bytes() > cx.options.stage_memory_bytes as u64 {
                     bail!(40099, "$graphLookup reached maximum memory consumption");
                 }
                 found.push(match &stage.depth_field {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, compare, hash_value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
+use sheaf_meter::Held;
 use smallvec::SmallVec;
 
 use crate::accumulators::{Accumulation, State};
@@ -215,6 +216,9 @@ fn is_group(groups: &[Option<Running>], at: u32, id: Value<'_>) -> bool {
 const GROUP_BYTES: usize = 64;
 const STATE_BYTES: usize = 64;
 
+/// Memory is accounted in steps of this.
+const COUNTED_BYTES: u64 = 64 << 10;
+
 /// Runs `$group`.
 pub struct GroupRun {
     stage: Arc<Group>,
@@ -222,6 +226,8 @@ pub struct GroupRun {
     groups: Groups,
     arena: Bump,
     pushed_down: bool,
+    /// The account of the groups in memory.
+    held: Held,
 }
 
 /// The groups coming out.
@@ -238,6 +244,7 @@ impl GroupRun {
             groups: Groups::InMemory(Vec::new().into_iter()),
             arena: Bump::new(),
             pushed_down: false,
+            held: Held::default(),
         }
     }
 
@@ -249,6 +256,7 @@ impl GroupRun {
 
     fn gather(&mut self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<()> {
         let mut table = Table::default();
+        self.held = sheaf_meter::reserve(0)?;
         let mut spill: Option<Spill> = None;
         while let Some(document) = input.next(cx)? {
             self.arena.reset();
@@ -261,6 +269,7 @@ impl GroupRun {
                 })?;
                 spill = Some(Spill::new(cx)?);
             }
+            self.held.set((table.held as u64).next_multiple_of(COUNTED_BYTES))?;
             cx.check_interrupt()?;
         }
         self.groups = match spill {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, Slot};
+use sheaf_meter::Held;
 
 use super::unwind::{Unwind, rewrite};
 use crate::database::Namespace;
@@ -188,7 +189,7 @@ pub struct LookupRun {
     input: BoxSource,
     join: Option<Join>,
     /// The found documents, if they are the same for every document.
-    cached: Option<Vec<DocBuf>>,
+    cached: Option<Cached>,
     constant: bool,
     arena: Bump,
 }
@@ -200,16 +201,19 @@ impl LookupRun {
         LookupRun { stage, input, join, cached: None, constant, arena: Bump::new() }
     }
 
-    fn find(&mut self, document: RawDoc<'_>, cx: &mut RunCx<'_>) -> Result<Vec<DocBuf>> {
+    /// Starts looking for what belongs to a document.
+    fn find(&mut self, document: RawDoc<'_>, cx: &mut RunCx<'_>) -> Result<Found> {
         if let Some(cached) = &self.cached {
-            return Ok(cached.clone());
+            return Ok(Found::Cached(cached.clone(), 0));
         }
         let stage = self.stage.clone();
         let joined = match (&mut self.join, &stage.equality) {
             (Some(join), Some((local, _))) => Some(join.find(&local_values(document, local.parts()), cx)?),
             _ => None,
         };
-        let Some(pipeline) = &stage.pipeline else { return Ok(joined.unwrap_or_default()) };
+        let Some(pipeline) = &stage.pipeline else {
+            return Ok(Found::Joined(joined.unwrap_or_default().into_iter()));
+        };
         self.arena.reset();
         let mut values = Vec::with_capacity(stage.variables.len());
         {
@@ -218,45 +222,96 @@ impl LookupRun {
                 values.push((*slot, OwnedValue::from(expr.eval(document, &env)?)));
             }
         }
-        let found = cx.with_variables(values, |cx| {
-            let mut source = match joined {
-                Some(documents) => pipeline.open(Box::new(Documents::new(documents))),
-                None if pipeline.has_own_source() => pipeline.open_own(),
-                None => cx.database.run(&stage.from, pipeline, cx)?,
-            };
-            crate::source::drain(&mut *source, cx)
+        let source = cx.lend_variables(&mut values, |cx| match joined {
+            Some(documents) => Ok(pipeline.open(Box::new(Documents::new(documents)))),
+            None if pipeline.has_own_source() => Ok(pipeline.open_own()),
+            None => cx.database.run(&stage.from, pipeline, cx),
         })?;
-        if self.constant {
-            self.cached = Some(found.clone());
-        }
-        Ok(found)
+        let keep = self.constant.then(Vec::new);
+        Ok(Found::Running { source, variables: values, keep, kept: sheaf_meter::reserve(0)? })
     }
 
-    /// The found documents must fit into one document.
-    fn checked(&self, found: Vec<DocBuf>) -> Result<Vec<DocBuf>> {
-        let bytes: usize = found.iter().map(|document| document.as_bytes().len()).sum();
-        if bytes > crate::MAX_INTERNAL_SIZE {
-            bail!(
-                4568,
-                "Total size of documents in {} matching pipeline's $lookup stage exceeds {} bytes",
-                self.stage.from.collection,
-                crate::MAX_INTERNAL_SIZE
-            );
+    /// The next document that was found.
+    fn pull(&mut self, found: &mut Found, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        match found {
+            Found::Joined(documents) => Ok(documents.next()),
+            Found::Cached(documents, at) => {
+                *at += 1;
+                Ok(documents.0.get(*at - 1).cloned())
+            }
+            Found::Running { source, variables, keep, kept } => {
+                let document = cx.lend_variables(variables, |cx| source.next(cx))?;
+                match (&document, &mut *keep) {
+                    (Some(document), Some(documents)) => {
+                        let bytes = document.as_bytes().len() as u64 + 64;
+                        // What is too much to be kept is found again for every document.
+                        if kept.bytes() + bytes > CACHED_BYTES || kept.grow(bytes).is_err() {
+                            *keep = None;
+                            kept.set(0)?;
+                        } else {
+                            documents.push(document.clone());
+                        }
+                    }
+                    (None, Some(documents)) => {
+                        let documents = std::mem::take(documents);
+                        self.cached = Some(Arc::new((documents, std::mem::take(kept))));
+                        *keep = None;
+                    }
+                    (_, None) => {}
+                }
+                Ok(document)
+            }
         }
-        Ok(found)
     }
 }
+
+/// What is found for a document, coming one by one.
+enum Found {
+    /// By equality alone.
+    Joined(std::vec::IntoIter<DocBuf>),
+    /// The same as for every other document.
+    Cached(Cached, usize),
+    /// By a pipeline, whose variables are set while it is pulled.
+    Running {
+        source: BoxSource,
+        variables: Vec<(Slot, OwnedValue)>,
+        /// What came so far, if it can be kept for other documents.
+        keep: Option<Vec<DocBuf>>,
+        kept: Held,
+    },
+}
+
+/// Found documents with the account of their memory.
+type Cached = Arc<(Vec<DocBuf>, Held)>;
+
+/// More than this is not kept.
+const CACHED_BYTES: u64 = 16 << 20;
 
 impl Source for LookupRun {
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
         let Some(document) = self.input.next(cx)? else { return Ok(None) };
         cx.check_interrupt()?;
-        let found = self.find(document.as_raw(), cx)?;
-        let found = self.checked(found)?;
-        let array = sheaf_bson::ArrayBuf::build(|out| {
-            found.iter().for_each(|document| _ = out.push_raw_document(document.as_bytes()));
-        });
-        let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(array.as_raw()));
+        let mut found = self.find(document.as_raw(), cx)?;
+        let mut array = Vec::new();
+        let mut held = sheaf_meter::reserve(0)?;
+        {
+            let mut out = sheaf_bson::ArrayWriter::new(&mut array);
+            while let Some(joined) = self.pull(&mut found, cx)? {
+                cx.check_interrupt()?;
+                held.grow(joined.as_bytes().len() as u64)?;
+                out.push_raw_document(joined.as_bytes());
+                // The found documents must fit into one document.
+                if out.size() > crate::MAX_INTERNAL_SIZE {
+                    bail!(
+                        4568,
+                        "Total size of documents in {} matching pipeline's $lookup stage exceeds {} bytes",
+                        self.stage.from.collection,
+                        crate::MAX_INTERNAL_SIZE
+                    );
+                }
+            }
+        }
+        let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(RawDoc::new(&array)));
         crate::check_size(&output)?;
         Ok(Some(output))
     }
@@ -266,7 +321,8 @@ impl Source for LookupRun {
 pub struct LookupUnwindRun {
     lookup: LookupRun,
     unwind: Arc<Unwind>,
-    current: Option<(DocBuf, std::iter::Enumerate<std::vec::IntoIter<DocBuf>>)>,
+    /// The document whose finds are coming, and how many have come.
+    current: Option<(DocBuf, Found, i64)>,
 }
 
 impl LookupUnwindRun {
@@ -277,26 +333,31 @@ impl LookupUnwindRun {
 
 impl Source for LookupUnwindRun {
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let parts = self.unwind.path.parts();
+        let unwind = self.unwind.clone();
+        let parts = unwind.path.parts();
         loop {
-            if let Some((document, found)) = &mut self.current
-                && let Some((index, joined)) = found.next()
-            {
-                let output = rewrite(document.as_raw(), parts, Value::Document(joined.as_raw()));
-                return Ok(Some(self.unwind.with_index(output, Value::Int64(index as i64))));
-            }
-            self.current = None;
-            let Some(document) = self.lookup.input.next(cx)? else { return Ok(None) };
             cx.check_interrupt()?;
-            let found = self.lookup.find(document.as_raw(), cx)?;
-            if found.is_empty() {
-                if self.unwind.preserve_null_and_empty {
-                    let without = rewrite(document.as_raw(), parts, Value::Missing);
-                    return Ok(Some(self.unwind.with_index(without, Value::Null)));
+            let (document, mut found, index) = match self.current.take() {
+                Some(current) => current,
+                None => {
+                    let Some(document) = self.lookup.input.next(cx)? else { return Ok(None) };
+                    let found = self.lookup.find(document.as_raw(), cx)?;
+                    (document, found, 0)
                 }
-                continue;
+            };
+            match self.lookup.pull(&mut found, cx)? {
+                Some(joined) => {
+                    let output = rewrite(document.as_raw(), parts, Value::Document(joined.as_raw()));
+                    crate::check_size(&output)?;
+                    self.current = Some((document, found, index + 1));
+                    return Ok(Some(unwind.with_index(output, Value::Int64(index))));
+                }
+                None if index == 0 && unwind.preserve_null_and_empty => {
+                    let without = rewrite(document.as_raw(), parts, Value::Missing);
+                    return Ok(Some(unwind.with_index(without, Value::Null)));
+                }
+                None => {}
             }
-            self.current = Some((document, found.into_iter().enumerate()));
         }
     }
 }

@@ -22,7 +22,7 @@ impl Runs for MemoryRuns {
         Ok(())
     }
     fn open(&mut self) -> Result<Vec<Run>> {
-        let runs = std::mem::take(&mut self.0);
+        let runs = self.0.clone();
         Ok(runs.into_iter().map(|run| Box::new(run.into_iter().map(Ok)) as Run).collect())
     }
 }

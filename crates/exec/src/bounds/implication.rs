@@ -106,7 +106,7 @@ fn implies_existence(test: &Test) -> bool {
 fn admits(test: &Test, value: Value<'_>) -> bool {
     match test {
         Test::Compare { op: CompareOp::Eq, operand } => compare(operand.as_value(), value).is_eq(),
-        Test::In(list) => list.contains(value),
+        Test::In(list) => list.contains(value).unwrap_or(false),
         Test::Exists => true,
         Test::Compare { .. } | Test::Type(_) if !matches!(value, Value::Array(_)) => {
             match test_bounds(test, FieldTraits::default()) {

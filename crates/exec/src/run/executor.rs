@@ -36,7 +36,7 @@ impl<'c> ReadCx<'c> {
             interrupt,
             variables: &[],
             now_millis,
-            sort_memory_bytes: 100 << 20,
+            sort_memory_bytes: sheaf_meter::spill_bytes(100 << 20),
             allow_disk_use: true,
         }
     }

@@ -106,7 +106,12 @@ impl Cx<'_> {
     /// Whether all conditions hold for a document.
     pub fn passes(&self, filter: &FilterPart, doc: RawDoc<'_>) -> Result<bool> {
         if !filter.has_expr() {
-            return Ok(filter.conditions().all(|condition| condition.matches_plain(doc)));
+            for condition in filter.conditions() {
+                if !condition.matches_plain(doc)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
         }
         let arena = Bump::new();
         let env = self.env(&arena);

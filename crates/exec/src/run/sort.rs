@@ -1,6 +1,7 @@
 //! Sorting in memory, and beyond it on disk where that is allowed.
 
-use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -136,7 +137,7 @@ pub struct Spills {
 
 /// Sorted runs in temporary files, which vanish with their last handle.
 struct FileRuns {
-    files: Vec<std::fs::File>,
+    files: Vec<Arc<std::fs::File>>,
     spills: Option<Arc<Spills>>,
 }
 
@@ -155,6 +156,7 @@ impl Runs for FileRuns {
         let mut out = BufWriter::with_capacity(1 << 18, file);
         let (mut rows, mut bytes) = (0, 0);
         for (key, payload) in items {
+            sheaf_meter::tick_for(key.len() + payload.len())?;
             rows += 1;
             bytes += (key.len() + payload.len() + 8) as u64;
             for part in [key, payload] {
@@ -162,7 +164,7 @@ impl Runs for FileRuns {
                 out.write_all(part).map_err(disk)?;
             }
         }
-        self.files.push(out.into_inner().map_err(|e| disk(e.into_error()))?);
+        self.files.push(Arc::new(out.into_inner().map_err(|e| disk(e.into_error()))?));
         if let Some(spills) = &self.spills {
             spills.count.fetch_add(1, Ordering::Relaxed);
             spills.rows.fetch_add(rows, Ordering::Relaxed);
@@ -172,15 +174,28 @@ impl Runs for FileRuns {
     }
 
     fn open(&mut self) -> Result<Vec<Run>> {
-        let open = |mut file: std::fs::File| -> Result<Run> {
-            file.seek(SeekFrom::Start(0)).map_err(disk)?;
-            Ok(Box::new(FileRun(BufReader::with_capacity(1 << 18, file))))
+        let open = |file: &Arc<std::fs::File>| -> Run {
+            Box::new(FileRun(BufReader::with_capacity(1 << 18, FromStart { file: file.clone(), at: 0 })))
         };
-        self.files.drain(..).map(open).collect()
+        Ok(self.files.iter().map(open).collect())
     }
 }
 
-struct FileRun(BufReader<std::fs::File>);
+/// Reads a file from its start, whoever else reads it.
+struct FromStart {
+    file: Arc<std::fs::File>,
+    at: u64,
+}
+
+impl Read for FromStart {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+struct FileRun(BufReader<FromStart>);
 
 impl FileRun {
     fn part(&mut self) -> Result<Option<Vec<u8>>> {

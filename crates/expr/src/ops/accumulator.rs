@@ -12,21 +12,25 @@ use crate::operator::{Operator, nary};
 pub(crate) static OPERATORS: &[Operator] = &[
     nary("$sum", |v, _| {
         let mut sum = number::Sum::new();
-        each(v, |value| sum.add(value));
+        each(v, |value| sum.add(value))?;
         Ok(sum.total())
     }),
     nary("$avg", avg),
     nary("$max", |v, cx| extreme(v, cx, Ordering::Greater)),
     nary("$min", |v, cx| extreme(v, cx, Ordering::Less)),
-    nary("$stdDevPop", |v, _| Ok(Deviation::of(v).population())),
-    nary("$stdDevSamp", |v, _| Ok(Deviation::of(v).sample())),
+    nary("$stdDevPop", |v, _| Ok(Deviation::of(v)?.population())),
+    nary("$stdDevSamp", |v, _| Ok(Deviation::of(v)?.sample())),
 ];
 
 /// Visits what the operator works on.
-fn each<'a>(values: &[Value<'a>], mut visit: impl FnMut(Value<'a>)) {
+fn each<'a>(values: &[Value<'a>], mut visit: impl FnMut(Value<'a>)) -> Result<()> {
+    let mut visit = |value| {
+        visit(value);
+        sheaf_meter::tick(1)
+    };
     match values {
-        [Value::Array(array)] => array.values().for_each(visit),
-        values => values.iter().for_each(|value| visit(*value)),
+        [Value::Array(array)] => array.values().try_for_each(visit),
+        values => values.iter().try_for_each(|value| visit(*value)),
     }
 }
 
@@ -38,7 +42,7 @@ fn avg<'a>(values: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
             sum.add(value);
             count += 1;
         }
-    });
+    })?;
     Ok(if count == 0 { Value::Null } else { sum.average(count) })
 }
 
@@ -48,7 +52,7 @@ fn extreme<'a>(values: &[Value<'a>], cx: Cx<'a, '_>, wanted: Ordering) -> Result
         if !value.is_nullish() && best.is_none_or(|best| cx.env.compare(value, best) == wanted) {
             best = Some(value);
         }
-    });
+    })?;
     Ok(best.unwrap_or(Value::Null))
 }
 
@@ -61,7 +65,7 @@ struct Deviation {
 }
 
 impl Deviation {
-    fn of(values: &[Value<'_>]) -> Self {
+    fn of(values: &[Value<'_>]) -> Result<Self> {
         let mut deviation = Deviation::default();
         each(values, |value| {
             if let Some(n) = value.as_f64() {
@@ -70,8 +74,8 @@ impl Deviation {
                 deviation.mean += delta / deviation.count;
                 deviation.squares += delta * (n - deviation.mean);
             }
-        });
-        deviation
+        })?;
+        Ok(deviation)
     }
 
     /// NaN if infinities or NaN took part, but null for one such value alone.

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use sheaf_bson::{RawDoc, Value, array_in, document_in};
 use sheaf_errors::{Code, Result, bail};
 
-use super::{build_array, exact_i32, items, show};
+use super::{array_of, build_array, exact_i32, grown, items, show};
 use crate::expr::{Call, Cx};
 use crate::operator::{Arity, Operator, between, binary, lazy, unary};
 
@@ -46,7 +46,7 @@ fn array_elem_at<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     if at >= 0 {
         return Ok(array.values().nth(at as usize).unwrap_or(Value::Missing));
     }
-    let items = items(array, cx);
+    let items = items(array, cx)?;
     let back = at.unsigned_abs() as usize;
     Ok(items.len().checked_sub(back).map_or(Value::Missing, |at| items[at]))
 }
@@ -65,7 +65,12 @@ fn concat_arrays<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let joined = build_array(cx, |out| {
         for arg in &call.args {
             match arg.value(cx)? {
-                Value::Array(array) => array.iter().for_each(|item| _ = out.push_element(item)),
+                Value::Array(array) => {
+                    for item in array.iter() {
+                        out.push_element(item);
+                        grown(cx, out.size())?;
+                    }
+                }
                 value if value.is_nullish() => {
                     null = true;
                     return Ok(());
@@ -82,7 +87,12 @@ fn is_in<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let Value::Array(array) = v[1] else {
         bail!(40081, "$in requires an array as a second argument, found: {}", v[1].type_name());
     };
-    Ok(Value::Bool(array.values().any(|item| cx.env.compare(item, v[0]) == Ordering::Equal)))
+    for item in array.values() {
+        if cx.env.try_compare(item, v[0])? == Ordering::Equal {
+            return Ok(Value::Bool(true));
+        }
+    }
+    Ok(Value::Bool(false))
 }
 
 fn index_of_array<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -107,13 +117,12 @@ fn index_of_array<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     };
     let start = bound(2, "starting", 0)?;
     let end = bound(3, "ending", usize::MAX)?;
-    let found = array
-        .values()
-        .enumerate()
-        .take(end)
-        .skip(start)
-        .find(|(_, item)| cx.env.compare(*item, v[1]) == Ordering::Equal);
-    Ok(Value::Int32(found.map_or(-1, |(at, _)| at as i32)))
+    for (at, item) in array.values().enumerate().take(end).skip(start) {
+        if cx.env.try_compare(item, v[1])? == Ordering::Equal {
+            return Ok(Value::Int32(at as i32));
+        }
+    }
+    Ok(Value::Int32(-1))
 }
 
 fn range<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -152,17 +161,12 @@ fn range<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
             count * 16
         );
     }
-    build_array(cx, |out| {
-        (0..count).for_each(|at| _ = out.push((start + at * step) as i32));
-        Ok(())
-    })
+    array_of((0..count).map(|at| Value::Int32((start + at * step) as i32)), cx)
 }
 
 fn reverse_array<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     match v[0] {
-        Value::Array(array) => Ok(Value::Array(array_in(cx.env.arena(), |out| {
-            items(array, cx).iter().rev().for_each(|item| _ = out.push(*item));
-        }))),
+        Value::Array(array) => array_of(items(array, cx)?.iter().rev().copied(), cx),
         value if value.is_nullish() => Ok(Value::Null),
         other => {
             bail!(
@@ -256,8 +260,9 @@ fn array_to_object<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     for item in array.values() {
         let (key, value) = if pairs_come { pair(item)? } else { key_value(item)? };
         fields.set(key, value);
+        cx.env.spend(1)?;
     }
-    Ok(fields.document())
+    fields.document()
 }
 
 fn pair(item: Value<'_>) -> Result<(&str, Value<'_>)> {
@@ -363,11 +368,14 @@ impl<'a, 'e> FieldList<'a, 'e> {
         }
     }
 
-    pub(super) fn document(&self) -> Value<'a> {
-        Value::Document(document_in(self.cx.env.arena(), |out| {
-            for (name, value) in &self.fields {
+    pub(super) fn document(&self) -> Result<Value<'a>> {
+        let mut done = Ok(());
+        let document = document_in(self.cx.env.arena(), |out| {
+            done = self.fields.iter().try_for_each(|(name, value)| {
                 out.append(name, *value);
-            }
-        }))
+                grown(self.cx, out.size())
+            });
+        });
+        done.map(|()| Value::Document(document))
     }
 }

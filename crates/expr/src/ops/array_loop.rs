@@ -3,7 +3,7 @@
 use sheaf_bson::{Bump, Value, array_in, document_in};
 use sheaf_errors::{Result, bail};
 
-use super::{build_array, items, show};
+use super::{build_array, grown, items, show};
 use crate::context::ParseCx;
 use crate::expr::{Call, Cx, Expr};
 use crate::operator::{Operator, State, custom};
@@ -57,7 +57,7 @@ fn zip<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let mut columns = Vec::with_capacity(inputs.len());
     for input in inputs {
         match input.value(cx)? {
-            Value::Array(array) => columns.push(items(array, cx)),
+            Value::Array(array) => columns.push(items(array, cx)?),
             value if value.is_nullish() => return Ok(Value::Null),
             other => bail!(34468, "$zip found a non-array expression in input: {}", show(other)),
         }
@@ -71,7 +71,10 @@ fn zip<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
             for (at, column) in columns.iter().enumerate() {
                 let fallback = fallbacks.get(at).copied().unwrap_or(Value::Null);
                 tuple.push(column.get(row).copied().unwrap_or(fallback));
+                grown(cx, tuple.size())?;
             }
+            drop(tuple);
+            grown(cx, out.size())?;
         }
         Ok(())
     })

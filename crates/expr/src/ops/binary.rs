@@ -140,10 +140,18 @@ fn from_base64(text: &str, alphabet: &[u8; 64], padded: bool) -> Option<Vec<u8>>
         return None;
     }
     let mut out = Vec::with_capacity(digits.len() * 3 / 4);
+    let mut values = [u8::MAX; 256];
+    for (value, digit) in alphabet.iter().enumerate() {
+        values[usize::from(*digit)] = value as u8;
+    }
     for chunk in digits.chunks(4) {
         let mut bits = 0u32;
         for digit in chunk {
-            bits = (bits << 6) | alphabet.iter().position(|known| known == digit)? as u32;
+            let value = values[usize::from(*digit)];
+            if value == u8::MAX {
+                return None;
+            }
+            bits = (bits << 6) | u32::from(value);
         }
         bits <<= 6 * (4 - chunk.len());
         out.extend_from_slice(&bits.to_be_bytes()[1..chunk.len()]);

@@ -91,6 +91,29 @@ fn build_array<'a>(
     Ok(Value::Array(array))
 }
 
+/// Counts a step of a loop that builds a value, which is so long now.
+///
+/// Errors: 13548 for a value that no document could hold by far; what the meter says.
+pub(crate) fn grown(cx: Cx<'_, '_>, size: usize) -> Result<()> {
+    cx.env.spend(1)?;
+    check_size(size)
+}
+
+/// An array of these values.
+fn array_of<'a>(values: impl IntoIterator<Item = Value<'a>>, cx: Cx<'a, '_>) -> Result<Value<'a>> {
+    build_array(cx, |out| {
+        values.into_iter().try_for_each(|value| {
+            out.push(value);
+            grown(cx, out.size())
+        })
+    })
+}
+
+/// Sorts values as the operation compares them.
+fn sort<'a>(items: &mut [Value<'a>], cx: Cx<'a, '_>) -> Result<()> {
+    sheaf_meter::sort_by(items, |a, b| cx.env.try_compare(*a, *b))
+}
+
 /// A copy of a value that lives in the arena.
 fn copy_in<'a>(value: Value<'_>, cx: Cx<'a, '_>) -> Value<'a> {
     let holder = document_in(cx.env.arena(), |out| _ = out.append("", value));
@@ -139,10 +162,11 @@ fn check_nesting(value: Value<'_>) -> Result<()> {
 const MAX_NESTING: usize = 200;
 
 /// The values of an array, for random access.
-fn items<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> BumpVec<'a, Value<'a>> {
-    let mut items = BumpVec::new_in(cx.env.arena());
+fn items<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> Result<BumpVec<'a, Value<'a>>> {
+    let mut items = BumpVec::with_capacity_in(array.count(), cx.env.arena());
     items.extend(array.values());
-    items
+    cx.env.spend_for(array.len())?;
+    Ok(items)
 }
 
 /// The 32-bit integer that a number stands for exactly.
@@ -151,8 +175,71 @@ fn exact_i32(value: Value<'_>) -> Option<i32> {
 }
 
 /// A value as mongod's expressions and stages print it in messages: `{a: 1, b: ["x"]}`. (Filters and updates print
-/// BSON in another way.)
+/// BSON in another way.) Of values that no message should be as long as, only the beginning is printed.
 pub fn show(value: Value<'_>) -> String {
+    let mut out = String::new();
+    put(value, &mut out);
+    out
+}
+
+/// Messages are cut off behind this.
+const SHOWN_BYTES: usize = 64 << 10;
+
+fn put(value: Value<'_>, out: &mut String) {
+    match value {
+        Value::String(text) => put_text("\"", text, "\"", out),
+        Value::JavaScript(code) | Value::Symbol(code) => put_text("\"", code, "\"", out),
+        Value::Array(array) => {
+            out.push('[');
+            for (at, item) in array.values().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                if out.len() > SHOWN_BYTES {
+                    out.push_str("...");
+                    break;
+                }
+                put(item, out);
+            }
+            out.push(']');
+        }
+        Value::Document(doc) => {
+            out.push('{');
+            for (at, element) in doc.iter().enumerate() {
+                out.push_str(if at > 0 { ", " } else { "" });
+                if out.len() > SHOWN_BYTES {
+                    out.push_str("...");
+                    break;
+                }
+                out.push_str(element.key());
+                out.push_str(": ");
+                put(element.value(), out);
+            }
+            out.push('}');
+        }
+        Value::Binary(binary) => {
+            let shown = &binary.bytes[..binary.bytes.len().min(SHOWN_BYTES)];
+            out.push_str(&format!("BinData({}, \"{}\")", binary.subtype, hex(shown)));
+        }
+        Value::CodeWithScope(code) => {
+            put_text("CodeWScope(\"", code.code, "\", ", out);
+            put(Value::Document(code.scope), out);
+            out.push(')');
+        }
+        other => out.push_str(&show_scalar(other)),
+    }
+}
+
+fn put_text(before: &str, text: &str, after: &str, out: &mut String) {
+    let mut end = text.len().min(SHOWN_BYTES);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    out.push_str(before);
+    out.push_str(&text[..end]);
+    out.push_str(if end < text.len() { "..." } else { "" });
+    out.push_str(after);
+}
+
+fn show_scalar(value: Value<'_>) -> String {
     match value {
         Value::Missing => "MISSING".to_owned(),
         Value::Null => "null".to_owned(),
@@ -164,30 +251,25 @@ pub fn show(value: Value<'_>) -> String {
         Value::Double(n) => format!("{n}"),
         Value::Decimal128(n) => n.to_string(),
         Value::Bool(b) => b.to_string(),
-        Value::String(text) => format!("\"{text}\""),
-        Value::Array(array) => {
-            format!("[{}]", array.values().map(show).collect::<Vec<_>>().join(", "))
-        }
-        Value::Document(doc) => {
-            let fields: Vec<_> = doc.iter().map(|e| format!("{}: {}", e.key(), show(e.value()))).collect();
-            format!("{{{}}}", fields.join(", "))
-        }
         Value::ObjectId(id) => hex(&id.0),
         Value::DateTime(millis) => crate::time::iso_string(millis),
         Value::Regex(regex) => format!("/{}/{}", regex.pattern, regex.options),
         Value::Timestamp(time) => format!("Timestamp({}, {})", time.seconds(), time.increment()),
-        Value::Binary(binary) => format!("BinData({}, \"{}\")", binary.subtype, hex(binary.bytes)),
-        Value::JavaScript(code) | Value::Symbol(code) => format!("\"{code}\""),
         Value::MinKey => "MinKey".to_owned(),
         Value::MaxKey => "MaxKey".to_owned(),
         Value::DbPointer(pointer) => format!("DBRef(\"{}\", {})", pointer.namespace, hex(&pointer.id.0)),
-        Value::CodeWithScope(code) => {
-            format!("CodeWScope(\"{}\", {})", code.code, show(Value::Document(code.scope)))
-        }
+        Value::String(_)
+        | Value::Symbol(_)
+        | Value::JavaScript(_)
+        | Value::Array(_)
+        | Value::Document(_)
+        | Value::Binary(_)
+        | Value::CodeWithScope(_) => unreachable!("printed by `put`"),
     }
 }
 
 /// Lower-case hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+    let digit = |nibble: u8| char::from(b"0123456789abcdef"[usize::from(nibble)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }

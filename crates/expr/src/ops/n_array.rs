@@ -1,9 +1,9 @@
 //! `$firstN`, `$lastN`, `$maxN`, `$minN` over an array.
 
-use sheaf_bson::{Value, array_in};
+use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
-use super::{items, show};
+use super::{array_of, items, show};
 use crate::expr::{Call, Cx};
 use crate::operator::{Named, Operator, named};
 
@@ -29,21 +29,21 @@ fn select<'a>(call: &'a Call, cx: Cx<'a, '_>, which: Which) -> Result<Value<'a>>
     let n = positive_n(call.arg(0, cx)?)?;
     let input = call.arg(1, cx)?;
     let Value::Array(array) = input else { bail!(5788200, "Input must be an array") };
-    let mut items = items(array, cx);
+    let mut items = items(array, cx)?;
     match which {
         Which::First => items.truncate(n),
         Which::Last => _ = items.drain(..items.len().saturating_sub(n)),
         Which::Max | Which::Min => {
             // Like the accumulators of these names, these do not see nulls.
             items.retain(|item| !item.is_nullish());
-            items.sort_by(|a, b| match which {
-                Which::Max => cx.env.compare(*b, *a),
-                _ => cx.env.compare(*a, *b),
-            });
+            sheaf_meter::sort_by(&mut items, |a, b| match which {
+                Which::Max => cx.env.try_compare(*b, *a),
+                _ => cx.env.try_compare(*a, *b),
+            })?;
             items.truncate(n);
         }
     }
-    Ok(Value::Array(array_in(cx.env.arena(), |out| items.iter().for_each(|item| _ = out.push(*item)))))
+    array_of(items.iter().copied(), cx)
 }
 
 /// The count `n` of these operators.

@@ -23,7 +23,12 @@ fn merge_objects<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let mut fields = FieldList::new(cx);
     for arg in &call.args {
         match arg.value(cx)? {
-            Value::Document(doc) => doc.iter().for_each(|element| fields.set(element.key(), element.value())),
+            Value::Document(doc) => {
+                for element in doc.iter() {
+                    fields.set(element.key(), element.value());
+                    cx.env.spend(1)?;
+                }
+            }
             value if value.is_nullish() => {}
             other => bail!(
                 40400,
@@ -33,7 +38,7 @@ fn merge_objects<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
             ),
         }
     }
-    Ok(fields.document())
+    fields.document()
 }
 
 /// Arguments: field, input.

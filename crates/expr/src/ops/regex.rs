@@ -1,11 +1,11 @@
 //! `$regexFind`, `$regexFindAll`, `$regexMatch`, over PCRE2.
 
-use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 use sheaf_bson::{Bump, DocWriter, Value, document_in};
 use sheaf_errors::{Result, bail};
+use sheaf_regex::{Captures, Flags, Regex};
 
-use super::build_array;
 use super::string::next_char;
+use super::{build_array, grown};
 use crate::context::ParseCx;
 use crate::expr::{Call, Cx, Expr};
 use crate::operator::{Named, Operator, State, custom};
@@ -36,19 +36,18 @@ impl Pattern {
         if options.contains('\0') {
             bail!(51110, "{name}: regular expression options cannot contain an embedded null byte");
         }
-        let mut builder = RegexBuilder::new();
-        builder.utf(true).jit_if_available(true);
+        let mut flags = Flags::default();
         for option in options.chars() {
             match option {
-                'i' => builder.caseless(true),
-                'm' => builder.multi_line(true),
-                's' => builder.dotall(true),
-                'x' => builder.extended(true),
-                'u' => &mut builder,
+                'i' => flags.caseless = true,
+                'm' => flags.multi_line = true,
+                's' => flags.dot_all = true,
+                'x' => flags.extended = true,
+                'u' => {}
                 other => bail!(51108, "{name} invalid flag in regex options: {other}"),
-            };
+            }
         }
-        match builder.build(pattern) {
+        match Regex::new(pattern, flags) {
             Ok(regex) => Ok(Pattern(regex)),
             Err(error) => bail!(51111, "Invalid Regex in {name}: {error}"),
         }
@@ -56,17 +55,7 @@ impl Pattern {
 
     /// The first match at or after `from`, as a byte range.
     pub(crate) fn find_at(&self, text: &str, from: usize) -> Result<Option<(usize, usize)>> {
-        match self.0.find_at(text.as_bytes(), from) {
-            Ok(found) => Ok(found.map(|found| (found.start(), found.end()))),
-            Err(error) => bail!(51156, "Error occurred while executing the regular expression: {error}"),
-        }
-    }
-
-    fn captures_at(&self, at: &mut CaptureLocations, text: &str, from: usize) -> Result<bool> {
-        match self.0.captures_read_at(at, text.as_bytes(), from) {
-            Ok(found) => Ok(found.is_some()),
-            Err(error) => bail!(51156, "Error occurred while executing the regular expression: {error}"),
-        }
+        self.0.find_at(text, from)
     }
 }
 
@@ -142,10 +131,7 @@ fn regex_match<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
 
 fn regex_find<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let found = with_pattern(call, cx, |text, pattern| {
-        let mut at = pattern.0.capture_locations();
-        if !pattern.captures_at(&mut at, text, 0)? {
-            return Ok(Value::Null);
-        }
+        let Some(at) = pattern.0.captures_at(text, 0)? else { return Ok(Value::Null) };
         Ok(Value::Document(document_in(cx.env.arena(), |out| describe(out, text, &at, &mut (0, 0)))))
     })?;
     Ok(found.unwrap_or(Value::Null))
@@ -153,11 +139,11 @@ fn regex_find<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
 
 fn regex_find_all<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let found = with_pattern(call, cx, |text, pattern| {
-        let mut at = pattern.0.capture_locations();
         let (mut from, mut counted) = (0, (0, 0));
         build_array(cx, |out| {
-            while pattern.captures_at(&mut at, text, from)? {
+            while let Some(at) = pattern.0.captures_at(text, from)? {
                 describe(&mut out.document(), text, &at, &mut counted);
+                grown(cx, out.size())?;
                 let (start, end) = at.get(0).unwrap_or((from, from));
                 from = if end > start { end } else { next_char(text, end) };
                 // The end of the text is looked at only if that is all there is.
@@ -176,7 +162,7 @@ fn regex_find_all<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
 fn describe<S: sheaf_bson::Sink>(
     out: &mut DocWriter<'_, S>,
     text: &str,
-    at: &CaptureLocations,
+    at: &Captures,
     counted: &mut (usize, usize),
 ) {
     let (start, end) = at.get(0).unwrap_or((0, 0));
@@ -194,10 +180,11 @@ fn describe<S: sheaf_bson::Sink>(
 
 /// `$split` by a pattern: the parts between matches, with what groups caught between them.
 pub(super) fn split<'a>(pattern: &Pattern, text: &'a str, cx: Cx<'a, '_>) -> Result<Value<'a>> {
-    let mut at = pattern.0.capture_locations();
     let (mut kept, mut from) = (0, 0);
     build_array(cx, |out| {
-        while from <= text.len() && pattern.captures_at(&mut at, text, from)? {
+        while from <= text.len()
+            && let Some(at) = pattern.0.captures_at(text, from)?
+        {
             let (start, end) = at.get(0).unwrap_or((from, from));
             if start == end && (start == text.len() || start == kept) {
                 // An empty match parts nothing at the edges.
@@ -205,6 +192,7 @@ pub(super) fn split<'a>(pattern: &Pattern, text: &'a str, cx: Cx<'a, '_>) -> Res
                 continue;
             }
             out.push(&text[kept..start]);
+            grown(cx, out.size())?;
             for group in 1..at.len() {
                 if let Some((start, end)) = at.get(group) {
                     out.push(&text[start..end]);

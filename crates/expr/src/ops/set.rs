@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 
 use bumpalo::collections::Vec as BumpVec;
-use sheaf_bson::{RawDoc, Value, array_in};
+use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
-use super::items;
+use super::{array_of, items, sort};
 use crate::context::ParseCx;
 use crate::expr::{Call, Cx, Expr};
 use crate::operator::{Arity, Operator, State, binary, custom, lazy, unary};
@@ -35,19 +35,43 @@ fn elements_true<'a>(name: &str, code: i32, value: Value<'a>, all: bool) -> Resu
 }
 
 /// The distinct elements in order.
-fn sorted<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> BumpVec<'a, Value<'a>> {
-    let mut items = items(array, cx);
-    items.sort_by(|a, b| cx.env.compare(*a, *b));
-    items.dedup_by(|a, b| cx.env.compare(*a, *b) == Ordering::Equal);
-    items
+fn sorted<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> Result<BumpVec<'a, Value<'a>>> {
+    let mut items = items(array, cx)?;
+    sort(&mut items, cx)?;
+    dedup(&mut items, cx, |item| *item)?;
+    Ok(items)
 }
 
-fn contains(sorted: &[Value<'_>], value: Value<'_>, cx: Cx<'_, '_>) -> bool {
-    sorted.binary_search_by(|item| cx.env.compare(*item, value)).is_ok()
+/// Keeps the first of equal neighbours.
+fn dedup<'a, T: Copy>(
+    items: &mut BumpVec<'a, T>,
+    cx: Cx<'a, '_>,
+    value: impl Fn(&T) -> Value<'a>,
+) -> Result<()> {
+    let mut kept = 0;
+    for at in 0..items.len() {
+        let repeated =
+            kept > 0 && cx.env.try_compare(value(&items[kept - 1]), value(&items[at]))? == Ordering::Equal;
+        if !repeated {
+            items[kept] = items[at];
+            kept += 1;
+        }
+    }
+    items.truncate(kept);
+    Ok(())
 }
 
-fn array_of<'a>(items: &[Value<'a>], cx: Cx<'a, '_>) -> Value<'a> {
-    Value::Array(array_in(cx.env.arena(), |out| items.iter().for_each(|item| _ = out.push(*item))))
+fn contains(sorted: &[Value<'_>], value: Value<'_>, cx: Cx<'_, '_>) -> Result<bool> {
+    let (mut low, mut high) = (0, sorted.len());
+    while low < high {
+        let middle = low.midpoint(high);
+        match cx.env.try_compare(sorted[middle], value)? {
+            Ordering::Equal => return Ok(true),
+            Ordering::Less => low = middle + 1,
+            Ordering::Greater => high = middle,
+        }
+    }
+    Ok(false)
 }
 
 fn set_difference<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -68,19 +92,19 @@ fn set_difference<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
             v[1].type_name()
         );
     };
-    let right = sorted(right, cx);
+    let right = sorted(right, cx)?;
     // What is left keeps the order of first appearance.
     let mut seen = BumpVec::new_in(cx.env.arena());
-    let left = items(left, cx);
+    let left = items(left, cx)?;
     for (at, item) in left.iter().enumerate() {
-        if !contains(&right, *item, cx) {
+        if !contains(&right, *item, cx)? {
             seen.push((at, *item));
         }
     }
-    seen.sort_by(|a, b| cx.env.compare(a.1, b.1).then(a.0.cmp(&b.0)));
-    seen.dedup_by(|a, b| cx.env.compare(a.1, b.1) == Ordering::Equal);
-    seen.sort_by_key(|(at, _)| *at);
-    Ok(Value::Array(array_in(cx.env.arena(), |out| seen.iter().for_each(|(_, item)| _ = out.push(*item)))))
+    sheaf_meter::sort_by(&mut seen, |a: &(usize, Value<'a>), b| cx.env.try_compare(a.1, b.1))?;
+    dedup(&mut seen, cx, |(_, item)| *item)?;
+    seen.sort_unstable_by_key(|(at, _)| *at);
+    array_of(seen.iter().map(|(_, item)| *item), cx)
 }
 
 fn parse_set_equals(op: &'static Operator, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
@@ -115,14 +139,17 @@ fn set_equals<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
                 value.type_name()
             );
         };
-        let set = sorted(array, cx);
+        let set = sorted(array, cx)?;
         match &first {
             None => first = Some(set),
             Some(first) => {
-                let equal = first.len() == set.len()
-                    && first.iter().zip(&set).all(|(a, b)| cx.env.compare(*a, *b) == Ordering::Equal);
-                if !equal {
+                if first.len() != set.len() {
                     return Ok(Value::Bool(false));
+                }
+                for (a, b) in first.iter().zip(&set) {
+                    if cx.env.try_compare(*a, *b)? != Ordering::Equal {
+                        return Ok(Value::Bool(false));
+                    }
                 }
             }
         }
@@ -142,16 +169,25 @@ fn set_intersection<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
                 other.type_name()
             ),
         };
-        let set = sorted(array, cx);
+        let set = sorted(array, cx)?;
         match &mut common {
             None => common = Some(set),
-            Some(common) => common.retain(|item| contains(&set, *item, cx)),
+            Some(common) => {
+                let mut kept = 0;
+                for at in 0..common.len() {
+                    if contains(&set, common[at], cx)? {
+                        common[kept] = common[at];
+                        kept += 1;
+                    }
+                }
+                common.truncate(kept);
+            }
         }
         if common.as_ref().is_some_and(|common| common.is_empty()) {
             break;
         }
     }
-    Ok(array_of(common.as_deref().unwrap_or_default(), cx))
+    array_of(common.iter().flatten().copied(), cx)
 }
 
 fn set_is_subset<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -169,15 +205,23 @@ fn set_is_subset<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
             v[1].type_name()
         );
     };
-    let right = sorted(right, cx);
-    Ok(Value::Bool(left.values().all(|item| contains(&right, item, cx))))
+    let right = sorted(right, cx)?;
+    for item in left.values() {
+        if !contains(&right, item, cx)? {
+            return Ok(Value::Bool(false));
+        }
+    }
+    Ok(Value::Bool(true))
 }
 
 fn set_union<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let mut all = BumpVec::new_in(cx.env.arena());
     for arg in &call.args {
         match arg.value(cx)? {
-            Value::Array(array) => all.extend(array.values()),
+            Value::Array(array) => {
+                all.extend(array.values());
+                cx.env.spend_for(array.len())?;
+            }
             value if value.is_nullish() => return Ok(Value::Null),
             other => bail!(
                 17043,
@@ -186,7 +230,7 @@ fn set_union<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
             ),
         }
     }
-    all.sort_by(|a, b| cx.env.compare(*a, *b));
-    all.dedup_by(|a, b| cx.env.compare(*a, *b) == Ordering::Equal);
-    Ok(array_of(&all, cx))
+    sort(&mut all, cx)?;
+    dedup(&mut all, cx, |item| *item)?;
+    array_of(all.iter().copied(), cx)
 }

@@ -2,11 +2,12 @@
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{Bump, DocBuf, RawDoc, Value, array_in, document_in};
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value, document_in};
 use sheaf_errors::{Result, bail};
 
-use super::{exact_i32, items};
+use super::{array_of, exact_i32, items};
 use crate::context::ParseCx;
+use crate::env::size_of_value;
 use crate::expr::{Call, Cx, Expr};
 use crate::operator::{Operator, State, custom};
 
@@ -89,22 +90,25 @@ fn sort_array<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
             other.type_name()
         ),
     };
-    let mut items = items(array, cx);
-    items.sort_by(|a, b| compare_by(order, *a, *b, cx));
-    Ok(Value::Array(array_in(cx.env.arena(), |out| items.iter().for_each(|item| _ = out.push(*item)))))
+    let mut items = items(array, cx)?;
+    sheaf_meter::sort_by(&mut items, |a, b| compare_by(order, *a, *b, cx))?;
+    array_of(items.iter().copied(), cx)
 }
 
-fn compare_by(order: &SortBy, a: Value<'_>, b: Value<'_>, cx: Cx<'_, '_>) -> Ordering {
+fn compare_by(order: &SortBy, a: Value<'_>, b: Value<'_>, cx: Cx<'_, '_>) -> Result<Ordering> {
     let directed = |order: Ordering, descending| if descending { order.reverse() } else { order };
     match order {
-        SortBy::Whole(descending) => directed(cx.env.compare(a, b), *descending),
-        SortBy::Paths(keys) => keys
-            .iter()
-            .map(|(path, descending)| {
-                directed(cx.env.compare(at_path(a, path), at_path(b, path)), *descending)
-            })
-            .find(|order| order.is_ne())
-            .unwrap_or(Ordering::Equal),
+        SortBy::Whole(descending) => Ok(directed(cx.env.try_compare(a, b)?, *descending)),
+        SortBy::Paths(keys) => {
+            for (path, descending) in keys {
+                cx.env.spend_for(size_of_value(a) + size_of_value(b))?;
+                let order = directed(cx.env.try_compare(at_path(a, path), at_path(b, path))?, *descending);
+                if order.is_ne() {
+                    return Ok(order);
+                }
+            }
+            Ok(Ordering::Equal)
+        }
     }
 }
 

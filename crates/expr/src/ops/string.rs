@@ -1,9 +1,9 @@
 //! Strings: joining, splitting, searching, replacing, case, length.
 
-use sheaf_bson::{Value, array_in};
+use sheaf_bson::Value;
 use sheaf_errors::{Result, bail};
 
-use super::{Pattern, check_length, exact_i32, regex, show};
+use super::{Pattern, array_of, check_length, exact_i32, regex, show};
 use crate::expr::{Call, Cx};
 use crate::operator::{Arity, Named, Operator, between, binary, lazy, named, unary};
 
@@ -54,6 +54,7 @@ fn concat<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     for arg in &call.args {
         match arg.value(cx)? {
             Value::String(text) => {
+                cx.env.spend_for(text.len())?;
                 check_length(joined.len() + text.len())?;
                 joined.push_str(text);
             }
@@ -100,7 +101,7 @@ fn find_bytes(text: &[u8], wanted: &[u8]) -> Option<usize> {
     if wanted.is_empty() {
         return Some(0);
     }
-    text.windows(wanted.len()).position(|window| window == wanted)
+    memchr::memmem::find(text, wanted)
 }
 
 fn index_of_cp<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -119,10 +120,11 @@ fn index_of_cp<'a>(v: &[Value<'a>], _: Cx<'a, '_>) -> Result<Value<'a>> {
     if text.is_empty() && wanted.is_empty() && start == 0 {
         return Ok(Value::Int32(0));
     }
+    let Some((from, _)) = text.char_indices().nth(start) else { return Ok(Value::Int32(-1)) };
+    let found = find_bytes(&text.as_bytes()[from..], wanted.as_bytes());
     // A match must begin before `end`, but may reach past it.
-    let mut places = text.char_indices().enumerate().take(end).skip(start);
-    let found = places.find(|(_, (at, _))| text[*at..].starts_with(wanted));
-    Ok(Value::Int32(found.map_or(-1, |(index, _)| index as i32)))
+    let index = found.map(|at| start + text[from..from + at].chars().count()).filter(|index| *index < end);
+    Ok(Value::Int32(index.map_or(-1, |index| index as i32)))
 }
 
 /// What `$replaceOne`, `$replaceAll` and `$split` look for.
@@ -174,6 +176,7 @@ fn replace<'a>(call: &'a Call, cx: Cx<'a, '_>, all: bool) -> Result<Value<'a>> {
     let mut out = bumpalo::collections::String::new_in(cx.env.arena());
     let (mut copied, mut from) = (0, 0);
     while let Some((start, end)) = needle.find(text, from)? {
+        cx.env.spend_for(end - copied.min(end))?;
         out.push_str(&text[copied..start]);
         out.push_str(replacement);
         check_length(out.len())?;
@@ -207,9 +210,7 @@ fn split<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     };
     match v[1] {
         Value::String("") => bail!(40087, "$split requires a non-empty separator"),
-        Value::String(separator) => Ok(Value::Array(array_in(cx.env.arena(), |out| {
-            text.split(separator).for_each(|part| _ = out.push(part));
-        }))),
+        Value::String(separator) => array_of(text.split(separator).map(Value::String), cx),
         Value::Regex(pattern) => {
             let pattern = Pattern::compile("$split", pattern.pattern, pattern.options)?;
             regex::split(&pattern, text, cx)

@@ -45,9 +45,13 @@ fn trim<'a>(call: &'a Call, cx: Cx<'a, '_>, left: bool, right: bool) -> Result<V
             other.type_name()
         ),
     };
-    let trimmed = |c: char| match chosen {
-        Some(chars) => chars.contains(c),
-        None => WHITE_SPACE.contains(&c),
+    cx.env.spend_for(text.len() + chosen.map_or(0, str::len))?;
+    let many: Option<std::collections::HashSet<char, ahash::RandomState>> =
+        chosen.filter(|chars| chars.len() > 64).map(|chars| chars.chars().collect());
+    let trimmed = |c: char| match (&many, chosen) {
+        (Some(many), _) => many.contains(&c),
+        (None, Some(chars)) => chars.contains(c),
+        (None, None) => WHITE_SPACE.contains(&c),
     };
     if left {
         text = text.trim_start_matches(trimmed);

@@ -3,8 +3,9 @@
 use sheaf_bson::{Bump, OwnedValue, Value, document_in};
 use sheaf_errors::{Code, Error, Result, bail};
 
-use super::build_array;
+use super::{build_array, grown};
 use crate::context::{ParseCx, Slot};
+use crate::env::size_of_value;
 use crate::expr::{Call, Cx, Expr};
 use crate::operator::{Operator, State, custom};
 
@@ -156,6 +157,7 @@ fn map<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         for item in input.values() {
             cx.env.set(slot, item);
             out.push(call.arg(1, cx)?);
+            grown(cx, out.size())?;
         }
         Ok(())
     })
@@ -196,6 +198,7 @@ fn filter<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     build_array(cx, |out| {
         for item in input.iter() {
             cx.env.set(slot, item.value());
+            grown(cx, out.size())?;
             if call.arg(1, cx)?.truthy() {
                 out.push_element(item);
                 left -= 1;
@@ -248,6 +251,7 @@ fn reduce<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         cx.env.set(this, item);
         cx.env.set(value, accumulated);
         accumulated = call.arg(2, cx)?;
+        cx.env.spend_for(size_of_value(accumulated))?;
         super::check_nesting(accumulated)?;
         if cx.env.arena().allocated_bytes() - before > REDUCE_LEAVINGS {
             return reduce_in_scratch(call, cx, items, accumulated);
@@ -276,6 +280,8 @@ fn reduce_in_scratch<'a>(
             env.set(this, item);
             env.set(value, kept.as_value());
             let next = call.args[2].eval(cx.root, &env)?;
+            // It is looked through, and copied twice.
+            env.spend_for(3 * size_of_value(next))?;
             super::check_nesting(next)?;
             OwnedValue::from(next)
         };

@@ -7,6 +7,7 @@ use sheaf_errors::Result;
 use sheaf_expr::Env;
 
 use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet, binary_bit};
+use super::{tick_for, try_all, try_any};
 use crate::path::{inner, position};
 
 /// What a match tells besides yes or no.
@@ -18,7 +19,9 @@ pub struct MatchDetails {
 }
 
 impl MatchExpr {
-    /// Whether a document matches. Only `$expr` can fail.
+    /// Whether a document matches.
+    ///
+    /// Errors: those of `$expr`; what cannot be decided (51156); what the meter says.
     pub fn matches<'a>(
         &'a self,
         doc: RawDoc<'a>,
@@ -57,52 +60,60 @@ impl MatchExpr {
                 true
             }
             MatchExpr::Not(child) => !child.matches(doc, env, None)?,
-            MatchExpr::Leaf(leaf) => leaf.matches(doc, details),
+            MatchExpr::Leaf(leaf) => leaf.matches(doc, details)?,
             MatchExpr::Expr(expr) => expr.eval(doc, env)?.truthy(),
-            MatchExpr::Schema(schema) => schema.matches(doc),
+            MatchExpr::Schema(schema) => schema.matches(doc)?,
         })
     }
 
     /// Like [`MatchExpr::matches`], for conditions without `$expr`.
-    pub fn matches_plain(&self, doc: RawDoc<'_>) -> bool {
-        match self {
+    ///
+    /// Errors: like [`MatchExpr::matches`].
+    pub fn matches_plain(&self, doc: RawDoc<'_>) -> Result<bool> {
+        Ok(match self {
             MatchExpr::AlwaysTrue => true,
             // Where `$expr` could stand, callers use `matches`.
             MatchExpr::AlwaysFalse | MatchExpr::Expr(_) => false,
-            MatchExpr::And(children) => children.iter().all(|child| child.matches_plain(doc)),
-            MatchExpr::Or(children) => children.iter().any(|child| child.matches_plain(doc)),
-            MatchExpr::Nor(children) => !children.iter().any(|child| child.matches_plain(doc)),
-            MatchExpr::Not(child) => !child.matches_plain(doc),
-            MatchExpr::Leaf(leaf) => leaf.matches(doc, None),
-            MatchExpr::Schema(schema) => schema.matches(doc),
-        }
+            MatchExpr::And(children) => try_all(children, |child| child.matches_plain(doc))?,
+            MatchExpr::Or(children) => try_any(children, |child| child.matches_plain(doc))?,
+            MatchExpr::Nor(children) => !try_any(children, |child| child.matches_plain(doc))?,
+            MatchExpr::Not(child) => !child.matches_plain(doc)?,
+            MatchExpr::Leaf(leaf) => leaf.matches(doc, None)?,
+            MatchExpr::Schema(schema) => schema.matches(doc)?,
+        })
     }
 
     /// Whether a single value passes, the paths of the conditions being ignored: how the parts of an
     /// `$elemMatch` on values test an element of the array.
-    pub fn matches_element(&self, element: Element<'_>) -> bool {
-        match self {
+    ///
+    /// Errors: like [`MatchExpr::matches`].
+    pub fn matches_element(&self, element: Element<'_>) -> Result<bool> {
+        Ok(match self {
             MatchExpr::AlwaysTrue => true,
             MatchExpr::AlwaysFalse | MatchExpr::Expr(_) => false,
-            MatchExpr::And(children) => children.iter().all(|child| child.matches_element(element)),
-            MatchExpr::Or(children) => children.iter().any(|child| child.matches_element(element)),
-            MatchExpr::Nor(children) => !children.iter().any(|child| child.matches_element(element)),
-            MatchExpr::Not(child) => !child.matches_element(element),
-            MatchExpr::Leaf(leaf) => leaf.test.passes(Some(element), None),
-            MatchExpr::Schema(schema) => element.kind() == Type::Document && schema.matches(inner(element)),
-        }
+            MatchExpr::And(children) => try_all(children, |child| child.matches_element(element))?,
+            MatchExpr::Or(children) => try_any(children, |child| child.matches_element(element))?,
+            MatchExpr::Nor(children) => !try_any(children, |child| child.matches_element(element))?,
+            MatchExpr::Not(child) => !child.matches_element(element)?,
+            MatchExpr::Leaf(leaf) => leaf.test.passes(Some(element), None)?,
+            MatchExpr::Schema(schema) => {
+                element.kind() == Type::Document && schema.matches(inner(element))?
+            }
+        })
     }
 }
 
 impl Leaf {
     /// Whether any value that the path leads to passes.
-    pub fn matches(&self, doc: RawDoc<'_>, mut details: Option<&mut MatchDetails>) -> bool {
+    ///
+    /// Errors: like [`MatchExpr::matches`].
+    pub fn matches(&self, doc: RawDoc<'_>, mut details: Option<&mut MatchDetails>) -> Result<bool> {
         self.path.any(doc, self.test.looks_into_arrays(), &mut |element, offset| {
-            let passes = self.test.passes(element, details.as_deref_mut());
+            let passes = self.test.passes(element, details.as_deref_mut())?;
             if passes && let (Some(details), Some(offset)) = (details.as_deref_mut(), offset) {
                 details.elem_match_index = Some(position(offset));
             }
-            passes
+            Ok(passes)
         })
     }
 }
@@ -115,24 +126,28 @@ impl Test {
     }
 
     /// Whether one value (`None`: a missing field) passes.
-    pub fn passes(&self, element: Option<Element<'_>>, details: Option<&mut MatchDetails>) -> bool {
-        let Some(element) = element else { return self.passes_missing() };
-        match self {
-            Test::Compare { op, operand } => compares(*op, operand, element),
-            Test::In(list) => list.contains(element.value()),
+    pub fn passes(&self, element: Option<Element<'_>>, details: Option<&mut MatchDetails>) -> Result<bool> {
+        let Some(element) = element else { return Ok(self.passes_missing()) };
+        Ok(match self {
+            Test::Compare { op, operand } => {
+                tick_for(element.data().len().min(operand.data().len()) * 16)?;
+                compares(*op, operand, element)
+            }
+            Test::In(list) => list.contains(element.value())?,
             Test::Exists => true,
             Test::Type(types) => types.contains(element.kind()),
             Test::Size(size) => element.kind() == Type::Array && inner(element).count() as i64 == *size,
             Test::Mod { divisor, remainder } => {
                 truncated(element.value()).is_some_and(|n| n.wrapping_rem(*divisor) == *remainder)
             }
-            Test::Regex(regex) => regex.matches_value(element.value()),
+            Test::Regex(regex) => regex.matches_value(element.value())?,
             Test::Bits { op, positions, mask } => bits(*op, positions, *mask, element.value()),
             Test::ElemMatchObject(inside) => any_item(element, details, |item| {
-                matches!(item.kind(), Type::Document | Type::Array) && inside.matches_plain(inner(item))
-            }),
-            Test::ElemMatchValue(inside) => any_item(element, details, |item| inside.matches_element(item)),
-        }
+                Ok(matches!(item.kind(), Type::Document | Type::Array)
+                    && inside.matches_plain(inner(item))?)
+            })?,
+            Test::ElemMatchValue(inside) => any_item(element, details, |item| inside.matches_element(item))?,
+        })
     }
 
     fn passes_missing(&self) -> bool {
@@ -152,20 +167,21 @@ impl Test {
 fn any_item<'a>(
     array: Element<'a>,
     details: Option<&mut MatchDetails>,
-    passes: impl Fn(Element<'a>) -> bool,
-) -> bool {
+    passes: impl Fn(Element<'a>) -> Result<bool>,
+) -> Result<bool> {
     if array.kind() != Type::Array {
-        return false;
+        return Ok(false);
     }
-    match inner(array).iter().position(passes) {
-        Some(index) => {
+    for (index, item) in inner(array).iter().enumerate() {
+        sheaf_meter::tick(1)?;
+        if passes(item)? {
             if let Some(details) = details {
                 details.elem_match_index = Some(index);
             }
-            true
+            return Ok(true);
         }
-        None => false,
     }
+    Ok(false)
 }
 
 /// Compares an element with an operand, within the operand's type.
@@ -219,12 +235,15 @@ fn is_nan(value: Value<'_>) -> bool {
 
 impl InList {
     /// Whether the list has a value (or a regular expression that matches it).
-    pub fn contains(&self, value: Value<'_>) -> bool {
+    ///
+    /// Errors: like [`MatchExpr::matches`].
+    pub fn contains(&self, value: Value<'_>) -> Result<bool> {
+        tick_for(self.values.len().min(4096))?;
         let found = match self.values.len() {
             0..=4 => self.values.iter().any(|v| compare(v.as_value(), value).is_eq()),
             _ => self.values.binary_search_by(|v| compare(v.as_value(), value)).is_ok(),
         };
-        found || self.regexes.iter().any(|regex| regex.matches_value(value))
+        Ok(found || try_any(&self.regexes, |regex| regex.matches_value(value))?)
     }
 }
 

@@ -19,6 +19,33 @@ pub use parse::Features;
 pub(crate) use parse::{is_operators, is_path_operator};
 pub use regex::Regex;
 
+/// Whether all items pass; stops at the first that does not, or fails.
+pub(crate) fn try_all<T>(
+    items: impl IntoIterator<Item = T>,
+    mut passes: impl FnMut(T) -> Result<bool>,
+) -> Result<bool> {
+    for item in items {
+        sheaf_meter::tick(1)?;
+        if !passes(item)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Whether any item passes; stops at the first that does, or fails.
+pub(crate) fn try_any<T>(
+    items: impl IntoIterator<Item = T>,
+    mut passes: impl FnMut(T) -> Result<bool>,
+) -> Result<bool> {
+    Ok(!try_all(items, |item| passes(item).map(|passes| !passes))?)
+}
+
+/// Counts the work of reading this many bytes once, quickly.
+pub(crate) fn tick_for(bytes: usize) -> Result<()> {
+    sheaf_meter::tick(1 + u32::try_from(bytes >> 10).unwrap_or(u32::MAX >> 1))
+}
+
 /// A parsed filter.
 #[derive(Debug)]
 pub struct Matcher {
@@ -73,14 +100,14 @@ impl Matcher {
 
     /// Whether a document matches. Nothing is allocated unless the filter has `$expr`.
     pub fn matches<'a>(&'a self, doc: RawDoc<'a>, env: &Env<'a>) -> Result<bool> {
-        if self.has_expr { self.root.matches(doc, env, None) } else { Ok(self.root.matches_plain(doc)) }
+        if self.has_expr { self.root.matches(doc, env, None) } else { self.root.matches_plain(doc) }
     }
 
     /// [`Matcher::matches`] with an environment made for this one call: for filters whose variables are all
     /// constants, which is so for every filter outside a pipeline of `$lookup`.
     pub fn matches_doc(&self, doc: RawDoc<'_>) -> Result<bool> {
         if !self.has_expr {
-            return Ok(self.root.matches_plain(doc));
+            return self.root.matches_plain(doc);
         }
         let arena = Bump::new();
         self.root.matches(doc, &Env::new(&arena), None)
@@ -141,7 +168,9 @@ impl ValueMatcher {
     }
 
     /// Whether the value of an element passes. An array is taken as one value.
-    pub fn matches(&self, element: sheaf_bson::Element<'_>) -> bool {
+    ///
+    /// Errors: what cannot be decided (51156); what the meter says.
+    pub fn matches(&self, element: sheaf_bson::Element<'_>) -> Result<bool> {
         self.0.matches_element(element)
     }
 }

@@ -113,7 +113,7 @@ proptest! {
         prop_assert_eq!(again.to_doc(), printed);
         prop_assert_eq!(again.shape(), normal.shape());
         for doc in &docs {
-            let expected = plain.matches_plain(doc.as_raw());
+            let expected = plain.matches_plain(doc.as_raw()).unwrap();
             prop_assert_eq!(normal.matches_doc(doc.as_raw()).unwrap(), expected);
             prop_assert_eq!(again.matches_doc(doc.as_raw()).unwrap(), expected);
         }
@@ -127,8 +127,8 @@ proptest! {
         let mut found = Vec::new();
         Path::new(&path).any(doc.as_raw(), false, &mut |element: Option<sheaf_bson::Element<'_>>, _| {
             found.push(element.map(|element| OwnedValue::from(element.value())));
-            false
-        });
+            Ok(false)
+        }).unwrap();
         let expected: Vec<Option<OwnedValue>> = expected.into_iter().map(|v| v.map(OwnedValue::from)).collect();
         prop_assert_eq!(found, expected);
     }

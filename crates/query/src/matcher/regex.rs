@@ -4,6 +4,9 @@ use std::fmt;
 
 use sheaf_bson::{Value, compare};
 use sheaf_errors::{Error, Result, bail};
+use sheaf_regex::{CompileError, Flags};
+
+use super::tick_for;
 
 /// A compiled regular expression with its source.
 #[derive(Clone)]
@@ -18,7 +21,7 @@ pub struct Regex {
 enum Program {
     Contains(Box<str>),
     StartsWith(Box<str>),
-    Pcre(Box<pcre2::bytes::Regex>),
+    Pcre(Box<sheaf_regex::Regex>),
 }
 
 /// Longest pattern, in bytes.
@@ -33,17 +36,16 @@ impl Regex {
 
     /// Like [`Regex::new`]; errors begin with `operator`.
     pub fn named(pattern: &str, options: &str, operator: &str) -> Result<Self> {
-        let mut builder = pcre2::bytes::RegexBuilder::new();
-        builder.utf(true).jit_if_available(true);
+        let mut flags = Flags::default();
         for flag in options.chars() {
             match flag {
-                'i' => builder.caseless(true),
-                'm' => builder.multi_line(true),
-                's' => builder.dotall(true),
-                'x' => builder.extended(true),
-                'u' => &mut builder,
+                'i' => flags.caseless = true,
+                'm' => flags.multi_line = true,
+                's' => flags.dot_all = true,
+                'x' => flags.extended = true,
+                'u' => {}
                 other => bail!(51108, "{operator} invalid flag in regex options: {other}"),
-            };
+            }
         }
         if pattern.len() > PATTERN_MAX {
             let space = if operator.is_empty() { "" } else { " " };
@@ -51,7 +53,10 @@ impl Regex {
         }
         let program = match literal(pattern, options) {
             Some(program) => program,
-            None => Program::Pcre(Box::new(builder.build(pattern).map_err(|e| invalid(operator, &e))?)),
+            None => {
+                let regex = sheaf_regex::Regex::new(pattern, flags).map_err(|e| invalid(operator, &e))?;
+                Program::Pcre(Box::new(regex))
+            }
         };
         Ok(Regex { pattern: pattern.into(), options: options.into(), program })
     }
@@ -67,22 +72,28 @@ impl Regex {
     }
 
     /// Whether the pattern is found in a text.
-    pub fn is_match(&self, text: &str) -> bool {
+    ///
+    /// Errors: 51156 where that takes too many steps or too much memory to find out; what the meter says.
+    pub fn is_match(&self, text: &str) -> Result<bool> {
         match &self.program {
-            Program::Contains(literal) => text.contains(&**literal),
-            Program::StartsWith(literal) => text.starts_with(&**literal),
-            // The engine gives up (an error) only where its limits on backtracking are hit.
-            Program::Pcre(regex) => regex.is_match(text.as_bytes()).unwrap_or(false),
+            Program::Contains(literal) => {
+                tick_for(text.len())?;
+                Ok(text.contains(&**literal))
+            }
+            Program::StartsWith(literal) => Ok(text.starts_with(&**literal)),
+            Program::Pcre(regex) => regex.is_match(text),
         }
     }
 
     /// Whether a value matches: a string or symbol in which the pattern is found, or the same regular
     /// expression.
-    pub fn matches_value(&self, value: Value<'_>) -> bool {
+    ///
+    /// Errors: those of [`Regex::is_match`].
+    pub fn matches_value(&self, value: Value<'_>) -> Result<bool> {
         match value {
             Value::String(text) | Value::Symbol(text) => self.is_match(text),
-            Value::Regex(_) => compare(value, self.as_value()).is_eq(),
-            _ => false,
+            Value::Regex(_) => Ok(compare(value, self.as_value()).is_eq()),
+            _ => Ok(false),
         }
     }
 
@@ -165,12 +176,9 @@ fn literal(pattern: &str, options: &str) -> Option<Program> {
     })
 }
 
-fn invalid(operator: &str, error: &pcre2::Error) -> Error {
-    let text = error.to_string();
-    // The library writes "PCRE2: error compiling pattern at offset 3: <PCRE2's own text>".
-    let reason = text.splitn(3, ": ").nth(2).unwrap_or(&text);
+fn invalid(operator: &str, error: &CompileError) -> Error {
     let space = if operator.is_empty() { "" } else { " " };
-    Error::location(51091, format!("{operator}{space}Regular expression is invalid: {reason}"))
+    Error::location(51091, format!("{operator}{space}Regular expression is invalid: {}", error.reason()))
 }
 
 impl fmt::Debug for Regex {

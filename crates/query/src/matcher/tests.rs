@@ -566,7 +566,43 @@ fn single_values() {
     let array = array![1, 5, "x", [7]];
     let elements: Vec<_> = array.as_raw().iter().collect();
     let above = ValueMatcher::parse(doc! { "$gt": 3 }.as_raw(), &mut ParseCx::new()).unwrap();
-    assert_eq!(elements.iter().map(|e| above.matches(*e)).collect::<Vec<_>>(), [false, true, false, false]);
+    assert_eq!(
+        elements.iter().map(|e| above.matches(*e).unwrap()).collect::<Vec<_>>(),
+        [false, true, false, false]
+    );
     let equal = ValueMatcher::equals(Value::String("x")).unwrap();
-    assert_eq!(elements.iter().map(|e| equal.matches(*e)).collect::<Vec<_>>(), [false, false, true, false]);
+    assert_eq!(
+        elements.iter().map(|e| equal.matches(*e).unwrap()).collect::<Vec<_>>(),
+        [false, false, true, false]
+    );
+}
+
+/// At some thousand characters the engine gave up, which was read as "no match": `$not` matched then.
+#[test]
+fn a_limit_of_the_engine_is_no_answer() {
+    let matches = |filter: DocBuf, doc: &DocBuf| {
+        Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap().matches_doc(doc.as_raw())
+    };
+    for n in [1000, 9000, 100_000] {
+        let doc = doc! { "s": &*("x".repeat(n) + "<script"), "list": [&*"a".repeat(n)] };
+        let script = doc! { "$regex": "(.|\\n)*<script" };
+        assert_eq!(matches(doc! { "s": &script }, &doc), Ok(true), "{n}");
+        assert_eq!(matches(doc! { "s": { "$not": &script } }, &doc), Ok(false), "{n}");
+        assert_eq!(
+            matches(doc! { "list": { "$elemMatch": { "$not": { "$regex": "^(a|b)*$" } } } }, &doc),
+            Ok(false)
+        );
+    }
+    let doc = doc! { "s": &*("a".repeat(5000) + "b") };
+    let endless = doc! { "$regex": "^(a+)+$" };
+    let schema = doc! { "properties": { "s": { "not": { "pattern": "^(a+)+$" } } } };
+    for filter in [
+        doc! { "s": &endless },
+        doc! { "s": { "$not": &endless } },
+        doc! { "$nor": [{ "s": &endless }] },
+        doc! { "s": { "$in": [sheaf_bson::Value::Regex(sheaf_bson::Regex { pattern: "^(a+)+$", options: "" })] } },
+        doc! { "$jsonSchema": &schema },
+    ] {
+        assert_eq!(matches(filter, &doc).unwrap_err().code().0, 51156);
+    }
 }

@@ -178,21 +178,21 @@ impl<'a> Pass<'a, '_> {
     fn computed(&self, field: &'a Field, name: &str) -> Result<Value<'a>> {
         match field {
             Field::Computed(expr) => expr.eval(self.root, self.env),
-            Field::ElemMatch(test) => Ok(self.elem_match(test, name)),
+            Field::ElemMatch(test) => self.elem_match(test, name),
             _ => Ok(Value::Missing),
         }
     }
 
-    fn elem_match(&self, test: &Test, name: &str) -> Value<'a> {
+    fn elem_match(&self, test: &Test, name: &str) -> Result<Value<'a>> {
         let mut details = MatchDetails::default();
-        let Some(array) = self.root.element(name) else { return Value::Missing };
-        if !test.passes(Some(array), Some(&mut details)) {
-            return Value::Missing;
+        let Some(array) = self.root.element(name) else { return Ok(Value::Missing) };
+        if !test.passes(Some(array), Some(&mut details))? {
+            return Ok(Value::Missing);
         }
         let item = details.elem_match_index.and_then(|at| inner(array).iter().nth(at));
-        Value::Array(sheaf_bson::array_in(self.env.arena(), |out| {
+        Ok(Value::Array(sheaf_bson::array_in(self.env.arena(), |out| {
             item.into_iter().for_each(|item| _ = out.push_element(item));
-        }))
+        })))
     }
 
     fn position(&self) -> Result<usize> {

@@ -3,113 +3,144 @@
 use std::cmp::Ordering;
 
 use sheaf_bson::{Element, OwnedValue, RawDoc, Value, compare, number};
+use sheaf_errors::Result;
 
 use super::Schema;
 use super::rule::{Allowed, Dependency, Rule};
-use crate::matcher::Regex;
+use crate::matcher::{Regex, tick_for, try_all, try_any};
 
 impl Schema {
     /// Whether a value satisfies all rules.
-    pub(super) fn holds(&self, value: Value<'_>) -> bool {
-        self.rules.iter().all(|rule| rule.holds(value))
+    ///
+    /// Errors: what cannot be decided (51156); what the meter says.
+    pub(super) fn holds(&self, value: Value<'_>) -> Result<bool> {
+        try_all(&self.rules, |rule| rule.holds(value))
+    }
+
+    /// Whether a value is known to break a rule: for the explanation of a failure, which is not the place to fail again.
+    pub(super) fn fails(&self, value: Value<'_>) -> bool {
+        matches!(self.holds(value), Ok(false))
     }
 }
 
 impl Rule {
+    /// Whether a value is known to break the rule, like [`Schema::fails`].
+    pub(super) fn fails(&self, value: Value<'_>) -> bool {
+        matches!(self.holds(value), Ok(false))
+    }
+
     /// Whether a value satisfies the rule. A rule about one type holds for values of other types.
-    pub(super) fn holds(&self, value: Value<'_>) -> bool {
-        match value {
-            Value::Document(doc) => self.holds_for_document(doc, value),
-            Value::Array(array) => self.holds_for_array(array, value),
-            Value::String(text) => match self {
-                Rule::MaxLength(n) => text.chars().count() as i64 <= *n,
-                Rule::MinLength(n) => text.chars().count() as i64 >= *n,
-                Rule::Pattern(pattern) => pattern.is_match(text),
-                _ => self.holds_for_any(value),
-            },
+    pub(super) fn holds(&self, value: Value<'_>) -> Result<bool> {
+        Ok(match value {
+            Value::Document(doc) => self.holds_for_document(doc, value)?,
+            Value::Array(array) => self.holds_for_array(array, value)?,
+            Value::String(text) => {
+                tick_for(text.len())?;
+                match self {
+                    Rule::MaxLength(n) => text.chars().count() as i64 <= *n,
+                    Rule::MinLength(n) => text.chars().count() as i64 >= *n,
+                    Rule::Pattern(pattern) => pattern.is_match(text)?,
+                    _ => self.holds_for_any(value)?,
+                }
+            }
             value if value.is_number() => match self {
                 Rule::MultipleOf(divisor) => is_multiple(value, divisor),
                 Rule::Maximum { bound, exclusive } => is_beyond(bound.as_value(), value, *exclusive),
                 Rule::Minimum { bound, exclusive } => is_beyond(value, bound.as_value(), *exclusive),
-                _ => self.holds_for_any(value),
+                _ => self.holds_for_any(value)?,
             },
-            value => self.holds_for_any(value),
-        }
+            value => self.holds_for_any(value)?,
+        })
     }
 
-    fn holds_for_any(&self, value: Value<'_>) -> bool {
-        match self {
-            Rule::AllOf(schemas) => schemas.iter().all(|schema| schema.holds(value)),
-            Rule::AnyOf(schemas) => schemas.iter().any(|schema| schema.holds(value)),
-            Rule::OneOf(schemas) => schemas.iter().filter(|schema| schema.holds(value)).count() == 1,
-            Rule::Not(schema) => !schema.holds(value),
-            Rule::Enum(values) => values.iter().any(|known| same(known.as_value(), value)),
+    fn holds_for_any(&self, value: Value<'_>) -> Result<bool> {
+        Ok(match self {
+            Rule::AllOf(schemas) => try_all(schemas, |schema| schema.holds(value))?,
+            Rule::AnyOf(schemas) => try_any(schemas, |schema| schema.holds(value))?,
+            Rule::OneOf(schemas) => {
+                let mut holding = 0;
+                for schema in schemas {
+                    holding += usize::from(schema.holds(value)?);
+                }
+                holding == 1
+            }
+            Rule::Not(schema) => !schema.holds(value)?,
+            Rule::Enum(values) => try_any(values, |known| same(known.as_value(), value))?,
             Rule::Type { types, .. } => types.contains(value.kind()),
             _ => true,
-        }
+        })
     }
 
-    fn holds_for_array(&self, array: RawDoc<'_>, value: Value<'_>) -> bool {
-        match self {
+    fn holds_for_array(&self, array: RawDoc<'_>, value: Value<'_>) -> Result<bool> {
+        Ok(match self {
             Rule::MinItems(n) => array.count() as i64 >= *n,
             Rule::MaxItems(n) => array.count() as i64 <= *n,
-            Rule::UniqueItems => duplicate(array).is_none(),
-            Rule::Items(schema) => array.values().all(|item| schema.holds(item)),
-            Rule::ItemsEach(schemas) => array.values().zip(schemas).all(|(item, schema)| schema.holds(item)),
-            Rule::AdditionalItems { from, allowed } => {
-                array.values().skip(*from).all(|item| allowed.holds(item))
+            Rule::UniqueItems => duplicate(array)?.is_none(),
+            Rule::Items(schema) => try_all(array.values(), |item| schema.holds(item))?,
+            Rule::ItemsEach(schemas) => {
+                try_all(array.values().zip(schemas), |(item, schema)| schema.holds(item))?
             }
-            _ => self.holds_for_any(value),
-        }
+            Rule::AdditionalItems { from, allowed } => {
+                try_all(array.values().skip(*from), |item| allowed.holds(item))?
+            }
+            _ => self.holds_for_any(value)?,
+        })
     }
 
-    fn holds_for_document(&self, doc: RawDoc<'_>, value: Value<'_>) -> bool {
-        match self {
-            Rule::Properties(properties) => {
-                properties.iter().all(|(name, schema)| doc.get(name).is_none_or(|value| schema.holds(value)))
-            }
-            Rule::PatternProperties(patterns) => doc.iter().all(|element| {
-                patterns.iter().all(|(pattern, schema)| {
-                    !pattern.is_match(element.key()) || schema.holds(element.value())
+    fn holds_for_document(&self, doc: RawDoc<'_>, value: Value<'_>) -> Result<bool> {
+        let has = |name: &str| -> Result<bool> {
+            tick_for(doc.len())?;
+            Ok(doc.element(name).is_some())
+        };
+        Ok(match self {
+            Rule::Properties(properties) => try_all(properties, |(name, schema)| {
+                tick_for(doc.len())?;
+                doc.get(name).map_or(Ok(true), |value| schema.holds(value))
+            })?,
+            Rule::PatternProperties(patterns) => try_all(doc.iter(), |element| {
+                try_all(patterns, |(pattern, schema)| {
+                    Ok(!pattern.is_match(element.key())? || schema.holds(element.value())?)
                 })
-            }),
-            Rule::AdditionalProperties { names, patterns, allowed } => doc
-                .iter()
-                .filter(|element| is_additional(element, names, patterns))
-                .all(|element| allowed.holds(element.value())),
-            Rule::Required(names) => names.iter().all(|name| doc.element(name).is_some()),
+            })?,
+            Rule::AdditionalProperties { names, patterns, allowed } => try_all(doc.iter(), |element| {
+                Ok(!is_additional(&element, names, patterns)? || allowed.holds(element.value())?)
+            })?,
+            Rule::Required(names) => try_all(names, |name| has(name))?,
             Rule::MinProperties(n) => doc.count() as i64 >= *n,
             Rule::MaxProperties(n) => doc.count() as i64 <= *n,
-            Rule::Dependencies(dependencies) => dependencies
-                .iter()
-                .all(|(name, dependency)| doc.element(name).is_none() || dependency.holds(doc)),
-            _ => self.holds_for_any(value),
-        }
+            Rule::Dependencies(dependencies) => {
+                try_all(dependencies, |(name, dependency)| Ok(!has(name)? || dependency.holds(doc)?))?
+            }
+            _ => self.holds_for_any(value)?,
+        })
     }
 }
 
 impl Allowed {
-    pub(super) fn holds(&self, value: Value<'_>) -> bool {
+    pub(super) fn holds(&self, value: Value<'_>) -> Result<bool> {
         match self {
-            Allowed::None => false,
+            Allowed::None => Ok(false),
             Allowed::If(schema) => schema.holds(value),
         }
     }
 }
 
 impl Dependency {
-    pub(super) fn holds(&self, doc: RawDoc<'_>) -> bool {
+    pub(super) fn holds(&self, doc: RawDoc<'_>) -> Result<bool> {
         match self {
-            Dependency::Properties(names) => names.iter().all(|name| doc.element(name).is_some()),
+            Dependency::Properties(names) => try_all(names, |name| {
+                tick_for(doc.len())?;
+                Ok(doc.element(name).is_some())
+            }),
             Dependency::Schema(schema) => schema.matches(doc),
         }
     }
 }
 
 /// Whether no other keyword speaks of the property.
-pub(super) fn is_additional(element: &Element<'_>, names: &[Box<str>], patterns: &[Regex]) -> bool {
+pub(super) fn is_additional(element: &Element<'_>, names: &[Box<str>], patterns: &[Regex]) -> Result<bool> {
     let key = element.key();
-    !names.iter().any(|name| **name == *key) && !patterns.iter().any(|pattern| pattern.is_match(key))
+    Ok(!try_any(names, |name| Ok(**name == *key))? && !try_any(patterns, |pattern| pattern.is_match(key))?)
 }
 
 /// `larger >= smaller`, or `>` if exclusive; false for NaN against anything else.
@@ -135,30 +166,35 @@ fn is_multiple(value: Value<'_>, divisor: &OwnedValue) -> bool {
 }
 
 /// The first item that equals an earlier one.
-pub(super) fn duplicate(array: RawDoc<'_>) -> Option<Value<'_>> {
+pub(super) fn duplicate(array: RawDoc<'_>) -> Result<Option<Value<'_>>> {
     let items: Vec<Value<'_>> = array.values().collect();
     let simple = |value: &Value<'_>| !matches!(value, Value::Document(_) | Value::Array(_));
     let mut seen = std::collections::HashSet::new();
-    items.iter().enumerate().find_map(|(at, item)| {
+    for (at, item) in items.iter().enumerate() {
+        sheaf_meter::tick(1)?;
         let repeated = if simple(item) {
             !seen.insert(sheaf_bson::Ordered(*item))
         } else {
-            items[..at].iter().any(|earlier| same(*earlier, *item))
+            try_any(&items[..at], |earlier| same(*earlier, *item))?
         };
-        repeated.then_some(*item)
-    })
+        if repeated {
+            return Ok(Some(*item));
+        }
+    }
+    Ok(None)
 }
 
 /// JSON Schema's equality: as MongoDB's, but the order of a document's fields does not count.
-pub(super) fn same(a: Value<'_>, b: Value<'_>) -> bool {
+pub(super) fn same(a: Value<'_>, b: Value<'_>) -> Result<bool> {
     match (a, b) {
-        (Value::Document(a), Value::Document(b)) => {
-            a.count() == b.count()
-                && a.iter().all(|field| b.get(field.key()).is_some_and(|other| same(field.value(), other)))
-        }
+        (Value::Document(a), Value::Document(b)) => Ok(a.count() == b.count()
+            && try_all(a.iter(), |field| {
+                tick_for(b.len())?;
+                b.get(field.key()).map_or(Ok(false), |other| same(field.value(), other))
+            })?),
         (Value::Array(a), Value::Array(b)) => {
-            a.count() == b.count() && a.values().zip(b.values()).all(|(a, b)| same(a, b))
+            Ok(a.count() == b.count() && try_all(a.values().zip(b.values()), |(a, b)| same(a, b))?)
         }
-        (a, b) => compare(a, b).is_eq(),
+        (a, b) => Ok(compare(a, b).is_eq()),
     }
 }

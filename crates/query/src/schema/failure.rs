@@ -26,7 +26,7 @@ fn put_annotations(schema: &Schema, out: &mut Writer<'_>) {
 
 /// One document for each rule that does not hold.
 fn put_failures(schema: &Schema, value: Value<'_>, out: &mut List<'_>) {
-    for rule in schema.rules.iter().filter(|rule| !rule.holds(value)) {
+    for rule in schema.rules.iter().filter(|rule| rule.fails(value)) {
         let mut doc = out.document();
         doc.append("operatorName", rule.keyword());
         match value {
@@ -59,7 +59,7 @@ fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>
         Rule::AllOf(schemas) | Rule::AnyOf(schemas) => put_schemas(schemas, value, out),
         Rule::OneOf(schemas) => {
             let matching: Vec<i32> =
-                (0..).zip(schemas).filter(|(_, schema)| schema.holds(value)).map(|(at, _)| at).collect();
+                (0..).zip(schemas).filter(|(_, schema)| !schema.fails(value)).map(|(at, _)| at).collect();
             if matching.is_empty() {
                 put_schemas(schemas, value, out);
             } else {
@@ -90,7 +90,7 @@ fn put_rule(rule: &Rule, schema: &Schema, value: Value<'_>, out: &mut Writer<'_>
 
 fn put_schemas(schemas: &[Schema], value: Value<'_>, out: &mut Writer<'_>) {
     let mut list = out.array("schemasNotSatisfied");
-    for (index, schema) in (0i32..).zip(schemas).filter(|(_, schema)| !schema.holds(value)) {
+    for (index, schema) in (0i32..).zip(schemas).filter(|(_, schema)| schema.fails(value)) {
         let mut doc = list.document();
         doc.append("index", index);
         put_annotations(schema, &mut doc);
@@ -104,7 +104,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
         Rule::Properties(properties) => {
             let mut list = out.array("propertiesNotSatisfied");
             for (name, schema) in properties {
-                let Some(value) = doc.get(name).filter(|value| !schema.holds(*value)) else { continue };
+                let Some(value) = doc.get(name).filter(|value| schema.fails(*value)) else { continue };
                 let mut failing = list.document();
                 failing.append("propertyName", &**name);
                 put_annotations(schema, &mut failing);
@@ -115,7 +115,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
             let mut list = out.array("details");
             for element in doc.iter() {
                 for (pattern, schema) in patterns {
-                    if pattern.is_match(element.key()) && !schema.holds(element.value()) {
+                    if pattern.is_match(element.key()).unwrap_or(false) && schema.fails(element.value()) {
                         let mut failing = list.document();
                         failing.append("propertyName", element.key());
                         put_annotations(schema, &mut failing);
@@ -126,9 +126,10 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
             }
         }
         Rule::AdditionalProperties { names, patterns, allowed } => {
-            let mut failing = doc
-                .iter()
-                .filter(|element| is_additional(element, names, patterns) && !allowed.holds(element.value()));
+            let mut failing = doc.iter().filter(|element| {
+                is_additional(element, names, patterns).unwrap_or(false)
+                    && matches!(allowed.holds(element.value()), Ok(false))
+            });
             match allowed {
                 Allowed::None => {
                     put_specified(rule, schema, out);
@@ -156,7 +157,7 @@ fn put_document_rule(rule: &Rule, schema: &Schema, doc: RawDoc<'_>, out: &mut Wr
         Rule::Dependencies(dependencies) => {
             let mut list = out.array("failingDependencies");
             let failing = |(name, dependency): &&(Box<str>, Dependency)| {
-                doc.element(name).is_some() && !dependency.holds(doc)
+                doc.element(name).is_some() && matches!(dependency.holds(doc), Ok(false))
             };
             for (name, dependency) in dependencies.iter().filter(failing) {
                 let mut entry = list.document();
@@ -196,7 +197,7 @@ fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Wri
             put_specified(rule, schema, out);
             out.append("reason", "found a duplicate item");
             out.append("consideredValue", considered);
-            out.append("duplicatedValue", duplicate(array).unwrap_or(Value::Missing));
+            out.append("duplicatedValue", duplicate(array).ok().flatten().unwrap_or(Value::Missing));
         }
         Rule::Items(schema) => {
             out.append("reason", "At least one item did not match the sub-schema");
@@ -205,7 +206,7 @@ fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Wri
         Rule::ItemsEach(schemas) => {
             let mut list = out.array("details");
             for (index, (item, schema)) in (0i32..).zip(array.values().zip(schemas)) {
-                if !schema.holds(item) {
+                if schema.fails(item) {
                     let mut failing = list.document();
                     failing.append("itemIndex", index);
                     put_annotations(schema, &mut failing);
@@ -229,7 +230,7 @@ fn put_array_rule(rule: &Rule, schema: &Schema, array: RawDoc<'_>, out: &mut Wri
 }
 
 fn put_first_item(schema: &Schema, array: RawDoc<'_>, from: usize, out: &mut Writer<'_>) {
-    let failing = (0i32..).zip(array.values()).skip(from).find(|(_, item)| !schema.holds(*item));
+    let failing = (0i32..).zip(array.values()).skip(from).find(|(_, item)| schema.fails(*item));
     if let Some((index, item)) = failing {
         out.append("itemIndex", index);
         put_failures(schema, item, &mut out.array("details"));

@@ -30,7 +30,9 @@ impl Schema {
     }
 
     /// Whether a document satisfies the schema.
-    pub fn matches(&self, doc: RawDoc<'_>) -> bool {
+    ///
+    /// Errors: what cannot be decided (51156); what the meter says.
+    pub fn matches(&self, doc: RawDoc<'_>) -> Result<bool> {
         self.holds(Value::Document(doc))
     }
 

@@ -6,7 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 use super::Schema;
 use super::check::same;
 use super::rule::{Allowed, Dependency, Rule};
-use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set};
+use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set, try_any};
 
 /// Keywords that have an effect, in the order in which rules are made of them.
 const KEYWORDS: &[&str] = &[
@@ -325,8 +325,8 @@ impl<'s> Parser<'s> {
             bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'enum' cannot be an empty array");
         }
         let values: Vec<Value<'_>> = array.values().collect();
-        let repeated = |at: usize| values[..at].iter().any(|earlier| same(*earlier, values[at]));
-        if (0..values.len()).any(repeated) {
+        let repeated = |at: usize| try_any(&values[..at], |earlier| same(*earlier, values[at]));
+        if try_any(0..values.len(), repeated)? {
             bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'enum' array cannot contain duplicate values.");
         }
         Ok(values.into_iter().map(OwnedValue::from).collect())

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use sheaf_errors::{Code, Result, bail};
+use sheaf_meter::Held;
 
 /// Bytes that a sort may hold in memory before it spills or gives up.
 pub const MEMORY_LIMIT_BYTES: usize = 100 * 1024 * 1024;
@@ -12,7 +13,7 @@ pub const MEMORY_LIMIT_BYTES: usize = 100 * 1024 * 1024;
 pub trait Runs {
     /// Keeps one run; the items come in order.
     fn write(&mut self, items: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()>;
-    /// Gives the runs back, in the order in which they were written.
+    /// Gives the runs back, in the order in which they were written; each time anew.
     fn open(&mut self) -> Result<Vec<Run>>;
 }
 
@@ -30,7 +31,12 @@ pub struct Sorter {
     items: Items,
     runs: Option<Box<dyn Runs + Send>>,
     spills: Spills,
+    /// The operation's account of `used_bytes`, in steps.
+    held: Option<Held>,
 }
+
+/// Memory is accounted in steps of this.
+const COUNTED_BYTES: usize = 64 << 10;
 
 /// What was put on disk for want of memory.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -80,7 +86,16 @@ impl Sorter {
     pub fn new(limit: Option<u64>, memory_limit_bytes: usize, runs: Option<Box<dyn Runs + Send>>) -> Self {
         let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let items = if limit == usize::MAX { Items::List(Vec::new()) } else { Items::Top(BinaryHeap::new()) };
-        Sorter { limit, memory_limit_bytes, used_bytes: 0, added: 0, items, runs, spills: Spills::default() }
+        Sorter {
+            limit,
+            memory_limit_bytes,
+            used_bytes: 0,
+            added: 0,
+            items,
+            runs,
+            spills: Spills::default(),
+            held: None,
+        }
     }
 
     /// Bytes held in memory now.
@@ -112,7 +127,22 @@ impl Sorter {
             Items::List(list) => list.push(item),
             Items::Top(heap) => heap.push(item),
         }
-        if self.used_bytes > self.memory_limit_bytes { self.spill() } else { Ok(()) }
+        if self.used_bytes > self.memory_limit_bytes {
+            self.spill()?
+        }
+        self.count_memory()
+    }
+
+    fn count_memory(&mut self) -> Result<()> {
+        let bytes = self.used_bytes.next_multiple_of(COUNTED_BYTES) as u64;
+        match &mut self.held {
+            Some(held) => held.set(bytes),
+            None if self.used_bytes < COUNTED_BYTES => Ok(()),
+            None => {
+                self.held = Some(sheaf_meter::reserve(bytes)?);
+                Ok(())
+            }
+        }
     }
 
     /// Ends adding; gives the items in order.
@@ -121,27 +151,33 @@ impl Sorter {
             (true, Some(runs)) => runs.open()?,
             _ => Vec::new(),
         };
-        let memory = self.take_sorted();
+        let memory = self.take_sorted()?;
         sources.push(Box::new(
             memory.into_iter().map(|item| Ok((item.key.into_vec(), item.payload.into_vec()))),
         ));
-        let mut sorted = Sorted { sources, heads: BinaryHeap::new(), left: self.limit };
+        let mut sorted =
+            Sorted { sources, heads: BinaryHeap::new(), left: self.limit, _held: self.held.take() };
         for source in 0..sorted.sources.len() {
             sorted.advance(source)?;
         }
         Ok(sorted)
     }
 
-    fn take_sorted(&mut self) -> Vec<Item> {
+    fn take_sorted(&mut self) -> Result<Vec<Item>> {
         self.used_bytes = 0;
         match &mut self.items {
             Items::List(list) => {
-                let mut list = std::mem::take(list);
-                // `added` is part of the order, so an unstable sort keeps equal keys in place.
-                list.sort_unstable();
-                list
+                let list = std::mem::take(list);
+                let mut order: Vec<u32> = (0..list.len() as u32).collect();
+                sheaf_meter::sort_by(&mut order, |a, b| {
+                    let (a, b) = (&list[*a as usize], &list[*b as usize]);
+                    sheaf_meter::tick_for(a.key.len().min(b.key.len()))?;
+                    Ok(a.cmp(b))
+                })?;
+                let mut list: Vec<Option<Item>> = list.into_iter().map(Some).collect();
+                Ok(order.into_iter().filter_map(|at| list[at as usize].take()).collect())
             }
-            Items::Top(heap) => std::mem::take(heap).into_sorted_vec(),
+            Items::Top(heap) => Ok(std::mem::take(heap).into_sorted_vec()),
         }
     }
 
@@ -153,7 +189,7 @@ impl Sorter {
                 self.memory_limit_bytes
             );
         }
-        let items = self.take_sorted();
+        let items = self.take_sorted()?;
         self.spills.count += 1;
         self.spills.records += items.len() as u64;
         self.spills.bytes +=
@@ -170,6 +206,8 @@ pub struct Sorted {
     sources: Vec<Run>,
     heads: BinaryHeap<Head>,
     left: usize,
+    /// The account of what was sorted in memory.
+    _held: Option<Held>,
 }
 
 /// The next item of one source. The heap's top is the smallest; of equal keys, the earlier run's.

@@ -88,10 +88,7 @@ impl Runs for MemoryRuns {
     }
 
     fn open(&mut self) -> sheaf_errors::Result<Vec<Run>> {
-        Ok(std::mem::take(&mut self.0)
-            .into_iter()
-            .map(|run| Box::new(run.into_iter().map(Ok)) as Run)
-            .collect())
+        Ok(self.0.clone().into_iter().map(|run| Box::new(run.into_iter().map(Ok)) as Run).collect())
     }
 }
 

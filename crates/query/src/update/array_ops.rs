@@ -1,8 +1,9 @@
 //! The operators on whole arrays: `$push`, `$addToSet`, `$pop`, `$pull`.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
-use sheaf_bson::{Bump, OwnedValue, RawDoc, Value, array_in, compare, document_in};
+use sheaf_bson::{Bump, Ordered, OwnedValue, RawDoc, Value, array_in, compare, document_in};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 
@@ -71,7 +72,10 @@ impl Push {
         };
         all.splice(at..at, self.values.iter().map(OwnedValue::as_value));
         if let Some(sort) = &self.sort {
-            all.sort_by(|a, b| sort.compare(*a, *b));
+            sheaf_meter::sort_by(&mut all, |a, b| {
+                sheaf_meter::tick_for(size(*a).min(size(*b)))?;
+                Ok(sort.compare(*a, *b))
+            })?;
         }
         let kept = match self.slice {
             None => &all[..],
@@ -211,8 +215,10 @@ pub(super) fn parse_add_to_set(value: Value<'_>) -> Result<Vec<OwnedValue>> {
         bail!(Code::BAD_VALUE, "Found unexpected fields after $each in $addToSet: {}", print::document(each));
     }
     let mut distinct: Vec<OwnedValue> = Vec::new();
+    let mut seen = HashSet::new();
     for value in values.values() {
-        if !distinct.iter().any(|known| compare(known.as_value(), value) == Ordering::Equal) {
+        sheaf_meter::tick_for(size(value))?;
+        if seen.insert(Ordered(value)) {
             distinct.push(OwnedValue::from(value));
         }
     }
@@ -224,13 +230,34 @@ pub(super) fn add_to_set<'a>(
     values: &'a [OwnedValue],
     array: RawDoc<'a>,
     arena: &'a Bump,
-) -> Option<Value<'a>> {
-    let new: Vec<OwnedValue> = values
-        .iter()
-        .filter(|value| !array.values().any(|known| compare(known, value.as_value()) == Ordering::Equal))
-        .cloned()
-        .collect();
-    if new.is_empty() { None } else { Some(append(array, &new, arena)) }
+) -> Result<Option<Value<'a>>> {
+    let mut new: Vec<&OwnedValue> = values.iter().collect();
+    if let [only] = values {
+        for known in array.values() {
+            sheaf_meter::tick_for(size(known))?;
+            if compare(known, only.as_value()) == Ordering::Equal {
+                return Ok(None);
+            }
+        }
+    } else {
+        let mut present = HashSet::new();
+        for known in array.values() {
+            sheaf_meter::tick_for(size(known))?;
+            present.insert(Ordered(known));
+        }
+        new.retain(|value| !present.contains(&Ordered(value.as_value())));
+    }
+    let new: Vec<OwnedValue> = new.into_iter().cloned().collect();
+    Ok(if new.is_empty() { None } else { Some(append(array, &new, arena)) })
+}
+
+/// How much there is to look at in a value.
+pub(super) fn size(value: Value<'_>) -> usize {
+    match value {
+        Value::Document(doc) | Value::Array(doc) => doc.len(),
+        Value::String(text) => text.len(),
+        _ => 8,
+    }
 }
 
 /// The array without its first or last element; `None` if it is empty.
@@ -251,6 +278,7 @@ pub(super) fn retain<'a>(
     let mut kept = Vec::new();
     let mut dropped = false;
     for value in array.values() {
+        sheaf_meter::tick_for(size(value))?;
         if keep(value)? {
             kept.push(value);
         } else {

@@ -1,8 +1,9 @@
 //! The update operators: what each takes, and what it makes of a value.
 
 use std::cmp::Ordering;
+use std::collections::HashSet;
 
-use sheaf_bson::{Bump, Element, OwnedValue, RawDoc, Timestamp, Value, compare, number};
+use sheaf_bson::{Bump, Element, Ordered, OwnedValue, RawDoc, Timestamp, Value, compare, number};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::array_ops::{self, Pull, Push};
@@ -161,7 +162,7 @@ impl Op {
             Op::CurrentDate { timestamp } => today(*timestamp, cx),
             Op::Push(push) => push.apply(RawDoc::EMPTY, cx.arena)?.unwrap_or(Value::Array(RawDoc::EMPTY)),
             Op::AddToSet(values) => {
-                array_ops::add_to_set(values, RawDoc::EMPTY, cx.arena).unwrap_or(Value::Array(RawDoc::EMPTY))
+                array_ops::add_to_set(values, RawDoc::EMPTY, cx.arena)?.unwrap_or(Value::Array(RawDoc::EMPTY))
             }
             Op::Bit(ops) => bit(ops, Value::Int32(0)).unwrap_or(Value::Int32(0)),
             Op::RenameTo(slot) => cx.renamed[*slot],
@@ -197,7 +198,7 @@ impl Op {
                 ),
             },
             Op::AddToSet(values) => match old {
-                Value::Array(array) => changed(array_ops::add_to_set(values, array, cx.arena)),
+                Value::Array(array) => changed(array_ops::add_to_set(values, array, cx.arena)?),
                 other => bail!(
                     Code::BAD_VALUE,
                     "Cannot apply $addToSet to non-array field. Field named '{key}' has non-array type {}",
@@ -216,9 +217,12 @@ impl Op {
             Op::Pull(pull) => {
                 changed(array_ops::retain(array_to_pull(old)?, cx.arena, |v| Ok(!pull.matches(v)?))?)
             }
-            Op::PullAll(values) => changed(array_ops::retain(array_to_pull(old)?, cx.arena, |v| {
-                Ok(!values.iter().any(|pulled| compare(pulled.as_value(), v) == Ordering::Equal))
-            })?),
+            Op::PullAll(values) => {
+                let pulled: HashSet<Ordered<'_>> =
+                    values.iter().map(|value| Ordered(value.as_value())).collect();
+                let keep = |value| Ok(!pulled.contains(&Ordered(value)));
+                changed(array_ops::retain(array_to_pull(old)?, cx.arena, keep)?)
+            }
             Op::Bit(ops) => match bit(ops, old) {
                 Some(value) => Outcome::Replace(value),
                 None => bail!(

@@ -330,3 +330,8 @@ fn is_this_machine(host: &str) -> bool {
 pub fn not_yet_initialized() -> Error {
     Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received")
 }
+impl sheaf_expr::ClusterClock for Replica {
+    fn cluster_time(&self) -> Timestamp {
+        Replica::cluster_time(self)
+    }
+}

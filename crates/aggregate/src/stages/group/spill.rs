@@ -7,6 +7,7 @@
 
 use sheaf_bson::{Bump, Value, compare};
 use sheaf_errors::Result;
+use sheaf_meter::Held;
 use sheaf_query::sort::Sorted;
 
 use super::{Group, Running, Table};
@@ -45,7 +46,7 @@ impl Spill {
     pub(super) fn finish(self, table: Table, cx: &mut RunCx<'_>) -> Result<Merged> {
         let mut rows = self.0.finish(cx)?;
         let next = Row::next(&mut rows)?;
-        Ok(Merged { rows, next, table, ready: Vec::new(), swept: 0 })
+        Ok(Merged { rows, next, table, ready: Vec::new(), swept: 0, held: sheaf_meter::reserve(0)? })
     }
 }
 
@@ -58,6 +59,8 @@ pub(super) struct Merged {
     ready: Vec<Running>,
     /// How far the table has been given.
     swept: usize,
+    /// The account of what `ready` has taken from the rows.
+    held: Held,
 }
 
 impl Merged {
@@ -95,6 +98,10 @@ impl Merged {
             };
             for (state, value) in self.ready[place].states.iter_mut().zip(row.values()) {
                 state.add(value)?;
+            }
+            if stage.grows {
+                let states = self.ready.iter().flat_map(|group| &group.states);
+                self.held.set(states.map(|state| state.memory_bytes() as u64).sum())?;
             }
             self.next = Row::next(&mut self.rows)?;
             cx.check_interrupt()?;

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use sheaf_aggregate::Namespace;
-use sheaf_bson::{ArrayBuf, DocBuf, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
+use sheaf_bson::{ArrayBuf, DocBuf, Element, MAX_DOCUMENT_SIZE, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
@@ -71,7 +71,7 @@ impl<'a> Command<'a> for Distinct<'a> {
                     .map_err(|error| error.context("Executor error during distinct command"))?
                 {
                     let doc = run.row().doc.unwrap_or(RawDoc::EMPTY);
-                    if from_keys && values.is_null(doc) && !self.has_null(op, collection, &cx)? {
+                    if from_keys && values.is_null(doc)? && !self.has_null(op, collection, &cx)? {
                         // An index holds null for documents that lack the field.
                         continue;
                     }
@@ -145,8 +145,9 @@ impl Values {
     }
 
     /// Whether the document has null at the path.
-    fn is_null(&self, doc: RawDoc<'_>) -> bool {
-        self.path.any(doc, true, &mut |element, _| element.is_none_or(|element| element.value().is_nullish()))
+    fn is_null(&self, doc: RawDoc<'_>) -> Result<bool> {
+        let nullish = |element: Element<'_>| element.value().is_nullish();
+        self.path.any(doc, true, &mut |element, _| Ok(element.is_none_or(nullish)))
     }
 
     fn add(&mut self, doc: RawDoc<'_>) -> Result<()> {
@@ -155,7 +156,7 @@ impl Values {
             if let Some(element) = element {
                 let value = element.value();
                 // An array at the path's end counts by its elements; it follows them as itself.
-                let whole = matches!(value, Value::Array(_)) && ends_in(doc, path, element.data());
+                let whole = matches!(value, Value::Array(_)) && ends_in(doc, path, element.data())?;
                 if !whole {
                     let owned = OwnedValue::from(value);
                     if seen.insert(owned.clone()) {
@@ -164,8 +165,8 @@ impl Values {
                     }
                 }
             }
-            false
-        });
+            Ok(false)
+        })?;
         if self.bytes > MAX_DOCUMENT_SIZE {
             bail!(17217, "distinct too big, 16mb cap");
         }
@@ -174,11 +175,11 @@ impl Values {
 }
 
 /// Whether these bytes are the array that the path itself leads to, not an element of it.
-fn ends_in(doc: RawDoc<'_>, path: &Path, data: &[u8]) -> bool {
+fn ends_in(doc: RawDoc<'_>, path: &Path, data: &[u8]) -> Result<bool> {
     let mut found = false;
     path.any(doc, false, &mut |element, _| {
         found |= element.is_some_and(|element| std::ptr::eq(element.data(), data));
-        found
-    });
-    found
+        Ok(found)
+    })?;
+    Ok(found)
 }

@@ -220,7 +220,7 @@ fn explain_pipeline(
     let db = database(op, false)?;
     let named = db.view().collection(&namespace.to_string()).cloned();
     let resolved = match named.as_ref().filter(|found| found.is_view() && !pipeline.has_own_source()) {
-        Some(view) => Some(resolve_view(db.view(), view, pipeline)?),
+        Some(view) => Some(resolve_view(db.view(), view, pipeline, op.cluster_clock())?),
         None => None,
     };
     let (namespace, pipeline) = resolved.as_ref().map_or((namespace, pipeline), |(on, joined)| (on, joined));

@@ -29,6 +29,7 @@ pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
             let latencies = metrics.metrics.latencies_of(namespace);
             DocBuf::build(|out| crate::metrics::write_latencies(out, &latencies, histograms))
         }),
+        cluster_clock: op.cluster_clock(),
         new_object_id: crate::node::new_object_id,
         random: rand::random,
         host: op.node().host_and_port(),

@@ -25,7 +25,8 @@ const SHORT_WORKS: u64 = 500;
 
 /// The parse context of a command: its time, its `let`, its API rules.
 pub fn parse_cx(op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<ParseCx> {
-    let mut cx = ParseCx::new().with_now(op.now_millis()).with_api_strict(op.api().strict);
+    let cx = ParseCx::new().with_now(op.now_millis()).with_cluster_clock(op.cluster_clock());
+    let mut cx = cx.with_api_strict(op.api().strict);
     if let Some(variables) = variables {
         cx.declare_let(variables)?;
     }

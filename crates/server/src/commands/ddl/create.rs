@@ -1,12 +1,14 @@
 //! `create`.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use sheaf_aggregate::{Namespace, Pipeline};
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options::{CollectionOptions, same_options};
 use sheaf_exec::ddl::index_spec;
+use sheaf_expr::ParseCx;
 use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
 
 use super::{names, views};
@@ -251,9 +253,10 @@ fn walk_views(
         return Ok(());
     }
     let mut foreign = Vec::new();
-    if let Ok(parsed) =
-        Pipeline::parse_view(pipeline.as_raw(), &Namespace::new(db, source.as_str()), &mut Default::default())
-    {
+    // Only what it stands on is asked for, so any time will do.
+    let mut cx = ParseCx::new().with_cluster_clock(Some(Arc::new(Timestamp(1))));
+    let parsed = Pipeline::parse_view(pipeline.as_raw(), &Namespace::new(db, source.as_str()), &mut cx);
+    if let Ok(parsed) = parsed {
         parsed.foreign_namespaces(&mut foreign);
     }
     walk_views(catalog, db, start, &source, depth + 1, seen)?;

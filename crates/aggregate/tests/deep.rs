@@ -1,0 +1,64 @@
+//! Long pipelines within long pipelines run, and end, on small stacks.
+#![allow(missing_docs)]
+
+mod nowhere;
+
+use nowhere::Nowhere;
+use sheaf_aggregate::{Namespace, Pipeline, RunCx, RunOptions};
+use sheaf_bson::{ArrayBuf, Value, doc};
+use sheaf_errors::Result;
+use sheaf_expr::ParseCx;
+
+fn run(stages: &ArrayBuf) -> Result<usize> {
+    let mut cx = ParseCx::new();
+    let pipeline = Pipeline::parse(stages.as_raw(), &Namespace::new("t", ""), &mut cx)?;
+    cx.finish()?;
+    let database = Nowhere;
+    let mut run = RunCx::new(&database, RunOptions::default());
+    let mut source = pipeline.open_own();
+    let mut count = 0;
+    while source.next(&mut run)?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Runs on a stack as a server's threads have it.
+fn on_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    std::thread::Builder::new().stack_size(2 << 20).spawn(work).unwrap().join().unwrap()
+}
+
+#[test]
+fn unions_within_unions_of_long_pipelines() {
+    let counted = on_small_stack(|| {
+        let rest = |out: &mut sheaf_bson::ArrayWriter<'_, Vec<u8>>| {
+            (0..998).for_each(|_| _ = out.document().append("$redact", "$$KEEP"));
+        };
+        let first = |out: &mut sheaf_bson::ArrayWriter<'_, Vec<u8>>| {
+            let one = doc! { "a": 1 };
+            out.document().array("$documents").push(&one);
+        };
+        let mut stages = ArrayBuf::build(|out| {
+            first(out);
+            rest(out);
+        });
+        for _ in 0..10 {
+            stages = ArrayBuf::build(|out| {
+                first(out);
+                out.document().document("$unionWith").append("pipeline", Value::Array(stages.as_raw()));
+                rest(out);
+            });
+        }
+        run(&stages)
+    });
+    assert_eq!(counted.unwrap(), 11);
+}
+
+#[test]
+fn a_view_and_what_runs_on_it_are_no_longer_than_a_pipeline() {
+    let long = ArrayBuf::build(|out| (0..600).for_each(|_| _ = out.document().append("$redact", "$$KEEP")));
+    let parse =
+        || Pipeline::parse_view(long.as_raw(), &Namespace::new("t", "c"), &mut ParseCx::new()).unwrap();
+    assert_eq!(parse().followed_by(&parse()).unwrap_err().code().0, 7_749_501);
+    assert!(parse().followed_by(&Pipeline::default()).is_ok());
+}

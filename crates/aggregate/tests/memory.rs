@@ -1,0 +1,90 @@
+//! Stages take no more memory than their operation may: they go on on disk, stream, or fail.
+#![allow(missing_docs)]
+
+mod nowhere;
+
+use std::sync::Arc;
+
+use nowhere::Nowhere;
+use sheaf_aggregate::{BoxSource, Namespace, Pipeline, RunCx, RunOptions, Source};
+use sheaf_bson::{ArrayBuf, DocBuf, array, doc};
+use sheaf_errors::{Code, Result};
+use sheaf_expr::ParseCx;
+use sheaf_meter::{Meter, Process};
+
+/// Documents of about 100 kB, 400 MB in all.
+struct Many(i32);
+
+impl Source for Many {
+    fn next(&mut self, _cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        self.0 += 1;
+        let pad = "x".repeat(100_000);
+        Ok((self.0 <= 4000).then(|| DocBuf::new().with("_id", self.0).with("pad", &*pad)))
+    }
+}
+
+fn input() -> BoxSource {
+    Box::new(Many(0))
+}
+
+/// What comes out, and the most memory that was in use.
+fn run(stages: &ArrayBuf) -> (Result<Vec<DocBuf>>, u64) {
+    let process = Process::new(64 << 20, 32 << 20);
+    let meter = Meter::background(&process);
+    let entered = sheaf_meter::enter(meter);
+    let mut cx = ParseCx::new();
+    let pipeline = Pipeline::parse(stages.as_raw(), &Namespace::new("t", "c"), &mut cx).unwrap();
+    let database = Nowhere;
+    let mut run = RunCx::new(&database, RunOptions::default());
+    let mut source = pipeline.open(input());
+    let (mut found, mut most) = (Vec::new(), 0);
+    let ended = loop {
+        match source.next(&mut run) {
+            Ok(Some(document)) => found.push(document),
+            Ok(None) => break Ok(found),
+            Err(error) => break Err(error),
+        }
+        most = most.max(process.used());
+    };
+    drop((source, entered));
+    assert_eq!(Arc::clone(&process).used(), 0);
+    (ended, most)
+}
+
+#[test]
+fn a_facet_streams_or_goes_to_disk() {
+    let (found, _) = run(&array![{ "$facet": { "n": [{ "$count": "n" }] } }]);
+    assert_eq!(found.unwrap(), [doc! { "n": [{ "n": 4000 }] }]);
+    let (found, _) = run(&array![{ "$facet": {
+        "n": [{ "$count": "n" }],
+        "first": [{ "$limit": 1 }, { "$project": { "pad": 0 } }],
+        "last": [{ "$sort": { "_id": -1, "pad": 1 } }, { "$limit": 2 }, { "$project": { "pad": 0 } }],
+    } }]);
+    let expected =
+        doc! { "n": [{ "n": 4000 }], "first": [{ "_id": 1 }], "last": [{ "_id": 4000 }, { "_id": 3999 }] };
+    assert_eq!(found.unwrap(), [expected]);
+}
+
+#[test]
+fn groups_and_sorts_of_large_rows_go_to_disk() {
+    for stages in [
+        array![{ "$sort": { "pad": 1, "_id": -1 } }, { "$count": "n" }],
+        array![{ "$group": { "_id": "$_id", "first": { "$first": "$pad" } } }, { "$count": "n" }],
+        array![{ "$group": { "_id": "$_id", "most": { "$max": "$pad" } } }, { "$count": "n" }],
+        array![{ "$group": { "_id": "$_id", "all": { "$push": "$pad" } } }, { "$count": "n" }],
+    ] {
+        let (found, most) = run(&stages);
+        assert_eq!(found.unwrap(), [doc! { "n": 4000 }]);
+        assert!(most <= 32 << 20, "{most} bytes");
+    }
+}
+
+#[test]
+fn one_group_that_is_too_large_fails() {
+    for stages in [
+        array![{ "$group": { "_id": 1, "all": { "$push": "$$ROOT" } } }],
+        array![{ "$group": { "_id": 1, "all": { "$addToSet": "$$ROOT" } } }],
+    ] {
+        assert_eq!(run(&stages).0.unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
+    }
+}

@@ -1,0 +1,112 @@
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sheaf_errors::{Code, Result};
+use sheaf_meter::{Meter, Process};
+
+use super::*;
+
+fn regex(pattern: &str) -> Regex {
+    Regex::new(pattern, Flags::default()).unwrap()
+}
+
+fn code<T: fmt::Debug>(result: Result<T>) -> i32 {
+    result.expect_err("it is refused").code().0
+}
+
+#[test]
+fn finds_what_there_is() {
+    let r = regex("b(c)?(d)");
+    assert!(r.is_match("abcd").unwrap());
+    assert!(!r.is_match("abc").unwrap());
+    assert_eq!(r.find_at("bd bcd", 1).unwrap(), Some((3, 6)));
+    let groups = r.captures_at("abd", 0).unwrap().unwrap();
+    assert_eq!(
+        (groups.len(), groups.get(0), groups.get(1), groups.get(2)),
+        (3, Some((1, 3)), None, Some((2, 3)))
+    );
+    let flags = Flags { caseless: true, multi_line: true, dot_all: true, extended: true };
+    assert!(Regex::new("^ B . c # d", flags).unwrap().is_match("a\nb\nC").unwrap());
+    assert!(regex("^ä{2}$").is_match("ää").unwrap());
+    let many = "(a)".repeat(100);
+    assert_eq!(regex(&many).captures_at(&"a".repeat(100), 0).unwrap().unwrap().get(100), Some((99, 100)));
+}
+
+#[test]
+fn says_what_is_wrong_with_a_pattern() {
+    let error = Regex::new("a(b", Flags::default()).unwrap_err();
+    assert_eq!(error.to_string(), "PCRE2: error compiling pattern at offset 3: missing closing parenthesis");
+    assert_eq!(error.reason(), "missing closing parenthesis");
+    assert!(Regex::new("\\C", Flags::default()).is_err());
+}
+
+/// Each of these was "no match" from a few thousand characters on.
+#[test]
+fn long_texts_are_decided() {
+    for n in [500, 1000, 2000, 3000, 10_000, 100_000] {
+        assert!(regex("^(a|b)*$").is_match(&"a".repeat(n)).unwrap(), "letters {n}");
+        assert!(regex(r"^(\w+\s?)*$").is_match(&"abc ".repeat(n / 4)).unwrap(), "words {n}");
+        assert!(regex("^([^,]*,)*[^,]*$").is_match(&"ab,".repeat(n / 3)).unwrap(), "fields {n}");
+        assert!(regex(r"(.|\n)*<script").is_match(&("x".repeat(n) + "<script")).unwrap(), "script {n}");
+        let json = format!("{{{}}}", "\"a\":\"b\",".repeat(n / 8));
+        assert!(regex(r#"^\{("[^"]*":"[^"]*",?)*\}$"#).is_match(&json).unwrap(), "pairs {n}");
+        assert!(!regex("^(a|b)*$").is_match(&("a".repeat(n) + "c")).unwrap(), "other letters {n}");
+    }
+}
+
+#[test]
+fn what_cannot_be_decided_is_an_error() {
+    // Without a meter nothing but PCRE2's own limit ends it.
+    for n in [40, 3000] {
+        assert_eq!(code(regex("^(a+)+$").is_match(&("a".repeat(n) + "b"))), 51156);
+    }
+    // A million groups need more memory than a match gets.
+    assert_eq!(code(regex("^(a|b)*$").is_match(&"a".repeat(3_000_000))), 51156);
+}
+
+/// Quadratic and worse, within PCRE2's limits for each starting point: minutes, if nobody looked at the clock.
+#[test]
+fn a_match_ends_when_its_time_is_over() {
+    for (pattern, text) in [
+        ("x*[yz]", "x".repeat(4_000_000)),
+        ("x*x*[yz]", "x".repeat(20_000)),
+        (r"(x+)*[^x]y", "x".repeat(1800)),
+        (r"(?=(x+))(\1|x)*y", "x".repeat(100_000)),
+    ] {
+        let meter = Meter::background(&Process::share_of(4 << 30));
+        let _entered = sheaf_meter::enter(meter.clone());
+        meter.begin(Some(Instant::now() + Duration::from_millis(50)));
+        let began = Instant::now();
+        let ended = regex(pattern).is_match(&text);
+        assert!(began.elapsed() < Duration::from_secs(10), "{pattern} took {:?}", began.elapsed());
+        if let Err(error) = ended {
+            assert!(matches!(error.code(), Code::MAX_TIME_MS_EXPIRED | Code(51156)), "{pattern}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_of_interpreted_matches_is_the_operations() {
+    let process = Process::new(16 << 20, 4 << 20);
+    let _entered = sheaf_meter::enter(Meter::background(&process));
+    let text = "a".repeat(100_000);
+    assert_eq!(code(regex("^(a|b)*$").is_match(&text)), Code::EXCEEDED_MEMORY_LIMIT.0);
+    assert!(regex("^a*$").is_match(&text).unwrap());
+    assert_eq!(process.used(), 0);
+}
+
+#[test]
+fn threads_share_a_pattern() {
+    let shared = Arc::new(regex("(a|b)*c"));
+    let threads: Vec<_> = (0..4)
+        .map(|n| {
+            let shared = shared.clone();
+            std::thread::spawn(move || {
+                let text = "ab".repeat(400 + n * 1000);
+                assert!(!shared.is_match(&text).unwrap());
+                assert!(shared.is_match(&(text + "c")).unwrap());
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+}

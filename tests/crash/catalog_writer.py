@@ -129,8 +129,11 @@ class Catalog(Writer):
         where = self.free(state)
         if where is None:
             return None
-        of = self.random.choice(NAMES)
-        if of == where[1]:
+        of = at = self.random.choice(NAMES)
+        while at is not None and at != where[1]:
+            at = state.get((where[0], at), {}).get("view")
+        if at is not None:
+            # It would be a view on itself.
             return None
         return where[0], {"create": where[1], "viewOn": of, "pipeline": []}, Step([state, {**state, where: view(of)}])
 

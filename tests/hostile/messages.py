@@ -144,6 +144,7 @@ class Hangups(Attack):
         connection.send(wire.message({**made, "$db": "hostile"}))
         time.sleep(self.random.choice([0, 0.001, 0.02, 0.2]))
         if self.random.random() < 0.3:
+            connection.socket.settimeout(0.5)
             try:
                 connection.exactly(self.random.randrange(1, 500))
             except Gone:

@@ -6,8 +6,8 @@ import signal
 import threading
 import time
 
-# What clients cause at any time: connections, their metadata, slow operations, documents that fail validation.
-NOISE = {22943, 22944, 51800, 51803, 20294}
+# What clients cause at any time: connections and their ends, metadata, slow operations, documents that fail validation.
+NOISE = {22943, 22944, 22988, 51800, 51803, 20294}
 
 
 class Lines:
@@ -94,9 +94,13 @@ class Killer:
             if victim is not None:
                 return victim
             if over:
-                self.misses[target] = self.misses.get(target, 0) + 1
+                self.missed(target)
                 return None
             time.sleep(0.0005)
+
+    def missed(self, target):
+        """The line did not come."""
+        self.misses[target] = self.misses.get(target, 0) + 1
 
     def armed(self, target, delay=0.0):
         """Does the same beside whoever goes on; see `Armed`."""

@@ -198,8 +198,8 @@ impl Transaction {
         let _pass = core.writes.pass(&core.options.block, interrupt)?;
         let mut batch = WriteBatch::default();
         // What is in the batch is given back at once: a large transaction is not in memory twice.
-        let overlay = Arc::unwrap_or_clone(self.view.overlay.take().unwrap_or_default());
-        for (cf, written) in [(Cf::Records, overlay.records), (Cf::Indexes, overlay.indexes)] {
+        let mut overlay = Arc::unwrap_or_clone(self.view.overlay.take().unwrap_or_default());
+        for (cf, written) in overlay.take() {
             for (key, value) in written {
                 match value {
                     Some(value) => batch.put_cf(core.db.cf(cf), key, value),

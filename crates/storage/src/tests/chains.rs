@@ -302,3 +302,30 @@ fn memory_of_transactions_counts() {
     drop(transaction);
     assert_eq!(process.used(), 0);
 }
+
+#[test]
+fn copies_that_cursors_keep_count_as_memory() {
+    let (_dir, engine) = alone();
+    let process = sheaf_meter::Process::new(100 << 20, 1 << 20);
+    let _entered = sheaf_meter::enter(sheaf_meter::Meter::background(&process));
+    let mut transaction = engine.begin(None).unwrap();
+    let collection = transaction.collection(C).unwrap().unwrap();
+    let pad = "x".repeat(10_000);
+    let mut write = |n: i32| {
+        transaction.insert(&collection, doc! { "_id": n, "pad": pad.as_str() }.as_raw())?;
+        transaction.view()
+    };
+    // Views that go again cost nothing in the end.
+    for n in 0..20 {
+        write(n).unwrap();
+    }
+    let mut kept = Vec::new();
+    let error = loop {
+        match write(100 + kept.len() as i32) {
+            Ok(view) => kept.push(view),
+            Err(error) => break error,
+        }
+        assert!(kept.len() < 20, "nobody counts");
+    };
+    assert_eq!(error.code(), Code::TRANSACTION_TOO_LARGE);
+}

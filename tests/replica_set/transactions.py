@@ -9,9 +9,9 @@ from pymongo.errors import PyMongoError
 
 from members import ReplicaSet
 
-# About 36 MB: three entries.
+# About 19 MB: two entries.
 DOCS = 24
-PAD = "x" * 1_500_000
+PAD = "x" * 800_000
 
 
 def transact(client, number):
@@ -54,7 +54,7 @@ def large_transactions_are_whole_everywhere():
             transact(client, 0)
             acknowledged.add(0)
         same_in_the_end(members, acknowledged)
-        for number in range(1, 4):
+        for number in range(1, 3):
             at = members.primary()
             done = threading.Event()
 
@@ -69,7 +69,7 @@ def large_transactions_are_whole_everywhere():
 
             writer = threading.Thread(target=commit)
             writer.start()
-            done.wait(random.uniform(0, 1.5))
+            done.wait(random.uniform(0, 1))
             members.servers[at].kill()
             writer.join()
             with members.client() as client:

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_errors::{Code, Result};
-use sheaf_storage::{CreateCollection, Engine, Write};
+use sheaf_storage::{CreateCollection, Engine, Interrupt, Write};
 
 use crate::commands::admin::build_info;
 use crate::node::Node;
@@ -17,9 +17,9 @@ const STARTUP_LOG_BYTES: i64 = 10 << 20;
 /// Writes the document that tools look for to know which version made the data, as mongod does. Because of
 /// it the database `admin` is always listed. Then sets right what a crash may have left half done. A member of a replica
 /// set does it whenever it becomes primary.
-pub fn prepare(engine: &Engine) -> Result<()> {
-    write_version(engine)?;
-    crate::commands::ddl::views::reconcile(engine)
+pub fn prepare(engine: &Engine, interrupt: Interrupt<'_>) -> Result<()> {
+    write_version(engine, interrupt)?;
+    crate::commands::ddl::views::reconcile(engine, interrupt)
 }
 
 const SESSIONS: &str = "config.system.sessions";
@@ -28,8 +28,8 @@ const SESSIONS_INDEX: &str = "lsidTTLIndex";
 
 /// Makes the collection in which sessions are noted.
 pub fn prepare_sessions(node: &Node) -> Result<()> {
-    let engine = node.engine();
-    ensure(engine, SESSIONS, DocBuf::new())?;
+    let (engine, interrupt) = (node.engine(), || node.until_end());
+    ensure(engine, SESSIONS, DocBuf::new(), &interrupt)?;
     let known =
         engine.catalog().collection(SESSIONS).is_some_and(|found| found.index(SESSIONS_INDEX).is_some());
     if known {
@@ -37,11 +37,11 @@ pub fn prepare_sessions(node: &Node) -> Result<()> {
     }
     let seconds = node.parameters.int("localLogicalSessionTimeoutMinutes") * 60;
     let spec = doc! { "v": 2, "key": { "lastUse": 1 }, "name": SESSIONS_INDEX, "expireAfterSeconds": seconds as i32 };
-    engine.create_indexes(SESSIONS, &[spec.as_raw()], &|| Ok(()))?;
+    engine.create_indexes(SESSIONS, &[spec.as_raw()], &interrupt)?;
     Ok(())
 }
 
-/// Notes which sessions have been used since they were noted last.
+/// Notes which sessions have been used since they were noted last. While writes are locked it does not wait.
 pub fn note_sessions(node: &Node) -> Result<()> {
     let mut used = node.sessions.list();
     used.retain(|session| session.noted.load(Ordering::Relaxed) != session.last_used.load(Ordering::Relaxed));
@@ -49,8 +49,8 @@ pub fn note_sessions(node: &Node) -> Result<()> {
         return Ok(());
     }
     let noted: Vec<u64> = used.iter().map(|session| session.last_used.load(Ordering::Relaxed)).collect();
-    let go_on = || Ok(());
-    let mut unit = node.engine().write(&go_on);
+    let unless_locked = || node.unless_locked();
+    let mut unit = node.engine().write(&unless_locked);
     let Some(collection) = unit.collection(SESSIONS)? else { return Ok(()) };
     for session in &used {
         let entry = DocBuf::build(|out| {
@@ -75,7 +75,8 @@ pub fn note_sessions(node: &Node) -> Result<()> {
 pub fn log_start(node: &Node) -> Result<()> {
     let engine = node.engine();
     let options = doc! { "capped": true, "size": STARTUP_LOG_BYTES };
-    ensure(engine, STARTUP_LOG, options)?;
+    let until_end = || node.until_end();
+    ensure(engine, STARTUP_LOG, options, &until_end)?;
     let now = node.clock.now_millis();
     let hostname = crate::node::hostname();
     let start = DocBuf::build(|out| {
@@ -98,25 +99,23 @@ pub fn log_start(node: &Node) -> Result<()> {
     if node.options.set_name.is_some() { Ok(()) } else { prepare_sessions(node) }
 }
 
-fn ensure(engine: &Engine, namespace: &str, options: DocBuf) -> Result<()> {
+fn ensure(engine: &Engine, namespace: &str, options: DocBuf, interrupt: Interrupt<'_>) -> Result<()> {
     if engine.catalog().collection(namespace).is_some() {
         return Ok(());
     }
-    let go_on = || Ok(());
     let spec = CreateCollection { options, ..CreateCollection::default() };
-    match engine.create_collection(namespace, &spec, &go_on) {
+    match engine.create_collection(namespace, &spec, interrupt) {
         Err(error) if error.code() != Code::NAMESPACE_EXISTS => Err(error),
         _ => Ok(()),
     }
 }
 
-fn write_version(engine: &Engine) -> Result<()> {
+fn write_version(engine: &Engine, interrupt: Interrupt<'_>) -> Result<()> {
     if engine.catalog().collection(NAMESPACE).is_some() {
         return Ok(());
     }
-    let go_on = || Ok(());
-    ensure(engine, NAMESPACE, DocBuf::new())?;
-    let mut unit = engine.write(&go_on);
+    ensure(engine, NAMESPACE, DocBuf::new(), interrupt)?;
+    let mut unit = engine.write(interrupt);
     if let Some(collection) = unit.collection(NAMESPACE)? {
         let version = doc! { "_id": "featureCompatibilityVersion", "version": FEATURE_VERSION };
         unit.insert(&collection, version.as_raw())?;

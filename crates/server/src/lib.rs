@@ -5,6 +5,7 @@
 //! [`op::OpContext`], and its [`reply::Reply`] goes out in the buffer in which it was built.
 
 pub mod args;
+pub mod background;
 pub mod buffers;
 pub mod busy;
 pub mod client;

@@ -60,8 +60,6 @@ pub struct Node {
     /// Operations that wait within storage now: for a lock (writes all of them, as reads take no
     /// locks), or for a validation or compaction of their own.
     pub lock_waiters: AtomicI64,
-    /// Locks taken with `fsync {lock: true}`.
-    pub fsync_locks: AtomicI64,
     /// Which busy connections have threads of their own.
     pub busy: BusyConnections,
     /// Room for requests that arrive or are worked on.
@@ -120,7 +118,6 @@ impl Node {
             process_id: new_object_id(),
             shutdown: Notify::new(),
             lock_waiters: AtomicI64::new(0),
-            fsync_locks: AtomicI64::new(0),
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
             quiesce: Default::default(),

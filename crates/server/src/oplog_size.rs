@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
-use sheaf_storage::{CreateCollection, Write};
+use sheaf_storage::{CreateCollection, Interrupt, Write};
 
 use crate::node::Node;
 
@@ -13,9 +13,13 @@ const NAMESPACE: &str = "local.replset.oplogSize";
 const ID: &str = "oplog";
 
 /// Sets the log's size and the least age of what is removed from it, and keeps both for later starts.
-pub fn change(node: &Node, bytes: Option<u64>, retention_hours: Option<f64>) -> Result<()> {
-    let go_on = || Ok(());
-    let mut unit = node.engine().write(&go_on);
+pub fn change(
+    node: &Node,
+    bytes: Option<u64>,
+    retention_hours: Option<f64>,
+    interrupt: Interrupt<'_>,
+) -> Result<()> {
+    let mut unit = node.engine().write(interrupt);
     if unit.collection(NAMESPACE)?.is_none() {
         unit.create_collection(NAMESPACE, CreateCollection::default())?;
     }

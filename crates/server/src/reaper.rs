@@ -75,8 +75,9 @@ impl Quiet {
             *self = Quiet { last, since: Some(Instant::now()) };
         } else if since.elapsed() >= QUIET {
             self.since = None;
-            // Whoever leads now does it.
-            let _ = replica.write_noop(&sheaf_bson::doc! { "msg": "periodic noop" });
+            // Whoever leads now does it; and behind an fsyncLock there is nothing to be known.
+            let note = sheaf_bson::doc! { "msg": "periodic noop" };
+            let _ = replica.write_noop(&note, &|| node.unless_locked());
         }
     }
 }

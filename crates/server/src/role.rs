@@ -54,8 +54,8 @@ impl Node {
         *self.metrics.last_transition.lock() = "stepUp";
         let text = "Transition to primary complete; database writes are now permitted";
         crate::log::info("REPL", 21331, "OplogApplier-0", text, None);
-        let prepared: Result<()> =
-            first_start::prepare(self.engine()).and_then(|()| first_start::prepare_sessions(self));
+        let prepared: Result<()> = first_start::prepare(self.engine(), &|| self.until_end())
+            .and_then(|()| first_start::prepare_sessions(self));
         if let Err(error) = prepared {
             let attributes = sheaf_bson::doc! { "error": error.message() };
             let text = "A new primary cannot write its own collections";

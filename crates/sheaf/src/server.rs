@@ -321,7 +321,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
                 return exit::UNCAUGHT;
             }
         }
-    } else if let Err(error) = sheaf_server::first_start::prepare(&engine) {
+    } else if let Err(error) = sheaf_server::first_start::prepare(&engine, &|| node.until_end()) {
         // A full disk must not keep the data from being read.
         let attributes = sheaf_bson::doc! { "error": error.message() };
         log::warning(

@@ -15,6 +15,8 @@ use crate::hooks::HookPoint;
 use crate::keys::{catalog_key, prefix_range};
 use crate::log_tail::LogKnowledge;
 use crate::options::OpTime;
+use crate::order::MutexGuard;
+use crate::order::rank::CHECKPOINTING;
 
 /// Writers are held back for this long at most while a flush waits for the set's majority.
 const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
@@ -22,15 +24,28 @@ const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
 /// And so long it waits before it holds them back, for the majority to come near.
 const NEAR_PATIENCE: Duration = Duration::from_millis(200);
 
+/// So often those who wait for another's flush look whether they still may.
+const LOOK_UP: Duration = Duration::from_millis(10);
+
 /// A flush that does not end for so long is given up; the next one has it to do.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a flush needs on the disk besides the size of its memtables.
 const ROOM_BYTES: u64 = 1 << 20;
 
+/// A flush that RocksDB has begun.
+struct Begun {
+    at: OpTime,
+    /// How many flushes had failed before.
+    failed: u64,
+    /// What it frees of memory.
+    bytes: u64,
+}
+
 impl Core {
     /// Makes everything committed so far part of RocksDB's files, and lets go of the log that is not needed. A member of a
-    /// replica set flushes only what a majority has; if that does not come about in time, nothing is flushed.
+    /// replica set flushes only what a majority has; if that does not come about in time, nothing is flushed
+    /// ([`Core::flush_ahead`] is for when memory has to be freed).
     pub fn checkpoint(&self) -> Result<()> {
         self.try_checkpoint().map(|_| ())
     }
@@ -41,35 +56,45 @@ impl Core {
             // Recovery cannot know yet what the set keeps of the log's end.
             return Ok(false);
         }
-        let _one = self.checkpointing.lock();
+        let _one = self.flush_turn()?;
         self.flush_committed()
     }
 
     /// [`Core::checkpoint`] where nobody has asked the set: an operator has decided what is kept.
     pub fn flush_whatever_the_set_has(&self) -> Result<()> {
-        let _one = self.checkpointing.lock();
+        let _one = self.flush_turn()?;
         self.flush_committed().map(|_| ())
     }
 
     /// Flushes if the set allows it, and hands over RocksDB and the position that its files hold; they hold still meanwhile.
     pub fn with_flushed<T>(&self, work: impl FnOnce(&Db, OpTime) -> Result<T>) -> Result<T> {
-        let _one = self.checkpointing.lock();
+        let _one = self.flush_turn()?;
         self.flush_committed()?;
-        if self.flushing.load(Ordering::Acquire) {
+        if self.flushing_to.lock().is_some() {
             return Err(Error::new(Code::INTERNAL_ERROR, "an earlier flush has not come to its end"));
         }
         let flushed = *self.flushed.lock();
         work(&self.db, flushed)
     }
 
+    /// One flush at a time; whoever cannot wait for another's is not held up by it.
+    fn flush_turn(&self) -> Result<MutexGuard<'_, CHECKPOINTING, ()>> {
+        loop {
+            sheaf_meter::check()?;
+            if let Some(turn) = self.checkpointing.try_lock_for(LOOK_UP) {
+                return Ok(turn);
+            }
+        }
+    }
+
     fn flush_committed(&self) -> Result<bool> {
         self.sync_for_checkpoint()?;
+        self.let_go_of_copies();
         self.check_room()?;
-        let failed = self.db.events().failed_flushes();
-        if !self.is_nearly_committed() {
+        if !self.is_nearly_committed()? {
             return Ok(false);
         }
-        let (at, bytes) = {
+        let begun = {
             let _still = self.still();
             // What is to be taken back must not be flushed.
             self.check_writable()?;
@@ -80,37 +105,98 @@ impl Core {
             if !self.wait_for_commit(at)? {
                 return Ok(false);
             }
-            let mut batch = WriteBatch::default();
-            self.put_bookkeeping(at, &mut batch);
-            self.db.write(batch)?;
-            // Returns when new memtables have taken over; the rest happens in the background.
-            self.flushing.store(true, Ordering::Release);
-            self.flush_allowed.fetch_max(at.index, Ordering::AcqRel);
-            self.db.flush()?;
-            (at, self.unflushed.swap(0, Ordering::Relaxed))
+            self.begin_flush(at)?
         };
+        self.end_flush(begun)?;
+        Ok(true)
+    }
+
+    /// Flushes without waiting for the set's majority. A copy of what the files hold until then stays beside them for as long
+    /// as a rollback may need it; see [`crate::stable`]. In the middle of a transaction of several entries nothing is flushed.
+    pub fn flush_ahead(&self) -> Result<()> {
+        let _one = self.flush_turn()?;
+        self.sync_for_checkpoint()?;
+        self.check_room()?;
+        self.let_go_of_copies();
+        self.keep_copy()?;
+        let begun = {
+            let _still = self.still();
+            self.check_writable()?;
+            if self.is_within_chain() {
+                return Ok(());
+            }
+            // The log before the files, also with what came meanwhile.
+            self.sync_for_checkpoint()?;
+            let at = *self.last.lock();
+            self.begin_flush(at)?
+        };
+        self.end_flush(begun)?;
+        self.thin_majority_candidates();
+        Ok(())
+    }
+
+    /// Has RocksDB switch memtables. The pipeline is held.
+    fn begin_flush(&self, at: OpTime) -> Result<Begun> {
+        let failed = self.db.events().failed_flushes();
+        let mut batch = WriteBatch::default();
+        self.put_bookkeeping(at, &mut batch);
+        self.db.write(batch)?;
+        *self.flushing_to.lock() = Some(at);
+        self.flush_allowed.fetch_max(at.index, Ordering::AcqRel);
+        // Returns when new memtables have taken over; the rest happens in the background.
+        self.db.flush()?;
+        // What comes to the gate before anything else is sealed holds nothing behind `at`, whatever is committed meanwhile.
+        self.ordered_seals.store(self.db.events().sealed(), Ordering::Release);
+        Ok(Begun { at, failed, bytes: self.unflushed.swap(0, Ordering::Relaxed) })
+    }
+
+    /// Waits until what was begun is on disk, and lets go of what is not needed any more.
+    fn end_flush(&self, Begun { at, failed, bytes }: Begun) -> Result<()> {
         if let Err(error) = self.wait_for_flush(failed) {
             // It is still in memory.
             self.unflushed.fetch_add(bytes, Ordering::Relaxed);
             return Err(error);
         }
+        self.hooks.call(HookPoint::Flushed)?;
         *self.flushed.lock() = at;
-        self.flushing.store(false, Ordering::Release);
+        *self.flushing_to.lock() = None;
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.flushed_room.notify_all();
         self.tell(None, false);
-        if let Some(log) = &self.log {
-            let unneeded = at.index.min(self.old_enough(log)).min(self.log_pins.unneeded());
-            let began = Instant::now();
-            if log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))? > 0 {
-                self.truncations.0.fetch_add(1, Ordering::Relaxed);
-                self.truncations.1.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
-            }
-            if let Some(sequencer) = self.sequencer.get() {
-                sequencer.compacted(log.stats().first_index.saturating_sub(1).min(at.index));
-            }
+        self.let_go_of_copies();
+        self.retain_log()
+    }
+
+    /// [`Core::forget_copies`]. What stays behind costs room and keeps the log long; a flush does not fail for it.
+    fn let_go_of_copies(&self) {
+        if let Err(error) = self.forget_copies() {
+            tracing::warn!(%error, "a stable copy cannot be removed");
         }
-        Ok(true)
+    }
+
+    /// Removes copies and entries of the log that the commit point has made needless since the last flush.
+    pub fn catch_up_with_commits(&self) -> Result<()> {
+        let Some(before) = self.copies.oldest() else { return Ok(()) };
+        let _one = self.flush_turn()?;
+        self.forget_copies()?;
+        if self.copies.oldest() == Some(before) { Ok(()) } else { self.retain_log() }
+    }
+
+    /// Removes the log's beginning as far as nobody needs it.
+    fn retain_log(&self) -> Result<()> {
+        let Some(log) = &self.log else { return Ok(()) };
+        let stable = self.stable().index;
+        let unneeded = stable.min(self.old_enough(log)).min(self.log_pins.unneeded());
+        let began = Instant::now();
+        if log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))? > 0 {
+            self.truncations.0.fetch_add(1, Ordering::Relaxed);
+            self.truncations.1.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+        }
+        if let Some(sequencer) = self.sequencer.get() {
+            sequencer.compacted(log.stats().first_index.saturating_sub(1).min(stable));
+        }
+        self.tell_of_growth(log);
+        Ok(())
     }
 
     /// RocksDB's files should not get ahead of the log: change streams would miss entries.
@@ -129,17 +215,18 @@ impl Core {
 
     /// Whether a majority has what is applied now, after a while in which commits go on. Where it is further behind, to hold the
     /// pipeline would be in vain, and, done again and again, would keep this member from catching up or from letting others do so.
-    fn is_nearly_committed(&self) -> bool {
-        let Some(sequencer) = self.sequencer.get() else { return true };
+    fn is_nearly_committed(&self) -> Result<bool> {
+        let Some(sequencer) = self.sequencer.get() else { return Ok(true) };
         let at = self.last.lock().index;
         let began = Instant::now();
         while sequencer.commit_index() < at {
             if began.elapsed() > NEAR_PATIENCE {
-                return false;
+                return Ok(false);
             }
+            sheaf_meter::check()?;
             std::thread::sleep(Duration::from_millis(1));
         }
-        true
+        Ok(true)
     }
 
     /// Waits, the pipeline held, until a majority has everything that is applied here. False: it takes too long.
@@ -151,6 +238,7 @@ impl Core {
             if began.elapsed() > COMMIT_PATIENCE {
                 return Ok(false);
             }
+            sheaf_meter::check()?;
             std::thread::sleep(Duration::from_micros(200));
         }
         Ok(true)
@@ -219,6 +307,8 @@ impl Core {
             if began.elapsed() > FLUSH_PATIENCE && stuck() {
                 return Err(no_room());
             }
+            // Whoever flushes next waits for this one, too.
+            sheaf_meter::check()?;
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(10));
         }

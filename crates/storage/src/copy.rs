@@ -40,7 +40,7 @@ pub struct Copied {
 
 impl Engine {
     /// Makes a copy in `folder`, which does not exist yet and is on the same file system. It is flushed first, as far as the
-    /// set allows, so the copy may be older than the newest commit. Whoever takes it needs the log from [`Copied::at`] on.
+    /// set allows, so the copy may be older than the newest commit; it holds nothing that is not committed. Whoever takes it needs the log from [`Copied::at`] on.
     pub fn export_copy(&self, folder: &Path) -> Result<Copied> {
         self.core().export_copy(folder)
     }
@@ -49,7 +49,7 @@ impl Engine {
 impl Engine {
     /// Keeps the log from the last flush on, whatever its size, while the pin lives: who takes a copy needs it.
     pub fn pin_log(&self) -> LogPin {
-        let index = self.core().flushed.lock().index;
+        let index = self.core().stable().index;
         self.core().log_pins.0.lock().push(index);
         LogPin { pins: self.core().log_pins.clone(), index }
     }
@@ -87,6 +87,11 @@ impl Core {
             if let Some(parent) = folder.parent() {
                 fs::create_dir_all(parent).map_err(|e| failed("creating", parent, &e))?;
             }
+            if let Some((at, copy)) = self.stable_copy() {
+                // The data are ahead of what is committed.
+                link_copy(&copy, folder)?;
+                return Ok(at);
+            }
             let sealed = db.events().sealed();
             let checkpoint = Checkpoint::new(db.raw()).map_err(io_error)?;
             // The highest figure means: flush nothing. What is not flushed has no place in a copy.
@@ -111,6 +116,19 @@ impl Core {
         files.sort();
         Ok(Copied { at, files })
     }
+}
+
+/// A copy of a copy: tables are linked, the small files beside them, which may be written to where they are in use, are not.
+fn link_copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to).map_err(|e| failed("creating", to, &e))?;
+    for item in fs::read_dir(from).map_err(|e| failed("listing", from, &e))? {
+        let item = item.map_err(|e| failed("listing", from, &e))?;
+        let (path, target) = (item.path(), to.join(item.file_name()));
+        let table = path.extension().is_some_and(|kind| kind == "sst" || kind == "blob");
+        let done = if table { fs::hard_link(&path, &target) } else { fs::copy(&path, &target).map(|_| ()) };
+        done.map_err(|e| failed("copying", &path, &e))?;
+    }
+    sync(to)
 }
 
 /// Decides that the copy in `copy`, a folder within the data folder, is to take the place of the data there: the next
@@ -139,6 +157,8 @@ pub(crate) fn install_in_steps(folder: &Path, step: &mut dyn FnMut()) -> Result<
     // Once the copy has its place there is nothing of the old left.
     if copy.is_dir() {
         write_durably(&folder.join(COPIED), b"")?;
+        step();
+        crate::stable::discard(folder)?;
         step();
         // The log first: without it, the old data are merely old.
         for old in [&log, &data] {
@@ -185,7 +205,7 @@ pub(crate) fn forget_local(folder: &Path, db: &Db) -> Result<()> {
     sync(folder)
 }
 
-fn write_durably(path: &Path, contents: &[u8]) -> Result<()> {
+pub(crate) fn write_durably(path: &Path, contents: &[u8]) -> Result<()> {
     let next: PathBuf = path.with_extension("next");
     let written = File::create(&next).and_then(|mut file| {
         file.write_all(contents)?;
@@ -197,7 +217,7 @@ fn write_durably(path: &Path, contents: &[u8]) -> Result<()> {
 }
 
 /// Removes a file or folder, if it is there.
-fn remove(path: &Path) -> Result<()> {
+pub(crate) fn remove(path: &Path) -> Result<()> {
     let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match removed {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(failed("removing", path, &error)),
@@ -205,11 +225,11 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-fn sync(folder: &Path) -> Result<()> {
+pub(crate) fn sync(folder: &Path) -> Result<()> {
     File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| failed("syncing", folder, &e))
 }
 
-fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     let full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
     let code = if full { Code::OUT_OF_DISK_SPACE } else { Code::FILE_STREAM_FAILED };
     Error::new(code, format!("{what} {} failed: {error}", path.display()))

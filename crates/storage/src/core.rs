@@ -48,6 +48,10 @@ pub(crate) const LOCAL_IDENTS: u32 = 1 << 30;
 /// A member that follows waits no longer than this for a flush before it goes on.
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
 
+/// With full memory the commit point may be behind for so long, or until half as much has come again, before a flush goes
+/// ahead of it.
+const AHEAD_PATIENCE: Duration = Duration::from_secs(1);
+
 pub(crate) struct Core {
     /// What of the options can change.
     pub tuning: crate::tuning::Tuning,
@@ -91,7 +95,7 @@ pub(crate) struct Core {
     pub ddl: Mutex<{ rank::DDL }, ()>,
     /// Commits pass; `fsyncLock` closes it.
     pub writes: Arc<Gate>,
-    pub write_locks: Mutex<{ rank::WRITE_LOCKS }, WriteLocks>,
+    pub write_locks: crate::fsync_lock::WriteLocks,
     /// Bytes of batches since the last flush began.
     pub unflushed: AtomicU64,
     /// Payload buffers to be used again: large ones are costly to get from the system.
@@ -115,8 +119,12 @@ pub(crate) struct Core {
     pub batches: AtomicU64,
     /// Index up to which files may hold the log's operations: a checkpoint has asked the log and the set.
     pub flush_allowed: AtomicU64,
-    /// A flush has begun and is not known to be on disk.
-    pub flushing: AtomicBool,
+    /// How many memtables had been sealed with the last flush that a checkpoint has ordered.
+    pub ordered_seals: AtomicU64,
+    /// A flush up to here has begun and is not known to be on disk.
+    pub flushing_to: Mutex<{ rank::LEAF }, Option<OpTime>>,
+    /// What the files held before they were flushed ahead of the commit point.
+    pub copies: crate::stable::StableCopies,
     pub checkpointing: Mutex<{ rank::CHECKPOINTING }, ()>,
     keeper: Mutex<{ rank::LEAF }, Keeper>,
     keeper_work: Condvar,
@@ -125,13 +133,6 @@ pub(crate) struct Core {
     /// Why the last flush failed, until one succeeds.
     flush_error: Mutex<{ rank::LEAF }, Option<Error>>,
     _lock: File,
-}
-
-/// `fsyncLock`s.
-#[derive(Default)]
-pub(crate) struct WriteLocks {
-    pub closed: Option<crate::locks::Closed>,
-    pub count: u64,
 }
 
 #[derive(Default)]
@@ -163,6 +164,7 @@ impl Core {
         check_format(&options.path)?;
         crate::build::clear_folder(&options.path)?;
         crate::copy::finish_install(&options.path)?;
+        crate::stable::finish_rollback(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
         crate::copy::forget_local(&options.path, &db)?;
         let Bookkeeping { at: known, batch, next_ident, next_local_ident, log_knowledge } =
@@ -178,6 +180,7 @@ impl Core {
         }
         let ahead = held.filter(|held| held.batch > batch && held.at.index >= known.index);
         let applied = ahead.map_or(known, |held| held.at);
+        let copies = crate::stable::StableCopies::open(&options.path, applied)?;
         let log_dir = options.path.join("log");
         // Without a journal, what an earlier run logged must still be applied once.
         let use_log = options.journal || log_dir.is_dir();
@@ -190,6 +193,7 @@ impl Core {
             if recovered.cut_bytes > 0 {
                 tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
             }
+            copies.check_log(log.stats().first_index)?;
             Some(log)
         } else {
             None
@@ -226,7 +230,7 @@ impl Core {
             ddl_began: AtomicU64::new(0),
             ddl: Mutex::new(()),
             writes: Arc::default(),
-            write_locks: Mutex::default(),
+            write_locks: Default::default(),
             unflushed: AtomicU64::new(0),
             buffers: Mutex::default(),
             commits: AtomicU64::new(0),
@@ -240,7 +244,9 @@ impl Core {
             position: Mutex::new(applied),
             batches: AtomicU64::new(ahead.map_or(batch, |held| held.batch)),
             flush_allowed: AtomicU64::new(0),
-            flushing: AtomicBool::new(false),
+            ordered_seals: AtomicU64::new(0),
+            flushing_to: Mutex::default(),
+            copies,
             failure: Mutex::default(),
             checkpointing: Mutex::new(()),
             keeper: Mutex::default(),
@@ -354,7 +360,7 @@ impl Core {
 
     /// Writers that are faster than the disk wait here, so that memtables keep to their memory.
     ///
-    /// Errors: `OutOfDiskSpace` if there is no room for a flush.
+    /// Errors: what ends the operation (killed, `maxTimeMS`, shutdown); `OutOfDiskSpace` if there is no room for a flush.
     pub fn wait_for_room(&self) -> Result<()> {
         if self.db.events().is_stopped() {
             return Err(self.stopped());
@@ -370,21 +376,23 @@ impl Core {
         }
         let mut outcome = Ok(());
         (self.options.block)(&mut || {
-            let mut room = self.room.lock();
-            while self.unflushed.load(Ordering::Relaxed) >= limit * 2
-                && !self.is_failed()
-                // A primary that has lost its office cannot flush: the commit would be refused anyway.
-                && self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
-                && self.keeper.lock().works()
-            {
-                if let Some(error) = self.flush_error.lock().clone() {
-                    outcome = Err(error);
-                    break;
-                }
-                self.flushed_room.wait_for(&mut room, Duration::from_millis(50));
+            while self.lacks_memory(limit) && outcome.is_ok() {
+                outcome = match self.flush_error.lock().clone() {
+                    Some(error) => Err(error),
+                    None => sheaf_meter::check(),
+                };
+                self.flushed_room.wait_for(&mut self.room.lock(), Duration::from_millis(20));
             }
         });
         outcome
+    }
+
+    fn lacks_memory(&self, limit: u64) -> bool {
+        self.unflushed.load(Ordering::Relaxed) >= limit * 2
+            && !self.is_failed()
+            // The commit of a primary that has lost its office would be refused anyway.
+            && self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
+            && self.keeper.lock().works()
     }
 
     /// The error of writes after RocksDB has stopped.
@@ -444,6 +452,7 @@ impl Core {
         let mut patience = Duration::ZERO;
         let mut failures = self.db.events().failed_flushes();
         let mut retry = RETRY_MIN;
+        let mut full_since = None;
         loop {
             {
                 let mut keeper = self.keeper.lock();
@@ -457,6 +466,9 @@ impl Core {
             }
             self.restart_if_stopped();
             self.collect_garbage();
+            if let Err(error) = self.catch_up_with_commits() {
+                tracing::warn!(%error, "a stable copy cannot be removed");
+            }
             let unflushed = self.unflushed.load(Ordering::Relaxed);
             let delay = self.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;
@@ -466,7 +478,7 @@ impl Core {
             let failed = self.db.events().failed_flushes() != failures || self.flush_error.lock().is_some();
             if failed || unflushed >= self.options.memtable_bytes() || ((old || garbage) && unflushed > 0) {
                 failures = self.db.events().failed_flushes();
-                let error = self.checkpoint().err();
+                let error = self.flush_for_room(&mut full_since).err();
                 if let Some(error) = &error {
                     let first = self.flush_error.lock().is_none();
                     if first {
@@ -482,6 +494,22 @@ impl Core {
                 last_flush = Instant::now();
             }
         }
+    }
+
+    /// Flushes what is committed; where memory is full and the commit point has been behind for a while, also what is not.
+    fn flush_for_room(&self, full_since: &mut Option<Instant>) -> Result<()> {
+        let limit = self.options.memtable_bytes();
+        let used = || self.unflushed.load(Ordering::Relaxed);
+        if self.try_checkpoint()? || !self.is_ordered() || used() < limit {
+            *full_since = None;
+            return Ok(());
+        }
+        let since = *full_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= AHEAD_PATIENCE || used() >= limit / 2 * 3 {
+            self.flush_ahead()?;
+            *full_since = None;
+        }
+        Ok(())
     }
 
     /// Waits, unless background work is to end.

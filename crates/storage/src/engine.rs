@@ -189,12 +189,14 @@ impl Engine {
     }
 
     /// Commits an entry without effect on data: `{op: "n", o: ...}`.
-    pub fn write_noop(&self, o: RawDoc<'_>) -> Result<OpTime> {
+    pub fn write_noop(&self, o: RawDoc<'_>, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let core = self.core();
+        let _pass = core.writes.pass(&core.options.block, interrupt)?;
         let mut prepared = Prepared::default();
         oplog::write(&mut prepared.payload, "n", "", None, None, |doc| {
             doc.append("o", o);
         });
-        self.core().commit(prepared)
+        core.commit(prepared)
     }
 
     /// Removes indexes that another primary has begun to build and nobody here builds. To be called by a new primary; what
@@ -240,36 +242,17 @@ impl Engine {
 
     /// `fsyncLock`: flushes, then holds all commits back until [`Engine::unlock_writes`]; returns the lock count.
     pub fn lock_writes(&self, interrupt: Interrupt<'_>) -> Result<u64> {
-        let core = self.core();
-        let mut held = core.write_locks.lock();
-        match held.closed {
-            None => {
-                let closed = core.writes.close(&core.options.block, interrupt)?;
-                core.checkpoint()?;
-                held.closed = Some(closed);
-                held.count = 1;
-            }
-            Some(_) => held.count += 1,
-        }
-        Ok(held.count)
+        self.core().lock_writes(interrupt)
     }
 
     /// Undoes one [`Engine::lock_writes`]; returns the count that is left.
     pub fn unlock_writes(&self) -> Result<u64> {
-        let mut held = self.core().write_locks.lock();
-        if held.count == 0 {
-            bail!(Code::ILLEGAL_OPERATION, "fsyncUnlock called when not locked");
-        }
-        held.count -= 1;
-        if held.count == 0 {
-            held.closed = None;
-        }
-        Ok(held.count)
+        self.core().unlock_writes()
     }
 
     /// How often writes are locked.
     pub fn write_lock_count(&self) -> u64 {
-        self.core().write_locks.lock().count
+        self.core().write_locks.count()
     }
 
     /// Whether writes are refused for good (failed sync or disk), with the reason.

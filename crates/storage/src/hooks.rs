@@ -16,6 +16,10 @@ pub enum HookPoint {
     Append,
     /// While a flush is waited for; an error stands for a flush that does not end because the disk has no room.
     Flush,
+    /// When a flush is on disk, before anything follows from it.
+    Flushed,
+    /// Between the steps by which a stable copy is made, removed or chosen for a rollback; an error ends them there.
+    StableCopy,
 }
 
 /// Called at a [`HookPoint`].

@@ -33,6 +33,7 @@ mod db;
 mod ddl;
 mod durability;
 mod engine;
+mod fsync_lock;
 mod hooks;
 mod index;
 mod keys;
@@ -54,6 +55,7 @@ mod repair;
 mod rollback;
 mod sequencer;
 mod sessions;
+mod stable;
 mod stats;
 #[cfg(test)]
 mod tests;

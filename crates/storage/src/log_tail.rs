@@ -25,13 +25,17 @@ pub struct LogTail {
     pub start: (u64, u64),
     /// The last entry.
     pub last: OpTime,
-    /// Index up to which everything is in RocksDB's files.
-    pub flushed: u64,
+    /// Index up to which everything is committed, because it was flushed as such.
+    pub committed: u64,
     /// Terms of the entries after `start` in runs: first index, term.
     pub runs: Vec<(u64, u64)>,
-    /// Index and cluster time of the last flushed entry and of all after it.
+    /// Index and cluster time of entries from `committed` on, in order: of that one, of the one that begins the last term, and of
+    /// what is not flushed. Where these are many, of some of them.
     pub times: Vec<(u64, u64)>,
 }
+
+/// About so many times of entries are told.
+const TIMES_MAX: usize = 1 << 16;
 
 /// Terms of entries, and where reading stopped.
 #[derive(Default)]
@@ -91,10 +95,11 @@ impl Core {
     pub fn log_tail(&self) -> Result<LogTail> {
         let last = *self.last.lock();
         let flushed = *self.flushed.lock();
+        let stable = self.stable();
         let Some(log) = self.log.as_ref().filter(|_| last.index > 0) else { return Ok(LogTail::default()) };
         let first = log.stats().first_index.max(1);
         let mut runs = self.log_knowledge.runs(first, last.index);
-        let mut tail = LogTail { last, flushed: flushed.index, ..LogTail::default() };
+        let mut tail = LogTail { last, committed: stable.index, ..LogTail::default() };
         if first > 1 {
             let term = runs.first().filter(|(start, _)| *start < first).map_or(flushed.term, |run| run.1);
             tail.start = (term, first - 1);
@@ -103,11 +108,25 @@ impl Core {
             run.0 = run.0.max(first);
         }
         tail.runs = runs.into_iter().filter(|(start, _)| *start <= last.index).collect();
-        if flushed.index > 0 {
-            tail.times.push((flushed.index, flushed.time));
+        let mut known = vec![stable];
+        if let Some((begin, _)) =
+            tail.runs.last().filter(|(begin, _)| *begin > stable.index && *begin < flushed.index)
+            && let Some(entry) = log.read_from(*begin).map_err(log_error)?.next().map_err(log_error)?
+        {
+            known.push(OpTime { term: entry.at.term, index: entry.at.index, time: entry.at.time });
         }
+        known.push(flushed);
+        known.dedup();
+        tail.times.extend(known.iter().filter(|at| at.index > 0).map(|at| (at.index, at.time)));
         let mut reader = log.read_from(flushed.index + 1).map_err(log_error)?;
         while let Some(entry) = reader.next().map_err(log_error)? {
+            if tail.times.len() >= TIMES_MAX {
+                let (runs, mut at) = (&tail.runs, 0);
+                tail.times.retain(|(index, _)| {
+                    at += 1;
+                    at % 2 == 1 || runs.iter().any(|(begin, _)| begin == index)
+                });
+            }
             tail.times.push((entry.at.index, entry.at.time));
         }
         Ok(tail)

@@ -22,6 +22,9 @@ use crate::view::{SnapshotState, View};
 /// More states that wait for the commit point than this are thinned out.
 const WAITING_MAX: usize = 512;
 
+/// So many are left when flushes go ahead of the commit point.
+const WAITING_AHEAD: usize = 16;
+
 /// Committed states kept for readers who name a time.
 const PAST_MAX: usize = 64;
 
@@ -127,6 +130,23 @@ impl Core {
                 at % 2 == 0 || at > newest
             });
         }
+    }
+
+    /// Keeps few of the states that wait. As long as a snapshot lives compaction keeps what it sees, and the commit point may
+    /// stand still for hours.
+    pub fn thin_majority_candidates(&self) {
+        let mut states = self.majority.0.lock();
+        let surplus = states.waiting.len().saturating_sub(1);
+        let each = surplus.div_ceil(WAITING_AHEAD).max(1);
+        let (mut at, mut kept, mut gone) = (0, VecDeque::new(), Vec::new());
+        for state in std::mem::take(&mut states.waiting) {
+            at += 1;
+            if at % each == 0 || at > surplus { kept.push_back(state) } else { gone.push(state) }
+        }
+        states.waiting = kept;
+        drop(states);
+        // Snapshots are given back without the lock.
+        drop(gone);
     }
 
     /// The commit point has come to this index.

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result};
@@ -17,6 +17,9 @@ use crate::locks::LockKey;
 use crate::oplog;
 use crate::options::{Block, OpTime};
 use crate::order::{Condvar, Held, Mutex, about_to_wait, rank};
+
+/// So often a commit that is held back looks whether its operation still goes on.
+const LOOK_UP: Duration = Duration::from_millis(5);
 
 /// A group does not grow above this; a unit that is larger is alone in its entry.
 const GROUP_BYTES: usize = 16 << 20;
@@ -185,14 +188,9 @@ impl Core {
             return Err(Error::new(Code::TRANSACTION_TOO_LARGE, text));
         }
         self.wait_for_room()?;
+        self.wait_for_followers()?;
         // From here on it is done, and others' units with it: nobody's time is over before it is applied.
         let _shield = sheaf_meter::shield();
-        if let Some(sequencer) = self.sequencer.get() {
-            let pause = sequencer.pause();
-            if !pause.is_zero() {
-                (self.options.block)(&mut || std::thread::sleep(pause));
-            }
-        }
         about_to_wait(rank::PIPELINE);
         let mut queue = self.pipeline.queue.lock();
         if !queue.busy {
@@ -294,6 +292,23 @@ impl Core {
             Ok(times) => group.into_iter().zip(times).map(|(unit, at)| self.apply(unit, at)).collect(),
             Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
         }
+    }
+
+    /// Holds a commit back a little where the set is far behind.
+    fn wait_for_followers(&self) -> Result<()> {
+        let pause = self.sequencer.get().map_or(Duration::ZERO, |sequencer| sequencer.pause());
+        if pause.is_zero() {
+            return Ok(());
+        }
+        let until = Instant::now() + pause;
+        let mut outcome = Ok(());
+        (self.options.block)(&mut || {
+            while Instant::now() < until && outcome.is_ok() {
+                std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LOOK_UP));
+                outcome = sheaf_meter::check();
+            }
+        });
+        outcome
     }
 
     /// Errors: this node orders nothing by itself, or storage takes no writes.

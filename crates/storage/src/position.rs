@@ -98,7 +98,8 @@ impl Core {
     /// back. Checkpoints have seen to both before they order a flush; this is for all others.
     fn wait_before_flush(&self) {
         let at = self.last.lock().index;
-        let allowed = || self.flush_allowed.load(Ordering::Acquire) >= at;
+        let ordered = || self.ordered_seals.load(Ordering::Acquire) == self.db.events().sealed();
+        let allowed = || self.flush_allowed.load(Ordering::Acquire) >= at || ordered();
         if allowed() {
             return;
         }
@@ -108,7 +109,8 @@ impl Core {
                 Some(log) => log.durable_index() >= at || log.sync().is_ok_and(|index| index >= at),
                 None => true,
             };
-            let committed = self.sequencer.get().is_none_or(|sequencer| sequencer.commit_index() >= at);
+            let committed = self.sequencer.get().is_none_or(|sequencer| sequencer.commit_index() >= at)
+                || self.may_flush_ahead(at);
             if durable && committed {
                 return;
             }

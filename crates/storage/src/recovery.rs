@@ -40,11 +40,13 @@ impl Core {
                 count += entries.len();
                 let bytes: usize = entries.iter().map(|entry| entry.payload.len()).sum();
                 let unflushed = self.unflushed.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-                let due =
-                    unflushed >= self.options.memtable_bytes() * 2 || last_flush.elapsed() >= FLUSH_AFTER;
+                let full = unflushed >= self.options.memtable_bytes() * 2;
                 // A repair changes nothing unless it comes to the end.
-                if due && self.options.repair.is_none() {
-                    match self.checkpoint() {
+                if (full || last_flush.elapsed() >= FLUSH_AFTER) && self.options.repair.is_none() {
+                    // In a set only the replication core, which begins later, knows what of it is committed.
+                    let flushed =
+                        if self.is_replica() && full { self.flush_ahead() } else { self.checkpoint() };
+                    match flushed {
                         // A full disk must not keep the data from being read.
                         Err(error) if error.code() == Code::OUT_OF_DISK_SPACE => tracing::warn!(%error),
                         done => done?,

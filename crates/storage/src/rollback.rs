@@ -1,7 +1,7 @@
 //! Taking back the end of the log that a replica set has not kept.
 //!
-//! RocksDB's files never hold it: they are flushed up to the set's commit point only. So it is enough to cut the log and to
-//! open the folder anew. Before that, what the documents are that the rollback changes or removes is written to files, one
+//! As a rule RocksDB's files do not hold it: they are flushed up to the set's commit point. Where they were flushed ahead of
+//! it, what they held before is there ([`crate::stable`]). So it is enough to cut the log and to open the folder anew. Before that, what the documents are that the rollback changes or removes is written to files, one
 //! document after another, as `mongorestore` reads them:
 //!
 //! ```text
@@ -22,6 +22,7 @@ use crate::apply::Fields;
 use crate::core::Core;
 use crate::db::Cf;
 use crate::engine::Engine;
+use crate::hooks::HookPoint;
 use crate::keys::prefixed;
 use crate::oplog;
 use crate::recovery::log_error;
@@ -135,16 +136,9 @@ impl Core {
     fn truncate_log(&self, keep: u64) -> Result<()> {
         self.fail("the end of the log is taken back");
         let Some(log) = &self.log else { bail!(Code::ILLEGAL_OPERATION, "there is no log to be cut") };
-        let flushed = *self.flushed.lock();
-        if keep < flushed.index {
-            bail!(
-                Code::UNRECOVERABLE_ROLLBACK_ERROR,
-                "entries up to {} are in the data files, so the log cannot be cut after {keep}",
-                flushed.index
-            );
-        }
-        let at = if keep == flushed.index {
-            Position { term: flushed.term, index: flushed.index, time: flushed.time }
+        let base = self.base_for(keep)?;
+        let at = if keep == base.index {
+            Position { term: base.term, index: base.index, time: base.time }
         } else {
             let mut reader = log.read_from(keep).map_err(log_error)?;
             match reader.next().map_err(log_error)? {
@@ -152,7 +146,8 @@ impl Core {
                 None => bail!(Code::UNRECOVERABLE_ROLLBACK_ERROR, "the log has no entry {keep}"),
             }
         };
-        log.truncate_after(at).map_err(log_error)
+        log.truncate_after(at).map_err(log_error)?;
+        self.hooks.call(HookPoint::StableCopy)
     }
 }
 

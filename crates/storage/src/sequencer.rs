@@ -92,6 +92,11 @@ impl Core {
         self.options.replica
     }
 
+    /// Whether a set orders the commits now.
+    pub fn is_ordered(&self) -> bool {
+        self.sequencer.get().is_some()
+    }
+
     /// Proposes the group, and carries out what comes before it. Its own entry is in the log afterwards, not yet applied.
     pub fn order_group(
         &self,

@@ -16,6 +16,7 @@ mod position;
 mod repair;
 mod rollback;
 mod sessions;
+mod stable;
 mod stale;
 mod support;
 mod validate;

@@ -84,7 +84,7 @@ pub struct Recovered {
     pub hard_state: HardState,
     /// The log.
     pub log: LogBounds,
-    /// Index and cluster time of the entries from the commit point on, in order.
+    /// Index and cluster time of the entries from the commit point on, in order. Some may be missing.
     pub times: Vec<(u64, u64)>,
     /// The configuration, if it was ever in a set, and which of its members this is (`_id`).
     pub config: Option<(ReplSetConfig, Option<u64>)>,
@@ -157,7 +157,7 @@ pub struct Member {
     positions: Positions,
     commit: OpTime,
     commit_time: u64,
-    /// The entries after the commit point.
+    /// The entries after the commit point; some of them where these are many.
     times: VecDeque<EntryTime>,
     install_time: u64,
     /// Highest cluster time seen: the no-op of a new term is put after it.
@@ -233,7 +233,7 @@ impl Member {
             commit_time: recovered
                 .times
                 .iter()
-                .find(|(of, _)| *of == commit.index)
+                .rfind(|(of, _)| *of <= commit.index)
                 .map_or(0, |(_, time)| *time),
             times: recovered
                 .times

@@ -10,6 +10,9 @@ use crate::effect::Rollback;
 use crate::log_view::{from_raft, time_of};
 use crate::types::{Entry, HardState, OpTime};
 
+/// So many cluster times of entries that are not committed are known.
+const TIMES_MAX: usize = 1 << 16;
+
 impl Member {
     /// Everything up to `seq` is in the log.
     pub fn written(&mut self, seq: u64) {
@@ -238,6 +241,15 @@ impl Member {
         let since = self.now;
         let time = |entry: &RaftEntry| EntryTime { index: entry.index, time: time_of(entry), since };
         self.times.extend(entries.iter().map(time));
+        if self.times.len() > TIMES_MAX {
+            // The commit point may stand still for hours. The oldest stays, and so does the newest.
+            let newest = self.times.len();
+            let mut at = 0;
+            self.times.retain(|_| {
+                at += 1;
+                at % 2 == 1 || at == newest
+            });
+        }
         self.cluster_time = self.cluster_time.max(entries.iter().map(time_of).max().unwrap_or(0));
         persist.entries = entries.iter().map(from_raft).collect();
     }
@@ -307,9 +319,7 @@ impl Member {
             self.commit = OpTime::new(term, index);
             while let Some(entry) = self.times.front().copied().filter(|entry| entry.index <= index) {
                 self.times.pop_front();
-                if entry.index == index {
-                    self.commit_time = entry.time;
-                }
+                self.commit_time = entry.time;
             }
             self.view_mut().snapshot_at = OpTime::new(term, index);
             self.out.push(Effect::CommitPoint(self.commit));

@@ -91,7 +91,8 @@ fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Resul
     }
     if code == Some(Code::NO_SUCH_TRANSACTION) && op.write_concern.is_some() && replica.is_writable() {
         // That there is no such transaction is certain once a majority agrees that this member leads.
-        op.note_commit(op.blocking(|| replica.write_noop(&doc! { "msg": "NoSuchTransaction error" }))?);
+        let (stop, note) = (op.interrupter(), doc! { "msg": "NoSuchTransaction error" });
+        op.note_commit(op.blocking(|| replica.write_noop(&note, &|| stop.check()))?);
     }
     // Who has changed nothing may have seen what others have written, and relies on it.
     let at = op.committed.get().unwrap_or_else(|| op.engine().last_applied());

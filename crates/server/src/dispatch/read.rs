@@ -50,7 +50,8 @@ pub fn prepare(op: &OpContext<'_>, command: &Registered, role: Role) -> Result<O
 fn bring_about(replica: &Replica, op: &OpContext<'_>, wanted: StateWanted) -> Result<()> {
     if replica.is_writable() && op.engine().last_applied().time < wanted.time {
         let note = doc! { "msg": "no-op for afterClusterTime", "readConcern": Timestamp(wanted.time) };
-        op.blocking(|| replica.write_noop(&note))?;
+        let stop = op.interrupter();
+        op.blocking(|| replica.write_noop(&note, &|| stop.check()))?;
     }
     Ok(())
 }

@@ -242,15 +242,21 @@ impl Replica {
             let now = Instant::now();
             if now >= next {
                 let wall = self.node.upgrade().map_or(0, |node| node.clock.now_millis().max(0) as u64 / 1000);
+                let mut stopped = false;
                 let pause = self.with(|core| {
                     core.observe_time(wall << 32);
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
                     let lag = core.commit_lag().1;
                     self.lag_millis.store(lag, Ordering::Relaxed);
-                    self.figures.lags(lag);
+                    stopped = self.figures.lags(lag, core.commit_point().index) && core.is_writable();
                     core.tick_millis()
                 });
                 next = now + Duration::from_millis(pause.clamp(5, 50));
+                if stopped {
+                    let text = "Flow control is engaged and the sustainer point is not moving. Please check the health of all \
+                                secondaries.";
+                    crate::log::warning("STORAGE", 22225, "ReplCoord", text, None);
+                }
             }
             match jobs.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(job) => self.work(job),
@@ -386,7 +392,8 @@ impl Sequencer for Replica {
 
     fn pause(&self) -> Duration {
         let millis = self.lag_millis.load(Ordering::Relaxed);
-        if millis <= LAG_ALLOWED_MILLIS {
+        // Who is away does not catch up the sooner for it.
+        if millis <= LAG_ALLOWED_MILLIS || self.figures.stands_still() {
             return Duration::ZERO;
         }
         let pause = Duration::from_millis(((millis - LAG_ALLOWED_MILLIS) / 100).clamp(1, 50));
@@ -458,9 +465,9 @@ fn recovered(engine: &Engine, state: &StateFile) -> Result<Recovered> {
     let tail = engine.log_tail()?;
     let known = &state.state;
     let mut hard_state = known.hard_state;
-    // What is flushed is committed. A standalone's log is committed as a whole.
-    let flushed = if known.config.is_some() { tail.flushed } else { tail.last.index };
-    hard_state.commit = hard_state.commit.min(tail.last.index).max(flushed);
+    // A standalone's log is committed as a whole.
+    let committed = if known.config.is_some() { tail.committed } else { tail.last.index };
+    hard_state.commit = hard_state.commit.min(tail.last.index).max(committed);
     if tail.last.term > hard_state.term {
         (hard_state.term, hard_state.vote) = (tail.last.term, None);
     }
@@ -472,7 +479,7 @@ fn recovered(engine: &Engine, state: &StateFile) -> Result<Recovered> {
             runs: tail.runs.iter().map(|(first, term)| TermRun { first: *first, term: *term }).collect(),
             last_time: tail.last.time,
         },
-        times: tail.times.into_iter().filter(|(index, _)| *index >= hard_state.commit).collect(),
+        times: tail.times,
         config: known.config.clone(),
     })
 }

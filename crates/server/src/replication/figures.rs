@@ -1,6 +1,7 @@
 //! What a member counts of its replication, for `serverStatus`.
 
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sheaf_repl::{Body, Envelope};
@@ -22,6 +23,7 @@ pub struct Figures {
     /// Times that this member told the primary how far it is.
     pub progress_sent: Count,
     lag: Mutex<Lag>,
+    still: AtomicBool,
 }
 
 /// When the commit point was far behind.
@@ -31,9 +33,17 @@ pub struct Lag {
     /// How often.
     pub count: u64,
     micros: u64,
+    /// The commit point, and since when it is there.
+    commit: Option<(u64, Instant)>,
 }
 
 impl Lag {
+    /// Whether it is far behind and has not moved for as long: who could move it is away.
+    pub fn stands_still(&self, now: Instant) -> bool {
+        let allowed = Duration::from_millis(LAG_ALLOWED_MILLIS);
+        self.is_lagged() && self.commit.is_some_and(|(_, since)| now.duration_since(since) > allowed)
+    }
+
     /// Whether it is now.
     pub fn is_lagged(&self) -> bool {
         self.since.is_some()
@@ -44,7 +54,10 @@ impl Lag {
         self.micros + self.since.map_or(0, |since| since.elapsed().as_micros() as u64)
     }
 
-    fn observe(&mut self, millis: u64, now: Instant) {
+    fn observe(&mut self, millis: u64, commit: u64, now: Instant) {
+        if self.commit.is_none_or(|(before, _)| before != commit) {
+            self.commit = Some((commit, now));
+        }
         match (self.since, millis > LAG_ALLOWED_MILLIS) {
             (None, true) => (self.since, self.count) = (Some(now), self.count + 1),
             (Some(since), false) => {
@@ -72,9 +85,17 @@ impl Figures {
         }
     }
 
-    /// The commit point is this far behind now.
-    pub fn lags(&self, millis: u64) {
-        self.lag.lock().observe(millis, Instant::now());
+    /// The commit point is this far behind now. Returns whether it has just come to stand still.
+    pub fn lags(&self, millis: u64, commit: u64) -> bool {
+        let (mut lag, now) = (self.lag.lock(), Instant::now());
+        lag.observe(millis, commit, now);
+        let still = lag.stands_still(now);
+        !self.still.swap(still, Ordering::Relaxed) && still
+    }
+
+    /// Whether the commit point is far behind and does not move.
+    pub fn stands_still(&self) -> bool {
+        self.still.load(Ordering::Relaxed)
     }
 
     /// When the commit point was far behind.
@@ -128,8 +149,6 @@ impl Replica {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -138,9 +157,29 @@ mod tests {
         let at = |secs| began + Duration::from_secs(secs);
         for (secs, millis) in [(0, 0), (1, 5000), (2, 5001), (3, 9000), (4, 100), (5, 100), (6, 6000), (8, 0)]
         {
-            lag.observe(millis, at(secs));
+            lag.observe(millis, secs, at(secs));
         }
         assert_eq!((lag.count, lag.micros(), lag.is_lagged()), (2, 4_000_000, false));
+    }
+
+    #[test]
+    fn a_commit_point_that_does_not_move_stands_still() {
+        let (mut lag, began) = (Lag::default(), Instant::now());
+        let at = |secs| began + Duration::from_secs(secs);
+        // It follows far behind; then nobody moves it any more; then somebody is back.
+        for (secs, millis, commit, still) in [
+            (0, 0, 7, false),
+            (20, 100, 7, false),
+            (26, 6000, 7, true),
+            (27, 7000, 8, false),
+            (32, 12_000, 8, false),
+            (33, 13_000, 8, true),
+            (34, 14_000, 9, false),
+            (50, 0, 20, false),
+        ] {
+            lag.observe(millis, commit, at(secs));
+            assert_eq!(lag.stands_still(at(secs)), still, "{secs}");
+        }
     }
 
     #[test]

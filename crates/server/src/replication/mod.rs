@@ -26,7 +26,7 @@ use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 use sheaf_repl::write_concern::{Outcome, WriteConcern};
 use sheaf_repl::{Member, MemberState, Persist, Role, WaiterId};
 use sheaf_storage::order::{Condvar, Mutex, rank};
-use sheaf_storage::{Engine, OpTime};
+use sheaf_storage::{Engine, Interrupt, OpTime};
 use tokio::sync::{oneshot, watch};
 
 use crate::node::Node;
@@ -253,8 +253,8 @@ impl Replica {
     /// Writes an entry without effect on data, `{op: "n", o: ...}`.
     ///
     /// Errors: `NotWritablePrimary`.
-    pub fn write_noop(&self, o: &DocBuf) -> Result<OpTime> {
-        self.engine.write_noop(o.as_raw())
+    pub fn write_noop(&self, o: &DocBuf, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.engine.write_noop(o.as_raw(), interrupt)
     }
 
     /// Waits until everything up to this cluster time is applied here; the caller sets the limit.

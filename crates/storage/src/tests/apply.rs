@@ -553,7 +553,7 @@ fn the_tail_of_the_log_is_known_without_reading_it() {
         assert!((tail.start.1 + 1..=last).all(|index| of_runs(index) == term(index)));
         assert_eq!(tail.runs[0].0, tail.start.1 + 1);
         let behind: Vec<u64> = tail.times.iter().map(|(index, _)| *index).collect();
-        assert_eq!(behind, (tail.flushed..=last).collect::<Vec<_>>());
+        assert_eq!(behind, (tail.committed..=last).collect::<Vec<_>>());
         // Entries come in pieces, whatever was asked for before.
         let read = |low: u64, high: u64, bytes: u64| -> Vec<u64> {
             let found = follower.engine.log_entries(low, high, bytes).unwrap();

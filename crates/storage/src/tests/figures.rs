@@ -23,7 +23,7 @@ fn what_others_have_ordered_is_counted_by_kind() {
     txn.update(&collection, &key(1), old.as_raw(), new.as_raw(), None).unwrap();
     txn.delete(&collection, &key(2), doc! { "_id": 2 }.as_raw()).unwrap();
     txn.commit(GO_ON).unwrap();
-    primary.write_noop(doc! { "msg": "nothing" }.as_raw()).unwrap();
+    primary.write_noop(doc! { "msg": "nothing" }.as_raw(), GO_ON).unwrap();
 
     let mut follower = Follower::open(there.path());
     follower.follow(&primary, 100);

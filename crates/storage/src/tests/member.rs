@@ -89,6 +89,18 @@ impl Member {
         self.office.leads.store(true, Ordering::Release);
     }
 
+    /// Leads in a term that no entry of the log is of, nor was before a rollback.
+    pub fn lead_in(&self, term: u64) {
+        self.office.last.lock().term = term;
+        self.office.leads.store(true, Ordering::Release);
+    }
+
+    /// A majority of the set has everything up to here.
+    pub fn commit(&self, index: u64) {
+        self.office.commit.store(index, Ordering::Release);
+        self.engine.committed(index);
+    }
+
     pub fn step_down(&self) {
         self.office.leads.store(false, Ordering::Release);
     }

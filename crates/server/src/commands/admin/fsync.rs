@@ -1,8 +1,6 @@
 //! `fsync` and `fsyncUnlock`.
 
-use std::sync::atomic::Ordering;
-
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::Result;
 
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
@@ -32,7 +30,6 @@ impl<'a> Command<'a> for Fsync {
         }
         let stop = op.interrupter();
         let count = op.engine().lock_writes(&|| stop.check())?;
-        op.node().fsync_locks.store(count as i64, Ordering::Relaxed);
         Ok(Reply::ok()
             .with("info", "now locked against writes, use db.fsyncUnlock() to unlock")
             .with("lockCount", count as i64)
@@ -53,11 +50,7 @@ impl<'a> Command<'a> for FsyncUnlock {
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        if op.node().fsync_locks.load(Ordering::Relaxed) == 0 {
-            bail!(Code::ILLEGAL_OPERATION, "fsyncUnlock called when not locked");
-        }
         let left = op.engine().unlock_writes()?;
-        op.node().fsync_locks.store(left as i64, Ordering::Relaxed);
         Ok(Reply::ok().with("info", "fsyncUnlock completed").with("lockCount", left as i64))
     }
 }

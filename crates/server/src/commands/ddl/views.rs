@@ -73,13 +73,12 @@ pub fn follow(engine: &Engine, namespace: &str, interrupt: Interrupt<'_>) -> Res
 }
 
 /// Brings all descriptions up to date: a crash may have come between a view and its document.
-pub fn reconcile(engine: &Engine) -> Result<()> {
-    let go_on = || Ok(());
+pub fn reconcile(engine: &Engine, interrupt: Interrupt<'_>) -> Result<()> {
     let catalog = engine.catalog();
     let views: Vec<&str> =
         catalog.all().filter(|c| c.is_view()).map(|view| view.namespace.as_str()).collect();
     for namespace in &views {
-        prepare(engine, names::split(namespace).0, &go_on)?;
+        prepare(engine, names::split(namespace).0, interrupt)?;
     }
     let homes: Vec<&str> = catalog.all().filter(|c| c.name() == NAME).map(|c| c.namespace.as_str()).collect();
     let view = engine.view()?;
@@ -96,7 +95,7 @@ pub fn reconcile(engine: &Engine) -> Result<()> {
         }
     }
     for namespace in views.into_iter().map(str::to_owned).chain(stale) {
-        follow(engine, &namespace, &go_on)?;
+        follow(engine, &namespace, interrupt)?;
     }
     Ok(())
 }

@@ -105,18 +105,23 @@ pub fn record(op: &OpContext<'_>, entry: &DocBuf) {
 
 fn write(op: &OpContext<'_>, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
     let engine = op.engine();
-    let go_on = || Ok(());
+    // Nobody waits for fsyncUnlock in order to be profiled.
+    let node = op.node();
+    let unless_locked = || node.unless_locked();
+    if unless_locked().is_err() {
+        return Ok(());
+    }
     if engine.catalog().collection(namespace).is_none() {
         let spec = CreateCollection {
             options: doc! { "capped": true, "size": PROFILE_BYTES },
             ..CreateCollection::default()
         };
-        match engine.create_collection(namespace, &spec, &go_on) {
+        match engine.create_collection(namespace, &spec, &unless_locked) {
             Err(error) if error.code() != Code::NAMESPACE_EXISTS => return Err(error),
             _ => {}
         }
     }
-    let mut unit = engine.write(&go_on);
+    let mut unit = engine.write(&unless_locked);
     if let Some(collection) = unit.collection(namespace)? {
         unit.insert(&collection, entry)?;
     }

@@ -61,7 +61,8 @@ impl<'a> Command<'a> for AppendOplogNote<'a> {
                 text(last)
             );
         }
-        op.note_commit(replica.write_noop(&DocBuf::from(self.data))?);
+        let stop = op.interrupter();
+        op.note_commit(replica.write_noop(&DocBuf::from(self.data), &|| stop.check())?);
         Ok(Reply::ok())
     }
 }

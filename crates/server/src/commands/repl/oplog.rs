@@ -56,7 +56,8 @@ impl<'a> Command<'a> for ReplSetResizeOplog {
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         enabled(op)?;
         let megabytes = self.megabytes.map(|megabytes| (megabytes * f64::from(1 << 20)) as u64);
-        crate::oplog_size::change(op.node(), megabytes, self.min_retention_hours)?;
+        let stop = op.interrupter();
+        crate::oplog_size::change(op.node(), megabytes, self.min_retention_hours, &|| stop.check())?;
         Ok(Reply::ok())
     }
 }

@@ -69,7 +69,7 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<(
     // Files are read and written for minutes: that is no work for the runtime's threads.
     std::thread::Builder::new().name("sheaf-sync-source".to_owned()).spawn(move || {
         let sync = &serving.initial_sync;
-        let served = sync.source.serve(stream, &sync.set_name, &|folder| {
+        let served = sync.source.serve(stream, &sync.set_name, serving.is_writable(), &|folder| {
             if !serving.is_readable() {
                 return Err(super::not_yet_initialized());
             }

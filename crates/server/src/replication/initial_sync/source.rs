@@ -71,11 +71,11 @@ impl Source {
     }
 
     /// Serves one connection, behind its magic word, until the other side has what it wants.
-    pub fn serve(&self, mut stream: TcpStream, set: &str, export: Export<'_>) -> io::Result<()> {
+    pub fn serve(&self, mut stream: TcpStream, set: &str, leads: bool, export: Export<'_>) -> io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let request = read_document(&mut stream)?;
-        let (name, copied) = match self.answer(request.as_raw(), set, export) {
+        let (name, copied) = match self.answer(request.as_raw(), set, leads, export) {
             Ok(found) => found,
             Err(error) => {
                 let reply = doc! { "ok": false, "errmsg": error.message() };
@@ -117,7 +117,13 @@ impl Source {
     }
 
     /// The copy that the request means, with one reader more.
-    fn answer(&self, request: RawDoc<'_>, set: &str, export: Export<'_>) -> Result<(String, Copied)> {
+    fn answer(
+        &self,
+        request: RawDoc<'_>,
+        set: &str,
+        leads: bool,
+        export: Export<'_>,
+    ) -> Result<(String, Copied)> {
         if request.get("set").and_then(|v| v.as_str()) != Some(set) {
             bail!(Code::INCONSISTENT_REPLICA_SET_NAMES, "this member belongs to the replica set {set}");
         }
@@ -132,7 +138,7 @@ impl Source {
             return Ok(found);
         }
         let name = format!("{:016x}", rand::random::<u64>());
-        let (copied, pin) = self.make(&name, at_least, export)?;
+        let (copied, pin) = self.make(&name, at_least, leads, export)?;
         let now = Instant::now();
         let copy = Copy { copied: copied.clone(), made: now, used: now, readers: 1, pin };
         self.copies.lock().insert(name.clone(), copy);
@@ -151,14 +157,15 @@ impl Source {
         Some((name.clone(), copy.copied.clone()))
     }
 
-    fn make(&self, name: &str, at_least: u64, export: Export<'_>) -> Result<(Copied, LogPin)> {
+    fn make(&self, name: &str, at_least: u64, leads: bool, export: Export<'_>) -> Result<(Copied, LogPin)> {
         let folder = self.folder.join(name);
         for attempt in 0..TRIES {
             if attempt > 0 {
                 std::thread::sleep(PAUSE);
             }
             let made = export(&folder)?;
-            if made.0.at.index >= at_least {
+            // A primary keeps the log behind an older copy, too. More may not be committed before this very member is back.
+            if made.0.at.index >= at_least || (leads && attempt + 1 == TRIES) {
                 return Ok(made);
             }
             // The set has not committed that much yet.

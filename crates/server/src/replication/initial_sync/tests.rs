@@ -89,7 +89,7 @@ fn serve(path: &Path, engine: &Engine) -> Serving {
                 }
                 assert_eq!(magic, MAGIC);
                 // The other side may break off at any time.
-                let _ = source.serve(stream, "rs", &|folder| {
+                let _ = source.serve(stream, "rs", false, &|folder| {
                     exports.fetch_add(1, Ordering::AcqRel);
                     let pin = engine.pin_log();
                     Ok((engine.export_copy(folder)?, pin))

@@ -229,7 +229,7 @@ class Against:
                 self.run()
             except Exception as error:
                 traceback.print_exc(file=sys.stdout)
-                self.find([f"the run itself has failed: {error!r}"])
+                self.find([f"the run itself has failed: {error!r}, exit codes {[s.process and s.process.poll() for s in self.servers()]}"])
             self.end_attacks()
             self.end_pings()
             return self.report(self.servers())

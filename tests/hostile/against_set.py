@@ -70,17 +70,21 @@ class AgainstSet(Against):
         self.tell(f"against member {at}, a {what}")
         prepare(self.servers()[self.primary].port)
         self.attack(self.servers()[at].port, generation, reads_anywhere=at != self.primary)
-        end = self.began + self.options.seconds * (generation + 1) / 3
+        end = time.monotonic() + self.options.seconds / 3
         while time.monotonic() < end and not self.findings:
             time.sleep(0.5)
-            for number, server in enumerate(self.servers()):
-                if (code := server.process.poll()) is not None:
-                    self.find([self.watchdogs[number].verdict or f"member {number} ended by itself with {code}, member {at} was attacked"])
+            self.look_at_processes(at)
             self.gather()
         self.end_attacks()
+        self.look_at_processes(at)
         self.count(f"attacked a {what}")
         if not self.findings:
             self.check_office(at)
+
+    def look_at_processes(self, attacked):
+        for number, server in enumerate(self.servers()):
+            if (code := server.process.poll()) is not None and not self.findings:
+                self.find([self.watchdogs[number].verdict or f"member {number} ended by itself with {code}, member {attacked} was attacked"])
 
     def check_office(self, at):
         """Nobody was killed, so nobody may have been elected, and all follow."""

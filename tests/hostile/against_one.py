@@ -68,6 +68,7 @@ class AgainstOne(Against):
         self.descriptors = None
         self.honest = Honest(self.server.port, options.seed)
         self.janitor = None
+        self.events = []
         self.most_descriptors = 0
 
     def servers(self):
@@ -93,11 +94,10 @@ class AgainstOne(Against):
         # Once, so that the seconds are those of the attacks.
         self.began = time.monotonic()
         while self.left() > 0 and not self.findings:
-            self.work(min(self.left(), self.random.uniform(5, 20)))
+            self.work(min(self.left(), self.random.uniform(3, max(6, min(20, self.options.seconds / 8)))))
             if self.findings or self.left() <= 0:
                 break
-            kinds = ["look"] + ["fill", "fill"] * self.disk_fills + ["term", "term", "kill"] * self.ends
-            kind = self.random.choice(kinds)
+            kind = self.next_event()
             if kind == "fill":
                 self.fill()
             elif kind == "look":
@@ -105,6 +105,13 @@ class AgainstOne(Against):
             else:
                 self.restart(kill=kind == "kill")
         self.finish()
+
+    def next_event(self):
+        """Each kind comes before any comes again, so that a short run has all."""
+        if not self.events:
+            self.events = ["look"] + ["fill", "fill"] * self.disk_fills + ["term", "term", "kill"] * self.ends
+            self.random.shuffle(self.events)
+        return self.events.pop()
 
     def work(self, seconds):
         """Lets everybody work, and sees that the server lives."""

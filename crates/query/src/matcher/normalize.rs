@@ -1,5 +1,7 @@
 //! Bringing trees into one form, so that planner and plan cache see equal filters as equal.
 
+use std::collections::{BTreeMap, HashMap};
+
 use sheaf_bson::{OwnedValue, Type, compare};
 
 use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test};
@@ -80,9 +82,12 @@ fn single(
     }
 }
 
-/// `{$or: [{a: 1}, {a: 2}]}` is `{a: {$in: [1, 2]}}`.
+/// `{$or: [{a: 1}, {a: 2}]}` is `{a: {$in: [1, 2]}}`. The lists are gathered first and sorted once: an `$or` may have
+/// hundreds of thousands of branches.
 fn equalities_to_in(children: Vec<MatchExpr>) -> Vec<MatchExpr> {
     let mut out: Vec<MatchExpr> = Vec::with_capacity(children.len());
+    let mut at_path: HashMap<String, usize> = HashMap::new();
+    let mut merged: BTreeMap<usize, InList> = BTreeMap::new();
     for child in children {
         let MatchExpr::Leaf(leaf) = child else {
             out.push(child);
@@ -92,18 +97,33 @@ fn equalities_to_in(children: Vec<MatchExpr>) -> Vec<MatchExpr> {
             out.push(MatchExpr::Leaf(leaf));
             continue;
         }
-        let earlier = out.iter_mut().find_map(|other| match other {
-            MatchExpr::Leaf(other) if other.path == leaf.path && is_plain_equality(&other.test) => {
-                Some(other)
+        match at_path.get(leaf.path.dotted()) {
+            Some(&earlier) => gather(&mut merged, &mut out, earlier, leaf.test),
+            None => {
+                at_path.insert(leaf.path.dotted().to_owned(), out.len());
+                out.push(MatchExpr::Leaf(leaf));
             }
-            _ => None,
-        });
-        match earlier {
-            Some(earlier) => merge_in(earlier, leaf.test),
-            None => out.push(MatchExpr::Leaf(leaf)),
         }
     }
+    for (at, mut list) in merged {
+        list.values.sort_by(|a, b| compare(a.as_value(), b.as_value()));
+        list.values.dedup_by(|a, b| compare(a.as_value(), b.as_value()).is_eq());
+        let MatchExpr::Leaf(leaf) = &mut out[at] else { unreachable!("only leaves are merged") };
+        leaf.test = in_test(list);
+    }
     out
+}
+
+/// Adds the values of a test to those of the leaf at `earlier`, whose own are taken out first.
+fn gather(merged: &mut BTreeMap<usize, InList>, out: &mut [MatchExpr], earlier: usize, test: Test) {
+    let list = merged.entry(earlier).or_insert_with(|| match &mut out[earlier] {
+        MatchExpr::Leaf(leaf) => into_list(std::mem::replace(&mut leaf.test, Test::Exists)),
+        _ => unreachable!("only leaves are merged"),
+    });
+    let more = into_list(test);
+    list.values.extend(more.values);
+    list.regexes.extend(more.regexes);
+    list.has_null |= more.has_null;
 }
 
 fn is_plain_equality(test: &Test) -> bool {
@@ -112,17 +132,6 @@ fn is_plain_equality(test: &Test) -> bool {
         Test::In(_) => true,
         _ => false,
     }
-}
-
-fn merge_in(leaf: &mut Leaf, test: Test) {
-    let mut list = into_list(std::mem::replace(&mut leaf.test, Test::Exists));
-    let more = into_list(test);
-    list.values.extend(more.values);
-    list.regexes.extend(more.regexes);
-    list.has_null |= more.has_null;
-    list.values.sort_by(|a, b| compare(a.as_value(), b.as_value()));
-    list.values.dedup_by(|a, b| compare(a.as_value(), b.as_value()).is_eq());
-    leaf.test = in_test(list);
 }
 
 fn into_list(test: Test) -> InList {
@@ -164,11 +173,13 @@ fn normalize_leaf(leaf: Leaf) -> MatchExpr {
 
 /// mongod's order of conditions: by kind, then by path.
 fn order(a: &MatchExpr, b: &MatchExpr) -> std::cmp::Ordering {
-    let path = |expr: &MatchExpr| match expr {
-        MatchExpr::Leaf(leaf) => leaf.path.dotted().to_owned(),
-        _ => String::new(),
-    };
-    let by_head = rank(a).cmp(&rank(b)).then_with(|| path(a).cmp(&path(b)));
+    fn path(expr: &MatchExpr) -> &str {
+        match expr {
+            MatchExpr::Leaf(leaf) => leaf.path.dotted(),
+            _ => "",
+        }
+    }
+    let by_head = rank(a).cmp(&rank(b)).then_with(|| path(a).cmp(path(b)));
     by_head.then_with(|| {
         let (a, b) = (a.children(), b.children());
         a.len().cmp(&b.len()).then_with(|| {

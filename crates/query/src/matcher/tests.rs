@@ -606,3 +606,22 @@ fn a_limit_of_the_engine_is_no_answer() {
         assert_eq!(matches(filter, &doc).unwrap_err().code().0, 51156);
     }
 }
+
+/// It took one sort of the whole list for each branch: minutes, in which nothing could stop it.
+#[test]
+fn equalities_of_a_large_or_are_merged_at_once() {
+    let filter = DocBuf::build(|filter| {
+        let mut list = filter.array("$or");
+        for n in (0..200_000).rev() {
+            list.document().append("a", n);
+        }
+        for n in 0..20_000 {
+            list.document().append(&format!("p{n}"), 1);
+        }
+    });
+    let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
+    for (value, expected) in [(0, true), (199_999, true), (200_000, false)] {
+        assert_eq!(matcher.matches_doc(doc! { "a": value }.as_raw()), Ok(expected), "{value}");
+    }
+    assert_eq!(matcher.matches_doc(doc! { "p7": 1 }.as_raw()), Ok(true));
+}

@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_meter::Held;
+
+use crate::env::size_of_value;
 
 /// One owned value. Scalars are kept decoded, because constants are read for every document.
 #[derive(Clone, Debug)]
 pub(crate) enum Constant {
     Scalar(Value<'static>),
-    Bytes(Arc<DocBuf>),
+    /// With the account of its memory, for values that are copied out of others as often as a client says.
+    Bytes(Arc<(DocBuf, Held)>),
 }
 
 impl Constant {
@@ -29,16 +34,31 @@ impl Constant {
             Value::DateTime(t) => Value::DateTime(t),
             Value::Timestamp(t) => Value::Timestamp(t),
             Value::MaxKey => Value::MaxKey,
-            other => return Constant::Bytes(Arc::new(DocBuf::build(|doc| _ = doc.append("", other)))),
+            other => return Constant::Bytes(Arc::new((build(other), Held::default()))),
         })
+    }
+
+    /// A constant whose memory is the operation's.
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub(crate) fn counted(value: Value<'_>) -> Result<Self> {
+        if size_of_value(value) == 0 {
+            return Ok(Self::new(value));
+        }
+        let held = sheaf_meter::reserve(size_of_value(value) as u64 + 64)?;
+        Ok(Constant::Bytes(Arc::new((build(value), held))))
     }
 
     pub(crate) fn value(&self) -> Value<'_> {
         match self {
             Constant::Scalar(value) => *value,
-            Constant::Bytes(doc) => first(doc.as_raw()),
+            Constant::Bytes(bytes) => first(bytes.0.as_raw()),
         }
     }
+}
+
+fn build(value: Value<'_>) -> DocBuf {
+    DocBuf::build(|doc| _ = doc.append("", value))
 }
 
 fn first(doc: RawDoc<'_>) -> Value<'_> {

@@ -161,7 +161,7 @@ fn parse_path(text: &str, cx: &ParseCx) -> Result<Expr> {
         let path = FieldPath::parse(path)?;
         return Ok(match cx.lookup("CURRENT") {
             None => Expr(Node::Path { base: Base::Current, path, name: None }),
-            Some(binding) => bound("CURRENT", binding, path),
+            Some(binding) => bound("CURRENT", binding, path)?,
         });
     };
     let (name, rest) = match variable.split_once('.') {
@@ -175,23 +175,25 @@ fn parse_path(text: &str, cx: &ParseCx) -> Result<Expr> {
         None => FieldPath::empty(),
     };
     match (cx.lookup(name), name) {
-        (Some(binding), _) => Ok(bound(name, binding, path)),
+        (Some(binding), _) => bound(name, binding, path),
         (None, _) => system_variable(name, path, cx),
     }
 }
 
-fn bound(name: &str, binding: &Binding, path: FieldPath) -> Expr {
-    match binding {
+fn bound(name: &str, binding: &Binding, path: FieldPath) -> Result<Expr> {
+    Ok(match binding {
         Binding::Slot(slot) => Expr(Node::Path { base: Base::Slot(*slot), path, name: Some(name.into()) }),
         // A large constant that is named often is there once.
         Binding::Constant(value) if path.parts().is_empty() => Expr(Node::Constant(value.clone())),
-        Binding::Constant(value) => constant_path(value.value(), &path),
-    }
+        Binding::Constant(value) => constant_path(value.value(), &path)?,
+    })
 }
 
-fn constant_path(value: Value<'_>, path: &FieldPath) -> Expr {
+fn constant_path(value: Value<'_>, path: &FieldPath) -> Result<Expr> {
     let arena = bumpalo::Bump::new();
-    Expr::literal(crate::path::descend(value, path.parts(), &arena))
+    let found = crate::path::descend(value, path.parts(), &arena);
+    sheaf_meter::tick_for(size_of_value(found))?;
+    Ok(Expr(Node::Constant(Constant::counted(found)?)))
 }
 
 fn system_variable(name: &str, path: FieldPath, cx: &ParseCx) -> Result<Expr> {
@@ -205,7 +207,7 @@ fn system_variable(name: &str, path: FieldPath, cx: &ParseCx) -> Result<Expr> {
             None => Expr(Node::Now),
         },
         "CLUSTER_TIME" => match cx.cluster_time() {
-            Some(time) => constant_path(Value::Timestamp(time), &path),
+            Some(time) => constant_path(Value::Timestamp(time), &path)?,
             None => bail!(10071200, "Builtin variable '$$CLUSTER_TIME' is not available"),
         },
         "DESCEND" | "PRUNE" | "KEEP" if cx.redact => {
@@ -214,7 +216,7 @@ fn system_variable(name: &str, path: FieldPath, cx: &ParseCx) -> Result<Expr> {
                 "PRUNE" => "prune",
                 _ => "keep",
             };
-            constant_path(Value::String(word), &path)
+            constant_path(Value::String(word), &path)?
         }
         _ => bail!(17276, "Use of undefined variable: {name}"),
     })

@@ -205,3 +205,19 @@ fn a_large_variable_is_there_once() {
     let expr = doc! { "$cond": ["$a", &many, 0] };
     Expr::parse(Value::Document(expr.as_raw()), &mut cx).unwrap();
 }
+
+#[test]
+fn what_is_taken_out_of_a_large_variable_counts() {
+    let process = Process::new(64 << 20, 32 << 20);
+    let _entered = sheaf_meter::enter(Meter::background(&process));
+    let text = "x".repeat(1 << 20);
+    let mut cx = ParseCx::new();
+    cx.declare_let(doc! { "v": { "p": &*text } }.as_raw()).unwrap();
+    let many = DocBuf::build(|out| {
+        let mut list = out.array("$concat");
+        (0..1000).for_each(|_| _ = list.push("$$v.p"));
+    });
+    let parsed = Expr::parse(Value::Document(many.as_raw()), &mut cx);
+    assert_eq!(parsed.unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
+    assert_eq!(process.used(), 0);
+}

@@ -49,6 +49,7 @@ impl<'a> Pass<'a, '_> {
         let mut left = node.fields.len();
         let others = self.kind != Kind::Inclusion;
         for element in doc.iter() {
+            sheaf_meter::tick(1 + node.fields.len() as u32 / 8)?;
             let Some(at) = node.find(element.key_bytes()) else {
                 if others {
                     out.append_element(element);

@@ -257,6 +257,7 @@ pub(super) fn insert(node: &mut Node, full: &str, rest: &str, field: Field) -> R
         Some((name, below)) => (name, Some(below)),
         None => (rest, None),
     };
+    sheaf_meter::tick(1 + node.fields.len() as u32 / 8)?;
     let at = match (node.find(name.as_bytes()), below) {
         (Some(_), None) => bail!(31250, "Path collision at {full}"),
         (None, None) => {

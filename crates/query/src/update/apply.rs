@@ -183,6 +183,7 @@ impl<'a> Walk<'a> {
         let mut offset = 4;
         for element in doc.iter() {
             let end = offset + element.as_bytes().len();
+            sheaf_meter::tick(1 + children.len() as u32 / 8)?;
             let found = children
                 .iter()
                 .position(|(name, _)| name.as_bytes() == element.key_bytes())

@@ -1,5 +1,6 @@
 //! Any bytes as a message of another member: decoding returns, allocates no more than the bytes can account for,
-//! and what it accepts is the same message when it is written again.
+//! and what it accepts is the same message when it is written again, and its entries are ones of one log. Any bytes as an
+//! entry's payload: reading it says whether the log may have it.
 #![no_main]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -38,9 +39,10 @@ const RATIO: usize = 24;
 
 fuzz_target!(|data: &[u8]| {
     any_message(data);
+    let _ = sheaf_storage::check_entry(1, 1, data);
     // The first bytes are those of every message, so that what follows is reached by any input.
     let mut message = vec![0; 42];
-    message[0] = 1;
+    message[0] = 2;
     message.extend_from_slice(data);
     if let Some((kind, _)) = data.split_first() {
         message[41] = kind % 5;
@@ -56,6 +58,13 @@ fn any_message(data: &[u8]) {
     let took = PEAK.load(Ordering::Relaxed).saturating_sub(before);
     assert!(took <= OVERHEAD + RATIO * data.len(), "{took} bytes for a message of {}", data.len());
     let Ok(message) = decoded else { return };
+    assert_eq!(Envelope::sender(data), Some(message.from));
+    let mut before = None;
+    for (at, time, payload) in message.entries() {
+        assert!(before.is_none_or(|(term, index, earlier)| term <= at.term && index + 1 == at.index && earlier < time));
+        before = Some((at.term, at.index, time));
+        let _ = sheaf_storage::check_entry(at.term, time, payload);
+    }
     // Compared as bytes: a priority may be no number, which equals nothing.
     let written = message.encode();
     let again = Envelope::decode(&written.clone().into()).expect("what was written can be read");

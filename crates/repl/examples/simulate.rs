@@ -130,4 +130,10 @@ fn add(total: &mut Report, one: &Report) {
     total.step_downs += one.step_downs;
     total.reads += one.reads;
     total.reads_refused += one.reads_refused;
+    total.apply_failures += one.apply_failures;
+    total.panics += one.panics;
+    total.half_kept += one.half_kept;
+    total.clock_steps += one.clock_steps;
+    total.strangers += one.strangers;
+    total.forced += one.forced;
 }

@@ -13,7 +13,16 @@ use crate::message::{Body, Envelope, Heartbeat, Report};
 use crate::types::{MemberState, OpTime, Positions};
 
 /// First byte of every message: the version of this form.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+
+/// No log has an index, a term or a position beyond this, so that what is counted on from one does not overflow.
+const NUMBER_MAX: u64 = 1 << 62;
+
+/// Cluster times end some minutes before a clock of 32 bits does, so that there is always a next one.
+const TIME_MAX: u64 = u64::MAX - (1 << 40);
+
+/// No member has a higher `_id`.
+const ID_MAX: u64 = u32::MAX as u64;
 
 /// Messages of the consensus protocol that travel, by their number here.
 const KINDS: [MessageType; 12] = [
@@ -87,7 +96,13 @@ impl Envelope {
             return Err(DecodeError("of another version"));
         }
         let (from, to) = (input.u64()?, input.u64()?);
+        if from > ID_MAX || to > ID_MAX {
+            return Err(DecodeError("no member has this _id"));
+        }
         let config = ConfigVersion { term: input.u64()? as i64, version: input.u64()? as i64 };
+        if !is_possible(config) {
+            return Err(DecodeError("no configuration has this term and version"));
+        }
         let incarnation = input.u64()?;
         let body = match input.u8()? {
             0 => Body::Raft(Box::new(input.raft()?)),
@@ -102,6 +117,45 @@ impl Envelope {
         }
         Ok(Envelope { from, to, config, incarnation, body })
     }
+}
+
+impl Envelope {
+    /// Who sends the message that begins with these bytes, as it says itself. `None`: there are too few, or they are no message.
+    pub fn sender(bytes: &[u8]) -> Option<u64> {
+        let from = bytes.first_chunk::<9>().filter(|head| head[0] == VERSION)?;
+        Some(u64::from_le_bytes(std::array::from_fn(|at| from[at + 1])))
+    }
+}
+
+/// Whether a set can have it.
+fn is_possible(config: ConfigVersion) -> bool {
+    let range = |number: i64, least: i64| (least..=i64::from(i32::MAX)).contains(&number);
+    range(config.term, -1) && range(config.version, 0)
+}
+
+/// Whether what a message appends can be a part of a log: indexes without gaps, terms that never fall, cluster times that
+/// rise, none of a later term than the message's.
+fn check_order(message: &RaftMessage) -> Result<()> {
+    let mut before = (message.log_term, 0);
+    for (entry, index) in message.entries.iter().zip(message.index + 1..) {
+        let Ok(time) = entry.context.as_ref().try_into().map(u64::from_le_bytes) else {
+            return Err(DecodeError("an entry has no cluster time"));
+        };
+        if entry.index != index {
+            return Err(DecodeError("entries do not follow each other"));
+        }
+        if entry.term < before.0 || entry.term > message.term || entry.term == 0 {
+            return Err(DecodeError("an entry's term cannot follow the one before it"));
+        }
+        if time > TIME_MAX {
+            return Err(DecodeError("an entry's cluster time is beyond any clock"));
+        }
+        if time <= before.1 {
+            return Err(DecodeError("an entry's cluster time is not after the one before it"));
+        }
+        before = (entry.term, time);
+    }
+    Ok(())
 }
 
 struct Writer(Vec<u8>);
@@ -237,9 +291,9 @@ impl Reader<'_> {
             .map_err(|_| DecodeError("the configuration is not BSON"))?;
         let config = ReplSetConfig::parse(sheaf_bson::RawDoc::new(&bytes))
             .map_err(|_| DecodeError("the configuration cannot be read"))?;
-        let term = (-1..=i64::from(i32::MAX)).contains(&config.term);
+        let possible = is_possible(config.config_version());
         match config.validate() {
-            Ok(()) if term => Ok(config),
+            Ok(()) if possible => Ok(config),
             _ => Err(DecodeError("no set can have this configuration")),
         }
     }
@@ -258,8 +312,25 @@ impl Reader<'_> {
         message.commit_term = self.u64()?;
         message.reject_hint = self.u64()?;
         message.request_snapshot = self.u64()?;
+        let numbers = [
+            message.to,
+            message.from,
+            message.term,
+            message.log_term,
+            message.index,
+            message.commit,
+            message.commit_term,
+            message.reject_hint,
+            message.request_snapshot,
+        ];
+        if numbers.into_iter().any(|number| number > NUMBER_MAX) {
+            return Err(DecodeError("a number is beyond any log"));
+        }
         message.context = self.bytes()?;
         let (index, term) = (self.u64()?, self.u64()?);
+        if index > NUMBER_MAX || term > NUMBER_MAX {
+            return Err(DecodeError("a number is beyond any log"));
+        }
         if *kind == MessageType::MsgSnapshot {
             let mut snapshot = Snapshot::default();
             snapshot.mut_metadata().index = index;
@@ -268,16 +339,14 @@ impl Reader<'_> {
         }
         let count = self.u64()?;
         let mut entries = Vec::new();
-        for number in 0..count {
+        for _ in 0..count {
             let (term, index) = (self.u64()?, self.u64()?);
-            if Some(index) != message.index.checked_add(number + 1) {
-                return Err(DecodeError("entries do not follow each other"));
-            }
             let context = self.bytes()?;
             let data = self.bytes()?;
             entries.push(RaftEntry { term, index, context, data, ..RaftEntry::default() });
         }
         message.set_entries(entries.into());
+        check_order(&message)?;
         Ok(message)
     }
 }
@@ -313,7 +382,7 @@ mod tests {
                     term: 3,
                     index: 41 + number,
                     data: vec![1; number as usize].into(),
-                    context: vec![0; 8].into(),
+                    context: (number + 1).to_le_bytes().to_vec().into(),
                     ..RaftEntry::default()
                 });
                 raft.set_entries(entries.collect::<Vec<_>>().into());
@@ -342,6 +411,47 @@ mod tests {
         for _ in 0..500 {
             let message = message(&mut rng);
             assert_eq!(Envelope::decode(&message.encode().into()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn what_no_log_can_have_is_refused() {
+        let append = |change: &dyn Fn(&mut RaftMessage)| {
+            let mut raft =
+                RaftMessage { to: 1, from: 2, term: 7, log_term: 5, index: 40, ..RaftMessage::default() };
+            raft.set_msg_type(MessageType::MsgAppend);
+            let entry = |(term, index, time): (u64, u64, u64)| RaftEntry {
+                term,
+                index,
+                context: time.to_le_bytes().to_vec().into(),
+                ..RaftEntry::default()
+            };
+            raft.set_entries([(5, 41, 100), (7, 42, 101)].map(entry).to_vec().into());
+            change(&mut raft);
+            let body = Body::Raft(Box::new(raft));
+            let config = ConfigVersion { term: 7, version: 1 };
+            let bytes = Envelope { from: 1, to: 0, config, incarnation: 5, body }.encode();
+            assert_eq!(Envelope::sender(&bytes), Some(1));
+            Envelope::decode(&bytes.into()).map(|_| ()).map_err(|error| error.0)
+        };
+        assert_eq!(append(&|_| ()), Ok(()));
+        type Change<'c> = &'c dyn Fn(&mut RaftMessage);
+        let refused: [(Change<'_>, &str); 8] = [
+            (&|raft| raft.entries[1].index = 43, "follow each other"),
+            (&|raft| raft.entries[1].term = 4, "term cannot follow"),
+            (&|raft| raft.entries[1].term = 8, "term cannot follow"),
+            (&|raft| raft.log_term = 6, "term cannot follow"),
+            (
+                &|raft| raft.entries[1].context = 100u64.to_le_bytes().to_vec().into(),
+                "not after the one before",
+            ),
+            (&|raft| raft.entries[0].context = Bytes::from_static(b"short"), "no cluster time"),
+            (&|raft| raft.index = u64::MAX, "beyond any log"),
+            (&|raft| raft.commit = NUMBER_MAX + 1, "beyond any log"),
+        ];
+        for (change, why) in refused {
+            let error = append(change).unwrap_err();
+            assert!(error.contains(why), "{error} instead of {why}");
         }
     }
 

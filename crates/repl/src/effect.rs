@@ -50,6 +50,15 @@ pub enum Effect {
         /// The copy must be at least as new as this.
         at_least: OpTime,
     },
+    /// A message cannot be true and was not read: to be told to whoever looks after this member.
+    Refused {
+        /// Where it came from.
+        host: Arc<str>,
+        /// Who has sent it, as it said.
+        from: u64,
+        /// Why.
+        what: String,
+    },
     /// The step-down that was asked for has happened, or cannot.
     SteppedDown(Result<(), sheaf_errors::Error>),
     /// The reconfiguration that was asked for is installed here, or failed.
@@ -81,6 +90,20 @@ pub struct Persist {
     pub entries: Vec<Entry>,
 }
 
+impl Persist {
+    /// What may be kept of term, vote and commit point before the rest of the unit is carried out. Where it takes the log's end
+    /// back, or replaces the log, the commit point is one of the log to come: a start that comes in between must not take the
+    /// log as it still is for committed so far.
+    pub fn to_keep(&self, wanted: HardState, known: &HardState) -> HardState {
+        let commit = match (self.rollback, self.install) {
+            (Some(rollback), _) => wanted.commit.min(rollback.keep.index),
+            (None, Some(_)) => wanted.commit.min(known.commit),
+            (None, None) => wanted.commit,
+        };
+        HardState { commit, ..wanted }
+    }
+}
+
 /// The end of the log that the set has not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback {
@@ -103,4 +126,23 @@ pub struct Role {
     pub writable: bool,
     /// Counts the changes of role and configuration.
     pub topology_version: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_still_to_be_taken_back_is_not_committed() {
+        let at = |index| OpTime::new(7, index);
+        let known = HardState { term: 6, vote: None, commit: 90 };
+        let wanted = HardState { term: 7, vote: Some(1), commit: 200 };
+        let kept = |rollback, install| {
+            Persist { seq: 1, install, rollback, ..Persist::default() }.to_keep(wanted, &known)
+        };
+        assert_eq!(kept(None, None), wanted);
+        let rollback = Rollback { keep: at(100), last: at(120) };
+        assert_eq!(kept(Some(rollback), None), HardState { commit: 100, ..wanted });
+        assert_eq!(kept(None, Some(at(300))), HardState { commit: 90, ..wanted });
+    }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::{ConfigVersion, ReplSetConfig};
-use crate::types::{MemberState, Positions};
+use crate::log_view::time_of;
+use crate::types::{MemberState, OpTime, Positions};
 
 /// A message with its address.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +81,16 @@ fn follows(message: &raft::eraftpb::Message, next: &raft::eraftpb::Message) -> b
 }
 
 impl Envelope {
+    /// The entries that it brings: position, cluster time, payload.
+    pub fn entries(&self) -> impl Iterator<Item = (OpTime, u64, &[u8])> {
+        let message = match &self.body {
+            Body::Raft(message) => Some(message),
+            _ => None,
+        };
+        let entries = message.into_iter().flat_map(|message| message.entries.iter());
+        entries.map(|entry| (OpTime::new(entry.term, entry.index), time_of(entry), &entry.data[..]))
+    }
+
     /// The payloads of the entries that it brings.
     pub fn payloads(&self) -> impl Iterator<Item = &[u8]> {
         let message = match &self.body {
@@ -141,7 +152,6 @@ mod tests {
     use raft::eraftpb::{Entry, Message, MessageType};
 
     use super::*;
-    use crate::types::OpTime;
 
     fn envelope(body: Body) -> Envelope {
         Envelope { from: 1, to: 2, config: ConfigVersion { term: 1, version: 1 }, incarnation: 7, body }

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 use crate::client::Client;
 use crate::connection;
 use crate::node::Node;
-use crate::replication::{initial_sync, links};
+use crate::replication::{initial_sync, links, receiving};
 use crate::stream::ClientStream;
 
 /// Connections that may wait to be accepted.
@@ -227,7 +227,7 @@ async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
         let ClientStream::Tcp(tcp) = std::mem::replace(&mut stream, ClientStream::Lost) else { return };
         let served = match word {
             initial_sync::MAGIC => initial_sync::serve(tcp, replica.clone()).await,
-            _ => links::receive(tcp, replica.clone()).await,
+            _ => receiving::serve(tcp, replica.clone()).await,
         };
         if let Err(error) = served {
             let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };

@@ -257,6 +257,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         "host": &sheaf_server::node::hostname(),
     };
     log::events::listen();
+    log::events::listen_for_panics();
     log::info("CONTROL", 4615611, "initandlisten", "Sheaf starting", Some(attributes));
     warn_about_host();
     // The port first: a second server on it must not get as far as the data.

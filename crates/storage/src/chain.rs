@@ -153,7 +153,7 @@ impl Core {
             };
             self.check_whole(last);
             let at = OpTime { term: last.term, index: last.index, time: last.time };
-            let at = self.apply(unit, at)?;
+            let at = self.apply_own(unit, at)?;
             self.carried(sequencer, own.seq, Span::of(&own.entries));
             return Ok(at);
         }

@@ -14,6 +14,7 @@ use sheaf_log::Log;
 
 use crate::catalog::{Catalog, Collection};
 use crate::checkpoint::{Bookkeeping, read_applied};
+use crate::critical::Critical;
 use crate::db::{Cf, Db, io_error};
 use crate::durability::Durability;
 use crate::hooks::Hooks;
@@ -277,7 +278,10 @@ impl Core {
             let core = self.clone();
             std::thread::Builder::new()
                 .name(name.to_owned())
-                .spawn(move || run(&core))
+                .spawn(move || {
+                    let _critical = Critical::enter("a thread of storage");
+                    run(&core);
+                })
                 .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
         };
         let _ = self.me.set(Arc::downgrade(self));

@@ -14,6 +14,8 @@ pub enum HookPoint {
     Sync,
     /// Before what a set has ordered is appended to the log; an error stands for a full disk.
     Append,
+    /// Before what a set has ordered is applied; an error stands for an entry that cannot be.
+    Apply,
     /// While a flush is waited for; an error stands for a flush that does not end because the disk has no room.
     Flush,
     /// When a flush is on disk, before anything follows from it.

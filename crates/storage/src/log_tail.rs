@@ -86,6 +86,13 @@ impl Core {
     /// A commit is the newest one from now on.
     pub fn advance(&self, at: OpTime) {
         let mut last = self.last.lock();
+        // Alone, a transaction of several entries is one commit.
+        let next = at.index == last.index + 1 || at.index == last.index;
+        assert!(
+            next || !self.is_replica(),
+            "{at:?} is applied after {:?}: an entry between them is not",
+            *last
+        );
         if at.term != last.term || last.index == 0 {
             self.log_knowledge.note(at.index, at.term);
         }

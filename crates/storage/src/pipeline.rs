@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::catalog::{Catalog, CollectionState};
 use crate::core::Core;
+use crate::critical::Critical;
 use crate::locks::LockKey;
 use crate::oplog;
 use crate::options::{Block, OpTime};
@@ -141,18 +142,20 @@ pub(crate) struct Pipeline {
     queue: Mutex<{ rank::QUEUE }, Queue>,
 }
 
-/// The pipeline held still: no commit is between log and publish while it lives.
-pub(crate) struct Still<'p>(&'p Core, #[allow(dead_code)] Held);
+/// The pipeline held still: no commit is between log and publish while it lives. A panic of its holder ends the process: those
+/// whom it has taken along would wait for ever, and what the log has might not be applied.
+pub(crate) struct Still<'p>(&'p Core, #[allow(dead_code)] Held, Critical);
 
 impl<'p> Still<'p> {
     /// The pipeline is this thread's now.
     fn new(core: &'p Core) -> Still<'p> {
-        Still(core, Held::note(rank::PIPELINE))
+        Still(core, Held::note(rank::PIPELINE), Critical::enter("the commit pipeline"))
     }
 }
 
 impl Drop for Still<'_> {
     fn drop(&mut self) {
+        self.2.end();
         self.0.pipeline.hand_on();
     }
 }
@@ -204,7 +207,7 @@ impl Core {
             if let Some(sequencer) = self.sequencer.get() {
                 let (seq, span, times) = self.order_group(&**sequencer, &mut alone)?;
                 let [unit] = alone;
-                let at = self.apply(unit, times[0])?;
+                let at = self.apply_own(unit, times[0])?;
                 self.carried(&**sequencer, seq, span);
                 return Ok(at);
             }
@@ -214,9 +217,13 @@ impl Core {
         }
         let ticket =
             Arc::new(Ticket { slot: Mutex::new(Slot::Waiting(Box::new(prepared))), changed: Condvar::new() });
+        // Who is given the pipeline must take it.
+        let waiting = Critical::enter("the queue of the commit pipeline");
         queue.waiting.push_back(ticket.clone());
         drop(queue);
-        match ticket.wait(&self.options.block) {
+        let left = ticket.wait(&self.options.block);
+        drop(waiting);
+        match left {
             Slot::Done(result) => result,
             Slot::Lead(own) => self.lead(*own),
             _ => Err(lost()),
@@ -281,8 +288,11 @@ impl Core {
         if let Some(sequencer) = self.sequencer.get() {
             return match self.order_group(&**sequencer, &mut group) {
                 Ok((seq, span, times)) => {
-                    let done = group.into_iter().zip(times).map(|(unit, at)| self.apply(unit, at)).collect();
-                    self.carried(&**sequencer, seq, span);
+                    let apply = |(unit, at)| self.apply_own(unit, at);
+                    let done: Vec<_> = group.into_iter().zip(times).map(apply).collect();
+                    if done.iter().all(Result::is_ok) {
+                        self.carried(&**sequencer, seq, span);
+                    }
                     done
                 }
                 Err(error) => group.iter().map(|_| Err(error.clone())).collect(),
@@ -380,6 +390,13 @@ impl Core {
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
         Ok(at)
+    }
+
+    /// Applies what the set has ordered and the log has. It cannot be left out: the next unit would be acknowledged without it.
+    ///
+    /// Errors: the member is stopping.
+    pub(crate) fn apply_own(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
+        self.apply(unit, at).inspect_err(|error| self.cannot_apply(&format!("entry {at:?}"), error))
     }
 
     /// Maps a log error, remembering when it is for good.

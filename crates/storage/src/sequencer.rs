@@ -12,6 +12,7 @@ use sheaf_errors::{Code, Error, Result};
 use smallvec::SmallVec;
 
 use crate::core::Core;
+use crate::critical;
 use crate::hooks::HookPoint;
 use crate::majority::Span;
 use crate::oplog;
@@ -104,6 +105,7 @@ impl Core {
         group: &mut [Prepared],
     ) -> Result<(u64, Option<Span>, SmallVec<[OpTime; 4]>)> {
         // This member was a secondary meanwhile, and others have written to what was read and locked here.
+        self.check_writable()?;
         group.iter().filter_map(|unit| unit.since).try_for_each(|since| self.check_no_others(since))?;
         let wall = (self.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
@@ -174,6 +176,10 @@ impl Core {
         let Some(sequencer) = self.sequencer.get().cloned() else { return Ok(false) };
         self.make_room();
         let _still = self.still();
+        if self.is_stopping() {
+            return Ok(false);
+        }
+        self.check_writable()?;
         let mut any = false;
         while let Some(unit) = sequencer.take()? {
             self.carry_out_unit(&*sequencer, unit, &|| false)?;
@@ -195,11 +201,21 @@ impl Core {
         if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
             tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
             let began = std::time::Instant::now();
-            match crate::apply::apply_entries(self, &unit.entries) {
+            let applied = self.last.lock().index;
+            assert_eq!(first.index, applied + 1, "a unit follows on what is applied");
+            let hooked = self.hooks.call(HookPoint::Apply);
+            match hooked.and_then(|()| crate::apply::apply_entries(self, &unit.entries)) {
                 Ok(ops) => self.applied.add(ops, began.elapsed()),
                 Err(error) => {
-                    // The log has what the memtables have not: only a restart can bring them together.
-                    self.fail(&format!("applying the log failed: {error}"));
+                    let what = format!(
+                        "entries ({}, {}) to ({}, {}), applied up to {:?}",
+                        first.term,
+                        first.index,
+                        last.term,
+                        last.index,
+                        *self.last.lock(),
+                    );
+                    self.cannot_apply(&what, &error);
                     return Err(error);
                 }
             }
@@ -209,6 +225,16 @@ impl Core {
         }
         self.carried(sequencer, unit.seq, Span::of(&unit.entries));
         Ok(())
+    }
+
+    /// The log has what the memtables have not, and only a start can bring them together. What goes on would take the next
+    /// unit, and acknowledge it without this one: the process ends. One that is ending anyway applies nothing more.
+    pub fn cannot_apply(&self, what: &str, error: &Error) {
+        let why = format!("what the set has ordered cannot be applied here: {what}: {error}");
+        if !self.is_stopping() {
+            critical::stop(&why);
+        }
+        self.refuse_writes(&why);
     }
 
     /// Tells that a unit is in the log and visible.

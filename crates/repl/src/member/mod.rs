@@ -20,9 +20,11 @@ use crate::types::{HardState, LogBounds, OpTime, Positions};
 
 mod elections;
 mod hints;
+mod invariants;
 mod membership;
 mod metrics;
 mod peers;
+mod plausible;
 mod reading;
 mod ready;
 mod reconfiguration;
@@ -109,6 +111,13 @@ struct Pending {
     since: u64,
 }
 
+impl Pending {
+    /// Whether a term or a vote is not durable before this is.
+    fn keeps_term(&self) -> bool {
+        self.vote && self.ready.is_some() && !self.acknowledged
+    }
+}
+
 /// An entry's cluster time.
 #[derive(Clone, Copy)]
 struct EntryTime {
@@ -179,6 +188,8 @@ pub struct Member {
     hints: Hints,
     step_down: Option<StepDown>,
     reconfig: Option<Reconfig>,
+    /// An operator has forced a configuration here: what is far from what this member knows may be true.
+    believes_far: bool,
     /// The newest configuration that this member has seen a majority to have.
     committed_config: ConfigVersion,
     /// Commit point when the installed configuration was installed.
@@ -256,6 +267,7 @@ impl Member {
             elections: Elections { term_begin, ..Elections::default() },
             step_down: None,
             reconfig: None,
+            believes_far: false,
             committed_config: ConfigVersion::NONE,
             commit_at_install: commit.index,
             waiting: Waiting::default(),
@@ -364,6 +376,9 @@ impl Member {
         self.send_report();
         self.resolve_waiters();
         self.resolve_barriers();
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
         std::mem::take(&mut self.out)
     }
 
@@ -384,6 +399,16 @@ impl Member {
     /// The configuration installed.
     pub fn config(&self) -> Option<&Arc<ReplSetConfig>> {
         self.config.as_ref()
+    }
+
+    /// The addresses under which this member knows the one of this `_id`: that of its configuration, and that of the one
+    /// that it is about to install.
+    pub fn addresses_of(&self, id: u64) -> impl Iterator<Item = Arc<str>> + use<> {
+        let coming = self.reconfig.as_ref().map(Reconfig::config);
+        let of = |config: Option<&Arc<ReplSetConfig>>| config?.member(id).map(|member| member.host.clone());
+        let (now, soon) = (of(self.config.as_ref()), of(coming));
+        let other = soon.filter(|soon| now.as_ref() != Some(soon));
+        now.into_iter().chain(other)
     }
 
     /// What this member is.

@@ -46,19 +46,18 @@ impl Member {
     pub(super) fn note_sender(&mut self, host: &Arc<str>, envelope: &Envelope) -> bool {
         let from = envelope.from;
         let meant = self.me.is_none_or(|me| me == envelope.to) && self.me != Some(from);
-        if !meant || self.of_other_set(&envelope.body) {
+        if !meant || self.of_other_set(&envelope.body) || self.refuses(host, envelope) {
             return false;
         }
         self.note_quorum_check(from);
         let known = self.config.as_ref().is_some_and(|config| config.member(from).is_some());
         let ours = self.config_version();
         if !known {
-            // Of members that are not in the configuration only a newer configuration is of interest; who
-            // was removed is told so.
+            // Members that are not in the configuration are not listened to; who was removed is told so.
             if ours.newer_than(envelope.config) && !matches!(envelope.body, Body::Config(_)) {
                 self.send_config(host, from);
             }
-            return self.config.is_none() || matches!(envelope.body, Body::Config(_));
+            return self.config.is_none();
         }
         let now = self.now;
         let was_up = self.peers.get(&from).is_some_and(|peer| self.is_up(peer));

@@ -196,9 +196,10 @@ impl Member {
         if let Some(raft) = &mut self.raft {
             raft.advance_append_async(ready);
         }
-        if leader && vote {
-            // A single voter leads at once. Entries of a term must not be seen before the term is kept:
-            // forgotten, the term could come twice, with two different entries in one place.
+        let unkept = self.pending.iter().any(|pending| pending.keeps_term());
+        if leader && (vote || unkept) {
+            // A single voter leads at once. Nothing of a term must be seen before the term is kept, however long the disk
+            // takes: forgotten, the term could come twice, with two different entries in one place.
             hold.append(&mut now);
         }
         let (at_once, hold): (Vec<_>, Vec<_>) =

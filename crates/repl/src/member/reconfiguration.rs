@@ -24,6 +24,12 @@ pub(super) struct Reconfig {
     phase: Phase,
 }
 
+impl Reconfig {
+    pub fn config(&self) -> &Arc<ReplSetConfig> {
+        &self.config
+    }
+}
+
 enum Phase {
     /// Waits for answers of a majority of the new voters.
     QuorumCheck { answered: BTreeSet<u64>, deadline: u64 },
@@ -64,6 +70,7 @@ impl Member {
         let config = Arc::new(self.successor_config(&old, new, me, force)?);
         let mut reconfig = Reconfig { config: config.clone(), force, asked: true, phase: Phase::Persisting };
         if force {
+            self.believes_far = true;
             self.reconfig = Some(reconfig);
             self.persist_config(config, Some(me));
             return Ok(());

@@ -8,7 +8,7 @@ use crate::write_concern::{Outcome, W, WriteConcern};
 use super::Mutation;
 use super::checks::Write;
 use super::model::payload;
-use super::world::{Event, World, wall};
+use super::world::{Event, World};
 
 /// The clients' memory.
 #[derive(Default)]
@@ -84,9 +84,10 @@ impl World {
         let concern = self.draw_concern();
         let filler = if self.rng.percent(10) { self.rng.below(300) as usize } else { 0 };
         let key = self.rng.below(20);
+        let wall = self.wall_of(node);
         let Some(member) = &mut self.nodes[node].member else { return };
         let uid = self.clients.next;
-        let time = (wall(self.now) << 32).max(member.cluster_time()) + 1;
+        let time = (wall << 32).max(member.cluster_time()) + 1;
         let Ok(at) = member.propose(time, payload(uid, key, filler)) else { return };
         self.clients.next += 1;
         self.checker.writes.insert(uid, Write { at, concern: concern.clone(), acknowledged: false });

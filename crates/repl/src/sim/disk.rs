@@ -76,8 +76,6 @@ impl Image {
         match op {
             Op::Truncate(keep) => self.truncate(*keep),
             Op::Append(entry) => self.push(entry),
-            Op::HardState(hard_state) => self.hard_state = *hard_state,
-            Op::Config(config, me) => self.config = Some((config.clone(), *me)),
         }
     }
 }
@@ -86,8 +84,6 @@ impl Image {
 enum Op {
     Truncate(u64),
     Append(Entry),
-    HardState(HardState),
-    Config(Arc<ReplSetConfig>, Option<u64>),
 }
 
 /// A disk with its cache.
@@ -105,16 +101,31 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Writes a unit. Returns the entries that a rollback has taken from the log.
+    /// Keeps a unit's term, vote and configuration, as one small file that is synced before the log is touched. A commit
+    /// point alone is not worth a sync, and may be forgotten. `too_much` plants a bug.
+    pub fn keep(&mut self, persist: &Persist, too_much: bool) {
+        let known = self.image.hard_state;
+        let mut changed = false;
+        let mut state = known;
+        if let Some(wanted) = persist.hard_state {
+            state = if too_much { wanted } else { persist.to_keep(wanted, &known) };
+            changed = (state.term, state.vote) != (known.term, known.vote);
+        }
+        let cuts = persist.rollback.is_some() || persist.install.is_some();
+        for image in [&mut self.image, &mut self.synced] {
+            if changed || persist.config.is_some() || (too_much && cuts) {
+                image.hard_state = state;
+            }
+            if let Some(config) = &persist.config {
+                image.config = Some(config.clone());
+            }
+        }
+    }
+
+    /// Writes the rest of a unit. Returns the entries that a rollback has taken from the log.
     pub fn write(&mut self, persist: &Persist) -> Vec<Entry> {
         let mut ops = Vec::new();
         let mut lost = Vec::new();
-        if let Some(hard_state) = persist.hard_state {
-            ops.push(Op::HardState(hard_state));
-        }
-        if let Some((config, me)) = &persist.config {
-            ops.push(Op::Config(config.clone(), *me));
-        }
         if let Some(at) = persist.install {
             self.install(at);
         }

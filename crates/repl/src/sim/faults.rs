@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::config::{MemberConfig, ReplSetConfig};
 
+use super::node::Node;
 use super::world::{Event, World};
 
 impl World {
@@ -15,7 +16,7 @@ impl World {
         let gap = 1 + self.rng.below(self.plan.fault_gap_millis);
         self.after(gap, Event::Fault);
         let node = self.victim();
-        let kind = self.rng.below(100);
+        let kind = self.rng.below(120);
         self.trace(kind << 8 ^ node as u64);
         match kind {
             0..=11 => self.crash(node, false),
@@ -35,6 +36,10 @@ impl World {
                 }
             }
             95..=96 => self.crash_all(),
+            100..=105 => self.nodes[node].apply_fails = true,
+            106..=110 => self.step_clock(node),
+            111..=114 => self.nodes[node].ends_half_kept = true,
+            115..=119 => self.nodes[node].panics_after = Some(self.rng.below(8)),
             _ => {
                 if let Some(member) = &mut self.nodes[node].member {
                     let _ = member.step_up();
@@ -53,7 +58,18 @@ impl World {
         self.rng.below(self.nodes.len() as u64) as usize
     }
 
-    fn crash(&mut self, node: usize, machine: bool) {
+    /// Somebody sets a wall clock, by seconds or by hours. Not forward where a member keeps its distance by the clock: it
+    /// would wait for as long.
+    fn step_clock(&mut self, node: usize) {
+        let most = if self.rng.percent(50) { 4 * 3600 } else { 30 };
+        let by = self.rng.below(most) as i64;
+        let delayed = self.plan.config.members.iter().any(|member| member.secondary_delay_secs > 0);
+        let back = delayed || self.rng.percent(50);
+        self.nodes[node].wall_wrong += if back { -by } else { by };
+        self.report.clock_steps += 1;
+    }
+
+    pub(super) fn crash(&mut self, node: usize, machine: bool) {
         if self.nodes[node].member.is_none() {
             return;
         }
@@ -228,14 +244,47 @@ impl World {
         new
     }
 
+    /// A member that was away while all that it knew were replaced listens to nobody: somebody looks after it, reads in its
+    /// log what it has refused, and forces the set's configuration on it.
+    pub(super) fn look_after_members(&mut self) {
+        self.after(3000, Event::Operator);
+        let primary =
+            |node: &&Node| node.member.as_ref().is_some_and(|m| m.is_writable() && m.config_committed());
+        let Some(config) =
+            self.nodes.iter().find(primary).and_then(|node| node.member.as_ref()?.config().cloned())
+        else {
+            return;
+        };
+        if config.members.iter().any(|member| member.newly_added) {
+            return;
+        }
+        for node in 0..self.nodes.len() {
+            let knows_nobody = std::mem::take(&mut self.nodes[node].knows_nobody);
+            let Some(id) = config.member_at(&self.nodes[node].host).map(|member| member.id) else { continue };
+            let Some(member) = &mut self.nodes[node].member else { continue };
+            let other = member.config().is_some_and(|own| own.config_version() != config.config_version());
+            if knows_nobody && other && member.reconfig(ReplSetConfig::clone(&config), true, Some(id)).is_ok()
+            {
+                self.report.forced += 1;
+                self.poll(node);
+                return;
+            }
+        }
+    }
+
     /// The faults are over.
     pub(super) fn begin_calm(&mut self) {
         self.calm = true;
         self.heal();
         self.clients.calm();
+        self.after(5000, Event::Operator);
         for node in 0..self.nodes.len() {
             self.nodes[node].paused_until = self.now;
             self.nodes[node].disk_full_until = self.now;
+            self.nodes[node].apply_fails = false;
+            self.nodes[node].panics_after = None;
+            self.nodes[node].ends_half_kept = false;
+            self.nodes[node].wall_wrong = 0;
             if self.nodes[node].member.is_none() {
                 self.start(node);
             }

@@ -37,17 +37,29 @@ pub enum Mutation {
     ApplyOutOfOrder,
     /// A primary answers linearizable reads without asking whether it still leads.
     ReadWithoutAsking,
+    /// A unit that could not be applied is passed over, and the next one acknowledged.
+    ApplyPastFailure,
+    /// A unit that found no room on the disk is passed over, and acknowledged.
+    SkipOnFullDisk,
+    /// The commit point of the log to come is kept before the log's end is cut off.
+    KeepCommitBeforeCut,
+    /// A process goes on after a panic, and what its core wanted done is lost in part.
+    GoOnAfterPanic,
 }
 
 impl Mutation {
     /// All of them.
-    pub const ALL: [Mutation; 6] = [
+    pub const ALL: [Mutation; 10] = [
         Mutation::VoteTwice,
         Mutation::AcknowledgeBeforePersisting,
         Mutation::CommitOldTermByCount,
         Mutation::SkipRollback,
         Mutation::ApplyOutOfOrder,
         Mutation::ReadWithoutAsking,
+        Mutation::ApplyPastFailure,
+        Mutation::SkipOnFullDisk,
+        Mutation::KeepCommitBeforeCut,
+        Mutation::GoOnAfterPanic,
     ];
 
     /// The name on the command line.
@@ -59,6 +71,10 @@ impl Mutation {
             Mutation::SkipRollback => "skip-rollback",
             Mutation::ApplyOutOfOrder => "apply-out-of-order",
             Mutation::ReadWithoutAsking => "read-without-asking",
+            Mutation::ApplyPastFailure => "apply-past-failure",
+            Mutation::SkipOnFullDisk => "skip-on-full-disk",
+            Mutation::KeepCommitBeforeCut => "keep-commit-before-cut",
+            Mutation::GoOnAfterPanic => "go-on-after-panic",
         }
     }
 }
@@ -94,6 +110,18 @@ pub struct Report {
     pub fetches: u64,
     /// Planned hand-overs.
     pub step_downs: u64,
+    /// Processes that ended because a unit could not be applied.
+    pub apply_failures: u64,
+    /// Processes that ended in the middle of carrying out what their core wanted.
+    pub panics: u64,
+    /// Processes that ended after a unit's term, vote and commit point were kept, and before its log was.
+    pub half_kept: u64,
+    /// Wall clocks set forward or back.
+    pub clock_steps: u64,
+    /// Configurations refused because their sender was unknown.
+    pub strangers: u64,
+    /// Configurations that an operator had to force on a member that knew none of the others any more.
+    pub forced: u64,
 }
 
 /// What went wrong.

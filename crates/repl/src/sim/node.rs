@@ -28,6 +28,16 @@ pub(super) struct Node {
     pub paused_until: u64,
     pub disk_full_until: u64,
     pub clock_ahead: u64,
+    /// Seconds by which its wall clock is wrong.
+    pub wall_wrong: i64,
+    /// The next unit with entries cannot be applied.
+    pub apply_fails: bool,
+    /// After so many more effects the process panics.
+    pub panics_after: Option<u64>,
+    /// The process ends when it has kept the state of a unit that cuts the log.
+    pub ends_half_kept: bool,
+    /// It has refused a configuration because it did not know the sender.
+    pub knows_nobody: bool,
     /// The commit point that the process has told.
     pub commit: OpTime,
     /// What the process said its core had committed when it last became primary.
@@ -50,6 +60,11 @@ impl Node {
             paused_until: 0,
             disk_full_until: 0,
             clock_ahead: 0,
+            wall_wrong: 0,
+            apply_fails: false,
+            panics_after: None,
+            ends_half_kept: false,
+            knows_nobody: false,
             commit: OpTime::default(),
             committed_at_election: None,
             primary: false,
@@ -62,7 +77,7 @@ impl Node {
         let image = &self.disk.image;
         let last = image.last();
         self.model = self.disk.model_at(last.index);
-        let last_time = image.entries.last().map_or(0, |entry| entry.time);
+        let last_time = self.model.time;
         let config = image.config.as_ref().map(|(config, me)| ((**config).clone(), *me));
         let mut hard_state = image.hard_state;
         hard_state.commit = hard_state.commit.min(last.index).max(self.disk.flushed.at.index);
@@ -93,5 +108,8 @@ impl Node {
         self.syncing = false;
         self.paused_until = 0;
         self.primary = false;
+        self.apply_fails = false;
+        self.panics_after = None;
+        self.ends_half_kept = false;
     }
 }

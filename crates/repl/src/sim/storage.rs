@@ -27,6 +27,10 @@ impl World {
 
     pub(super) fn write(&mut self, node: usize) {
         if self.nodes[node].disk_full_until > self.now {
+            if self.mutation == Some(Mutation::SkipOnFullDisk) {
+                self.pass_over(node);
+                return;
+            }
             self.schedule_write(node);
             return;
         }
@@ -45,6 +49,14 @@ impl World {
         self.check_rollback(node, &persist);
         let known = self.nodes[node].disk.image.hard_state.term;
         let term = persist.hard_state.map_or(known, |hard_state| hard_state.term);
+        let too_much = self.mutation == Some(Mutation::KeepCommitBeforeCut);
+        self.nodes[node].disk.keep(&persist, too_much);
+        if cuts(&persist) && !self.calm && (self.nodes[node].ends_half_kept || self.rng.percent(15)) {
+            self.report.half_kept += 1;
+            let machine = !self.plan.without_journal && self.rng.percent(50);
+            self.crash(node, machine);
+            return;
+        }
         let lost = self.nodes[node].disk.write(&persist);
         for entry in &lost {
             let check = self.checker.rolled_back(node, term, entry);
@@ -76,6 +88,21 @@ impl World {
             if too_early {
                 member.durable(seq);
             }
+        }
+        self.poll(node);
+    }
+
+    /// The planted bug: a unit that found no room is taken for written.
+    fn pass_over(&mut self, node: usize) {
+        let Some(unit) = self.nodes[node].to_write.pop_front() else { return };
+        self.nodes[node].written_seq = unit.seq;
+        if !self.nodes[node].to_write.is_empty() {
+            self.schedule_write(node);
+        }
+        self.schedule_sync(node);
+        if let Some(member) = &mut self.nodes[node].member {
+            member.written(unit.seq);
+            member.applied(unit.seq);
         }
         self.poll(node);
     }
@@ -143,11 +170,26 @@ impl World {
     }
 
     pub(super) fn apply(&mut self, node: usize) {
+        let incarnation = self.nodes[node].incarnation;
+        if self.nodes[node].disk_full_until > self.now {
+            // It is the next one again as soon as there is room.
+            let millis = self.nodes[node].disk_full_until - self.now;
+            self.after(millis, Event::Apply { node, incarnation });
+            return;
+        }
         let Some(mut persist) = self.nodes[node].to_apply.pop_front() else { return };
         if !self.nodes[node].to_apply.is_empty() {
             let millis = self.rng.below(self.plan.disk_millis.1 + 1);
-            let incarnation = self.nodes[node].incarnation;
             self.after(millis, Event::Apply { node, incarnation });
+        }
+        if self.nodes[node].apply_fails && !persist.entries.is_empty() {
+            self.nodes[node].apply_fails = false;
+            if self.mutation != Some(Mutation::ApplyPastFailure) {
+                self.report.apply_failures += 1;
+                self.crash(node, false);
+                return;
+            }
+            persist.entries.clear();
         }
         let skip = self.mutation == Some(Mutation::SkipRollback);
         let machine = &mut self.nodes[node];
@@ -163,6 +205,11 @@ impl World {
             persist.entries.reverse();
         }
         for entry in &persist.entries {
+            if entry.at.index != machine.model.at.index + 1 && self.mutation.is_none() {
+                let (at, reached) = (entry.at, machine.model.at);
+                self.failure.get_or_insert(format!("machine {node} applies {at:?} after {reached:?}"));
+                return;
+            }
             machine.model.apply(entry);
             self.checker.applied(node, entry);
         }

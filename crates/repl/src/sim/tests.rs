@@ -18,6 +18,10 @@ fn play_half(half: u64) -> Result<Report, Failure> {
         total.step_downs += report.step_downs;
         total.reads += report.reads;
         total.reads_refused += report.reads_refused;
+        total.apply_failures += report.apply_failures;
+        total.panics += report.panics;
+        total.half_kept += report.half_kept;
+        total.clock_steps += report.clock_steps;
     }
     Ok(total)
 }
@@ -34,7 +38,11 @@ fn check_half(half: u64) {
                 && total.restarts > 200
                 && total.step_downs > 10
                 && total.reads > 1000
-                && total.reads_refused > 10,
+                && total.reads_refused > 10
+                && total.apply_failures > 20
+                && total.panics > 20
+                && total.half_kept > 3
+                && total.clock_steps > 20,
             "{total:?}"
         ),
     }
@@ -57,10 +65,18 @@ fn a_seed_plays_the_same_again() {
     }
 }
 
+const ASSERTION: &str = "an assertion";
+
+/// A planted bug may also run into an assertion of the core's.
+fn play_with(seed: u64, mutation: Mutation) -> Result<Report, Failure> {
+    std::panic::catch_unwind(|| run(seed, Some(mutation)))
+        .unwrap_or_else(|_| Err(Failure { seed, at: 0, what: ASSERTION.to_owned() }))
+}
+
 /// The first seed that catches `mutation`.
 fn caught(mutation: Mutation) -> Failure {
     SEEDS
-        .filter_map(|seed| run(seed, Some(mutation)).err())
+        .filter_map(|seed| play_with(seed, mutation).err())
         .next()
         .unwrap_or_else(|| panic!("{} is not caught", mutation.name()))
 }
@@ -107,10 +123,30 @@ fn reading_without_asking_is_caught() {
 }
 
 #[test]
+fn applying_past_a_failure_is_caught() {
+    assert_ne!(caught(Mutation::ApplyPastFailure).what, ASSERTION);
+}
+
+#[test]
+fn passing_over_what_found_no_room_is_caught() {
+    assert_ne!(caught(Mutation::SkipOnFullDisk).what, ASSERTION);
+}
+
+#[test]
+fn keeping_a_commit_point_before_the_log_is_cut_is_caught() {
+    assert!(caught(Mutation::KeepCommitBeforeCut).what.contains("starts with commit point"));
+}
+
+#[test]
+fn going_on_after_a_panic_is_caught() {
+    caught(Mutation::GoOnAfterPanic);
+}
+
+#[test]
 fn a_failing_seed_fails_again_in_the_same_way() {
     for mutation in Mutation::ALL {
         let first = caught(mutation);
-        assert_eq!(run(first.seed, Some(mutation)), Err(first));
+        assert_eq!(play_with(first.seed, mutation), Err(first));
     }
 }
 

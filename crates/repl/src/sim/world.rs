@@ -30,6 +30,7 @@ pub(super) enum Event {
     Fault,
     Restart { node: usize },
     Housekeeping,
+    Operator,
 }
 
 impl Event {
@@ -44,7 +45,9 @@ impl Event {
             | Event::ConnectionLost { node, incarnation, .. }
             | Event::Contest { node, incarnation, .. } => Some((*node, Some(*incarnation))),
             Event::Deliver { to, .. } => Some((*to, None)),
-            Event::Client | Event::Fault | Event::Restart { .. } | Event::Housekeeping => None,
+            Event::Client | Event::Fault | Event::Restart { .. } | Event::Housekeeping | Event::Operator => {
+                None
+            }
         }
     }
 }
@@ -205,13 +208,15 @@ impl World {
             Event::Fault => self.fault(),
             Event::Restart { node } => self.start(node),
             Event::Housekeeping => self.housekeeping(),
+            Event::Operator => self.look_after_members(),
         }
     }
 
     fn tick(&mut self, node: usize) {
         let clock = self.now + self.nodes[node].clock_ahead;
-        let now = wall(self.now);
+        let now = self.wall_of(node);
         let Some(member) = &mut self.nodes[node].member else { return };
+        member.observe_time(now << 32);
         member.tick(clock, now);
         let gap = member.tick_millis();
         let incarnation = self.nodes[node].incarnation;
@@ -233,9 +238,22 @@ impl World {
         if self.nodes[node].incarnation > 1 {
             self.report.restarts += 1;
         }
+        self.check_start(node);
         let incarnation = self.nodes[node].incarnation;
         let first = self.rng.below(25);
         self.after(first, Event::Tick { node, incarnation });
+    }
+
+    /// What a process takes for committed when it starts is what the set has committed.
+    fn check_start(&mut self, node: usize) {
+        let machine = &self.nodes[node];
+        let at = machine.commit;
+        let (found, committed) = (machine.disk.image.chain(at.index), self.checker.chain(at.index));
+        if found.is_some() && committed.is_some() && found != committed {
+            self.check(Err(format!(
+                "machine {node} starts with commit point {at:?} on another log's entries"
+            )));
+        }
     }
 
     pub(super) fn connection_lost(&mut self, node: usize, peer: usize) {
@@ -255,10 +273,44 @@ impl World {
         if plant {
             member.commit_old_terms_by_count();
         }
-        for effect in member.poll() {
+        let effects = member.poll();
+        let incarnation = self.nodes[node].incarnation;
+        for effect in effects {
+            if self.panics_here(node) {
+                break;
+            }
             self.perform(node, effect);
+            // It may have ended the process.
+            if self.nodes[node].member.is_none() || self.nodes[node].incarnation != incarnation {
+                return;
+            }
         }
         self.check_commit_rule(node);
+    }
+
+    /// Whether the process panics before the next effect is carried out, which ends it.
+    fn panics_here(&mut self, node: usize) -> bool {
+        let Some(left) = &mut self.nodes[node].panics_after else { return false };
+        if *left > 0 {
+            *left -= 1;
+            return false;
+        }
+        self.nodes[node].panics_after = None;
+        if self.mutation != Some(Mutation::GoOnAfterPanic) {
+            self.report.panics += 1;
+            self.crash(node, false);
+        }
+        true
+    }
+
+    /// What a member refuses, none of the others should have sent; but one that is away may miss all whom it knew.
+    fn refused(&mut self, node: usize, from: u64, what: String) {
+        if what.contains("not in this one's") {
+            self.nodes[node].knows_nobody = true;
+            self.report.strangers += 1;
+            return;
+        }
+        self.check(Err(format!("machine {node} refuses what member {from} has sent: {what}")));
     }
 
     /// A primary's commit point only ever moves to entries of its own term.
@@ -298,6 +350,7 @@ impl World {
             Effect::Resolved { waiter, outcome } => self.resolved(node, waiter, outcome),
             Effect::Fetch { token, low, high, bytes_max } => self.fetch(node, token, low, high, bytes_max),
             Effect::InitialSync { source, at_least } => self.initial_sync(node, source, at_least),
+            Effect::Refused { from, what, .. } => self.refused(node, from, what),
             Effect::SteppedDown(result) => self.report.step_downs += u64::from(result.is_ok()),
             Effect::Reconfigured(result) => self.report.reconfigs += u64::from(result.is_ok()),
         }
@@ -395,6 +448,13 @@ impl World {
         };
         self.send_once(to, from, answer);
         true
+    }
+}
+
+impl World {
+    /// What a machine's wall clock shows.
+    pub(super) fn wall_of(&self, node: usize) -> u64 {
+        wall(self.now).saturating_add_signed(self.nodes[node].wall_wrong)
     }
 }
 

@@ -17,6 +17,25 @@ pub fn listen() {
     let _ = tracing::subscriber::set_global_default(ToLog);
 }
 
+/// Logs every panic where it happens: what it ends, a command or the process, is decided later, and perhaps by one that is
+/// not told why.
+pub fn listen_for_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        before(panic);
+        let thread = std::thread::current();
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        let attributes = sheaf_bson::doc! {
+            "what": text.unwrap_or("unknown panic"),
+            "where": panic.location().map(ToString::to_string).unwrap_or_default().as_str(),
+            "thread": thread.name().unwrap_or_default(),
+        };
+        super::error("-", ids::PANIC, &super::current_context(), "Panic", Some(attributes));
+    }));
+}
+
 /// Logs a document that fails its collection's validator.
 pub fn failed_validation(namespace: &str, document: RawDoc<'_>, error: &Error) {
     let attributes = DocBuf::build(|out| {

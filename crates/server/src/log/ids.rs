@@ -47,6 +47,12 @@ ids! {
     NO_REPLICA = 99_000_027;
     /// Signals cannot be listened for.
     NO_SIGNALS = 99_000_028;
+    /// A message of a member cannot be true, and is not read.
+    MEMBER_REFUSED = 99_000_050;
+    /// A link of a member is not believed.
+    LINK_REFUSED = 99_000_051;
+    /// A panic, wherever it ends.
+    PANIC = 99_000_052;
     /// Events of the floors below; their texts tell them apart.
     STORAGE_EVENT = 99_000_100;
 }

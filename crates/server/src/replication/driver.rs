@@ -12,6 +12,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::{
     Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
 };
+use sheaf_storage::critical::Critical;
 use sheaf_storage::order::{Condvar, Mutex};
 use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
 use tokio::sync::watch;
@@ -20,8 +21,13 @@ use super::Replica;
 use super::figures::{Figures, LAG_ALLOWED_MILLIS};
 use super::initial_sync::InitialSync;
 use super::links::Links;
-use super::state::{StateFile, to_keep};
+use super::locked::Locked;
+use super::state::StateFile;
+use crate::log::ids;
 use crate::node::Node;
+
+/// Refused messages are named no more often than this.
+const REFUSALS_SECS: u64 = 10;
 
 /// What is done without holding the core.
 pub(super) enum Job {
@@ -62,11 +68,12 @@ impl Replica {
         let replica = Arc::new(Replica {
             node: Arc::downgrade(node),
             engine: engine.clone(),
-            core: Mutex::new(core),
+            core: Locked::new(core),
             units: Mutex::default(),
             units_work: Condvar::new(),
             state: Mutex::new(state),
             links: std::sync::OnceLock::new(),
+            confirmations: super::confirm::Confirmations::default(),
             initial_sync: InitialSync::open(&node.options.dbpath, set_name),
             jobs,
             role: Mutex::default(),
@@ -75,6 +82,7 @@ impl Replica {
             flushable: AtomicU64::new(0),
             commit: Mutex::default(),
             durable_seq: AtomicU64::new(0),
+            carried_seq: AtomicU64::new(0),
             topology: watch::Sender::new(0),
             waiters: Mutex::default(),
             stepped_down: Mutex::default(),
@@ -82,6 +90,7 @@ impl Replica {
             lag_millis: AtomicU64::new(0),
             slowed_micros: AtomicU64::new(0),
             figures: Figures::default(),
+            refused_at: AtomicU64::new(0),
             started: Instant::now(),
             stopping: AtomicBool::new(false),
         });
@@ -194,6 +203,7 @@ impl Replica {
                 Effect::InitialSync { source, at_least } => {
                     let _ = self.jobs.send(Job::InitialSync { source, at_least });
                 }
+                Effect::Refused { host, from, what } => self.refused(&host, from, &what),
                 Effect::SteppedDown(result) => {
                     if let Some(sender) = self.stepped_down.lock().take() {
                         let _ = sender.send(result);
@@ -208,6 +218,20 @@ impl Replica {
         }
         let flushable = core.commit_point().index.min(core.positions().durable.index);
         self.flushable.store(flushable, Ordering::Release);
+    }
+
+    /// Says what was not believed, once in a while.
+    fn refused(&self, host: &str, from: u64, what: &str) {
+        let now = self.started.elapsed().as_secs() + REFUSALS_SECS;
+        let last = self.refused_at.load(Ordering::Relaxed);
+        if now < last + REFUSALS_SECS
+            || self.refused_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        let attributes = sheaf_bson::doc! { "host": host, "member": from as i64, "why": what };
+        let text = "A message of a member is refused";
+        crate::log::warning("REPL", ids::MEMBER_REFUSED, "ReplCoord", text, Some(attributes));
     }
 
     /// Carries out units that no commit of this member carries out.
@@ -314,7 +338,7 @@ impl Replica {
         let mut file = self.state.lock();
         let mut changed = false;
         if let Some(hard_state) = unit.hard_state.take() {
-            let hard_state = to_keep(hard_state, &file.state.hard_state, unit);
+            let hard_state = unit.to_keep(hard_state, &file.state.hard_state);
             let known = &mut file.state.hard_state;
             // A commit point alone may be forgotten.
             changed |= (known.term, known.vote) != (hard_state.term, hard_state.vote);
@@ -373,6 +397,9 @@ impl Sequencer for Replica {
     }
 
     fn carried_out(&self, seq: u64) {
+        // Whatever failed on the way: no unit is told of before those that come before it.
+        let before = self.carried_seq.swap(seq, Ordering::AcqRel);
+        assert_eq!(before + 1, seq, "units are carried out one after another");
         // Whoever waits for other members makes the messages go out at once; see `Replica::waiting`.
         self.with_unhurried(|core| {
             core.written(seq);
@@ -451,9 +478,8 @@ pub const RESTARTED: &str = "SHEAF_RESTARTED";
 /// its vote for ever.
 pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        if std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).is_err() {
-            std::process::abort();
-        }
+        let _critical = Critical::enter("a thread of replication");
+        work();
     });
     spawned
         .map(|_| ())

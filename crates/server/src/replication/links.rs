@@ -1,9 +1,9 @@
 //! Connections between members.
 //!
 //! Each member dials every other one and sends on the connection that it has dialled, so a link is one-way. It starts
-//! with a magic word that no client's message can start with, on the port that clients use, and the sender's own
-//! address; then come messages, each behind its length. What cannot be sent is dropped: the core sends again what
-//! matters.
+//! with a magic word that no client's message can start with, on the port that clients use, and says whose it is
+//! ([`super::confirm`]); then come messages, each behind its length. What cannot be sent is dropped: the core sends again
+//! what matters. The other end of a link is in [`super::receiving`].
 
 use std::collections::HashMap;
 use std::io;
@@ -11,15 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::Mutex;
 use sheaf_repl::Envelope;
+use sheaf_storage::critical::Critical;
 use socket2::SockRef;
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 use super::Replica;
+use super::confirm::{Hello, Nonce};
 
 /// The first word on a link: read as a message's length it would be above the largest allowed.
 pub const MAGIC: [u8; 4] = *b"ShMb";
@@ -35,9 +35,6 @@ const UNANSWERED: Duration = Duration::from_secs(5);
 
 /// Pause after a link broke.
 const PAUSE: Duration = Duration::from_millis(50);
-
-/// The most that one message may have: an entry is a commit group, and a transaction can be large.
-const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// How long entries that nobody waits for are held back, to go out together with more.
 const TOGETHER: Duration = Duration::from_millis(1);
@@ -73,7 +70,7 @@ impl Links {
     pub fn send(&self, host: &Arc<str>, envelope: Envelope) {
         let mut links = self.links.lock();
         let link = links.entry(host.clone()).or_insert_with(|| {
-            let link = Arc::new(Link::default());
+            let link = Arc::new(Link { nonce: rand::random(), ..Link::default() });
             self.runtime.spawn(run(self.replica.clone(), host.clone(), self.address(host), link.clone()));
             link
         });
@@ -115,6 +112,11 @@ impl Links {
         for link in dirty {
             link.flush();
         }
+    }
+
+    /// Whether this process has given one of its links this number.
+    pub fn has(&self, nonce: Nonce) -> bool {
+        self.links.lock().values().any(|link| link.nonce == nonce)
     }
 
     /// Where to dial for this address of the configuration.
@@ -161,6 +163,8 @@ impl Waiting {
 /// The way to one member.
 #[derive(Default)]
 struct Link {
+    /// By which the other side can ask whether it is this process's.
+    nonce: Nonce,
     waiting: Mutex<Waiting>,
     writer: Mutex<Writer>,
     /// When entries were last written here.
@@ -243,6 +247,8 @@ impl Writer {
 
 /// Keeps one link up while there is something to send.
 async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
+    // A panic would leave the other member without a word from this one for as long as it runs.
+    let _critical = Critical::enter("a link to another member");
     loop {
         // A message that waits is the reason to connect.
         while link.waiting.lock().is_empty() {
@@ -271,9 +277,12 @@ async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()>
     let stream = Arc::new(connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??);
     stream.set_nodelay(true)?;
     SockRef::from(&*stream).set_tcp_user_timeout(Some(UNANSWERED))?;
-    let Some(own) = replica.upgrade().map(|replica| replica.own_address()) else { return Ok(()) };
+    let Some(replica) = replica.upgrade() else { return Ok(()) };
+    let host = Arc::from(replica.own_address());
+    let hello = Hello::Link { set: replica.initial_sync.set_name().to_owned(), host, nonce: link.nonce };
+    drop(replica);
     let mut buffer = MAGIC.to_vec();
-    put(&mut buffer, own.as_bytes());
+    put(&mut buffer, hello.encode().as_bytes());
     *link.writer.lock() = Writer { stream: Some(stream.clone()), buffer, written: 0 };
     link.flush();
     let mut nothing = [0; 16];
@@ -304,57 +313,7 @@ async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()>
     }
 }
 
-fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
-}
-
-/// Receives on a link that another member has dialled, until it ends.
-pub async fn receive(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<()> {
-    let mut buffer = BytesMut::with_capacity(64 << 10);
-    let mut magic = [0; MAGIC.len()];
-    stream.read_exact(&mut magic).await?;
-    let mut from: Option<Arc<str>> = None;
-    let mut batch = Vec::new();
-    loop {
-        while let Some(frame) = take(&mut buffer)? {
-            match &from {
-                None => {
-                    let host = std::str::from_utf8(&frame).map_err(|_| bad("an address is not UTF-8"))?;
-                    from = Some(Arc::from(host));
-                }
-                Some(_) => {
-                    let envelope = Envelope::decode(&frame).map_err(|error| bad(&error.to_string()))?;
-                    replica.figures.received(&envelope, frame.len());
-                    batch.push(envelope);
-                }
-            }
-        }
-        if let Some(from) = from.as_ref().filter(|_| !batch.is_empty()) {
-            replica.receive(from, batch.drain(..));
-        }
-        if stream.read_buf(&mut buffer).await? == 0 {
-            return Ok(());
-        }
-    }
-}
-
-fn bad(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, what)
-}
-
-/// The next whole frame of the buffer.
-fn take(buffer: &mut BytesMut) -> io::Result<Option<Bytes>> {
-    let Some(length) = buffer.first_chunk::<4>() else { return Ok(None) };
-    let length = u32::from_le_bytes(*length) as usize;
-    if length > MESSAGE_BYTES_MAX {
-        return Err(bad("a message is too long"));
-    }
-    if buffer.len() < 4 + length {
-        // What is allocated follows what has arrived.
-        buffer.reserve((4 + length - buffer.len()).min(buffer.len().max(64 << 10)));
-        return Ok(None);
-    }
-    buffer.advance(4);
-    Ok(Some(buffer.split_to(length).freeze()))
 }

@@ -2,16 +2,20 @@
 //!
 //! - [`Replica`] is what the rest of the server sees.
 //! - `driver` carries out what the core asks for, and orders the commits of storage.
-//! - `links` are the connections to other members, `state` what must never be forgotten.
+//! - `links` are the connections to other members, `receiving` those from them, `confirm` how they know each other; `state`
+//!   is what must never be forgotten.
 //! - `rollback` keeps writes that the set has not kept; `initial_sync` copies another member's data.
 //!
 //! Locks, outermost first: storage's pipeline, the state file, the core, what it tells ([`sheaf_storage::order`]). What the
 //! core tells is carried out under its lock, in order, and does nothing that waits.
 
+mod confirm;
 pub mod driver;
 pub mod figures;
 pub mod initial_sync;
 pub mod links;
+mod locked;
+pub mod receiving;
 pub mod rollback;
 mod state;
 
@@ -31,6 +35,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::node::Node;
 use links::Links;
+use locked::Locked;
 use state::StateFile;
 
 /// How long a member that is shut down waits for a successor.
@@ -40,12 +45,13 @@ const HAND_OVER_MILLIS: u64 = 3000;
 pub struct Replica {
     node: Weak<Node>,
     engine: Engine,
-    core: Mutex<{ rank::REPLICATION }, Member>,
+    core: Locked,
     /// What the core wants written, in order.
     units: Mutex<{ rank::TOLD }, VecDeque<Persist>>,
     units_work: Condvar,
     state: Mutex<{ rank::STATE_FILE }, StateFile>,
     links: OnceLock<Links>,
+    confirmations: confirm::Confirmations,
     initial_sync: initial_sync::InitialSync,
     jobs: mpsc::Sender<driver::Job>,
     role: Mutex<{ rank::TOLD }, Role>,
@@ -55,6 +61,8 @@ pub struct Replica {
     flushable: AtomicU64,
     commit: Mutex<{ rank::TOLD }, OpTime>,
     durable_seq: AtomicU64,
+    /// The last unit that is in the log and applied.
+    carried_seq: AtomicU64,
     topology: watch::Sender<u64>,
     waiters: Mutex<{ rank::TOLD }, HashMap<WaiterId, oneshot::Sender<Outcome>>>,
     stepped_down: Mutex<{ rank::TOLD }, Option<mpsc::Sender<Result<()>>>>,
@@ -65,6 +73,8 @@ pub struct Replica {
     slowed_micros: AtomicU64,
     /// What `serverStatus` shows.
     pub figures: figures::Figures,
+    /// When a refused message was last named, in seconds since the start.
+    refused_at: AtomicU64,
     started: Instant,
     stopping: AtomicBool,
 }
@@ -99,6 +109,16 @@ impl Replica {
         if let Some(links) = self.links.get() {
             links.flush();
         }
+    }
+
+    /// The addresses under which this member knows the one of this `_id`.
+    fn addresses_of(&self, id: u64) -> Vec<std::sync::Arc<str>> {
+        self.core.lock().addresses_of(id).collect()
+    }
+
+    /// Counts the changes of role and configuration.
+    fn topology_version(&self) -> u64 {
+        *self.topology.borrow()
     }
 
     /// What this member is.

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_repl::HardState;
 use sheaf_repl::config::ReplSetConfig;
-use sheaf_repl::{HardState, Persist};
 
 use super::rollback::RollbackCount;
 
@@ -63,18 +63,6 @@ impl StateFile {
     }
 }
 
-/// What may be kept of term, vote and commit point before the unit is carried out. Where it takes the log's end back, or
-/// replaces the log, the commit point is one of the log to come: a start that comes in between must not take the log as it
-/// still is for committed so far.
-pub fn to_keep(wanted: HardState, known: &HardState, unit: &Persist) -> HardState {
-    let commit = match (unit.rollback, unit.install) {
-        (Some(rollback), _) => wanted.commit.min(rollback.keep.index),
-        (None, Some(_)) => wanted.commit.min(known.commit),
-        (None, None) => wanted.commit,
-    };
-    HardState { commit, ..wanted }
-}
-
 fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::new(Code::FILE_STREAM_FAILED, format!("{what} {} failed: {error}", path.display()))
 }
@@ -121,26 +109,6 @@ fn parse(bytes: &[u8]) -> Option<DurableState> {
 mod tests {
     use super::*;
     use sheaf_repl::config::MemberConfig;
-
-    #[test]
-    fn what_is_still_to_be_taken_back_is_not_committed() {
-        let at = |index| sheaf_repl::OpTime::new(7, index);
-        let known = HardState { term: 6, vote: None, commit: 90 };
-        let wanted = HardState { term: 7, vote: Some(1), commit: 200 };
-        let unit = |rollback, install| Persist {
-            seq: 1,
-            hard_state: None,
-            config: None,
-            install,
-            rollback,
-            entries: Vec::new(),
-        };
-        let kept = |unit: &Persist| to_keep(wanted, &known, unit);
-        assert_eq!(kept(&unit(None, None)), wanted);
-        let rollback = sheaf_repl::Rollback { keep: at(100), last: at(120) };
-        assert_eq!(kept(&unit(Some(rollback), None)), HardState { commit: 100, ..wanted });
-        assert_eq!(kept(&unit(None, Some(at(300)))), HardState { commit: 90, ..wanted });
-    }
 
     #[test]
     fn a_state_comes_back() {

@@ -69,10 +69,20 @@ impl Follower {
         Follower { engine, feed, seq: 0 }
     }
 
-    /// Applies these entries as one unit.
-    pub fn take(&mut self, entries: Vec<LogEntry>) {
+    /// Has these entries as the next unit.
+    pub fn give(&mut self, entries: Vec<LogEntry>) {
         self.seq += 1;
         self.feed.units.lock().push_back(LogUnit { seq: self.seq, entries });
+    }
+
+    /// The last unit that it has told to be carried out.
+    pub fn carried(&self) -> u64 {
+        self.feed.carried.load(Ordering::Acquire)
+    }
+
+    /// Applies these entries as one unit.
+    pub fn take(&mut self, entries: Vec<LogEntry>) {
+        self.give(entries);
         assert!(self.engine.carry_out().unwrap());
         assert_eq!(self.feed.carried.load(Ordering::Acquire), self.seq);
     }

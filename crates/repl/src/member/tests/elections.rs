@@ -1,6 +1,49 @@
 //! Who becomes primary, and when.
 
 use super::*;
+use crate::message::Body;
+
+#[test]
+fn a_single_voter_says_nothing_of_a_term_that_its_disk_does_not_have() {
+    let mut config = ReplSetConfig::new("rs", members(2));
+    (config.members[1].votes, config.members[1].priority) = (0, 0.0);
+    config.term = 0;
+    let hard_state = HardState { term: 1, vote: None, commit: 0 };
+    let recovered = Recovered { hard_state, config: Some((config, Some(0))), ..Recovered::default() };
+    let mut member = Member::new(Options::new("rs"), recovered);
+    let mut units = Vec::new();
+    let mut told = 0;
+    let mut run = |member: &mut Member, from: u64, millis: u64, units: &mut Vec<u64>| {
+        for now in (from..from + millis).step_by(50) {
+            member.tick(now, 1_000_000);
+            for effect in member.poll() {
+                match effect {
+                    Effect::Persist(unit) => units.push(unit.seq),
+                    Effect::Send { envelope, .. } => {
+                        told += u32::from(matches!(envelope.body, Body::Raft(_)))
+                    }
+                    _ => {}
+                }
+            }
+        }
+        std::mem::take(&mut told)
+    };
+    // The disk takes nothing; it leads all the same, and has heartbeats to send, but for the time that counts as stalled.
+    let begun = (0..40_000u64)
+        .step_by(50)
+        .find(|now| run(&mut member, *now, 50, &mut units) > 0 || member.term() == 2);
+    let begun = begun.expect("it stands");
+    assert_eq!(
+        run(&mut member, begun + 50, 9000, &mut units),
+        0,
+        "the other has heard of a term that may be forgotten"
+    );
+    let last = *units.last().expect("there is something to keep");
+    member.written(last);
+    member.applied(last);
+    member.durable(last);
+    assert!(run(&mut member, begun + 9050, 3000, &mut units) > 0);
+}
 
 #[test]
 fn a_set_initiates_and_elects_the_member_that_was_told_to() {

@@ -10,7 +10,7 @@ use sheaf_errors::{Code, Error};
 use super::{Member, Options, Recovered};
 use crate::config::{ConfigVersion, MemberConfig, ReplSetConfig};
 use crate::effect::{Effect, Rollback, WaiterId};
-use crate::message::Envelope;
+use crate::message::{Body, Envelope};
 use crate::types::{Entry, HardState, LogBounds, MemberState, OpTime, TermRun};
 use crate::write_concern::{Outcome, W, WriteConcern};
 
@@ -28,6 +28,7 @@ struct Node {
     stepped_down: Option<Result<(), Error>>,
     reconfigured: Option<Result<ConfigVersion, Error>>,
     syncs: u32,
+    refused: Vec<String>,
     fetch: Option<(u64, u64, u64)>,
 }
 
@@ -74,6 +75,7 @@ impl Set {
             stepped_down: None,
             reconfigured: None,
             syncs: 0,
+            refused: Vec::new(),
             fetch: None,
         };
         self.nodes.insert(host(number), node);
@@ -175,6 +177,7 @@ impl Set {
             Effect::Reconfigured(result) => node.reconfigured = Some(result),
             Effect::InitialSync { .. } => node.syncs += 1,
             Effect::Fetch { token, low, high, .. } => node.fetch = Some((token, low, high)),
+            Effect::Refused { host: from, what, .. } => node.refused.push(format!("{from}: {what}")),
             Effect::CommitPoint(_) | Effect::Role(_) => {}
         }
     }

@@ -82,14 +82,73 @@ fn force_makes_a_set_of_what_is_left() {
     set.heal();
     set.run(10_000);
     assert_eq!((set.state(0), set.state(2)), (MemberState::Removed, MemberState::Removed));
-    // One that is out can force itself in again, if it says which member it is.
+    // One that is out can say that it is in again, if it says which member it is. The others do not believe it: anybody
+    // could say so.
     let mut config = (**set.member(2).config().unwrap()).clone();
     config.members.push(MemberConfig::new(5, host(2)));
     set.member(2).reconfig(config.clone(), true, None).unwrap_err();
     set.member(2).reconfig(config, true, Some(5)).unwrap();
+    set.run(10_000);
+    let refused = &set.node(1).refused;
+    assert!(refused.iter().any(|what| what.contains("not in this one's")), "{refused:?}");
+    assert!(set.member(1).config().unwrap().member(5).is_none());
+    // It is where the set is that it is let in.
+    set.reconfig(1, |config| config.members.push(MemberConfig::new(5, host(2)))).unwrap();
     set.run(30_000);
     let waiter = set.write(1, WriteConcern::nodes(2));
     assert_eq!(set.outcome(1, waiter), Some(Outcome::Satisfied));
+}
+
+#[test]
+fn what_nobody_in_the_set_can_have_said_is_refused_and_named() {
+    let mut set = three();
+    let config = ReplSetConfig::clone(set.member(1).config().unwrap());
+    let ours = config.config_version();
+    let far = ReplSetConfig { term: 2_000_000, version: 2_000_000, ..config.clone() };
+    let far_version = ReplSetConfig { version: 20_000_000, ..config.clone() };
+    let newer = ReplSetConfig { version: config.version + 1, ..config.clone() };
+    let named = [
+        (7, newer.clone(), "not in this one's"),
+        (0, far, "is too far"),
+        (0, far_version.clone(), "is too far"),
+    ];
+    let say = |set: &mut Set, from: u64, config: ReplSetConfig| {
+        let body = Body::Config(Arc::new(config.clone()));
+        let envelope = Envelope { from, to: 1, config: config.config_version(), incarnation: 99, body };
+        set.member(1).step(&host(0), envelope);
+        set.settle();
+        set.node(1).refused.pop()
+    };
+    for (from, config, why) in named {
+        let refused = say(&mut set, from, config).expect("it is refused");
+        assert!(refused.contains(why) && refused.contains("replSetReconfig"), "{refused}");
+        assert_eq!(set.member(1).config().unwrap().config_version(), ours);
+    }
+    assert_eq!(say(&mut set, 0, newer.clone()), None);
+    assert_eq!(set.member(1).config().unwrap().config_version(), newer.config_version());
+    // An operator's word makes this member believe what is far away.
+    let forced = ReplSetConfig::clone(set.member(1).config().unwrap());
+    set.member(1).reconfig(forced, true, None).unwrap();
+    set.settle();
+    assert_eq!(say(&mut set, 0, far_version), None);
+    assert_eq!(set.member(1).config().unwrap().version, 20_000_000);
+}
+
+#[test]
+fn a_first_configuration_names_its_sender() {
+    let mut set = Set::uninitiated(2);
+    let config =
+        ReplSetConfig { version: 2_000_000, term: 2_000_000, ..ReplSetConfig::new("rs", members(2)) };
+    let say = |set: &mut Set, from: u64| {
+        let body = Body::Config(Arc::new(config.clone()));
+        let envelope = Envelope { from, to: 1, config: config.config_version(), incarnation: 99, body };
+        set.member(1).step(&host(0), envelope);
+        set.settle();
+        set.member(1).config().is_some()
+    };
+    assert!(!say(&mut set, 3));
+    assert!(!say(&mut set, 1));
+    assert!(say(&mut set, 0), "a new member takes what the set has, however far it is");
 }
 
 #[test]

@@ -47,6 +47,11 @@ pub struct InitialSync {
 }
 
 impl InitialSync {
+    /// The set's name.
+    pub fn set_name(&self) -> &str {
+        &self.set_name
+    }
+
     /// For this data folder and set. What an earlier run has fetched in part is kept.
     pub fn open(dbpath: &Path, set_name: &str) -> InitialSync {
         InitialSync {

@@ -1,0 +1,277 @@
+//! Whether the member that a link claims to come from has opened it.
+//!
+//! There are no keys yet, so a member is known by its address in the configuration. Whoever opens a link gives it a number
+//! that is hard to guess; before anything of the link is read, the receiver dials the address under which it knows the sender,
+//! as it would to send to it, and asks whether that number is one of its own:
+//!
+//! ```text
+//! on the link        {link: 2, set, host, nonce}
+//! asked of `host`    {confirm: 2, set, nonce}
+//! its answer         {ok, set}
+//! ```
+//!
+//! A process has one number for each address that it sends to, for as long as it runs. One that was confirmed is known from
+//! then on, so that links that break, also where only one direction is open, come up again without a question. A number
+//! is told to nobody but the member it is for, and to whoever has that member's address.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use super::links::{MAGIC, put};
+
+/// Version of what is said on links. Members of another version are not listened to.
+pub const VERSION: i64 = 2;
+
+/// What a link, a question and an answer begin with is never longer.
+pub const GREETING_BYTES_MAX: usize = 4096;
+
+/// How long an answer may take, the connection included.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Questions at once: to members, and to those who are none and want to be told so.
+const ASKING_MAX: usize = 64;
+const ASKING_STRANGERS_MAX: usize = 4;
+
+/// Confirmed numbers that are kept. A member restarts less often than this is full.
+const CONFIRMED_MAX: usize = 10_000;
+
+/// What is told once in a while only.
+const NAMED_PAUSE: Duration = Duration::from_secs(10);
+
+/// The number of a link.
+pub type Nonce = [u8; 16];
+
+/// How a connection on the members' protocol begins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hello {
+    /// Messages follow.
+    Link {
+        /// The sender's set.
+        set: String,
+        /// The sender's address, as it knows it.
+        host: Arc<str>,
+        /// The link's number.
+        nonce: Nonce,
+    },
+    /// Somebody asks whether a number is this process's.
+    Question {
+        /// The set of the one who asks.
+        set: String,
+        /// The number.
+        nonce: Nonce,
+    },
+}
+
+impl Hello {
+    /// As bytes.
+    pub fn encode(&self) -> DocBuf {
+        let binary = |nonce: &Nonce| {
+            DocBuf::build(|doc| {
+                doc.append("nonce", Value::Binary(Binary { subtype: 0, bytes: nonce }));
+            })
+        };
+        match self {
+            Hello::Link { set, host, nonce } => DocBuf::build(|doc| {
+                doc.append("link", VERSION).append("set", set.as_str()).append("host", &**host);
+                doc.append_all(binary(nonce).as_raw());
+            }),
+            Hello::Question { set, nonce } => DocBuf::build(|doc| {
+                doc.append("confirm", VERSION).append("set", set.as_str());
+                doc.append_all(binary(nonce).as_raw());
+            }),
+        }
+    }
+
+    /// Errors: what is wrong with it.
+    pub fn decode(bytes: &[u8]) -> Result<Hello, String> {
+        if sheaf_bson::validate(bytes, 4).is_err() {
+            // Members of the first version began with their address.
+            let text: String =
+                String::from_utf8_lossy(bytes).chars().filter(|c| !c.is_control()).take(100).collect();
+            return Err(format!("it speaks another version of the protocol, not {VERSION}: {text}"));
+        }
+        let doc = RawDoc::new(bytes);
+        let number = |name: &str| doc.get(name).and_then(|value| value.as_exact_i64());
+        let text = |name: &str| doc.get(name).and_then(|value| value.as_str()).map(str::to_owned);
+        let version = number("link").or(number("confirm"));
+        if version != Some(VERSION) {
+            return Err(format!("it speaks version {version:?} of the protocol, not {VERSION}"));
+        }
+        let nonce = match doc.get("nonce") {
+            Some(Value::Binary(binary)) => binary.bytes.try_into().ok(),
+            _ => None,
+        };
+        let (Some(set), Some(nonce)) = (text("set"), nonce) else {
+            return Err("it names no set, or has no number".to_owned());
+        };
+        match text("host") {
+            Some(host) if number("link").is_some() => Ok(Hello::Link { set, host: Arc::from(host), nonce }),
+            None if number("link").is_some() => Err("it has no address".to_owned()),
+            _ => Ok(Hello::Question { set, nonce }),
+        }
+    }
+}
+
+/// What came of a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The member has opened the link.
+    Yes,
+    /// It says that it has not.
+    No,
+    /// It did not answer.
+    None,
+}
+
+/// Which links were confirmed, and who may be asked now.
+pub struct Confirmations {
+    confirmed: Mutex<HashSet<(Arc<str>, Nonce)>>,
+    asking: Semaphore,
+    asking_strangers: Semaphore,
+    named: Mutex<Option<std::time::Instant>>,
+}
+
+impl Default for Confirmations {
+    fn default() -> Confirmations {
+        Confirmations {
+            confirmed: Mutex::default(),
+            asking: Semaphore::new(ASKING_MAX),
+            asking_strangers: Semaphore::new(ASKING_STRANGERS_MAX),
+            named: Mutex::default(),
+        }
+    }
+}
+
+impl Confirmations {
+    /// Whether the member at `host`, dialled at `address`, has opened the link of this number.
+    pub async fn ask(
+        &self,
+        set: &str,
+        (host, address): (&Arc<str>, &str),
+        nonce: Nonce,
+        stranger: bool,
+    ) -> Answer {
+        let key = (host.clone(), nonce);
+        if self.confirmed.lock().contains(&key) {
+            return Answer::Yes;
+        }
+        let turn = if stranger { &self.asking_strangers } else { &self.asking };
+        let Ok(_turn) = turn.acquire().await else { return Answer::None };
+        let question = Hello::Question { set: set.to_owned(), nonce };
+        let asked = tokio::time::timeout(PATIENCE, ask(address, set, &question)).await;
+        let answer = match asked {
+            Ok(Ok(true)) => Answer::Yes,
+            Ok(Ok(false)) => Answer::No,
+            Ok(Err(_)) | Err(_) => Answer::None,
+        };
+        if answer == Answer::Yes {
+            let mut confirmed = self.confirmed.lock();
+            if confirmed.len() >= CONFIRMED_MAX {
+                confirmed.clear();
+            }
+            confirmed.insert(key);
+        }
+        answer
+    }
+
+    /// Whether to name what was refused: not for each of thousands.
+    pub fn is_to_be_named(&self) -> bool {
+        let mut named = self.named.lock();
+        let due = named.is_none_or(|at| at.elapsed() >= NAMED_PAUSE);
+        if due {
+            *named = Some(std::time::Instant::now());
+        }
+        due
+    }
+}
+
+async fn ask(address: &str, set: &str, question: &Hello) -> io::Result<bool> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let mut bytes = MAGIC.to_vec();
+    put(&mut bytes, question.encode().as_bytes());
+    stream.write_all(&bytes).await?;
+    let answer = read_short(&mut stream).await?;
+    sheaf_bson::validate(&answer, 4).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    let answer = RawDoc::new(&answer);
+    let same_set = answer.get("set").and_then(|v| v.as_str()) == Some(set);
+    Ok(same_set && answer.get("ok").is_some_and(|v| v.truthy()))
+}
+
+/// Answers a question.
+pub async fn answer(stream: &mut TcpStream, set: &str, ok: bool) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    put(&mut bytes, sheaf_bson::doc! { "ok": ok, "set": set }.as_bytes());
+    stream.write_all(&bytes).await
+}
+
+/// Reads a frame that cannot be long.
+pub async fn read_short(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).await?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > GREETING_BYTES_MAX {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a greeting is too long"));
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_come_back_and_others_are_named() {
+        let link = Hello::Link { set: "rs".into(), host: Arc::from("a:1"), nonce: [7; 16] };
+        let question = Hello::Question { set: "rs".into(), nonce: [9; 16] };
+        for hello in [link, question] {
+            assert_eq!(Hello::decode(hello.encode().as_bytes()), Ok(hello));
+        }
+        // A member of the first version, and one of a later one.
+        assert!(Hello::decode(b"127.0.0.1:27017").unwrap_err().contains("127.0.0.1:27017"));
+        let later = sheaf_bson::doc! { "link": 3, "set": "rs", "host": "a:1" };
+        assert!(Hello::decode(later.as_bytes()).unwrap_err().contains("version Some(3)"));
+        for broken in [
+            sheaf_bson::doc! { "link": 2, "set": "rs", "host": "a:1" },
+            sheaf_bson::doc! { "link": 2, "host": "a:1", "nonce": "text" },
+            sheaf_bson::doc! {},
+        ] {
+            assert!(Hello::decode(broken.as_bytes()).is_err());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_member_is_asked_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let host: Arc<str> = Arc::from("member:1");
+        let served = tokio::spawn(async move {
+            for _ in 0..2 {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut magic = [0; 4];
+                stream.read_exact(&mut magic).await.unwrap();
+                let hello = Hello::decode(&read_short(&mut stream).await.unwrap()).unwrap();
+                let Hello::Question { nonce, set } = hello else { panic!("{hello:?}") };
+                answer(&mut stream, &set, nonce == [1; 16]).await.unwrap();
+            }
+        });
+        let known = Confirmations::default();
+        let ask = |nonce| known.ask("rs", (&host, address.as_str()), nonce, false);
+        assert_eq!(ask([2; 16]).await, Answer::No);
+        assert_eq!(ask([1; 16]).await, Answer::Yes);
+        served.await.unwrap();
+        // Nobody listens any more.
+        assert_eq!(ask([1; 16]).await, Answer::Yes);
+        assert_eq!(ask([3; 16]).await, Answer::None);
+    }
+}

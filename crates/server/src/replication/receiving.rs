@@ -1,0 +1,257 @@
+//! Links that other members have dialled.
+//!
+//! Nothing that comes on one reaches the core before the member that it claims to be from has said, asked at the address
+//! under which this member knows it, that it has opened the link ([`super::confirm`]). What is not believed is passed over
+//! without being kept. What is believed is read as a whole first, the entries for the log with it.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use sheaf_repl::Envelope;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+
+use super::Replica;
+use super::confirm::{self, Answer, Hello, Nonce, read_short};
+use super::links::MAGIC;
+use crate::log::ids;
+
+/// The most that one message may have: an entry is a commit group, and a transaction can be large.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// How long the other side may take to say who it is.
+const GREETING_PATIENCE: Duration = Duration::from_secs(10);
+
+/// A member that did not answer is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+
+/// Who was found out is not let go at once, so that it cannot try often.
+const FORGED_PAUSE: Duration = Duration::from_secs(1);
+
+/// Entries of more bytes are checked on another thread.
+const CHECK_HERE_BYTES: usize = 64 << 10;
+
+/// Bytes of a message that tell whose it is.
+const HEAD: usize = 9;
+
+/// Serves a connection that begins with [`MAGIC`], until it ends.
+pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<()> {
+    let greeting = async {
+        let mut magic = [0; MAGIC.len()];
+        stream.read_exact(&mut magic).await?;
+        read_short(&mut stream).await
+    };
+    let greeting = tokio::time::timeout(GREETING_PATIENCE, greeting).await??;
+    let own_set = replica.initial_sync.set_name().to_owned();
+    match Hello::decode(&greeting) {
+        Ok(Hello::Question { set, nonce }) => {
+            let ok = set == own_set && replica.links.get().is_some_and(|links| links.has(nonce));
+            confirm::answer(&mut stream, &own_set, ok).await
+        }
+        Ok(Hello::Link { set, host, .. }) if set != own_set => {
+            let why = format!("it belongs to the replica set {set}, not {own_set}");
+            Err(refuse(&replica, &host, &why))
+        }
+        Ok(Hello::Link { host, nonce, .. }) => Receiver::new(replica, host, nonce).run(stream).await,
+        Err(why) => {
+            let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
+            Err(refuse(&replica, &remote, &why))
+        }
+    }
+}
+
+/// Names a link that is refused.
+fn refuse(replica: &Replica, host: &str, why: &str) -> io::Error {
+    if replica.confirmations.is_to_be_named() {
+        let attributes = sheaf_bson::doc! { "host": host, "why": why };
+        let text = "A link of a member is refused";
+        crate::log::warning("REPL", ids::LINK_REFUSED, "listener", text, Some(attributes));
+    }
+    bad(why)
+}
+
+fn bad(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// What is thought of the messages of one sender.
+enum Belief {
+    /// The member at this address has sent them.
+    Member(Arc<str>),
+    /// It has not.
+    Forged(String),
+    /// It does not say now.
+    Unknown,
+}
+
+struct Receiver {
+    replica: Arc<Replica>,
+    /// The sender's address, as it says.
+    host: Arc<str>,
+    nonce: Nonce,
+    /// Of which `_id` messages are believed, under which address, as of which change of the configuration.
+    believed: Option<(u64, u64, Arc<str>)>,
+    /// When it was last asked in vain.
+    asked: Option<Instant>,
+    buffer: BytesMut,
+    /// Bytes of a message that is passed over which have not come yet.
+    skip: usize,
+}
+
+impl Receiver {
+    fn new(replica: Arc<Replica>, host: Arc<str>, nonce: Nonce) -> Receiver {
+        let buffer = BytesMut::with_capacity(64 << 10);
+        Receiver { replica, host, nonce, believed: None, asked: None, buffer, skip: 0 }
+    }
+
+    async fn run(mut self, mut stream: TcpStream) -> io::Result<()> {
+        loop {
+            self.read_messages().await?;
+            if stream.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Hands over all whole messages of the buffer.
+    async fn read_messages(&mut self) -> io::Result<()> {
+        let mut batch = Vec::new();
+        let mut host = self.host.clone();
+        loop {
+            self.skip_bytes();
+            let Some((length, from)) = self.next_head()? else { break };
+            let belief = match &self.believed {
+                Some((id, at, host)) if *id == from && *at == self.replica.topology_version() => {
+                    Belief::Member(host.clone())
+                }
+                _ => {
+                    self.hand_over(&host, &mut batch);
+                    self.find_out(from).await
+                }
+            };
+            match belief {
+                Belief::Member(of) => {
+                    if of != host {
+                        self.hand_over(&host, &mut batch);
+                        host = of;
+                    }
+                    let Some(frame) = self.take(length) else { break };
+                    let envelope =
+                        Envelope::decode(&frame).map_err(|error| self.refuse(&error.to_string()))?;
+                    self.replica.figures.received(&envelope, frame.len());
+                    batch.push(self.check(envelope).await?);
+                }
+                Belief::Unknown => {
+                    self.skip = 4 + length;
+                }
+                Belief::Forged(why) => {
+                    let error = self.refuse(&why);
+                    tokio::time::sleep(FORGED_PAUSE).await;
+                    return Err(error);
+                }
+            }
+        }
+        self.hand_over(&host, &mut batch);
+        Ok(())
+    }
+
+    fn hand_over(&self, host: &Arc<str>, batch: &mut Vec<Envelope>) {
+        if !batch.is_empty() {
+            self.replica.receive(host, batch.drain(..));
+        }
+    }
+
+    fn refuse(&self, why: &str) -> io::Error {
+        refuse(&self.replica, &self.host, why)
+    }
+
+    fn skip_bytes(&mut self) {
+        let now = self.skip.min(self.buffer.len());
+        self.buffer.advance(now);
+        self.skip -= now;
+    }
+
+    /// Length and sender of the next message, if that much of it is there.
+    fn next_head(&self) -> io::Result<Option<(usize, u64)>> {
+        let Some(length) = self.buffer.first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if !(HEAD..=MESSAGE_BYTES_MAX).contains(&length) {
+            return Err(self.refuse(&format!("a message of {length} bytes")));
+        }
+        let Some(head) = self.buffer.get(4..4 + HEAD) else { return Ok(None) };
+        match Envelope::sender(head) {
+            Some(from) => Ok(Some((length, from))),
+            None => Err(self.refuse(&format!("a message of another version: {}", head[0]))),
+        }
+    }
+
+    /// The next message, if it is there as a whole.
+    fn take(&mut self, length: usize) -> Option<Bytes> {
+        if self.buffer.len() < 4 + length {
+            // What is allocated follows what has arrived.
+            self.buffer.reserve((4 + length - self.buffer.len()).min(self.buffer.len().max(64 << 10)));
+            return None;
+        }
+        self.buffer.advance(4);
+        Some(self.buffer.split_to(length).freeze())
+    }
+
+    /// Asks the member of this `_id` whether it has opened this link. One that is not in the configuration can only be asked
+    /// at the address that it gives: a member without a configuration takes its first one from it, others tell it no more than
+    /// that it is not in theirs.
+    async fn find_out(&mut self, from: u64) -> Belief {
+        if self.asked.is_some_and(|at| at.elapsed() < ASK_AGAIN) {
+            return Belief::Unknown;
+        }
+        let topology = self.replica.topology_version();
+        let known = self.replica.addresses_of(from);
+        let stranger = known.is_empty();
+        let hosts = if stranger { vec![self.host.clone()] } else { known };
+        let mut denied = false;
+        for host in &hosts {
+            let address = self.replica.dialled(host);
+            let confirmations = &self.replica.confirmations;
+            let set = self.replica.initial_sync.set_name();
+            match confirmations.ask(set, (host, address.as_str()), self.nonce, stranger).await {
+                Answer::Yes => {
+                    // A stranger may become a member at any time, and is asked at its address in the configuration then.
+                    self.believed = (!stranger).then(|| (from, topology, host.clone()));
+                    self.asked = None;
+                    return Belief::Member(host.clone());
+                }
+                Answer::No => denied = true,
+                Answer::None => {}
+            }
+        }
+        self.asked = Some(Instant::now());
+        if denied {
+            let who = if stranger {
+                "the address it gives".to_owned()
+            } else {
+                format!("member {from} at {}", hosts[0])
+            };
+            return Belief::Forged(format!("{who} says that it has not opened this link"));
+        }
+        Belief::Unknown
+    }
+
+    /// Reads the entries that a message brings as those do who will apply them.
+    async fn check(&self, envelope: Envelope) -> io::Result<Envelope> {
+        if envelope.entry_bytes() <= CHECK_HERE_BYTES {
+            return check(envelope).map_err(|why| self.refuse(&why));
+        }
+        let checked = tokio::task::spawn_blocking(move || check(envelope)).await;
+        checked.map_err(io::Error::other)?.map_err(|why| self.refuse(&why))
+    }
+}
+
+fn check(envelope: Envelope) -> Result<Envelope, String> {
+    for (at, time, payload) in envelope.entries() {
+        sheaf_storage::check_entry(at.term, time, payload).map_err(|why| {
+            format!("entry {} of term {} cannot be one of the log: {why}", at.index, at.term)
+        })?;
+    }
+    Ok(envelope)
+}

@@ -19,6 +19,7 @@ const STARTUP_LOG_BYTES: i64 = 10 << 20;
 /// set does it whenever it becomes primary.
 pub fn prepare(engine: &Engine, interrupt: Interrupt<'_>) -> Result<()> {
     write_version(engine, interrupt)?;
+    engine.drop_temporary_collections(interrupt)?;
     crate::commands::ddl::views::reconcile(engine, interrupt)
 }
 

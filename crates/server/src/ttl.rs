@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_storage::{Collection, Index};
 
 use crate::client::Client;
@@ -44,8 +44,13 @@ pub fn pass(node: &Arc<Node>, client: &Arc<Client>) {
     let now = node.clock.now_millis();
     let databases: Vec<String> = catalog.databases().map(str::to_owned).collect();
     for db in &databases {
-        for collection in catalog.collections(db) {
-            for filter in filters(collection, now) {
+        for known in catalog.collections(db) {
+            for at in 0.. {
+                // As it is now: a pass can take long, and an index that has been dropped since, or given more time, must
+                // not cost a document more.
+                let now_catalog = node.engine().catalog();
+                let Some(collection) = now_catalog.by_uuid(&known.uuid) else { break };
+                let Some(filter) = filters(collection, now).into_iter().nth(at) else { break };
                 if node.is_shutting_down() {
                     return;
                 }
@@ -93,6 +98,7 @@ fn delete(node: &Arc<Node>, client: &Arc<Client>, collection: &Collection, filte
     let command = doc! {
         "delete": collection.name(),
         "deletes": [{ "q": filter, "limit": 0 }],
+        "collectionUUID": Value::Binary(Binary { subtype: 4, bytes: collection.uuid.as_bytes() }),
         "$db": collection.db(),
     };
     let request = Request {

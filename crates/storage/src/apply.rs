@@ -384,7 +384,7 @@ impl<'a> Applier<'a> {
             let collection = command.collection(&self.catalog)?;
             self.core.finish_builds(&collection, &command.names(), self.entry)?;
         }
-        let applied = command.apply(&self.catalog)?;
+        let applied = command.apply(Arc::unwrap_or_clone(std::mem::take(&mut self.catalog)))?;
         for ident in command.new_indexes() {
             self.core.clear_strays(ident, self.entry, &mut self.batch)?;
         }

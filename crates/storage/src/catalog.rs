@@ -19,7 +19,7 @@ use crate::order::rank::LEAF;
 /// All databases and collections at one moment.
 #[derive(Clone, Default)]
 pub struct Catalog {
-    databases: BTreeMap<String, BTreeMap<String, Arc<Collection>>>,
+    databases: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<Collection>>>,
     by_uuid: AHashMap<Uuid, Arc<Collection>>,
     version: u64,
 }
@@ -38,7 +38,7 @@ impl Catalog {
 
     /// Names of the databases that have collections, in order.
     pub fn databases(&self) -> impl Iterator<Item = &str> {
-        self.databases.keys().map(String::as_str)
+        self.databases.keys().map(|name| &**name)
     }
 
     /// Whether the database has any collection.
@@ -61,29 +61,29 @@ impl Catalog {
         self.version
     }
 
-    /// A copy with this collection added or replaced (found by its UUID, so renames move it).
-    pub(crate) fn with(&self, collection: Arc<Collection>) -> Catalog {
-        let mut catalog = self.without(&collection.uuid);
+    /// Adds or replaces a collection (found by its UUID, so renames move it).
+    pub(crate) fn put(&mut self, collection: Arc<Collection>) {
+        self.remove(&collection.uuid);
         let (db, name) = split(&collection.namespace);
-        catalog.databases.entry(db.to_owned()).or_default().insert(name.to_owned(), collection.clone());
-        catalog.by_uuid.insert(collection.uuid, collection);
-        catalog
+        let collections = match self.databases.get_mut(db) {
+            Some(collections) => collections,
+            None => self.databases.entry(db.into()).or_default(),
+        };
+        collections.insert(name.into(), collection.clone());
+        self.by_uuid.insert(collection.uuid, collection);
     }
 
-    /// A copy without the collection of this UUID.
-    pub(crate) fn without(&self, uuid: &Uuid) -> Catalog {
-        let mut catalog = self.clone();
-        catalog.version += 1;
-        if let Some(old) = catalog.by_uuid.remove(uuid) {
-            let (db, name) = split(&old.namespace);
-            if let Some(collections) = catalog.databases.get_mut(db) {
-                collections.remove(name);
-                if collections.is_empty() {
-                    catalog.databases.remove(db);
-                }
+    /// Takes the collection of this UUID out.
+    pub(crate) fn remove(&mut self, uuid: &Uuid) {
+        self.version += 1;
+        let Some(old) = self.by_uuid.remove(uuid) else { return };
+        let (db, name) = split(&old.namespace);
+        if let Some(collections) = self.databases.get_mut(db) {
+            collections.remove(name);
+            if collections.is_empty() {
+                self.databases.remove(db);
             }
         }
-        catalog
     }
 }
 

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::catalog::Collection;
 use crate::cursor::{Cut, Direction};
 use crate::db::{Cf, Db};
-use crate::index::{Index, IndexKind, KeySet};
+use crate::index::{Index, IndexKind, KeySet, ends_operation};
 use crate::keys::{entry_key, entry_parts, entry_value, prefixed};
 use crate::locks::{LockKey, LockTable};
 use crate::view::View;
@@ -35,6 +35,9 @@ impl Sink for BatchSink<'_> {
     }
 }
 
+/// What it costs to look up a key, as the meter counts.
+const LOOKUP: u32 = 20;
+
 /// Lock spaces.
 const RECORD: u8 = 0;
 const UNIQUE: u8 = 1;
@@ -50,7 +53,8 @@ pub(crate) struct Changes {
     pub record: Vec<u8>,
     key: Vec<u8>,
     value: Vec<u8>,
-    /// First the record's lock, then unique keys'.
+    /// First the record's lock, then those of unique keys that come or go. A lock may be there twice, where two keys have
+    /// one hash.
     pub locks: SmallVec<[LockKey; 8]>,
 }
 
@@ -94,6 +98,7 @@ impl Changes {
                     if index.ready {
                         return Err(error);
                     }
+                    ends_operation(error)?;
                     self.old[at].clear();
                 }
             }
@@ -102,13 +107,13 @@ impl Changes {
                 index.multikey.add(&self.new[at].arrays);
             }
             if index.guards_keys() {
-                for (key, _) in self.old[at].iter().chain(self.new[at].iter()) {
+                // A key that the document keeps is nobody else's to take, before and after: only what changes hands is locked.
+                self.old[at].each_difference(&self.new[at], |key| {
+                    sheaf_meter::tick(1)?;
                     prefixed(index.ident, key, &mut self.key);
-                    let lock = locks.key(UNIQUE, &self.key);
-                    if !self.locks.contains(&lock) {
-                        self.locks.push(lock);
-                    }
-                }
+                    self.locks.push(locks.key(UNIQUE, &self.key));
+                    Ok(())
+                })?;
             }
         }
         Ok(())
@@ -128,6 +133,7 @@ impl Changes {
             }
             for (key, type_bits) in self.new[at].iter() {
                 if !self.old[at].contains(key) {
+                    sheaf_meter::tick(LOOKUP)?;
                     prefixed(index.ident, key, &mut self.key);
                     if taken(&UniqueKey { index, entry: &self.key, key })? {
                         return Err(index.duplicate(&collection.namespace, key, type_bits));
@@ -136,6 +142,11 @@ impl Changes {
             }
         }
         Ok(())
+    }
+
+    /// Bytes that its buffers take.
+    pub fn capacity(&self) -> usize {
+        self.old.iter().chain(&self.new).map(KeySet::capacity).sum::<usize>() + self.record.capacity()
     }
 
     /// Hands the record's and all indexes' changes to `sink`.

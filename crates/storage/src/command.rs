@@ -18,7 +18,7 @@ use crate::oplog;
 use crate::write::CreateCollection;
 
 /// One DDL command as the oplog has it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Command {
     /// Full name of the collection that it is about.
     target: String,
@@ -54,11 +54,11 @@ impl Applied {
     fn save(&mut self, collection: Collection) {
         let key = catalog_key::of(catalog_key::COLLECTION, collection.ident).to_vec();
         self.puts.push((key, Some(collection.to_doc().into_bytes())));
-        self.catalog = self.catalog.with(Arc::new(collection));
+        self.catalog.put(Arc::new(collection));
     }
 
     fn remove(&mut self, collection: &Arc<Collection>) {
-        self.catalog = self.catalog.without(&collection.uuid);
+        self.catalog.remove(&collection.uuid);
         for kind in [catalog_key::COLLECTION, catalog_key::COUNTERS] {
             self.puts.push((catalog_key::of(kind, collection.ident).to_vec(), None));
         }
@@ -114,7 +114,7 @@ pub(crate) fn load_catalog(db: &Db) -> Result<Catalog> {
         if collection.capped.is_some() {
             collection.state.next_key.store(last_rid(db, ident)? + 1, std::sync::atomic::Ordering::Release);
         }
-        catalog = catalog.with(Arc::new(collection));
+        catalog.put(Arc::new(collection));
     }
     Ok(catalog)
 }
@@ -145,6 +145,15 @@ pub(crate) fn create_command(core: &Core, namespace: &str, spec: &CreateCollecti
         doc.document("sheaf").append("ident", i64::from(ident)).append("indexes", &entries);
     });
     Ok(Command { target: namespace.to_owned(), uuid: Some(spec.uuid.unwrap_or_else(Uuid::new_v4)), o })
+}
+
+/// Options of a collection that is temporary no more.
+fn without_temp(options: RawDoc<'_>) -> DocBuf {
+    DocBuf::build(|doc| {
+        for element in options.iter().filter(|element| element.key() != "temp") {
+            doc.append_element(element);
+        }
+    })
 }
 
 pub(crate) fn no_collection(namespace: &str) -> Error {
@@ -209,31 +218,59 @@ impl Command {
     }
 
     /// The next catalog, and what goes to disk for it.
-    pub fn apply(&self, catalog: &Catalog) -> Result<Applied> {
+    pub fn apply(&self, catalog: Catalog) -> Result<Applied> {
         self.apply_existing(catalog, None)
     }
 
     /// Like [`Command::apply`]; `made` is the collection if it was made already, for its counters to be kept.
-    pub fn apply_existing(&self, catalog: &Catalog, made: Option<&Arc<Collection>>) -> Result<Applied> {
-        let first = self.o.as_raw().iter().next();
-        let mut applied = Applied::new(catalog.clone());
-        match first.map_or("", |element| element.key()) {
+    pub fn apply_existing(&self, catalog: Catalog, made: Option<&Arc<Collection>>) -> Result<Applied> {
+        let mut applied = Applied::new(catalog);
+        match self.kind() {
             "create" => self.create(made, &mut applied)?,
             "drop" => {
-                let collection = self.collection(catalog)?;
+                let collection = self.collection(&applied.catalog)?;
                 applied.remove(&collection);
             }
             // The collections' own drops are operations of the same commit.
             "dropDatabase" => {}
-            "renameCollection" => self.rename(catalog, &mut applied)?,
-            "createIndexes" | "startIndexBuild" => self.create_index(catalog, &mut applied)?,
-            "commitIndexBuild" => self.commit_build(catalog, &mut applied)?,
-            "abortIndexBuild" => self.abort_build(catalog, &mut applied)?,
-            "dropIndexes" => self.drop_index(catalog, &mut applied)?,
-            "collMod" => self.coll_mod(catalog, &mut applied)?,
+            "renameCollection" => self.rename(&mut applied)?,
+            "createIndexes" | "startIndexBuild" => self.create_index(&mut applied)?,
+            "commitIndexBuild" => self.commit_build(&mut applied)?,
+            "abortIndexBuild" => self.abort_build(&mut applied)?,
+            "dropIndexes" => self.drop_index(&mut applied)?,
+            "collMod" => self.coll_mod(&mut applied)?,
             other => bail!(Code::COMMAND_NOT_FOUND, "the log has an unknown command '{other}'"),
         }
         Ok(applied)
+    }
+
+    /// Which command it is.
+    fn kind(&self) -> &str {
+        self.o.as_raw().iter().next().map_or("", |first| first.key())
+    }
+
+    /// Whether it makes a collection.
+    pub fn is_create(&self) -> bool {
+        self.kind() == "create"
+    }
+
+    /// The collections that no writer may be in when it takes place.
+    pub fn closes(&self, catalog: &Catalog) -> Vec<Arc<Collection>> {
+        match self.kind() {
+            // A new one has no writers. What writers leave beside an index that is given up is removed when they are gone.
+            "create" | "dropDatabase" | "abortIndexBuild" => Vec::new(),
+            "renameCollection" => {
+                self.collection(catalog).ok().into_iter().chain(self.replaced(catalog)).collect()
+            }
+            _ => self.collection(catalog).ok().into_iter().collect(),
+        }
+    }
+
+    /// The collection whose place a renamed one takes.
+    fn replaced(&self, catalog: &Catalog) -> Option<Arc<Collection>> {
+        let to = self.o.as_raw().get("to").and_then(|v| v.as_str()).unwrap_or_default();
+        let own = self.collection(catalog).ok()?;
+        catalog.collection(to).filter(|target| target.uuid != own.uuid).cloned()
     }
 
     pub fn collection(&self, catalog: &Catalog) -> Result<Arc<Collection>> {
@@ -271,18 +308,23 @@ impl Command {
         Ok(())
     }
 
-    fn rename(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
-        let collection = self.collection(catalog)?;
-        let to = self.o.as_raw().get("to").and_then(|v| v.as_str()).unwrap_or_default();
-        if let Some(target) = catalog.collection(to).filter(|target| target.uuid != collection.uuid) {
-            applied.remove(target);
+    fn rename(&self, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(&applied.catalog)?;
+        if let Some(target) = self.replaced(&applied.catalog) {
+            applied.remove(&target);
         }
-        applied.save(collection.changed(Some(to), None, None));
+        let o = self.o.as_raw();
+        let to = o.get("to").and_then(|v| v.as_str()).unwrap_or_default();
+        // What has got its name stays for good, unless the command says otherwise.
+        let before = collection.options.as_raw();
+        let stays = before.element("temp").is_none() || o.get("stayTemp").is_some_and(|v| v.truthy());
+        let options = (!stays).then(|| without_temp(before));
+        applied.save(collection.changed(Some(to), options.as_ref().map(DocBuf::as_raw), None));
         Ok(())
     }
 
-    fn create_index(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
-        let collection = self.collection(catalog)?;
+    fn create_index(&self, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(&applied.catalog)?;
         let mut indexes: Vec<_> = collection.maintained().cloned().collect();
         let entries = self.storage_field("indexes").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
         for entry in entries.values().filter_map(|v| v.as_doc()) {
@@ -292,8 +334,8 @@ impl Command {
         Ok(())
     }
 
-    fn commit_build(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
-        let collection = self.collection(catalog)?;
+    fn commit_build(&self, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(&applied.catalog)?;
         let names = self.names();
         let mut indexes: Vec<Arc<Index>> = Vec::new();
         let mut replaced: Vec<Arc<Index>> = Vec::new();
@@ -327,18 +369,13 @@ impl Command {
         }
     }
 
-    fn abort_build(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+    fn abort_build(&self, applied: &mut Applied) -> Result<()> {
         let names = self.names();
-        self.remove_indexes(catalog, applied, |index| !index.ready && names.contains(&index.name.as_str()))
+        self.remove_indexes(applied, |index| !index.ready && names.contains(&index.name.as_str()))
     }
 
-    fn remove_indexes(
-        &self,
-        catalog: &Catalog,
-        applied: &mut Applied,
-        goes: impl Fn(&Index) -> bool,
-    ) -> Result<()> {
-        let collection = self.collection(catalog)?;
+    fn remove_indexes(&self, applied: &mut Applied, goes: impl Fn(&Index) -> bool) -> Result<()> {
+        let collection = self.collection(&applied.catalog)?;
         let (gone, kept): (Vec<_>, Vec<_>) = collection.maintained().cloned().partition(|index| goes(index));
         applied.discard(&collection, gone.iter().flat_map(|index| index_prefixes(index)).collect());
         applied.save(collection.changed(None, None, Some(kept)));
@@ -381,13 +418,13 @@ impl Command {
         self.o.as_raw().element("commitIndexBuild").is_some()
     }
 
-    fn drop_index(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
+    fn drop_index(&self, applied: &mut Applied) -> Result<()> {
         let names = self.names();
-        self.remove_indexes(catalog, applied, |index| names.contains(&index.name.as_str()))
+        self.remove_indexes(applied, |index| names.contains(&index.name.as_str()))
     }
 
-    fn coll_mod(&self, catalog: &Catalog, applied: &mut Applied) -> Result<()> {
-        let collection = self.collection(catalog)?;
+    fn coll_mod(&self, applied: &mut Applied) -> Result<()> {
+        let collection = self.collection(&applied.catalog)?;
         let o = self.o.as_raw();
         let specs = o.get("indexes").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
         let mut indexes = Vec::new();

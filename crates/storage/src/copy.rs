@@ -191,7 +191,7 @@ pub(crate) fn forget_local(folder: &Path, db: &Db) -> Result<()> {
     let mut batch = WriteBatch::default();
     let own: Vec<_> = catalog.all().filter(|c| stays_here(&c.namespace)).cloned().collect();
     for collection in &own {
-        let applied = drop_command(collection).apply(&catalog)?;
+        let applied = drop_command(collection).apply(catalog)?;
         applied.put(db, &mut batch);
         catalog = applied.catalog;
     }

@@ -202,7 +202,7 @@ impl Core {
         let mut catalog = crate::command::load_catalog(&db)?;
         let oplog = options.journal.then(|| OplogCollection::new(options.oplog_bytes));
         if let Some(oplog) = &oplog {
-            catalog = catalog.with(oplog.collection.clone());
+            catalog.put(oplog.collection.clone());
         }
         let mut core = Core {
             tuning: crate::tuning::Tuning::of(&options),

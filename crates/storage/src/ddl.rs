@@ -1,8 +1,12 @@
 //! DDL: closes the collections that it is about, makes the commands, and runs them as one commit.
+//!
+//! What a command depends on is read when no writer and no other DDL can change it: with the gates closed and the DDL lock
+//! held. Checks that belong to callers (options, expected UUIDs) come as closures and are asked then.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ahash::AHashSet;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
@@ -10,7 +14,7 @@ use crate::catalog::{Catalog, Collection};
 use crate::command::{Command, create_command, drop_command, index_names_command, no_collection};
 use crate::core::Core;
 use crate::index::IndexKind;
-use crate::locks::Closed;
+use crate::locks::{Closed, Pass};
 use crate::oplog;
 use crate::oplog_reader::refuse_oplog;
 use crate::options::{Interrupt, OpTime};
@@ -20,22 +24,74 @@ use crate::pipeline::Prepared;
 use crate::sequencer::stays_here;
 use crate::write::CreateCollection;
 
+/// What `collMod` makes of a collection.
+#[derive(Default)]
+pub struct CollectionChange {
+    /// All options, if they change.
+    pub options: Option<DocBuf>,
+    /// Indexes' new specifications, by name.
+    pub index_specs: NamedSpecs,
+}
+
+/// Index specifications by the indexes' names.
+pub type NamedSpecs = Vec<(String, DocBuf)>;
+
+/// Looks at the collection that a DDL is about, just before; an error ends it.
+pub type Check<'c> = &'c dyn Fn(&Collection) -> Result<()>;
+
+/// Looks at both sides of a renaming, just before: the collection, and what has the new name now.
+pub type RenameCheck<'c> = &'c dyn Fn(&Collection, Option<&Collection>) -> Result<()>;
+
+/// The DDL's turn: the lock, and a pass through `fsyncLock`'s gate.
+pub(crate) type DdlTurn<'c> = (MutexGuard<'c, DDL, ()>, Pass);
+
 impl Core {
-    /// Runs commands as one commit. The caller holds the DDL lock and has closed the gates that matter.
-    pub fn run_commands(&self, commands: &[Command]) -> Result<OpTime> {
-        let since = Some(self.ddl_began.load(Ordering::Acquire));
-        let mut prepared = Prepared { since, ..Prepared::default() };
-        let mut catalog = self.catalog.load_full();
+    /// Runs commands as one commit. The caller has the DDL's turn and has closed the gates of the collections that they
+    /// change, for which `closed` is the proof. They open after the turn is over: the order of locks goes that way.
+    pub fn run_commands(&self, commands: &[Command], closed: &[Closed]) -> Result<OpTime> {
+        let since = self.ddl_began.load(Ordering::Acquire);
+        Ok(self.run_commands_since(commands, closed, since, false)?.0)
+    }
+
+    /// [`Core::run_commands`], which depends on what was read when [`Core::others_entries`] was `since`. With `close_new`
+    /// the collections that are made come with their gates closed, before anybody can see them.
+    pub(crate) fn run_commands_since(
+        &self,
+        commands: &[Command],
+        closed: &[Closed],
+        since: u64,
+        close_new: bool,
+    ) -> Result<(OpTime, Vec<Closed>)> {
+        let mut prepared = Prepared { since: Some(since), ..Prepared::default() };
+        let mut catalog = (*self.catalog.load_full()).clone();
         let version = catalog.version();
+        let proofs: AHashSet<usize> = closed.iter().map(Closed::address).collect();
         let mut garbage = Vec::new();
         let mut gone = Vec::new();
+        let mut made: Vec<Arc<Collection>> = Vec::new();
+        let mut new_closed = Vec::new();
         for command in commands {
-            let applied = command.apply(&catalog)?;
+            sheaf_meter::tick(20)?;
+            for changed in command.closes(&catalog) {
+                if !proofs.contains(&changed.state.gate.address()) {
+                    // Others have ordered something since: then this is not what was closed.
+                    self.check_no_others(since)?;
+                    panic!("{} is changed while its gate is open: {command:?}", changed.namespace);
+                }
+            }
+            let applied = command.apply(catalog)?;
             applied.put(&self.db, &mut prepared.batch);
             command.log(&mut prepared.payload);
             garbage.extend(applied.garbage);
             gone.extend(applied.gone);
-            catalog = Arc::new(applied.catalog);
+            catalog = applied.catalog;
+            if command.is_create() {
+                made.extend(command.uuid.and_then(|uuid| catalog.by_uuid(&uuid)).cloned());
+            }
+        }
+        if close_new {
+            new_closed.extend(made.iter().filter_map(|collection| collection.state.gate.try_close()));
+            assert_eq!(new_closed.len(), made.len(), "nobody can be in a collection that is not there yet");
         }
         // Those who wait for a change of these collections hear of it.
         let changed = commands.iter().filter_map(|command| catalog.by_uuid(command.uuid.as_ref()?));
@@ -45,39 +101,58 @@ impl Core {
         let own = commands.to_vec();
         prepared.publish = Some(Box::new(move |now| {
             // What stays on a member meets commands of others that are applied meanwhile.
-            let again = |now: Catalog, command: &Command| match command.apply(&now) {
-                Ok(applied) => applied.catalog,
-                Err(_) => now,
+            let again = |now: Catalog, command: &Command| {
+                let made = made.iter().find(|made| Some(made.uuid) == command.uuid && command.is_create());
+                match command.apply_existing(now.clone(), made) {
+                    Ok(applied) => applied.catalog,
+                    Err(_) => now,
+                }
             };
-            if now.version() == version { (*catalog).clone() } else { own.iter().fold(now.clone(), again) }
+            if now.version() == version { catalog } else { own.iter().fold(now.clone(), again) }
         }));
         let stays = self.is_replica() && commands.iter().all(|command| stays_here(command.target()));
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
         self.builds.end_unwanted(&self.catalog.load());
-        Ok(at)
+        Ok((at, new_closed))
     }
 
     /// Closes a collection for writers, and makes sure that it still is the one of this name.
-    fn close(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<(Arc<Collection>, Closed)> {
+    pub(crate) fn close(
+        &self,
+        namespace: &str,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(Arc<Collection>, Closed)> {
         loop {
             let collection =
                 self.catalog.load().collection(namespace).cloned().ok_or_else(|| no_collection(namespace))?;
             let closed = collection.state.gate.close(&self.options.block, interrupt)?;
             let now = self.catalog.load();
-            if now.collection(namespace).is_some_and(|now| now.uuid == collection.uuid) {
-                let current = now.collection(namespace).cloned().unwrap_or(collection);
-                return Ok((current, closed));
+            if let Some(now) = now.collection(namespace).filter(|now| now.uuid == collection.uuid) {
+                return Ok((now.clone(), closed));
+            }
+        }
+    }
+
+    /// Closes a collection and takes the DDL's turn; gives the collection as it is then.
+    fn close_for_ddl(
+        &self,
+        namespace: &str,
+        interrupt: Interrupt<'_>,
+    ) -> Result<(Arc<Collection>, Closed, DdlTurn<'_>)> {
+        loop {
+            let (collection, closed) = self.close(namespace, interrupt)?;
+            let turn = self.ddl_turn(interrupt)?;
+            let now = self.catalog.load();
+            if let Some(now) = now.collection(namespace).filter(|now| now.uuid == collection.uuid) {
+                return Ok((now.clone(), closed, turn));
             }
         }
     }
 
     /// The DDL lock, and a pass through `fsyncLock`'s gate.
-    pub fn ddl_turn(
-        &self,
-        interrupt: Interrupt<'_>,
-    ) -> Result<(MutexGuard<'_, DDL, ()>, crate::locks::Pass)> {
+    pub fn ddl_turn(&self, interrupt: Interrupt<'_>) -> Result<DdlTurn<'_>> {
         let pass = self.writes.pass(&self.options.block, interrupt)?;
         loop {
             interrupt()?;
@@ -95,19 +170,30 @@ impl Core {
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
+        self.refuse_existing(namespace)?;
+        let command = create_command(self, namespace, spec)?;
+        self.run_commands(&[command], &[])
+    }
+
+    /// Errors: `NamespaceExists`.
+    pub(crate) fn refuse_existing(&self, namespace: &str) -> Result<()> {
         if let Some(existing) = self.catalog.load().collection(namespace) {
             let what = if existing.is_view() { "view" } else { "collection" };
             bail!(Code::NAMESPACE_EXISTS, "a {what} '{namespace}' already exists");
         }
-        let command = create_command(self, namespace, spec)?;
-        self.run_commands(&[command])
+        Ok(())
     }
 
-    pub fn drop_collection(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn drop_collection(
+        &self,
+        namespace: &str,
+        check: Check<'_>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
         refuse_oplog(namespace, "drop")?;
-        let (collection, _closed) = self.close(namespace, interrupt)?;
-        let _turn = self.ddl_turn(interrupt)?;
-        self.run_commands(&[drop_command(&collection)])
+        let (collection, closed, _turn) = self.close_for_ddl(namespace, interrupt)?;
+        check(&collection)?;
+        self.run_commands(&[drop_command(&collection)], std::slice::from_ref(&closed))
     }
 
     pub fn drop_database(&self, db: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
@@ -116,25 +202,29 @@ impl Core {
         }
         loop {
             let collections: Vec<_> = self.catalog.load().collections(db).cloned().collect();
-            let mut closed = Vec::new();
+            let mut closed = Vec::with_capacity(collections.len());
             for collection in &collections {
+                sheaf_meter::tick(4)?;
                 closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
             }
             let _turn = self.ddl_turn(interrupt)?;
             let catalog = self.catalog.load_full();
-            let known = |c: &Arc<Collection>| collections.iter().any(|k| k.uuid == c.uuid);
-            if !catalog.collections(db).all(known) {
+            let known: AHashSet<_> = collections.iter().map(|collection| collection.uuid).collect();
+            // A collection that has come meanwhile has no writers yet, or else this begins anew.
+            let new = catalog.collections(db).filter(|c| !known.contains(&c.uuid));
+            let Some(more) = new.map(|c| c.state.gate.try_close()).collect::<Option<Vec<_>>>() else {
                 continue;
-            }
+            };
+            closed.extend(more);
             let stays = |c: &&Arc<Collection>| self.is_replica() && stays_here(&c.namespace);
             let own: Vec<Command> = catalog.collections(db).filter(stays).map(drop_command).collect();
             if !own.is_empty() {
-                self.run_commands(&own)?;
+                self.run_commands(&own, &closed)?;
             }
             let mut commands: Vec<Command> =
                 catalog.collections(db).filter(|c| !stays(c)).map(drop_command).collect();
             commands.push(Command::new(&format!("{db}."), None, sheaf_bson::doc! { "dropDatabase": 1 }));
-            return self.run_commands(&commands);
+            return self.run_commands(&commands, &closed);
         }
     }
 
@@ -143,55 +233,71 @@ impl Core {
         from: &str,
         to: &str,
         drop_target: bool,
+        check: RenameCheck<'_>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         [from, to].into_iter().try_for_each(|namespace| refuse_oplog(namespace, "rename"))?;
-        let pair = self.close_for_rename(from, to, interrupt)?;
-        let (collection, target) = (&pair.source, &pair.target);
-        if target.is_some() && !drop_target {
-            bail!(Code::NAMESPACE_EXISTS, "target namespace exists");
+        if self.is_replica() && stays_here(from) != stays_here(to) {
+            bail!(
+                Code::ILLEGAL_OPERATION,
+                "Cannot rename collections between a replicated and an unreplicated database"
+            );
         }
-        let _turn = self.ddl_turn(interrupt)?;
-        let now = self.catalog.load().collection(to).map(|c| c.uuid);
-        if now != target.as_ref().map(|t| t.uuid) && now.is_some() {
-            bail!(Code::NAMESPACE_EXISTS, "target namespace exists");
-        }
-        let o = DocBuf::build(|doc| {
-            doc.append("renameCollection", from).append("to", to).append("stayTemp", false);
-            if let Some(target) = target {
-                doc.append("dropTarget", oplog::uuid_value(&target.uuid));
-                doc.document("sheaf").append("numRecords", target.count() as i64);
-            }
-        });
-        self.run_commands(&[Command::new(from, Some(collection.uuid), o)])
-    }
-
-    /// Closes both collections, in the order of their names, so that two renames cannot wait for each other.
-    fn close_for_rename(&self, from: &str, to: &str, interrupt: Interrupt<'_>) -> Result<ClosedPair> {
         loop {
+            let (uuids, closed) = self.close_for_rename(from, to, interrupt)?;
+            let _turn = self.ddl_turn(interrupt)?;
             let catalog = self.catalog.load_full();
-            let source = catalog.collection(from).cloned().ok_or_else(|| no_collection(from))?;
-            let target = catalog.collection(to).filter(|target| target.uuid != source.uuid).cloned();
-            let mut both: Vec<_> = std::iter::once(&source).chain(&target).collect();
-            both.sort_by(|a, b| a.namespace.cmp(&b.namespace));
-            let mut closed = Vec::new();
-            for collection in both {
-                closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
-            }
-            let now = self.catalog.load();
-            let same = |name: &str, was: Option<&Arc<Collection>>| {
-                now.collection(name).map(|c| c.uuid) == was.map(|c| c.uuid)
+            let uuid_of = |name| catalog.collection(name).map(|collection| collection.uuid);
+            let Some(source) = catalog.collection(from).filter(|_| uuids == [uuid_of(from), uuid_of(to)])
+            else {
+                continue;
             };
-            if same(from, Some(&source)) && same(to, target.as_ref()) {
-                return Ok(ClosedPair { source, target, _closed: closed });
+            let target = catalog.collection(to).filter(|target| target.uuid != source.uuid);
+            check(source, target.map(|target| &**target))?;
+            match target {
+                Some(target) if target.is_view() => {
+                    bail!(Code::NAMESPACE_EXISTS, "a view already exists with that name: {to}")
+                }
+                Some(_) if !drop_target => bail!(Code::NAMESPACE_EXISTS, "target namespace exists"),
+                _ => {}
             }
+            return self.run_commands(&[rename_command(source, to, target)], &closed);
         }
     }
 
-    pub fn drop_indexes(&self, namespace: &str, names: &[&str], interrupt: Interrupt<'_>) -> Result<OpTime> {
-        let (collection, _closed) = self.close(namespace, interrupt)?;
-        let _turn = self.ddl_turn(interrupt)?;
-        for name in names {
+    /// Closes both collections, in the order of their names, so that two renames cannot wait for each other. Gives their
+    /// UUIDs, for what was closed to be known again.
+    fn close_for_rename(
+        &self,
+        from: &str,
+        to: &str,
+        interrupt: Interrupt<'_>,
+    ) -> Result<([Option<uuid::Uuid>; 2], Vec<Closed>)> {
+        let catalog = self.catalog.load_full();
+        let source = catalog.collection(from).ok_or_else(|| no_collection(from))?;
+        let target = catalog.collection(to);
+        let mut both: Vec<_> =
+            std::iter::once(source).chain(target.filter(|target| target.uuid != source.uuid)).collect();
+        both.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+        let mut closed = Vec::new();
+        for collection in both {
+            closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
+        }
+        Ok(([Some(source.uuid), target.map(|target| target.uuid)], closed))
+    }
+
+    pub fn drop_indexes(
+        &self,
+        namespace: &str,
+        choose: &dyn Fn(&Collection) -> Result<Vec<String>>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        let (collection, closed, _turn) = self.close_for_ddl(namespace, interrupt)?;
+        let names = choose(&collection)?;
+        if names.is_empty() {
+            return Ok(*self.last.lock());
+        }
+        for name in &names {
             match collection.index(name) {
                 None => bail!(Code::INDEX_NOT_FOUND, "index not found with name [{name}]"),
                 Some(index) if index.kind == IndexKind::Id || index.name == "_id_" => {
@@ -203,58 +309,76 @@ impl Core {
         // One operation for each index, as in MongoDB's oplog.
         let commands: Vec<_> =
             names.iter().map(|name| index_names_command("dropIndexes", &collection, &[name])).collect();
-        self.run_commands(&commands)
+        self.run_commands(&commands, std::slice::from_ref(&closed))
     }
 
     pub fn coll_mod(
         &self,
         namespace: &str,
-        options: Option<RawDoc<'_>>,
-        index_specs: &[(&str, RawDoc<'_>)],
+        change: &dyn Fn(&Collection) -> Result<CollectionChange>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         refuse_oplog(namespace, "change options of the")?;
-        let (collection, _closed) = self.close(namespace, interrupt)?;
-        let _turn = self.ddl_turn(interrupt)?;
-        for (name, spec) in index_specs {
-            let Some(index) = collection.index(name) else {
-                bail!(Code::INDEX_NOT_FOUND, "cannot find index {name} for ns {namespace}");
-            };
-            let unique = spec.get("unique").is_some_and(|v| v.truthy());
-            if index.kind != IndexKind::Id && unique != index.unique {
-                bail!(
-                    Code::INVALID_OPTIONS,
-                    "the entries of a unique index are kept differently: index {name} must be built anew"
-                );
-            }
+        let (collection, closed, _turn) = self.close_for_ddl(namespace, interrupt)?;
+        let CollectionChange { options, index_specs } = change(&collection)?;
+        for (name, spec) in &index_specs {
+            check_index_change(&collection, name, spec.as_raw())?;
         }
         let o = DocBuf::build(|doc| {
             doc.append("collMod", collection.name());
-            if let Some(options) = options {
+            if let Some(options) = &options {
                 doc.append("options", options);
             }
             let mut specs = doc.document("indexes");
-            for (name, spec) in index_specs {
-                specs.append(name, *spec);
+            for (name, spec) in &index_specs {
+                specs.append(name, spec);
             }
             drop(specs);
             // How it was before, which readers of the log are told.
             let mut before = doc.document("sheaf");
             before.append("options", &collection.options);
             let mut specs = before.document("indexes");
-            for (name, _) in index_specs {
+            for (name, _) in &index_specs {
                 if let Some(index) = collection.index(name) {
                     specs.append(name, &index.spec);
                 }
             }
         });
-        self.run_commands(&[Command::new(namespace, Some(collection.uuid), o)])
+        self.run_commands(&[Command::new(namespace, Some(collection.uuid), o)], std::slice::from_ref(&closed))
     }
 }
 
-/// Both sides of a renaming, closed for writers.
-struct ClosedPair {
-    source: Arc<Collection>,
-    target: Option<Arc<Collection>>,
-    _closed: Vec<Closed>,
+/// Errors: `IndexNotFound`, `InvalidOptions`, `BackgroundOperationInProgressForNamespace`.
+fn check_index_change(collection: &Collection, name: &str, spec: RawDoc<'_>) -> Result<()> {
+    let Some(index) = collection.index(name) else {
+        bail!(Code::INDEX_NOT_FOUND, "cannot find index {name} for ns {}", collection.namespace);
+    };
+    let unique = spec.get("unique").is_some_and(|v| v.truthy());
+    if index.kind != IndexKind::Id && unique != index.unique {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "the entries of a unique index are kept differently: index {name} must be built anew"
+        );
+    }
+    // The one that takes its place has the specification that it had when the build began.
+    if collection.replacements.iter().any(|other| other.name == name) {
+        bail!(
+            Code::BACKGROUND_OPERATION_IN_PROGRESS_FOR_NAMESPACE,
+            "cannot perform operation: index {name} of {} is being built anew",
+            collection.namespace
+        );
+    }
+    Ok(())
+}
+
+/// The command that gives a collection this name, and takes away what has it.
+pub(crate) fn rename_command(source: &Collection, to: &str, target: Option<&Arc<Collection>>) -> Command {
+    let o = DocBuf::build(|doc| {
+        doc.append("renameCollection", source.namespace.as_str()).append("to", to).append("stayTemp", false);
+        if let Some(target) = target {
+            doc.append("dropTarget", oplog::uuid_value(&target.uuid));
+            doc.document("sheaf").append("numRecords", target.count() as i64);
+        }
+    });
+    Command::new(&source.namespace, Some(source.uuid), o)
 }

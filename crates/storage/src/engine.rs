@@ -9,8 +9,8 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::catalog::{Catalog, Collection};
 use crate::core::Core;
-use crate::cursor::{Direction, Range};
 use crate::db::Cf;
+use crate::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::{prefix_range, prefixed};
@@ -25,7 +25,7 @@ use crate::transaction::Transaction;
 use crate::unit::WriteUnit;
 use crate::validate::{Validation, validate};
 use crate::view::{Doc, View};
-use crate::write::{CreateCollection, Write};
+use crate::write::CreateCollection;
 
 /// An open data folder. Cheap to clone; the folder closes with the last clone (and the last view and
 /// cursor), without flushing unless [`Engine::shutdown`] was called.
@@ -351,7 +351,23 @@ impl Engine {
 
     /// Drops a collection or view; waits for its writers.
     pub fn drop_collection(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        self.core().drop_collection(namespace, interrupt)
+        self.core().drop_collection(namespace, &|_| Ok(()), interrupt)
+    }
+
+    /// [`Engine::drop_collection`] of what `check` accepts.
+    pub fn drop_collection_if(
+        &self,
+        namespace: &str,
+        check: Check<'_>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().drop_collection(namespace, check, interrupt)
+    }
+
+    /// Drops collections with the option `temp`, which commands have left behind: at a start, and when this member becomes
+    /// primary.
+    pub fn drop_temporary_collections(&self, interrupt: Interrupt<'_>) -> Result<()> {
+        self.core().drop_temporary_collections(interrupt)
     }
 
     /// Drops all collections of a database.
@@ -359,15 +375,16 @@ impl Engine {
         self.core().drop_database(db, interrupt)
     }
 
-    /// Renames, also to another database: data stays where it is.
+    /// Renames, also to another database: data stays where it is. `check` has seen both sides when it happens.
     pub fn rename_collection(
         &self,
         from: &str,
         to: &str,
         drop_target: bool,
+        check: RenameCheck<'_>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.core().rename_collection(from, to, drop_target, interrupt)
+        self.core().rename_collection(from, to, drop_target, check, interrupt)
     }
 
     /// Builds the given indexes (complete, checked specs) and returns when they are ready. Writers go on
@@ -378,34 +395,50 @@ impl Engine {
         specs: &[RawDoc<'_>],
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.core().create_indexes(namespace, specs, interrupt)
+        let specs: Vec<DocBuf> = specs.iter().map(|spec| DocBuf::from(*spec)).collect();
+        self.core().create_indexes(namespace, &|_| Ok(specs.clone()), interrupt)
     }
 
-    /// Builds indexes anew by name, with these complete, checked specs (`collMod` to unique, `reIndex`, repairs). The old
-    /// ones stay in use until all are exchanged in one commit; the one on `_id` is left alone.
+    /// [`Engine::create_indexes`] with the specs that `wanted` makes for the collection as it is when the build begins.
+    pub fn create_indexes_for(
+        &self,
+        namespace: &str,
+        wanted: &dyn Fn(&Collection) -> Result<Vec<DocBuf>>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().create_indexes(namespace, wanted, interrupt)
+    }
+
+    /// Builds indexes anew by name, with the complete specs that `wanted` makes for the collection as it is when the build
+    /// begins (`collMod` to unique, `reIndex`, repairs). The old ones stay in use until all are exchanged in one commit; the
+    /// one on `_id` is left alone.
     pub fn rebuild_indexes(
         &self,
         namespace: &str,
-        specs: &[(&str, RawDoc<'_>)],
+        wanted: &dyn Fn(&Collection) -> Result<NamedSpecs>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.core().rebuild_indexes(namespace, specs, interrupt)
+        self.core().rebuild_indexes(namespace, wanted, interrupt)
     }
 
-    /// Drops indexes by name; not the one on `_id`.
-    pub fn drop_indexes(&self, namespace: &str, names: &[&str], interrupt: Interrupt<'_>) -> Result<OpTime> {
-        self.core().drop_indexes(namespace, names, interrupt)
+    /// Drops the indexes that `choose` names, as the collection is then; not the one on `_id`.
+    pub fn drop_indexes(
+        &self,
+        namespace: &str,
+        choose: &dyn Fn(&Collection) -> Result<Vec<String>>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().drop_indexes(namespace, choose, interrupt)
     }
 
-    /// Replaces the options of a collection and the specs of its indexes by name (`collMod`); the caller has checked them.
+    /// Changes options of a collection and specs of its indexes (`collMod`), to what `change` makes of them as they are then.
     pub fn coll_mod(
         &self,
         namespace: &str,
-        options: Option<RawDoc<'_>>,
-        index_specs: &[(&str, RawDoc<'_>)],
+        change: &dyn Fn(&Collection) -> Result<CollectionChange>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.core().coll_mod(namespace, options, index_specs, interrupt)
+        self.core().coll_mod(namespace, change, interrupt)
     }
 
     /// Copies a collection into a capped one (`cloneCollectionAsCapped`); the newest documents stay.
@@ -416,46 +449,12 @@ impl Engine {
         size: i64,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        let view = self.view()?;
-        let Some(source) = view.collection(from) else {
-            bail!(Code::NAMESPACE_NOT_FOUND, "source collection {from} does not exist");
-        };
-        if source.is_view() {
-            bail!(
-                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                "cloneCollectionAsCapped not supported for views: {from}"
-            );
-        }
-        let options = sheaf_bson::doc! { "capped": true, "size": size };
-        self.create_collection(to, &CreateCollection { options, ..CreateCollection::default() }, interrupt)?;
-        let mut cursor = view.records(source, Range::ALL, Direction::Forward)?;
-        // What would be overwritten anyway is not copied.
-        let mut surplus = source.data_bytes() as i64 - size;
-        let mut unit = self.write(interrupt);
-        let Some(target) = unit.collection(to)? else { bail!(Code::NAMESPACE_NOT_FOUND, "{to} was dropped") };
-        while cursor.next()? {
-            interrupt()?;
-            surplus -= cursor.bytes().len() as i64;
-            if surplus < 0 && cursor.bytes().len() as i64 <= size {
-                unit.insert(&target, cursor.doc())?;
-            }
-        }
-        unit.commit()
+        self.core().clone_as_capped(from, to, size, interrupt)
     }
 
     /// Makes a collection capped (`convertToCapped`): a capped copy takes its name. Indexes but `_id` go, as in MongoDB.
     pub fn convert_to_capped(&self, namespace: &str, size: i64, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        let catalog = self.catalog();
-        let Some(collection) = catalog.collection(namespace) else {
-            bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
-        };
-        let temporary = format!("{}.tmp.convertToCapped.{}", collection.db(), collection.uuid.simple());
-        let made = self.clone_as_capped(namespace, &temporary, size, interrupt);
-        let renamed = made.and_then(|_| self.rename_collection(&temporary, namespace, true, interrupt));
-        if renamed.is_err() && self.catalog().collection(&temporary).is_some() {
-            self.drop_collection(&temporary, interrupt)?;
-        }
-        renamed
+        self.core().convert_to_capped(namespace, size, interrupt)
     }
 }
 

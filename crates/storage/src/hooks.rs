@@ -22,6 +22,8 @@ pub enum HookPoint {
     Flushed,
     /// Between the steps by which a stable copy is made, removed or chosen for a rollback; an error ends them there.
     StableCopy,
+    /// Before a copy takes the place of what it was made from.
+    Swap,
 }
 
 /// Called at a [`HookPoint`].

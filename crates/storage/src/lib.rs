@@ -59,6 +59,7 @@ mod sequencer;
 mod sessions;
 mod stable;
 mod stats;
+mod swap;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -72,6 +73,7 @@ pub use catalog::{Capped, Catalog, Collection};
 pub use check::check_entry;
 pub use copy::{Copied, LogPin, install_at_next_open};
 pub use cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, RecordCursor};
+pub use ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 pub use engine::Engine;
 pub use hooks::{Hook, HookPoint};
 pub use index::{Accesses, Index, IndexKind};

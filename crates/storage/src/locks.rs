@@ -17,6 +17,8 @@ use crate::order::{Condvar, Mutex, about_to_wait, rank};
 /// How often a waiter looks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(20);
 const STRIPES: usize = 256;
+/// Room for locks that an idle stripe keeps.
+const KEPT_MAX: usize = 256;
 
 /// Who holds a lock: a number that is never used twice.
 pub(crate) type Owner = u64;
@@ -91,7 +93,15 @@ impl LockTable {
     pub fn unlock(&self, keys: &[LockKey]) {
         for key in keys {
             let stripe = self.stripe(*key);
-            let removed = stripe.held.lock().remove(key);
+            let removed = {
+                let mut held = stripe.held.lock();
+                let removed = held.remove(key);
+                // One document can have a million keys. Their room is not kept for the next one like it.
+                if held.is_empty() && held.capacity() > KEPT_MAX {
+                    held.shrink_to(KEPT_MAX);
+                }
+                removed
+            };
             if removed.is_some_and(|held| held.waiters > 0) {
                 stripe.released.notify_all();
             }
@@ -145,10 +155,35 @@ pub(crate) struct Gate {
 /// A pass through a gate, until it is dropped.
 pub(crate) struct Pass(Arc<Gate>);
 
-/// A closed gate, until it is dropped.
-pub(crate) struct Closed(Arc<Gate>);
+/// A closed gate, until the last clone is dropped: the proof that nobody writes meanwhile.
+#[derive(Clone)]
+pub(crate) struct Closed(Arc<Shut>);
+
+/// Opens the gate when it goes.
+struct Shut(Arc<Gate>);
+
+impl Closed {
+    fn of(gate: &Arc<Gate>) -> Closed {
+        Closed(Arc::new(Shut(gate.clone())))
+    }
+
+    /// Which gate it is, as [`Gate::address`].
+    pub fn address(&self) -> usize {
+        self.0.0.address()
+    }
+
+    /// Whether it is this gate that is closed.
+    pub fn closes(&self, gate: &Arc<Gate>) -> bool {
+        Arc::ptr_eq(&self.0.0, gate)
+    }
+}
 
 impl Gate {
+    /// What tells it from others, as long as it lives.
+    pub fn address(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
     /// Passes; waits while it is closed or being closed.
     pub fn pass(self: &Arc<Self>, block: &Block, interrupt: Interrupt<'_>) -> Result<Pass> {
         about_to_wait(rank::GATES);
@@ -174,9 +209,15 @@ impl Gate {
         while self.state.fetch_or(WRITER, Ordering::AcqRel) & WRITER != 0 {
             self.wait_for(block, interrupt, |state| state & WRITER == 0)?;
         }
-        let closed = Closed(self.clone());
+        let closed = Closed::of(self);
         self.wait_for(block, interrupt, |state| state == WRITER)?;
         Ok(closed)
+    }
+
+    /// Closes it if nobody is within and nobody else has closed it.
+    pub fn try_close(self: &Arc<Self>) -> Option<Closed> {
+        let shut = self.state.compare_exchange(0, WRITER, Ordering::AcqRel, Ordering::Acquire);
+        shut.is_ok().then(|| Closed::of(self))
     }
 
     fn wait_for(&self, block: &Block, interrupt: Interrupt<'_>, ready: impl Fn(usize) -> bool) -> Result<()> {
@@ -212,7 +253,7 @@ impl Drop for Pass {
     }
 }
 
-impl Drop for Closed {
+impl Drop for Shut {
     fn drop(&mut self) {
         self.0.state.fetch_and(!WRITER, Ordering::AcqRel);
         let _guard = self.0.mutex.lock();

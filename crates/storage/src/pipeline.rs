@@ -32,32 +32,50 @@ pub(crate) const UNIT_BYTES_MAX: usize = 112 << 20;
 
 /// Per collection: documents and bytes more (or less).
 #[derive(Default)]
-pub(crate) struct Counts(SmallVec<[(Arc<CollectionState>, i64, i64); 2]>);
+pub(crate) struct Counts {
+    all: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    /// Where each is, by its address, once they are many: `dropDatabase` can be about a hundred thousand.
+    places: ahash::AHashMap<usize, usize>,
+}
+
+/// From here on collections are looked up by their addresses.
+const COUNTS_FEW: usize = 16;
 
 impl Counts {
+    fn place(&self, state: &Arc<CollectionState>) -> Option<usize> {
+        if self.all.len() < COUNTS_FEW {
+            return self.all.iter().position(|(known, ..)| Arc::ptr_eq(known, state));
+        }
+        self.places.get(&(Arc::as_ptr(state) as usize)).copied()
+    }
+
     pub fn add(&mut self, state: &Arc<CollectionState>, (docs, bytes): (i64, i64)) {
-        match self.0.iter_mut().find(|(known, ..)| Arc::ptr_eq(known, state)) {
-            Some((_, d, b)) => {
-                *d += docs;
-                *b += bytes;
+        if let Some(at) = self.place(state) {
+            self.all[at].1 += docs;
+            self.all[at].2 += bytes;
+            return;
+        }
+        self.all.push((state.clone(), docs, bytes));
+        if self.all.len() >= COUNTS_FEW {
+            let from = if self.all.len() == COUNTS_FEW { 0 } else { self.all.len() - 1 };
+            for (at, (state, ..)) in self.all.iter().enumerate().skip(from) {
+                self.places.insert(Arc::as_ptr(state) as usize, at);
             }
-            None => self.0.push((state.clone(), docs, bytes)),
         }
     }
 
     /// What is counted of one collection.
     pub fn of(&self, state: &Arc<CollectionState>) -> (i64, i64) {
-        let known = self.0.iter().find(|(known, ..)| Arc::ptr_eq(known, state));
-        known.map_or((0, 0), |(_, docs, bytes)| (*docs, *bytes))
+        self.place(state).map_or((0, 0), |at| (self.all[at].1, self.all[at].2))
     }
 
     /// Notes the time of the commit; before it is visible.
     pub fn stamp(&self, time: u64) {
-        self.0.iter().for_each(|(state, ..)| state.last_commit.store(time, Ordering::Release));
+        self.all.iter().for_each(|(state, ..)| state.last_commit.store(time, Ordering::Release));
     }
 
     pub fn publish(&self) {
-        for (state, docs, bytes) in &self.0 {
+        for (state, docs, bytes) in &self.all {
             state.published(*docs, *bytes);
         }
     }

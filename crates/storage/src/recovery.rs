@@ -81,7 +81,7 @@ impl Core {
             }
             let names: Vec<&str> = unfinished.iter().map(|index| index.name.as_str()).collect();
             tracing::info!(collection = collection.namespace, ?names, "dropped unfinished index builds");
-            self.run_commands(&[build_command("abortIndexBuild", collection, &unfinished)])?;
+            self.run_commands(&[build_command("abortIndexBuild", collection, &unfinished)], &[])?;
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! The engine against a plain map, through crashes; and what each part promises.
 
 mod apply;
+mod big;
 mod builds;
 mod chains;
 mod copy;
@@ -20,6 +21,7 @@ mod sessions;
 mod stable;
 mod stale;
 pub(crate) mod support;
+mod swaps;
 mod validate;
 mod waits;
 mod writes;

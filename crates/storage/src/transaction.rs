@@ -230,17 +230,17 @@ impl Transaction {
         }
         // Somebody may have created one of these meanwhile; nobody can from here on.
         let _ddl = core.ddl.lock();
-        let mut catalog = core.catalog.load_full();
+        let mut catalog = (*core.catalog.load_full()).clone();
         for command in &self.created {
             if catalog.collection(command.target()).is_some() {
                 core.conflicts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 return Err(write_conflict());
             }
-            let applied = command.apply_existing(&catalog, self.view.collection(command.target()))?;
+            let applied = command.apply_existing(catalog, self.view.collection(command.target()))?;
             applied.put(&core.db, &mut prepared.batch);
-            catalog = Arc::new(applied.catalog);
+            catalog = applied.catalog;
         }
-        prepared.publish = Some(Box::new(move |_| (*catalog).clone()));
+        prepared.publish = Some(Box::new(move |_| catalog));
         core.commit(prepared)
     }
 
@@ -308,7 +308,7 @@ impl Transaction {
         }
         let changed = Arc::new(collection.changed(None, None, Some(indexes)));
         command.set_indexes(&changed.indexes);
-        self.view.catalog = Arc::new(self.view.catalog.with(changed.clone()));
+        Arc::make_mut(&mut self.view.catalog).put(changed);
         Ok(())
     }
 
@@ -345,6 +345,12 @@ impl Transaction {
 
     fn change(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>) -> Result<()> {
         self.check_collection(collection)?;
+        let within = self.passes.iter().any(|(known, _)| Arc::ptr_eq(&known.state, &collection.state));
+        assert!(
+            within || self.created.iter().any(|command| command.target() == collection.namespace),
+            "{} is written to without a pass through its gate",
+            collection.namespace
+        );
         self.changes.compute(collection, record_key, op.before(), op.after(), &self.core.locks)?;
         let locks = self.changes.locks.clone();
         self.lock_all(&locks)?;
@@ -442,7 +448,7 @@ impl Write for Transaction {
         let lock = self.core.locks.key(3, namespace.as_bytes());
         self.lock_all(&[lock])?;
         let command = create_command(&self.core, namespace, &spec)?;
-        let applied = command.apply(&self.view.catalog)?;
+        let applied = command.apply((*self.view.catalog).clone())?;
         self.view.catalog = Arc::new(applied.catalog);
         self.created.push(command);
         Ok(())

@@ -12,7 +12,7 @@ use crate::changes::{BatchSink, Changes, capped_lock, record_lock_at};
 use crate::core::Core;
 use crate::db::{Cf, IterCell};
 use crate::keys::{PREFIX, capped_key, entry_parts, prefix_range};
-use crate::locks::{Gate, LockKey, Locked, Owner, Pass};
+use crate::locks::{Closed, Gate, LockKey, Locked, Owner, Pass};
 use crate::options::{Interrupt, OpTime};
 use crate::pipeline::{Counts, Prepared};
 use crate::sequencer::stays_here;
@@ -40,7 +40,7 @@ pub struct WriteUnit<'i> {
     locks: Vec<LockKey>,
     /// Locks of what is written but not committed: the database does not show these yet.
     pending: Pending,
-    passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
+    passes: SmallVec<[(Arc<Collection>, Admission); 2]>,
     fsync_pass: Option<Pass>,
     changes: Changes,
     key: Vec<u8>,
@@ -54,6 +54,19 @@ pub struct WriteUnit<'i> {
     since: u64,
 }
 
+/// Why a unit may write to a collection.
+enum Admission {
+    /// It is within the gate.
+    #[allow(dead_code)]
+    Passed(Pass),
+    /// Whom it works for has closed the gate for all others.
+    #[allow(dead_code)]
+    Closed(Closed),
+}
+
+/// Collections that a unit may have passed into. A command that writes to many goes out of all where it has become too many.
+const PASSES_MAX: usize = 32;
+
 /// Buffers of a unit that the thread's next unit uses again: most commands write one small document.
 #[derive(Default)]
 struct Scratch {
@@ -64,6 +77,7 @@ struct Scratch {
 
 /// After a larger unit the buffers are not worth keeping.
 const SCRATCH_LOCKS_MAX: usize = 1024;
+const SCRATCH_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: std::cell::Cell<Option<Scratch>> = const { std::cell::Cell::new(None) };
@@ -209,8 +223,20 @@ impl<'i> WriteUnit<'i> {
         Ok(false)
     }
 
+    /// Lets the unit write to a collection that whom it works for has closed for all others.
+    pub(crate) fn admit(&mut self, collection: &Arc<Collection>, closed: &Closed) {
+        assert!(closed.closes(&collection.state.gate), "the gate of {} is not closed", collection.namespace);
+        self.passes.push((collection.clone(), Admission::Closed(closed.clone())));
+    }
+
     fn begin_write(&mut self, collection: &Collection) -> Result<()> {
         refuse_view(collection)?;
+        // What is written past the gate is lost to whoever copies the collection or takes its place.
+        assert!(
+            self.passes.iter().any(|(known, _)| Arc::ptr_eq(&known.state, &collection.state)),
+            "{} is written to without a pass through its gate",
+            collection.namespace
+        );
         if self.core.is_replica() {
             let stays = stays_here(&collection.namespace);
             if stays != self.stays {
@@ -251,9 +277,11 @@ impl<'i> WriteUnit<'i> {
 
     fn check_unique(&mut self, collection: &Collection, record_key: &[u8]) -> Result<()> {
         let core = &self.core;
+        // What could change has its locks taken: one view is as good as a new one for each key.
+        let mut view = None;
         self.changes.check_unique(collection, |unique| {
             if !unique.index.unique {
-                return unique.taken(&View::newest(core), record_key);
+                return unique.taken(view.get_or_insert_with(|| View::newest(core)), record_key);
             }
             let found = core.db.get(Cf::Indexes, unique.entry)?;
             Ok(found.is_some_and(|found| entry_parts(true, unique.entry, &found).record_key != record_key))
@@ -403,6 +431,10 @@ impl Write for WriteUnit<'_> {
         if let Some((collection, _)) = self.passes.iter().find(|(c, _)| c.namespace == namespace) {
             return Ok(Some(collection.clone()));
         }
+        if self.passes.len() >= PASSES_MAX {
+            self.flush()?;
+            self.passes.clear();
+        }
         loop {
             let catalog = self.core.catalog.load_full();
             let Some(collection) = catalog.collection(namespace) else { return Ok(None) };
@@ -417,7 +449,7 @@ impl Write for WriteUnit<'_> {
             };
             let now = self.core.catalog.load();
             if now.collection(namespace).is_some_and(|current| Arc::ptr_eq(current, collection)) {
-                self.passes.push((collection.clone(), pass));
+                self.passes.push((collection.clone(), Admission::Passed(pass)));
                 return Ok(Some(collection.clone()));
             }
         }
@@ -507,7 +539,7 @@ impl Drop for WriteUnit<'_> {
     fn drop(&mut self) {
         self.core.locks.unlock(&self.locks);
         self.locks.clear();
-        if self.locks.capacity() <= SCRATCH_LOCKS_MAX {
+        if self.locks.capacity() <= SCRATCH_LOCKS_MAX && self.changes.capacity() <= SCRATCH_BYTES_MAX {
             SCRATCH.set(Some(Scratch {
                 changes: std::mem::take(&mut self.changes),
                 key: std::mem::take(&mut self.key),

@@ -5,19 +5,63 @@ use std::sync::Arc;
 use sheaf_aggregate::{Database, Namespace, OutWriter};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Collection, CreateCollection, Write};
+use sheaf_storage::{Collection, CreateCollection, Engine, Uuid, Write};
 
 use super::Db;
+use crate::write::Validator;
 
 /// Bytes of documents that are written as one commit.
 const COMMIT_BYTES: usize = 4 << 20;
 
 struct Out {
+    engine: Engine,
     temporary: String,
+    /// Of the temporary collection: another one of this name is not this run's.
+    uuid: Uuid,
     target: String,
+    /// What the target was when this began.
+    before: Shape,
     pending: Vec<DocBuf>,
     pending_bytes: usize,
     finished: bool,
+}
+
+/// What has to be the same of a target when it is replaced.
+struct Shape {
+    options: DocBuf,
+    indexes: Vec<DocBuf>,
+}
+
+impl Shape {
+    /// Of a target that does not exist there is nothing.
+    fn of(target: Option<&Collection>) -> Shape {
+        Shape {
+            options: target.map_or_else(DocBuf::new, |target| target.options.clone()),
+            indexes: target.map_or_else(Vec::new, |target| {
+                target.indexes.iter().map(|index| index.spec.clone()).collect()
+            }),
+        }
+    }
+
+    /// Errors: `CommandFailed`, as MongoDB's.
+    fn check(&self, target: &str, now: Option<&Collection>) -> Result<()> {
+        let now = Shape::of(now);
+        let text = |options: &DocBuf| crate::bounds::value_text(Value::Document(options.as_raw()));
+        if now.options != self.options {
+            bail!(
+                Code::COMMAND_FAILED,
+                "collection options of target collection {target} changed during processing. Original options: {}, new options: {}",
+                text(&self.options),
+                text(&now.options)
+            );
+        }
+        let mut indexes = now.indexes.iter();
+        let same = self.indexes.iter().all(|index| indexes.next() == Some(index)) && indexes.next().is_none();
+        if !same {
+            bail!(Code::COMMAND_FAILED, "indexes of target collection {target} changed during processing.");
+        }
+        Ok(())
+    }
 }
 
 /// Makes the temporary collection with the target's options and indexes.
@@ -29,7 +73,8 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn 
     let target = namespace.to_string();
     let catalog = db.engine.catalog();
     let existing = catalog.collection(&target);
-    let mut create = CreateCollection::default();
+    let mut options = DocBuf::new();
+    let mut id_index = None;
     if let Some(existing) = existing {
         if existing.is_view() {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {target} is a view, not a collection");
@@ -37,24 +82,34 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn 
         if existing.capped.is_some() {
             bail!(17152, "namespace '{target}' is capped so it can't be used for $out");
         }
-        create.options = existing.options.clone();
+        options = existing.options.clone();
+        id_index = existing.indexes.first().map(|index| index.spec.clone());
+    }
+    if options.as_raw().element("temp").is_none() {
+        options.append("temp", true);
     }
     let unique = sheaf_bson::ObjectId(db.new_object_id().0);
     let temporary = format!("{}.tmp.agg_out.{}", namespace.database, hex(&unique.0));
     let interrupt = &*db.hooks.interrupt;
-    db.note_commit(db.engine.create_collection(&temporary, &create, &interrupt)?);
-    if let Some(existing) = existing {
-        let specs: Vec<RawDoc<'_>> = existing
-            .indexes
-            .iter()
-            .filter(|index| index.ready && index.name != "_id_")
-            .map(|index| index.spec.as_raw())
-            .collect();
-        if !specs.is_empty() {
-            db.note_commit(db.engine.create_indexes(&temporary, &specs, &interrupt)?);
-        }
+    let uuid = Uuid::new_v4();
+    let create = CreateCollection { options, uuid: Some(uuid), id_index };
+    let out = Out {
+        engine: db.engine.clone(),
+        temporary,
+        uuid,
+        target,
+        before: Shape::of(existing.map(|existing| &**existing)),
+        pending: Vec::new(),
+        pending_bytes: 0,
+        finished: false,
+    };
+    db.note_commit(db.engine.create_collection(&out.temporary, &create, &interrupt)?);
+    // The one on `_id` comes first, and is there.
+    let specs: Vec<RawDoc<'_>> = out.before.indexes.iter().skip(1).map(DocBuf::as_raw).collect();
+    if !specs.is_empty() {
+        db.note_commit(db.engine.create_indexes(&out.temporary, &specs, &interrupt)?);
     }
-    Ok(Box::new(Out { temporary, target, pending: Vec::new(), pending_bytes: 0, finished: false }))
+    Ok(Box::new(out))
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -72,12 +127,39 @@ impl Out {
     fn flush(&mut self, db: &Db) -> Result<()> {
         let interrupt = &*db.hooks.interrupt;
         let mut unit = db.engine.write(&interrupt);
-        let collection = collection_for_write(&mut unit, &self.temporary)?;
+        let collection = unit.collection(&self.temporary)?;
+        // What was dropped, with its database perhaps, is not made anew: the documents that went with it would be missing.
+        let Some(collection) = collection.filter(|collection| collection.uuid == self.uuid) else {
+            bail!(
+                Code::NAMESPACE_NOT_FOUND,
+                "the temporary collection {} of $out to {} was dropped during processing",
+                self.temporary,
+                self.target
+            );
+        };
+        let validator = if db.hooks.bypass_validation { None } else { Validator::of(&collection)? };
         for doc in self.pending.drain(..) {
+            if let Some(validator) = &validator {
+                validator.enforce(None, doc.as_raw())?;
+            }
             unit.insert(&collection, doc.as_raw())?;
         }
         self.pending_bytes = 0;
         db.note_commit(unit.commit()?);
+        Ok(())
+    }
+
+    fn replace(&self, db: &Db) -> Result<()> {
+        let interrupt = &*db.hooks.interrupt;
+        let check = |source: &Collection, target: Option<&Collection>| {
+            if source.uuid != self.uuid {
+                bail!(Code::NAMESPACE_NOT_FOUND, "{} was dropped during processing", self.temporary);
+            }
+            self.before.check(&self.target, target)
+        };
+        let replaced =
+            db.engine.rename_collection(&self.temporary, &self.target, true, &check, &interrupt)?;
+        db.note_commit(replaced);
         Ok(())
     }
 }
@@ -87,44 +169,33 @@ impl OutWriter for Out {
         let db = own(database)?;
         self.pending_bytes += document.as_bytes().len();
         self.pending.push(document);
-        if self.pending_bytes < COMMIT_BYTES {
-            return Ok(());
-        }
-        let written = self.flush(db);
-        if written.is_err() {
-            self.discard(db);
-        }
-        written
+        if self.pending_bytes < COMMIT_BYTES { Ok(()) } else { self.flush(db) }
     }
 
     fn finish(&mut self, database: &dyn Database) -> Result<()> {
         let db = own(database)?;
-        let interrupt = &*db.hooks.interrupt;
-        let done = self
-            .flush(db)
-            .and_then(|()| db.engine.rename_collection(&self.temporary, &self.target, true, &interrupt));
-        match done {
-            Ok(position) => {
-                self.finished = true;
-                db.note_commit(position);
-                Ok(())
-            }
-            Err(error) => {
-                self.discard(db);
-                Err(error)
-            }
-        }
+        self.flush(db)?;
+        self.replace(db)?;
+        self.finished = true;
+        Ok(())
     }
 }
 
-impl Out {
-    /// Removes what a failed `$out` has written so far.
-    fn discard(&mut self, db: &Db) {
-        let go_on = || Ok(());
-        if !self.finished {
-            // What could not be dropped now is dropped by whoever drops the database.
-            let _ = db.engine.drop_collection(&self.temporary, &go_on);
+impl Drop for Out {
+    /// Removes what was written in vain, also when the pipeline before it has failed or was killed.
+    fn drop(&mut self) {
+        if self.finished {
+            return;
         }
+        let _shield = sheaf_meter::shield();
+        let own = |collection: &Collection| {
+            if collection.uuid == self.uuid {
+                return Ok(());
+            }
+            bail!(Code::NAMESPACE_NOT_FOUND, "it was dropped")
+        };
+        // What cannot be dropped now is dropped as a temporary collection, at the next start or by the next primary.
+        let _ = self.engine.drop_collection_if(&self.temporary, &own, &|| Ok(()));
     }
 }
 

@@ -44,6 +44,12 @@ pub fn run_delete(
     let mut executor = find::open(&statement.query, collection, &read)?;
     let (mut count, mut last) = (0, None);
     while let Some((key, doc)) = next_record(&mut executor, &read)? {
+        if !statement.multi && !w.retries_conflicts() {
+            // As with updates: a transaction's writes so far are copied if a view of them is still alive.
+            drop((executor, view));
+            let gone = delete_one(w, cx, collection, &matcher, &key, Some(&doc))?;
+            return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
+        }
         let Some(gone) = delete_one(w, cx, collection, &matcher, &key, Some(&doc))? else { continue };
         count += 1;
         if keep {

@@ -105,6 +105,13 @@ impl Run<'_> {
         let read = ReadCx::new(&view, self.cx.interrupt, self.cx.now_millis);
         let mut executor = find::open(&self.statement.query, self.collection, &read)?;
         while let Some((key, doc)) = next_record(&mut executor, &read)? {
+            if !self.statement.multi && !w.retries_conflicts() {
+                // A transaction's writes so far are copied at the next one if a view of them is still alive: not for each
+                // statement of thousands.
+                self.result.examined = executor.examined();
+                drop((executor, view));
+                return self.one(w, &matcher, &key, Some(&doc)).map(|_| ());
+            }
             if self.one(w, &matcher, &key, Some(&doc))? && !self.statement.multi {
                 break;
             }

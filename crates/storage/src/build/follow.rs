@@ -13,6 +13,7 @@
 use std::sync::Arc;
 
 use sheaf_errors::Result;
+use sheaf_meter::{Meter, Process};
 use uuid::Uuid;
 
 use super::turn::Running;
@@ -93,7 +94,7 @@ impl Core {
     pub(super) fn follow_on(self: &Arc<Self>, mut build: Build) {
         let core = self.clone();
         let spawned = std::thread::Builder::new().name("sheaf-build".to_owned()).spawn(move || {
-            let followed = core.follow(&mut build);
+            let followed = core.follow_metered(&mut build);
             let (collection, over) = (build.collection.clone(), build.turn().has_ended() || core.is_stopping());
             drop(build);
             let Some(error) = followed.err().filter(|_| !over) else { return };
@@ -110,6 +111,19 @@ impl Core {
             // The entry that ends the build makes the index.
             Err(error) => tracing::warn!(%error, "no thread for an index build"),
         }
+    }
+
+    /// [`Core::follow`] in pieces as short as those of an operation: one document can have a million keys.
+    fn follow_metered(self: &Arc<Self>, build: &mut Build) -> Result<()> {
+        let (core, turn) = (Arc::downgrade(self), build.turn().clone());
+        // Asked while the turn's lock may be held.
+        let go_on = move || match core.upgrade() {
+            Some(core) if !turn.is_over() && !core.is_stopping() => Ok(()),
+            _ => Err(turn.aborted()),
+        };
+        let unlimited = Process::new(u64::MAX, u64::MAX);
+        let _entered = sheaf_meter::enter(Meter::new(&unlimited, Arc::new(go_on)));
+        self.follow(build)
     }
 
     /// Builds until an entry of the log, or this member as a new primary, has ended the build.

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::RawDoc;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
@@ -34,7 +34,8 @@ use crate::command::{build_command, create_indexes_command};
 use crate::core::Core;
 use crate::cursor::{Direction, Range};
 use crate::db::Cf;
-use crate::index::{Index, IndexKind, KeySet};
+use crate::ddl::NamedSpecs;
+use crate::index::{Index, IndexKind, KeySet, ends_operation};
 use crate::keys::{PREFIX, entry_value, prefixed, put_length, take_length};
 use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
@@ -56,6 +57,10 @@ const SKIPPED_MAX: usize = 1000;
 const LAST_CHANGES_MAX: u64 = 2000;
 /// How long writers may be kept out between generations.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// What is scanned between two looks at whether to go on: about a millisecond of work, in documents and their bytes.
+const WORK_AT_ONCE: usize = 1 << 14;
+const DOCUMENT_WORK: usize = 16;
+const BYTES_OF_WORK: usize = 4;
 /// Generations, before the last one is taken whatever its size.
 const GENERATIONS_MAX: usize = 12;
 
@@ -127,12 +132,12 @@ impl Build {
 }
 
 impl Core {
-    /// Builds indexes from complete, checked specs; returns when they are ready. Those that exist already
-    /// are skipped.
+    /// Builds indexes from complete, checked specs, made for the collection as it is when the build begins; returns when
+    /// they are ready. Those that exist already are skipped.
     pub fn create_indexes(
         self: &Arc<Self>,
         namespace: &str,
-        specs: &[RawDoc<'_>],
+        wanted: &dyn Fn(&Collection) -> Result<Vec<DocBuf>>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         loop {
@@ -140,8 +145,8 @@ impl Core {
             let built = self.build(namespace, interrupt, |current| {
                 let empty = current.count() == 0;
                 let mut indexes: Vec<Index> = Vec::new();
-                for spec in specs {
-                    let index = Index::from_spec(*spec, self.new_ident(namespace), empty, None)?;
+                for spec in wanted(current)? {
+                    let index = Index::from_spec(spec.as_raw(), self.new_ident(namespace), empty, None)?;
                     if !exists_already(current, &index)? && indexes.iter().all(|i| i.name != index.name) {
                         indexes.push(index);
                     }
@@ -183,21 +188,21 @@ impl Core {
     pub fn rebuild_indexes(
         self: &Arc<Self>,
         namespace: &str,
-        specs: &[(&str, RawDoc<'_>)],
+        wanted: &dyn Fn(&Collection) -> Result<NamedSpecs>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         self.build(namespace, interrupt, |current| {
             let mut indexes: Vec<Index> = Vec::new();
-            for (name, spec) in specs {
-                match current.index(name) {
+            for (name, spec) in wanted(current)? {
+                match current.index(&name) {
                     None => bail!(Code::INDEX_NOT_FOUND, "index not found with name [{name}]"),
                     Some(index) if index.kind == IndexKind::Id || index.name == "_id_" => continue,
-                    Some(index) if !index.ready || current.replacements.iter().any(|r| r.name == *name) => {
-                        return Err(in_progress(name));
+                    Some(index) if !index.ready || current.replacements.iter().any(|r| r.name == name) => {
+                        return Err(in_progress(&name));
                     }
                     Some(_) => {}
                 }
-                let mut index = Index::from_spec(*spec, self.new_ident(namespace), false, None)?;
+                let mut index = Index::from_spec(spec.as_raw(), self.new_ident(namespace), false, None)?;
                 index.replaces = true;
                 indexes.push(index);
             }
@@ -213,14 +218,17 @@ impl Core {
             collection.maintained().filter(orphan).cloned().collect()
         };
         for collection in self.catalog.load_full().all().filter(|c| !orphaned(c).is_empty()) {
-            let _closed = collection.state.gate.close(&self.options.block, &go_on)?;
+            let closed = collection.state.gate.close(&self.options.block, &go_on)?;
             let _turn = self.ddl_turn(&go_on)?;
             let catalog = self.catalog.load_full();
             let Some(current) = catalog.by_uuid(&collection.uuid) else { continue };
             let orphans = orphaned(current);
             if !orphans.is_empty() {
                 tracing::info!(collection = current.namespace, "dropped index builds of an earlier primary");
-                self.run_commands(&[build_command("abortIndexBuild", current, &orphans)])?;
+                self.run_commands(
+                    &[build_command("abortIndexBuild", current, &orphans)],
+                    std::slice::from_ref(&closed),
+                )?;
             }
         }
         Ok(())
@@ -273,7 +281,7 @@ impl Core {
             if collection.is_oplog() {
                 bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
             }
-            let _closed = collection.state.gate.close(&self.options.block, interrupt)?;
+            let closed = collection.state.gate.close(&self.options.block, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
             let Some(current) =
                 self.catalog.load().collection(namespace).filter(|c| c.uuid == collection.uuid).cloned()
@@ -289,10 +297,14 @@ impl Core {
             let together = if ready { 1 } else { indexes.len() };
             let commands: Vec<_> =
                 indexes.chunks(together).map(|some| create_indexes_command(&current, some)).collect();
-            let announced = self.run_commands(&commands)?;
+            let announced = self.run_commands(&commands, std::slice::from_ref(&closed))?;
             if ready {
                 return Ok(Announced::Done(announced));
             }
+            // Entries that others have ordered come past the gate. None may be in the snapshot of which the mark would not tell,
+            // nor leave changes before the first generation.
+            let _still = self.still();
+            self.check_no_others(self.ddl_began.load(Ordering::Acquire))?;
             let view = View::newest(self);
             let Some(collection) = view.catalog.by_uuid(&collection.uuid).cloned() else { continue };
             let own = |index: &&Arc<Index>| indexes.iter().any(|made| made.ident == index.ident);
@@ -377,15 +389,17 @@ impl Core {
         let mut cursor = view.records(&build.collection, Range::ALL, Direction::Forward)?;
         let mut keys = KeySet::default();
         let mut value = Vec::new();
-        let mut seen = 0u64;
+        let mut work = 0;
         while cursor.next()? {
-            seen += 1;
-            if seen.is_multiple_of(1024) {
+            work += DOCUMENT_WORK + cursor.bytes().len() / BYTES_OF_WORK;
+            if work >= WORK_AT_ONCE {
+                work = 0;
                 interrupt()?;
                 self.check_alive(build)?;
             }
             for index in &build.indexes {
                 if let Err(error) = index.generate(cursor.doc(), &mut keys) {
+                    ends_operation(error.clone())?;
                     // Perhaps somebody changes or deletes it before the end.
                     if build.skipped.len() >= SKIPPED_MAX {
                         return Err(error);
@@ -448,7 +462,7 @@ impl Core {
     }
 
     /// The last step, without writers: what is left is carried over, and the indexes become ready.
-    fn finish(&self, build: &Build, _closed: Closed, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    fn finish(&self, build: &Build, closed: Closed, interrupt: Interrupt<'_>) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
         self.check_alive(build)?;
         let catalog = self.catalog.load_full();
@@ -465,7 +479,10 @@ impl Core {
         } else {
             build.turn().write(settle)?;
         }
-        self.run_commands(&[build_command("commitIndexBuild", collection, &build.indexes)])
+        self.run_commands(
+            &[build_command("commitIndexBuild", collection, &build.indexes)],
+            std::slice::from_ref(&closed),
+        )
     }
 
     /// Records that could not be indexed must have gone or changed.
@@ -492,13 +509,15 @@ impl Core {
 
     /// Takes a failed build back, and gives its error the words of a build's error.
     fn give_up(&self, build: &Build, error: Error) -> Error {
+        // Also what was killed has to be cleared away.
+        let _shield = sheaf_meter::shield();
         let _turn = self.ddl.lock();
         self.ddl_began.store(self.others_entries.load(Ordering::Acquire), Ordering::Release);
         let catalog = self.catalog.load_full();
         let collection = catalog.by_uuid(&build.collection.uuid);
         if let Some(collection) = collection
             && let Err(error) =
-                self.run_commands(&[build_command("abortIndexBuild", collection, &build.indexes)])
+                self.run_commands(&[build_command("abortIndexBuild", collection, &build.indexes)], &[])
         {
             return error;
         }

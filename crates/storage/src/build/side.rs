@@ -21,7 +21,7 @@ use super::Build;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::db::{Cf, io_error};
-use crate::index::{Index, KeySet};
+use crate::index::{Index, KeyCache, ends_operation};
 use crate::keys::{PREFIX, entry_key, entry_value, prefix_range, prefixed, put_length, take_length};
 use crate::options::Interrupt;
 
@@ -37,6 +37,10 @@ const REPLAY: u8 = u8::MAX;
 
 const DELETE: u8 = 0;
 const PUT: u8 = 1;
+
+/// What it costs to decide about a change, and to carry one over, as the meter counts.
+const DECIDE: u32 = 100;
+const CARRY: u32 = 20;
 
 /// Changes carried over at once.
 const BATCH_BYTES: usize = 1 << 20;
@@ -168,6 +172,7 @@ impl Core {
         let mut unwritten = Unwritten::new();
         let (mut entry, mut value) = (Vec::new(), Vec::new());
         while let Some((side_key, side_value)) = iter.item() {
+            sheaf_meter::tick(CARRY)?;
             let change = Change::read(side_key, side_value);
             entry_key(index, change.key, change.record_key, &mut entry);
             let other = index.unique && self.belongs_to_another(&entry, change.record_key, &unwritten)?;
@@ -217,8 +222,9 @@ impl Core {
         } else {
             let (from, to) = prefix_range(side_ident(index.ident));
             let mut iter = self.iterate(&from, &to);
+            let mut known = KeyCache::default();
             while let Some((key, value)) = iter.item() {
-                self.decide(collection, index, &Change::read(key, value))?;
+                self.decide(collection, index, &Change::read(key, value), &mut known)?;
                 iter.next();
             }
             iter.status().map_err(io_error)?;
@@ -231,17 +237,24 @@ impl Core {
     }
 
     /// Lets the documents decide whose entry a unique key's is.
-    fn decide(&self, collection: &Collection, index: &Index, change: &Change<'_>) -> Result<()> {
+    fn decide(
+        &self,
+        collection: &Collection,
+        index: &Index,
+        change: &Change<'_>,
+        known: &mut KeyCache,
+    ) -> Result<()> {
+        sheaf_meter::tick(DECIDE)?;
         let cf = self.db.cf(Cf::Indexes);
         let (mut entry, mut value) = (Vec::new(), Vec::new());
         entry_key(index, change.key, change.record_key, &mut entry);
         let found = self.db.get(Cf::Indexes, &entry)?.map(|value| value.to_vec());
         let owner = found.as_ref().map(|value| crate::keys::entry_parts(true, &entry, value).record_key);
         let mut batch = rocksdb::WriteBatch::default();
-        match self.type_bits_of(collection, index, change.record_key, change.key)? {
+        match self.type_bits_of(collection, index, change.record_key, change.key, known)? {
             Some(type_bits) => {
                 if let Some(owner) = owner.filter(|owner| *owner != change.record_key)
-                    && self.type_bits_of(collection, index, owner, change.key)?.is_some()
+                    && self.type_bits_of(collection, index, owner, change.key, known)?.is_some()
                 {
                     return Err(index.duplicate(&collection.namespace, change.key, &type_bits));
                 }
@@ -254,24 +267,26 @@ impl Core {
         self.write_unlogged(batch)
     }
 
-    /// The type bits with which a document has this key now, if it has it.
+    /// The type bits with which a document has this key now, if it has it. Documents stay as they are while `known` is used.
     fn type_bits_of(
         &self,
         collection: &Collection,
         index: &Index,
         record_key: &[u8],
         key: &[u8],
+        known: &mut KeyCache,
     ) -> Result<Option<Vec<u8>>> {
-        let mut full = Vec::new();
-        prefixed(collection.ident, record_key, &mut full);
-        let Some(doc) = self.db.get(Cf::Records, &full)? else { return Ok(None) };
-        let mut keys = KeySet::default();
-        if index.generate(RawDoc::new(&doc), &mut keys).is_err() {
-            // It can have no entry then.
-            return Ok(None);
-        }
-        let found = keys.iter().find(|(known, _)| *known == key).map(|(_, type_bits)| type_bits.to_vec());
-        Ok(found)
+        let keys = known.keys_of(record_key, |keys| {
+            let mut full = Vec::new();
+            prefixed(collection.ident, record_key, &mut full);
+            let Some(doc) = self.db.get(Cf::Records, &full)? else { return Ok(false) };
+            match index.generate(RawDoc::new(&doc), keys) {
+                Ok(()) => Ok(true),
+                // It can have no entry then.
+                Err(error) => ends_operation(error).map(|()| false),
+            }
+        })?;
+        Ok(keys.and_then(|keys| keys.type_bits(key)).map(<[u8]>::to_vec))
     }
 
     /// Removes what is there of a build before the one that begins now.

@@ -8,6 +8,7 @@
 //! never waits for the pipeline (for room in memtables neither) before its files are in.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -37,9 +38,16 @@ pub(crate) struct Turn {
     idents: Vec<u32>,
     phase: Mutex<{ rank::TURN }, Phase>,
     changed: Condvar,
+    /// [`Phase::Ended`], for those who may hold the phase's lock.
+    over: AtomicBool,
 }
 
 impl Turn {
+    /// Whether it has ended, or is about to: known without a lock.
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
     /// Does what writes to the index's place. A disk that is slow is waited for with the lock held: that is its purpose.
     ///
     /// Errors: `IndexBuildAborted` if the build is over.
@@ -70,6 +78,7 @@ impl Turn {
 
     /// Nothing is written with this turn when this returns, nor later.
     pub fn end(&self) {
+        self.over.store(true, Ordering::Release);
         *self.phase.lock() = Phase::Ended;
         self.changed.notify_all();
     }
@@ -81,6 +90,7 @@ impl Turn {
             self.changed.wait(&mut phase);
         }
         let filled = *phase == Phase::Filled;
+        self.over.store(true, Ordering::Release);
         *phase = Phase::Ended;
         self.changed.notify_all();
         filled
@@ -179,8 +189,9 @@ impl Running {
         let id = Uuid::new_v4();
         let idents = indexes.iter().map(|index| index.ident).collect();
         let phase = Mutex::new(if filled { Phase::Filled } else { Phase::Filling });
-        let turn =
-            Arc::new(Turn { collection: collection.clone(), id, idents, phase, changed: Condvar::new() });
+        let over = AtomicBool::new(false);
+        let changed = Condvar::new();
+        let turn = Arc::new(Turn { collection: collection.clone(), id, idents, phase, changed, over });
         core.builds.turns.lock().push(turn.clone());
         Running { core: core.clone(), turn }
     }

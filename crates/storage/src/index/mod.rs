@@ -1,6 +1,7 @@
 //! Indexes: what the catalog knows of one, and the keys that documents have in it.
 
 mod accesses;
+mod cache;
 mod keys;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use sheaf_query::matcher::Matcher;
 
 use crate::build::Side;
 pub use accesses::Accesses;
+pub(crate) use cache::KeyCache;
 pub(crate) use keys::KeySet;
 use wildcard::Coverage;
 
@@ -236,6 +238,15 @@ impl Index {
             }
         });
         duplicate_key(namespace, &self.name, self.key_pattern(), value.as_raw())
+    }
+}
+
+/// Tells what an error of [`Index::generate`] is about: given back if the operation is to end, `Ok` if the document is to blame.
+pub(crate) fn ends_operation(error: Error) -> Result<()> {
+    sheaf_meter::check()?;
+    match error.code() {
+        Code::EXCEEDED_MEMORY_LIMIT | Code::MAX_TIME_MS_EXPIRED | Code::INTERRUPTED => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -80,9 +80,41 @@ fn flatten(doc: RawDoc<'_>, prefix: &str, out: &mut Vec<(String, bool)>) {
 
 pub(super) fn generate(index: &Index, doc: RawDoc<'_>, out: &mut KeySet) -> Result<()> {
     let mut path = String::new();
+    // Once, not for every leaf: a document can have a hundred thousand. They matter only where there is one.
+    let mut others: Option<Others<'_>> = None;
     leaves(index, doc, &mut path, false, &mut |path, value, in_array| {
-        add(index, doc, path, value, in_array, out)
+        sheaf_meter::tick(MAKE)?;
+        let others = match &others {
+            Some(known) => known,
+            None => others.insert(plain_fields(index, doc)?),
+        };
+        add(index, others, path, value, in_array, out)
     })
+}
+
+/// What making a key costs, as the meter counts.
+const MAKE: u32 = 6;
+
+/// The values of the fields beside the wildcard; nothing in its own place.
+type Others<'d> = smallvec::SmallVec<[Value<'d>; 4]>;
+
+fn plain_fields<'d>(index: &Index, doc: RawDoc<'d>) -> Result<Others<'d>> {
+    let mut others = Others::new();
+    for (at, (name, _)) in index.fields.iter().enumerate() {
+        if Some(at) == index.wildcard_field {
+            others.push(Value::Missing);
+            continue;
+        }
+        let found = plain_path(doc, name);
+        if matches!(found, Value::Array(_)) {
+            bail!(
+                7246301,
+                "compound wildcard index only supports one array field: the wildcard's; '{name}' is an array"
+            );
+        }
+        others.push(if found.is_missing() { Value::Null } else { found });
+    }
+    Ok(others)
 }
 
 type Visit<'v> = dyn FnMut(&str, Value<'_>, bool) -> Result<()> + 'v;
@@ -95,6 +127,7 @@ fn leaves(
     visit: &mut Visit<'_>,
 ) -> Result<()> {
     for element in doc.iter() {
+        sheaf_meter::tick(1)?;
         let len = path.len();
         if len > 0 {
             path.push('.');
@@ -144,29 +177,14 @@ fn leaf(
 
 fn add(
     index: &Index,
-    doc: RawDoc<'_>,
+    others: &Others<'_>,
     path: &str,
     value: Value<'_>,
     in_array: bool,
     out: &mut KeySet,
 ) -> Result<()> {
-    let mut others = smallvec::SmallVec::<[Value<'_>; 4]>::new();
-    for (at, (name, _)) in index.fields.iter().enumerate() {
-        if Some(at) == index.wildcard_field {
-            if in_array {
-                out.arrays[at] |= 1;
-            }
-            others.push(Value::Missing);
-            continue;
-        }
-        let found = plain_path(doc, name);
-        if matches!(found, Value::Array(_)) {
-            bail!(
-                7246301,
-                "compound wildcard index only supports one array field: the wildcard's; '{name}' is an array"
-            );
-        }
-        others.push(if found.is_missing() { Value::Null } else { found });
+    if let Some(at) = index.wildcard_field.filter(|_| in_array) {
+        out.arrays[at] |= 1;
     }
     push_key(out, |bytes, bits| {
         for (at, (_, descending)) in index.fields.iter().enumerate() {
@@ -179,8 +197,7 @@ fn add(
                 encode(others[at], *descending, bytes, bits);
             }
         }
-    });
-    Ok(())
+    })
 }
 
 fn plain_path<'d>(doc: RawDoc<'d>, path: &str) -> Value<'d> {

@@ -323,7 +323,7 @@ fn run(engine: &Engine, step: &Step) {
         }
         Step::Drop(n) => drop(engine.drop_collection(NAMES[*n], GO_ON)),
         Step::Rename(from, to) if from != to => {
-            drop(engine.rename_collection(NAMES[*from], NAMES[*to], true, GO_ON));
+            drop(rename(engine, NAMES[*from], NAMES[*to], true));
         }
         Step::Index(n, which) => {
             ensure(engine, NAMES[*n]);
@@ -332,11 +332,11 @@ fn run(engine: &Engine, step: &Step) {
         Step::DropIndex(n, which) => {
             let spec = spec(*which);
             let name = spec.as_raw().get("name").and_then(|v| v.as_str()).unwrap();
-            drop(engine.drop_indexes(NAMES[*n], &[name], GO_ON));
+            drop(drop_indexes(engine, NAMES[*n], &[name]));
         }
         Step::CollMod(n, level) => {
             let options = doc! { "validationLevel": "strict", "comment": (*level) };
-            drop(engine.coll_mod(NAMES[*n], Some(options.as_raw()), &[], GO_ON));
+            drop(set_options(engine, NAMES[*n], options.clone()));
         }
         Step::Rename(..) | Step::Follow(_) | Step::Flush | Step::Crash | Step::CrashPrimary => {}
     }

@@ -8,7 +8,7 @@ use sheaf_bson::{DocBuf, doc};
 use sheaf_errors::{Code, Result};
 
 use super::support::*;
-use crate::{Direction, Engine, Write};
+use crate::{Collection, Direction, Engine, Write};
 
 /// Runs `work` once, in the middle of a build: when it reads its snapshot and writers may do as they like.
 struct During<'e, F: Fn()> {
@@ -240,6 +240,7 @@ fn an_index_is_exchanged_in_one_commit() {
     fill(&engine, 0, 3000, |n| n);
     let spec = index_spec(doc! { "a": 1 }, "a_1", doc! {});
     build(&engine, C, &spec).unwrap();
+    let as_unique = |_: &Collection| Ok(vec![("a_1".to_owned(), unique())]);
     let copy = Mutex::new(None);
     let middle = || {
         put(&engine, 1, -1);
@@ -257,7 +258,7 @@ fn an_index_is_exchanged_in_one_commit() {
         }
         Ok(())
     };
-    engine.rebuild_indexes(C, &[("a_1", unique().as_raw())], &interrupt).unwrap();
+    engine.rebuild_indexes(C, &as_unique, &interrupt).unwrap();
     let check = |engine: &Engine, unique: bool| {
         let catalog = engine.catalog();
         let collection = catalog.collection(C).unwrap();
@@ -273,7 +274,7 @@ fn an_index_is_exchanged_in_one_commit() {
     let copy = copy.into_inner().unwrap();
     let again = open(copy.path());
     check(&again, false);
-    again.rebuild_indexes(C, &[("a_1", unique().as_raw())], GO_ON).unwrap();
+    again.rebuild_indexes(C, &as_unique, GO_ON).unwrap();
     check(&again, true);
     again.checkpoint().unwrap();
     check(&open(crash_copy(copy.path()).path()), true);
@@ -281,7 +282,7 @@ fn an_index_is_exchanged_in_one_commit() {
     let (_dir, engine) = fresh();
     fill(&engine, 0, 10, |n| n % 9);
     build(&engine, C, &spec).unwrap();
-    let error = engine.rebuild_indexes(C, &[("a_1", unique().as_raw())], GO_ON).unwrap_err();
+    let error = engine.rebuild_indexes(C, &as_unique, GO_ON).unwrap_err();
     assert_eq!(error.code(), Code::DUPLICATE_KEY);
     check(&engine, false);
 }
@@ -290,7 +291,7 @@ fn an_index_is_exchanged_in_one_commit() {
 fn dropping_what_is_being_built_ends_the_build() {
     let (_dir, engine) = fresh();
     fill(&engine, 0, 3000, |n| n);
-    let drop_index = || _ = engine.drop_indexes(C, &["a_1"], GO_ON).unwrap();
+    let drop_index = || _ = drop_indexes(&engine, C, &["a_1"]).unwrap();
     let error = build_during(&engine, &unique(), drop_index).unwrap_err();
     assert_eq!(error.code(), Code::INDEX_BUILD_ABORTED);
     assert_eq!(engine.catalog().collection(C).unwrap().indexes.len(), 1);

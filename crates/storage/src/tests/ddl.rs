@@ -17,9 +17,9 @@ fn catalog_changes_survive_a_crash_and_a_clean_stop() {
     insert(&engine, "db.gone", &doc! { "_id": 1 }).unwrap();
     insert(&engine, "other.x", &doc! { "_id": 1 }).unwrap();
     engine.drop_collection("db.gone", GO_ON).unwrap();
-    engine.rename_collection("other.x", "db.y", false, GO_ON).unwrap();
-    engine.coll_mod(C, Some(doc! { "validator": { "a": 1 } }.as_raw()), &[], GO_ON).unwrap();
-    let error = engine.rename_collection(C, "db.y", false, GO_ON).unwrap_err();
+    rename(&engine, "other.x", "db.y", false).unwrap();
+    set_options(&engine, C, doc! { "validator": { "a": 1 } }).unwrap();
+    let error = rename(&engine, C, "db.y", false).unwrap_err();
     assert_eq!(error.code(), Code::NAMESPACE_EXISTS);
     let check = |engine: &Engine| {
         let catalog = engine.catalog();
@@ -104,7 +104,7 @@ fn an_index_is_built_while_others_write() {
         again.catalog().collection(C).unwrap().index("a_1").unwrap().multikey_paths(),
         Some(vec![vec![0]])
     );
-    engine.drop_indexes(C, &["a_1"], GO_ON).unwrap();
+    drop_indexes(&engine, C, &["a_1"]).unwrap();
     assert!(engine.catalog().collection(C).unwrap().index("a_1").is_none());
     assert_valid(&engine, C);
 }

@@ -238,7 +238,7 @@ fn an_aborted_build_leaves_nothing() {
         let from = primary.last_applied().index + 1;
         let work = || match end {
             "abort" => go_wrong.store(true, Ordering::Release),
-            "dropIndexes" => _ = primary.drop_indexes(C, &[NAME], GO_ON).unwrap(),
+            "dropIndexes" => _ = drop_indexes(&primary, C, &[NAME]).unwrap(),
             _ => _ = primary.drop_collection(C, GO_ON).unwrap(),
         };
         let done = AtomicBool::new(false);
@@ -356,4 +356,52 @@ fn a_set_of_one_ends_after_a_restart_what_it_has_begun() {
     again.engine.abort_orphaned_builds().unwrap();
     wait("the index is ready", || is_ready(&again.engine));
     assert_valid(&again.engine, C);
+}
+
+/// What a primary has built on is taken back, in whole or in part, and with it the build's own entries or not.
+#[test]
+fn a_primary_has_built_on_what_a_rollback_takes_back() {
+    for unique in [false, true] {
+        let (_dir, source) = fresh();
+        fill(&source, 0, 2000);
+        let dir = tempfile::tempdir().unwrap();
+        let member = Member::open(dir.path());
+        member.follow(&source, u64::MAX - 1);
+        member.flush();
+        let before = member.engine.last_applied().index;
+        member.lead();
+        // Nobody else has any of this.
+        fill(&member.engine, 50_000, 50_100);
+        put(&member.engine, 7, Some(60_000));
+        build_during(&member.engine, unique, || turmoil(&member.engine));
+        fill(&member.engine, 51_000, 51_010);
+        let begin = entry_of(&member.engine, "startIndexBuild", 1);
+        let end = entry_of(&member.engine, "commitIndexBuild", 1);
+        for keep in [before, before + 50, begin, begin + 100, end - 1, end] {
+            let copy = crash_copy(dir.path());
+            let rolled = open_and_truncate(copy.path(), keep);
+            let other = tempfile::tempdir().unwrap();
+            let next = Member::open(other.path());
+            next.follow(&member.engine, keep);
+            next.lead();
+            fill(&next.engine, 80_000, 80_050);
+            if keep < begin {
+                build(&next.engine, C, &spec(unique)).unwrap();
+            }
+            wait("the index is ready", || is_ready(&next.engine));
+            rolled.follow(&next.engine, u64::MAX - 1);
+            assert_same_data(&next.engine, &rolled.engine);
+            drop(rolled);
+            assert_same_data(&next.engine, &Member::open(copy.path()).engine);
+        }
+    }
+}
+
+fn open_and_truncate(path: &std::path::Path, keep: u64) -> Member {
+    let member = Member::open(path);
+    member.engine.truncate_log(keep).unwrap();
+    drop(member);
+    let member = Member::open(path);
+    assert_eq!(member.engine.last_applied().index, keep);
+    member
 }

@@ -112,7 +112,7 @@ fn the_log_is_a_collection_of_the_catalog_that_wakes_with_every_commit() {
     assert_eq!(log.count(), 3);
     for error in [
         engine.drop_collection(OPLOG_NAMESPACE, GO_ON).unwrap_err(),
-        engine.rename_collection(OPLOG_NAMESPACE, "db.x", false, GO_ON).unwrap_err(),
+        rename(&engine, OPLOG_NAMESPACE, "db.x", false).unwrap_err(),
         engine.drop_database("local", GO_ON).unwrap_err(),
     ] {
         assert_eq!(error.code(), Code::ILLEGAL_OPERATION);

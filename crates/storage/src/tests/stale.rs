@@ -65,7 +65,7 @@ fn what_was_prepared_on_an_older_state_is_not_committed() {
             follow();
         });
     });
-    refused(core.run_commands(&[command]));
+    refused(core.run_commands(&[command], &[]));
     drop(turn);
     // Without entries in between, losing the lead does no harm.
     let mut unit = engine.write(GO_ON);

@@ -6,7 +6,9 @@ use std::time::Duration;
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::Result;
 
-use crate::{CreateCollection, Direction, Engine, OpTime, Options, Range, Write};
+use crate::{
+    Collection, CollectionChange, CreateCollection, Direction, Engine, OpTime, Options, Range, Write,
+};
 
 pub const GO_ON: &(dyn Fn() -> Result<()> + Sync) = &|| Ok(());
 pub const C: &str = "db.c";
@@ -121,4 +123,20 @@ pub fn index_order(engine: &Engine, namespace: &str, name: &str, direction: Dire
         out.push(cursor.record_key().to_vec());
     }
     out
+}
+
+pub fn rename(engine: &Engine, from: &str, to: &str, drop_target: bool) -> Result<OpTime> {
+    engine.rename_collection(from, to, drop_target, &|_, _| Ok(()), GO_ON)
+}
+
+pub fn drop_indexes(engine: &Engine, namespace: &str, names: &[&str]) -> Result<OpTime> {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    engine.drop_indexes(namespace, &|_| Ok(names.clone()), GO_ON)
+}
+
+pub fn set_options(engine: &Engine, namespace: &str, options: DocBuf) -> Result<OpTime> {
+    let change = |_: &Collection| {
+        Ok(CollectionChange { options: Some(options.clone()), ..CollectionChange::default() })
+    };
+    engine.coll_mod(namespace, &change, GO_ON)
 }

@@ -65,6 +65,7 @@ impl<'a> Command<'a> for Delete<'a> {
                             && let Some(collection) = w.collection(&namespace)?
                         {
                             refuse_view(&collection)?;
+                            self.fields.check_collection(op, &collection)?;
                             if let Some(gone) = delete_by_id(w, &cx, &collection, id)? {
                                 deleted.set(deleted.get() + u64::from(gone.is_some()));
                                 return Ok(None);
@@ -76,6 +77,7 @@ impl<'a> Command<'a> for Delete<'a> {
                         }
                         let Some(collection) = w.collection(&namespace)? else { return Ok(None) };
                         refuse_view(&collection)?;
+                        self.fields.check_collection(op, &collection)?;
                         let (n, _) = run_delete(w, &cx, &collection, &statement, false)?;
                         deleted.set(deleted.get() + n);
                         Ok(None)

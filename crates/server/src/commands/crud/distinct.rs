@@ -1,6 +1,6 @@
 //! `distinct`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use sheaf_aggregate::Namespace;
@@ -152,11 +152,18 @@ impl Values {
 
     fn add(&mut self, doc: RawDoc<'_>) -> Result<()> {
         let Values { path, seen, list, bytes } = self;
+        let mut arrays: Option<BTreeSet<*const u8>> = None;
         path.any(doc, true, &mut |element, _| {
             if let Some(element) = element {
                 let value = element.value();
                 // An array at the path's end counts by its elements; it follows them as itself.
-                let whole = matches!(value, Value::Array(_)) && ends_in(doc, path, element.data())?;
+                let whole = matches!(value, Value::Array(_)) && {
+                    let ends = match &mut arrays {
+                        Some(known) => known,
+                        none => none.insert(arrays_at_end(doc, path)?),
+                    };
+                    ends.contains(&element.data().as_ptr())
+                };
                 if !whole {
                     let owned = OwnedValue::from(value);
                     if seen.insert(owned.clone()) {
@@ -174,12 +181,12 @@ impl Values {
     }
 }
 
-/// Whether these bytes are the array that the path itself leads to, not an element of it.
-fn ends_in(doc: RawDoc<'_>, path: &Path, data: &[u8]) -> Result<bool> {
-    let mut found = false;
+/// Where the values begin that the path itself leads to, as opposed to elements of arrays at its end.
+fn arrays_at_end(doc: RawDoc<'_>, path: &Path) -> Result<BTreeSet<*const u8>> {
+    let mut ends = BTreeSet::new();
     path.any(doc, false, &mut |element, _| {
-        found |= element.is_some_and(|element| std::ptr::eq(element.data(), data));
-        Ok(found)
+        ends.extend(element.map(|element| element.data().as_ptr()));
+        Ok(false)
     })?;
-    Ok(found)
+    Ok(ends)
 }

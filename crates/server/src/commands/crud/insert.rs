@@ -44,6 +44,7 @@ impl<'a> Command<'a> for Insert<'a> {
         let mut inserted = 0u64;
         let result = with_writer(op, count <= SHORT_BATCH, |w| {
             let collection = collection_for_write(w, &namespace)?;
+            self.fields.check_collection(op, &collection)?;
             if count > 1 {
                 w.reserve(self.documents.iter().map(|doc| doc.len()).sum());
             }

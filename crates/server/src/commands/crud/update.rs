@@ -132,6 +132,7 @@ impl<'a> Update<'a> {
             && let Some(collection) = w.collection(namespace)?
         {
             refuse_view(&collection)?;
+            self.fields.check_collection(op, &collection)?;
             let result = update_by_id(w, cx, &collection, id, &change, false)?;
             if let Some(result) = result.filter(|result| result.matched > 0 || !one.upsert) {
                 return Ok(Some(result));
@@ -147,6 +148,7 @@ impl<'a> Update<'a> {
             None => return Ok(None),
         };
         refuse_view(&collection)?;
+        self.fields.check_collection(op, &collection)?;
         run_update(w, cx, &collection, &statement, false).map(Some)
     }
 

@@ -78,6 +78,18 @@ impl WriteFields {
         Ok(Some(reply))
     }
 
+    /// The same of the collection that is written to, which may have come between.
+    ///
+    /// Errors: `CollectionUUIDMismatch`.
+    pub fn check_collection(&self, op: &OpContext<'_>, collection: &Collection) -> Result<()> {
+        match self.uuid {
+            Some(uuid) if uuid != collection.uuid => {
+                names::check_uuid(&op.engine().catalog(), &collection.namespace, self.uuid)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The statement id of the statement at this place.
     pub fn stmt_id(&self, at: usize) -> i32 {
         self.stmt_ids.get(at).copied().unwrap_or(self.first_stmt + at as i32)

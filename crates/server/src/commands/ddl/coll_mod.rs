@@ -1,15 +1,15 @@
 //! `collMod`.
 
-use std::sync::Arc;
+use std::cell::Cell;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::collection_options as options;
-use sheaf_storage::{Collection, Index, Uuid};
+use sheaf_storage::{Collection, CollectionChange, Uuid};
 
 use super::create::check_view;
 use super::{names, views};
-use index::{IndexChange, IndexMod};
+use index::IndexMod;
 
 use crate::args::{Args, Array, Loose};
 use crate::command::{Command, Spec};
@@ -86,7 +86,7 @@ impl<'a> Command<'a> for CollMod<'a> {
             let name = if self.view_on.is_some() { "viewOn" } else { "pipeline" };
             bail!(Code::INVALID_OPTIONS, "option only supported on a view: {name}");
         }
-        let new_options = self.new_options(collection)?;
+        self.new_options(collection)?;
         let change = match &self.index {
             Some(wish) => Some((wish.find(collection)?, wish.change(collection)?)),
             None => None,
@@ -96,8 +96,10 @@ impl<'a> Command<'a> for CollMod<'a> {
             change.report(&mut reply);
         }
         if !self.dry_run {
-            self.apply(op, collection, new_options.as_ref(), change)?;
-        } else if let Some((index, _)) = change.as_ref().filter(|(_, change)| change.makes_unique()) {
+            let makes_unique = change.as_ref().is_some_and(|(_, change)| change.makes_unique());
+            return self.apply(op, &namespace, makes_unique.then_some(reply));
+        }
+        if let Some((index, _)) = change.as_ref().filter(|(_, change)| change.makes_unique()) {
             index::check_unique(op, collection, index)?;
         }
         Ok(reply)
@@ -105,28 +107,41 @@ impl<'a> Command<'a> for CollMod<'a> {
 }
 
 impl CollMod<'_> {
-    fn apply(
-        &self,
-        op: &OpContext<'_>,
-        collection: &Collection,
-        new_options: Option<&DocBuf>,
-        change: Option<(&Arc<Index>, IndexChange)>,
-    ) -> Result<()> {
-        let stop = op.interrupter();
-        let namespace = &collection.namespace;
-        let mut specs = Vec::new();
-        if let Some((index, change)) = &change {
-            if change.makes_unique() {
-                index::make_unique(op, collection, index, change.spec.as_raw())?;
-            } else {
-                specs.push((index.name.as_str(), change.spec.as_raw()));
-            }
+    /// Changes the collection as it is when no writer is in it. `unique` is the reply where an index has to be built anew
+    /// as a unique one first, which does all that is wished of the index.
+    fn apply(&self, op: &OpContext<'_>, namespace: &str, unique: Option<Reply>) -> Result<Reply> {
+        let check = |now: &Collection| {
+            names::check_uuid(&op.engine().catalog(), namespace, self.uuid)?;
+            names::refuse_view(now)
+        };
+        let builds = unique.is_some();
+        if let Some(wish) = self.index.as_ref().filter(|_| builds) {
+            index::make_unique(op, namespace, wish, &check)?;
         }
+        let reply = Cell::new(unique);
+        let change = |now: &Collection| {
+            check(now)?;
+            let mut change =
+                CollectionChange { options: self.new_options(now)?, ..CollectionChange::default() };
+            if let Some(wish) = self.index.as_ref().filter(|_| !builds) {
+                let index_change = wish.change(now)?;
+                if index_change.makes_unique() {
+                    bail!(
+                        Code::CONFLICTING_OPERATION_IN_PROGRESS,
+                        "an index of {namespace} was changed while it was to be changed"
+                    );
+                }
+                let mut about = Reply::ok();
+                index_change.report(&mut about);
+                reply.set(Some(about));
+                change.index_specs.push((wish.find(now)?.name.clone(), index_change.spec));
+            }
+            Ok(change)
+        };
+        let stop = op.interrupter();
         // A command that changes nothing is in the log, too: change streams show it.
-        let raw = new_options.map(DocBuf::as_raw);
-        let position = op.engine().coll_mod(namespace, raw, &specs, &|| stop.check())?;
-        op.note_commit(position);
-        Ok(())
+        op.note_commit(op.engine().coll_mod(namespace, &change, &|| stop.check())?);
+        Ok(reply.take().unwrap_or_else(Reply::ok))
     }
 
     /// The collection's options after the change; `None` if they stay.
@@ -214,22 +229,27 @@ impl CollMod<'_> {
         if let Some((_, name)) = given.iter().find(|(given, _)| *given) {
             bail!(Code::INVALID_OPTIONS, "option not supported on a view: {name}");
         }
-        let Some((source, pipeline)) = &view.view else { return Ok(()) };
         if self.view_on.is_none() && self.pipeline.is_none() {
             return Ok(());
         }
-        let source = self.view_on.unwrap_or(source);
-        if source.is_empty() {
+        if self.view_on.is_some_and(str::is_empty) {
             bail!(Code::BAD_VALUE, "'viewOn' option cannot be an empty string");
         }
-        let pipeline = self.pipeline.unwrap_or(pipeline.as_raw());
-        check_view(op, &op.engine().catalog(), &view.namespace, source, pipeline)?;
-        let changes = [("viewOn", Value::String(source)), ("pipeline", Value::Array(pipeline))];
-        let next = options::with_changes(view.options.as_raw(), &changes);
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let _turn = views::turn(&interrupt)?;
-        op.engine().coll_mod(&view.namespace, Some(next.as_raw()), &[], &interrupt)?;
+        let change = |now: &Collection| {
+            let Some((source, pipeline)) = &now.view else {
+                bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {}", now.namespace);
+            };
+            let source = self.view_on.unwrap_or(source);
+            let pipeline = self.pipeline.unwrap_or(pipeline.as_raw());
+            check_view(op, &op.engine().catalog(), &now.namespace, source, pipeline)?;
+            let changes = [("viewOn", Value::String(source)), ("pipeline", Value::Array(pipeline))];
+            let next = options::with_changes(now.options.as_raw(), &changes);
+            Ok(CollectionChange { options: Some(next), ..CollectionChange::default() })
+        };
+        op.engine().coll_mod(&view.namespace, &change, &interrupt)?;
         op.note_commit(views::follow(op.engine(), &view.namespace, &interrupt)?);
         Ok(())
     }

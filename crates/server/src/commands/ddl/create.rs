@@ -74,7 +74,7 @@ impl<'a> Command<'a> for Create<'a> {
             check_view(op, op.view()?.catalog(), &namespace, source, pipeline)?;
         }
         let spec = CreateCollection { options, uuid: None, id_index };
-        match create(op, &namespace, spec, self.options.view_on.is_some()) {
+        match self.create(op, &namespace, spec) {
             // Another client made the same collection a moment ago.
             Err(error) if error.code() == Code::NAMESPACE_EXISTS && !op.in_transaction() => {
                 let options = self.options.normalize()?;
@@ -150,27 +150,32 @@ impl Create<'_> {
     }
 }
 
-fn create(op: &OpContext<'_>, namespace: &str, spec: CreateCollection, view: bool) -> Result<()> {
-    if let Some(mut transaction) = op.transaction() {
-        if view {
-            bail!(
-                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                "Cannot create a view in a multi-document transaction. ns: {namespace}"
-            );
+impl Create<'_> {
+    fn create(&self, op: &OpContext<'_>, namespace: &str, spec: CreateCollection) -> Result<()> {
+        if let Some(mut transaction) = op.transaction() {
+            if self.options.view_on.is_some() {
+                bail!(
+                    Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                    "Cannot create a view in a multi-document transaction. ns: {namespace}"
+                );
+            }
+            return transaction.create_collection(namespace, spec);
         }
-        return transaction.create_collection(namespace, spec);
+        let stop = op.interrupter();
+        let interrupt = || stop.check();
+        if let Some(source) = self.options.view_on {
+            let _turn = views::turn(&interrupt)?;
+            // Two views that are made at once must not lead to each other.
+            let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
+            check_view(op, &op.engine().catalog(), namespace, source, pipeline)?;
+            views::prepare(op.engine(), op.db(), &interrupt)?;
+            op.engine().create_collection(namespace, &spec, &interrupt)?;
+            op.note_commit(views::follow(op.engine(), namespace, &interrupt)?);
+            return Ok(());
+        }
+        op.note_commit(op.engine().create_collection(namespace, &spec, &interrupt)?);
+        Ok(())
     }
-    let stop = op.interrupter();
-    let interrupt = || stop.check();
-    if view {
-        let _turn = views::turn(&interrupt)?;
-        views::prepare(op.engine(), op.db(), &interrupt)?;
-        op.engine().create_collection(namespace, &spec, &interrupt)?;
-        op.note_commit(views::follow(op.engine(), namespace, &interrupt)?);
-        return Ok(());
-    }
-    op.note_commit(op.engine().create_collection(namespace, &spec, &interrupt)?);
-    Ok(())
 }
 
 fn matches_existing(existing: &Collection, options: RawDoc<'_>) -> bool {

@@ -1,5 +1,7 @@
 //! `createIndexes`.
 
+use std::cell::Cell;
+
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec::{self, Relation};
@@ -60,7 +62,10 @@ impl<'a> Command<'a> for CreateIndexes<'a> {
             if collection.is_view() {
                 bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Cannot create indexes on a view: {namespace}");
             }
-            return build(op, collection, self.indexes, created);
+            match self.build(op, collection, created) {
+                Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND && !op.in_transaction() => {}
+                built => return built,
+            }
         }
         bail!(Code::WRITE_CONFLICT, "Collection {namespace} kept changing while an index was built on it")
     }
@@ -83,37 +88,49 @@ fn create(op: &OpContext<'_>, namespace: &str) -> Result<()> {
     Ok(())
 }
 
-fn build(
-    op: &OpContext<'_>,
-    collection: &Collection,
-    indexes: Documents<'_>,
-    created: bool,
-) -> Result<Reply> {
-    let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
-    let specs = prepare_all(indexes, collation)?;
-    let before = collection.indexes.iter().filter(|index| index.ready).count();
-    let new = without_existing(collection, specs)?;
-    if new.is_empty() {
-        op.note_commit(op.engine().last_applied());
-        return Ok(Reply::ok()
+impl CreateIndexes<'_> {
+    fn build(&self, op: &OpContext<'_>, collection: &Collection, created: bool) -> Result<Reply> {
+        let new = self.wanted(collection)?;
+        // Indexes that are ready before, and that are made.
+        let counts = Cell::new((collection.indexes.iter().filter(|index| index.ready).count(), new.len()));
+        if new.is_empty() {
+            op.note_commit(op.engine().last_applied());
+        } else if let Some(mut transaction) = op.transaction() {
+            let raw: Vec<RawDoc<'_>> = new.iter().map(DocBuf::as_raw).collect();
+            transaction.create_indexes(&collection.namespace, &raw)?;
+        } else {
+            // As the collection is when the build begins: another DDL may have come between.
+            let wanted = |now: &Collection| {
+                names::check_uuid(&op.engine().catalog(), &now.namespace, self.uuid)?;
+                names::refuse_view(now)?;
+                let new = self.wanted(now)?;
+                counts.set((now.indexes.iter().filter(|index| index.ready).count(), new.len()));
+                Ok(new)
+            };
+            let stop = op.interrupter();
+            let namespace = &collection.namespace;
+            op.note_commit(op.engine().create_indexes_for(namespace, &wanted, &|| stop.check())?);
+        }
+        let (before, made) = counts.get();
+        let reply = Reply::ok()
             .with("numIndexesBefore", before as i32)
-            .with("numIndexesAfter", before as i32)
-            .with("note", "all indexes already exist"));
+            .with("numIndexesAfter", (before + made) as i32);
+        Ok(match made {
+            0 => reply.with("note", "all indexes already exist"),
+            _ => reply.with("createdCollectionAutomatically", created),
+        })
     }
-    check_among_themselves(&new)?;
-    check_count(&collection.namespace, collection.indexes.len(), &new)?;
-    let raw: Vec<RawDoc<'_>> = new.iter().map(DocBuf::as_raw).collect();
-    if let Some(mut transaction) = op.transaction() {
-        transaction.create_indexes(&collection.namespace, &raw)?;
-    } else {
-        let stop = op.interrupter();
-        let position = op.engine().create_indexes(&collection.namespace, &raw, &|| stop.check())?;
-        op.note_commit(position);
+
+    /// The specifications that no index of the collection fulfils yet.
+    fn wanted(&self, collection: &Collection) -> Result<Vec<DocBuf>> {
+        let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
+        let new = without_existing(collection, prepare_all(self.indexes, collation)?)?;
+        if !new.is_empty() {
+            check_among_themselves(&new)?;
+            check_count(&collection.namespace, collection.indexes.len(), &new)?;
+        }
+        Ok(new)
     }
-    Ok(Reply::ok()
-        .with("numIndexesBefore", before as i32)
-        .with("numIndexesAfter", (before + new.len()) as i32)
-        .with("createdCollectionAutomatically", created))
 }
 
 /// The specifications that no index fulfils yet.

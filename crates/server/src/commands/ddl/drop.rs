@@ -1,7 +1,7 @@
 //! `drop`.
 
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::Uuid;
+use sheaf_storage::{Collection, Uuid};
 
 use super::{names, views};
 use crate::args::Args;
@@ -47,7 +47,18 @@ impl<'a> Command<'a> for Drop<'a> {
         if self.collection == views::NAME {
             views::drop_all(op.engine(), op.db(), &interrupt)?;
         }
-        match op.engine().drop_collection(&namespace, &interrupt) {
+        // Asked again when nothing can change any more.
+        let check = |now: &Collection| {
+            names::check_uuid(&op.engine().catalog(), &namespace, self.uuid)?;
+            if now.is_view() != view {
+                bail!(
+                    Code::CONFLICTING_OPERATION_IN_PROGRESS,
+                    "{namespace} was replaced while it was to be dropped"
+                );
+            }
+            Ok(())
+        };
+        match op.engine().drop_collection_if(&namespace, &check, &interrupt) {
             Ok(position) => op.note_commit(position),
             // Somebody else was faster.
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(Reply::ok()),

@@ -1,5 +1,6 @@
 //! `dropIndexes`.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use sheaf_bson::{RawDoc, Value};
@@ -50,34 +51,45 @@ impl<'a> Command<'a> for DropIndexes<'a> {
         let catalog = op.engine().catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
-        let were = collection.indexes.len() as i32;
-        let mut reply = Reply::ok().with("nIndexesWas", were);
-        let chosen: Vec<&str> = match self.index {
+        self.choose(collection)?;
+        let were = Cell::new(0);
+        let choose = |now: &Collection| {
+            names::check_uuid(&op.engine().catalog(), &namespace, self.uuid)?;
+            names::refuse_view(now)?;
+            were.set(now.indexes.len() as i32);
+            self.choose(now)
+        };
+        let stop = op.interrupter();
+        op.note_commit(op.engine().drop_indexes(&namespace, &choose, &|| stop.check())?);
+        let mut reply = Reply::ok().with("nIndexesWas", were.get());
+        if matches!(self.index, Value::String("*")) {
+            reply.append("msg", "non-_id indexes dropped for collection");
+        }
+        Ok(reply)
+    }
+}
+
+impl DropIndexes<'_> {
+    /// Names of the indexes that are meant.
+    fn choose(&self, collection: &Collection) -> Result<Vec<String>> {
+        Ok(match self.index {
             Value::String("*") => {
-                reply.append("msg", "non-_id indexes dropped for collection");
-                collection
-                    .indexes
-                    .iter()
-                    .filter(|index| !is_id(index))
-                    .map(|index| index.name.as_str())
-                    .collect()
+                let others = collection.indexes.iter().filter(|index| !is_id(index));
+                others.map(|index| index.name.clone()).collect()
             }
-            Value::String(name) => vec![by_name(collection, name)?.name.as_str()],
+            Value::String(name) => vec![by_name(collection, name)?.name.clone()],
             Value::Array(list) => {
-                let mut chosen = Vec::new();
+                let mut chosen: Vec<String> = Vec::new();
                 for name in list.values().filter_map(|name| name.as_str()) {
-                    chosen.push(by_name(collection, name)?.name.as_str());
+                    let name = &by_name(collection, name)?.name;
+                    if !chosen.contains(name) {
+                        chosen.push(name.clone());
+                    }
                 }
                 chosen
             }
-            other => vec![by_key(collection, other.as_doc().unwrap_or(RawDoc::EMPTY))?.name.as_str()],
-        };
-        if !chosen.is_empty() {
-            let stop = op.interrupter();
-            let position = op.engine().drop_indexes(&namespace, &chosen, &|| stop.check())?;
-            op.note_commit(position);
-        }
-        Ok(reply)
+            other => vec![by_key(collection, other.as_doc().unwrap_or(RawDoc::EMPTY))?.name.clone()],
+        })
     }
 }
 

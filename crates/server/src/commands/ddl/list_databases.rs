@@ -41,12 +41,14 @@ impl<'a> Command<'a> for ListDatabases<'a> {
         for name in catalog.databases() {
             op.check_interrupt()?;
             let mut bytes = 0;
+            for collection in catalog.collections(name).filter(|_| !self.name_only) {
+                op.check_interrupt()?;
+                bytes += stats::storage_bytes(op.engine(), collection)
+                    + stats::index_bytes(op.engine(), collection);
+            }
             let entry = DocBuf::build(|doc| {
                 doc.append("name", name);
                 if !self.name_only {
-                    let on_disk =
-                        |c| stats::storage_bytes(op.engine(), c) + stats::index_bytes(op.engine(), c);
-                    bytes = catalog.collections(name).map(|c| on_disk(c)).sum::<u64>();
                     doc.append("sizeOnDisk", bytes as i64);
                     doc.append("empty", false);
                 }

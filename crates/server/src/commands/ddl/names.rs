@@ -58,10 +58,20 @@ pub fn existing<'c>(catalog: &'c Catalog, namespace: &str, missing: &str) -> Res
     let Some(collection) = catalog.collection(namespace) else {
         bail!(Code::NAMESPACE_NOT_FOUND, "{missing}");
     };
-    if collection.is_view() {
-        bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
-    }
+    refuse_view(collection)?;
     Ok(collection)
+}
+
+/// Errors: `CommandNotSupportedOnView`.
+pub fn refuse_view(collection: &Collection) -> Result<()> {
+    if collection.is_view() {
+        bail!(
+            Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+            "Namespace {} is a view, not a collection",
+            collection.namespace
+        );
+    }
+    Ok(())
 }
 
 /// Checks the UUID that a client expects a collection to have.

@@ -1,6 +1,6 @@
 //! `reIndex`.
 
-use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Collection;
 
@@ -44,14 +44,13 @@ impl<'a> Command<'a> for ReIndex<'a> {
 
 /// Builds every index but that on `_id` anew; the old ones stay until all are exchanged at once.
 pub fn rebuild(op: &OpContext<'_>, collection: &Collection) -> Result<()> {
-    let indexes = || collection.indexes.iter().filter(|index| index.ready && !drop_indexes::is_id(index));
-    let specs: Vec<(&str, RawDoc<'_>)> =
-        indexes().map(|index| (index.name.as_str(), index.spec.as_raw())).collect();
-    if specs.is_empty() {
-        return Ok(());
-    }
+    // As they are when the build begins: a collMod may have come between.
+    let wanted = |now: &Collection| {
+        let indexes = now.indexes.iter().filter(|index| index.ready && !drop_indexes::is_id(index));
+        Ok(indexes.map(|index| (index.name.clone(), index.spec.clone())).collect())
+    };
     let stop = op.interrupter();
-    let position = op.engine().rebuild_indexes(&collection.namespace, &specs, &|| stop.check())?;
+    let position = op.engine().rebuild_indexes(&collection.namespace, &wanted, &|| stop.check())?;
     op.note_commit(position);
     Ok(())
 }

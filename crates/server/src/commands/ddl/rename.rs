@@ -2,7 +2,7 @@
 
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::Uuid;
+use sheaf_storage::{Collection, Uuid};
 
 use super::names;
 use crate::args::{Args, Loose};
@@ -54,12 +54,7 @@ impl<'a> Command<'a> for RenameCollection<'a> {
         let Some(source) = catalog.collection(from) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "Source collection {from} does not exist");
         };
-        if source.is_view() {
-            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot rename view: {from}");
-        }
-        if source.name().starts_with("system.") && source.name() != "system.js" {
-            bail!(Code::ILLEGAL_OPERATION, "error with source namespace: Invalid system namespace: {from}");
-        }
+        refuse_system(source)?;
         match catalog.collection(to) {
             Some(target) if target.is_view() => {
                 bail!(Code::NAMESPACE_EXISTS, "a view already exists with that name: {to}")
@@ -68,9 +63,26 @@ impl<'a> Command<'a> for RenameCollection<'a> {
             _ => {}
         }
         let stop = op.interrupter();
-        let position = op.engine().rename_collection(from, to, drop_target, &|| stop.check())?;
+        // Asked again when nothing can change any more.
+        let check = |source: &Collection, _: Option<&Collection>| {
+            refuse_system(source)?;
+            names::check_uuid(&op.engine().catalog(), from, uuid)
+        };
+        let position = op.engine().rename_collection(from, to, drop_target, &check, &|| stop.check())?;
         op.note_commit(position);
         op.metrics().namespace.replace(Some(from.to_owned()));
         Ok(Reply::ok())
     }
+}
+
+/// Errors: `CommandNotSupportedOnView`, `IllegalOperation` for what is the server's own.
+fn refuse_system(source: &Collection) -> Result<()> {
+    let from = &source.namespace;
+    if source.is_view() {
+        bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot rename view: {from}");
+    }
+    if source.name().starts_with("system.") && source.name() != "system.js" {
+        bail!(Code::ILLEGAL_OPERATION, "error with source namespace: Invalid system namespace: {from}");
+    }
+    Ok(())
 }

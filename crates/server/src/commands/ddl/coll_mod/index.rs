@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_exec::ddl::collection_options::with_changes;
-use sheaf_storage::{Collection, Cut, Direction, Index};
+use sheaf_storage::{Check, Collection, Cut, Direction, Index};
 
 use super::super::drop_indexes::{find_by_key, is_id};
 use crate::args::{At, FromValue, Loose, safe_i64};
@@ -234,9 +234,8 @@ pub fn check_unique(op: &OpContext<'_>, collection: &Collection, index: &Index) 
             }
             key = Some(entry.key.to_vec());
         }
-        if !group.iter().any(|known| known == entry.record_key) {
-            group.push(entry.record_key.to_vec());
-        }
+        // A document has a key only once.
+        group.push(entry.record_key.to_vec());
         more = cursor.next()?;
     }
     if group.len() > 1 {
@@ -266,15 +265,20 @@ pub fn check_unique(op: &OpContext<'_>, collection: &Collection, index: &Index) 
 }
 
 /// Builds the index anew as a unique one, which takes the old one's place when it is ready.
-pub fn make_unique(
-    op: &OpContext<'_>,
-    collection: &Collection,
-    index: &Index,
-    spec: RawDoc<'_>,
-) -> Result<()> {
-    check_unique(op, collection, index)?;
+pub fn make_unique(op: &OpContext<'_>, namespace: &str, wish: &IndexMod<'_>, check: Check<'_>) -> Result<()> {
+    let view = op.view()?;
+    let Some(collection) = view.collection(namespace) else {
+        bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
+    };
+    check_unique(op, collection, wish.find(collection)?)?;
+    // As the index is when the build begins: it may be unique by then.
+    let wanted = |now: &Collection| {
+        check(now)?;
+        let change = wish.change(now)?;
+        let name = wish.find(now)?.name.clone();
+        Ok(Some((name, change.spec)).filter(|_| change.unique).into_iter().collect())
+    };
     let stop = op.interrupter();
-    let specs = [(index.name.as_str(), spec)];
-    op.note_commit(op.engine().rebuild_indexes(&collection.namespace, &specs, &|| stop.check())?);
+    op.note_commit(op.engine().rebuild_indexes(namespace, &wanted, &|| stop.check())?);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::Result;
 
 use crate::catalog::{Catalog, Collection};
 use crate::core::Core;

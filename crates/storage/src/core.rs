@@ -199,6 +199,11 @@ impl Core {
         } else {
             None
         };
+        // The log syncs the names in its own folder, RocksDB those in its own: theirs are synced here, before anything in
+        // them is promised to last.
+        File::open(&options.path)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|e| folder_error("syncing names", &options.path, &e))?;
         let mut catalog = crate::command::load_catalog(&db)?;
         let oplog = options.journal.then(|| OplogCollection::new(options.oplog_bytes));
         if let Some(oplog) = &oplog {
@@ -610,6 +615,8 @@ fn lock_folder(path: &Path) -> Result<File> {
 fn check_format(path: &Path) -> Result<()> {
     let name = path.join("sheaf.format");
     match fs::read_to_string(&name) {
+        // The power was lost while it was made, and nothing was written before it.
+        Ok(text) if text.is_empty() => write_format(path, &name),
         Ok(text) => match text.trim().parse::<u32>() {
             Ok(version) if version <= FORMAT => Ok(()),
             Ok(version) => bail!(
@@ -621,13 +628,15 @@ fn check_format(path: &Path) -> Result<()> {
                 bail!(Code::UNSUPPORTED_FORMAT, "{} is not readable as a format version", name.display())
             }
         },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            let made = File::create(&name).and_then(|mut file| {
-                writeln!(file, "{FORMAT}")?;
-                file.sync_all()
-            });
-            made.map_err(|e| folder_error("writing sheaf.format", path, &e))
-        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_format(path, &name),
         Err(error) => Err(folder_error("reading sheaf.format", path, &error)),
     }
+}
+
+fn write_format(path: &Path, name: &Path) -> Result<()> {
+    let made = File::create(name).and_then(|mut file| {
+        writeln!(file, "{FORMAT}")?;
+        file.sync_all()
+    });
+    made.map_err(|e| folder_error("writing sheaf.format", path, &e))
 }

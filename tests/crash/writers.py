@@ -34,6 +34,9 @@ class Writer:
             except (AutoReconnect, ConnectionFailure):
                 return
             except OperationFailure as error:
+                if error.code in (91, 11600):
+                    # It is being ended in order; nobody knows of this one.
+                    return
                 # A server that is being killed does not answer with errors, so any of these is a finding.
                 self.errors.append(f"{self.name}: unexpected error {error.code}: {error}")
                 return
@@ -462,7 +465,7 @@ def trim(client, writers):
     if db.writes.estimated_document_count() > 20_000:
         db.drop_collection("writes")
         for writer in writers:
-            if isinstance(writer, Sequence | Definitions):
+            if isinstance(writer, Sequence | Definitions) and type(writer).__name__ != "Swapped":
                 writer.forget()
     if db.swapped.estimated_document_count() > 3_000:
         db.drop_collection("swapped")

@@ -239,6 +239,11 @@ impl ParseCx {
         self.names.iter().rev().find(|(n, _)| **n == *name).map(|(_, binding)| binding)
     }
 
+    /// How many names a search for one may have to look through.
+    pub(crate) fn names_in_scope(&self) -> usize {
+        self.names.len()
+    }
+
     pub(crate) fn next_seed(&mut self) -> u64 {
         self.seed = self.seed.wrapping_add(0xA076_1D64_78BD_642F);
         self.seed

@@ -152,6 +152,7 @@ fn fold(expr: &Expr) -> Expr {
 
 /// Parses `$a.b` or `$$name.a.b`.
 fn parse_path(text: &str, cx: &ParseCx) -> Result<Expr> {
+    sheaf_meter::tick(1 + cx.names_in_scope() as u32 / 8)?;
     let Some(variable) = text.strip_prefix("$$") else {
         let path = &text[1..];
         if path.is_empty() {

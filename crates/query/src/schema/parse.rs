@@ -288,6 +288,7 @@ impl<'s> Parser<'s> {
                     item.type_name()
                 );
             };
+            sheaf_meter::tick(1 + names.len() as u32 / 8)?;
             if names.iter().any(|known| **known == *name) {
                 bail!(
                     Code::FAILED_TO_PARSE,

@@ -88,6 +88,8 @@ fn insert_named(
     match children.binary_search_by(|(key, _)| name_order(key, name)) {
         Ok(found) => insert_into(&mut children[found].1, parts, at + 1, op),
         Err(place) => {
+            // What stands behind moves: very many paths take a while, and must end when they are told to.
+            sheaf_meter::tick(1 + (children.len() - place) as u32 / 8)?;
             children.insert(place, (name.to_owned(), chain(parts, at + 1, op)));
             Ok(())
         }

@@ -8,6 +8,7 @@ import time
 import bson
 import pymongo
 from pymongo import WriteConcern
+from pymongo.errors import OperationFailure
 
 from members import ReplicaSet
 from sheaf_process import Server, free_port
@@ -184,8 +185,12 @@ def members_that_move_and_come_back_are_believed():
 
         def removed():
             with members.direct(at) as direct:
-                config = direct.admin.command("replSetGetConfig")["config"]
-                return members.host(at) not in [member["host"] for member in config["members"]]
+                try:
+                    direct.admin.command("replSetGetStatus")
+                    return False
+                except OperationFailure as error:
+                    # InvalidReplicaSetConfig: "... or we are not a member of it"
+                    return error.code == 93
 
         eventually(removed, "word that it was removed")
         reconfigure(lambda config: config["members"].append({"_id": 9, "host": members.host(at)}))

@@ -320,7 +320,7 @@ fn random_walk(seed: u64) {
                     engine.core().collect_garbage();
                 }
                 0 => create(engine, "db.d", doc! {}),
-                1 => drop(drop_indexes(&engine, C, &["b_1"])),
+                1 => drop(drop_indexes(engine, C, &["b_1"])),
                 _ => _ = build(engine, C, &index_spec(doc! { "b": 1 }, "b_1", doc! {})).unwrap(),
             },
             9..12 => engine.core().flush_ahead().unwrap(),

@@ -11,13 +11,14 @@ fn what_others_have_ordered_is_counted_by_kind() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let primary = open(here.path());
     create(&primary, "t.c", DocBuf::new());
-    let collection = primary.catalog().collection("t.c").unwrap().clone();
     let mut unit = primary.write(GO_ON);
+    let collection = unit.collection("t.c").unwrap().unwrap();
     for id in 0..3 {
         unit.insert(&collection, doc! { "_id": id }.as_raw()).unwrap();
     }
     unit.commit().unwrap();
     let mut txn = primary.begin(None).unwrap();
+    let collection = txn.collection("t.c").unwrap().unwrap();
     let key = |id: i32| collection.record_key(id.into()).unwrap();
     let (old, new) = (doc! { "_id": 1 }, doc! { "_id": 1, "a": 1 });
     txn.update(&collection, &key(1), old.as_raw(), new.as_raw(), None).unwrap();

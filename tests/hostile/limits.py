@@ -15,7 +15,8 @@ import threading
 import time
 
 MB = 1 << 20
-MEMORY_BYTES = 512 * MB
+# Half of the aim's machine is given by default; what is open at that size is in docs/fault-run.md.
+MEMORY_BYTES = int(os.environ.get("SHEAF_HOSTILE_MB", "512")) * MB
 DISK_BYTES = 1024 * MB
 # Beyond the limit when nobody but the watchdog enforces it: it looks only now and then.
 SLACK_BYTES = 64 * MB

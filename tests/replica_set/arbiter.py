@@ -1,29 +1,19 @@
 """A primary, a secondary that is away, and an arbiter: nothing can be committed, and `w: 1` writes go on."""
 
 import shutil
-import time
 
 import bson
 from pymongo import WriteConcern
 from pymongo.errors import ExecutionTimeout, PyMongoError
 from pymongo.read_concern import ReadConcern
 
-from members import ReplicaSet
+from members import PATIENCE, ReplicaSet, eventually
 
 MAJORITY = WriteConcern(w="majority", wtimeout=120_000)
 # Memtables may take 8 MB with this; so much is written that every write would wait for ever if nothing were flushed.
 SMALL = ["--cacheSizeGB", "0.032", "--oplogSize", "990"]
 TEXT = "x" * 50_000
 MANY = 800
-# Long enough for any machine; what does not work takes for ever.
-PATIENCE = 120
-
-
-def eventually(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
-        time.sleep(0.05)
 
 
 class Standing(ReplicaSet):

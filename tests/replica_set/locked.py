@@ -1,23 +1,12 @@
 """`fsyncLock`: what works in the background waits or passes by, and nothing else waits for it."""
 
 import threading
-import time
 
 import pymongo
 from pymongo.errors import PyMongoError
 
-from members import ReplicaSet
+from members import PATIENCE, ReplicaSet, eventually
 from sheaf_process import Server, free_port
-
-# Long enough for any machine; what does not work takes for ever.
-PATIENCE = 120
-
-
-def eventually(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
-        time.sleep(0.05)
 
 
 def ends(server):

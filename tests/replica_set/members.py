@@ -7,6 +7,16 @@ from pymongo.errors import PyMongoError
 
 from sheaf_process import Server, free_port
 
+# Long enough for any machine; what does not work takes for ever.
+PATIENCE = 120
+
+
+def eventually(condition, what):
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
+        time.sleep(0.05)
+
 
 class ReplicaSet:
     """Members are `sheaf server` processes; `configs` are the fields of each besides `_id` and `host`."""

@@ -1,17 +1,19 @@
 //! Plain writes: every document atomic by itself, many of them in one commit.
 
+mod capped;
+
 use std::sync::Arc;
 
 use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::Result;
 use smallvec::SmallVec;
 
 use crate::catalog::{Collection, put_id_key};
-use crate::changes::{BatchSink, Changes, capped_lock, record_lock_at};
+use crate::changes::{BatchSink, Changes, record_lock_at};
 use crate::core::Core;
-use crate::db::{Cf, IterCell};
-use crate::keys::{PREFIX, capped_key, entry_parts, prefix_range};
+use crate::db::Cf;
+use crate::keys::entry_parts;
 use crate::locks::{Closed, Gate, LockKey, Locked, Owner, Pass};
 use crate::options::{Interrupt, OpTime};
 use crate::pipeline::{Counts, Prepared};
@@ -46,7 +48,7 @@ pub struct WriteUnit<'i> {
     key: Vec<u8>,
     statement: Option<Statement>,
     last: Option<OpTime>,
-    /// Where trimming a capped collection goes on: behind what this unit already deletes.
+    /// The newest record that this unit trims from a capped collection, uncommitted: the next insert trims behind it.
     trimmed: Option<Vec<u8>>,
     /// What is pending goes neither into the log nor to other members.
     stays: bool,
@@ -258,6 +260,12 @@ impl<'i> WriteUnit<'i> {
         op: Op<'_>,
         rid: Option<u64>,
     ) -> Result<()> {
+        self.put(collection, record_key, op, rid);
+        self.flush_what_is_large()
+    }
+
+    /// Notes what [`Changes::compute`] computed last as part of the next commit. Nothing here waits or fails.
+    fn put(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>, rid: Option<u64>) {
         op.log(&mut self.payload, collection, rid, self.statement.as_ref());
         let room = op.after().map_or(0, |doc| doc.len()) + SMALL_BATCH_BYTES;
         let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
@@ -268,6 +276,9 @@ impl<'i> WriteUnit<'i> {
         self.changes.emit(collection, record_key, op.after(), &mut sink);
         self.pending.extend(&self.changes.locks);
         self.counts.add(&collection.state, op.counts());
+    }
+
+    fn flush_what_is_large(&mut self) -> Result<()> {
         let pending = self.payload.len() + self.batch.as_ref().map_or(0, WriteBatch::size_in_bytes);
         if pending > 2 * PENDING_BYTES {
             self.flush()?;
@@ -315,104 +326,6 @@ impl<'i> WriteUnit<'i> {
         }
         self.check_unique(collection, record_key)?;
         self.record(collection, record_key, Op::Insert(doc), None)
-    }
-
-    /// Inserts at the end and deletes at the start, one writer at a time.
-    fn insert_capped(
-        &mut self,
-        collection: &Arc<Collection>,
-        doc: RawDoc<'_>,
-        size: i64,
-        max: Option<i64>,
-    ) -> Result<()> {
-        let len = doc.len() as i64;
-        if len > size {
-            bail!(Code::BAD_VALUE, "object to insert exceeds cappedMaxSize");
-        }
-        self.begin_write(collection)?;
-        let lock = capped_lock(&self.core.locks, collection);
-        self.lock_all(&[lock])?;
-        self.trim(collection, len, size, max, lock)?;
-        let rid = collection.state.next_key.load(std::sync::atomic::Ordering::Acquire);
-        let record_key = capped_key(rid);
-        self.changes.compute(collection, &record_key, None, Some(doc), &self.core.locks)?;
-        let mut locks = self.changes.locks.clone();
-        locks.push(lock);
-        self.settle(&self.changes.locks.clone())?;
-        self.lock_all(&locks)?;
-        self.begin_write(collection)?;
-        // Waiting may have let others in: then the number is taken again.
-        if rid != collection.state.next_key.load(std::sync::atomic::Ordering::Acquire) {
-            return self.insert_capped(collection, doc, size, max);
-        }
-        self.check_unique(collection, &record_key)?;
-        collection.state.next_key.store(rid + 1, std::sync::atomic::Ordering::Release);
-        self.record(collection, &record_key, Op::Insert(doc), Some(rid))
-    }
-
-    /// Deletes the oldest records until one more document fits.
-    fn trim(
-        &mut self,
-        collection: &Arc<Collection>,
-        len: i64,
-        size: i64,
-        max: Option<i64>,
-        lock: LockKey,
-    ) -> Result<()> {
-        loop {
-            let (docs, bytes) = self.counts.of(&collection.state);
-            let docs = collection.count() as i64 + docs + 1;
-            let bytes = collection.data_bytes() as i64 + bytes + len;
-            if bytes <= size && max.is_none_or(|max| docs <= max) {
-                return Ok(());
-            }
-            let Some((key, old)) = self.oldest(collection)? else {
-                if self.payload.is_empty() {
-                    return Ok(());
-                }
-                // All that is left is pending here.
-                self.flush()?;
-                self.begin_write(collection)?;
-                self.lock_all(&[lock])?;
-                continue;
-            };
-            let old = RawDoc::new(&old);
-            self.changes.compute(collection, &key[PREFIX..], Some(old), None, &self.core.locks)?;
-            let mut locks = self.changes.locks.clone();
-            locks.push(lock);
-            if !self.lock_all(&locks)? {
-                self.begin_write(collection)?;
-                continue;
-            }
-            let rid = key[PREFIX..].first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
-            let statement = self.statement.take();
-            self.record(collection, &key[PREFIX..], Op::Delete(old), rid)?;
-            self.statement = statement;
-            if self.locks.is_empty() {
-                // It was committed for its size.
-                self.begin_write(collection)?;
-                self.lock_all(&[lock])?;
-            } else {
-                self.trimmed = Some(key);
-            }
-        }
-    }
-
-    /// The oldest committed record that this unit does not delete already.
-    fn oldest(&self, collection: &Collection) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let (lower, upper) = prefix_range(collection.ident);
-        let mut options = rocksdb::ReadOptions::default();
-        options.set_iterate_upper_bound(upper.to_vec());
-        let mut cell = IterCell::open(&self.core.db, Cf::Records, options);
-        let mut found = match &self.trimmed {
-            Some(key) if key.starts_with(&lower) => {
-                let at = cell.step(|iter| iter.seek(key))?;
-                if at && cell.iter().key() == Some(key) { cell.step(|iter| iter.next())? } else { at }
-            }
-            _ => cell.step(|iter| iter.seek(lower))?,
-        };
-        found &= cell.iter().valid();
-        Ok(found.then(|| cell.iter().item().map(|(key, value)| (key.to_vec(), value.to_vec()))).flatten())
     }
 }
 

@@ -264,6 +264,32 @@ fn capped_collections_stay_within_bounds() {
 }
 
 #[test]
+fn a_refused_insert_trims_nothing() {
+    let (dir, engine) = fresh();
+    create(&engine, "db.capped", doc! { "capped": true, "size": 4096, "max": 3 });
+    for n in 0..3 {
+        insert(&engine, "db.capped", &doc! { "_id": n, "text": &"x".repeat(1000) }).unwrap();
+    }
+    let left = || all(&engine, "db.capped").len();
+    // A duplicate of what stays, and of what would have to go.
+    for n in [2, 0] {
+        assert_eq!(insert(&engine, "db.capped", &doc! { "_id": n }).unwrap_err().code(), Code::DUPLICATE_KEY);
+        assert_eq!(left(), 3, "the refused document {n} has trimmed the collection");
+    }
+    // In a batch, behind one that is inserted.
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection("db.capped").unwrap().unwrap();
+    unit.insert(&collection, doc! { "_id": 10 }.as_raw()).unwrap();
+    assert!(unit.insert(&collection, doc! { "_id": 10 }.as_raw()).is_err());
+    assert!(unit.insert(&collection, doc! { "_id": 2 }.as_raw()).is_err());
+    unit.commit().unwrap();
+    assert_eq!(left(), 3);
+    assert_valid(&engine, "db.capped");
+    let copy = crash_copy(dir.path());
+    assert_eq!(all(&open(copy.path()), "db.capped").len(), 3);
+}
+
+#[test]
 fn tailing_a_capped_collection() {
     struct Flag(AtomicU32);
     impl std::task::Wake for Flag {

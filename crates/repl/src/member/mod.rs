@@ -359,7 +359,8 @@ impl Member {
         Ok(OpTime::new(raft.raft.term, raft.raft.raft_log.last_index()))
     }
 
-    /// A cluster time was seen in a message; later ones are above it.
+    /// A cluster time was seen in a message; later ones are above it. A wall clock is none: what one that is wrong for a
+    /// moment says must not become the set's time. Only what a primary writes takes the time of day.
     pub fn observe_time(&mut self, time: u64) {
         self.cluster_time = self.cluster_time.max(time);
     }

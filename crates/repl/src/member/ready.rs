@@ -178,8 +178,10 @@ impl Member {
             let known = &mut raft.raft.raft_log.store.hard_state;
             vote = hs.term != known.term || hs.vote != known.vote;
             *known = hs.clone();
-            persist.hard_state =
-                Some(HardState { term: hs.term, vote: member_id(hs.vote), commit: hs.commit });
+            // What is committed behind the durable part of the log is learned again. Kept now, it would name entries of
+            // the end that is being taken back, if the machine stopped before the log is cut for good.
+            let commit = hs.commit.min(self.positions.durable.index);
+            persist.hard_state = Some(HardState { term: hs.term, vote: member_id(hs.vote), commit });
         }
         if !ready.snapshot().is_empty() {
             let metadata = ready.snapshot().get_metadata();
@@ -355,7 +357,7 @@ impl Member {
         let begin = raft.raft.raft_log.last_index();
         // raft-rs has appended the entry that begins the term; it gets its cluster time here, in the log
         // and in the messages that carry it already.
-        self.cluster_time += 1;
+        self.cluster_time = (self.cluster_time + 1).max(self.wall_secs << 32 | 1);
         let time = self.cluster_time;
         let stamp = |entry: &mut RaftEntry| {
             if entry.index == begin {

@@ -51,6 +51,7 @@ impl World {
         let term = persist.hard_state.map_or(known, |hard_state| hard_state.term);
         let too_much = self.mutation == Some(Mutation::KeepCommitBeforeCut);
         self.nodes[node].disk.keep(&persist, too_much);
+        self.check_kept(node);
         if cuts(&persist) && !self.calm && (self.nodes[node].ends_half_kept || self.rng.percent(15)) {
             self.report.half_kept += 1;
             let machine = !self.plan.without_journal && self.rng.percent(50);
@@ -105,6 +106,17 @@ impl World {
             member.applied(unit.seq);
         }
         self.poll(node);
+    }
+
+    /// The commit point that is kept names what the set has committed also if the machine stops now, and with it what the log
+    /// has that is not synced.
+    fn check_kept(&mut self, node: usize) {
+        let synced = &self.nodes[node].disk.synced;
+        let at = synced.hard_state.commit;
+        let (found, committed) = (synced.chain(at), self.checker.chain(at));
+        if found.is_some() && committed.is_some() && found != committed {
+            self.check(Err(format!("machine {node} keeps commit point {at} ahead of its log")));
+        }
     }
 
     /// The process begins anew with what the disk has; nobody was told anything of the unit just written.

@@ -58,6 +58,14 @@ fn odd_seeds_are_clean() {
     check_half(1);
 }
 
+/// A machine that was cut off took back the end of its log and kept a commit point behind it, before the cut was synced.
+#[test]
+fn a_commit_point_is_not_kept_ahead_of_the_log() {
+    if let Err(failure) = run(2304, None) {
+        panic!("{failure}");
+    }
+}
+
 #[test]
 fn a_seed_plays_the_same_again() {
     for seed in 1..=20 {

@@ -216,7 +216,6 @@ impl World {
         let clock = self.now + self.nodes[node].clock_ahead;
         let now = self.wall_of(node);
         let Some(member) = &mut self.nodes[node].member else { return };
-        member.observe_time(now << 32);
         member.tick(clock, now);
         let gap = member.tick_millis();
         let incarnation = self.nodes[node].incarnation;

@@ -197,14 +197,16 @@ pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>,
 /// How far ahead of the wall clock a cluster time may be (`maxAcceptableLogicalClockDriftSecs`): a year.
 const DRIFT_SECS_MAX: u64 = 365 * 24 * 60 * 60;
 
-/// Takes note of the cluster time that a client has seen: what is written from now on is later.
+/// Takes note of the cluster time that a client has seen: what is written from now on is later. One that this member knows
+/// is no news, however far its clock is behind by now (a primary's clock was wrong for a moment): refused, the set would
+/// answer no driver any more.
 ///
 /// Errors: `ClusterTimeFailsRateLimiter`.
 pub fn cluster_time_seen(node: &Node, generic: &GenericArgs<'_>) -> Result<()> {
     let (Some(replica), Some(time)) = (node.replica(), generic.cluster_time) else { return Ok(()) };
     let wall_secs = node.clock.now_millis().max(0) as u64 / 1000;
     let secs = time.0 >> 32;
-    if secs > wall_secs + DRIFT_SECS_MAX {
+    if secs > wall_secs + DRIFT_SECS_MAX && time > replica.cluster_time() {
         bail!(
             Code::CLUSTER_TIME_FAILS_RATE_LIMITER,
             "New cluster time, {secs}, is too far from this node's wall clock time, {wall_secs}."

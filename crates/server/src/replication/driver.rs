@@ -268,7 +268,6 @@ impl Replica {
                 let wall = self.node.upgrade().map_or(0, |node| node.clock.now_millis().max(0) as u64 / 1000);
                 let mut stopped = false;
                 let pause = self.with(|core| {
-                    core.observe_time(wall << 32);
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
                     let lag = core.commit_lag().1;
                     self.lag_millis.store(lag, Ordering::Relaxed);

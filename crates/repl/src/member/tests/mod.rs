@@ -122,7 +122,6 @@ impl Set {
             for number in 0..self.nodes.len() {
                 let now = self.now;
                 let secs = 1_000_000 + now / 1000;
-                self.member(number).observe_time(secs << 32);
                 self.member(number).tick(now, secs);
             }
             self.settle();

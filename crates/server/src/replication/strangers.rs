@@ -1,0 +1,88 @@
+//! Connections that begin like a member's, of which no member has said yet that they are its own.
+//!
+//! Anybody can open them. Until one is confirmed it counts as a client's, and there are only so many at a time: the oldest
+//! has to go, so that a member that dials while others fill the doors is let in and asked about within a moment.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::client::Client;
+use crate::node::Node;
+
+/// How many there may be. A set has 50 members at most.
+const STRANGERS_MAX: usize = 64;
+
+/// Those who are in.
+#[derive(Default)]
+pub struct Strangers {
+    inside: Arc<Mutex<VecDeque<Arc<Notify>>>>,
+}
+
+impl Strangers {
+    /// Counts the connection of this client as long as the result lives. The oldest goes if there are too many.
+    pub fn enter(&self, node: Arc<Node>, client: Arc<Client>) -> Stranger {
+        let told = Arc::new(Notify::new());
+        let mut inside = self.inside.lock();
+        if inside.len() >= STRANGERS_MAX
+            && let Some(oldest) = inside.pop_front()
+        {
+            oldest.notify_one();
+        }
+        inside.push_back(told.clone());
+        Stranger { told, inside: self.inside.clone(), node, client }
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.inside.lock().len()
+    }
+}
+
+/// One of them.
+pub struct Stranger {
+    told: Arc<Notify>,
+    inside: Arc<Mutex<VecDeque<Arc<Notify>>>>,
+    node: Arc<Node>,
+    client: Arc<Client>,
+}
+
+impl Stranger {
+    /// Told when it has to go.
+    pub fn told(&self) -> Arc<Notify> {
+        self.told.clone()
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.inside.lock().retain(|other| !Arc::ptr_eq(other, &self.told));
+        self.node.disconnect(&self.client);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[tokio::test]
+    async fn the_oldest_goes() {
+        let node = Node::new(Options::default()).unwrap();
+        let strangers = Strangers::default();
+        let enter = || strangers.enter(node.clone(), node.connect(None).unwrap());
+        let first = enter();
+        let second = enter();
+        drop(second);
+        assert_eq!((strangers.len(), node.connection_count()), (1, 1));
+        let others: Vec<Stranger> = (0..STRANGERS_MAX).map(|_| enter()).collect();
+        first.told().notified().await;
+        assert_eq!(strangers.len(), STRANGERS_MAX);
+        drop(first);
+        drop(others);
+        assert_eq!((strangers.len(), node.connection_count()), (0, 0));
+    }
+}

@@ -222,12 +222,12 @@ async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
     if let (Some(replica), ClientStream::Tcp(tcp)) = (node.replica(), &stream)
         && let Some(word) = member_word(tcp).await
     {
-        // A member is no client.
-        node.disconnect(&client);
+        // It counts as a client's until it is known to be a member's.
+        let guest = node.guest(client.clone());
         let ClientStream::Tcp(tcp) = std::mem::replace(&mut stream, ClientStream::Lost) else { return };
         let served = match word {
-            initial_sync::MAGIC => initial_sync::serve(tcp, replica.clone()).await,
-            _ => receiving::serve(tcp, replica.clone()).await,
+            initial_sync::MAGIC => initial_sync::serve(tcp, replica.clone(), guest).await,
+            _ => receiving::serve(tcp, replica.clone(), guest).await,
         };
         if let Err(error) = served {
             let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };

@@ -208,6 +208,11 @@ impl Node {
         self.clients.lock().remove(&client.id);
     }
 
+    /// Counts a client's connection as long as the result lives.
+    pub fn guest(self: &Arc<Self>, client: Arc<Client>) -> Guest {
+        Guest { node: self.clone(), client }
+    }
+
     /// Connections now.
     pub fn connection_count(&self) -> usize {
         self.clients.lock().len()
@@ -249,6 +254,18 @@ impl Node {
     /// `host:port`, as `serverStatus` and `hello` name this node.
     pub fn host_and_port(&self) -> String {
         format!("{}:{}", hostname(), self.port.load(Ordering::Relaxed))
+    }
+}
+
+/// A connection that counts as a client's without being served as one.
+pub struct Guest {
+    node: Arc<Node>,
+    client: Arc<Client>,
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.node.disconnect(&self.client);
     }
 }
 

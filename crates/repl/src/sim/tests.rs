@@ -142,7 +142,7 @@ fn passing_over_what_found_no_room_is_caught() {
 
 #[test]
 fn keeping_a_commit_point_before_the_log_is_cut_is_caught() {
-    assert!(caught(Mutation::KeepCommitBeforeCut).what.contains("starts with commit point"));
+    assert!(caught(Mutation::KeepCommitBeforeCut).what.contains("keeps commit point"));
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl Replica {
             state: Mutex::new(state),
             links: std::sync::OnceLock::new(),
             confirmations: super::confirm::Confirmations::default(),
+            strangers: super::strangers::Strangers::default(),
             initial_sync: InitialSync::open(&node.options.dbpath, set_name),
             jobs,
             role: Mutex::default(),

@@ -18,6 +18,7 @@ mod locked;
 pub mod receiving;
 pub mod rollback;
 mod state;
+mod strangers;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,6 +53,7 @@ pub struct Replica {
     state: Mutex<{ rank::STATE_FILE }, StateFile>,
     links: OnceLock<Links>,
     confirmations: confirm::Confirmations,
+    strangers: strangers::Strangers,
     initial_sync: initial_sync::InitialSync,
     jobs: mpsc::Sender<driver::Job>,
     role: Mutex<{ rank::TOLD }, Role>,

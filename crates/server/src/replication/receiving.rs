@@ -16,7 +16,9 @@ use tokio::net::TcpStream;
 use super::Replica;
 use super::confirm::{self, Answer, Hello, Nonce, read_short};
 use super::links::MAGIC;
+use super::strangers::Stranger;
 use crate::log::ids;
+use crate::node::Guest;
 
 /// The most that one message may have: an entry is a commit group, and a transaction can be large.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
@@ -33,11 +35,30 @@ const FORGED_PAUSE: Duration = Duration::from_secs(1);
 /// Entries of more bytes are checked on another thread.
 const CHECK_HERE_BYTES: usize = 64 << 10;
 
+/// Room for what is read at once.
+const READ_BYTES: usize = 64 << 10;
+
 /// Bytes of a message that tell whose it is.
 const HEAD: usize = 9;
 
-/// Serves a connection that begins with [`MAGIC`], until it ends.
-pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<()> {
+/// How long one that nobody has confirmed may send nothing. Members send pings.
+const STRANGERS_PATIENCE: Duration = Duration::from_secs(60);
+
+/// The most that a message of one may have who is not in the configuration: nobody takes entries from it.
+const STRANGERS_BYTES_MAX: usize = 1 << 20;
+
+/// Serves a connection that begins with [`MAGIC`], until it ends, or until it has to make room for others before anybody has
+/// confirmed that it is a member's.
+pub async fn serve(stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
+    let stranger = replica.strangers.enter(guest);
+    let told = stranger.told();
+    tokio::select! {
+        served = greet(stream, replica, stranger) => served,
+        () = told.notified() => Err(bad("others have come, and nobody has confirmed this one")),
+    }
+}
+
+async fn greet(mut stream: TcpStream, replica: Arc<Replica>, stranger: Stranger) -> io::Result<()> {
     let greeting = async {
         let mut magic = [0; MAGIC.len()];
         stream.read_exact(&mut magic).await?;
@@ -54,7 +75,9 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<(
             let why = format!("it belongs to the replica set {set}, not {own_set}");
             Err(refuse(&replica, &host, &why))
         }
-        Ok(Hello::Link { host, nonce, .. }) => Receiver::new(replica, host, nonce).run(stream).await,
+        Ok(Hello::Link { host, nonce, .. }) => {
+            Receiver::new(replica, host, nonce, stranger).run(stream).await
+        }
         Err(why) => {
             let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
             Err(refuse(&replica, &remote, &why))
@@ -91,6 +114,8 @@ struct Receiver {
     /// The sender's address, as it says.
     host: Arc<str>,
     nonce: Nonce,
+    /// Until a member has confirmed it.
+    stranger: Option<Stranger>,
     /// Of which `_id` messages are believed, under which address, as of which change of the configuration.
     believed: Option<(u64, u64, Arc<str>)>,
     /// When it was last asked in vain.
@@ -101,15 +126,21 @@ struct Receiver {
 }
 
 impl Receiver {
-    fn new(replica: Arc<Replica>, host: Arc<str>, nonce: Nonce) -> Receiver {
-        let buffer = BytesMut::with_capacity(64 << 10);
-        Receiver { replica, host, nonce, believed: None, asked: None, buffer, skip: 0 }
+    fn new(replica: Arc<Replica>, host: Arc<str>, nonce: Nonce, stranger: Stranger) -> Receiver {
+        let (stranger, buffer) = (Some(stranger), BytesMut::new());
+        Receiver { replica, host, nonce, stranger, believed: None, asked: None, buffer, skip: 0 }
     }
 
     async fn run(mut self, mut stream: TcpStream) -> io::Result<()> {
         loop {
             self.read_messages().await?;
-            if stream.read_buf(&mut self.buffer).await? == 0 {
+            self.buffer.reserve(READ_BYTES);
+            let read = stream.read_buf(&mut self.buffer);
+            let count = match &self.stranger {
+                Some(_) => tokio::time::timeout(STRANGERS_PATIENCE, read).await??,
+                None => read.await?,
+            };
+            if count == 0 {
                 return Ok(());
             }
         }
@@ -132,6 +163,9 @@ impl Receiver {
                 }
             };
             match belief {
+                Belief::Member(_) if self.stranger.is_some() && length > STRANGERS_BYTES_MAX => {
+                    self.skip = 4 + length;
+                }
                 Belief::Member(of) => {
                     if of != host {
                         self.hand_over(&host, &mut batch);
@@ -218,6 +252,9 @@ impl Receiver {
                 Answer::Yes => {
                     // A stranger may become a member at any time, and is asked at its address in the configuration then.
                     self.believed = (!stranger).then(|| (from, topology, host.clone()));
+                    if !stranger {
+                        self.stranger = None;
+                    }
                     self.asked = None;
                     return Belief::Member(host.clone());
                 }

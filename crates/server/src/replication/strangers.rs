@@ -9,8 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::client::Client;
-use crate::node::Node;
+use crate::node::Guest;
 
 /// How many there may be. A set has 50 members at most.
 const STRANGERS_MAX: usize = 64;
@@ -22,8 +21,8 @@ pub struct Strangers {
 }
 
 impl Strangers {
-    /// Counts the connection of this client as long as the result lives. The oldest goes if there are too many.
-    pub fn enter(&self, node: Arc<Node>, client: Arc<Client>) -> Stranger {
+    /// Lets one more in, which counts as long as the result lives. The oldest goes if there are too many.
+    pub fn enter(&self, guest: Guest) -> Stranger {
         let told = Arc::new(Notify::new());
         let mut inside = self.inside.lock();
         if inside.len() >= STRANGERS_MAX
@@ -32,7 +31,7 @@ impl Strangers {
             oldest.notify_one();
         }
         inside.push_back(told.clone());
-        Stranger { told, inside: self.inside.clone(), node, client }
+        Stranger { told, inside: self.inside.clone(), _guest: guest }
     }
 
     /// How many there are.
@@ -46,8 +45,7 @@ impl Strangers {
 pub struct Stranger {
     told: Arc<Notify>,
     inside: Arc<Mutex<VecDeque<Arc<Notify>>>>,
-    node: Arc<Node>,
-    client: Arc<Client>,
+    _guest: Guest,
 }
 
 impl Stranger {
@@ -60,20 +58,20 @@ impl Stranger {
 impl Drop for Stranger {
     fn drop(&mut self) {
         self.inside.lock().retain(|other| !Arc::ptr_eq(other, &self.told));
-        self.node.disconnect(&self.client);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::Node;
     use crate::options::Options;
 
     #[tokio::test]
     async fn the_oldest_goes() {
         let node = Node::new(Options::default()).unwrap();
         let strangers = Strangers::default();
-        let enter = || strangers.enter(node.clone(), node.connect(None).unwrap());
+        let enter = || strangers.enter(node.guest(node.connect(None).unwrap()));
         let first = enter();
         let second = enter();
         drop(second);

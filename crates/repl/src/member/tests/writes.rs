@@ -315,3 +315,18 @@ fn a_question_that_was_lost_is_asked_again() {
     alone.settle();
     assert_eq!(alone.outcome(0, barrier), Some(Outcome::Satisfied));
 }
+
+/// A clock that is wrong for a moment must not become the set's time.
+#[test]
+fn a_wall_clock_is_no_cluster_time() {
+    let mut set = three();
+    let before = set.member(1).cluster_time();
+    let now = set.now;
+    set.member(1).tick(now, 60_000_000);
+    set.settle();
+    assert_eq!(set.member(1).cluster_time(), before);
+    set.run(3000);
+    assert_eq!(set.member(0).cluster_time(), before);
+    // What begins a term has the time of day, so that later entries are not far behind it.
+    assert!(before >> 32 >= 1_000_000, "{before}");
+}

@@ -22,9 +22,11 @@ use sheaf_errors::Result;
 use sheaf_repl::{Member, OpTime};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 
 use super::Replica;
 use super::driver::restart_in_place;
+use crate::node::Guest;
 pub use frames::MAGIC;
 use progress::ATTEMPTS_MAX;
 use source::Source;
@@ -38,12 +40,16 @@ const LONG_PAUSE: Duration = Duration::from_secs(30);
 /// begin anew.
 const FAITHFUL: usize = 5;
 
+/// Members that may fetch copies at a time: each has a thread and a megabyte here.
+const SERVING_MAX: usize = 8;
+
 /// Both sides of initial sync.
 pub struct InitialSync {
     set_name: String,
     source: Source,
     target: Target,
     running: AtomicBool,
+    serving: Arc<Semaphore>,
 }
 
 impl InitialSync {
@@ -59,12 +65,17 @@ impl InitialSync {
             source: Source::open(dbpath),
             target: Target::open(dbpath),
             running: AtomicBool::new(false),
+            serving: Arc::new(Semaphore::new(SERVING_MAX)),
         }
     }
 }
 
 /// Serves a connection on which another member fetches a copy; its first word is [`MAGIC`] and still to be read.
-pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<()> {
+/// `guest` counts it among the connections.
+pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
+    let Ok(place) = replica.initial_sync.serving.clone().try_acquire_owned() else {
+        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "too many fetch copies already"));
+    };
     let mut magic = [0; MAGIC.len()];
     stream.read_exact(&mut magic).await?;
     let stream = stream.into_std()?;
@@ -81,6 +92,7 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>) -> io::Result<(
             let pin = serving.engine.pin_log();
             Ok((serving.engine.export_copy(folder)?, pin))
         });
+        drop((place, guest));
         let _ = sender.send(served);
     })?;
     let served = receiver.await.unwrap_or(Ok(()));

@@ -183,7 +183,7 @@ impl Set {
 
     /// A write, without letting anybody react to it.
     fn propose(&mut self, number: usize) -> OpTime {
-        let time = (1_000_000 + self.now / 1000) << 32;
+        let time = (1_000_000 + self.now / 1000) << 32 | 1;
         let member = self.member(number);
         let time = time.max(member.cluster_time() + 1);
         member.propose(time, Bytes::from_static(b"x")).unwrap()

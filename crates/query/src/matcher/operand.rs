@@ -179,6 +179,7 @@ fn type_number(value: Value<'_>) -> String {
 pub(super) fn in_list(array: RawDoc<'_>) -> Result<InList> {
     let mut list = InList::default();
     for value in array.values() {
+        sheaf_meter::tick(1)?;
         match value {
             Value::Regex(regex) => list.regexes.push(Regex::new(regex.pattern, regex.options)?),
             Value::Document(doc) if super::parse::is_operators(doc, false) => {

@@ -149,6 +149,7 @@ impl Parser<'_> {
         self.depth += 1;
         let mut parts = Vec::new();
         for element in filter.iter() {
+            sheaf_meter::tick(4)?;
             let name = element.key();
             if name.starts_with('$') {
                 parts.extend(self.pathless(name, element)?);
@@ -298,6 +299,7 @@ impl Parser<'_> {
         }
         self.depth += 1;
         for element in operators.iter() {
+            sheaf_meter::tick(4)?;
             parts.extend(self.operator(path, operators, element)?);
         }
         self.depth -= 1;

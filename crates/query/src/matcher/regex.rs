@@ -24,6 +24,9 @@ enum Program {
     Pcre(Box<sheaf_regex::Regex>),
 }
 
+/// What it costs to compile a short pattern, as the meter counts.
+const COMPILE_TICKS: u32 = 200;
+
 /// Longest pattern, in bytes.
 const PATTERN_MAX: usize = 16_384;
 
@@ -54,6 +57,7 @@ impl Regex {
         let program = match literal(pattern, options) {
             Some(program) => program,
             None => {
+                sheaf_meter::tick(COMPILE_TICKS + pattern.len() as u32)?;
                 let regex = sheaf_regex::Regex::new(pattern, flags).map_err(|e| invalid(operator, &e))?;
                 Program::Pcre(Box::new(regex))
             }

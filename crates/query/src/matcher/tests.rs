@@ -1,6 +1,7 @@
 //! Tables: filter, documents that match, documents that do not; and filters that are refused.
 
 use sheaf_bson::{Binary, Bump, Decimal128, DocBuf, Regex, Value, array, doc};
+use sheaf_errors::Code;
 use sheaf_expr::{Env, ParseCx};
 
 use super::*;
@@ -624,4 +625,27 @@ fn equalities_of_a_large_or_are_merged_at_once() {
         assert_eq!(matcher.matches_doc(doc! { "a": value }.as_raw()), Ok(expected), "{value}");
     }
     assert_eq!(matcher.matches_doc(doc! { "p7": 1 }.as_raw()), Ok(true));
+}
+
+/// Compiling regular expressions took seconds, in which nothing could stop it.
+#[test]
+fn parsing_can_be_ended() {
+    let killed = || Err(sheaf_errors::Error::new(Code::INTERRUPTED, "operation was interrupted"));
+    let memory = sheaf_meter::Process::new(u64::MAX, u64::MAX);
+    let _meter = sheaf_meter::enter(sheaf_meter::Meter::new(&memory, std::sync::Arc::new(killed)));
+    let regexes = DocBuf::build(|filter| {
+        let mut list = filter.document("a").array("$in");
+        for n in 0..1000 {
+            list.push(Value::Regex(Regex { pattern: &format!("^{n}a*b"), options: "" }));
+        }
+    });
+    let branches = DocBuf::build(|filter| {
+        let mut list = filter.array("$or");
+        for n in 0..1000 {
+            list.document().append("a", n).document("b").append("$gt", n);
+        }
+    });
+    for filter in [regexes, branches] {
+        assert_eq!(parse(&filter).unwrap_err().code(), Code::INTERRUPTED);
+    }
 }

@@ -634,7 +634,8 @@ fn parsing_can_be_ended() {
     let memory = sheaf_meter::Process::new(u64::MAX, u64::MAX);
     let _meter = sheaf_meter::enter(sheaf_meter::Meter::new(&memory, std::sync::Arc::new(killed)));
     let regexes = DocBuf::build(|filter| {
-        let mut list = filter.document("a").array("$in");
+        let mut operators = filter.document("a");
+        let mut list = operators.array("$in");
         for n in 0..1000 {
             list.push(Value::Regex(Regex { pattern: &format!("^{n}a*b"), options: "" }));
         }

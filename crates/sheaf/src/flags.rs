@@ -6,6 +6,10 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::Settings;
+#[cfg(not(feature = "lab"))]
+use crate::no_lab as lab;
+#[cfg(feature = "lab")]
+use sheaf_lab::cli as lab;
 
 #[derive(Parser)]
 #[command(name = "sheaf", about = "A MongoDB-compatible document database", disable_version_flag = true)]
@@ -22,13 +26,13 @@ enum Role {
     /// A database server; takes mongod's flags
     Server(Box<ServerFlags>),
     /// The laboratory: run experiments on Sheaf, on mongod or on PostgreSQL, and compare them
-    Bench(sheaf_lab::cli::Bench),
+    Bench(lab::Bench),
     /// Start, break and end a single server or a replica set on this machine
-    Cluster(Box<sheaf_lab::cli::Cluster>),
+    Cluster(Box<lab::Cluster>),
     /// Show an operation of the log that cannot be applied, export it, leave it out
     Repair(RepairFlags),
     /// Look whether this machine suits a database, and say what to mend
-    Doctor(sheaf_lab::cli::Doctor),
+    Doctor(lab::Doctor),
 }
 
 /// `sheaf repair`: what to do where the server does not start because its log cannot be applied.
@@ -197,9 +201,9 @@ pub fn parse(argv: &[String]) -> Parsed {
     };
     match cli.role {
         Some(Role::Repair(flags)) => Parsed::Done(crate::repair::main(&flags)),
-        Some(Role::Doctor(doctor)) => Parsed::Done(sheaf_lab::cli::doctor(&doctor)),
-        Some(Role::Cluster(cluster)) => Parsed::Done(sheaf_lab::cli::cluster(&cluster)),
-        Some(Role::Bench(bench)) => Parsed::Done(sheaf_lab::cli::bench(&bench)),
+        Some(Role::Doctor(doctor)) => Parsed::Done(lab::doctor(&doctor)),
+        Some(Role::Cluster(cluster)) => Parsed::Done(lab::cluster(&cluster)),
+        Some(Role::Bench(bench)) => Parsed::Done(lab::bench(&bench)),
         Some(Role::Server(flags)) if !flags.version => Parsed::Server(flags),
         Some(Role::Server(_)) => {
             print_version();

@@ -7,6 +7,8 @@ mod config;
 mod flags;
 mod limits;
 mod metrics;
+#[cfg(not(feature = "lab"))]
+mod no_lab;
 mod repair;
 mod server;
 

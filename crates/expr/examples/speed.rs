@@ -1,4 +1,5 @@
 //! How long evaluations take: `cargo run --release -p sheaf-expr --example speed`.
+#![allow(clippy::disallowed_methods, reason = "measures time")]
 
 use std::hint::black_box;
 use std::time::Instant;

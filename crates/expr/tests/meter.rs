@@ -1,5 +1,6 @@
 //! Expressions end when their time is over, and take no more memory than they may.
 #![allow(missing_docs)]
+#![allow(clippy::disallowed_methods, reason = "measures time")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -14,8 +14,7 @@ mod sample;
 fn main() -> std::io::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let Some(folder) = arguments.next().map(PathBuf::from) else {
-        eprintln!("usage: sample_report FOLDER [failed]");
-        std::process::exit(2);
+        return Err(std::io::Error::other("usage: sample_report FOLDER [failed]"));
     };
     let run = if arguments.next().is_some() { sample::failed_run() } else { sample::run() };
     std::fs::create_dir_all(&folder)?;

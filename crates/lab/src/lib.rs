@@ -4,6 +4,8 @@
 //! experiment runs against a Sheaf that it starts itself, against a folder with `mongod` binaries, and against
 //! anything behind a connection string.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test sends a message or two"))]
+
 pub mod check;
 pub mod cli;
 pub mod client;

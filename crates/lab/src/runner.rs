@@ -299,6 +299,7 @@ impl Run<'_> {
     }
 
     /// Runs the workload while the servers are looked at.
+    #[expect(clippy::disallowed_methods, reason = "nothing is sent: an end that is dropped is the message")]
     fn measured(
         &mut self,
         workload: &mut dyn Workload,

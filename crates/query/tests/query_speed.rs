@@ -1,6 +1,7 @@
 //! How long a filter, a projection and a sort key take: `cargo test --release -p sheaf-query --test
 //! query_speed -- --ignored --nocapture`.
 #![allow(missing_docs)]
+#![allow(clippy::disallowed_methods, reason = "measures time")]
 
 use std::hint::black_box;
 use std::time::Instant;

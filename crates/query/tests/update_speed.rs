@@ -1,6 +1,7 @@
 //! What an update of one field in a large document costs beside copying the document. Run by hand:
 //! `cargo test -p sheaf-query --release --test update_speed -- --ignored --nocapture`.
 #![allow(missing_docs)]
+#![allow(clippy::disallowed_methods, reason = "measures time")]
 
 use std::hint::black_box;
 use std::time::Instant;

@@ -2,6 +2,7 @@
 //!
 //! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME] [--faults-secs 120]` or
 //! `simulate --seed 42 [--tell 3000]`, which prints what happens from that time on
+#![allow(clippy::disallowed_methods, reason = "each simulation is one thread; several run at once")]
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -134,6 +134,7 @@ fn rotated_name(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+#[expect(clippy::disallowed_methods, reason = "a line of the log says when it was written")]
 fn now_millis() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }

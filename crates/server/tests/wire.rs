@@ -1,4 +1,5 @@
 //! A running server, spoken to in bytes.
+#![allow(clippy::disallowed_methods, reason = "a test sends a message or two")]
 
 mod support;
 

@@ -18,6 +18,8 @@
 //! the position, counters and multikey bits along with the data, atomically; start-up applies the log
 //! from there (`Core::recover`) with the same code that prepared the batches.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test sends a message or two"))]
+
 mod ages;
 mod apply;
 mod build;

@@ -72,6 +72,7 @@ impl Options {
             reopen: None,
             repair: None,
             clock: Arc::new(|| {
+                #[expect(clippy::disallowed_methods, reason = "the default of what is passed in")]
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
                 now.map_or(0, |since| since.as_millis() as i64)
             }),

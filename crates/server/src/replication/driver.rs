@@ -63,6 +63,7 @@ impl Replica {
             Options { seed: rand::random(), incarnation: state.state.incarnation, ..Options::new(set_name) },
             recovered,
         );
+        #[expect(clippy::disallowed_methods, reason = "roles come as elections do, fetches as members lag")]
         let (jobs, work) = mpsc::channel();
         let last = engine.last_applied();
         let replica = Arc::new(Replica {

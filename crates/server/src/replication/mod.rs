@@ -225,6 +225,7 @@ impl Replica {
     }
 
     fn reconfiguring(&self, work: impl FnOnce(&mut Member) -> Result<()>) -> Result<ConfigVersion> {
+        #[expect(clippy::disallowed_methods, reason = "one answer is sent")]
         let (sender, receiver) = mpsc::channel();
         {
             let mut core = self.core.lock();
@@ -238,6 +239,7 @@ impl Replica {
 
     /// Hands the lead over; see [`Member::step_down`].
     pub fn step_down(&self, catch_up_millis: u64, period_millis: u64, force: bool) -> Result<()> {
+        #[expect(clippy::disallowed_methods, reason = "one answer is sent")]
         let (sender, receiver) = mpsc::channel();
         {
             let mut core = self.core.lock();

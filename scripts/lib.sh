@@ -39,11 +39,24 @@ at_least() { [ "$(printf '%s\n%s\n' "$1" "$2" | sort -V | head -n 1)" = "$2" ]; 
 cargo_version() { cargo --version 2>/dev/null | sed -n 's/^cargo \([0-9.]*\).*/\1/p'; }
 candidate() { apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9][0-9.]*\).*/\1/p'; }
 
+# rust-toolchain.toml asks for `stable`. Where rustup has none, but its default is new enough, that is used, and nothing is downloaded.
+keep_toolchain() {
+    local default
+    [ -z "${RUSTUP_TOOLCHAIN:-}" ] && command -v rustup >/dev/null || return 0
+    rustup toolchain list 2>/dev/null | grep '^stable' >/dev/null && return
+    default=$(rustup default 2>/dev/null | cut -d ' ' -f 1)
+    [ -n "$default" ] || return 0
+    if at_least "$(RUSTUP_TOOLCHAIN=$default cargo_version)" "$1"; then
+        export RUSTUP_TOOLCHAIN=$default
+    fi
+}
+
 # Rust of at least the workspace's rust-version: what is there, else Debian's, else rustup's.
 ensure_rust() {
     local wanted
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
     [ -f "$HOME/.cargo/env" ] && . "$HOME/.cargo/env"
+    keep_toolchain "$wanted"
     at_least "$(cargo_version)" "$wanted" && return
     command -v apt-get >/dev/null || die "please install Rust $wanted or newer, for example with rustup"
     if ! at_least "$(candidate cargo-web)" "$wanted"; then

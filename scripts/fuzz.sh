@@ -1,15 +1,22 @@
-#!/bin/sh
-# Runs the fuzz targets: scripts/fuzz.sh [seconds per target] [target].
-# Needs cargo-fuzz (cargo install cargo-fuzz); RUSTC_BOOTSTRAP spares a nightly toolchain.
-#
-# RocksDB is not instrumented: the library that scripts/rocksdb builds is linked, unless ROCKSDB_LIB_DIR names another.
-set -eu
-cd "$(dirname "$0")/.."
-seconds=${1:-60}
-export RUSTC_BOOTSTRAP=1
+#!/usr/bin/env bash
+# Runs the fuzz targets: scripts/fuzz.sh [seconds per target] [target...].
+# The flags are those that cargo-fuzz gives; they are stable ones, so neither it nor a nightly toolchain is needed.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-ROCKSDB_LIB_DIR=${ROCKSDB_LIB_DIR:-$(scripts/rocksdb)}
-export ROCKSDB_LIB_DIR ROCKSDB_STATIC=1
+ensure_build_tools
+seconds=${1:-60}
+shift || true
+targets=("$@")
+[ ${#targets[@]} != 0 ] || mapfile -t targets < <(cd fuzz/targets && ls -- *.rs | sed 's/\.rs$//')
+
+# Our code is safe Rust, and the C libraries (RocksDB's is the one that scripts/rocksdb builds) would not be instrumented: an
+# address sanitizer would only make it slow. A target triple that is named keeps build scripts from being instrumented.
+host=$(rustc -vV | sed -n 's/^host: //p')
+flags="--cfg fuzzing -Cdebug-assertions -Clink-arg=-fuse-ld=mold -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
+-Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
+-Cllvm-args=-sanitizer-coverage-trace-compares -Cllvm-args=-simplifycfg-branch-fold-threshold=0"
+RUSTFLAGS=$(echo $flags) cargo build --quiet --manifest-path fuzz/Cargo.toml --target-dir "$CARGO_TARGET_DIR/fuzz" \
+    --release --target "$host" $(printf -- '--bin %s ' "${targets[@]}")
 
 # A fuzzer's process ends without tidying up.
 parent=/tmp
@@ -22,20 +29,16 @@ trap 'rm -rf "$TMPDIR"' EXIT
 trap 'exit 1' HUP INT TERM
 
 failed=""
-for target in ${2:-$(cargo fuzz list)}; do
-    echo "== $target, $seconds s"
-    mkdir -p "fuzz/corpus/$target"
+for target in "${targets[@]}"; do
+    say "$target, $seconds s"
+    mkdir -p "fuzz/corpus/$target" "fuzz/artifacts/$target"
     seeds=fuzz/seeds
     if [ -d "fuzz/seeds/$target" ]; then
         seeds="fuzz/seeds/$target"
     fi
-    # Our code is safe Rust, and the C libraries would not be instrumented: an address sanitizer would
-    # only make it slow. One memory limit for all: a target that needs more has a leak or a bomb.
-    cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "$seeds" -- \
+    # One memory limit for all: a target that needs more has a leak or a bomb.
+    "$CARGO_TARGET_DIR/fuzz/$host/release/$target" "fuzz/corpus/$target" "$seeds" -artifact_prefix="fuzz/artifacts/$target/" \
         -max_total_time="$seconds" -max_len=4096 -len_control=20 -rss_limit_mb=2048 -timeout=10 \
-        -print_final_stats=1 || failed="$failed $target"
+        -print_final_stats=1 -verbosity=0 || failed="$failed $target"
 done
-if [ -n "$failed" ]; then
-    echo "failed:$failed" >&2
-    exit 1
-fi
+[ -z "$failed" ] || die "failed:$failed"

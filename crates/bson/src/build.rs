@@ -430,6 +430,15 @@ pub fn array_in<'a>(
 
 /// A [`DocBuf`] literal: `doc! { "ok": 1.0, "cursor": { "id": 0i64 }, "tags": ["a", "b"] }`.
 /// Values are anything that turns into a [`Value`]; braces and brackets nest.
+///
+/// ```
+/// use sheaf_bson::{Value, doc};
+///
+/// let plant = doc! { "name": "rye", "grams": 38, "tags": ["cereal", { "since": 1756 }] };
+/// // Reading borrows from the bytes; nothing is decoded ahead.
+/// assert_eq!(plant.as_raw().get("grams"), Some(Value::Int32(38)));
+/// assert_eq!(plant.as_raw().get("colour"), None);
+/// ```
 #[macro_export]
 macro_rules! doc {
     () => { $crate::DocBuf::new() };

@@ -77,6 +77,21 @@ const ESCAPED: u8 = 0xFF;
 ///
 /// [`Value::Missing`] takes the place of undefined; callers for whom a missing field is null pass
 /// [`Value::Null`].
+///
+/// ```
+/// use sheaf_bson::Value;
+/// use sheaf_bson::key::{TypeBits, encode};
+///
+/// let key = |value| {
+///     let (mut bytes, mut types) = (Vec::new(), TypeBits::new());
+///     encode(value, false, &mut bytes, &mut types);
+///     bytes
+/// };
+/// // Bytes compare as the values do, across types too; equal numbers have equal keys.
+/// assert!(key(Value::Int32(2)) < key(Value::Double(2.5)));
+/// assert!(key(Value::Double(2.5)) < key(Value::String("")));
+/// assert_eq!(key(Value::Int32(2)), key(Value::Int64(2)));
+/// ```
 pub fn encode(value: Value<'_>, descending: bool, out: &mut Vec<u8>, types: &mut TypeBits) {
     let start = out.len();
     put(value, out, types);

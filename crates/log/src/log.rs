@@ -123,6 +123,20 @@ impl Log {
     /// Opens or creates the log. `applied` is the position up to which the caller needs nothing from
     /// the log; entries after it are checked, one by one, and a torn tail is cut. A log that ends
     /// before `applied` starts anew behind it.
+    ///
+    /// ```
+    /// use sheaf_log::{Log, Options, Position};
+    ///
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// let (log, _) = Log::open(Options::new(folder.path()), Position::default())?;
+    /// // Term 1, time 7; the payload is these parts one after another.
+    /// let position = log.append(1, 7, &[b"first ", b"entry"])?;
+    /// assert_eq!(log.sync()?, position.index);
+    ///
+    /// let entry = log.read_from(position.index)?.next()?.expect("the entry");
+    /// assert_eq!((entry.at, &entry.payload[..]), (position, &b"first entry"[..]));
+    /// # Ok::<(), sheaf_log::Error>(())
+    /// ```
     pub fn open(options: Options, applied: Position) -> Result<(Log, Recovered)> {
         fs::create_dir_all(&options.dir).map_err(|e| Error::io("creating the log folder", e))?;
         let dir = File::open(&options.dir).map_err(|e| Error::io("opening the log folder", e))?;

@@ -57,6 +57,18 @@ pub struct Matcher {
 impl Matcher {
     /// Parses a filter. Constants that failed to fold inside `$expr` are kept in `cx`; the command ends
     /// parsing with [`ParseCx::finish_as`].
+    ///
+    /// ```
+    /// use sheaf_bson::doc;
+    /// use sheaf_expr::ParseCx;
+    /// use sheaf_query::matcher::Matcher;
+    ///
+    /// let filter = doc! { "tags.since": { "$lt": 1800 } };
+    /// let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
+    /// let plant = doc! { "name": "rye", "tags": ["cereal", { "since": 1756 }] };
+    /// assert!(matcher.matches_doc(plant.as_raw())?);
+    /// # Ok::<(), sheaf_errors::Error>(())
+    /// ```
     pub fn parse(filter: RawDoc<'_>, cx: &mut ParseCx) -> Result<Matcher> {
         Self::parse_with(filter, Features::All, cx)
     }

@@ -113,9 +113,23 @@ impl<'a> Env<'a> {
         self.spend(1 + u32::try_from(bytes >> 6).unwrap_or(1 << 20))
     }
 
+    /// Counts what the arena is about to take in one go, before it does.
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub fn expect(&self, bytes: usize) -> Result<()> {
+        if bytes < COUNTED_BYTES {
+            Ok(())
+        } else {
+            self.hold(self.arena.allocated_bytes().saturating_add(bytes))
+        }
+    }
+
     #[cold]
     fn count_memory(&self) -> Result<()> {
-        let bytes = self.arena.allocated_bytes();
+        self.hold(self.arena.allocated_bytes())
+    }
+
+    fn hold(&self, bytes: usize) -> Result<()> {
         let mut held = self.held.borrow_mut();
         match &mut *held {
             Some(held) => held.set(bytes as u64)?,

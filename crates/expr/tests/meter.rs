@@ -192,6 +192,28 @@ fn expressions_take_no_more_memory_than_they_may() {
 }
 
 #[test]
+fn what_is_taken_in_one_go_is_counted_before() {
+    let numbers = doc! { "$range": [0, "$n"] };
+    let cases = [
+        doc! { "$reverseArray": &numbers },
+        doc! { "$sortArray": { "input": &numbers, "sortBy": -1 } },
+        doc! { "$setUnion": [&numbers] },
+    ];
+    let process = Process::new(160 << 20, 160 << 20);
+    let document = doc! { "n": 2_000_000 };
+    for case in &cases {
+        let _entered = sheaf_meter::enter(Meter::background(&process));
+        let expr = Expr::parse(Value::Document(case.as_raw()), &mut ParseCx::new()).unwrap();
+        let arena = Bump::new();
+        let code = expr.eval(document.as_raw(), &Env::new(&arena)).expect_err("it needs too much").code();
+        // The numbers have room; a list of them as values has none.
+        assert!(arena.allocated_bytes() <= 140 << 20, "{case:?}: {}", arena.allocated_bytes());
+        assert_eq!(code, Code::EXCEEDED_MEMORY_LIMIT, "{case:?}");
+    }
+    assert_eq!(process.used(), 0);
+}
+
+#[test]
 fn a_large_variable_is_there_once() {
     let text = "x".repeat(1 << 20);
     let mut cx = ParseCx::new();

@@ -1,23 +1,31 @@
 //! Memory: what each operation has, and what all of them have together.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use sheaf_errors::{Code, Error, Result};
 
-/// Accounts below this are not worth shedding, and are not kept in the list.
-const LISTED_BYTES: u64 = 1 << 20;
+use crate::pressure::Pressure;
 
-/// The memory of all operations of a node.
+/// Accounts below this are not worth shedding, and are not kept in the list, unless nobody works for them (cursors).
+const LISTED_BYTES: u64 = 256 << 10;
+
+/// Who has no more than this is not refused for others' sake while there is any room.
+const SMALL_BYTES: u64 = 1 << 20;
+
+/// The memory of all that clients do on a node.
 ///
 /// It counts what can grow with what clients ask for: values that expressions make, rows that wait to be sorted or
-/// grouped, buffers of messages, transactions. What has a bound of its own (caches, memtables) is not in it.
+/// grouped, messages under way, replies under construction, cursors, transactions. What has a bound of its own (caches,
+/// memtables) is not in it.
 pub struct Process {
     limit: u64,
     operation_limit: u64,
     used: AtomicU64,
+    /// What the process has in fact, however it is counted: a [`Pressure`].
+    pressure: AtomicU8,
     ending: AtomicBool,
     /// Accounts that may be worth shedding; who is gone is removed when the list is next walked through.
     listed: Mutex<Vec<Weak<Account>>>,
@@ -31,16 +39,17 @@ impl Process {
             limit,
             operation_limit: operation_limit.min(limit),
             used: AtomicU64::new(0),
+            pressure: AtomicU8::new(Pressure::None as u8),
             ending: AtomicBool::new(false),
             listed: Mutex::default(),
         })
     }
 
-    /// An account for a node that may use `bytes` of memory in all, caches included: operations get a fifth of it.
-    /// One operation gets half of that, and not more than a gigabyte.
+    /// An account for a node that may use `bytes` of memory in all, caches included: operations and messages get three
+    /// tenths of it together, one operation a third of that, and not more than a gigabyte.
     pub fn share_of(bytes: u64) -> Arc<Self> {
-        let limit = (bytes / 5).max(32 << 20);
-        Self::new(limit, (limit / 2).min(1 << 30))
+        let limit = (bytes / 10 * 3).max(48 << 20);
+        Self::new(limit, (limit / 3).min(1 << 30))
     }
 
     /// Bytes in use.
@@ -74,6 +83,30 @@ impl Process {
         self.ending.load(Ordering::Relaxed)
     }
 
+    /// How short memory is in fact.
+    pub fn pressure(&self) -> Pressure {
+        Pressure::from(self.pressure.load(Ordering::Relaxed))
+    }
+
+    /// Notes how short memory is in fact.
+    pub fn set_pressure(&self, pressure: Pressure) {
+        self.pressure.store(pressure as u8, Ordering::Relaxed);
+    }
+
+    /// Changes what is counted for something that belongs to no account: messages under way.
+    pub fn count(&self, before: u64, now: u64) {
+        if now >= before {
+            self.used.fetch_add(now - before, Ordering::Relaxed);
+        } else {
+            self.take_off(before - now);
+        }
+    }
+
+    fn take_off(&self, bytes: u64) {
+        let total = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        assert!(total >= bytes, "gave back {bytes} bytes of {total} in all");
+    }
+
     fn list(&self, account: &Arc<Account>) {
         let mut listed = self.listed.lock();
         // Amortised: the list is walked through when it has doubled.
@@ -83,23 +116,48 @@ impl Process {
         listed.push(Arc::downgrade(account));
     }
 
-    /// Makes room for `asking` by having the largest account end. It is told so; its memory comes back when it ends.
+    /// Has the largest accounts end until those that end have so many bytes together; says how many were told to, and
+    /// how much they have. Their memory comes back when they end: at once, where nobody works for them.
+    pub fn shed(&self, bytes: u64) -> (usize, u64) {
+        self.shed_others(bytes, None)
+    }
+
+    fn shed_others(&self, bytes: u64, spared: Option<&Account>) -> (usize, u64) {
+        let mut accounts: Vec<Arc<Account>> = {
+            let mut listed = self.listed.lock();
+            listed.retain(|account| account.strong_count() > 0);
+            listed.iter().filter_map(Weak::upgrade).collect()
+        };
+        let mut coming: u64 = accounts.iter().filter(|account| account.is_shed()).map(|one| one.used()).sum();
+        accounts
+            .retain(|account| !account.is_shed() && !spared.is_some_and(|one| std::ptr::eq(one, &**account)));
+        // By what they have now: it changes while they are sorted.
+        let mut accounts: Vec<(u64, Arc<Account>)> =
+            accounts.into_iter().map(|account| (account.used(), account)).collect();
+        accounts.sort_by_key(|(used, _)| std::cmp::Reverse(*used));
+        let (mut count, mut shed) = (0, 0);
+        for (used, account) in accounts {
+            if coming >= bytes || used == 0 {
+                break;
+            }
+            account.shed();
+            coming += used;
+            count += 1;
+            shed += used;
+        }
+        (count, shed)
+    }
+
+    /// Makes room for `asking`, with which `total` bytes are in use, by having the largest accounts end.
     ///
     /// Errors: `ExceededMemoryLimit`, where `asking` is the largest itself, or memory is over the limit by more than
     /// a quarter and cannot wait for others to end.
-    fn make_room(&self, asking: &Account) -> Result<()> {
-        let largest = {
-            let mut listed = self.listed.lock();
-            listed.retain(|account| account.strong_count() > 0);
-            listed.iter().filter_map(Weak::upgrade).max_by_key(|account| account.used())
-        };
-        let Some(largest) = largest else { return Err(self.full()) };
-        if std::ptr::eq(&*largest, asking) || largest.used() <= asking.used() {
-            asking.shed.store(true, Ordering::Relaxed);
-            return Err(shed());
-        }
-        largest.shed();
-        if self.used() > self.limit.saturating_add(self.limit / 4) { Err(self.full()) } else { Ok(()) }
+    fn make_room(&self, asking: &Account, total: u64) -> Result<()> {
+        let small = asking.used() <= SMALL_BYTES;
+        self.shed_others(total - self.limit.min(total), small.then_some(asking));
+        asking.check()?;
+        let beyond = if small { self.limit / 2 } else { self.limit / 4 };
+        if self.used() > self.limit.saturating_add(beyond) { Err(self.full()) } else { Ok(()) }
     }
 
     fn full(&self) -> Error {
@@ -165,6 +223,11 @@ impl Account {
         self.used.load(Ordering::Relaxed)
     }
 
+    /// Whether it has had so much at some time that it is worth mentioning.
+    pub fn was_large(&self) -> bool {
+        self.listed.load(Ordering::Relaxed)
+    }
+
     /// Whether its owner has to end, to make room.
     pub fn is_shed(&self) -> bool {
         self.shed.load(Ordering::Relaxed)
@@ -208,10 +271,16 @@ impl Account {
                 ),
             ))
         } else {
-            if used >= LISTED_BYTES && !self.listed.swap(true, Ordering::Relaxed) {
-                self.process.list(self);
+            if used >= LISTED_BYTES {
+                self.list();
             }
-            if total > self.process.limit { self.process.make_room(self) } else { Ok(()) }
+            if used > SMALL_BYTES && self.process.pressure() == Pressure::Critical {
+                Err(self.process.full())
+            } else if total > self.process.limit {
+                self.process.make_room(self, total)
+            } else {
+                Ok(())
+            }
         };
         if done.is_err() {
             self.give_back(bytes);
@@ -219,10 +288,24 @@ impl Account {
         done
     }
 
+    /// Counts `bytes` that are there already, whatever the limits say. Who asks for more next makes room.
+    pub fn hold(self: &Arc<Self>, bytes: u64) -> Held {
+        self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.process.used.fetch_add(bytes, Ordering::Relaxed);
+        self.list();
+        Held { account: Some(self.clone()), bytes }
+    }
+
+    fn list(self: &Arc<Self>) {
+        if !self.listed.load(Ordering::Relaxed) && !self.listed.swap(true, Ordering::Relaxed) {
+            self.process.list(self);
+        }
+    }
+
     fn give_back(&self, bytes: u64) {
         let before = self.used.fetch_sub(bytes, Ordering::Relaxed);
-        let total = self.process.used.fetch_sub(bytes, Ordering::Relaxed);
-        assert!(before >= bytes && total >= bytes, "gave back {bytes} bytes of {before}, in all {total}");
+        assert!(before >= bytes, "gave back {bytes} bytes of {before}");
+        self.process.take_off(bytes);
     }
 }
 

@@ -14,6 +14,7 @@
 mod account;
 mod current;
 mod meter;
+mod pressure;
 mod sort;
 #[cfg(test)]
 mod tests;
@@ -23,4 +24,5 @@ pub use current::{
     Entered, check, current, enter, enter_until_long, reserve, shield, spill_bytes, tick, tick_for,
 };
 pub use meter::{Meter, Source};
+pub use pressure::{Marks, Pressure};
 pub use sort::sort_by;

@@ -91,6 +91,12 @@ impl Meter {
         account.get_or_insert_with(|| Account::new(&self.process)).clone()
     }
 
+    /// Whether the operation has had much memory at some time.
+    pub fn was_large(&self) -> bool {
+        self.has_account.load(Ordering::Relaxed)
+            && self.account.lock().as_ref().is_some_and(|account| account.was_large())
+    }
+
     /// Goes on with this account: that of the cursor or the transaction which the operation works on.
     pub fn adopt(&self, account: Arc<Account>) {
         self.has_account.store(true, Ordering::Relaxed);

@@ -7,6 +7,9 @@ use sheaf_errors::Result;
 /// Runs up to this length are sorted by insertion.
 const SHORT: usize = 12;
 
+/// What a sort sets aside is counted from here on.
+const COUNTED_BYTES: usize = 256 << 10;
+
 /// Sorts stably. `compare` may fail, and ticks for what a comparison costs; the first failure ends the sort, with the
 /// items in some order.
 ///
@@ -18,6 +21,9 @@ pub fn sort_by<T: Copy>(items: &mut [T], mut compare: impl FnMut(&T, &T) -> Resu
     for run in items.chunks_mut(SHORT) {
         insertion(run, &mut compare)?;
     }
+    // The first half of what is merged is set aside.
+    let aside = size_of_val(items);
+    let _held = if aside >= COUNTED_BYTES { Some(crate::reserve(aside as u64)?) } else { None };
     let mut width = SHORT;
     let mut left = Vec::new();
     while width < items.len() {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sheaf_meter::{Pressure, Process};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes that every connection may have without asking.
@@ -34,6 +35,9 @@ const SLOWEST: u64 = 64 * 1024;
 /// How long a connection waits for room.
 const ROOM_PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long it waits while memory is short for another reason. Then it goes on: what others wait for may be its own message.
+const SHORTAGE_PATIENCE: Duration = Duration::from_secs(2);
+
 /// The room that a message of this length asks for when its buffer is to have so many bytes.
 pub fn wanted(buffer: usize, length: usize) -> usize {
     if buffer <= FREE_BYTES {
@@ -47,6 +51,8 @@ pub fn wanted(buffer: usize, length: usize) -> usize {
 
 /// The room of all messages in one direction.
 pub struct Buffers {
+    /// They belong to the memory of all that clients do.
+    process: Arc<Process>,
     limit: u64,
     used: AtomicU64,
     waiting: AtomicU64,
@@ -55,10 +61,11 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Room for so many bytes.
-    pub fn new(limit: u64) -> Arc<Self> {
+    /// Room for so many bytes of what `process` counts.
+    pub fn new(process: &Arc<Process>, limit: u64) -> Arc<Self> {
         let units = (limit / UNIT).min(u64::from(u32::MAX)) as usize;
         Arc::new(Buffers {
+            process: process.clone(),
             limit,
             used: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
@@ -74,7 +81,9 @@ impl Buffers {
 
     /// Whether room is short.
     pub fn is_pressed(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0 || self.used() > self.limit
+        self.waiting.load(Ordering::Relaxed) > 0
+            || self.used() > self.limit
+            || self.process.pressure() >= Pressure::High
     }
 
     /// Whether a message of which so many bytes are there, which began and last moved at these times, has stood still for too
@@ -86,6 +95,7 @@ impl Buffers {
     }
 
     fn change(&self, before: u64, now: u64) {
+        self.process.count(before, now);
         if now >= before {
             self.used.fetch_add(now - before, Ordering::Relaxed);
         } else {
@@ -137,14 +147,30 @@ impl Claim {
         let mut waited = Duration::ZERO;
         if units < have {
             drop(self.room.as_mut().and_then(|room| room.split(have - units)));
-        } else if units > have && self.overdraft.is_none() {
-            waited = self.more((units - have) as u32).await?;
+        } else if units > have {
+            waited = self.calm().await;
+            if self.overdraft.is_none() {
+                waited += self.more((units - have) as u32).await?;
+            }
         }
         if units == 0 {
             self.overdraft = None;
         }
         self.count(counted);
         Some(waited)
+    }
+
+    /// Waits a while, as long as memory is so short that operations are ended for it.
+    async fn calm(&self) -> Duration {
+        let process = &self.buffers.process;
+        if process.pressure() < Pressure::Higher {
+            return Duration::ZERO;
+        }
+        let began = Instant::now();
+        while process.pressure() >= Pressure::Higher && began.elapsed() < SHORTAGE_PATIENCE {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        began.elapsed()
     }
 
     async fn more(&mut self, units: u32) -> Option<Duration> {
@@ -186,6 +212,10 @@ mod tests {
 
     const MEGA: usize = 1 << 20;
 
+    fn buffers(limit: u64) -> Arc<Buffers> {
+        Buffers::new(&Process::new(1 << 40, 1 << 40), limit)
+    }
+
     async fn until_waiting(buffers: &Buffers, count: u64) {
         while buffers.waiting.load(Ordering::Relaxed) < count {
             tokio::task::yield_now().await;
@@ -194,7 +224,7 @@ mod tests {
 
     #[tokio::test]
     async fn small_ones_are_free_and_one_goes_on_without_room() {
-        let buffers = Buffers::new(MEGA as u64);
+        let buffers = buffers(MEGA as u64);
         let [mut first, mut second, mut third, mut small] = [(); 4].map(|()| Claim::on(&buffers));
         first.room(FREE_BYTES + MEGA).await.unwrap();
         small.room(FREE_BYTES).await.unwrap();
@@ -215,7 +245,7 @@ mod tests {
 
     #[tokio::test]
     async fn room_that_comes_back_goes_to_who_has_waited_longest() {
-        let buffers = Buffers::new(MEGA as u64);
+        let buffers = buffers(MEGA as u64);
         let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| Claim::on(&buffers));
         first.room(FREE_BYTES + MEGA).await.unwrap();
         second.room(FREE_BYTES + 1).await.unwrap();
@@ -236,7 +266,7 @@ mod tests {
 
     #[test]
     fn what_stands_still_is_stuck_and_sooner_where_room_is_short() {
-        let buffers = Buffers::new(10);
+        let buffers = buffers(10);
         let now = Instant::now();
         let Some(before) = now.checked_sub(Duration::from_secs(5)) else { return };
         assert!(!buffers.is_stuck(before, before, 1000));
@@ -245,6 +275,25 @@ mod tests {
         assert!(buffers.is_stuck(before, before, 1000));
         assert!(buffers.is_stuck(before, now, 1000), "it moves, but hardly");
         assert!(!buffers.is_stuck(before, now, MEGA));
+    }
+
+    #[tokio::test]
+    async fn messages_belong_to_the_memory_of_all_and_wait_while_it_is_short() {
+        let process = Process::new(1 << 40, 1 << 40);
+        let buffers = Buffers::new(&process, 10 * MEGA as u64);
+        let mut claim = Claim::on(&buffers);
+        claim.room(FREE_BYTES + MEGA).await.unwrap();
+        assert_eq!(process.used(), MEGA as u64);
+        process.set_pressure(Pressure::Critical);
+        assert!(buffers.is_pressed());
+        // What gives back need not wait, nor who stays within what is free.
+        assert_eq!(claim.room(FREE_BYTES + MEGA / 2).await, Some(Duration::ZERO));
+        let waiting = tokio::spawn(async move { claim.room(FREE_BYTES + MEGA).await.map(|_| claim) });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        process.set_pressure(Pressure::None);
+        drop(waiting.await.unwrap().unwrap());
+        assert_eq!(process.used(), 0);
     }
 
     #[test]

@@ -272,7 +272,7 @@ impl<S: Socket> Connection<S> {
             let answer = self.run_message(message, compressor, response_to).await?;
             let Some(Answer { bytes, again }) = answer else { return Ok(()) };
             response_to = Header::parse(&bytes).ok().map(|header| header.request_id);
-            self.send(&bytes).await?;
+            self.send_counted(&bytes).await?;
             if !again {
                 return Ok(());
             }

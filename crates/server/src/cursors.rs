@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rand::RngExt;
 use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_errors::{Code, Result, bail};
-use sheaf_meter::Account;
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::{Account, Held};
 use sheaf_storage::View;
 
 use crate::concern::ReadConcern;
@@ -67,7 +67,17 @@ pub struct Batch<'b> {
     pub writer: sheaf_bson::ArrayWriter<'b, Vec<u8>>,
     limit: usize,
     max_bytes: usize,
+    /// What is counted of it, from [`FREE_BATCH_BYTES`] on.
+    held: Option<Held>,
+    /// Why it is shorter than it could be, if there was no memory for more.
+    cut: Option<Error>,
 }
+
+/// Bytes of a batch that are not counted.
+const FREE_BATCH_BYTES: usize = 256 << 10;
+
+/// A larger batch is counted in steps of this.
+const COUNTED_BYTES: usize = 1 << 20;
 
 /// Bytes of documents that one reply may hold; a first document is sent whatever its size.
 pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
@@ -75,7 +85,8 @@ pub const MAX_BATCH_BYTES: usize = 16 * 1024 * 1024;
 impl<'b> Batch<'b> {
     /// A batch of at most `limit` documents (`None`: as many as fit into 16 MiB).
     pub fn new(writer: sheaf_bson::ArrayWriter<'b, Vec<u8>>, limit: Option<usize>) -> Self {
-        Batch { writer, limit: limit.unwrap_or(usize::MAX), max_bytes: MAX_BATCH_BYTES }
+        let limit = limit.unwrap_or(usize::MAX);
+        Batch { writer, limit, max_bytes: MAX_BATCH_BYTES, held: None, cut: None }
     }
 
     /// Whether the number of documents asked for is reached.
@@ -83,9 +94,34 @@ impl<'b> Batch<'b> {
         self.writer.count() >= self.limit
     }
 
-    /// Whether a document of this size still fits; the first one always does.
+    /// Whether a document of this size still fits; the first one always does. Where memory is short, less does.
     pub fn fits(&mut self, bytes: usize) -> bool {
-        self.writer.count() == 0 || self.writer.size() + bytes <= self.max_bytes
+        let size = self.writer.size() + bytes;
+        let first = self.writer.count() == 0;
+        if !first && size > self.max_bytes {
+            return false;
+        }
+        if size > FREE_BATCH_BYTES
+            && let Err(error) = self.count_memory(size.next_multiple_of(COUNTED_BYTES) as u64)
+            && !first
+        {
+            self.cut = Some(error);
+            return false;
+        }
+        true
+    }
+
+    fn count_memory(&mut self, bytes: u64) -> Result<()> {
+        match &mut self.held {
+            Some(held) => held.set(bytes),
+            none => sheaf_meter::reserve(bytes).map(|held| *none = Some(held)),
+        }
+    }
+
+    /// Why the batch is shorter than it could be, if there was no memory for more: a reply that no other follows is an
+    /// error then.
+    pub fn cut(&mut self) -> Option<Error> {
+        self.cut.take()
     }
 
     /// Appends a document.
@@ -157,8 +193,13 @@ impl CursorInfo {
     }
 }
 
+/// What a cursor takes besides what its plan has counted: the plan itself, names, what is known of it.
+const CURSOR_BYTES: u64 = 16 << 10;
+
 struct Slot {
     info: Arc<CursorInfo>,
+    /// The account of [`CURSOR_BYTES`] and the like.
+    _held: Held,
     /// `None` while an operation uses it.
     cursor: Option<Box<dyn ServerCursor>>,
     last_used: Instant,
@@ -260,10 +301,16 @@ impl Cursors {
             wake: tokio::sync::Notify::new(),
             killed: AtomicBool::new(false),
         });
-        open.insert(
-            id,
-            Slot { info, cursor: Some(cursor), last_used: Instant::now(), batches: 1, returned: 0 },
-        );
+        let held = info.account.hold(CURSOR_BYTES + 2 * info.command.as_bytes().len() as u64);
+        let slot = Slot {
+            info,
+            _held: held,
+            cursor: Some(cursor),
+            last_used: Instant::now(),
+            batches: 1,
+            returned: 0,
+        };
+        open.insert(id, slot);
         drop(open);
         // An idle cursor has no operation that could be told to end.
         let node = Arc::downgrade(op.node());

@@ -197,6 +197,7 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
     let mut outcome = give_way(long && request.place != Place::Thread, || {
         execute(node, client, request, &mut prepared, (started, began, resumed))
     });
+    crate::guard::after_operation(&client.meter);
     // What waits for other members is still under way.
     if outcome.parked.is_none() && outcome.wait.is_none() {
         client.current.lock().end();

@@ -19,6 +19,7 @@ pub mod failpoint;
 pub mod first_start;
 pub mod forward;
 pub mod generic;
+pub mod guard;
 pub mod listener;
 pub mod log;
 pub mod metrics;

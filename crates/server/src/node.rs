@@ -96,7 +96,7 @@ impl Node {
             crate::commands::all().map(|command| (command.name, CommandCount::default())).collect();
         let profiling = Profiling::new(options.profile_level, options.slow_ms, options.sample_rate);
         let memory = memory(&parameters);
-        let buffers = || Buffers::new(memory.limit() / BUFFERS_SHARE);
+        let buffers = || Buffers::new(&memory, memory.limit() / BUFFERS_SHARE);
         let (incoming, outgoing) = (buffers(), buffers());
         Ok(Arc::new(Node {
             incoming,
@@ -285,8 +285,8 @@ impl Node {
     }
 }
 
-/// Messages under way may have this part of what operations have, in each direction, and have it besides them.
-const BUFFERS_SHARE: u64 = 4;
+/// Messages under way may have this part of what clients may have together, in each direction.
+const BUFFERS_SHARE: u64 = 6;
 
 /// The memory of operations: a share of what this process may use, unless parameters say otherwise.
 fn memory(parameters: &Parameters) -> Arc<Process> {

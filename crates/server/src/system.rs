@@ -59,6 +59,18 @@ pub fn process_memory() -> (u64, u64) {
     (resident, size)
 }
 
+/// Memory of this process that no file stands behind, in bytes: what cannot be taken back from it.
+pub fn anonymous_memory() -> u64 {
+    read_to_string("/proc/self/statm").ok().and_then(|text| anonymous(&text)).unwrap_or(0)
+}
+
+/// The same from the text of `/proc/self/statm`.
+fn anonymous(statm: &str) -> Option<u64> {
+    let mut pages = statm.split_whitespace().skip(1).map_while(|n| n.parse::<u64>().ok());
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    Some(resident.saturating_sub(shared) * 4096)
+}
+
 /// Page faults of this process.
 pub fn page_faults() -> u64 {
     let text = read_to_string("/proc/self/stat").unwrap_or_default();
@@ -96,7 +108,7 @@ pub fn free_bytes(path: &std::path::Path) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::group_limit;
+    use super::{anonymous, group_limit};
 
     /// What `group_limit` says where these files are.
     fn limit(files: &[(&str, &str)]) -> Option<u64> {
@@ -112,6 +124,12 @@ mod tests {
         assert_eq!(limit(&[groups, root, outer]), Some(600));
         let inner = ("/sys/fs/cgroup/memory/box/inner/memory.limit_in_bytes", "500\n");
         assert_eq!(limit(&[groups, root, outer, inner]), Some(500));
+    }
+
+    #[test]
+    fn memory_with_files_behind_it_does_not_count() {
+        assert_eq!(anonymous("900 100 40 5 0 70 0\n"), Some(60 * 4096));
+        assert_eq!(anonymous(""), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! `sheaf repair` is for a data folder whose log cannot be applied. `sheaf server` plays mongod's part. Started through a link named `mongod` the program is that
 //! role without being told.
 
+mod allocator;
 mod config;
 mod flags;
 mod limits;

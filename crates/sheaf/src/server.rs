@@ -33,6 +33,9 @@ const CONTROL_THREADS: usize = 2;
 /// Threads that may wait at once (for locks, for data of tailable cursors).
 const MAX_WAITING_THREADS: usize = 20_000;
 
+/// For so long a thread that waited, or did something long, stays for the next one.
+const IDLE_THREAD: Duration = Duration::from_secs(2);
+
 /// Runs the server role.
 pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
     let settings = match settings(&flags) {
@@ -46,6 +49,7 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         return bad_options(&text);
     }
     limits::raise_open_files();
+    crate::allocator::prepare(sheaf_server::system::memory_limit());
     let options = match options(&settings, argv) {
         Ok(options) => options,
         Err(text) => return bad_options(&text),
@@ -87,6 +91,8 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<tokio::runtime::Runtim
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .max_blocking_threads(MAX_WAITING_THREADS)
+        // An idle thread keeps memory, too.
+        .thread_keep_alive(IDLE_THREAD)
         .thread_name(name)
         .enable_all()
         .build()
@@ -334,6 +340,11 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         );
     }
     node.set_engine(engine.clone());
+    if let Err(error) = sheaf_server::guard::start(&node, crate::allocator::HOOKS) {
+        let attributes = sheaf_bson::doc! { "error": &error.to_string() };
+        let text = "Cannot watch the memory of the process";
+        log::warning("CONTROL", log::ids::MEMORY_NOT_WATCHED, "initandlisten", text, Some(attributes));
+    }
     if let Err(error) = sheaf_server::first_start::log_start(&node) {
         let attributes = sheaf_bson::doc! { "error": error.message() };
         log::warning(

@@ -155,6 +155,10 @@ impl Db {
         self.cache.get_usage() as u64
     }
 
+    pub fn set_cache_bytes(&self, bytes: u64) {
+        self.cache.clone().set_capacity(bytes as usize);
+    }
+
     /// Estimated bytes on disk and in memtables of a key range.
     pub fn size_of(&self, cf: Cf, from: &[u8], to: &[u8]) -> u64 {
         let range = rocksdb::Range::new(from, to);

@@ -265,6 +265,12 @@ impl Engine {
         self.core().stats()
     }
 
+    /// Has the block cache give back most of what it has, and keep to that; or lets it grow again.
+    pub fn shrink_cache(&self, small: bool) {
+        let bytes = self.core().options.block_cache_bytes();
+        self.core().db.set_cache_bytes(if small { bytes / 4 } else { bytes });
+    }
+
     /// What this member of a set has applied of the entries that others have ordered.
     pub fn applied(&self) -> Applied {
         self.core().applied.get()

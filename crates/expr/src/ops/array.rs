@@ -259,7 +259,7 @@ fn array_to_object<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let mut fields = FieldList::new(cx);
     for item in array.values() {
         let (key, value) = if pairs_come { pair(item)? } else { key_value(item)? };
-        fields.set(key, value);
+        fields.set(key, value)?;
         cx.env.spend(1)?;
     }
     fields.document()
@@ -339,22 +339,48 @@ pub(super) struct FieldList<'a, 'e> {
     fields: bumpalo::collections::Vec<'a, (&'a str, Value<'a>)>,
     /// Places by name, kept once there are so many fields that searching would be slow.
     places: Option<std::collections::HashMap<&'a str, usize, ahash::RandomState>>,
+    /// The account of the places.
+    held: Option<sheaf_meter::Held>,
 }
+
+/// What the places take for each field at most, while they are moved to where there is more room.
+const PLACE_BYTES: usize = 160;
+
+/// From so many fields on the places are counted.
+const COUNTED_PLACES: usize = 4096;
 
 impl<'a, 'e> FieldList<'a, 'e> {
     pub(super) fn new(cx: Cx<'a, 'e>) -> Self {
-        FieldList { cx, fields: bumpalo::collections::Vec::new_in(cx.env.arena()), places: None }
+        FieldList { cx, fields: bumpalo::collections::Vec::new_in(cx.env.arena()), places: None, held: None }
     }
 
-    pub(super) fn set(&mut self, name: &'a str, value: Value<'a>) {
+    pub(super) fn set(&mut self, name: &'a str, value: Value<'a>) -> Result<()> {
         match self.place(name) {
             Some(at) => self.fields[at].1 = value,
             None => {
+                if self.fields.len() == self.fields.capacity() {
+                    self.expect_more()?;
+                }
                 if let Some(places) = &mut self.places {
                     places.insert(name, self.fields.len());
                 }
                 self.fields.push((name, value));
             }
+        }
+        Ok(())
+    }
+
+    /// Counts what twice as many fields take.
+    fn expect_more(&mut self) -> Result<()> {
+        let count = self.fields.len();
+        if count < COUNTED_PLACES {
+            return Ok(());
+        }
+        self.cx.env.expect(2 * count * size_of::<(&str, Value<'_>)>())?;
+        let bytes = (count * PLACE_BYTES) as u64;
+        match &mut self.held {
+            Some(held) => held.set(bytes),
+            none => sheaf_meter::reserve(bytes).map(|held| *none = Some(held)),
         }
     }
 

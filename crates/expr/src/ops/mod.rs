@@ -163,9 +163,11 @@ const MAX_NESTING: usize = 200;
 
 /// The values of an array, for random access.
 fn items<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> Result<BumpVec<'a, Value<'a>>> {
-    let mut items = BumpVec::with_capacity_in(array.count(), cx.env.arena());
-    items.extend(array.values());
     cx.env.spend_for(array.len())?;
+    let count = array.count();
+    cx.env.expect(count * size_of::<Value<'_>>())?;
+    let mut items = BumpVec::with_capacity_in(count, cx.env.arena());
+    items.extend(array.values());
     Ok(items)
 }
 

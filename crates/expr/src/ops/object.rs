@@ -25,7 +25,7 @@ fn merge_objects<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
         match arg.value(cx)? {
             Value::Document(doc) => {
                 for element in doc.iter() {
-                    fields.set(element.key(), element.value());
+                    fields.set(element.key(), element.value())?;
                     cx.env.spend(1)?;
                 }
             }

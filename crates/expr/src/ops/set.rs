@@ -98,6 +98,9 @@ fn set_difference<'a>(v: &[Value<'a>], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let left = items(left, cx)?;
     for (at, item) in left.iter().enumerate() {
         if !contains(&right, *item, cx)? {
+            if seen.len() == seen.capacity() {
+                cx.env.expect(seen.len() * 2 * size_of::<(usize, Value<'_>)>())?;
+            }
             seen.push((at, *item));
         }
     }
@@ -219,8 +222,10 @@ fn set_union<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     for arg in &call.args {
         match arg.value(cx)? {
             Value::Array(array) => {
-                all.extend(array.values());
                 cx.env.spend_for(array.len())?;
+                // It may be moved to a place twice as large.
+                cx.env.expect((all.len() + array.count()) * 2 * size_of::<Value<'_>>())?;
+                all.extend(array.values());
             }
             value if value.is_nullish() => return Ok(Value::Null),
             other => bail!(

@@ -2,6 +2,7 @@
 
 use sheaf_bson::{Bump, OwnedValue, Value, document_in};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::Held;
 
 use super::{build_array, grown};
 use crate::context::{ParseCx, Slot};
@@ -274,6 +275,7 @@ fn reduce_in_scratch<'a>(
     let (this, value) = (call.slot(0), call.slot(1));
     let mut scratch = Bump::new();
     let mut kept = OwnedValue::from(accumulated);
+    let mut held: Option<Held> = None;
     for item in items {
         let next = {
             let env = cx.env.with_arena(&scratch);
@@ -283,6 +285,15 @@ fn reduce_in_scratch<'a>(
             // It is looked through, and copied twice.
             env.spend_for(3 * size_of_value(next))?;
             super::check_nesting(next)?;
+            let size = size_of_value(next);
+            if size >= REDUCE_LEAVINGS || held.is_some() {
+                // The next one is made before this one goes.
+                let bytes = (size + size_of_value(kept.as_value())) as u64;
+                match &mut held {
+                    Some(held) => held.set(bytes)?,
+                    none => *none = Some(sheaf_meter::reserve(bytes)?),
+                }
+            }
             OwnedValue::from(next)
         };
         kept = next;

@@ -114,7 +114,17 @@ impl<S: Socket> Connection<S> {
         self.claim.room(bytes).await.ok_or_else(|| "no memory for a message for too long".to_owned())
     }
 
-    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+    /// Sends a reply, which is counted until it has gone.
+    pub(super) async fn send_counted(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let _claim = (bytes.len() > FREE_BYTES).then(|| {
+            let mut claim = Claim::on(&self.node.outgoing);
+            claim.count(bytes.len());
+            claim
+        });
+        self.send(bytes).await
+    }
+
+    async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
         self.node.metrics.physical_bytes_out.add(bytes.len() as u64);
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -146,8 +156,6 @@ impl<S: Socket> Connection<S> {
     /// Writes some of a reply, of which `left` bytes are left, to a client that does not take it at once. The clock
     /// runs anew with every piece that it takes.
     async fn write_patiently(&mut self, piece: &[u8], left: usize) -> Result<usize, String> {
-        let mut claim = Claim::on(&self.node.outgoing);
-        claim.count(left);
         let since = Instant::now();
         loop {
             let limit = self.node.options.write_timeout;

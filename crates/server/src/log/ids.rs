@@ -53,6 +53,10 @@ ids! {
     LINK_REFUSED = 99_000_051;
     /// A panic, wherever it ends.
     PANIC = 99_000_052;
+    /// The thread that watches the memory of the process cannot be started.
+    MEMORY_NOT_WATCHED = 99_000_053;
+    /// Operations were ended because memory is short.
+    MEMORY_SHORT = 99_000_054;
     /// Events of the floors below; their texts tell them apart.
     STORAGE_EVENT = 99_000_100;
 }

@@ -181,6 +181,10 @@ pub fn first_batch(
         let mut batch = Batch::new(body.array("firstBatch"), Some(documents));
         result = cursor.fill(op, &mut batch);
         returned = batch.count();
+        if let Some(error) = batch.cut().filter(|_| single_batch) {
+            // Nobody would fetch the rest.
+            result = Err(error);
+        }
         drop(batch);
         if let Some(token) = cursor.resume_token() {
             body.append("postBatchResumeToken", &token);

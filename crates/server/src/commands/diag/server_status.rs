@@ -321,6 +321,14 @@ fn engine(node: &Node, doc: &mut Doc<'_>) {
         .append("capacityBytes", stats.cache_capacity as i64)
         .append("usedBytes", stats.cache_used as i64)
         .append("memtableBytes", stats.memtable_bytes as i64);
+    doc.document("memory")
+        .append("limitBytes", node.memory.limit() as i64)
+        .append("usedBytes", node.memory.used() as i64)
+        .append("operationLimitBytes", node.memory.operation_limit() as i64)
+        .append("incomingBytes", node.incoming.used() as i64)
+        .append("outgoingBytes", node.outgoing.used() as i64)
+        .append("processBytes", crate::system::anonymous_memory() as i64)
+        .append("pressure", node.memory.pressure() as i32);
     doc.document("log")
         .append("bytes", stats.log_bytes as i64)
         .append("firstIndex", stats.log_first_index as i64)

@@ -1,0 +1,124 @@
+//! The allocators: mimalloc for what is ours, the C library's for RocksDB.
+//!
+//! mimalloc keeps what was freed for a second and more, so that it need not be had again from the system; that second's
+//! worth of arenas and messages has filled a small machine. So it is told how short memory is.
+
+use std::ffi::{c_int, c_long};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use sheaf_server::guard::{Allocator, Pressure};
+
+/// What the server calls.
+pub const HOOKS: Allocator = Allocator { relieve, tidy };
+
+/// `mi_option_purge_delay`: milliseconds after which freed memory goes back to the system, and 0 for at once.
+const PURGE_DELAY: c_int = 15;
+
+/// mimalloc's own choice.
+const USUAL_DELAY_MS: c_long = 1000;
+
+/// `mi_option_page_full_retain`: pages of small values that a thread keeps although they are full, of each size.
+const PAGE_FULL_RETAIN: c_int = 36;
+
+/// `mi_option_generic_collect`: after so many slow allocations a thread tidies up.
+const GENERIC_COLLECT: c_int = 34;
+
+/// mimalloc's own choice.
+const USUAL_COLLECT: c_long = 10_000;
+
+/// A process that may have less than this is small.
+const SMALL_BYTES: u64 = 4 << 30;
+
+/// How often the C library is asked; it walks through all it has.
+const TRIM_PERIOD: Duration = Duration::from_secs(1);
+
+#[allow(unsafe_code)]
+unsafe extern "C" {
+    fn mi_option_set(option: c_int, value: c_long);
+    fn mi_collect(force: bool);
+}
+
+/// To be called before there are threads, with what the process may have: where that is little, threads keep less.
+#[allow(unsafe_code)]
+pub fn prepare(bytes: u64) {
+    if bytes < SMALL_BYTES {
+        // SAFETY: takes plain numbers.
+        unsafe { mi_option_set(PAGE_FULL_RETAIN, 0) };
+    }
+}
+
+/// Gives back what this thread keeps for itself.
+#[allow(unsafe_code)]
+fn tidy() {
+    // SAFETY: takes a flag; it is about this thread's own memory.
+    unsafe { mi_collect(false) };
+}
+
+/// Has freed memory go back to the system: all that lies there now, and what is freed from now on the sooner the less
+/// memory there is.
+#[allow(unsafe_code)]
+fn relieve(pressure: Pressure) {
+    let delay = match pressure {
+        Pressure::None => USUAL_DELAY_MS,
+        Pressure::Some => 10,
+        _ => 0,
+    };
+    let collect = if pressure == Pressure::None { USUAL_COLLECT } else { USUAL_COLLECT / 10 };
+    // SAFETY: these take plain numbers and may be called from any thread at any time.
+    unsafe {
+        mi_option_set(GENERIC_COLLECT, collect);
+        if pressure > Pressure::None {
+            // With a delay of 0 it would not look at what was freed before.
+            mi_option_set(PURGE_DELAY, 1);
+            mi_collect(true);
+        }
+        mi_option_set(PURGE_DELAY, delay);
+    }
+    if pressure >= Pressure::High {
+        trim();
+    }
+}
+
+#[cfg(target_env = "gnu")]
+#[allow(unsafe_code)]
+fn trim() {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if last.is_none_or(|last| last.elapsed() >= TRIM_PERIOD) {
+        *last = Some(Instant::now());
+        // SAFETY: takes a number, and the C library's own locks.
+        unsafe { libc::malloc_trim(0) };
+    }
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn trim() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Touched, so that the system has given it.
+    fn megabytes(count: usize) -> Vec<Vec<u8>> {
+        (0..count).map(|n| vec![n as u8 | 1; 1 << 20]).collect()
+    }
+
+    #[test]
+    fn what_was_freed_goes_back_when_memory_is_short() {
+        let before = sheaf_server::system::anonymous_memory();
+        let held = megabytes(200);
+        let most = sheaf_server::system::anonymous_memory();
+        assert!(most >= before + (180 << 20), "{before} {most}");
+        drop(held);
+        relieve(Pressure::High);
+        let after = sheaf_server::system::anonymous_memory();
+        assert!(after <= before + (60 << 20), "{before} {most} {after}");
+        // And without another call, once it is very short: the option's number is the right one.
+        relieve(Pressure::High);
+        drop(megabytes(200));
+        let after = sheaf_server::system::anonymous_memory();
+        assert!(after <= before + (60 << 20), "{before} {most} {after}");
+        relieve(Pressure::None);
+    }
+}

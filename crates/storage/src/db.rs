@@ -36,8 +36,11 @@ const MIN_BLOB_BYTES: u64 = 8 << 10;
 /// RocksDB takes; a larger figure would be cut to it, and with it the filter, whose size is given as a share.
 const WRITE_BUFFER_BYTES: usize = 64 << 30;
 
-/// Bytes of a memtable's Bloom filter: ten bits for each of some 1.6 million keys.
-const MEMTABLE_FILTER_BYTES: f64 = (2 << 20) as f64;
+/// Bytes of a memtable's Bloom filter at most: ten bits for each of some 1.6 million keys.
+const MEMTABLE_FILTER_BYTES: u64 = 2 << 20;
+
+/// What a memtable takes of memory in one go at most.
+const ARENA_BLOCK_BYTES: u64 = 1 << 20;
 
 pub(crate) struct Db {
     db: DB,
@@ -199,9 +202,11 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
         // Every insert asks whether its key is there. In a full memtable that search costs more than all
         // the rest of it, and mostly the answer is no.
         family.set_memtable_whole_key_filtering(true);
-        family.set_memtable_prefix_bloom_ratio(MEMTABLE_FILTER_BYTES / WRITE_BUFFER_BYTES as f64);
+        let filter_bytes = (options.memtable_bytes() / 64).min(MEMTABLE_FILTER_BYTES);
+        family.set_memtable_prefix_bloom_ratio(filter_bytes as f64 / WRITE_BUFFER_BYTES as f64);
     }
-    family.set_arena_block_size(1 << 20);
+    // Every memtable takes filter and first block whole, and flushes that fail leave memtables behind.
+    family.set_arena_block_size((options.memtable_bytes() / 128).min(ARENA_BLOCK_BYTES) as usize);
     // A flush that fails leaves one more behind each time that it is tried. With too many RocksDB would hold everybody back,
     // also whoever flushes again. Their memory is bounded elsewhere.
     family.set_max_write_buffer_number(1_000_000);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use sheaf_errors::{Code, Error, Result};
@@ -26,6 +26,8 @@ pub struct Process {
     used: AtomicU64,
     /// What the process has in fact, however it is counted: a [`Pressure`].
     pressure: AtomicU8,
+    /// What a thread does about what it keeps for itself while memory is short.
+    tidy: OnceLock<fn(Pressure)>,
     ending: AtomicBool,
     /// Accounts that may be worth shedding; who is gone is removed when the list is next walked through.
     listed: Mutex<Vec<Weak<Account>>>,
@@ -40,6 +42,7 @@ impl Process {
             operation_limit: operation_limit.min(limit),
             used: AtomicU64::new(0),
             pressure: AtomicU8::new(Pressure::None as u8),
+            tidy: OnceLock::new(),
             ending: AtomicBool::new(false),
             listed: Mutex::default(),
         })
@@ -91,6 +94,21 @@ impl Process {
     /// Notes how short memory is in fact.
     pub fn set_pressure(&self, pressure: Pressure) {
         self.pressure.store(pressure as u8, Ordering::Relaxed);
+    }
+
+    /// Sets what threads do while memory is short, each now and then: they give back what their allocator keeps for them.
+    /// Once.
+    pub fn on_shortage(&self, tidy: fn(Pressure)) {
+        let _ = self.tidy.set(tidy);
+    }
+
+    pub(crate) fn look_at_shortage(&self) {
+        let pressure = self.pressure();
+        if pressure >= Pressure::High
+            && let Some(tidy) = self.tidy.get()
+        {
+            tidy(pressure);
+        }
     }
 
     /// Changes what is counted for something that belongs to no account: messages under way.

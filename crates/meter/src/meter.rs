@@ -125,6 +125,7 @@ impl Meter {
         {
             account.check()?;
         }
+        self.process.look_at_shortage();
         Ok(())
     }
 }

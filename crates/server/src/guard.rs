@@ -39,7 +39,7 @@ pub struct Allocator {
     /// Gives back to the system what the process has freed.
     pub relieve: fn(Pressure),
     /// Gives back to the process what this thread keeps for itself.
-    pub tidy: fn(),
+    pub tidy: fn(Pressure),
 }
 
 static ALLOCATOR: OnceLock<Allocator> = OnceLock::new();
@@ -49,6 +49,7 @@ static ALLOCATOR: OnceLock<Allocator> = OnceLock::new();
 /// Errors: there can be no such thread.
 pub fn start(node: &Arc<Node>, allocator: Allocator) -> std::io::Result<()> {
     let allocator = *ALLOCATOR.get_or_init(|| allocator);
+    node.memory.on_shortage(tidy);
     let node = Arc::downgrade(node);
     let guard = Guard::new(allocator.relieve);
     std::thread::Builder::new().name("memory".to_owned()).spawn(move || guard.run(&node))?;
@@ -56,21 +57,23 @@ pub fn start(node: &Arc<Node>, allocator: Allocator) -> std::io::Result<()> {
 }
 
 /// Called when this thread has done an operation. Allocators keep freed memory by threads, and nobody else can take it from
-/// them: dozens of threads, each of which has done something large once, would keep hundreds of megabytes.
+/// them: dozens of threads, each of which has done something large once, would keep hundreds of megabytes. A long operation does the same while it goes on, when memory
+/// is short.
 pub fn after_operation(meter: &Meter) {
-    if meter.process().pressure() != Pressure::None || meter.was_large() {
-        tidy();
+    let pressure = meter.process().pressure();
+    if pressure != Pressure::None || meter.was_large() {
+        tidy(pressure);
     }
 }
 
 #[cold]
-fn tidy() {
+fn tidy(pressure: Pressure) {
     thread_local! {
         static LAST: Cell<Option<Instant>> = const { Cell::new(None) };
     }
     let Some(allocator) = ALLOCATOR.get() else { return };
     if LAST.get().is_none_or(|last| last.elapsed() >= TIDY_PERIOD) {
-        (allocator.tidy)();
+        (allocator.tidy)(pressure);
         LAST.set(Some(Instant::now()));
     }
 }

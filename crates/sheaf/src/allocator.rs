@@ -50,9 +50,9 @@ pub fn prepare(bytes: u64) {
 
 /// Gives back what this thread keeps for itself.
 #[allow(unsafe_code)]
-fn tidy() {
-    // SAFETY: takes a flag; it is about this thread's own memory.
-    unsafe { mi_collect(false) };
+fn tidy(pressure: Pressure) {
+    // SAFETY: takes a flag; it is about this thread's own memory, and with force about all that lies free.
+    unsafe { mi_collect(pressure >= Pressure::High) };
 }
 
 /// Has freed memory go back to the system: all that lies there now, and what is freed from now on the sooner the less

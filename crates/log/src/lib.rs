@@ -24,6 +24,7 @@
 //! (`0:u64`, `durable:u64`); they are read, and go on as they began.
 
 mod entry;
+mod files;
 mod log;
 mod reader;
 mod recover;
@@ -78,6 +79,10 @@ pub enum Error {
 impl Error {
     pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
         Error::Io { what: what.into(), source }
+    }
+
+    pub(crate) fn lacks_descriptors(&self) -> bool {
+        matches!(self, Error::Io { source, .. } if files::lacks_descriptors(source))
     }
 
     /// Whether the disk (or quota) is full.

@@ -6,9 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Position, Salt};
+use crate::files::{ReadFiles, Reserve};
 use crate::reader::Reader;
 use crate::recover::recover;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
@@ -17,6 +18,9 @@ use crate::{Error, Result};
 /// What one `write` of several entries may carry: the kernel takes 1024 pieces, two for each.
 const RUN_ENTRIES: usize = 512;
 const RUN_BYTES: u64 = 4 << 20;
+
+/// So often a segment is tried to be made where there is no descriptor for it, a little longer apart each time.
+const OPEN_TRIES: u64 = 10;
 
 /// How to open a log.
 #[derive(Clone, Debug)]
@@ -68,7 +72,9 @@ pub struct Stats {
 pub struct Log {
     options: Options,
     /// The folder, open: a sync must not fail for want of a descriptor.
-    dir: File,
+    dir: Arc<File>,
+    /// Nor must the next segment, unless what was kept back for it is gone as well.
+    reserve: Reserve,
     retain_bytes: AtomicU64,
     writer: Mutex<Writer>,
     shared: Arc<Shared>,
@@ -84,6 +90,7 @@ const SMALL_SYNC_BYTES: u64 = 128 << 10;
 pub(crate) struct Shared {
     pub last_index: AtomicU64,
     pub segments: Mutex<Vec<Segment>>,
+    files: ReadFiles,
     durable_index: AtomicU64,
     /// Counts the cuts: a sync that began before one says nothing about what was appended after it.
     cuts: AtomicU64,
@@ -115,7 +122,47 @@ struct Writer {
     folder_synced: u64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+impl Shared {
+    /// Fills `bytes` from a segment at `at`.
+    ///
+    /// Errors: `Gone` if the log does not have the segment any more.
+    pub fn read(&self, id: u64, bytes: &mut [u8], at: u64) -> Result<()> {
+        let failed = |e| Error::io("reading a segment", e);
+        let path = {
+            let segments = lock(&self.segments);
+            let Some(segment) = segments.iter().rfind(|segment| segment.id == id) else {
+                return Err(Error::Gone { first: segments.first().map_or(0, |first| first.first_index) });
+            };
+            if let Some(file) = segment.file.clone() {
+                drop(segments);
+                return file.read_exact_at(bytes, at).map_err(failed);
+            }
+            segment.path.clone()
+        };
+        let outcome = self.files.read(id, &path, bytes, at);
+        let segments = lock(&self.segments);
+        if !segments.iter().any(|segment| segment.id == id) {
+            // Removed meanwhile, perhaps before the file was opened.
+            let first = segments.first().map_or(0, |first| first.first_index);
+            drop(segments);
+            self.files.close(|open| open == id);
+            return Err(Error::Gone { first });
+        }
+        outcome.map_err(failed)
+    }
+
+    /// Header of a segment's first entry, if it has one.
+    pub fn first_entry(&self, segment: &Segment) -> Result<Option<Header>> {
+        if segment.bytes < SEGMENT_HEADER_LEN + HEADER_LEN as u64 {
+            return Ok(None);
+        }
+        let mut bytes = [0; HEADER_LEN];
+        self.read(segment.id, &mut bytes, SEGMENT_HEADER_LEN)?;
+        Ok(Header::decode(&bytes, segment.salt))
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -139,61 +186,64 @@ impl Log {
     /// ```
     pub fn open(options: Options, applied: Position) -> Result<(Log, Recovered)> {
         fs::create_dir_all(&options.dir).map_err(|e| Error::io("creating the log folder", e))?;
-        let dir = File::open(&options.dir).map_err(|e| Error::io("opening the log folder", e))?;
+        let dir = Arc::new(File::open(&options.dir).map_err(|e| Error::io("opening the log folder", e))?);
+        let reserve = Reserve::for_writer(&dir);
         let (mut segments, torn) = list(&options.dir)?;
         let tail = recover(&mut segments, torn, applied)?;
         let continues = segments
             .last()
             .is_some_and(|s| s.first_index <= tail.last.index + 1 && ends_at(&segments, tail.last.index));
-        // What recovery has read may still be in the page cache only, whole segments and their names too.
-        let mut unsynced = Vec::new();
+        let mut files_synced = 0;
         let file = match segments.last() {
-            Some(last) if continues => {
+            Some(_) if continues => {
+                // What recovery has read may still be in the page cache only, whole segments and their names too. There may
+                // be more of them than descriptors.
                 let first = segments.iter().rposition(|s| s.first_index <= applied.index + 1).unwrap_or(0);
-                for before in &segments[first..segments.len() - 1] {
-                    unsynced.push(Arc::new(before.open_at_end()?));
+                let last = segments.len() - 1;
+                for before in &segments[first..last] {
+                    before.open(true)?.sync_data().map_err(|e| Error::io("syncing", e))?;
+                    files_synced += 1;
                 }
-                last.open_at_end()?
+                segments[last].open_at_end(&reserve)?
             }
             _ => {
                 let salt = segments.last().map_or(Salt(0), |segment| segment.salt);
                 for old in segments.drain(..) {
                     fs::remove_file(&old.path).map_err(|e| Error::io("removing an old segment", e))?;
                 }
-                let (segment, file) = Segment::create(&options.dir, tail.last.index + 1, salt)?;
+                let (segment, file) = Segment::create(&options.dir, tail.last.index + 1, salt, &reserve)?;
                 segments.push(segment);
                 file
             }
         };
         let (offset, salt) = segments.last().map_or((SEGMENT_HEADER_LEN, Salt(0)), |s| (s.bytes, s.salt));
         let zeroed = file.metadata().map_err(|e| Error::io("reading a segment's length", e))?.len();
-        let file = Arc::new(file);
-        unsynced.push(file.clone());
         let shared = Arc::new(Shared {
             last_index: AtomicU64::new(tail.last.index),
             segments: Mutex::new(segments),
+            files: ReadFiles::new(&dir),
             durable_index: AtomicU64::new(applied.index),
             cuts: AtomicU64::new(0),
             failed: AtomicBool::new(false),
             syncs: AtomicU64::new(0),
-            files_synced: AtomicU64::new(0),
+            files_synced: AtomicU64::new(files_synced),
             sync_micros: AtomicU64::new(0),
             appends: AtomicU64::new(0),
             append_bytes: AtomicU64::new(0),
         });
         let writer = Writer {
+            unsynced: vec![file.clone()],
             file,
             salt,
             offset,
             zeroed,
             room_asked: offset,
             last: tail.last,
-            unsynced,
             folder_changes: 1,
             folder_synced: 0,
         };
         let retain_bytes = AtomicU64::new(options.retain_bytes);
-        let log = Log { options, dir, retain_bytes, writer: Mutex::new(writer), shared };
+        let log = Log { options, dir, reserve, retain_bytes, writer: Mutex::new(writer), shared };
         // From here on it counts as durable.
         log.sync()?;
         Ok((log, Recovered { last: tail.last, cut_bytes: tail.cut_bytes }))
@@ -243,15 +293,28 @@ impl Log {
 
     /// The writer, at a segment that has room for an entry of this size.
     fn writer_for(&self, size: u64) -> Result<MutexGuard<'_, Writer>> {
-        let mut writer = lock(&self.writer);
-        if self.shared.failed.load(Ordering::Acquire) {
-            return Err(Error::Failed);
-        }
-        if writer.offset > SEGMENT_HEADER_LEN && writer.offset + size > self.options.segment_bytes {
+        let mut tries = 0;
+        loop {
+            let mut writer = lock(&self.writer);
+            if self.shared.failed.load(Ordering::Acquire) {
+                return Err(Error::Failed);
+            }
+            if writer.offset <= SEGMENT_HEADER_LEN || writer.offset + size <= self.options.segment_bytes {
+                return Ok(writer);
+            }
             let first_index = writer.last.index + 1;
-            self.next_segment(&mut writer, first_index)?;
+            match self.next_segment(&mut writer, first_index) {
+                Ok(()) => return Ok(writer),
+                // Segments that are written and not synced have what was kept back; others may have taken the rest.
+                Err(error) if error.lacks_descriptors() && tries < OPEN_TRIES => {
+                    drop(writer);
+                    self.sync()?;
+                    std::thread::sleep(Duration::from_millis(tries));
+                    tries += 1;
+                }
+                Err(error) => return Err(error),
+            }
         }
-        Ok(writer)
     }
 
     /// Takes note of entries that were written, or takes back what a short write left, so that the log ends in a whole entry.
@@ -288,15 +351,19 @@ impl Log {
             writer.file.set_len(writer.offset).map_err(|e| Error::io("closing a segment", e))?;
             writer.zeroed = writer.offset;
         }
-        let (segment, file) = Segment::create(&self.options.dir, first_index, writer.salt)?;
-        writer.file = Arc::new(file);
+        let (segment, file) = Segment::create(&self.options.dir, first_index, writer.salt, &self.reserve)?;
+        writer.file = file;
         writer.salt = segment.salt;
         writer.offset = segment.bytes;
         writer.zeroed = segment.bytes;
         writer.room_asked = segment.bytes;
         writer.unsynced.push(writer.file.clone());
         writer.folder_changes += 1;
-        lock(&self.shared.segments).push(segment);
+        let mut segments = lock(&self.shared.segments);
+        if let Some(closed) = segments.last_mut() {
+            closed.file = None;
+        }
+        segments.push(segment);
         Ok(())
     }
 
@@ -359,6 +426,7 @@ impl Log {
         // The one that was current may have been appended to meanwhile.
         let done = &files[..files.len().saturating_sub(1)];
         writer.unsynced.retain(|file| !done.iter().any(|done| Arc::ptr_eq(done, file)));
+        files.into_iter().filter_map(Arc::into_inner).for_each(|file| self.reserve.close(file));
         if self.shared.cuts.load(Ordering::Acquire) == cuts {
             self.shared.durable_index.fetch_max(index, Ordering::AcqRel);
         }
@@ -420,6 +488,7 @@ impl Log {
                 removed.push(segments.remove(0));
             }
         }
+        self.shared.files.close(|id| removed.iter().any(|segment| segment.id == id));
         for segment in &removed {
             fs::remove_file(&segment.path).map_err(|e| Error::io("removing an old segment", e))?;
         }
@@ -438,25 +507,24 @@ impl Log {
         if at.index >= writer.last.index {
             return Ok(());
         }
-        let mut reader = Reader::at_index(self.shared.clone(), at.index + 1)?;
-        let end = reader.offset();
-        reader.close();
+        let end = Reader::at_index(self.shared.clone(), at.index + 1)?.offset();
         self.shared.last_index.store(at.index, Ordering::Release);
         let mut segments = lock(&self.shared.segments);
         let keep = segments.iter().rposition(|s| s.first_index <= at.index + 1).unwrap_or(0);
         // The newest first, each for good before the next: a log with a hole in it would be a damaged one.
         while segments.len() > keep + 1 {
             let Some(later) = segments.pop() else { break };
+            self.shared.files.close(|id| id == later.id);
             fs::remove_file(&later.path).map_err(|e| self.broken("removing a cut segment", e))?;
             sync_dir(&self.dir)?;
             step();
         }
         let segment = &mut segments[keep];
         segment.bytes = end;
-        let file = segment.open_at_end()?;
+        let file = segment.open_at_end(&self.reserve)?;
         file.set_len(end).and_then(|()| file.sync_all()).map_err(|e| self.broken("cutting the log", e))?;
         step();
-        writer.file = Arc::new(file);
+        writer.file = file;
         writer.salt = segment.salt;
         writer.offset = end;
         writer.zeroed = end;

@@ -4,44 +4,56 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::entry::{Entry, HEADER_LEN, Header};
-use crate::log::Shared;
-use crate::recover::Scanner;
+use crate::log::{Shared, lock};
+use crate::recover::{Scanner, Source};
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};
 
-/// Gives entries one after another; at the end of the log it gives `None`, and later what was appended since.
+/// Gives entries one after another; at the end of the log it gives `None`, and later what was appended since. It has no file
+/// of its own: all readers share a few.
 pub struct Reader {
     shared: Arc<Shared>,
-    segment: Option<Segment>,
-    scanner: Option<Scanner>,
+    /// Where it reads.
+    place: Option<Place>,
     /// Index of the entry that `next` gives.
     index: u64,
 }
 
+struct Place {
+    /// That of [`Segment::id`].
+    id: u64,
+    name: String,
+    scanner: Scanner,
+}
+
 impl Reader {
     pub(crate) fn at_index(shared: Arc<Shared>, index: u64) -> Result<Reader> {
-        let mut reader = Reader { shared, segment: None, scanner: None, index };
-        reader.open_segment()?;
-        let start = reader.segment.as_ref().map_or(index, |s| s.first_index);
-        for at in start..index {
-            if reader.skip(at)?.is_none() {
-                break;
-            }
-        }
+        let mut reader = Reader { shared, place: None, index };
+        reader.find_place()?;
         Ok(reader)
     }
 
     pub(crate) fn at_time(shared: Arc<Shared>, time: u64) -> Result<Reader> {
-        let segments = shared.segments.lock().unwrap_or_else(|p| p.into_inner()).clone();
+        let segments = lock(&shared.segments).clone();
         // The newest segment that starts before the time holds the first entry at or after it, or ends right before it.
-        let start = segments
-            .iter()
-            .rev()
-            .find(|segment| segment.first_entry().is_some_and(|header| header.at.time < time))
-            .or(segments.first())
-            .map_or(1, |segment| segment.first_index);
-        let mut reader = Reader { shared, segment: None, scanner: None, index: start };
-        reader.open_segment()?;
+        let (mut before, mut not_before) = (0, segments.len());
+        while before < not_before {
+            let middle = before.midpoint(not_before);
+            let starts_before = match shared.first_entry(&segments[middle]) {
+                Ok(header) => header.is_some_and(|header| header.at.time < time),
+                // The oldest ones are being removed.
+                Err(Error::Gone { .. }) => true,
+                Err(error) => return Err(error),
+            };
+            if starts_before {
+                before = middle + 1;
+            } else {
+                not_before = middle;
+            }
+        }
+        let start = segments.get(before.saturating_sub(1)).map_or(1, |segment| segment.first_index);
+        let mut reader = Reader { shared, place: None, index: start };
+        reader.find_place()?;
         while let Some(header) = reader.peek()? {
             if header.at.time >= time {
                 break;
@@ -49,6 +61,7 @@ impl Reader {
             reader.skip(reader.index)?;
             reader.index += 1;
         }
+        reader.rest();
         Ok(reader)
     }
 
@@ -57,48 +70,71 @@ impl Reader {
         self.index
     }
 
-    pub(crate) fn offset(&self) -> u64 {
-        self.scanner.as_ref().map_or(SEGMENT_HEADER_LEN, |scanner| scanner.offset)
-    }
-
-    pub(crate) fn close(&mut self) {
-        self.scanner = None;
-    }
-
-    fn open_segment(&mut self) -> Result<()> {
-        let segments = self.shared.segments.lock().unwrap_or_else(|p| p.into_inner());
-        let first = segments.first().map_or(0, |s| s.first_index);
-        if self.index < first {
-            return Err(Error::Gone { first });
+    /// Nothing more is read for a while: memory is given back.
+    pub fn rest(&mut self) {
+        if let Some(place) = &mut self.place {
+            place.scanner.rest();
         }
-        let at = segments.iter().rposition(|s| s.first_index <= self.index).unwrap_or(0);
-        let segment = segments[at].clone();
-        drop(segments);
-        self.scanner = Some(Scanner::new(segment.open(false)?, u64::MAX, segment.salt));
-        self.segment = Some(segment);
+    }
+
+    pub(crate) fn offset(&self) -> u64 {
+        self.place.as_ref().map_or(SEGMENT_HEADER_LEN, |place| place.scanner.offset)
+    }
+
+    /// Goes to the entry `index`, or to the log's end before it.
+    fn find_place(&mut self) -> Result<()> {
+        self.place = None;
+        let segment = {
+            let segments = lock(&self.shared.segments);
+            let first = segments.first().map_or(0, |s| s.first_index);
+            if self.index < first {
+                return Err(Error::Gone { first });
+            }
+            let at = segments.iter().rposition(|s| s.first_index <= self.index).unwrap_or(0);
+            segments[at].clone()
+        };
+        self.enter(&segment);
+        for at in segment.first_index..self.index {
+            if self.skip(at)?.is_none() {
+                break;
+            }
+        }
         Ok(())
+    }
+
+    /// Goes to the beginning of a segment.
+    fn enter(&mut self, segment: &Segment) {
+        let source = Source::Log(self.shared.clone(), segment.id);
+        let scanner = Scanner::new(source, segment.bytes, segment.salt);
+        self.place = Some(Place { id: segment.id, name: segment.name(), scanner });
     }
 
     /// Goes on to the next file when the one being read was closed by the writer.
     fn ready(&mut self) -> Result<bool> {
         if self.index > self.shared.last_index.load(Ordering::Acquire) {
+            self.rest();
             return Ok(false);
         }
-        let current = self.segment.as_ref().map(|s| s.first_index);
-        let moved = {
-            let segments = self.shared.segments.lock().unwrap_or_else(|p| p.into_inner());
-            segments.iter().rev().any(|s| s.first_index == self.index && Some(s.first_index) != current)
+        let next = {
+            let segments = lock(&self.shared.segments);
+            let current = self.place.as_mut().and_then(|place| {
+                let at = segments.iter().rposition(|segment| segment.id == place.id)?;
+                place.scanner.set_end(segments[at].bytes);
+                Some(at)
+            });
+            match current {
+                Some(at) => segments.get(at + 1).filter(|next| next.first_index == self.index).cloned(),
+                None => {
+                    self.place = None;
+                    None
+                }
+            }
         };
-        if moved || self.scanner.is_none() {
-            self.open_segment()?;
-        }
-        let bytes = {
-            let segments = self.shared.segments.lock().unwrap_or_else(|p| p.into_inner());
-            let first = self.segment.as_ref().map(|s| s.first_index);
-            segments.iter().find(|s| Some(s.first_index) == first).map(|s| s.bytes)
-        };
-        if let (Some(scanner), Some(bytes)) = (&mut self.scanner, bytes) {
-            scanner.set_end(bytes);
+        match next {
+            Some(next) => self.enter(&next),
+            // It was removed, or cut off.
+            None if self.place.is_none() => self.find_place()?,
+            None => {}
         }
         Ok(true)
     }
@@ -107,7 +143,7 @@ impl Reader {
         if !self.ready()? {
             return Ok(None);
         }
-        let Some(scanner) = &mut self.scanner else { return Ok(None) };
+        let Some(Place { scanner, .. }) = &mut self.place else { return Ok(None) };
         let at = scanner.offset;
         match scanner.head_at(at)? {
             Some((_, None)) => Err(self.damaged("the head of an entry is not readable")),
@@ -124,14 +160,14 @@ impl Reader {
         if header.at.index != index {
             return Err(self.damaged("an entry stands where another belongs"));
         }
-        if let Some(scanner) = &mut self.scanner {
+        if let Some(Place { scanner, .. }) = &mut self.place {
             scanner.offset += HEADER_LEN as u64 + u64::from(header.length);
         }
         Ok(Some(()))
     }
 
     fn damaged(&self, what: &str) -> Error {
-        let segment = self.segment.as_ref().map_or_else(String::new, Segment::name);
+        let segment = self.place.as_ref().map_or_else(String::new, |place| place.name.clone());
         Error::Damaged { segment, offset: self.offset(), what: what.to_owned() }
     }
 
@@ -141,7 +177,7 @@ impl Reader {
         if !self.ready()? {
             return Ok(None);
         }
-        let Some(scanner) = &mut self.scanner else { return Ok(None) };
+        let Some(Place { scanner, .. }) = &mut self.place else { return Ok(None) };
         let at = scanner.offset;
         let Some((header, end)) = scanner.entry_at(at)? else {
             return Err(self.damaged("entry is not readable (checksum or length)"));

@@ -3,14 +3,35 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use crate::entry::{HEADER_LEN, Header, Position, Salt};
+use crate::log::Shared;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};
 
+/// Where a segment's bytes come from.
+pub(crate) enum Source {
+    /// A file of its own: recovery, where nobody else is there yet.
+    File(File),
+    /// The open log, which knows the segment by its number.
+    Log(Arc<Shared>, u64),
+}
+
+impl Source {
+    fn read(&self, bytes: &mut [u8], at: u64) -> Result<()> {
+        match self {
+            Source::File(file) => {
+                file.read_exact_at(bytes, at).map_err(|e| Error::io("reading a segment", e))
+            }
+            Source::Log(log, id) => log.read(*id, bytes, at),
+        }
+    }
+}
+
 /// Reads a segment piece by piece, so that a scan needs little memory whatever the segment's size.
 pub(crate) struct Scanner {
-    file: File,
+    source: Source,
     bytes: u64,
     salt: Salt,
     /// Bytes of payloads whose checksums were computed.
@@ -22,15 +43,18 @@ pub(crate) struct Scanner {
 
 const CHUNK: usize = 1 << 20;
 
+/// The largest buffer of one that rests.
+const RESTING_BYTES: usize = 64 << 10;
+
 /// In segments without salt, so many bytes of what looks like entries and is none are checksummed at least.
 const FORGED_BYTES: u64 = 16 << 20;
 /// No more entries than this stand behind one that is not readable.
 const AHEAD_MAX: u64 = 1 << 32;
 
 impl Scanner {
-    pub fn new(file: File, bytes: u64, salt: Salt) -> Scanner {
+    pub fn new(source: Source, bytes: u64, salt: Salt) -> Scanner {
         Scanner {
-            file,
+            source,
             bytes,
             salt,
             checksummed: 0,
@@ -42,7 +66,14 @@ impl Scanner {
 
     /// Reads what is known of a segment.
     pub fn of(segment: &Segment) -> Result<Scanner> {
-        Ok(Scanner::new(segment.open(false)?, segment.bytes, segment.salt))
+        Ok(Scanner::new(Source::File(segment.open(false)?), segment.bytes, segment.salt))
+    }
+
+    /// Nothing more is read for a while: a large buffer is given back.
+    pub fn rest(&mut self) {
+        if self.buffer.capacity() > RESTING_BYTES {
+            self.buffer = Vec::new();
+        }
     }
 
     /// The segment has grown (or is now known to end) here.
@@ -58,8 +89,14 @@ impl Scanner {
         let within = at >= self.buffer_at && at + len as u64 <= self.buffer_at + self.buffer.len() as u64;
         if !within {
             let want = len.max(CHUNK).min((self.bytes - at) as usize);
-            self.buffer.resize(want, 0);
-            self.file.read_exact_at(&mut self.buffer, at).map_err(|e| Error::io("reading a segment", e))?;
+            // One that fails leaves nothing that could be taken for the segment's bytes.
+            let mut buffer = std::mem::take(&mut self.buffer);
+            if buffer.capacity() > CHUNK && want <= CHUNK {
+                buffer = Vec::new();
+            }
+            buffer.resize(want, 0);
+            self.source.read(&mut buffer, at)?;
+            self.buffer = buffer;
             self.buffer_at = at;
         }
         let from = (at - self.buffer_at) as usize;

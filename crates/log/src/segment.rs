@@ -4,8 +4,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::entry::{HEADER_LEN, Header, Salt};
+use crate::entry::Salt;
+use crate::files::Reserve;
 use crate::{Error, Result};
 
 const MAGIC: &[u8; 8] = b"SHEAFLOG";
@@ -18,38 +21,53 @@ pub(crate) const SEGMENT_HEADER_LEN: u64 = 32;
 /// One segment file as the list of segments knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
+    /// Names it in this process: after a cut, another may have the same path.
+    pub id: u64,
     pub path: PathBuf,
     pub first_index: u64,
     /// Length of the file, as far as it is known to hold whole entries. Zeros may follow.
     pub bytes: u64,
     /// What the checks of its headers know.
     pub salt: Salt,
+    /// The writer's file, while it writes here: readers need none of their own.
+    pub file: Option<Arc<File>>,
 }
 
+/// Gives numbers to segments.
+static IDS: AtomicU64 = AtomicU64::new(1);
+
 impl Segment {
+    fn new(path: PathBuf, first_index: u64, bytes: u64, salt: Salt) -> Segment {
+        Segment { id: IDS.fetch_add(1, Ordering::Relaxed), path, first_index, bytes, salt, file: None }
+    }
+
     pub fn name(&self) -> String {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
     /// Creates a segment file with its header. All segments have the same salt, so that one whose header is lost can still
     /// be read; `before` is that of the segment before it. The folder is not synced here.
-    pub fn create(dir: &Path, first_index: u64, before: Salt) -> Result<(Segment, File)> {
+    pub fn create(
+        dir: &Path,
+        first_index: u64,
+        before: Salt,
+        reserve: &Reserve,
+    ) -> Result<(Segment, Arc<File>)> {
         let path = dir.join(format!("{first_index:020}.log"));
         let salt = if before.checks() { before } else { Salt::new() };
         let what = || format!("creating {}", path.display());
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(&path)
-            .map_err(|e| Error::io(what(), e))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let mut file = reserve.open(|| options.open(&path)).map_err(|e| Error::io(what(), e))?;
         if let Err(error) = file.write_all(&segment_header(first_index, salt)) {
             // Nothing of value is in the file; leaving it would only confuse the next start.
             let _ = fs::remove_file(&path);
             return Err(Error::io(what(), error));
         }
-        Ok((Segment { path, first_index, bytes: SEGMENT_HEADER_LEN, salt }, file))
+        let file = Arc::new(file);
+        let mut segment = Segment::new(path, first_index, SEGMENT_HEADER_LEN, salt);
+        segment.file = Some(file.clone());
+        Ok((segment, file))
     }
 
     pub fn open(&self, write: bool) -> Result<File> {
@@ -61,18 +79,14 @@ impl Segment {
     }
 
     /// Opens it to be written on from its last whole entry.
-    pub fn open_at_end(&self) -> Result<File> {
-        let mut file = self.open(true)?;
+    pub fn open_at_end(&mut self, reserve: &Reserve) -> Result<Arc<File>> {
+        let what = |e| Error::io(format!("opening {}", self.path.display()), e);
+        let options = OpenOptions::new().read(true).write(true).clone();
+        let mut file = reserve.open(|| options.open(&self.path)).map_err(what)?;
         file.seek(SeekFrom::Start(self.bytes)).map_err(|e| Error::io("finding a segment's end", e))?;
+        let file = Arc::new(file);
+        self.file = Some(file.clone());
         Ok(file)
-    }
-
-    /// The header of the segment's first entry, if it has one.
-    pub fn first_entry(&self) -> Option<Header> {
-        let file = self.open(false).ok()?;
-        let mut bytes = [0; HEADER_LEN];
-        file.read_exact_at(&mut bytes, SEGMENT_HEADER_LEN).ok()?;
-        Header::decode(&bytes, self.salt)
     }
 }
 
@@ -103,7 +117,7 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
             .and_then(|digits| digits.parse::<u64>().ok());
         let Some(first_index) = first_index else { continue };
         let bytes = fs::metadata(&path).map_err(|e| Error::io(what(), e))?.len();
-        segments.push(Segment { path, first_index, bytes, salt: Salt(0) });
+        segments.push(Segment::new(path, first_index, bytes, Salt(0)));
     }
     segments.sort_by_key(|segment| segment.first_index);
     let mut torn = None;

@@ -13,12 +13,10 @@ from pymongo import WriteConcern
 from pymongo.errors import PyMongoError
 
 from disk import Disk
-from members import ReplicaSet
+from members import PATIENCE, ReplicaSet, eventually
 
 MAJORITY = WriteConcern(w="majority")
 ALL = WriteConcern(w=3, wtimeout=60_000)
-# Long enough for any machine; what does not work takes for ever.
-PATIENCE = 120
 
 
 class Skip(Exception):
@@ -55,13 +53,6 @@ class Writer:
         self.stopping.set()
         self.thread.join(PATIENCE)
         assert not self.thread.is_alive(), "a write hangs"
-
-
-def eventually(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
-        time.sleep(0.05)
 
 
 def whole_again(members, client, writer):

@@ -12,10 +12,11 @@ PATIENCE = 120
 
 
 def eventually(condition, what):
+    """Waits until the condition holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
-        time.sleep(0.05)
+        time.sleep(0.02)
 
 
 class ReplicaSet:

@@ -3,22 +3,14 @@
 import signal
 import socket
 import struct
-import time
 
 import bson
 import pymongo
 from pymongo import WriteConcern
 from pymongo.errors import NotPrimaryError, OperationFailure
 
-from members import ReplicaSet
+from members import ReplicaSet, eventually
 from sheaf_process import Server
-
-
-def eventually(condition, what, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def refused(action, code, name, text):

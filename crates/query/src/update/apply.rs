@@ -282,7 +282,7 @@ impl<'a> Walk<'a> {
         for element in array.iter() {
             let end = offset + element.as_bytes().len();
             let mut matching = Nodes::new();
-            for (id, child) in arrays.iter().flat_map(|node| &node.children) {
+            for (id, child) in arrays.iter().flat_map(|node| node.children.iter()) {
                 if id.is_empty() || self.filter_matches(id, element.value())? {
                     matching.push(child);
                 }
@@ -478,7 +478,7 @@ fn merge<'a>(nodes: &[&'a ObjectNode], matched: Option<&'a str>) -> Result<Child
             Err(at) => merged.insert(at, (name, SmallVec::from_slice(&[node]))),
         };
     for node in nodes {
-        for (name, child) in &node.children {
+        for (name, child) in node.children.iter() {
             add(name, child);
         }
         if let Some(child) = &node.positional {

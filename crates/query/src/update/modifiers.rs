@@ -1,8 +1,12 @@
 //! Modifier documents: `{$set: {"a.b": 1}, $inc: {c: 2}}`.
 
+use std::collections::hash_map::Entry;
+
+use ahash::AHashMap;
 use sheaf_bson::{Bump, Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
+use sheaf_meter::Held;
 
 use super::ApplyCx;
 use super::apply::Walk;
@@ -60,6 +64,7 @@ impl Modifiers {
                 }
             }
         }
+        parsed.root.settle();
         parsed.check_filters_used(doc)?;
         Ok(parsed)
     }
@@ -169,10 +174,11 @@ impl Modifiers {
         arena: &Bump,
     ) -> Result<Option<Vec<u8>>> {
         let mut renamed = Vec::with_capacity(self.renames.len());
+        let mut fields = Fields::for_paths(self.renames.len())?;
         for (source, target) in &self.renames {
-            let value = rename_source(doc, source)?;
+            let value = rename_source(doc, source, &mut fields)?;
             if !value.is_missing() {
-                check_rename_target(doc, target)?;
+                check_rename_target(doc, target, &mut fields)?;
             }
             renamed.push(value);
         }
@@ -181,17 +187,52 @@ impl Modifiers {
     }
 }
 
+/// More `$rename`s than this are worth an index of the document's fields.
+const FEW: usize = 16;
+
+/// Looks for fields: each document that is met is read anew for few of them, and once for many.
+struct Fields<'a> {
+    many: Option<AHashMap<*const u8, AHashMap<&'a str, Value<'a>>>>,
+    held: Held,
+}
+
+impl<'a> Fields<'a> {
+    fn for_paths(count: usize) -> Result<Self> {
+        Ok(Fields { many: (count > FEW).then(AHashMap::new), held: sheaf_meter::reserve(0)? })
+    }
+
+    /// The first field of this name.
+    fn get(&mut self, doc: RawDoc<'a>, name: &str) -> Result<Value<'a>> {
+        let Some(known) = &mut self.many else { return Ok(doc.get_or_missing(name)) };
+        sheaf_meter::tick(1)?;
+        let at = doc.as_bytes().as_ptr();
+        let fields = match known.entry(at) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let mut fields = AHashMap::new();
+                for field in doc.iter() {
+                    sheaf_meter::tick(1)?;
+                    fields.entry(field.key()).or_insert(field.value());
+                }
+                self.held.grow((fields.capacity() * size_of::<(&str, Value<'_>)>()) as u64)?;
+                place.insert(fields)
+            }
+        };
+        Ok(fields.get(name).copied().unwrap_or(Value::Missing))
+    }
+}
+
 /// The value that a `$rename` moves; its path may lead through documents only.
-fn rename_source<'a>(doc: RawDoc<'a>, path: &str) -> Result<Value<'a>> {
+fn rename_source<'a>(doc: RawDoc<'a>, path: &str, fields: &mut Fields<'a>) -> Result<Value<'a>> {
     let mut at = Value::Document(doc);
     let mut above = "";
     let mut array = None;
     for part in path.split('.') {
         let next = match at {
-            Value::Document(doc) => doc.get_or_missing(part),
+            Value::Document(doc) => fields.get(doc, part)?,
             Value::Array(items) if part.bytes().all(|b| b.is_ascii_digit()) => {
                 array = array.or(Some(above));
-                items.get_or_missing(part)
+                fields.get(items, part)?
             }
             blocking => bail!(
                 Code::PATH_NOT_VIABLE,
@@ -211,12 +252,12 @@ fn rename_source<'a>(doc: RawDoc<'a>, path: &str) -> Result<Value<'a>> {
 }
 
 /// Checks that the path that a `$rename` moves to leads through no array.
-fn check_rename_target(doc: RawDoc<'_>, path: &str) -> Result<()> {
+fn check_rename_target<'a>(doc: RawDoc<'a>, path: &str, fields: &mut Fields<'a>) -> Result<()> {
     let mut at = Value::Document(doc);
     let mut above = "";
     for part in path.split('.') {
         at = match at {
-            Value::Document(doc) => doc.get_or_missing(part),
+            Value::Document(doc) => fields.get(doc, part)?,
             Value::Array(_) => return Err(array_end(doc, path, "destination", above)),
             _ => Value::Missing,
         };

@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +43,12 @@ pub struct RolledBack {
 /// Numbers the files of a process.
 static FILES: AtomicU64 = AtomicU64::new(0);
 
+/// So many bytes of record keys are gathered at a time. Where there are more, the log is read once for each part of them.
+const KEYS_BYTES: usize = 64 << 20;
+
+/// What a key takes in memory besides its bytes.
+const KEY_COST: usize = 64;
+
 /// Record keys by collection.
 type Touched = BTreeMap<Uuid, BTreeSet<Vec<u8>>>;
 
@@ -49,7 +56,7 @@ impl Engine {
     /// Writes every document that entries after `keep`, up to `last`, have inserted or changed, as it is now, to files in
     /// `folder`. They are on stable storage when this returns; nothing is taken back yet.
     pub fn save_rolled_back(&self, keep: u64, last: u64, folder: &Path) -> Result<RolledBack> {
-        self.core().save_rolled_back(keep, last, folder)
+        self.core().save_rolled_back(keep, last, folder, KEYS_BYTES)
     }
 
     /// Cuts the log's entries after `keep`, for good. What was applied of them is still there: nothing can be written any
@@ -60,22 +67,44 @@ impl Engine {
 }
 
 impl Core {
-    fn save_rolled_back(&self, keep: u64, last: u64, folder: &Path) -> Result<RolledBack> {
+    pub(crate) fn save_rolled_back(
+        &self,
+        keep: u64,
+        last: u64,
+        folder: &Path,
+        keys_bytes: usize,
+    ) -> Result<RolledBack> {
         let mut saved = RolledBack::default();
-        let touched = self.touched(keep, last, &mut saved.operations)?;
+        let mut bytes = 0;
+        self.each_touched(keep, last, &mut |kind, key| {
+            saved.operations[kind] += 1;
+            bytes += key.map_or(0, |(_, key)| key.len() + KEY_COST);
+        })?;
+        let parts = (bytes / keys_bytes + 1) as u64;
         let time = file_time((self.options.clock)());
-        for (uuid, keys) in &touched {
-            self.save_collection(uuid, keys, folder, &time, &mut saved)?;
+        let mut paths = BTreeMap::new();
+        for part in 0..parts {
+            // A key that is touched often is always in the same part.
+            let mut touched = Touched::new();
+            self.each_touched(keep, last, &mut |_, key| {
+                if let Some((uuid, key)) = key.filter(|key| part_of(key, parts) == part) {
+                    touched.entry(uuid).or_default().insert(key);
+                }
+            })?;
+            for (uuid, keys) in &touched {
+                saved.documents += self.save_keys(uuid, keys, folder, &time, &mut paths)?;
+            }
         }
-        if !saved.files.is_empty() {
+        if !paths.is_empty() {
             sync_folder(folder)?;
         }
+        saved.files.extend(paths.into_values());
         Ok(saved)
     }
 
-    fn touched(&self, keep: u64, last: u64, operations: &mut [u64; 4]) -> Result<Touched> {
-        let mut touched = Touched::new();
-        let Some(log) = self.log.as_ref().filter(|_| keep < last) else { return Ok(touched) };
+    /// The kind of each operation after `keep`, up to `last`, and which document it concerns, if it is one that others have.
+    fn each_touched(&self, keep: u64, last: u64, each: &mut Each<'_>) -> Result<()> {
+        let Some(log) = self.log.as_ref().filter(|_| keep < last) else { return Ok(()) };
         // A transaction that loses its end is lost whole: its beginning goes, too, though its entries stay.
         let mut first = keep + 1;
         let continues = |first: u64| -> Result<bool> {
@@ -94,43 +123,45 @@ impl Core {
             for doc in oplog::documents(&entry.payload) {
                 let fields = Fields::read(doc);
                 match fields.operations() {
-                    Some(inner) => inner.into_iter().try_for_each(|f| touch(&f, &mut touched, operations))?,
-                    None => touch(&fields, &mut touched, operations)?,
+                    Some(inner) => inner.into_iter().try_for_each(|fields| touch(&fields, each))?,
+                    None => touch(&fields, each)?,
                 }
             }
         }
-        Ok(touched)
+        Ok(())
     }
 
-    /// Collections that are gone have no documents left to save.
-    fn save_collection(
+    /// Appends the documents of these keys to their collection's file, which `paths` names if there is one already. Gives how
+    /// many there were. Collections that are gone have no documents left to save.
+    fn save_keys(
         &self,
         uuid: &Uuid,
         keys: &BTreeSet<Vec<u8>>,
         folder: &Path,
         time: &str,
-        saved: &mut RolledBack,
-    ) -> Result<()> {
+        paths: &mut BTreeMap<Uuid, PathBuf>,
+    ) -> Result<u64> {
         let catalog = self.catalog.load_full();
-        let Some(collection) = catalog.by_uuid(uuid) else { return Ok(()) };
+        let Some(collection) = catalog.by_uuid(uuid) else { return Ok(0) };
         let mut out: Option<(BufWriter<File>, PathBuf)> = None;
-        let mut full = Vec::new();
+        let (mut full, mut count) = (Vec::new(), 0);
         for key in keys {
             prefixed(collection.ident, key, &mut full);
             let Some(doc) = self.db.get(Cf::Records, &full)? else { continue };
-            let (file, path) = match &mut out {
-                Some(out) => out,
-                None => out.insert(create(&folder.join(uuid.to_string()), time)?),
+            let (file, path) = match (&mut out, paths.get(uuid)) {
+                (Some(out), _) => out,
+                (out, Some(path)) => out.insert(append(path)?),
+                (out, None) => out.insert(create(&folder.join(uuid.to_string()), time)?),
             };
             file.write_all(&doc).map_err(|e| file_error("writing", path, &e))?;
-            saved.documents += 1;
+            count += 1;
         }
-        let Some((file, path)) = out else { return Ok(()) };
+        let Some((file, path)) = out else { return Ok(0) };
         let synced = file.into_inner().map_err(|e| e.into_error()).and_then(|file| file.sync_all());
         synced.map_err(|e| file_error("writing", &path, &e))?;
         sync_folder(&folder.join(uuid.to_string()))?;
-        saved.files.push(path);
-        Ok(())
+        paths.insert(*uuid, path);
+        Ok(count)
     }
 
     fn truncate_log(&self, keep: u64) -> Result<()> {
@@ -151,7 +182,10 @@ impl Core {
     }
 }
 
-fn touch(fields: &Fields<'_>, touched: &mut Touched, operations: &mut [u64; 4]) -> Result<()> {
+/// Is told the kind of an operation (insert, update, delete, command), and collection and record key of its document.
+type Each<'e> = dyn FnMut(usize, Option<(Uuid, Vec<u8>)>) + 'e;
+
+fn touch(fields: &Fields<'_>, each: &mut Each<'_>) -> Result<()> {
     let kind = match fields.op {
         Some("i") => 0,
         Some("u") => 1,
@@ -159,15 +193,26 @@ fn touch(fields: &Fields<'_>, touched: &mut Touched, operations: &mut [u64; 4]) 
         Some("c") => 3,
         _ => return Ok(()),
     };
-    operations[kind] += 1;
-    let Some(uuid) = oplog::value_uuid(fields.uuid).filter(|_| kind != 3 && !stays_here(fields.namespace))
-    else {
-        return Ok(());
-    };
-    let mut key = Vec::new();
-    fields.put_record_key(&mut key)?;
-    touched.entry(uuid).or_default().insert(key);
+    let uuid = oplog::value_uuid(fields.uuid).filter(|_| kind != 3 && !stays_here(fields.namespace));
+    let key = uuid.map(|uuid| -> Result<_> {
+        let mut key = Vec::new();
+        fields.put_record_key(&mut key)?;
+        Ok((uuid, key))
+    });
+    each(kind, key.transpose()?);
     Ok(())
+}
+
+/// Which of so many parts a key belongs to.
+fn part_of(key: &(Uuid, Vec<u8>), parts: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish() % parts
+}
+
+fn append(path: &Path) -> Result<(BufWriter<File>, PathBuf)> {
+    let file = File::options().append(true).open(path).map_err(|e| file_error("opening", path, &e))?;
+    Ok((BufWriter::with_capacity(1 << 20, file), path.to_owned()))
 }
 
 fn create(folder: &Path, time: &str) -> Result<(BufWriter<File>, PathBuf)> {

@@ -5,6 +5,7 @@ use sheaf_errors::Code;
 
 use super::apply::{Follower, state};
 use super::support::*;
+use crate::Write;
 
 fn read(path: &std::path::Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
@@ -90,6 +91,42 @@ fn what_is_lost_is_saved_and_the_rest_is_as_it_was() {
     assert_eq!(insert(&engine, C, &doc! { "_id": 10 }).unwrap().index, keep.index + 1);
     drop(engine);
     assert_eq!(all(&open(dir.path()), C).len(), 8);
+}
+
+/// However many documents are taken back: their keys are gathered in parts, and each is saved once.
+#[test]
+fn many_documents_are_saved_in_parts() {
+    let (_dir, engine) = fresh();
+    let keep = engine.last_applied().index;
+    for round in 0..3 {
+        let mut unit = engine.write(GO_ON);
+        for id in 0..200 {
+            let doc = doc! { "_id": id, "round": round };
+            if round == 0 {
+                let collection = unit.collection(C).unwrap().unwrap();
+                unit.insert(&collection, doc.as_raw()).unwrap();
+            } else {
+                change(&mut unit, C, id, Some(&doc)).unwrap();
+            }
+        }
+        unit.commit().unwrap();
+    }
+    let last = engine.last_applied().index;
+    let whole = tempfile::tempdir().unwrap();
+    let expected = engine.save_rolled_back(keep, last, whole.path()).unwrap();
+    assert_eq!((expected.documents, expected.files.len()), (200, 1));
+    for keys_bytes in [1, 1000, 20_000] {
+        let parts = tempfile::tempdir().unwrap();
+        let saved = engine.core().save_rolled_back(keep, last, parts.path(), keys_bytes).unwrap();
+        assert_eq!((saved.documents, saved.files.len()), (200, 1));
+        assert_eq!(saved.operations, [200, 400, 0, 0]);
+        let sorted = |path: &std::path::Path| {
+            let mut text = read(path);
+            text.sort();
+            text
+        };
+        assert_eq!(sorted(&saved.files[0]), sorted(&expected.files[0]));
+    }
 }
 
 #[test]

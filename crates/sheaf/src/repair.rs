@@ -44,7 +44,8 @@ fn run(flags: &RepairFlags) -> Result<ExitCode, String> {
     };
     let done = sheaf_storage::repair(options, &flags.skip).map_err(|error| error.to_string())?;
     for skipped in &done.skipped {
-        println!("left out {} ({})", skipped.id, skipped.summary());
+        let along = if skipped.along { ", with the rest of its transaction" } else { "" };
+        println!("left out {} ({}){along}", skipped.id, skipped.summary());
     }
     let Some(failed) = done.failed else {
         if done.skipped.is_empty() {
@@ -85,6 +86,11 @@ fn show(failed: &Unapplied, member: bool) {
             "The folder is a member's of a replica set: empty it, and the member takes the others' data."
         );
     } else {
+        if failed.is_of_chain() {
+            println!(
+                "It is one of several entries of a transaction; they are left out together, whichever is named."
+            );
+        }
         println!(
             "A copy of the folder first; then `sheaf repair --dbpath ... --skip {}` leaves it out.",
             failed.id

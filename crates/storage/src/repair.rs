@@ -62,12 +62,20 @@ pub struct Unapplied {
     pub operation: DocBuf,
     /// Why it cannot be applied; nothing if it was left out without trying.
     pub why: Option<String>,
+    /// It was left out although nobody had named it: with the rest of its transaction.
+    pub along: bool,
 }
 
 impl Unapplied {
     pub(crate) fn of(term: u64, index: u64, operation: RawDoc<'_>) -> Unapplied {
         let id = OperationId { term, index, time: crate::oplog::time(operation.as_bytes()) };
-        Unapplied { id, operation: operation.into(), why: None }
+        Unapplied { id, operation: operation.into(), why: None, along: false }
+    }
+
+    /// Whether it is an entry of a transaction that has several.
+    pub fn is_of_chain(&self) -> bool {
+        let link = crate::oplog::link_of(self.operation.as_raw());
+        link.is_some_and(|link| link.partial || link.previous.is_some())
     }
 
     /// Operation, namespace and `_id`, as far as it has them.
@@ -142,7 +150,8 @@ impl Repair {
         out
     }
 
-    pub(crate) fn skipped(&self, unapplied: Unapplied) {
+    pub(crate) fn skipped(&self, mut unapplied: Unapplied) {
+        unapplied.along = !self.skip.contains(&unapplied.id);
         self.skipped.lock().push(unapplied);
     }
 

@@ -60,7 +60,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("peerAddresses", Text(""), Startup, ANY),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),
-    parameter("shutdownTimeoutMillisForSignaledShutdown", Int(5000), Both, (0.0, f64::MAX)),
+    parameter("shutdownTimeoutMillisForSignaledShutdown", Int(3000), Both, (0.0, f64::MAX)),
     parameter("syncdelay", Double(60.0), Both, (0.0, 3600.0)),
     parameter("transactionLifetimeLimitSeconds", Int(60), Both, POSITIVE),
     parameter("ttlMonitorEnabled", Bool(true), Both, ANY),

@@ -78,8 +78,7 @@ impl Node {
 
     fn can_send_clients_away(&self) -> bool {
         let Some(replica) = self.replica() else { return false };
-        let others =
-            || replica.with(|core| core.config().is_some_and(|config| config.data_bearing_count() > 1));
-        replica.role().state == MemberState::Secondary && others()
+        // Without another one to turn to, clients are better off with the errors of a member that has gone.
+        replica.role().state == MemberState::Secondary && replica.with(|core| core.hears_data_bearing())
     }
 }

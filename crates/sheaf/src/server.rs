@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_server::listener;
 use sheaf_server::log;
@@ -564,10 +564,11 @@ impl Signals {
             let attributes = sheaf_bson::doc! { "signal": number, "error": if number == 15 { "Terminated" } else { "Interrupt" } };
             log::info("CONTROL", 23377, "SignalHandler", "Received signal", Some(attributes));
             if let Some(replica) = node.replica().cloned() {
-                // Another member takes over while this one still answers.
-                let _ = tokio::task::spawn_blocking(move || replica.hand_over()).await;
-                let limit = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;
-                node.become_quiet(Duration::from_millis(limit)).await;
+                // Another member takes over while this one still answers. Together with what is under way it has this time.
+                let millis = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;
+                let until = Instant::now() + Duration::from_millis(millis);
+                let _ = tokio::task::spawn_blocking(move || replica.hand_over(millis)).await;
+                node.become_quiet(until.saturating_duration_since(Instant::now())).await;
             }
             node.begin_shutdown();
             return;

@@ -174,6 +174,16 @@ impl Member {
         !peer.lost && peer.heard_at.is_some_and(|heard| self.now <= heard + self.up_timeout())
     }
 
+    /// Whether another member that has data is heard.
+    pub fn hears_data_bearing(&self) -> bool {
+        let Some(config) = &self.config else { return false };
+        let up = |id: u64| self.peers.get(&id).is_some_and(|peer| self.is_up(peer));
+        config
+            .members
+            .iter()
+            .any(|member| !member.arbiter_only && Some(member.id) != self.me && up(member.id))
+    }
+
     /// Sends the heartbeats that are due.
     pub(super) fn send_pings(&mut self) {
         let Some(config) = self.config.clone() else { return };

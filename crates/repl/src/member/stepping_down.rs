@@ -4,6 +4,7 @@ use raft::eraftpb::{Message as RaftMessage, MessageType};
 use sheaf_errors::{Code, Error, Result};
 
 use super::{Effect, ElectionReason, Member, not_primary};
+use crate::types::MemberState;
 
 /// A step-down under way.
 pub(super) struct StepDown {
@@ -15,6 +16,8 @@ pub(super) struct StepDown {
     term: u64,
     /// Some member was offered the lead.
     offered: bool,
+    /// The process ends after it: nothing is waited for that nobody can bring about.
+    ending: bool,
 }
 
 impl Member {
@@ -23,6 +26,22 @@ impl Member {
     /// close behind by then is given a moment more.
     /// [`Effect::SteppedDown`] tells the end. The member is not elected again for `step_down_millis`.
     pub fn step_down(&mut self, catch_up_millis: u64, step_down_millis: u64, force: bool) -> Result<()> {
+        self.begin_step_down(catch_up_millis, step_down_millis, force, false)
+    }
+
+    /// A forced [`Member::step_down`] of a member that is about to end: for as long as `catch_up_millis` it waits for a member
+    /// that can take the lead, and not at all where none can be reached, or none would be elected.
+    pub fn hand_over(&mut self, catch_up_millis: u64) -> Result<()> {
+        self.begin_step_down(catch_up_millis, catch_up_millis, true, true)
+    }
+
+    fn begin_step_down(
+        &mut self,
+        catch_up_millis: u64,
+        step_down_millis: u64,
+        force: bool,
+        ending: bool,
+    ) -> Result<()> {
         if !self.is_primary() {
             return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary so can't step down"));
         }
@@ -38,6 +57,7 @@ impl Member {
             force,
             term: self.term(),
             offered: false,
+            ending,
         });
         self.tick_step_down();
         Ok(())
@@ -45,13 +65,14 @@ impl Member {
 
     pub(super) fn tick_step_down(&mut self) {
         let Some(step_down) = &self.step_down else { return };
-        let (deadline, until, force, term) =
-            (step_down.deadline, step_down.until, step_down.force, step_down.term);
+        let (until, force, term) = (step_down.until, step_down.force, step_down.term);
+        let in_vain = step_down.ending && !self.can_be_followed();
+        let deadline = if in_vain { 0 } else { step_down.deadline };
         if !self.is_leader() || self.term() != term {
             self.end_step_down(until, Ok(()));
             return;
         }
-        if self.now >= deadline && self.make_last_offer() {
+        if self.now >= deadline && !in_vain && self.make_last_offer() {
             return;
         }
         if self.now >= deadline {
@@ -76,6 +97,21 @@ impl Member {
             }
             self.hand_over_to(successor);
         }
+    }
+
+    /// Whether another member may come to lead while this one is still there: one that can be elected hears it, and enough do
+    /// to elect it.
+    fn can_be_followed(&self) -> bool {
+        let Some(config) = &self.config else { return false };
+        let up = |id: u64| self.peers.get(&id).filter(|peer| self.is_up(peer));
+        let votes =
+            config.voters().filter(|member| Some(member.id) == self.me || up(member.id).is_some()).count();
+        let candidate = config.members.iter().any(|member| {
+            member.is_electable()
+                && Some(member.id) != self.me
+                && up(member.id).is_some_and(|peer| peer.electable && peer.state == MemberState::Secondary)
+        });
+        candidate && votes >= config.majority_vote_count()
     }
 
     /// Even without time to catch up the lead goes to a member that can have it: otherwise the others would only

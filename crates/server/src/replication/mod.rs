@@ -39,9 +39,6 @@ use links::Links;
 use locked::Locked;
 use state::StateFile;
 
-/// How long a member that is shut down waits for a successor.
-const HAND_OVER_MILLIS: u64 = 3000;
-
 /// This process as a member of a replica set.
 pub struct Replica {
     node: Weak<Node>,
@@ -239,11 +236,15 @@ impl Replica {
 
     /// Hands the lead over; see [`Member::step_down`].
     pub fn step_down(&self, catch_up_millis: u64, period_millis: u64, force: bool) -> Result<()> {
+        self.leave_lead(|core| core.step_down(catch_up_millis, period_millis, force))
+    }
+
+    fn leave_lead(&self, work: impl FnOnce(&mut Member) -> Result<()>) -> Result<()> {
         #[expect(clippy::disallowed_methods, reason = "one answer is sent")]
         let (sender, receiver) = mpsc::channel();
         {
             let mut core = self.core.lock();
-            core.step_down(catch_up_millis, period_millis, force)?;
+            work(&mut core)?;
             *self.stepped_down.lock() = Some(sender);
             self.carry(&mut core);
         }
@@ -251,11 +252,11 @@ impl Replica {
         receiver.recv().unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
     }
 
-    /// Before this process ends: the lead goes to another member, if there is one that can have it.
-    pub fn hand_over(&self) {
+    /// Before this process ends: the lead goes to another member, if there is one that can have it within this time.
+    pub fn hand_over(&self, millis: u64) {
         if self.is_writable() {
             // Without a successor it simply ends.
-            let _ = self.step_down(HAND_OVER_MILLIS, HAND_OVER_MILLIS, true);
+            let _ = self.leave_lead(|core| core.hand_over(millis));
         }
     }
 

@@ -164,6 +164,32 @@ fn a_step_down_without_a_successor_needs_force() {
     assert_eq!(set.primary(), None);
 }
 
+/// Who ends waits for those only who could follow.
+#[test]
+fn a_member_that_ends_waits_only_for_who_can_follow() {
+    let mut set = three();
+    set.write(0, WriteConcern::nodes(3));
+    // One of the two others is enough, and takes the lead.
+    set.cut(2);
+    set.member(0).connection_lost(2);
+    set.member(0).hand_over(3000).unwrap();
+    set.settle();
+    assert_eq!(set.primary(), Some(1));
+    set.run(100);
+    assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
+    // Nobody is left: not a moment is waited.
+    let mut set = three();
+    for other in [1, 2] {
+        set.cut(other);
+        set.member(0).connection_lost(other as u64);
+    }
+    assert!(set.member(0).is_primary());
+    set.member(0).hand_over(3000).unwrap();
+    set.settle();
+    assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
+    assert_eq!(set.primary(), None);
+}
+
 /// When all of a set was down there is nobody to wait for.
 #[test]
 fn a_set_that_starts_again_has_a_primary_soon() {

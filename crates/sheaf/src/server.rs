@@ -431,19 +431,21 @@ fn stop_engine(node: &Node, engine: &Engine) -> Result<(), String> {
     if !clean {
         let attributes =
             sheaf_bson::doc! { "freeBytes": room.unwrap_or(0) as i64, "neededBytes": needed as i64 };
-        log::warning(
-            "STORAGE",
-            log::ids::NO_ROOM_FOR_LAST_FLUSH,
-            "SignalHandler",
-            "Too little free space to flush; the next start applies the log again",
-            Some(attributes),
-        );
+        no_last_flush("Too little free space to flush; the next start applies the log again", attributes);
     }
     let ended = engine.shutdown(clean);
+    if let Ok(Some(error)) = &ended {
+        let attributes = sheaf_bson::doc! { "error": error.message() };
+        no_last_flush("The last flush was left out; the next start applies the log again", attributes);
+    }
     if let Some(replica) = node.replica() {
         replica.stop();
     }
-    ended.map_err(|error| error.message().to_owned())
+    ended.map(|_| ()).map_err(|error| error.message().to_owned())
+}
+
+fn no_last_flush(text: &str, attributes: sheaf_bson::DocBuf) {
+    log::warning("STORAGE", log::ids::NO_LAST_FLUSH, "SignalHandler", text, Some(attributes));
 }
 
 fn warn_about_host() {

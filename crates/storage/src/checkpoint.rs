@@ -200,7 +200,7 @@ impl Core {
     }
 
     /// RocksDB's files should not get ahead of the log: change streams would miss entries.
-    fn sync_for_checkpoint(&self) -> Result<()> {
+    pub(crate) fn sync_for_checkpoint(&self) -> Result<()> {
         let Some(log) = &self.log else { return Ok(()) };
         log.sync().map_err(|error| {
             if log.has_failed() {
@@ -306,6 +306,13 @@ impl Core {
         while stuck() || !self.db.flush_ended(failed)? {
             if began.elapsed() > FLUSH_PATIENCE && stuck() {
                 return Err(no_room());
+            }
+            // Before it stands one that RocksDB has begun by itself, with what the set has not committed. It may never.
+            if self.is_stopping() && self.db.events().is_held() && began.elapsed() > FLUSH_PATIENCE {
+                return Err(Error::new(
+                    Code::INTERRUPTED_AT_SHUTDOWN,
+                    "a flush waits for the set's majority",
+                ));
             }
             // Whoever flushes next waits for this one, too.
             sheaf_meter::check()?;

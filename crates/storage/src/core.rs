@@ -149,6 +149,12 @@ impl Keeper {
     }
 }
 
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.db.end_background();
+    }
+}
+
 /// Data of a dropped collection or index; removed when no view can see it any more.
 pub(crate) struct Garbage {
     /// Keeps count of those who can still read it.

@@ -135,6 +135,14 @@ impl Db {
         self.db.flush_cfs_opt(&all.each_ref(), &options).map_err(io_error)
     }
 
+    /// Ends what RocksDB does in the background: a flush that is at work, or waits at the gate, will not put its files among
+    /// the others. (`FlushJob::Run` and whoever installs its result look whether the database shuts down, and give up.) Reads
+    /// go on; nothing is flushed any more.
+    pub fn end_background(&self) {
+        self.db.cancel_all_background_work(false);
+        self.events.end();
+    }
+
     /// Whether everything that was in memtables when [`Db::flush`] returned is on disk. `failed` is
     /// [`Events::failed_flushes`] from before.
     ///

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_errors::Result;
+use sheaf_errors::{Error, Result};
 
 use crate::catalog::{Catalog, Collection};
 use crate::core::Core;
@@ -51,6 +51,8 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         self.stop();
+        // A flush that may not go on keeps the rest from being dropped.
+        self.core.db.end_background();
     }
 }
 
@@ -334,13 +336,21 @@ impl Engine {
         self.core().log.as_ref().map(|log| log.read_from(index))
     }
 
-    /// Stops background work; when `clean`, flushes, so that the next start has nothing to apply. Writes
-    /// are refused from now on.
-    pub fn shutdown(&self, clean: bool) -> Result<()> {
+    /// Ends background work and, if `clean`, flushes. What the log holds need not be flushed, only applied again by the next
+    /// start: where there is one, a flush that fails (no room on the disk, no descriptor) is left out. Gives its error then.
+    ///
+    /// Errors: what was committed may be lost, as neither files nor the log have it for good.
+    pub fn shutdown(&self, clean: bool) -> Result<Option<Error>> {
+        let core = self.core();
         self.0.stop();
-        let flushed = if clean && !self.core().is_failed() { self.core().checkpoint() } else { Ok(()) };
-        self.core().refuse_writes("the engine is shut down");
-        flushed
+        let flushed = if clean && !core.is_failed() { core.checkpoint() } else { Ok(()) };
+        let outcome = match flushed {
+            Err(error) if core.log.is_some() => core.sync_for_checkpoint().map(|()| Some(error)),
+            flushed => flushed.map(|()| None),
+        };
+        core.refuse_writes("the engine is shut down");
+        core.db.end_background();
+        outcome
     }
 
     // ---- DDL: each call is one commit ----

@@ -42,6 +42,10 @@ pub(crate) struct Events {
     stopped: AtomicBool,
     /// The database is about to be closed.
     closing: AtomicBool,
+    /// Nothing that is at work in the background has an effect any more.
+    void: AtomicBool,
+    /// Flushes that wait at the gate.
+    held: AtomicU64,
     /// What stopped it may be over in a moment.
     may_go_on: AtomicBool,
     last_error: Mutex<LEAF, String>,
@@ -56,6 +60,28 @@ impl Events {
     /// Nothing of RocksDB's waits any more for something to get better.
     pub fn close(&self) {
         self.closing.store(true, Ordering::Release);
+    }
+
+    /// Background work is without effect from now on; see [`crate::db::Db::end_background`].
+    pub fn end(&self) {
+        self.void.store(true, Ordering::Release);
+    }
+
+    /// Whether whatever goes through the gate is without effect.
+    pub fn is_void(&self) -> bool {
+        self.void.load(Ordering::Acquire)
+    }
+
+    /// Notes that a flush waits at the gate while `work` runs.
+    pub fn hold(&self, work: impl FnOnce()) {
+        self.held.fetch_add(1, Ordering::AcqRel);
+        work();
+        self.held.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Whether a flush waits at the gate.
+    pub fn is_held(&self) -> bool {
+        self.held.load(Ordering::Acquire) > 0
     }
 
     /// How many memtables have been sealed since the database was opened.

@@ -84,8 +84,15 @@ impl Core {
     /// Has every flush wait, whatever has caused it, until what it writes may be in files.
     pub fn guard_flushes(self: &Arc<Self>) {
         let me = Arc::downgrade(self);
+        let events = Arc::downgrade(self.db.events());
         self.db.events().set_gate(Box::new(move || {
-            let Some(core) = me.upgrade() else { return };
+            let Some(core) = me.upgrade() else {
+                // It is being dropped, which ends all flushes first.
+                while events.upgrade().is_some_and(|events| !events.is_void()) {
+                    std::thread::sleep(GATE_PAUSE);
+                }
+                return;
+            };
             core.wait_before_flush();
             // Whoever closes RocksDB waits for this thread.
             if let Some(last) = Arc::into_inner(core) {
@@ -95,7 +102,8 @@ impl Core {
     }
 
     /// On RocksDB's thread. Files must hold nothing that the log may lose, nor, in a set, anything that may have to be taken
-    /// back. Checkpoints have seen to both before they order a flush; this is for all others.
+    /// back. Checkpoints have seen to both before they order a flush; this is for all others. Nothing else opens the gate, the
+    /// end of the process neither: what waits here then is let go when it has no effect any more ([`Db::end_background`]).
     fn wait_before_flush(&self) {
         let at = self.last.lock().index;
         let ordered = || self.ordered_seals.load(Ordering::Acquire) == self.db.events().sealed();
@@ -104,18 +112,24 @@ impl Core {
             return;
         }
         tracing::debug!(index = at, "RocksDB flushes by itself");
-        while !allowed() && !self.is_stopping() {
-            let durable = match &self.log {
-                Some(log) => log.durable_index() >= at || log.sync().is_ok_and(|index| index >= at),
-                None => true,
-            };
-            let committed = self.sequencer.get().is_none_or(|sequencer| sequencer.commit_index() >= at)
-                || self.may_flush_ahead(at);
-            if durable && committed {
-                return;
+        self.db.events().hold(|| {
+            while !allowed() && !self.may_flush(at) && !self.db.events().is_void() {
+                std::thread::sleep(GATE_PAUSE);
             }
-            std::thread::sleep(GATE_PAUSE);
-        }
+        });
+    }
+
+    /// Whether the log and the set have everything up to this entry for good.
+    fn may_flush(&self, at: u64) -> bool {
+        let durable = match &self.log {
+            Some(log) => log.durable_index() >= at || log.sync().is_ok_and(|index| index >= at),
+            None => true,
+        };
+        let committed = || {
+            self.sequencer.get().is_none_or(|sequencer| sequencer.commit_index() >= at)
+                || self.may_flush_ahead(at)
+        };
+        durable && committed()
     }
 
     /// Brings what only checkpoints write to where the files are: from `known` to the newest position, which the files hold

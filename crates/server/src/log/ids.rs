@@ -23,8 +23,8 @@ ids! {
     VERSION_NOT_WRITTEN = 99_000_012;
     /// `local.startup_log` cannot be written.
     STARTUP_LOG_NOT_WRITTEN = 99_000_013;
-    /// There is too little room for the last flush.
-    NO_ROOM_FOR_LAST_FLUSH = 99_000_014;
+    /// The last flush was left out.
+    NO_LAST_FLUSH = 99_000_014;
     /// The port for metrics cannot be had.
     METRICS_NOT_SERVED = 99_000_015;
     /// Storage did not end in order.

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sheaf_bson::doc;
 
+use super::member::Member;
 use super::support::*;
 use crate::Engine;
 
@@ -104,7 +105,7 @@ fn a_flush_in_the_middle_of_an_entry() {
             for thread in 0..4 {
                 let (engine, done) = (&engine, &done);
                 scope.spawn(move || {
-                    let mut n = (thread * 100 + round) * 10_000;
+                    let mut n = (thread * 100 + round) * 1_000_000;
                     while !done.load(Ordering::Acquire) {
                         insert(engine, C, &doc! { "_id": n, "text": "some text" }).unwrap();
                         if n % 3 == 0 {
@@ -153,4 +154,40 @@ fn without_a_log_counters_are_made_anew() {
     let again = bare(crash_copy(dir.path()).path());
     assert_eq!(again.catalog().collection(C).unwrap().count(), 1);
     assert_valid(&again, C);
+}
+
+/// What the set may take back must not be in files, the end of the process is no reason either.
+#[test]
+fn a_flush_that_nobody_ordered_does_not_pass_when_the_process_ends() {
+    for orderly in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let member = Member::open(dir.path());
+        member.lead();
+        create(&member.engine, C, doc! {});
+        let kept = member.engine.last_applied();
+        member.commit(kept.index);
+        assert!(member.engine.core().try_checkpoint().unwrap());
+        insert(&member.engine, C, &doc! { "_id": 1 }).unwrap();
+        let core = member.engine.core();
+        core.db.flush().unwrap();
+        // It has come to the gate, and stands there.
+        while !core.db.events().is_held() {
+            std::thread::yield_now();
+        }
+        if orderly {
+            member.engine.shutdown(true).unwrap();
+        }
+        drop(member);
+        // RocksDB's thread lets go of it last.
+        let path = dir.path().join("data");
+        let db = loop {
+            match crate::db::Db::open(&path, &options(dir.path())) {
+                Ok(db) => break db,
+                Err(error) => assert!(error.message().contains("lock hold"), "{error}"),
+            }
+            std::thread::yield_now();
+        };
+        let held = crate::position::Position::read(&db).unwrap().unwrap();
+        assert_eq!(held.at, kept, "orderly: {orderly}");
+    }
 }

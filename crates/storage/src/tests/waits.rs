@@ -137,6 +137,19 @@ fn a_flush_without_room_is_an_error_and_may_succeed_later() {
 }
 
 #[test]
+fn the_last_flush_may_fail_as_the_log_has_everything() {
+    let (dir, engine) = fresh();
+    insert(&engine, C, &doc! { "_id": 1 }).unwrap();
+    let stuck = || Err(Error::new(Code::OUT_OF_DISK_SPACE, "no room"));
+    engine.set_hook(HookPoint::Flush, Some(Arc::new(stuck)));
+    let left_out = engine.shutdown(true).unwrap().unwrap();
+    assert_eq!(left_out.code(), Code::OUT_OF_DISK_SPACE, "{left_out}");
+    assert_eq!(engine.stats().flushes, 0);
+    drop(engine);
+    assert_eq!(all(&open(dir.path()), C).len(), 1);
+}
+
+#[test]
 fn a_plain_write_that_lost_its_record_meanwhile_must_look_again() {
     let (_dir, engine) = fresh();
     build(&engine, C, &index_spec(doc! { "u": 1 }, "u_1", doc! { "unique": true })).unwrap();

@@ -154,6 +154,22 @@ def a_new_member_believes_only_who_can_be_asked():
         new.cleanup()
 
 
+def copies_are_made_for_members_only():
+    """A copy costs its source a flush and keeps its log: who asks for one is asked back."""
+    with ReplicaSet() as members, members.client() as client:
+        client.t.get_collection("c", write_concern=WriteConcern(w=3)).insert_one({"_id": 1})
+        server = members.servers[members.primary()]
+        for sender in (*range(3), 7):
+            who = {"set": "rs", "from": bson.Int64(sender), "nonce": bson.Binary(os.urandom(16))}
+            for request in (who, {**who, "set": "other"}, {"set": "rs"}):
+                with socket.create_connection(("127.0.0.1", server.port), 10) as link:
+                    link.sendall(b"ShCp" + bson.encode({**request, "atLeast": bson.Int64(0)}))
+                    answer = link.makefile("rb").read()
+                    assert bson.decode(answer)["ok"] is False, bson.decode(answer)
+        copies = server.dbpath / "sync-source"
+        assert not copies.exists() or not list(copies.iterdir()), list(copies.iterdir())
+
+
 def members_that_move_and_come_back_are_believed():
     """A member on another port, and one that was removed and is taken in again."""
     with ReplicaSet() as members, members.client() as client:
@@ -207,5 +223,5 @@ def members_that_move_and_come_back_are_believed():
 
 CHECKS = [
     nothing_that_a_stranger_says_is_believed, a_new_member_believes_only_who_can_be_asked,
-    members_that_move_and_come_back_are_believed,
+    members_that_move_and_come_back_are_believed, copies_are_made_for_members_only,
 ]

@@ -198,7 +198,9 @@ struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     fn for_paths(count: usize) -> Result<Self> {
-        Ok(Fields { many: (count > FEW).then(AHashMap::new), held: sheaf_meter::reserve(0)? })
+        // An operation has no account before it needs one.
+        let held = if count > FEW { sheaf_meter::reserve(0)? } else { Held::default() };
+        Ok(Fields { many: (count > FEW).then(AHashMap::new), held })
     }
 
     /// The first field of this name.

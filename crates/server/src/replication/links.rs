@@ -119,6 +119,11 @@ impl Links {
         self.links.lock().values().any(|link| link.nonce == nonce)
     }
 
+    /// The number of the link to this address; nothing has been sent there, if there is none.
+    pub fn nonce_for(&self, host: &str) -> Option<Nonce> {
+        self.links.lock().get(host).map(|link| link.nonce)
+    }
+
     /// Where to dial for this address of the configuration.
     pub fn address(&self, host: &str) -> String {
         self.elsewhere.get(host).map_or(host, String::as_str).to_owned()

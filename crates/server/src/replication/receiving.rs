@@ -86,7 +86,7 @@ async fn greet(mut stream: TcpStream, replica: Arc<Replica>, stranger: Stranger)
 }
 
 /// Names a link that is refused.
-fn refuse(replica: &Replica, host: &str, why: &str) -> io::Error {
+pub(super) fn refuse(replica: &Replica, host: &str, why: &str) -> io::Error {
     if replica.confirmations.is_to_be_named() {
         let attributes = sheaf_bson::doc! { "host": host, "why": why };
         let text = "A link of a member is refused";

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! fetching member                        source
-//! magic, {set, atLeast, copy?}    ->
+//! magic, {set, from, nonce, atLeast, copy?} ->
 //!                                 <-     {ok: true, copy, term, index, time, files: [{n, s}, ...]}
 //! {fetch: [{f, o}, ...]}          ->     numbers of files, and from where on
 //!                                 <-     chunks, one file after another, and a last one of no file

@@ -1,7 +1,9 @@
 //! Initial sync: a member whose log has no overlap with the primary's copies another member's data.
 //!
 //! The copy is RocksDB's files as they are at a flush of the source ([`source`]), fetched over a connection of its own
-//! ([`frames`], [`target`]). When it is whole the core is told; it says when the copy takes the place of the data, which
+//! ([`frames`], [`target`]). A copy costs the source a flush and keeps its log: it is made for members only. Who asks for one
+//! names its `_id` and the number of its link to the source, and is asked back under the address that the source knows
+//! ([`super::confirm`]). When it is whole the core is told; it says when the copy takes the place of the data, which
 //! happens in a restart in place. From there the member follows the log like any other.
 
 mod frames;
@@ -17,14 +19,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sheaf_bson::DocBuf;
+use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_repl::{Member, OpTime};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
 use super::Replica;
+use super::confirm::{Answer, GREETING_BYTES_MAX, Nonce};
 use super::driver::restart_in_place;
 use crate::node::Guest;
 pub use frames::MAGIC;
@@ -42,6 +45,9 @@ const FAITHFUL: usize = 5;
 
 /// Members that may fetch copies at a time: each has a thread and a megabyte here.
 const SERVING_MAX: usize = 8;
+
+/// How long a request may take to come.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Both sides of initial sync.
 pub struct InitialSync {
@@ -70,14 +76,62 @@ impl InitialSync {
     }
 }
 
+/// Who asks for a copy.
+pub struct Who {
+    set: String,
+    /// Its `_id` in the configuration.
+    id: u64,
+    /// That of its link to the source.
+    nonce: Nonce,
+}
+
+impl Who {
+    fn append_to(&self, doc: &mut DocWriter<'_, Vec<u8>>) {
+        let nonce = Value::Binary(Binary { subtype: 0, bytes: &self.nonce });
+        doc.append("set", self.set.as_str()).append("from", self.id as i64).append("nonce", nonce);
+    }
+
+    fn read(doc: RawDoc<'_>) -> Option<Who> {
+        let Some(Value::Binary(nonce)) = doc.get("nonce") else { return None };
+        Some(Who {
+            set: doc.get("set")?.as_str()?.to_owned(),
+            id: u64::try_from(doc.get("from")?.as_exact_i64()?).ok()?,
+            nonce: nonce.bytes.try_into().ok()?,
+        })
+    }
+}
+
+/// The request behind the magic word.
+async fn read_request(stream: &mut TcpStream) -> io::Result<DocBuf> {
+    let mut head = [0; MAGIC.len() + 4];
+    stream.read_exact(&mut head).await?;
+    let length = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+    if !(5..=GREETING_BYTES_MAX).contains(&length) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a request's length makes no sense"));
+    }
+    let mut bytes = vec![0; length];
+    bytes[..4].copy_from_slice(&head[4..]);
+    stream.read_exact(&mut bytes[4..]).await?;
+    sheaf_bson::validate(&bytes, 4)
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
+    Ok(DocBuf::from(RawDoc::new(&bytes)))
+}
+
 /// Serves a connection on which another member fetches a copy; its first word is [`MAGIC`] and still to be read.
 /// `guest` counts it among the connections.
 pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -> io::Result<()> {
+    let request = tokio::time::timeout(REQUEST_PATIENCE, read_request(&mut stream)).await??;
+    if let Err(why) = replica.confirm_request(request.as_raw()).await {
+        let remote = stream.peer_addr().map(|address| address.to_string()).unwrap_or_default();
+        let error = super::receiving::refuse(&replica, &remote, &why);
+        let reply = sheaf_bson::doc! { "ok": false, "errmsg": why.as_str() };
+        stream.write_all(reply.as_bytes()).await?;
+        return Err(error);
+    }
+    // Places are for members: strangers have not come so far.
     let Ok(place) = replica.initial_sync.serving.clone().try_acquire_owned() else {
         return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "too many fetch copies already"));
     };
-    let mut magic = [0; MAGIC.len()];
-    stream.read_exact(&mut magic).await?;
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     let (sender, receiver) = tokio::sync::oneshot::channel();
@@ -85,13 +139,14 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -
     // Files are read and written for minutes: that is no work for the runtime's threads.
     std::thread::Builder::new().name("sheaf-sync-source".to_owned()).spawn(move || {
         let sync = &serving.initial_sync;
-        let served = sync.source.serve(stream, &sync.set_name, serving.is_writable(), &|folder| {
-            if !serving.is_readable() {
-                return Err(super::not_yet_initialized());
-            }
-            let pin = serving.engine.pin_log();
-            Ok((serving.engine.export_copy(folder)?, pin))
-        });
+        let served =
+            sync.source.serve(stream, request.as_raw(), &sync.set_name, serving.is_writable(), &|folder| {
+                if !serving.is_readable() {
+                    return Err(super::not_yet_initialized());
+                }
+                let pin = serving.engine.pin_log();
+                Ok((serving.engine.export_copy(folder)?, pin))
+            });
         drop((place, guest));
         let _ = sender.send(served);
     })?;
@@ -106,6 +161,40 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -
 }
 
 impl Replica {
+    /// Whether a request for a copy comes from the member that it names.
+    ///
+    /// Errors: why not.
+    async fn confirm_request(&self, request: RawDoc<'_>) -> std::result::Result<(), String> {
+        let set = self.initial_sync.set_name();
+        let who = Who::read(request).ok_or("the request for a copy does not say whose it is")?;
+        if who.set != set {
+            return Err(format!("this member belongs to the replica set {set}, not {}", who.set));
+        }
+        let hosts = self.addresses_of(who.id);
+        for host in &hosts {
+            let address = self.dialled(host);
+            match self.confirmations.ask(set, (host, address.as_str()), who.nonce, false).await {
+                Answer::Yes => return Ok(()),
+                Answer::No => return Err(format!("{host} says that it has not asked for a copy")),
+                Answer::None => {}
+            }
+        }
+        Err(match hosts.first() {
+            Some(host) => format!("{host} does not say whether it has asked for a copy"),
+            None => format!("member {} is not in this member's configuration", who.id),
+        })
+    }
+
+    /// Who this member is to the one that it asks for a copy.
+    fn who_for(&self, host: &str) -> io::Result<Who> {
+        let id = self.core.lock().id();
+        let nonce = self.links.get().and_then(|links| links.nonce_for(host));
+        match (id, nonce) {
+            (Some(id), Some(nonce)) => Ok(Who { set: self.initial_sync.set_name.clone(), id, nonce }),
+            _ => Err(io::Error::other(format!("{host} was not sent anything yet"))),
+        }
+    }
+
     /// The document `initialSyncStatus` of `replSetGetStatus`, while data is being copied.
     pub fn initial_sync_status(&self) -> Option<DocBuf> {
         self.initial_sync.target.progress.lock().status()
@@ -202,7 +291,8 @@ impl Replica {
         };
         let stopped = || self.stopping();
         let control = Control { bytes_per_second: &limit, stopped: &stopped };
-        target.fetch((host, &self.dialled(host)), &self.initial_sync.set_name, at_least, &control)
+        let who = self.who_for(host)?;
+        target.fetch((host, &self.dialled(host)), &who, at_least, &control)
     }
 
     /// Members that hold data: first the one that has given a part already, then the one that is wanted, then the others;

@@ -70,12 +70,18 @@ impl Source {
         Source { folder, copies: Mutex::default(), making: Mutex::default(), pins: Mutex::default() }
     }
 
-    /// Serves one connection, behind its magic word, until the other side has what it wants.
-    pub fn serve(&self, mut stream: TcpStream, set: &str, leads: bool, export: Export<'_>) -> io::Result<()> {
+    /// Serves one connection, behind its request, until the other side has what it wants.
+    pub fn serve(
+        &self,
+        mut stream: TcpStream,
+        request: RawDoc<'_>,
+        set: &str,
+        leads: bool,
+        export: Export<'_>,
+    ) -> io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let request = read_document(&mut stream)?;
-        let (name, copied) = match self.answer(request.as_raw(), set, leads, export) {
+        let (name, copied) = match self.answer(request, set, leads, export) {
             Ok(found) => found,
             Err(error) => {
                 let reply = doc! { "ok": false, "errmsg": error.message() };

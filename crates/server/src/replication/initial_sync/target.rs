@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_storage::{Copied, OpTime};
 
+use super::Who;
 use super::frames::{MAGIC, read_chunk, read_document, write_document};
 use super::progress::Progress;
 
@@ -100,7 +101,7 @@ impl Target {
     pub fn fetch(
         &self,
         (host, address): (&str, &str),
-        set: &str,
+        who: &Who,
         at_least: u64,
         control: &Control<'_>,
     ) -> io::Result<OpTime> {
@@ -112,7 +113,8 @@ impl Target {
         }
         let mut stream = connect(address)?;
         let request = DocBuf::build(|doc| {
-            doc.append("set", set).append("atLeast", at_least as i64);
+            who.append_to(doc);
+            doc.append("atLeast", at_least as i64);
             if let Some(known) = &begun {
                 doc.append("copy", known.name.as_str());
             }

@@ -11,6 +11,7 @@ use sheaf_bson::doc;
 use sheaf_errors::Result;
 use sheaf_storage::{CreateCollection, Direction, Engine, Options, Range, Write as _, install_at_next_open};
 
+use super::Who;
 use super::frames::MAGIC;
 use super::source::Source;
 use super::target::{Control, Target};
@@ -89,7 +90,8 @@ fn serve(path: &Path, engine: &Engine) -> Serving {
                 }
                 assert_eq!(magic, MAGIC);
                 // The other side may break off at any time.
-                let _ = source.serve(stream, "rs", false, &|folder| {
+                let Ok(request) = super::frames::read_document(&mut stream) else { return };
+                let _ = source.serve(stream, request.as_raw(), "rs", false, &|folder| {
                     exports.fetch_add(1, Ordering::AcqRel);
                     let pin = engine.pin_log();
                     Ok((engine.export_copy(folder)?, pin))
@@ -130,6 +132,11 @@ fn relay(mut from: TcpStream, mut to: TcpStream, cut_after: u64) {
     let _ = to.shutdown(std::net::Shutdown::Both);
 }
 
+/// Whoever it says that it is: that is asked before a request comes to the [`Source`].
+fn who(set: &str) -> Who {
+    Who { set: set.to_owned(), id: 0, nonce: [0; 16] }
+}
+
 fn fetch(
     target: &Target,
     address: &str,
@@ -137,7 +144,7 @@ fn fetch(
     limit: u64,
 ) -> std::io::Result<sheaf_storage::OpTime> {
     let control = Control { bytes_per_second: &|| limit, stopped: &|| false };
-    target.fetch(("a:1", address), "rs", at_least, &control)
+    target.fetch(("a:1", address), &who("rs"), at_least, &control)
 }
 
 fn folders(path: &Path) -> usize {
@@ -251,7 +258,7 @@ fn who_is_refused_hears_why() {
     let serving = serve(from.path(), &engine);
     let target = Target::open(to.path());
     let control = Control { bytes_per_second: &|| 0, stopped: &|| false };
-    let error = target.fetch(("a:1", &serving.address), "other", 1, &control).unwrap_err();
+    let error = target.fetch(("a:1", &serving.address), &who("other"), 1, &control).unwrap_err();
     assert!(error.to_string().contains("belongs to the replica set rs"), "{error}");
     assert_eq!(folders(from.path()), 0);
 }

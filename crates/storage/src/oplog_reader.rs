@@ -18,6 +18,7 @@ use crate::core::Core;
 use crate::oplog;
 use crate::options::OpTime;
 use crate::order::{Mutex, rank};
+use crate::recovery::log_error;
 use crate::view::View;
 
 /// The namespace under which clients read the log.
@@ -219,7 +220,7 @@ impl Oplog {
                 "CollectionScan died due to position in capped collection being deleted.",
             );
         }
-        Error::new(Code::CHECKSUM_MISMATCH, error.to_string())
+        log_error(error)
     }
 }
 
@@ -285,6 +286,11 @@ impl OplogCursor {
                 return Ok(Some(RawDoc::new(&self.payload[self.start..self.offset])));
             }
         }
+    }
+
+    /// The command that reads has ended; another may go on. Memory for reading ahead is given back meanwhile.
+    pub fn suspend(&mut self) {
+        self.reader.rest();
     }
 
     /// How many entries of the log are to be read until its end.

@@ -166,5 +166,10 @@ impl From<sheaf_log::Entry> for LogEntry {
 }
 
 pub(crate) fn log_error(error: sheaf_log::Error) -> Error {
-    Error::new(Code::CHECKSUM_MISMATCH, error.to_string())
+    let code = match &error {
+        error if error.is_disk_full() => Code::OUT_OF_DISK_SPACE,
+        sheaf_log::Error::Io { .. } => Code::FILE_STREAM_FAILED,
+        _ => Code::CHECKSUM_MISMATCH,
+    };
+    Error::new(code, error.to_string())
 }

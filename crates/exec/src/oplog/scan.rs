@@ -156,5 +156,8 @@ impl Stage for OplogScan {
 
     fn suspend(&mut self) {
         // A cursor on the log holds nothing of a view.
+        if let Stand::Forward(cursor) = &mut self.stand {
+            cursor.suspend();
+        }
     }
 }

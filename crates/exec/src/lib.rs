@@ -3,7 +3,7 @@
 //!
 //! - [`plan`]: a [`plan::Query`] becomes a [`plan::Node`]; [`bounds`] says what of an index can match.
 //! - [`run`]: a plan's operators, pulled on a view by an [`run::Executor`].
-//! - [`write`]: insert, update, delete and find-and-modify on anything that implements `sheaf_storage::Write`.
+//! - [`mod@write`]: insert, update, delete and find-and-modify on anything that implements `sheaf_storage::Write`.
 //! - [`oplog`]: the log as the collection `local.oplog.rs`.
 //! - [`ddl`]: checks of collection options and index specifications.
 //! - [`usage`]: how often indexes and collections are read.

@@ -35,8 +35,10 @@ const FORGED_PAUSE: Duration = Duration::from_secs(1);
 /// Entries of more bytes are checked on another thread.
 const CHECK_HERE_BYTES: usize = 64 << 10;
 
-/// Room for what is read at once.
+/// Room for what is read at once, made when less than the other is left. Entries stay in the memory that they were read to: were
+/// it new for each read, each small one would keep all of it.
 const READ_BYTES: usize = 64 << 10;
+const READ_BYTES_MIN: usize = 4 << 10;
 
 /// Bytes of a message that tell whose it is.
 const HEAD: usize = 9;
@@ -134,7 +136,7 @@ impl Receiver {
     async fn run(mut self, mut stream: TcpStream) -> io::Result<()> {
         loop {
             self.read_messages().await?;
-            self.buffer.reserve(READ_BYTES);
+            make_room(&mut self.buffer);
             let read = stream.read_buf(&mut self.buffer);
             let count = match &self.stranger {
                 Some(_) => tokio::time::timeout(STRANGERS_PATIENCE, read).await??,
@@ -291,4 +293,35 @@ fn check(envelope: Envelope) -> Result<Envelope, String> {
         })?;
     }
     Ok(envelope)
+}
+
+fn make_room(buffer: &mut BytesMut) {
+    if buffer.capacity() - buffer.len() < READ_BYTES_MIN {
+        buffer.reserve(READ_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BufMut;
+
+    use super::*;
+
+    /// What is kept of small messages keeps little more than their own bytes.
+    #[test]
+    fn small_messages_share_their_memory() {
+        const MESSAGE: usize = 300;
+        let mut buffer = BytesMut::new();
+        let mut kept: Vec<Bytes> = Vec::new();
+        let mut blocks = 0;
+        for _ in 0..10_000 {
+            make_room(&mut buffer);
+            buffer.put_bytes(1, MESSAGE);
+            let message = buffer.split_to(MESSAGE).freeze();
+            let follows = |last: &Bytes| last.as_ptr() as usize + MESSAGE == message.as_ptr() as usize;
+            blocks += usize::from(!kept.last().is_some_and(follows));
+            kept.push(message);
+        }
+        assert!(blocks * READ_BYTES < 2 * 10_000 * MESSAGE, "{blocks} blocks");
+    }
 }

@@ -182,7 +182,11 @@ class Against:
         totals, slowest = {}, {}
         for path in self.folder.glob("count-*"):
             name = path.name.split("-")[1]
-            steps, refused, late = path.read_text().split()
+            counted = path.read_text().split()
+            if len(counted) != 3:
+                # It was ended while it wrote.
+                continue
+            steps, refused, late = counted
             known = totals.get(name, (0, 0))
             totals[name] = (known[0] + int(steps), known[1] + int(refused))
             slowest[name] = max(slowest.get(name, 0), float(late))

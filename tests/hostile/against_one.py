@@ -181,8 +181,8 @@ class AgainstOne(Against):
         if self.findings:
             return
         # Everybody else is gone: now it serves its honest clients as before.
-        self.unlock()
-        self.find(self.honest.wait_for_writes(ROOM_PATIENCE))
+        # A lock that an attacker asked for last may come after the first look.
+        self.find(self.honest.wait_for_writes(ROOM_PATIENCE, self.unlock))
         self.find(self.honest.pause())
         self.restart(kill=True)
         if self.findings:

@@ -104,6 +104,8 @@ class AgainstSet(Against):
                 if time.monotonic() > deadline:
                     self.find([f"the members do not catch up after member {at} was attacked: {error}"])
                     return
+                # A lock that an attacker asked for last may come after the first look.
+                self.unlock(at)
         states = [member["stateStr"] for member in self.status(self.primary)["members"]]
         if sorted(states) != ["PRIMARY", "SECONDARY", "SECONDARY"]:
             self.find([f"after member {at} was attacked: {states}"])

@@ -277,13 +277,14 @@ class Honest:
                 time.sleep(0.1)
         return [f"the honest clients' data cannot be read: {error}"]
 
-    def wait_for_writes(self, seconds):
-        """Whether every client gets a new acknowledgement."""
+    def wait_for_writes(self, seconds, meanwhile=lambda: None):
+        """Whether every client gets a new acknowledgement; `meanwhile` is done again and again."""
         began = time.monotonic()
         while any(client.last_acknowledged < began for client in self.clients):
             if time.monotonic() > began + seconds:
                 waiting = {client.name: client.reasons.most_common(3) for client in self.clients if client.last_acknowledged < began}
                 return [f"no write in {seconds} s: {waiting}"]
+            meanwhile()
             time.sleep(0.05)
         return []
 

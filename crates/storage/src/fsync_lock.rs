@@ -56,6 +56,8 @@ impl Core {
             }
             let closed = self.writes.close(&self.options.block, interrupt)?;
             self.checkpoint()?;
+            // Who has gone meanwhile would never unlock.
+            interrupt()?;
             *self.write_locks.held.lock() = Held { closed: Some(closed), count: 1 };
             return Ok(1);
         }

@@ -1,8 +1,10 @@
 //! `fsync` and `fsyncUnlock`.
 
-use sheaf_errors::Result;
+use std::time::{Duration, Instant};
 
-use crate::args::{Args, Loose};
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::{Args, Loose, NonNegative};
 use crate::command::{Command, Spec};
 use crate::op::OpContext;
 use crate::reply::Reply;
@@ -10,7 +12,12 @@ use crate::reply::Reply;
 /// `{fsync: 1, lock: bool}`.
 pub struct Fsync {
     lock: bool,
+    /// How long to wait for the writers that are at work.
+    patience: Duration,
 }
+
+/// `fsyncLockAcquisitionTimeoutMillis`, if it is not given.
+const PATIENCE_MILLIS: i64 = 90_000;
 
 impl<'a> Command<'a> for Fsync {
     const NAME: &'static str = "fsync";
@@ -19,8 +26,10 @@ impl<'a> Command<'a> for Fsync {
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let lock = args.optional::<Loose>("lock")?.is_some_and(|b| b.0);
-        args.ignore(&["fsyncLockAcquisitionTimeoutMillis", "async"]);
-        Ok(Fsync { lock })
+        let millis = args.optional::<NonNegative>("fsyncLockAcquisitionTimeoutMillis")?;
+        args.ignore(&["async"]);
+        let patience = Duration::from_millis(millis.map_or(PATIENCE_MILLIS, |millis| millis.0) as u64);
+        Ok(Fsync { lock, patience })
     }
 
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
@@ -29,7 +38,15 @@ impl<'a> Command<'a> for Fsync {
             return Ok(Reply::ok().with("numFiles", 1));
         }
         let stop = op.interrupter();
-        let count = op.engine().lock_writes(&|| stop.check())?;
+        let until = Instant::now() + self.patience;
+        let count = op.engine().lock_writes(&|| {
+            stop.check()?;
+            if Instant::now() >= until {
+                let millis = self.patience.as_millis();
+                bail!(Code::LOCK_TIMEOUT, "Fsync lock could not be acquired within {millis} milliseconds");
+            }
+            Ok(())
+        })?;
         Ok(Reply::ok()
             .with("info", "now locked against writes, use db.fsyncUnlock() to unlock")
             .with("lockCount", count as i64)

@@ -74,6 +74,12 @@ impl Buffers {
         })
     }
 
+    /// The node shuts down: nobody waits for room any more, or gets any.
+    pub fn end(&self) {
+        self.room.close();
+        self.overdraft.close();
+    }
+
     /// Bytes in use.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -167,7 +173,10 @@ impl Claim {
             return Duration::ZERO;
         }
         let began = Instant::now();
-        while process.pressure() >= Pressure::Higher && began.elapsed() < SHORTAGE_PATIENCE {
+        while process.pressure() >= Pressure::Higher
+            && !process.is_ending()
+            && began.elapsed() < SHORTAGE_PATIENCE
+        {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         began.elapsed()
@@ -261,6 +270,21 @@ mod tests {
         assert!(!short.is_finished());
         drop(second);
         drop((third, short.await.unwrap().unwrap()));
+        assert_eq!(buffers.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_beyond_the_end() {
+        let buffers = buffers(MEGA as u64);
+        let [mut first, mut second, mut third] = [(); 3].map(|()| Claim::on(&buffers));
+        first.room(FREE_BYTES + MEGA).await.unwrap();
+        second.room(FREE_BYTES + MEGA).await.unwrap();
+        let waiting = tokio::spawn(async move { third.room(FREE_BYTES + MEGA).await });
+        until_waiting(&buffers, 1).await;
+        buffers.end();
+        assert_eq!(waiting.await.unwrap(), None);
+        assert_eq!(Claim::on(&buffers).room(FREE_BYTES + MEGA).await, None);
+        drop((first, second));
         assert_eq!(buffers.used(), 0);
     }
 

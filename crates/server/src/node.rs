@@ -175,6 +175,8 @@ impl Node {
     pub fn begin_shutdown(&self) {
         self.shutting_down.store(true, Ordering::Relaxed);
         self.memory.end();
+        self.incoming.end();
+        self.outgoing.end();
         self.shutdown.notify_waiters();
     }
 

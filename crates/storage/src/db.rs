@@ -39,6 +39,9 @@ const WRITE_BUFFER_BYTES: usize = 64 << 30;
 /// Bytes of a memtable's Bloom filter at most: ten bits for each of some 1.6 million keys.
 const MEMTABLE_FILTER_BYTES: u64 = 2 << 20;
 
+/// Where fewer table files may be open than this, they are counted in one place.
+const OPEN_FILES_FEW: i32 = 1024;
+
 /// What a memtable takes of memory in one go at most.
 const ARENA_BLOCK_BYTES: u64 = 1 << 20;
 
@@ -78,6 +81,10 @@ impl Db {
         base.set_keep_log_file_num(3);
         base.set_max_log_file_size(4 << 20);
         base.set_max_open_files(options.open_files);
+        if (0..OPEN_FILES_FEW).contains(&options.open_files) {
+            // Each shard of the cache of open tables may have one, so the usual 64 shards would never keep less than 64.
+            base.set_table_cache_num_shard_bits(0);
+        }
         base.set_skip_stats_update_on_db_open(true);
         base.set_allow_concurrent_memtable_write(false);
         base.set_stats_dump_period_sec(0);

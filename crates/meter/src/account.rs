@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use sheaf_errors::{Code, Error, Result};
 
 use crate::pressure::Pressure;
+use crate::turns::Turns;
 
 /// Accounts below this are not worth shedding, and are not kept in the list, unless nobody works for them (cursors).
 const LISTED_BYTES: u64 = 256 << 10;
@@ -29,6 +30,8 @@ pub struct Process {
     /// What a thread does about what it keeps for itself while memory is short.
     tidy: OnceLock<fn(Pressure)>,
     ending: AtomicBool,
+    /// Who computes, of those whose operations are long.
+    turns: Turns,
     /// Accounts that may be worth shedding; who is gone is removed when the list is next walked through.
     listed: Mutex<Vec<Weak<Account>>>,
 }
@@ -44,6 +47,7 @@ impl Process {
             pressure: AtomicU8::new(Pressure::None as u8),
             tidy: OnceLock::new(),
             ending: AtomicBool::new(false),
+            turns: Turns::of_processors(),
             listed: Mutex::default(),
         })
     }
@@ -84,6 +88,15 @@ impl Process {
     /// Whether the node shuts down.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// (long operations that compute, long operations that wait for their turn)
+    pub fn turn_figures(&self) -> (usize, usize) {
+        self.turns.figures()
     }
 
     /// How short memory is in fact.

@@ -9,6 +9,7 @@ use sheaf_errors::Result;
 
 use crate::account::Held;
 use crate::meter::Meter;
+use crate::turns::Park;
 
 /// Units between two looks at the clock; a unit is about 50 ns of work.
 const ROUND: u32 = 256;
@@ -16,23 +17,58 @@ const ROUND: u32 = 256;
 /// How long an operation may work before it is told that it is long.
 const SHORT: Duration = Duration::from_micros(150);
 
+/// Rounds of the same length.
+const SHORT_ROUNDS: u32 = 12;
+
+/// Rounds of a turn: three milliseconds of work.
+const TURN_ROUNDS: u32 = 240;
+
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Meter>>> = const { RefCell::new(None) };
     /// Units left until the next check.
     static LEFT: Cell<u32> = const { Cell::new(ROUND) };
-    static SLICE: Cell<Slice> = const { Cell::new(Slice::NONE) };
+    static SLICE: Cell<Slice> = const { Cell::new(Slice::of(Conduct::FREE)) };
 }
 
-/// Whom to tell that the operation is not a short one.
+/// How an operation behaves when it turns out to be long.
+#[derive(Clone, Copy, Debug)]
+pub struct Conduct {
+    /// Called once, from a [`tick`], when it has gone on ticking for 150 microseconds: on a reactor's thread it makes
+    /// others go on without this thread.
+    pub when_long: Option<fn()>,
+    /// How it waits when it takes turns with other long operations. What holds locks for long must not take turns.
+    pub takes_turns: Option<Park>,
+}
+
+impl Conduct {
+    /// Nobody minds how long it is.
+    pub const FREE: Conduct = Conduct { when_long: None, takes_turns: None };
+}
+
+/// The work of the thread since it entered its meter.
 #[derive(Clone, Copy)]
 struct Slice {
+    conduct: Conduct,
     /// When ticks were first seen to go round.
     began: Option<Instant>,
-    tell: Option<fn()>,
+    /// Rounds of the present turn, or before the first one.
+    rounds: u32,
+    turn: Turn,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It is short so far.
+    None,
+    Had,
+    /// None came in time; it goes on for as long as a turn would be.
+    Missed,
 }
 
 impl Slice {
-    const NONE: Slice = Slice { began: None, tell: None };
+    const fn of(conduct: Conduct) -> Slice {
+        Slice { conduct, began: None, rounds: 0, turn: Turn::None }
+    }
 }
 
 /// As long as this lives, the thread works with the meter it was [entered](enter) with.
@@ -47,32 +83,34 @@ pub struct Entered {
 /// Makes this the meter of what the thread does, until the guard is dropped. An operation's helper threads enter the
 /// same meter.
 pub fn enter(meter: Arc<Meter>) -> Entered {
-    install(Some(meter), None)
+    enter_as(meter, Conduct::FREE)
 }
 
 /// Until the guard is dropped, the thread works for nobody who could be stopped: what has been logged is applied whole,
 /// also where the thread of a client that has just been killed does it.
 pub fn shield() -> Entered {
-    install(None, None)
+    install(None, Conduct::FREE)
 }
 
-/// Like [`enter`], and `tell` is called once, from a [`tick`], when the operation has gone on ticking for 150
-/// microseconds: on a reactor's thread it makes others go on without this thread.
-pub fn enter_until_long(meter: Arc<Meter>, tell: fn()) -> Entered {
-    install(Some(meter), Some(tell))
+/// Like [`enter`], for an operation that others mind when it is long.
+pub fn enter_as(meter: Arc<Meter>, conduct: Conduct) -> Entered {
+    install(Some(meter), conduct)
 }
 
-fn install(meter: Option<Arc<Meter>>, tell: Option<fn()>) -> Entered {
+fn install(meter: Option<Arc<Meter>>, conduct: Conduct) -> Entered {
     let before = CURRENT.with(|current| std::mem::replace(&mut *current.borrow_mut(), meter));
     LEFT.set(ROUND);
-    Entered { before, slice: SLICE.replace(Slice { began: None, tell }), not_send: PhantomData }
+    Entered { before, slice: SLICE.replace(Slice::of(conduct)), not_send: PhantomData }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         let before = self.before.take();
         let left = CURRENT.with(|current| std::mem::replace(&mut *current.borrow_mut(), before));
-        SLICE.set(self.slice);
+        if SLICE.replace(self.slice).turn == Turn::Had {
+            let meter = left.as_ref().expect("only an operation has a turn");
+            meter.process().turns().give_back();
+        }
         drop(left);
     }
 }
@@ -117,18 +155,48 @@ pub fn tick_for(bytes: usize) -> Result<()> {
 #[cold]
 fn go_round() -> Result<()> {
     LEFT.set(ROUND);
-    let slice = SLICE.get();
-    if let Some(tell) = slice.tell {
+    let mut slice = SLICE.get();
+    if let Some(tell) = slice.conduct.when_long {
         match slice.began {
-            None => SLICE.set(Slice { began: Some(Instant::now()), ..slice }),
+            None => slice.began = Some(Instant::now()),
             Some(began) if began.elapsed() >= SHORT => {
-                SLICE.set(Slice::NONE);
+                slice.conduct.when_long = None;
                 tell();
             }
             Some(_) => {}
         }
+        SLICE.set(slice);
+    } else if let Some(park) = slice.conduct.takes_turns {
+        slice.rounds += 1;
+        SLICE.set(slice);
+        let turn_ends = if slice.turn == Turn::None { SHORT_ROUNDS } else { TURN_ROUNDS };
+        if slice.rounds >= turn_ends {
+            return next_turn(slice, park);
+        }
     }
     check()
+}
+
+/// Another turn for this operation, after those who wait.
+fn next_turn(mut slice: Slice, park: Park) -> Result<()> {
+    let Some(meter) = current() else { return Ok(()) };
+    let turns = meter.process().turns();
+    slice.rounds = 0;
+    if slice.turn == Turn::Had {
+        SLICE.set(slice);
+        if !turns.is_wanted() {
+            return meter.check();
+        }
+        turns.give_back();
+    }
+    // Without one while it waits: an operation that ends there has nothing to give back.
+    slice.turn = Turn::Missed;
+    SLICE.set(slice);
+    if turns.take(&meter, park)? {
+        slice.turn = Turn::Had;
+        SLICE.set(slice);
+    }
+    meter.check()
 }
 
 /// Takes memory from the operation's account and the process's. Outside any operation it counts nothing.

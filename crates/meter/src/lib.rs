@@ -6,6 +6,7 @@
 //! - [`check`] says whether the operation has to stop (killed, out of time, the node shuts down, its memory shed);
 //! - [`tick`] is for tight loops: it counts, and asks [`check`] about every 13 microseconds of work;
 //! - [`tick_for`] is the same for work on bytes, and [`sort_by`] sorts so that it can be stopped;
+//! - where many long operations compute at once, those that [may](Conduct) take turns, in [`tick`];
 //! - [`reserve`] takes memory from the operation's [`Account`] and from that of the [`Process`].
 //!
 //! Outside any operation time is never over, and memory is free: what is small or bounded otherwise needs no meter.
@@ -18,11 +19,13 @@ mod pressure;
 mod sort;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use account::{Account, Held, Process};
 pub use current::{
-    Entered, check, current, enter, enter_until_long, reserve, shield, spill_bytes, tick, tick_for,
+    Conduct, Entered, check, current, enter, enter_as, reserve, shield, spill_bytes, tick, tick_for,
 };
 pub use meter::{Meter, Source};
 pub use pressure::{Marks, Pressure};
 pub use sort::sort_by;
+pub use turns::Park;

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sheaf_errors::{Code, Error, Result};
@@ -33,6 +34,8 @@ pub struct Meter {
     /// Whether there is an account, so that a new operation need not lock to find none.
     has_account: AtomicBool,
     account: Mutex<Option<Arc<Account>>>,
+    /// The thread that waits for the operation's turn.
+    waiting: Mutex<Option<Thread>>,
 }
 
 const NEVER: u64 = u64::MAX;
@@ -57,6 +60,7 @@ impl Meter {
             deadline: AtomicU64::new(NEVER),
             has_account: AtomicBool::new(false),
             account: Mutex::default(),
+            waiting: Mutex::default(),
         })
     }
 
@@ -77,6 +81,25 @@ impl Meter {
     /// Changes when the operation's time is over.
     pub fn set_deadline(&self, deadline: Option<Instant>) {
         self.deadline.store(deadline.map_or(NEVER, nanos), Ordering::Relaxed);
+    }
+
+    /// How much of the operation's time is left; `None` without a deadline.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let deadline = self.deadline.load(Ordering::Relaxed);
+        (deadline != NEVER).then(|| Duration::from_nanos(deadline.saturating_sub(nanos(Instant::now()))))
+    }
+
+    /// While the guard lives, [`Meter::wake`] wakes this thread.
+    pub(crate) fn waits(&self) -> Waits<'_> {
+        *self.waiting.lock() = Some(std::thread::current());
+        Waits(self)
+    }
+
+    /// Has the operation look at its source now if it waits for its turn.
+    pub fn wake(&self) {
+        if let Some(thread) = &*self.waiting.lock() {
+            thread.unpark();
+        }
     }
 
     /// The memory of all operations.
@@ -127,6 +150,15 @@ impl Meter {
         }
         self.process.look_at_shortage();
         Ok(())
+    }
+}
+
+/// See [`Meter::waits`].
+pub(crate) struct Waits<'m>(&'m Meter);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        *self.0.waiting.lock() = None;
     }
 }
 

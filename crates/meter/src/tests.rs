@@ -248,9 +248,10 @@ fn marks_lie_in_order_on_machines_of_all_sizes() {
 fn a_long_operation_is_told_of_once() {
     static TOLD: AtomicU32 = AtomicU32::new(0);
     let process = process(1000, 1000);
-    let _entered = enter_until_long(meter(&process), || {
+    let tell = || {
         TOLD.fetch_add(1, Ordering::Relaxed);
-    });
+    };
+    let _entered = enter_as(meter(&process), Conduct { when_long: Some(tell), takes_turns: None });
     tick(1000).unwrap();
     assert_eq!(TOLD.load(Ordering::Relaxed), 0, "the first round only begins to measure");
     let began = Instant::now();

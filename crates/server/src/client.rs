@@ -173,6 +173,7 @@ impl Client {
     /// Stops the operation that is under way with this error.
     pub fn interrupt(&self, code: Code) {
         self.stop.set(code);
+        self.meter.wake();
         self.wake.notify_one();
     }
 

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use bumpalo::Bump;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::Conduct;
 use sheaf_storage::OpTime;
 use sheaf_wire::{Flags, Sequence};
 
@@ -188,7 +189,7 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
         } else {
             let op_id = node.next_op_id();
             client.stop.clear();
-            client.stop.watch(started, ends_with_client(command, request.body));
+            client.stop.watch(started, only_reads(command, request.body));
             current.begin(op_id, started, prepared.db, command.name, request.body, prepared.generic.lsid);
             current.needs_primary = command.spec.access == Access::Write || prepared.role.in_transaction();
         }
@@ -212,9 +213,9 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
     outcome
 }
 
-/// Whether an operation ends when its client has gone, as in MongoDB: if it only reads. What an aggregation writes is
-/// written to the end.
-fn ends_with_client(command: &Registered, body: RawDoc<'_>) -> bool {
+/// Whether an operation only reads. Then it ends when its client has gone, as in MongoDB, and takes turns with others.
+/// What an aggregation writes is written to the end.
+fn only_reads(command: &Registered, body: RawDoc<'_>) -> bool {
     let writes = || {
         let pipeline = body.get("pipeline").and_then(|stages| stages.as_array());
         command.name == "aggregate" && pipeline.is_some_and(crate::forward::writes)
@@ -334,10 +335,12 @@ fn execute<'a>(
         metrics: OpMetrics::default(),
     };
     client.meter.begin(op.deadline());
-    let _entered = match op.may_block {
-        true => sheaf_meter::enter(client.meter.clone()),
-        false => sheaf_meter::enter_until_long(client.meter.clone(), reactor::leave),
+    // What writes may hold what others wait for, so it waits for no turn.
+    let conduct = Conduct {
+        when_long: (!op.may_block).then_some(reactor::leave),
+        takes_turns: only_reads(command, request.body).then_some(reactor::park),
     };
+    let _entered = sheaf_meter::enter_as(client.meter.clone(), conduct);
     match read::prepare(&op, command, role) {
         Ok(None) => {}
         Ok(Some(parked)) => {

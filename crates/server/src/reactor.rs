@@ -39,6 +39,11 @@ pub fn leave() {
     });
 }
 
+/// Waits until the thread is unparked, at most so long, and holds up nobody meanwhile.
+pub fn park(time: Duration) {
+    tokio::task::block_in_place(|| std::thread::park_timeout(time));
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -329,6 +329,8 @@ fn engine(node: &Node, doc: &mut Doc<'_>) {
         .append("outgoingBytes", node.outgoing.used() as i64)
         .append("processBytes", crate::system::anonymous_memory() as i64)
         .append("pressure", node.memory.pressure() as i32);
+    let (computing, waiting) = node.memory.turn_figures();
+    doc.document("longOperations").append("computing", computing as i64).append("waiting", waiting as i64);
     doc.document("log")
         .append("bytes", stats.log_bytes as i64)
         .append("firstIndex", stats.log_first_index as i64)

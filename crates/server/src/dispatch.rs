@@ -216,11 +216,13 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
 /// Whether an operation only reads. Then it ends when its client has gone, as in MongoDB, and takes turns with others.
 /// What an aggregation writes is written to the end.
 fn only_reads(command: &Registered, body: RawDoc<'_>) -> bool {
-    let writes = || {
-        let pipeline = body.get("pipeline").and_then(|stages| stages.as_array());
-        command.name == "aggregate" && pipeline.is_some_and(crate::forward::writes)
-    };
-    command.spec.ends_with_client && !writes()
+    command.spec.ends_with_client && !aggregation_writes(command, body)
+}
+
+/// Whether this is an aggregation that writes, however much.
+fn aggregation_writes(command: &Registered, body: RawDoc<'_>) -> bool {
+    let pipeline = || body.get("pipeline").and_then(|stages| stages.as_array());
+    command.name == "aggregate" && pipeline().is_some_and(crate::forward::writes)
 }
 
 /// Statements of a write command, which `opcounters` counts one by one.

@@ -423,6 +423,39 @@ fn parameters_without_effect_are_unknown() {
     assert_eq!(code(doc! { "find": "c", "readConcern": &after }), 20);
 }
 
+/// A client that changes nothing relies on what it found, which somebody may have written without `j`.
+#[test]
+fn a_journaled_write_that_changes_nothing_waits_for_what_is_there() {
+    let server = Server::start(|_| {});
+    let mut connection = server.connect();
+    let (release, released) = std::sync::mpsc::sync_channel::<()>(0);
+    let released = std::sync::Mutex::new(released);
+    let hook = move || {
+        let _ = released.lock().unwrap().recv_timeout(Duration::from_secs(10));
+        Ok(())
+    };
+    connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "test" });
+    connection.run(&doc! { "fsync": 1, "$db": "admin" });
+    server.node.engine().set_hook(sheaf_storage::HookPoint::Sync, Some(Arc::new(hook)));
+    connection.run(&doc! { "insert": "c", "documents": [{ "_id": 2 }], "$db": "test" });
+    let concern = doc! { "w": 1, "j": true, "wtimeout": 20 };
+    for command in [
+        doc! { "delete": "c", "deletes": [{ "q": { "none": 1 }, "limit": 0 }] },
+        doc! { "update": "c", "updates": [{ "q": { "none": 1 }, "u": { "$set": { "a": 1 } } }] },
+        doc! { "findAndModify": "c", "query": { "none": 1 }, "remove": true },
+        doc! { "insert": "c", "documents": [{ "_id": 1 }] },
+        doc! { "createIndexes": "c", "indexes": [{ "key": { "_id": 1 }, "name": "_id_" }] },
+        doc! { "aggregate": "none", "pipeline": [{ "$merge": "c" }], "cursor": {} },
+    ] {
+        let reply = connection.run(&command.clone().with("writeConcern", &concern).with("$db", "test"));
+        let error = reply.as_raw().get("writeConcernError").and_then(|v| v.as_doc());
+        let code = error.and_then(|error| error.get("code")?.as_exact_i64());
+        assert_eq!(code, Some(64), "{command:?}: {reply:?}");
+    }
+    server.node.engine().set_hook(sheaf_storage::HookPoint::Sync, None);
+    drop(release);
+}
+
 #[test]
 fn wtimeout_ends_the_wait_for_a_slow_disk() {
     let server = Server::start(|_| {});

@@ -61,7 +61,14 @@ fn is_retried(role: Role) -> bool {
 ///
 /// Errors: those of a write that shows that this member still leads.
 fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Result<Option<Wait>> {
-    let Some(replica) = op.node.replica() else { return Ok(wait_alone(op)) };
+    let ends = matches!(prepared.role, Role::Commit | Role::Abort);
+    let writes = prepared.command.spec.access == Access::Write
+        || ends
+        || op.committed.get().is_some()
+        || super::aggregation_writes(prepared.command, op.body);
+    // Statements of a transaction wait when it commits.
+    let writes = writes && (ends || !op.in_transaction);
+    let Some(replica) = op.node.replica() else { return Ok(wait_alone(op, writes)) };
     let deadline = op.deadline();
     if op.read_concern().level == Some(ReadLevel::Linearizable) {
         if !outcome.ok {
@@ -74,10 +81,8 @@ fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Resul
         let concern = Effective { w: W::Majority, ..Effective::alone() };
         return Ok(Some(Wait { at, concern, deadline, vital: true }));
     }
-    let ends = matches!(prepared.role, Role::Commit | Role::Abort);
-    let writes = prepared.command.spec.access == Access::Write || ends || op.committed.get().is_some();
-    // Statements of a transaction wait when it commits. What is in `local` has nobody else.
-    if !writes || (op.in_transaction && !ends) || op.db == "local" {
+    // What is in `local` has nobody else.
+    if !writes || op.db == "local" {
         return Ok(None);
     }
     let default = op.node.defaults.current(op.node);
@@ -94,18 +99,22 @@ fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Resul
         let (stop, note) = (op.interrupter(), doc! { "msg": "NoSuchTransaction error" });
         op.note_commit(op.blocking(|| replica.write_noop(&note, &|| stop.check()))?);
     }
-    // Who has changed nothing may have seen what others have written, and relies on it.
-    let at = op.committed.get().unwrap_or_else(|| op.engine().last_applied());
-    Ok(Some(Wait { at, concern, deadline, vital: false }))
+    Ok(Some(Wait { at: relied_on(op), concern, deadline, vital: false }))
+}
+
+/// What an operation that writes has written. Who has changed nothing may have seen what others have written, or what
+/// this client has written with a lesser concern, and relies on it.
+fn relied_on(op: &OpContext<'_>) -> sheaf_storage::OpTime {
+    op.committed.get().unwrap_or_else(|| op.engine().last_applied())
 }
 
 /// A node without others waits for its disk.
-fn wait_alone(op: &OpContext<'_>) -> Option<Wait> {
+fn wait_alone(op: &OpContext<'_>, writes: bool) -> Option<Wait> {
     let concern = Effective::of(op.write_concern.as_ref(), &Effective::alone());
-    if !concern.wants_journal() || !op.node.options.journal {
+    if !writes || !concern.wants_journal() || !op.node.options.journal {
         return None;
     }
-    Some(Wait { at: op.committed.get()?, concern, deadline: None, vital: false })
+    Some(Wait { at: relied_on(op), concern, deadline: None, vital: false })
 }
 
 /// The time of what the operation has written, or of what it may have read.

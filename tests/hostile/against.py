@@ -1,6 +1,7 @@
 """What a run against one server and against a set have in common: processes of attackers, pings, the report."""
 
 import datetime
+import json
 import multiprocessing
 import pathlib
 import random
@@ -71,6 +72,7 @@ class Against:
         self.processes, self.pingers = [], []
         # Waits of shutdowns, in seconds.
         self.shutdowns = []
+        self.lateness = []
         self.counts = {}
         self.began = time.monotonic()
 
@@ -156,9 +158,23 @@ class Against:
     def look_at_log(self, server):
         with open(server.log_path, errors="replace") as log:
             for line in log:
+                self.look_for_lateness(line)
                 if any(alarm in line for alarm in ALARMS):
                     self.find([f"in the log: {line.strip()[:400]}"])
                     return
+
+    def look_for_lateness(self, line):
+        """Operations that ended by `maxTimeMS`, and how long after it, by the server's clock: the attackers' own shows how
+        long they waited for a processor, too."""
+        if '"errCode":50' not in line:
+            return
+        try:
+            about = json.loads(line)["attr"]
+            limit, took = about["command"]["maxTimeMS"], about["durationMillis"]
+        except (ValueError, KeyError, TypeError):
+            return
+        if isinstance(limit, int) and limit > 0:
+            self.lateness.append((took - limit, next(iter(about["command"]))))
 
     # --- the report ---
 
@@ -193,7 +209,13 @@ class Against:
         print("attacks:", ", ".join(f"{name} {steps} (+{refused} cut off)" for name, (steps, refused) in sorted(totals.items())))
         late = {name: value for name, value in slowest.items() if value > 0}
         if late:
-            print("ended by maxTimeMS, at the latest so much after it:", ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in sorted(late.items())))
+            print("ended by maxTimeMS, at the latest so much after it, by the attackers' clocks:", ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in sorted(late.items())))
+
+        if self.lateness:
+            found = sorted(self.lateness)
+            at = ", ".join(f"{share} {found[min(int(len(found) * value), len(found) - 1)][0]} ms" for share, value in (("p50", 0.5), ("p99", 0.99)))
+            worst = ", ".join(f"{name} {late} ms" for late, name in found[:-6:-1])
+            print(f"by the server's: {len(found)} operations, {at}; the latest: {worst}")
 
     def report_requests(self):
         for path in sorted(self.folder.glob("last-*")):

@@ -124,18 +124,8 @@ impl Process {
         }
     }
 
-    /// Changes what is counted for something that belongs to no account: messages under way.
-    pub fn count(&self, before: u64, now: u64) {
-        if now >= before {
-            self.used.fetch_add(now - before, Ordering::Relaxed);
-        } else {
-            self.take_off(before - now);
-        }
-    }
-
     fn take_off(&self, bytes: u64) {
-        let total = self.used.fetch_sub(bytes, Ordering::Relaxed);
-        assert!(total >= bytes, "gave back {bytes} bytes of {total} in all");
+        take_off(&self.used, bytes);
     }
 
     fn list(&self, account: &Arc<Account>) {
@@ -196,6 +186,45 @@ impl Process {
             Code::EXCEEDED_MEMORY_LIMIT,
             format!("The memory for operations, {} bytes, is in use", self.limit),
         )
+    }
+}
+
+fn take_off(used: &AtomicU64, bytes: u64) {
+    let all = used.fetch_sub(bytes, Ordering::Relaxed);
+    assert!(all >= bytes, "gave back {bytes} bytes of {all} in all");
+}
+
+/// What is counted with the process for something that belongs to no account: messages under way, sessions.
+pub struct Part {
+    process: Arc<Process>,
+    used: AtomicU64,
+}
+
+impl Part {
+    /// Nothing yet.
+    pub fn of(process: &Arc<Process>) -> Self {
+        Part { process: process.clone(), used: AtomicU64::new(0) }
+    }
+
+    /// What it is a part of.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Bytes in use.
+    pub fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// One of those that it counts has so many bytes now, and had so many before.
+    pub fn change(&self, before: u64, now: u64) {
+        for used in [&self.used, &self.process.used] {
+            if now >= before {
+                used.fetch_add(now - before, Ordering::Relaxed);
+            } else {
+                take_off(used, before - now);
+            }
+        }
     }
 }
 
@@ -371,6 +400,15 @@ impl Held {
     /// Bytes that it holds.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Takes `bytes` from the same account, whoever asks now: for what is made later and lives as long.
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub fn beside(&self, bytes: u64) -> Result<Held> {
+        let mut held = Held { account: self.account.clone(), bytes: 0 };
+        held.grow(bytes)?;
+        Ok(held)
     }
 
     /// Takes `bytes` more.

@@ -21,7 +21,7 @@ mod sort;
 mod tests;
 mod turns;
 
-pub use account::{Account, Held, Process};
+pub use account::{Account, Held, Part, Process};
 pub use current::{
     Conduct, Entered, check, current, enter, enter_as, reserve, shield, spill_bytes, tick, tick_for,
 };

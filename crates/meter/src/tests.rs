@@ -192,25 +192,29 @@ fn who_has_been_told_to_end_counts_as_room_to_come() {
 fn messages_count_with_operations() {
     let mega = 1 << 20;
     let process = process(100 * mega, 80 * mega);
-    process.count(0, 90 * mega);
+    let messages = Part::of(&process);
+    messages.change(0, 90 * mega);
     let meter = meter(&process);
     assert_eq!(code(meter.reserve(20 * mega)), Code::EXCEEDED_MEMORY_LIMIT);
-    process.count(90 * mega, 10 * mega);
+    messages.change(90 * mega, 10 * mega);
     meter.begin(None);
-    drop(meter.reserve(20 * mega).unwrap());
-    process.count(10 * mega, 0);
-    assert_eq!(process.used(), 0);
+    let held = meter.reserve(20 * mega).unwrap();
+    assert_eq!((messages.used(), process.used()), (10 * mega, 30 * mega));
+    drop(held);
+    messages.change(10 * mega, 0);
+    assert_eq!((messages.used(), process.used()), (0, 0));
 }
 
 #[test]
 fn the_small_go_on_for_longer_than_the_large() {
     let mega = 1 << 20;
     let process = process(100 * mega, 100 * mega);
-    process.count(0, 130 * mega);
+    let messages = Part::of(&process);
+    messages.change(0, 130 * mega);
     let (small, large) = (meter(&process), meter(&process));
     let _small = small.reserve(mega / 2).unwrap();
     assert_eq!(code(large.reserve(2 * mega)), Code::EXCEEDED_MEMORY_LIMIT);
-    process.count(130 * mega, 150 * mega);
+    messages.change(130 * mega, 150 * mega);
     assert_eq!(code(small.reserve(1)), Code::EXCEEDED_MEMORY_LIMIT);
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sheaf_meter::{Pressure, Process};
+use sheaf_meter::{Part, Pressure, Process};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Bytes that every connection may have without asking.
@@ -51,10 +51,9 @@ pub fn wanted(buffer: usize, length: usize) -> usize {
 
 /// The room of all messages in one direction.
 pub struct Buffers {
-    /// They belong to the memory of all that clients do.
-    process: Arc<Process>,
+    /// What messages have. It belongs to the memory of all that clients do.
+    messages: Part,
     limit: u64,
-    used: AtomicU64,
     waiting: AtomicU64,
     room: Arc<Semaphore>,
     overdraft: Arc<Semaphore>,
@@ -65,9 +64,8 @@ impl Buffers {
     pub fn new(process: &Arc<Process>, limit: u64) -> Arc<Self> {
         let units = (limit / UNIT).min(u64::from(u32::MAX)) as usize;
         Arc::new(Buffers {
-            process: process.clone(),
+            messages: Part::of(process),
             limit,
-            used: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(units)),
             overdraft: Arc::new(Semaphore::new(1)),
@@ -82,14 +80,14 @@ impl Buffers {
 
     /// Bytes in use.
     pub fn used(&self) -> u64 {
-        self.used.load(Ordering::Relaxed)
+        self.messages.used()
     }
 
     /// Whether room is short.
     pub fn is_pressed(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
             || self.used() > self.limit
-            || self.process.pressure() >= Pressure::High
+            || self.messages.process().pressure() >= Pressure::High
     }
 
     /// Whether a message of which so many bytes are there, which began and last moved at these times, has stood still for too
@@ -98,16 +96,6 @@ impl Buffers {
         let (still, slow) = if self.is_pressed() { PRESSED_PATIENCE } else { PATIENCE };
         let in_all = slow + Duration::from_secs(filled as u64 / SLOWEST);
         moved.elapsed() >= still || began.elapsed() >= in_all
-    }
-
-    fn change(&self, before: u64, now: u64) {
-        self.process.count(before, now);
-        if now >= before {
-            self.used.fetch_add(now - before, Ordering::Relaxed);
-        } else {
-            let used = self.used.fetch_sub(before - now, Ordering::Relaxed);
-            assert!(used >= before - now, "gave back {} bytes of {used}", before - now);
-        }
     }
 }
 
@@ -127,7 +115,7 @@ impl Claim {
 
     /// Counts so many bytes, whether there is room or not: they are there already.
     pub fn count(&mut self, bytes: usize) {
-        self.buffers.change(self.bytes, bytes as u64);
+        self.buffers.messages.change(self.bytes, bytes as u64);
         self.bytes = bytes as u64;
     }
 
@@ -168,7 +156,7 @@ impl Claim {
 
     /// Waits a while, as long as memory is so short that operations are ended for it.
     async fn calm(&self) -> Duration {
-        let process = &self.buffers.process;
+        let process = self.buffers.messages.process();
         if process.pressure() < Pressure::Higher {
             return Duration::ZERO;
         }

@@ -39,8 +39,6 @@ pub struct Node {
     pub parameters: Parameters,
     /// The memory that operations use.
     pub memory: Arc<Process>,
-    /// `maxSessions`, which only the start can set.
-    max_sessions: usize,
     /// Fail points.
     pub fail_points: FailPoints,
     /// Figures.
@@ -106,9 +104,8 @@ impl Node {
             options,
             clock: Clock,
             cursors: Cursors::default(),
-            sessions: Sessions::default(),
+            sessions: Sessions::new(&memory, parameters.int("maxSessions").max(1) as usize),
             memory,
-            max_sessions: parameters.int("maxSessions").max(1) as usize,
             parameters,
             fail_points: FailPoints::default(),
             metrics: Metrics::default(),
@@ -239,7 +236,7 @@ impl Node {
     ///
     /// Errors: `TooManyLogicalSessions`.
     pub fn session(&self, id: LogicalSessionId) -> sheaf_errors::Result<Arc<Session>> {
-        self.sessions.touch(id, self.uptime_millis(), self.max_sessions)
+        self.sessions.touch(id, self.uptime_millis())
     }
 
     /// Milliseconds since the start: what expires by idleness is measured by this, not by the time of day, which may step.

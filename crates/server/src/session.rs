@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use sheaf_errors::{Code, Result, bail};
+use sheaf_meter::{Part, Process};
 
 /// One logical session.
 pub struct Session {
@@ -40,40 +41,57 @@ impl Session {
     }
 }
 
+type Live = HashMap<LogicalSessionId, Arc<Session>, ahash::RandomState>;
+
+/// What a session takes: itself with its counts, and its place in the map, which has room for twice as many now and then.
+const SESSION_BYTES: u64 = (size_of::<Session>()
+    + 2 * size_of::<usize>()
+    + 2 * size_of::<(LogicalSessionId, Arc<Session>)>()) as u64;
+
+/// Sessions get so much of the memory for operations, as a divisor: anybody can make as many as he likes.
+const SESSIONS_SHARE: u64 = 4;
+
 /// All sessions of the node.
-#[derive(Default)]
 pub struct Sessions {
-    live: Mutex<HashMap<LogicalSessionId, Arc<Session>, ahash::RandomState>>,
+    live: Mutex<Live>,
+    most: usize,
+    bytes: Part,
 }
 
 impl Sessions {
+    /// None yet; `most` of them at most, and fewer where memory is small.
+    pub fn new(memory: &Arc<Process>, most: usize) -> Self {
+        let room = usize::try_from(memory.limit() / SESSIONS_SHARE / SESSION_BYTES).unwrap_or(usize::MAX);
+        Sessions { live: Mutex::default(), most: most.min(room), bytes: Part::of(memory) }
+    }
+
     /// The session of this id, made if there is none; counts as use.
     ///
-    /// Errors: `TooManyLogicalSessions` if there are `most` already.
-    pub fn touch(&self, id: LogicalSessionId, now: u64, most: usize) -> Result<Arc<Session>> {
+    /// Errors: `TooManyLogicalSessions` if there are as many as may be.
+    pub fn touch(&self, id: LogicalSessionId, now: u64) -> Result<Arc<Session>> {
         let mut live = self.live.lock();
         if let Some(session) = live.get(&id) {
             session.last_used.fetch_max(now, Ordering::Relaxed);
             return Ok(session.clone());
         }
-        if live.len() >= most {
+        if live.len() >= self.most {
             bail!(Code::TOO_MANY_LOGICAL_SESSIONS, "Unable to add session into the cache");
         }
-        let session = Arc::new(Session::new(id, now));
-        live.insert(id, session.clone());
-        Ok(session)
+        Ok(self.add(&mut live, id, now))
     }
 
     /// Makes a session that only storage knows, so that its records can be removed while nobody can use it. `None`: it is
     /// in use after all.
     pub fn recall(&self, id: LogicalSessionId, now: u64) -> Option<Arc<Session>> {
         let mut live = self.live.lock();
-        if live.contains_key(&id) {
-            return None;
-        }
+        (!live.contains_key(&id)).then(|| self.add(&mut live, id, now))
+    }
+
+    fn add(&self, live: &mut Live, id: LogicalSessionId, now: u64) -> Arc<Session> {
         let session = Arc::new(Session::new(id, now));
         live.insert(id, session.clone());
-        Some(session)
+        self.bytes.change(0, SESSION_BYTES);
+        session
     }
 
     /// The session of this id, if it is known.
@@ -87,8 +105,8 @@ impl Sessions {
         let mut live = self.live.lock();
         for session in sessions {
             // The list's own, and the one in the map.
-            if Arc::strong_count(session) <= 2 {
-                live.remove(&session.id);
+            if Arc::strong_count(session) <= 2 && live.remove(&session.id).is_some() {
+                self.bytes.change(SESSION_BYTES, 0);
             }
         }
     }
@@ -101,5 +119,49 @@ impl Sessions {
     /// How many there are.
     pub fn count(&self) -> usize {
         self.live.lock().len()
+    }
+
+    /// What they take.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.used()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: u64) -> LogicalSessionId {
+        LogicalSessionId { id: u128::from(n).to_be_bytes() }
+    }
+
+    #[test]
+    fn sessions_have_their_part_of_the_memory_and_no_more() {
+        let memory = Process::new(1 << 20, 1 << 20);
+        let sessions = Sessions::new(&memory, 1_000_000);
+        let refused = (0..1_000_000).find_map(|n| sessions.touch(id(n), 0).err()).expect("one is too many");
+        assert_eq!(refused.code(), Code::TOO_MANY_LOGICAL_SESSIONS);
+        let count = sessions.count();
+        assert!((500..5000).contains(&count), "{count}");
+        assert_eq!((memory.used(), sessions.bytes()), (count as u64 * SESSION_BYTES, memory.used()));
+        assert!(memory.used() <= memory.limit() / SESSIONS_SHARE);
+        // Those that are known go on, and what ends makes room.
+        let first = sessions.touch(id(0), 1).unwrap();
+        sessions.remove_unused(&[&first]);
+        sessions.remove_unused(&[&first]);
+        assert_eq!(memory.used(), (count as u64 - 1) * SESSION_BYTES);
+        let new = sessions.touch(id(u64::MAX), 1).unwrap();
+        assert!(sessions.touch(id(0), 1).is_err());
+        drop((first, new));
+        let all = sessions.list();
+        sessions.remove_unused(&all.iter().collect::<Vec<_>>());
+        assert_eq!((sessions.count(), memory.used()), (0, 0));
+    }
+
+    #[test]
+    fn where_memory_is_large_the_number_is_what_was_asked_for() {
+        let sessions = Sessions::new(&Process::share_of(4 << 30), 1_000_000);
+        assert_eq!(sessions.most, 1_000_000);
+        assert_eq!(Sessions::new(&Process::share_of(64 << 20), 3).most, 3);
     }
 }

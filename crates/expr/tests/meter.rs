@@ -244,3 +244,22 @@ fn what_is_taken_out_of_a_large_variable_counts() {
     assert_eq!(parsed.unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
     assert_eq!(process.used(), 0);
 }
+
+/// Each constant pattern is compiled when it is read, and kept as long as the expression.
+#[test]
+fn compiled_patterns_count() {
+    let patterns = DocBuf::build(|out| {
+        let mut list = out.array("$and");
+        for n in 0..20_000 {
+            let mut call = list.document();
+            let mut call = call.document("$regexMatch");
+            call.append("input", "$s").append("regex", &*format!("^{n}a*b"));
+        }
+    });
+    let process = Process::new(64 << 20, 4 << 20);
+    let _entered = sheaf_meter::enter(Meter::background(&process));
+    let mut cx = ParseCx::new();
+    let ended = Expr::parse(Value::Document(patterns.as_raw()), &mut cx).and_then(|_| cx.finish());
+    assert_eq!(ended.unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
+    assert_eq!(process.used(), 0);
+}

@@ -5,11 +5,11 @@ use std::ptr;
 
 use pcre2_sys::{
     PCRE2_AUTO_CALLOUT, PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_INFO_CAPTURECOUNT,
-    PCRE2_JIT_COMPLETE, PCRE2_MULTILINE, PCRE2_NEVER_BACKSLASH_C, PCRE2_UTF, pcre2_code_8, pcre2_code_free_8,
-    pcre2_compile_8, pcre2_jit_compile_8, pcre2_pattern_info_8,
+    PCRE2_INFO_JITSIZE, PCRE2_INFO_SIZE, PCRE2_JIT_COMPLETE, PCRE2_MULTILINE, PCRE2_NEVER_BACKSLASH_C,
+    PCRE2_UTF, pcre2_code_8, pcre2_code_free_8, pcre2_compile_8, pcre2_jit_compile_8, pcre2_pattern_info_8,
 };
 
-use crate::{CompileError, Flags, ffi};
+use crate::{Flags, Invalid, ffi};
 
 /// A program, with machine code if there is a compiler for this machine.
 pub struct Code {
@@ -26,7 +26,7 @@ unsafe impl Sync for Code {}
 
 impl Code {
     /// Compiles a pattern; `watched` with callouts between its items.
-    pub fn compile(pattern: &str, flags: Flags, watched: bool) -> Result<Self, CompileError> {
+    pub fn compile(pattern: &str, flags: Flags, watched: bool) -> Result<Self, Invalid> {
         // `\C` would match a part of a character, and then matches would end within one.
         let mut options = PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C;
         for (set, option) in [
@@ -53,17 +53,37 @@ impl Code {
             )
         };
         if code.is_null() {
-            return Err(CompileError { offset, reason: ffi::message(error) });
+            return Err(Invalid { offset, reason: ffi::message(error) });
         }
-        let mut captures: u32 = 0;
-        // SAFETY: the program is valid, and this piece of information is a `uint32_t`. Without machine code (its
-        // compilation failed, or there is no compiler for this machine) a program is interpreted.
-        let known = unsafe {
-            pcre2_jit_compile_8(code, PCRE2_JIT_COMPLETE);
-            pcre2_pattern_info_8(code, PCRE2_INFO_CAPTURECOUNT, ptr::from_mut(&mut captures).cast())
-        };
-        assert_eq!(known, 0, "the number of a program's groups is known");
-        Ok(Code { code, groups: captures as usize + 1, watched })
+        // SAFETY: the program is valid, and nobody else knows it yet. Without machine code (its compilation failed, or there
+        // is no compiler for this machine) a program is interpreted.
+        unsafe { pcre2_jit_compile_8(code, PCRE2_JIT_COMPLETE) };
+        // It is freed also where what follows fails.
+        let mut compiled = Code { code, groups: 1, watched };
+        // SAFETY: this piece of information is a `uint32_t`.
+        let captures: u32 = unsafe { compiled.info(PCRE2_INFO_CAPTURECOUNT) };
+        compiled.groups += captures as usize;
+        Ok(compiled)
+    }
+
+    /// A piece of information about the program.
+    ///
+    /// # Safety
+    /// PCRE2 writes a `T` for `what`.
+    unsafe fn info<T: Default>(&self, what: u32) -> T {
+        let mut value = T::default();
+        // SAFETY: the program is valid, and by the caller's word there is room for what is written.
+        let known = unsafe { pcre2_pattern_info_8(self.code, what, ptr::from_mut(&mut value).cast()) };
+        assert_eq!(known, 0, "the program tells of itself ({what})");
+        value
+    }
+
+    /// Bytes of the program and its machine code.
+    pub fn bytes(&self) -> u64 {
+        // SAFETY: both pieces of information are a `size_t`.
+        let (program, machine): (usize, usize) =
+            unsafe { (self.info(PCRE2_INFO_SIZE), self.info(PCRE2_INFO_JITSIZE)) };
+        (program + machine) as u64
     }
 
     /// The number of groups, the whole match included.

@@ -9,6 +9,9 @@
 //!   and we [tick](sheaf_meter::tick) for what it did since. Where the machine code's stack is exhausted, the same is
 //!   interpreted, with memory from the heap, which the operation's account pays.
 //!
+//! What is compiled is paid by the account of the operation that asked for it, as long as it is kept: thousands of short
+//! patterns are a kibibyte or more each.
+//!
 //! What is still not decided then is an error (51156), never "no match": under `$not`, in a validator, in a `delete`,
 //! a wrong answer does harm.
 //!
@@ -22,11 +25,12 @@ mod scratch;
 mod tests;
 
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use code::Code;
 use scratch::{Effort, Ended, Scratch};
 use sheaf_errors::{Error, Result};
+use sheaf_meter::Held;
 
 /// How a pattern is to be read: the letters `i`, `m`, `s` and `x`.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -41,36 +45,81 @@ pub struct Flags {
     pub extended: bool,
 }
 
-/// Why a pattern cannot be compiled.
+/// What is wrong with a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompileError {
+pub struct Invalid {
     offset: usize,
     reason: String,
 }
 
-impl CompileError {
+impl Invalid {
     /// PCRE2's own words.
     pub fn reason(&self) -> &str {
         &self.reason
     }
 }
 
-impl fmt::Display for CompileError {
+impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PCRE2: error compiling pattern at offset {}: {}", self.offset, self.reason)
     }
 }
 
-impl std::error::Error for CompileError {}
+/// Why a pattern was not compiled.
+#[derive(Debug)]
+pub enum CompileError {
+    /// It is none.
+    Invalid(Invalid),
+    /// The meter says that the operation has to end, or has no memory for it.
+    Refused(Error),
+}
 
-/// A compiled regular expression.
-pub struct Regex {
+impl CompileError {
+    /// The error for the client; `invalid` words it where the pattern is at fault.
+    pub fn into_error(self, invalid: impl FnOnce(&Invalid) -> Error) -> Error {
+        match self {
+            CompileError::Invalid(what) => invalid(&what),
+            CompileError::Refused(error) => error,
+        }
+    }
+}
+
+impl From<Invalid> for CompileError {
+    fn from(what: Invalid) -> Self {
+        CompileError::Invalid(what)
+    }
+}
+
+/// A compiled regular expression; a clone is the same one.
+#[derive(Clone)]
+pub struct Regex(Arc<Programs>);
+
+struct Programs {
     pattern: Box<str>,
     flags: Flags,
-    plain: Code,
+    plain: Paid,
     /// The same with callouts; compiled when it is first needed.
-    watched: OnceLock<Code>,
+    watched: OnceLock<Paid>,
 }
+
+/// A program, and the memory for it.
+struct Paid {
+    code: Code,
+    held: Held,
+}
+
+impl Paid {
+    /// What it takes besides the program itself: the pattern, and what stands around both.
+    fn bytes(code: &Code, pattern: &str) -> u64 {
+        (size_of::<Programs>() + pattern.len()) as u64 + ALLOCATED_BYTES + code.bytes()
+    }
+}
+
+/// What PCRE2 allocates beside a program, the machine code's description, is about so large.
+const ALLOCATED_BYTES: u64 = 128;
+
+/// What it costs to compile a short pattern, as the meter counts; for each byte of it, one more.
+const COMPILE_TICKS: u32 = 200;
 
 /// Texts up to this length are first searched without callouts.
 const SHORT_BYTES: usize = 2048;
@@ -102,10 +151,14 @@ impl Captures {
 }
 
 impl Regex {
-    /// Compiles a pattern.
+    /// Compiles a pattern. The memory is the operation's, until the last clone is dropped.
     pub fn new(pattern: &str, flags: Flags) -> Result<Self, CompileError> {
-        let plain = Code::compile(pattern, flags, false)?;
-        Ok(Regex { pattern: pattern.into(), flags, plain, watched: OnceLock::new() })
+        let cost = COMPILE_TICKS.saturating_add(u32::try_from(pattern.len()).unwrap_or(u32::MAX));
+        sheaf_meter::tick(cost).map_err(CompileError::Refused)?;
+        let code = Code::compile(pattern, flags, false)?;
+        let held = sheaf_meter::reserve(Paid::bytes(&code, pattern)).map_err(CompileError::Refused)?;
+        let plain = Paid { code, held };
+        Ok(Regex(Arc::new(Programs { pattern: pattern.into(), flags, plain, watched: OnceLock::new() })))
     }
 
     /// Whether the pattern is found in a text.
@@ -127,7 +180,7 @@ impl Regex {
     ///
     /// Errors: like [`Regex::is_match`].
     pub fn captures_at(&self, text: &str, from: usize) -> Result<Option<Captures>> {
-        let groups = self.plain.groups();
+        let groups = self.0.plain.code.groups();
         self.search(text, from, |scratch| {
             Captures((0..groups).map(|group| scratch.range(group, text.len())).collect())
         })
@@ -135,7 +188,7 @@ impl Regex {
 
     fn search<T>(&self, text: &str, from: usize, read: impl FnOnce(&Scratch) -> T) -> Result<Option<T>> {
         assert!(text.is_char_boundary(from), "a search begins at a character: {from}");
-        let mut scratch = Scratch::take(self.plain.groups());
+        let mut scratch = Scratch::take(self.0.plain.code.groups());
         let found = self.run(&mut scratch, text, from);
         let found = found.map(|found| found.then(|| read(&scratch)));
         scratch.give_back();
@@ -146,7 +199,7 @@ impl Regex {
         if text.len() <= SHORT_BYTES {
             sheaf_meter::tick(1 + text.len() as u32 / 64)?;
             let steps = (SHORT_STEPS / text.len().max(16)) as u32;
-            match scratch.run(&self.plain, text, from, Effort::steps(steps))? {
+            match scratch.run(&self.0.plain.code, text, from, Effort::steps(steps))? {
                 Ended::Found => return Ok(true),
                 Ended::NotFound => return Ok(false),
                 Ended::Limit(_) => {}
@@ -178,14 +231,17 @@ impl Regex {
     }
 
     fn watched(&self) -> Result<&Code> {
-        if let Some(code) = self.watched.get() {
-            return Ok(code);
+        let Programs { pattern, flags, plain, watched } = &*self.0;
+        if let Some(watched) = watched.get() {
+            return Ok(&watched.code);
         }
-        let code = Code::compile(&self.pattern, self.flags, true).map_err(|error| {
+        let code = Code::compile(pattern, *flags, true).map_err(|error| {
             // Callouts make the program longer, and there is a limit to that.
             Error::location(51156, format!("Error occurred while executing the regular expression: {error}"))
         })?;
-        Ok(self.watched.get_or_init(|| code))
+        // It lives as long as the plain one, which may be longer than the operation that needs it now.
+        let held = plain.held.beside(Paid::bytes(&code, pattern))?;
+        Ok(&watched.get_or_init(|| Paid { code, held }).code)
     }
 }
 
@@ -194,15 +250,8 @@ fn undecided(code: i32) -> Error {
     Error::location(51156, format!("Error occurred while executing the regular expression: {reason}"))
 }
 
-impl Clone for Regex {
-    fn clone(&self) -> Self {
-        // It compiled once, so it does so again.
-        Regex::new(&self.pattern, self.flags).expect("a pattern that was compiled before")
-    }
-}
-
 impl fmt::Debug for Regex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "/{}/", self.pattern)
+        write!(f, "/{}/", self.0.pattern)
     }
 }

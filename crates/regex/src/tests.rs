@@ -34,7 +34,7 @@ fn finds_what_there_is() {
 
 #[test]
 fn says_what_is_wrong_with_a_pattern() {
-    let error = Regex::new("a(b", Flags::default()).unwrap_err();
+    let Err(CompileError::Invalid(error)) = Regex::new("a(b", Flags::default()) else { panic!("it is none") };
     assert_eq!(error.to_string(), "PCRE2: error compiling pattern at offset 3: missing closing parenthesis");
     assert_eq!(error.reason(), "missing closing parenthesis");
     assert!(Regex::new("\\C", Flags::default()).is_err());
@@ -109,4 +109,47 @@ fn threads_share_a_pattern() {
         })
         .collect();
     threads.into_iter().for_each(|thread| thread.join().unwrap());
+}
+
+/// A filter, an expression or a validator may have hundreds of thousands.
+#[test]
+fn compiled_patterns_are_the_operations() {
+    let process = Process::new(16 << 20, 1 << 20);
+    let meter = Meter::background(&process);
+    let entered = sheaf_meter::enter(meter.clone());
+    let (mut kept, mut ended) = (Vec::new(), None);
+    while ended.is_none() && kept.len() < 100_000 {
+        match Regex::new(&format!("^{}a*b", kept.len()), Flags::default()) {
+            Ok(compiled) => kept.push(compiled),
+            Err(error) => ended = Some(error.into_error(|what| panic!("{what}"))),
+        }
+    }
+    assert_eq!(ended.map(|error| error.code()), Some(Code::EXCEEDED_MEMORY_LIMIT), "{}", kept.len());
+    assert!(kept.len() >= 100, "{}", kept.len());
+    kept.truncate(kept.len() / 2);
+    let used = process.used();
+    assert!(used > kept.len() as u64 * 200, "{used}");
+    // A clone is the same program.
+    let clones = kept.clone();
+    assert_eq!(process.used(), used);
+    // What another operation makes it compile is paid by the one that keeps it.
+    let account = meter.account();
+    meter.begin(None);
+    assert!(!kept[0].is_match(&"a".repeat(10_000)).unwrap());
+    assert!(process.used() > used);
+    assert_eq!(account.used(), process.used());
+    drop((kept, entered));
+    assert_eq!(account.used(), process.used());
+    drop(clones);
+    assert_eq!(process.used(), 0);
+}
+
+#[test]
+fn to_compile_very_many_patterns_ends_when_its_time_is_over() {
+    let meter = Meter::background(&Process::share_of(64 << 30));
+    let _entered = sheaf_meter::enter(meter.clone());
+    meter.begin(Some(Instant::now()));
+    let ended = (0..10).find_map(|n| Regex::new(&format!("^{n}a*b"), Flags::default()).err());
+    let code = ended.map(|error| error.into_error(|what| panic!("{what}")).code());
+    assert_eq!(code, Some(Code::MAX_TIME_MS_EXPIRED));
 }

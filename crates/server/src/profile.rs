@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 use parking_lot::RwLock;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_query::matcher::Matcher;
 
 /// Settings of one database.
@@ -14,6 +15,16 @@ pub struct ProfileSettings {
     pub level: i32,
     /// `filter`: replaces `slowms` and `sampleRate` where it is set.
     pub filter: Option<Arc<Matcher>>,
+}
+
+/// What the settings of all databases may have, with their filters as they were sent.
+const KEPT_BYTES: usize = 16 << 20;
+
+impl ProfileSettings {
+    fn bytes(&self, db: &str) -> usize {
+        // A filter that is read has several times the size in which it came.
+        100 + db.len() + self.filter.as_ref().map_or(0, |filter| filter.filter().len())
+    }
 }
 
 /// Profiling levels by database, and what counts as slow.
@@ -52,11 +63,29 @@ impl Profiling {
     }
 
     /// Sets a database's level and filter.
-    pub fn set(&self, db: &str, settings: ProfileSettings) {
+    ///
+    /// Errors: `ExceededMemoryLimit` if those of all databases become too large. They stay until the process ends, also for
+    /// databases that do not exist, and no operation pays for them.
+    pub fn set(&self, db: &str, settings: ProfileSettings) -> Result<()> {
+        let mut levels = self.levels.write();
+        let usual = settings.level == self.default_level && settings.filter.is_none();
+        if usual {
+            levels.remove(db);
+            return Ok(());
+        }
+        let others = levels.iter().filter(|(name, _)| *name != db);
+        let all: usize = others.map(|(name, others)| others.bytes(name)).sum();
+        if all + settings.bytes(db) > KEPT_BYTES {
+            bail!(
+                Code::EXCEEDED_MEMORY_LIMIT,
+                "The profiler's settings of all databases may have {KEPT_BYTES} bytes"
+            );
+        }
         if settings.level > 0 || settings.filter.is_some() {
             self.any.store(true, Ordering::Relaxed);
         }
-        self.levels.write().insert(db.to_owned(), settings);
+        levels.insert(db.to_owned(), settings);
+        Ok(())
     }
 
     /// `sampleRate`.

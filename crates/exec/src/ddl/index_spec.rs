@@ -2,7 +2,6 @@
 
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ParseCx;
 use sheaf_query::collation::Collation;
 use sheaf_query::matcher::{Features, Matcher};
 
@@ -419,7 +418,7 @@ fn check_id_index(spec: RawDoc<'_>) -> Result<()> {
 
 /// Partial filters allow a small part of the query language.
 fn check_partial_filter(filter: RawDoc<'_>) -> Result<()> {
-    let matcher = Matcher::parse_with(filter, Features::None, &mut ParseCx::new())?;
+    let matcher = Matcher::parse_lasting(filter, Features::None)?;
     crate::bounds::implication::check_partial_filter(&matcher)
 }
 

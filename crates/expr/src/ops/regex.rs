@@ -1,8 +1,8 @@
 //! `$regexFind`, `$regexFindAll`, `$regexMatch`, over PCRE2.
 
 use sheaf_bson::{Bump, DocWriter, Value, document_in};
-use sheaf_errors::{Result, bail};
-use sheaf_regex::{Captures, Flags, Regex};
+use sheaf_errors::{Error, Result, bail};
+use sheaf_regex::{Captures, Flags, Invalid, Regex};
 
 use super::string::next_char;
 use super::{build_array, grown};
@@ -47,10 +47,8 @@ impl Pattern {
                 other => bail!(51108, "{name} invalid flag in regex options: {other}"),
             }
         }
-        match Regex::new(pattern, flags) {
-            Ok(regex) => Ok(Pattern(regex)),
-            Err(error) => bail!(51111, "Invalid Regex in {name}: {error}"),
-        }
+        let invalid = |what: &Invalid| Error::location(51111, format!("Invalid Regex in {name}: {what}"));
+        Regex::new(pattern, flags).map(Pattern).map_err(|error| error.into_error(invalid))
     }
 
     /// The first match at or after `from`, as a byte range.

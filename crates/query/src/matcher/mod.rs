@@ -9,7 +9,7 @@ mod regex;
 mod serialize;
 
 use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, ParseCx};
 
 pub use ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet};
@@ -46,6 +46,9 @@ pub(crate) fn tick_for(bytes: usize) -> Result<()> {
     sheaf_meter::tick(1 + u32::try_from(bytes >> 10).unwrap_or(u32::MAX >> 1))
 }
 
+/// What the compiled patterns of a filter may have that is kept beyond its operation: a thousand of them are about so much.
+const LASTING_BYTES: u64 = 1 << 20;
+
 /// A parsed filter.
 #[derive(Debug)]
 pub struct Matcher {
@@ -78,6 +81,25 @@ impl Matcher {
         let root = normalize::normalize(parse::parse_filter(filter, features, cx)?);
         let has_expr = root.has_expr();
         Ok(Matcher { filter: filter.into(), root, has_expr })
+    }
+
+    /// [`Matcher::parse_with`] for a filter that stays when its operation has ended: with an index, with a database's
+    /// profiling. No operation pays for it, so the compiled patterns in it must be few.
+    ///
+    /// Errors: `ExceededMemoryLimit` if they are not.
+    pub fn parse_lasting(filter: RawDoc<'_>, features: Features) -> Result<Matcher> {
+        let used = || sheaf_meter::current().map_or(0, |meter| meter.account().used());
+        let before = used();
+        let paid = Self::parse_with(filter, features, &mut ParseCx::new())?;
+        if used().saturating_sub(before) > LASTING_BYTES {
+            bail!(
+                Code::EXCEEDED_MEMORY_LIMIT,
+                "The compiled regular expressions of a filter that is kept may have {LASTING_BYTES} bytes"
+            );
+        }
+        drop(paid);
+        let _nobody_pays = sheaf_meter::shield();
+        Self::parse_with(filter, features, &mut ParseCx::new())
     }
 
     /// The filter `{}`.

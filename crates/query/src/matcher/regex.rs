@@ -4,7 +4,7 @@ use std::fmt;
 
 use sheaf_bson::{Value, compare};
 use sheaf_errors::{Error, Result, bail};
-use sheaf_regex::{CompileError, Flags};
+use sheaf_regex::{Flags, Invalid};
 
 use super::tick_for;
 
@@ -21,11 +21,8 @@ pub struct Regex {
 enum Program {
     Contains(Box<str>),
     StartsWith(Box<str>),
-    Pcre(Box<sheaf_regex::Regex>),
+    Pcre(sheaf_regex::Regex),
 }
-
-/// What it costs to compile a short pattern, as the meter counts.
-const COMPILE_TICKS: u32 = 200;
 
 /// Longest pattern, in bytes.
 const PATTERN_MAX: usize = 16_384;
@@ -57,9 +54,8 @@ impl Regex {
         let program = match literal(pattern, options) {
             Some(program) => program,
             None => {
-                sheaf_meter::tick(COMPILE_TICKS + pattern.len() as u32)?;
-                let regex = sheaf_regex::Regex::new(pattern, flags).map_err(|e| invalid(operator, &e))?;
-                Program::Pcre(Box::new(regex))
+                let compiled = sheaf_regex::Regex::new(pattern, flags);
+                Program::Pcre(compiled.map_err(|error| error.into_error(|what| invalid(operator, what)))?)
             }
         };
         Ok(Regex { pattern: pattern.into(), options: options.into(), program })
@@ -180,7 +176,7 @@ fn literal(pattern: &str, options: &str) -> Option<Program> {
     })
 }
 
-fn invalid(operator: &str, error: &CompileError) -> Error {
+fn invalid(operator: &str, error: &Invalid) -> Error {
     let space = if operator.is_empty() { "" } else { " " };
     Error::location(51091, format!("{operator}{space}Regular expression is invalid: {}", error.reason()))
 }

@@ -633,20 +633,59 @@ fn parsing_can_be_ended() {
     let killed = || Err(sheaf_errors::Error::new(Code::INTERRUPTED, "operation was interrupted"));
     let memory = sheaf_meter::Process::new(u64::MAX, u64::MAX);
     let _meter = sheaf_meter::enter(sheaf_meter::Meter::new(&memory, std::sync::Arc::new(killed)));
-    let regexes = DocBuf::build(|filter| {
-        let mut operators = filter.document("a");
-        let mut list = operators.array("$in");
-        for n in 0..1000 {
-            list.push(Value::Regex(Regex { pattern: &format!("^{n}a*b"), options: "" }));
-        }
-    });
     let branches = DocBuf::build(|filter| {
         let mut list = filter.array("$or");
         for n in 0..1000 {
             list.document().append("a", n).document("b").append("$gt", n);
         }
     });
-    for filter in [regexes, branches] {
+    for filter in [regexes(1000), branches] {
         assert_eq!(parse(&filter).unwrap_err().code(), Code::INTERRUPTED);
     }
+}
+
+fn regexes(count: usize) -> DocBuf {
+    DocBuf::build(|filter| {
+        let mut operators = filter.document("a");
+        let mut list = operators.array("$in");
+        for n in 0..count {
+            list.push(Value::Regex(Regex { pattern: &format!("^{n}a*b"), options: "" }));
+        }
+    })
+}
+
+/// 400,000 of them, a message of 8 MB, took half a gigabyte that nobody counted.
+#[test]
+fn compiled_patterns_belong_to_the_operation() {
+    let properties = DocBuf::build(|filter| {
+        let mut schema = filter.document("$jsonSchema");
+        let mut patterns = schema.document("patternProperties");
+        for n in 0..20_000 {
+            patterns.document(&format!("^{n}a*b"));
+        }
+    });
+    let process = sheaf_meter::Process::new(64 << 20, 4 << 20);
+    let _entered = sheaf_meter::enter(sheaf_meter::Meter::background(&process));
+    for filter in [regexes(20_000), properties] {
+        assert_eq!(parse(&filter).unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
+        assert_eq!(process.used(), 0);
+    }
+    let matcher = parse(&regexes(100)).unwrap();
+    assert!(process.used() > 10_000, "{}", process.used());
+    drop(matcher);
+    assert_eq!(process.used(), 0);
+}
+
+#[test]
+fn a_filter_that_stays_has_few_patterns_and_nobody_pays_for_it() {
+    let process = sheaf_meter::Process::new(64 << 20, 64 << 20);
+    let _entered = sheaf_meter::enter(sheaf_meter::Meter::background(&process));
+    let lasting = |count| Matcher::parse_lasting(regexes(count).as_raw(), Features::None);
+    assert_eq!(lasting(20_000).unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
+    let few = lasting(100).unwrap();
+    assert_eq!(process.used(), 0);
+    assert_eq!(few.matches_doc(doc! { "a": "7ab" }.as_raw()), Ok(true));
+    // Compiled once more, for a long text.
+    assert_eq!(few.matches_doc(doc! { "a": &*"x".repeat(5000) }.as_raw()), Ok(false));
+    assert_eq!(process.used(), 0);
 }

@@ -138,7 +138,12 @@ impl Index {
         };
         let partial = spec.get("partialFilterExpression").and_then(|v| v.as_doc()).map(DocBuf::from);
         let partial_filter = match &partial {
-            Some(filter) => Some(Matcher::parse(filter.as_raw(), &mut ParseCx::new())?),
+            Some(filter) => {
+                // It stays as long as the index: whoever has it read first must not pay for it. The command has seen that
+                // it is small (`Matcher::parse_lasting`).
+                let _nobody_pays = sheaf_meter::shield();
+                Some(Matcher::parse(filter.as_raw(), &mut ParseCx::new())?)
+            }
             None => None,
         };
         let projection = spec.get("wildcardProjection").and_then(|v| v.as_doc());

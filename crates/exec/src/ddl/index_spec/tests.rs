@@ -162,3 +162,26 @@ fn names() {
         assert_eq!(default_name(key.as_raw()), name);
     }
 }
+
+/// They are compiled when the index is read, and kept as long as it stands.
+#[test]
+fn a_partial_filter_has_few_patterns() {
+    let spec = |count: usize| {
+        DocBuf::build(|out| {
+            out.document("key").append("a", 1);
+            out.append("name", "x");
+            let mut filter = out.document("partialFilterExpression");
+            let mut operators = filter.document("b");
+            let mut list = operators.array("$in");
+            for n in 0..count {
+                let pattern = format!("^{n}a*b");
+                list.push(Value::Regex(sheaf_bson::Regex { pattern: &pattern, options: "" }));
+            }
+        })
+    };
+    let process = sheaf_meter::Process::new(64 << 20, 64 << 20);
+    let _entered = sheaf_meter::enter(sheaf_meter::Meter::background(&process));
+    let many = normalize(spec(20_000).as_raw()).unwrap_err();
+    assert_eq!(many.code(), Code::EXCEEDED_MEMORY_LIMIT);
+    normalize(spec(100).as_raw()).unwrap();
+}

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::ParseCx;
-use sheaf_query::matcher::Matcher;
+use sheaf_query::matcher::{Features, Matcher};
 use sheaf_storage::{CreateCollection, Write};
 
 use crate::args::{Args, safe_i64};
@@ -56,10 +55,11 @@ impl<'a> Command<'a> for Profile<'a> {
     fn run(self, op: &OpContext<'a>) -> Result<Reply> {
         let profiling = &op.node().profiling;
         let filter = match self.filter {
-            Some(Value::Document(filter)) => Some(Arc::new(Matcher::parse(filter, &mut ParseCx::new())?)),
+            Some(Value::Document(filter)) => Some(Arc::new(Matcher::parse_lasting(filter, Features::All)?)),
             _ => None,
         };
         let before = profiling.of(op.db());
+        let level = if (0..=2).contains(&self.level) { self.level as i32 } else { before.level };
         let reply = Reply::ok().with_fields(|doc| {
             doc.append("was", before.level);
             doc.append("slowms", profiling.slow_ms.load(Ordering::Relaxed) as i32);
@@ -69,16 +69,15 @@ impl<'a> Command<'a> for Profile<'a> {
                 doc.append("note", "When a filter expression is set, slowms and sampleRate are not used for profiling and slow-query log lines.");
             }
         });
+        // No filter given: the old one stays; "unset": none.
+        let filter = if self.filter.is_none() { before.filter } else { filter };
+        profiling.set(op.db(), ProfileSettings { level, filter })?;
         if let Some(slow_ms) = self.slow_ms {
             profiling.slow_ms.store(slow_ms, Ordering::Relaxed);
         }
         if let Some(rate) = self.sample_rate {
             profiling.set_sample_rate(rate);
         }
-        let level = if (0..=2).contains(&self.level) { self.level as i32 } else { before.level };
-        // No filter given: the old one stays; "unset": none.
-        let filter = if self.filter.is_none() { before.filter } else { filter };
-        profiling.set(op.db(), ProfileSettings { level, filter });
         Ok(reply)
     }
 }

@@ -11,8 +11,9 @@ use sheaf_bson::{Bump, DocWriter, MAX_DEPTH, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
-use super::array_filter::ArrayFilter;
+use super::array_filter::ArrayFilters;
 use super::ops::{OpCx, Outcome};
+use super::too_deep;
 use super::tree::{ArrayNode, Node, ObjectNode, name_order};
 use crate::print;
 
@@ -30,7 +31,7 @@ pub(super) struct Walk<'a> {
     pub(super) op: OpCx<'a>,
     /// The index that `$` stands for.
     pub(super) matched: Option<&'a str>,
-    pub(super) filters: &'a [ArrayFilter],
+    pub(super) filters: &'a ArrayFilters,
     /// The parts of the path to where the walk stands.
     path: SmallVec<[&'a str; 8]>,
 }
@@ -68,7 +69,7 @@ impl Edits<'_> {
 }
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(op: OpCx<'a>, matched: Option<&'a str>, filters: &'a [ArrayFilter]) -> Self {
+    pub(super) fn new(op: OpCx<'a>, matched: Option<&'a str>, filters: &'a ArrayFilters) -> Self {
         Walk { op, matched, filters, path: SmallVec::new() }
     }
 
@@ -283,7 +284,7 @@ impl<'a> Walk<'a> {
             let end = offset + element.as_bytes().len();
             let mut matching = Nodes::new();
             for (id, child) in arrays.iter().flat_map(|node| node.children.iter()) {
-                if id.is_empty() || self.filter_matches(id, element.value())? {
+                if id.is_empty() || self.filters.matches(id, element.value())? {
                     matching.push(child);
                 }
             }
@@ -293,13 +294,6 @@ impl<'a> Walk<'a> {
             offset = end;
         }
         Ok(())
-    }
-
-    fn filter_matches(&self, id: &str, value: Value<'a>) -> Result<bool> {
-        match self.filters.iter().find(|filter| filter.identifier == id) {
-            Some(filter) => filter.matches(value),
-            None => Ok(false),
-        }
     }
 
     fn visit_item(
@@ -410,10 +404,7 @@ impl<'a> Walk<'a> {
             Value::Document(doc) | Value::Array(doc) => depth(doc),
             _ => 0,
         };
-        if self.path.len() + inner > MAX_DEPTH {
-            bail!(Code::OVERFLOW, "Document exceeds maximum nested object depth: {MAX_DEPTH}");
-        }
-        Ok(())
+        if self.path.len() + inner > MAX_DEPTH { Err(too_deep()) } else { Ok(()) }
     }
 }
 

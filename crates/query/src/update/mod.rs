@@ -15,8 +15,8 @@ mod upsert;
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{Bump, DocBuf, MAX_DOCUMENT_SIZE, ObjectId, RawDoc, Timestamp, Value, compare};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_bson::{Bump, DocBuf, MAX_DEPTH, MAX_DOCUMENT_SIZE, ObjectId, RawDoc, Timestamp, Value, compare};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 
 use crate::print;
@@ -203,6 +203,15 @@ impl Update {
             ),
         }
     }
+}
+
+/// Refuses a path that no document can have: every part of it would be another call on the stack.
+fn check_path_depth(path: &str) -> Result<()> {
+    if path.split('.').nth(MAX_DEPTH).is_some() { Err(too_deep()) } else { Ok(()) }
+}
+
+fn too_deep() -> Error {
+    Error::new(Code::OVERFLOW, format!("Document exceeds maximum nested object depth: {MAX_DEPTH}"))
 }
 
 /// A replacement may hold dollar-prefixed names below the top level only.

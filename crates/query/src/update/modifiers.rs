@@ -10,7 +10,8 @@ use sheaf_meter::Held;
 
 use super::ApplyCx;
 use super::apply::Walk;
-use super::array_filter::ArrayFilter;
+use super::array_filter::ArrayFilters;
+use super::check_path_depth;
 use super::ops::{Op, OpCx, is_operator};
 use super::tree::{ObjectNode, identifier};
 use crate::print;
@@ -19,7 +20,7 @@ use crate::print;
 #[derive(Debug, Default)]
 pub(super) struct Modifiers {
     root: ObjectNode,
-    filters: Vec<ArrayFilter>,
+    filters: ArrayFilters,
     /// Per `$rename`: source and target.
     renames: Vec<(String, String)>,
     /// Whether some path holds `$`.
@@ -28,13 +29,11 @@ pub(super) struct Modifiers {
     pub(super) touched: Vec<String>,
     /// All paths as written, for naming the one that touched `_id`, and for the delta.
     pub(super) paths: Vec<String>,
-    /// Filters that some path uses.
-    used: Vec<String>,
 }
 
 impl Modifiers {
     pub(super) fn parse(doc: RawDoc<'_>, array_filters: &[RawDoc<'_>], cx: &mut ParseCx) -> Result<Self> {
-        let filters = ArrayFilter::parse_all(array_filters, cx)?;
+        let filters = ArrayFilters::parse(array_filters, cx)?;
         let mut parsed = Modifiers { filters, ..Modifiers::default() };
         for operator in doc.iter() {
             let name = operator.key();
@@ -70,12 +69,11 @@ impl Modifiers {
     }
 
     fn check_filters_used(&self, doc: RawDoc<'_>) -> Result<()> {
-        match self.filters.iter().find(|filter| !self.used.contains(&filter.identifier)) {
+        match self.filters.unused() {
             None => Ok(()),
             Some(unused) => bail!(
                 Code::FAILED_TO_PARSE,
-                "The array filter for identifier '{}' was not used in the update {}",
-                unused.identifier,
+                "The array filter for identifier '{unused}' was not used in the update {}",
                 print::document(doc)
             ),
         }
@@ -92,6 +90,7 @@ impl Modifiers {
                 "The update path '{path}' contains an empty field name, which is not allowed."
             );
         }
+        check_path_depth(path)?;
         match path.split('.').filter(|part| *part == "$").count() {
             0 => {}
             _ if path.starts_with("$.") || path == "$" => bail!(
@@ -110,10 +109,9 @@ impl Modifiers {
                      '{path}'"
                 );
             }
-            if !id.is_empty() && !self.filters.iter().any(|filter| filter.identifier == id) {
+            if !id.is_empty() && !self.filters.note_use(id) {
                 bail!(Code::BAD_VALUE, "No array filter found for identifier '{id}' in path '{path}'");
             }
-            self.used.push(id.to_owned());
         }
         let fixed: Vec<&str> = path
             .split('.')

@@ -5,9 +5,30 @@ use std::collections::BTreeMap;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-/// Paths that a query holds equal to a value, in byte order.
+use super::check_path_depth;
+
+/// Paths that a query holds equal to a value.
 #[derive(Clone, Debug, Default)]
-pub struct Equalities(BTreeMap<String, OwnedValue>);
+pub struct Equalities(BTreeMap<Path, OwnedValue>);
+
+/// A path with zeros for its dots. No name has a zero, and it is less than whatever a name may have: in this order a path
+/// stands right before those below it, and nothing else between them.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Path(String);
+
+impl Path {
+    fn new(path: &str) -> Path {
+        Path(path.replace('.', "\0"))
+    }
+
+    fn text(&self) -> String {
+        self.0.replace('\0', ".")
+    }
+
+    fn is_below(&self, above: &Path) -> bool {
+        self.0.strip_prefix(&above.0).is_some_and(|rest| rest.starts_with('\0'))
+    }
+}
 
 impl Equalities {
     /// Collects `{a: 1}`, `{a: {$eq: 1}}`, a single value in `$in` or `$all`, through `$and` and through an
@@ -23,13 +44,17 @@ impl Equalities {
     /// Only what stands at `_id`: what a replacement takes over from the query.
     pub fn id_of_query(query: RawDoc<'_>) -> Result<Option<OwnedValue>> {
         let mut found = Equalities::of_query(query)?;
-        if let Some(below) = found.0.keys().find(|path| path.starts_with("_id.")) {
+        let id = Path::new("_id");
+        if let Some((below, _)) = found.0.range(&id..).find(|(path, _)| **path != id)
+            && below.is_below(&id)
+        {
             bail!(
                 Code::NOT_EXACT_VALUE_FIELD,
-                "field at '_id' must be exactly specified, field at sub-path '{below}'found"
+                "field at '_id' must be exactly specified, field at sub-path '{}'found",
+                below.text()
             );
         }
-        Ok(found.0.remove("_id"))
+        Ok(found.0.remove(&id))
     }
 
     fn collect(&mut self, query: RawDoc<'_>) -> Result<()> {
@@ -87,41 +112,41 @@ impl Equalities {
     }
 
     fn add(&mut self, path: &str, value: Value<'_>) -> Result<()> {
-        for known in self.0.keys() {
-            if known == path {
-                bail!(
-                    Code::NOT_SINGLE_VALUE_FIELD,
-                    "cannot infer query fields to set, path '{path}' is matched twice"
-                );
-            }
-            if is_below(known, path) || is_below(path, known) {
-                bail!(
-                    Code::NOT_SINGLE_VALUE_FIELD,
-                    "cannot infer query fields to set, both paths '{path}' and '{known}' are matched"
-                );
-            }
+        sheaf_meter::tick_for(path.len())?;
+        check_path_depth(path)?;
+        let key = Path::new(path);
+        // Of those before it, only the last can be above it: what stood between them would be below that one, too.
+        let before = self.0.range(..&key).next_back().filter(|(known, _)| key.is_below(known));
+        let after = self.0.range(&key..).next().filter(|(known, _)| **known == key || known.is_below(&key));
+        match before.or(after) {
+            None => {}
+            Some((known, _)) if *known == key => bail!(
+                Code::NOT_SINGLE_VALUE_FIELD,
+                "cannot infer query fields to set, path '{path}' is matched twice"
+            ),
+            Some((known, _)) => bail!(
+                Code::NOT_SINGLE_VALUE_FIELD,
+                "cannot infer query fields to set, both paths '{path}' and '{}' are matched",
+                known.text()
+            ),
         }
-        self.0.insert(path.to_owned(), OwnedValue::from(value));
+        self.0.insert(key, OwnedValue::from(value));
         Ok(())
     }
 
     /// The document with these values at their paths, `_id` first.
     pub fn document(&self) -> DocBuf {
+        let mut fields: Vec<(String, Value<'_>)> =
+            self.0.iter().map(|(path, value)| (path.text(), value.as_value())).collect();
+        // As MongoDB has them. Those that share a part stand together also in byte order.
+        fields.sort_by(|(a, _), (b, _)| (a != "_id", a).cmp(&(b != "_id", b)));
         let mut root = Branch::default();
-        if let Some(id) = self.0.get("_id") {
-            root.insert("_id", id.as_value());
-        }
-        for (path, value) in self.0.iter().filter(|(path, _)| *path != "_id") {
-            root.insert(path, value.as_value());
+        for (path, value) in &fields {
+            root.insert(path, *value);
         }
         let arena = Bump::new();
         DocBuf::from(root.build(&arena))
     }
-}
-
-/// Whether `path` lies below `above`.
-fn is_below(path: &str, above: &str) -> bool {
-    path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// Whether a document in a query holds operators; `{$ref: ..., $id: ...}` is a value.
@@ -148,11 +173,11 @@ impl<'v> Branch<'v> {
             self.children.push((path, Twig::Value(value)));
             return;
         };
-        let at = self.children.iter().position(|(name, _)| *name == head).unwrap_or_else(|| {
+        // Paths with a part in common come one after the other.
+        if self.children.last().is_none_or(|(name, _)| *name != head) {
             self.children.push((head, Twig::Branch(Branch::default())));
-            self.children.len() - 1
-        });
-        if let Twig::Branch(branch) = &mut self.children[at].1 {
+        }
+        if let Some((_, Twig::Branch(branch))) = self.children.last_mut() {
             branch.insert(rest, value);
         }
     }
@@ -194,10 +219,53 @@ mod tests {
     }
 
     #[test]
+    fn names_with_what_stands_before_a_dot_part_nothing() {
+        let query = doc! { "a b.y": 1, "a.x": 2, "a.z c.k": 3, "a!": 4, "a.z.k": 5, "a.z.l": 6, "_id": 7, "a b.x": 8 };
+        let expected = doc! {
+            "_id": 7, "a b": { "x": 8, "y": 1 }, "a!": 4, "a": { "x": 2, "z c": { "k": 3 }, "z": { "k": 5, "l": 6 } }
+        };
+        assert_eq!(built(query).unwrap(), expected);
+    }
+
+    #[test]
     fn a_path_matched_twice_is_an_error() {
-        let twice = built(doc! { "a": 1, "$and": [{ "a": 2 }] }).unwrap_err();
-        assert_eq!(twice.code(), Code::NOT_SINGLE_VALUE_FIELD);
-        let below = built(doc! { "a": { "b": 1 }, "a.b": 2 }).unwrap_err();
-        assert_eq!(below.code(), Code::NOT_SINGLE_VALUE_FIELD);
+        let refused = |query: DocBuf| {
+            let error = built(query).unwrap_err();
+            assert_eq!(error.code(), Code::NOT_SINGLE_VALUE_FIELD);
+            error.message().split_once("set, ").map(|(_, what)| what.to_owned()).unwrap_or_default()
+        };
+        assert_eq!(refused(doc! { "a": 1, "$and": [{ "a": 2 }] }), "path 'a' is matched twice");
+        assert_eq!(refused(doc! { "a": { "b": 1 }, "a.b": 2 }), "both paths 'a.b' and 'a' are matched");
+        assert_eq!(refused(doc! { "a.b.c": 1, "a": 2 }), "both paths 'a' and 'a.b.c' are matched");
+        // With others that stand between them in byte order.
+        assert_eq!(
+            refused(doc! { "a": 1, "a b": 1, "a!": 1, "a.c": 2 }),
+            "both paths 'a.c' and 'a' are matched"
+        );
+        assert_eq!(
+            refused(doc! { "a.b": 1, "a b": 1, "a!": 1, "a": 2 }),
+            "both paths 'a' and 'a.b' are matched"
+        );
+    }
+
+    /// Each was compared with all before it, and nothing could stop that.
+    #[test]
+    fn very_many_are_collected_at_once_and_can_be_stopped() {
+        let query = DocBuf::build(|out| (0..300_000).for_each(|n| _ = out.append(&format!("f{n}.x"), n)));
+        let found = built(query.clone()).unwrap();
+        assert_eq!(found.as_raw().count(), 300_000);
+        let killed = || Err(sheaf_errors::Error::new(Code::INTERRUPTED, "operation was interrupted"));
+        let process = sheaf_meter::Process::new(1 << 30, 1 << 30);
+        let _entered = sheaf_meter::enter(sheaf_meter::Meter::new(&process, std::sync::Arc::new(killed)));
+        assert_eq!(built(query).unwrap_err().code(), Code::INTERRUPTED);
+    }
+
+    /// Such a path has ended the process: it had a call on the stack for each part.
+    #[test]
+    fn a_path_that_no_document_has_is_refused() {
+        let path = vec!["a"; 1_000_000].join(".");
+        assert_eq!(built(DocBuf::new().with(&path, 1)).unwrap_err().code(), Code::OVERFLOW);
+        let deepest = vec!["a"; sheaf_bson::MAX_DEPTH].join(".");
+        assert!(built(DocBuf::new().with(&deepest, 1)).is_ok());
     }
 }

@@ -131,7 +131,7 @@ impl Server {
         let reply = self.runtime.block_on(async { tokio::time::timeout(PATIENCE, exchange).await });
         let Ok(reply) = reply else { panic!("no answer within {PATIENCE:?}: {body:?}") };
         let Ok(Request::Msg(reply)) = parse(&reply) else { panic!("{body:?} is answered with {reply:?}") };
-        assert!(validate(reply.body.as_bytes(), sheaf_wire::MAX_COMMAND_DEPTH).is_ok());
+        assert!(validate(reply.body.as_bytes(), sheaf_bson::MAX_DEPTH).is_ok());
         DocBuf::from(reply.body)
     }
 

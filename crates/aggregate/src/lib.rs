@@ -19,7 +19,7 @@ mod spool;
 mod stage;
 pub mod stages;
 
-use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE};
+use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE, Value};
 use sheaf_errors::{Code, Result, bail};
 
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
@@ -35,9 +35,11 @@ pub(crate) const MAX_INTERNAL_SIZE: usize = 100 << 20;
 /// What leaves a pipeline may be a little larger than what can be stored.
 const MAX_OUTPUT_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
 
-/// Refuses a document that is larger than any stage may make.
-pub(crate) fn check_size(document: &DocBuf) -> Result<()> {
-    check(document, MAX_INTERNAL_SIZE)
+/// Refuses a document that is larger or nested deeper than any stage may make: stage by stage it could get so deep that
+/// walking it exhausts the stack.
+pub(crate) fn check_made(document: &DocBuf) -> Result<()> {
+    check(document, MAX_INTERNAL_SIZE)?;
+    sheaf_expr::check_nesting(Value::Document(document.as_raw()))
 }
 
 /// Refuses a document that is too large to leave a pipeline; whoever sends results of pipelines calls this.

@@ -6,7 +6,7 @@ mod nowhere;
 use nowhere::Nowhere;
 use sheaf_aggregate::{Namespace, Pipeline, RunCx, RunOptions};
 use sheaf_bson::{ArrayBuf, Value, doc};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result};
 use sheaf_expr::ParseCx;
 
 fn run(stages: &ArrayBuf) -> Result<usize> {
@@ -52,6 +52,35 @@ fn unions_within_unions_of_long_pipelines() {
         run(&stages)
     });
     assert_eq!(counted.unwrap(), 11);
+}
+
+/// Each stage nests the documents of the one before, beside something flat.
+#[test]
+fn documents_do_not_get_deeper_from_stage_to_stage() {
+    for name in ["$replaceWith", "$addFields", "$project", "$group", "$facet"] {
+        let ended = on_small_stack(move || {
+            let stages = ArrayBuf::build(|out| {
+                out.document().array("$documents").push(&doc! { "flat": ["x"], "a": 1 });
+                (0..900).for_each(|_| match name {
+                    "$group" => {
+                        let mut stage = out.document();
+                        let mut group = stage.document(name);
+                        group.append("_id", Value::Null);
+                        group.document("a").append("$push", "$$ROOT");
+                    }
+                    "$facet" => {
+                        out.document().document(name).array("a");
+                    }
+                    _ => {
+                        let nest = doc! { "first": { "b": 1 }, "a": "$$ROOT" };
+                        out.document().append(name, &nest);
+                    }
+                });
+            });
+            run(&stages)
+        });
+        assert_eq!(ended.unwrap_err().code(), Code::OVERFLOW, "{name}");
+    }
 }
 
 #[test]

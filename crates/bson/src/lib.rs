@@ -34,5 +34,5 @@ pub use hash::{hashed_index_value, hashed_index_value_seeded};
 pub use id::{ObjectIdGenerator, ParseIdError, parse_uuid, uuid_text};
 pub use owned::{Ordered, OwnedValue};
 pub use raw::{Element, Iter, RawDoc};
-pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, validate};
+pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH, is_deeper, validate};
 pub use value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};

@@ -3,9 +3,17 @@
 use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::raw::{short_find_nul, value_size};
+use crate::{RawDoc, Value};
 
-/// Deepest nesting of documents and arrays that a stored document may have.
-pub const MAX_DEPTH: usize = 100;
+/// Deepest nesting of documents and arrays, the outermost counted, that a message may bring or a pipeline may make:
+/// mongod's `maxBSONDepth`. What is deeper no driver reads, and walking it could exhaust the stack.
+pub const MAX_DEPTH: usize = 200;
+
+/// Deepest nesting of a document that can be stored: the log and commands wrap it into others.
+pub const MAX_STORED_DEPTH: usize = MAX_DEPTH - 20;
+
+/// Bytes of the smallest document around another: its length, a type, an empty name, and its end.
+const LEVEL_BYTES: usize = 7;
 
 /// Largest stored document, in bytes.
 pub const MAX_DOCUMENT_SIZE: usize = 16 * 1024 * 1024;
@@ -26,6 +34,19 @@ pub fn validate(bytes: &[u8], max_depth: usize) -> Result<usize> {
     let len = len as usize;
     document(&bytes[..len], max_depth)?;
     Ok(len)
+}
+
+/// Whether a well-formed document has more than so many levels. Small ones are not looked at.
+pub fn is_deeper(doc: RawDoc<'_>, levels: usize) -> bool {
+    if doc.len() < LEVEL_BYTES * levels {
+        return false;
+    }
+    let inside = |value| match value {
+        Value::Document(inner) | Value::Array(inner) => Some(inner),
+        Value::CodeWithScope(code) => Some(code.scope),
+        _ => None,
+    };
+    levels == 0 || doc.values().filter_map(inside).any(|inner| is_deeper(inner, levels - 1))
 }
 
 /// Checks a document whose length prefix was already found to fit `bytes` exactly. Recursion is
@@ -133,7 +154,7 @@ fn check_embedded(data: &[u8], depth_left: usize) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doc;
+    use crate::{DocBuf, doc};
 
     #[test]
     fn accepts_what_we_build_and_refuses_what_is_cut() {
@@ -147,11 +168,27 @@ mod tests {
     #[test]
     fn depth_is_bounded() {
         let mut nested = doc! {};
-        for _ in 0..99 {
+        for _ in 1..MAX_DEPTH {
             nested = doc! { "a": &nested };
         }
+        assert!(!is_deeper(nested.as_raw(), MAX_DEPTH) && is_deeper(nested.as_raw(), MAX_DEPTH - 1));
         assert!(validate(nested.as_bytes(), MAX_DEPTH).is_ok());
         let deeper = doc! { "a": &nested };
         assert_eq!(validate(deeper.as_bytes(), MAX_DEPTH).unwrap_err().code(), Code::OVERFLOW);
+        assert!(is_deeper(deeper.as_raw(), MAX_DEPTH));
+    }
+
+    /// The smallest document of so many levels, beside much that is flat, is found; what is flat never is.
+    #[test]
+    fn what_is_deep_is_found_anywhere() {
+        let mut nested = DocBuf::new();
+        for _ in 0..MAX_STORED_DEPTH - 2 {
+            nested = doc! { "": &nested };
+        }
+        let flat = "x".repeat(5000);
+        let beside = doc! { "before": &flat, "list": [1, &nested], "after": { "x": "y" } };
+        assert!(is_deeper(beside.as_raw(), MAX_STORED_DEPTH));
+        let beside = doc! { "before": &flat, "at": &nested, "after": { "x": "y" } };
+        assert!(!is_deeper(beside.as_raw(), MAX_STORED_DEPTH));
     }
 }

@@ -259,7 +259,7 @@ fn object<'a>(fields: &'a [(Box<str>, Expr)], cx: Cx<'a, '_>) -> Result<Value<'a
     });
     failed.map_or(Ok(()), Err)?;
     crate::ops::check_size(doc.len())?;
-    Ok(Value::Document(doc))
+    check_literal(fields.iter().map(|(_, expr)| expr), Value::Document(doc))
 }
 
 fn array<'a>(items: &'a [Expr], cx: Cx<'a, '_>) -> Result<Value<'a>> {
@@ -283,5 +283,29 @@ fn array<'a>(items: &'a [Expr], cx: Cx<'a, '_>) -> Result<Value<'a>> {
     });
     failed.map_or(Ok(()), Err)?;
     crate::ops::check_size(array.len())?;
-    Ok(Value::Array(array))
+    check_literal(items.iter(), Value::Array(array))
+}
+
+/// Levels of literals in literals from which on their value is checked. What a message can nest with fewer at a time no
+/// stack minds.
+const CHECKED_LEVELS: usize = 4;
+
+/// What is smaller has not too many levels.
+const CHECKED_BYTES: usize = 1 << 10;
+
+/// Literals are what values become deep by.
+fn check_literal<'a, 'e>(parts: impl Iterator<Item = &'e Expr>, value: Value<'a>) -> Result<Value<'a>> {
+    fn is_deep(expr: &Expr, levels: usize) -> bool {
+        levels == 0
+            || match &expr.0 {
+                Node::Object(fields) => fields.iter().any(|(_, inner)| is_deep(inner, levels - 1)),
+                Node::Array(items) => items.iter().any(|inner| is_deep(inner, levels - 1)),
+                _ => false,
+            }
+    }
+    let (Value::Document(made) | Value::Array(made)) = value else { return Ok(value) };
+    if made.len() >= CHECKED_BYTES && { parts }.any(|part| is_deep(part, CHECKED_LEVELS - 1)) {
+        crate::ops::check_nesting(value)?;
+    }
+    Ok(value)
 }

@@ -26,5 +26,5 @@ pub use deps::Deps;
 pub use env::Env;
 pub use expr::{Expr, View};
 pub use operator::{is_known_operator, operator_names};
-pub use ops::show;
+pub use ops::{check_nesting, show};
 pub use path::{FieldPath, get_path};

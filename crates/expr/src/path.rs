@@ -20,7 +20,7 @@ impl FieldPath {
         if dotted.ends_with('.') {
             bail!(40353, "FieldPath must not end with a '.'.");
         }
-        if dotted.bytes().filter(|b| *b == b'.').count() >= 2 * MAX_DEPTH {
+        if dotted.bytes().filter(|b| *b == b'.').count() >= MAX_DEPTH {
             bail!(Code::OVERFLOW, "FieldPath is too long");
         }
         for name in dotted.split('.') {

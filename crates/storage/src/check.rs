@@ -9,6 +9,10 @@ use crate::apply::Fields;
 use crate::command::Command;
 use crate::oplog;
 
+/// An operation wraps what it is about: a transaction's list, the operation, `o`, and for an update the parts of its `diff`.
+/// All that a primary takes must be well below it: what its followers refuse, they refuse for good.
+const MAX_ENTRY_DEPTH: usize = 3 * MAX_DEPTH;
+
 /// Checks the payload of an entry of this term and cluster time. An empty one is what begins a term.
 ///
 /// Errors: what is wrong with it.
@@ -19,7 +23,7 @@ pub fn check_entry(term: u64, time: u64, payload: &[u8]) -> Result<(), String> {
         let len = rest.first_chunk::<4>().map_or(0, |len| i32::from_le_bytes(*len));
         let split = usize::try_from(len).ok().and_then(|len| rest.split_at_checked(len)).filter(|_| len >= 5);
         let Some((bytes, after)) = split else { return Err(format!("an operation of {len} bytes")) };
-        sheaf_bson::validate(bytes, MAX_DEPTH)
+        sheaf_bson::validate(bytes, MAX_ENTRY_DEPTH)
             .map_err(|error| format!("an operation is no BSON: {error}"))?;
         let doc = RawDoc::new(bytes);
         check_operation(doc, false).map_err(|why| format!("{why}: {}", shown(doc)))?;
@@ -77,8 +81,12 @@ fn check_operation(doc: RawDoc<'_>, inner: bool) -> Result<(), &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tests::support::{GO_ON, fresh, insert};
-    use sheaf_bson::doc;
+    use crate::tests::support::{GO_ON, all, change, fresh, insert};
+    use crate::write::Write;
+    use sheaf_bson::{DocBuf, MAX_STORED_DEPTH, doc};
+    use sheaf_errors::Code;
+
+    const C: &str = "db.c";
 
     #[test]
     fn what_the_log_has_is_accepted_and_each_change_of_it_is_not_believed() {
@@ -117,5 +125,30 @@ mod tests {
             }
         }
         check_entry(7, 1, b"").unwrap();
+    }
+
+    /// What a primary takes its followers take: the deepest documents, in a transaction too, and none that is deeper.
+    #[test]
+    fn the_deepest_documents_are_accepted() {
+        fn nested(id: i32, levels: usize) -> DocBuf {
+            let inner = (2..levels).fold(DocBuf::new(), |inner, _| doc! { "a": &inner });
+            doc! { "_id": id, "a": &inner }
+        }
+        let (_dir, engine) = fresh();
+        insert(&engine, C, &nested(1, MAX_STORED_DEPTH)).unwrap();
+        assert_eq!(insert(&engine, C, &nested(2, MAX_STORED_DEPTH + 1)).unwrap_err().code(), Code::OVERFLOW);
+        insert(&engine, C, &doc! { "_id": 3 }).unwrap();
+        insert(&engine, C, &doc! { "_id": 4 }).unwrap();
+        let mut txn = engine.begin(None).unwrap();
+        let collection = txn.collection(C).unwrap().unwrap();
+        txn.insert(&collection, nested(5, MAX_STORED_DEPTH).as_raw()).unwrap();
+        assert!(txn.insert(&collection, nested(6, MAX_STORED_DEPTH + 1).as_raw()).is_err());
+        change(&mut txn, C, 3, Some(&nested(3, MAX_STORED_DEPTH))).unwrap();
+        assert!(change(&mut txn, C, 4, Some(&nested(4, MAX_STORED_DEPTH + 1))).is_err());
+        txn.commit(GO_ON).unwrap();
+        assert_eq!(all(&engine, C).len(), 4);
+        for entry in engine.log_entries(1, 100, 1 << 20).unwrap() {
+            check_entry(entry.term, entry.time, &entry.payload).unwrap();
+        }
     }
 }

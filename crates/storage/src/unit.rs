@@ -381,6 +381,7 @@ impl Write for WriteUnit<'_> {
     }
 
     fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
+        crate::write::check_depth(doc)?;
         match collection.capped {
             Some(capped) => self.insert_capped(collection, doc, capped.size, capped.max),
             None => self.insert_normal(collection, doc),
@@ -395,6 +396,7 @@ impl Write for WriteUnit<'_> {
         new: RawDoc<'_>,
         diff: Option<RawDoc<'_>>,
     ) -> Result<()> {
+        crate::write::check_depth(new)?;
         self.change(collection, key, Op::Update { old, new, diff })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, MAX_STORED_DEPTH, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
@@ -75,6 +75,16 @@ pub trait Write {
 
     /// The following operations are this retryable statement's; its row is written with the first of them.
     fn statement(&mut self, statement: Option<Statement>);
+}
+
+/// Refuses a document that is nested too deep to be stored: no driver could read it, and neither could other members.
+///
+/// Errors: `Overflow`.
+pub(crate) fn check_depth(doc: RawDoc<'_>) -> Result<()> {
+    if sheaf_bson::is_deeper(doc, MAX_STORED_DEPTH) {
+        bail!(Code::OVERFLOW, "Document exceeds maximum nesting depth of {MAX_STORED_DEPTH}");
+    }
+    Ok(())
 }
 
 /// An operation on one document, as the oplog has it.

@@ -16,7 +16,7 @@ mod reply;
 
 pub use compressed::{Compressor, compress, decompress};
 pub use header::{HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode};
-pub use msg::{Flags, MAX_BODY_SIZE, MAX_COMMAND_DEPTH, OpMsg, Sequence, SequenceIter, command_name};
+pub use msg::{Flags, MAX_BODY_SIZE, OpMsg, Sequence, SequenceIter, command_name};
 pub use query::OpQuery;
 pub use reply::{REPLY_HEAD, checksum_matches, finish_msg, op_reply};
 

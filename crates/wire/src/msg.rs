@@ -9,9 +9,6 @@ use crate::{Header, OpCode, WireError};
 /// Largest document in a message: a stored document's limit and room for the command around it.
 pub const MAX_BODY_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
 
-/// Deepest nesting of a command's body: a stored document's limit and the levels around it.
-pub const MAX_COMMAND_DEPTH: usize = MAX_DEPTH + 20;
-
 /// Most kind-1 sections of one message (`bulkWrite` uses two).
 const MAX_SEQUENCES: usize = 2;
 
@@ -126,7 +123,7 @@ impl<'a> OpMsg<'a> {
                     if body.is_some() {
                         return Err(answer(40430, "Multiple body sections in message"));
                     }
-                    let len = document(after_kind, MAX_COMMAND_DEPTH)?;
+                    let len = document(after_kind, MAX_DEPTH)?;
                     body = Some(RawDoc::new(&after_kind[..len]));
                     rest = &after_kind[len..];
                 }
@@ -198,7 +195,7 @@ fn sequence(bytes: &[u8]) -> Result<(Sequence<'_>, &[u8]), WireError> {
     let documents = &section[4 + name_len + 1..];
     let mut rest = documents;
     while !rest.is_empty() {
-        rest = &rest[document(rest, MAX_COMMAND_DEPTH)?..];
+        rest = &rest[document(rest, MAX_DEPTH)?..];
     }
     Ok((Sequence { name, bytes: documents }, after))
 }

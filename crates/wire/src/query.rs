@@ -4,7 +4,6 @@
 use sheaf_bson::{RawDoc, validate};
 
 use crate::header::HEADER_LEN;
-use crate::msg::MAX_COMMAND_DEPTH;
 use crate::{Header, WireError};
 
 /// A parsed OP_QUERY.
@@ -34,7 +33,7 @@ impl<'a> OpQuery<'a> {
         };
         // Numbers of documents to skip and to return follow; both are meaningless for commands.
         let documents = after_flags.get(name_len + 1 + 8..).ok_or_else(cut)?;
-        let len = validate(documents, MAX_COMMAND_DEPTH)?;
+        let len = validate(documents, sheaf_bson::MAX_DEPTH)?;
         let mut body = RawDoc::new(&documents[..len]);
         // Old drivers wrap a command that has a read preference.
         for wrapper in ["$query", "query"] {

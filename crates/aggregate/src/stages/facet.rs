@@ -136,7 +136,7 @@ fn run_facet(mut facet: BoxSource, name: &str, output: &mut DocBuf, cx: &mut Run
         }
     }
     output.append(name, Value::Array(RawDoc::new(&array)));
-    crate::check_size(output)
+    crate::check_made(output)
 }
 
 impl Source for FacetRun {

@@ -160,7 +160,7 @@ impl Source for GraphLookupRun {
             found.iter().for_each(|document| _ = out.push_raw_document(document.as_bytes()));
         });
         let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(array.as_raw()));
-        crate::check_size(&output)?;
+        crate::check_made(&output)?;
         Ok(Some(output))
     }
 }

@@ -126,7 +126,7 @@ impl Running {
             // An accumulator that saw nothing gives null, so that the output's shape does not vary.
             document.append(accumulation.field(), if value.is_missing() { Value::Null } else { value });
         }
-        crate::check_size(&document)?;
+        crate::check_made(&document)?;
         Ok(document)
     }
 }

@@ -312,7 +312,7 @@ impl Source for LookupRun {
             }
         }
         let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(RawDoc::new(&array)));
-        crate::check_size(&output)?;
+        crate::check_made(&output)?;
         Ok(Some(output))
     }
 }
@@ -348,7 +348,7 @@ impl Source for LookupUnwindRun {
             match self.lookup.pull(&mut found, cx)? {
                 Some(joined) => {
                     let output = rewrite(document.as_raw(), parts, Value::Document(joined.as_raw()));
-                    crate::check_size(&output)?;
+                    crate::check_made(&output)?;
                     self.current = Some((document, found, index + 1));
                     return Ok(Some(unwind.with_index(output, Value::Int64(index))));
                 }

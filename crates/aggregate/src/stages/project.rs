@@ -117,7 +117,7 @@ impl Source for ProjectRun {
         self.stage.projection.apply(raw, &env, None, &mut out)?;
         drop(out);
         let output = DocBuf::from_bytes(bytes);
-        crate::check_size(&output)?;
+        crate::check_made(&output)?;
         Ok(Some(output))
     }
 }
@@ -141,6 +141,8 @@ impl Source for ReplaceRun {
         self.arena.reset();
         let env = cx.env(&self.arena);
         let new = self.stage.apply(document.as_raw(), &env)?;
-        Ok(Some(DocBuf::from(new)))
+        let output = DocBuf::from(new);
+        crate::check_made(&output)?;
+        Ok(Some(output))
     }
 }

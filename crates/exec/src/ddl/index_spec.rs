@@ -262,6 +262,9 @@ fn check_name(spec: RawDoc<'_>, key: RawDoc<'_>) -> Result<()> {
     if name.is_empty() {
         bail!(Code::CANNOT_CREATE_INDEX, "The index name cannot be empty");
     }
+    if name.contains('\0') {
+        bail!(Code::CANNOT_CREATE_INDEX, "The index name cannot contain an embedded null byte");
+    }
     if name == "*" {
         bail!(Code::BAD_VALUE, "The index name '*' is not valid.");
     }

@@ -14,6 +14,9 @@ const BASE64_URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 
 /// Binary data in one of the [`FORMATS`].
 pub(super) fn to_text(binary: Binary<'_>, format: &str) -> Result<String> {
+    // The old binary subtype repeats its length inside.
+    let inside = if binary.subtype == 2 { binary.bytes.get(4..).unwrap_or_default() } else { binary.bytes };
+    let binary = Binary { bytes: inside, ..binary };
     let uuid = binary.subtype == 4 && binary.bytes.len() == 16;
     match format {
         "hex" => Ok(hex(binary.bytes).to_uppercase()),

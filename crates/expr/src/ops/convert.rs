@@ -444,6 +444,11 @@ fn to_binary<'a>(value: Value<'a>, target: &Target<'_>, cx: Cx<'a, '_>) -> Resul
         Value::Double(n) => binary::ordered(n.to_le_bytes().to_vec(), target.big_endian),
         other => return Err(unsupported(other, target.kind)),
     };
+    let bytes = match target.subtype {
+        // The old binary subtype repeats its length inside.
+        2 => [&(bytes.len() as i32).to_le_bytes()[..], &bytes].concat(),
+        _ => bytes,
+    };
     Ok(Value::Binary(Binary { subtype: target.subtype, bytes: cx.env.arena().alloc_slice_copy(&bytes) }))
 }
 

@@ -27,8 +27,8 @@ mod types;
 mod variable;
 
 use bumpalo::collections::Vec as BumpVec;
-use sheaf_bson::{ArrayWriter, RawDoc, Type, Value, array_in, document_in};
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_bson::{ArrayWriter, MAX_DEPTH, RawDoc, Value, array_in, document_in};
+use sheaf_errors::{Code, Result, bail};
 
 pub(crate) use date::checked_millis;
 pub(crate) use regex::Pattern;
@@ -128,38 +128,18 @@ pub(crate) fn check_size(len: usize) -> Result<()> {
     Ok(())
 }
 
-/// Refuses values nested deeper than a document may be: a loop could otherwise nest without bound, and
-/// comparing such a value would exhaust the stack.
-fn check_nesting(value: Value<'_>) -> Result<()> {
-    let mut level = match value {
-        Value::Document(doc) | Value::Array(doc) => Some(doc),
-        _ => return Ok(()),
-    };
-    // A loop can only nest through its first container, step by step; a full walk would make loops quadratic.
-    for _ in 0..MAX_NESTING {
-        let inner = level.and_then(|doc| {
-            let mut elements = doc.iter();
-            let container =
-                elements.find(|element| matches!(element.kind(), Type::Document | Type::Array))?;
-            match container.value() {
-                Value::Document(inner) | Value::Array(inner) => Some(inner),
-                _ => None,
-            }
-        });
-        match inner {
-            Some(_) => level = inner,
-            None => return Ok(()),
-        }
-    }
-    Err(Error::new(
-        Code::OVERFLOW,
-        format!(
-            "Exceeded depth limit of {MAX_NESTING} when converting a value to BSON. Do you have a cycle?"
+/// Refuses values nested deeper than a document may be: walking them could exhaust the stack.
+///
+/// Errors: `Overflow`.
+pub fn check_nesting(value: Value<'_>) -> Result<()> {
+    match value {
+        Value::Document(doc) | Value::Array(doc) if sheaf_bson::is_deeper(doc, MAX_DEPTH) => bail!(
+            Code::OVERFLOW,
+            "Exceeded depth limit of {MAX_DEPTH} when converting a value to BSON. Do you have a cycle?"
         ),
-    ))
+        _ => Ok(()),
+    }
 }
-
-const MAX_NESTING: usize = 200;
 
 /// The values of an array, for random access.
 fn items<'a>(array: RawDoc<'a>, cx: Cx<'a, '_>) -> Result<BumpVec<'a, Value<'a>>> {

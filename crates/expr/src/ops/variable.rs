@@ -247,18 +247,25 @@ fn reduce<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let (this, value) = (call.slot(0), call.slot(1));
     let before = cx.env.arena().allocated_bytes();
     let mut accumulated = call.arg(1, cx)?;
-    let mut items = input.values();
-    while let Some(item) = items.next() {
+    let mut items = input.values().enumerate();
+    while let Some((step, item)) = items.next() {
         cx.env.set(this, item);
         cx.env.set(value, accumulated);
         accumulated = call.arg(2, cx)?;
         cx.env.spend_for(size_of_value(accumulated))?;
-        super::check_nesting(accumulated)?;
+        check_nesting_now_and_then(step, accumulated)?;
         if cx.env.arena().allocated_bytes() - before > REDUCE_LEAVINGS {
             return reduce_in_scratch(call, cx, items, accumulated);
         }
     }
+    super::check_nesting(accumulated)?;
     Ok(accumulated)
+}
+
+/// A step nests by few levels (what nests by more is checked where it is made), and looking through a large value at each would cost as much as the
+/// step itself.
+fn check_nesting_now_and_then(step: usize, value: Value<'_>) -> Result<()> {
+    if step % 4 == 3 { super::check_nesting(value) } else { Ok(()) }
 }
 
 /// Bytes of intermediate values that `$reduce` leaves in the arena before it turns to one of its own.
@@ -269,14 +276,14 @@ const REDUCE_LEAVINGS: usize = 1 << 20;
 fn reduce_in_scratch<'a>(
     call: &'a Call,
     cx: Cx<'a, '_>,
-    items: impl Iterator<Item = Value<'a>>,
+    items: impl Iterator<Item = (usize, Value<'a>)>,
     accumulated: Value<'a>,
 ) -> Result<Value<'a>> {
     let (this, value) = (call.slot(0), call.slot(1));
     let mut scratch = Bump::new();
     let mut kept = OwnedValue::from(accumulated);
     let mut held: Option<Held> = None;
-    for item in items {
+    for (step, item) in items {
         let next = {
             let env = cx.env.with_arena(&scratch);
             env.set(this, item);
@@ -284,7 +291,7 @@ fn reduce_in_scratch<'a>(
             let next = call.args[2].eval(cx.root, &env)?;
             // It is looked through, and copied twice.
             env.spend_for(3 * size_of_value(next))?;
-            super::check_nesting(next)?;
+            check_nesting_now_and_then(step, next)?;
             let size = size_of_value(next);
             if size >= REDUCE_LEAVINGS || held.is_some() {
                 // The next one is made before this one goes.
@@ -299,6 +306,7 @@ fn reduce_in_scratch<'a>(
         kept = next;
         scratch.reset();
     }
+    super::check_nesting(kept.as_value())?;
     Ok(super::copy_in(kept.as_value(), cx))
 }
 

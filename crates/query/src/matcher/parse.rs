@@ -1,6 +1,6 @@
 //! Parsing filters into trees.
 
-use sheaf_bson::{Bump, Element, MAX_DEPTH, OwnedValue, RawDoc, Type, Value};
+use sheaf_bson::{Bump, Element, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
@@ -9,6 +9,9 @@ use super::operand;
 use super::regex::Regex;
 use crate::path::inner;
 use crate::schema::Schema;
+
+/// Deepest nesting of a filter, as mongod has it.
+const MAX_TREE_DEPTH: usize = 100;
 
 /// Where in the filter the parser is.
 struct Parser<'p> {
@@ -139,10 +142,10 @@ fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
 
 impl Parser<'_> {
     fn filter(&mut self, filter: RawDoc<'_>) -> Result<MatchExpr> {
-        if self.depth > MAX_DEPTH {
+        if self.depth > MAX_TREE_DEPTH {
             bail!(
                 Code::BAD_VALUE,
-                "exceeded maximum query tree depth of {MAX_DEPTH} at {}",
+                "exceeded maximum query tree depth of {MAX_TREE_DEPTH} at {}",
                 crate::print::document(filter)
             );
         }
@@ -290,10 +293,10 @@ impl Parser<'_> {
 
     /// All operators on one path, added to `parts`.
     fn operators(&mut self, path: &str, operators: RawDoc<'_>, parts: &mut Vec<MatchExpr>) -> Result<()> {
-        if self.depth > MAX_DEPTH {
+        if self.depth > MAX_TREE_DEPTH {
             bail!(
                 Code::BAD_VALUE,
-                "exceeded maximum query tree depth of {MAX_DEPTH} at {}",
+                "exceeded maximum query tree depth of {MAX_TREE_DEPTH} at {}",
                 crate::print::document(operators)
             );
         }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use sheaf_bson::{Bump, DocWriter, MAX_DEPTH, RawDoc, Sink, Value};
+use sheaf_bson::{Bump, DocWriter, MAX_STORED_DEPTH, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
@@ -404,7 +404,7 @@ impl<'a> Walk<'a> {
             Value::Document(doc) | Value::Array(doc) => depth(doc),
             _ => 0,
         };
-        if self.path.len() + inner > MAX_DEPTH { Err(too_deep()) } else { Ok(()) }
+        if self.path.len() + inner > MAX_STORED_DEPTH { Err(too_deep()) } else { Ok(()) }
     }
 }
 

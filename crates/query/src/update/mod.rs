@@ -15,7 +15,9 @@ mod upsert;
 
 use std::cmp::Ordering;
 
-use sheaf_bson::{Bump, DocBuf, MAX_DEPTH, MAX_DOCUMENT_SIZE, ObjectId, RawDoc, Timestamp, Value, compare};
+use sheaf_bson::{
+    Bump, DocBuf, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH, ObjectId, RawDoc, Timestamp, Value, compare,
+};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 
@@ -207,11 +209,11 @@ impl Update {
 
 /// Refuses a path that no document can have: every part of it would be another call on the stack.
 fn check_path_depth(path: &str) -> Result<()> {
-    if path.split('.').nth(MAX_DEPTH).is_some() { Err(too_deep()) } else { Ok(()) }
+    if path.split('.').nth(MAX_STORED_DEPTH).is_some() { Err(too_deep()) } else { Ok(()) }
 }
 
 fn too_deep() -> Error {
-    Error::new(Code::OVERFLOW, format!("Document exceeds maximum nested object depth: {MAX_DEPTH}"))
+    Error::new(Code::OVERFLOW, format!("Document exceeds maximum nesting depth of {MAX_STORED_DEPTH}"))
 }
 
 /// A replacement may hold dollar-prefixed names below the top level only.

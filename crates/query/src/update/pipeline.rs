@@ -93,6 +93,7 @@ impl PipelineUpdate {
         let mut at = doc;
         for step in &self.0 {
             at = step.apply(at, &env)?;
+            sheaf_expr::check_nesting(Value::Document(at))?;
         }
         if at.iter().next().is_some_and(|first| first.key() == "_id") {
             return Ok(at.as_bytes().to_vec());

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_storage::Write as _;
 use sheaf_wire::Flags;
 use support::{Connection, Server, body, message, number};
 
@@ -130,6 +131,94 @@ fn times_are_told_and_waited_for() {
     }
     let far = doc! { "clusterTime": sheaf_bson::Timestamp(u64::MAX) };
     assert_eq!(code(&connection.run(&doc! { "ping": 1, "$clusterTime": far.as_raw(), "$db": "t" })), 205);
+}
+
+fn told(reply: &DocBuf) -> sheaf_bson::Timestamp {
+    let Some(Value::Timestamp(time)) = sub(reply, "$clusterTime").get("clusterTime") else {
+        panic!("{reply:?}")
+    };
+    time
+}
+
+fn wall_secs() -> u64 {
+    std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs()
+}
+
+/// A member once told its wall clock as the cluster time; a clock that was years ahead for three seconds made the set
+/// refuse all drivers for good.
+#[test]
+fn a_member_tells_the_time_of_entries_and_not_its_clock() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let wrote = connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" });
+    let until = (told(&wrote).0 >> 32) + 2;
+    let began = Instant::now();
+    while wall_secs() < until {
+        assert!(began.elapsed() < Duration::from_secs(30), "the clock stands still");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // Between two looks at the newest entry it may change; the time that is told lies between them.
+    let newest = |reply: &DocBuf| match sub(reply, "lastWrite").get("opTime") {
+        Some(Value::Document(time)) => match time.get("ts") {
+            Some(Value::Timestamp(time)) => time,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let first = hello(&mut connection);
+    let later = hello(&mut connection);
+    assert!(told(&first) <= newest(&later), "{first:?} {later:?}");
+    assert!(newest(&first) <= told(&later), "{first:?} {later:?}");
+}
+
+#[test]
+fn a_time_that_a_member_has_told_is_never_too_far_in_the_future() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    let ahead = sheaf_bson::Timestamp((wall_secs() + 2 * 365 * 24 * 60 * 60) << 32 | 1);
+    let with = |time: sheaf_bson::Timestamp| {
+        let gossip = doc! { "clusterTime": time };
+        doc! { "ping": 1, "$clusterTime": gossip.as_raw(), "$db": "admin" }
+    };
+    assert_eq!(code(&connection.run(&with(ahead))), 205);
+    // From another member, whose clock was wrong for a moment.
+    server.node.replica().expect("it is a member").observe_time(ahead);
+    let hello = hello(&mut connection);
+    assert_eq!(told(&hello), ahead);
+    let pong = connection.run(&with(told(&hello)));
+    assert_eq!(code(&pong), 0, "{pong:?}");
+    assert_eq!(code(&connection.run(&with(sheaf_bson::Timestamp(ahead.0 + 1)))), 205);
+}
+
+#[test]
+fn the_lock_against_writes_is_waited_for_as_long_as_asked() {
+    let server = set_of_one();
+    let mut connection = server.connect();
+    assert_eq!(code(&connection.run(&doc! { "create": "c", "$db": "t" })), 0);
+    let lock = |millis: i64| {
+        doc! { "fsync": 1, "lock": true, "fsyncLockAcquisitionTimeoutMillis": millis, "$db": "admin" }
+    };
+    // A writer at work: its insert waits to be committed.
+    let mut unit = server.node.engine().write(&|| Ok(()));
+    let collection = unit.collection("t.c").unwrap().expect("it was made");
+    unit.insert(&collection, doc! { "_id": 1 }.as_raw()).unwrap();
+    let began = Instant::now();
+    let refused = connection.run(&lock(100));
+    assert_eq!(code(&refused), 24, "{refused:?}");
+    let text = refused.as_raw().get("errmsg").and_then(|v| v.as_str());
+    assert_eq!(text, Some("Fsync lock could not be acquired within 100 milliseconds"));
+    assert!(began.elapsed() >= Duration::from_millis(100));
+    unit.commit().unwrap();
+    // Nothing is left of it.
+    let inserted = connection.run(&doc! { "insert": "c", "documents": [{ "_id": 2 }], "$db": "t" });
+    assert_eq!(code(&inserted), 0, "{inserted:?}");
+    assert_eq!(number(&connection.run(&lock(20_000)), "lockCount"), 1);
+    assert_eq!(number(&connection.run(&doc! { "fsyncUnlock": 1, "$db": "admin" }), "lockCount"), 0);
+    for millis in [Value::Int64(-1), Value::String("soon")] {
+        let bad = doc! { "fsync": 1, "lock": true, "$db": "admin" };
+        let bad = bad.with("fsyncLockAcquisitionTimeoutMillis", millis);
+        assert_ne!(code(&connection.run(&bad)), 0);
+    }
 }
 
 #[test]

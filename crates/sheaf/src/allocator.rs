@@ -122,6 +122,48 @@ mod tests {
         (0..count).map(|n| vec![n as u8 | 1; 1 << 20]).collect()
     }
 
+    #[allow(unsafe_code)]
+    unsafe extern "C" {
+        fn mi_option_get(option: c_int) -> c_long;
+    }
+
+    /// Set in the process that this test starts, with the values of the options.
+    const OPTIONS: [(c_int, &str, c_long); 3] = [
+        (PURGE_DELAY, "MIMALLOC_PURGE_DELAY", 1234),
+        (PAGE_FULL_RETAIN, "MIMALLOC_PAGE_FULL_RETAIN", 7),
+        (GENERIC_COLLECT, "MIMALLOC_GENERIC_COLLECT", 4321),
+    ];
+
+    /// The numbers are not in the binding, and another version of mimalloc may have others. It takes its options from the
+    /// environment too, by name.
+    #[test]
+    fn the_options_numbers_are_those_of_their_names() {
+        const STARTED: &str = "SHEAF_TEST_OPTIONS_BY_NAME";
+        if std::env::var_os(STARTED).is_some() {
+            for (option, name, value) in OPTIONS {
+                // SAFETY: takes a plain number.
+                #[allow(unsafe_code)]
+                let known = unsafe { mi_option_get(option) };
+                assert_eq!(known, value, "{name} is not option {option}");
+            }
+            return;
+        }
+        let itself = std::env::current_exe().unwrap();
+        let mut again = std::process::Command::new(itself);
+        again.args([
+            "--exact",
+            "allocator::tests::the_options_numbers_are_those_of_their_names",
+            "--nocapture",
+        ]);
+        again.env(STARTED, "1");
+        for (_, name, value) in OPTIONS {
+            again.env(name, value.to_string());
+        }
+        let output = again.output().unwrap();
+        let [text, why] = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+        assert!(output.status.success() && text.contains("1 passed"), "{text}{why}");
+    }
+
     #[test]
     fn what_was_freed_goes_back_when_memory_is_short() {
         let before = sheaf_server::system::anonymous_memory();

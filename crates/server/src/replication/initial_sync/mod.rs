@@ -24,7 +24,7 @@ use sheaf_errors::Result;
 use sheaf_repl::{Member, OpTime};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::Replica;
 use super::confirm::{Answer, GREETING_BYTES_MAX, Nonce};
@@ -73,6 +73,14 @@ impl InitialSync {
             running: AtomicBool::new(false),
             serving: Arc::new(Semaphore::new(SERVING_MAX)),
         }
+    }
+
+    /// The right to fetch a copy here, as long as it is kept.
+    ///
+    /// Errors: too many have it already.
+    fn place(&self) -> io::Result<OwnedSemaphorePermit> {
+        let refused = |_| io::Error::new(io::ErrorKind::ConnectionRefused, "too many fetch copies already");
+        self.serving.clone().try_acquire_owned().map_err(refused)
     }
 }
 
@@ -129,9 +137,7 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -
         return Err(error);
     }
     // Places are for members: strangers have not come so far.
-    let Ok(place) = replica.initial_sync.serving.clone().try_acquire_owned() else {
-        return Err(io::Error::new(io::ErrorKind::ConnectionRefused, "too many fetch copies already"));
-    };
+    let place = replica.initial_sync.place()?;
     let stream = stream.into_std()?;
     stream.set_nonblocking(false)?;
     let (sender, receiver) = tokio::sync::oneshot::channel();

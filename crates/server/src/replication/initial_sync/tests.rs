@@ -11,10 +11,10 @@ use sheaf_bson::doc;
 use sheaf_errors::Result;
 use sheaf_storage::{CreateCollection, Direction, Engine, Options, Range, Write as _, install_at_next_open};
 
-use super::Who;
 use super::frames::MAGIC;
 use super::source::Source;
 use super::target::{Control, Target};
+use super::{InitialSync, SERVING_MAX, Who};
 
 const GO_ON: &(dyn Fn() -> Result<()> + Sync) = &|| Ok(());
 
@@ -273,4 +273,15 @@ fn old_copies_go() {
     assert_eq!(folders(from.path()), 1);
     Source::open(from.path());
     assert_eq!(folders(from.path()), 0);
+}
+
+#[test]
+fn only_so_many_fetch_copies_at_a_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let sync = InitialSync::open(folder.path(), "rs");
+    let mut places: Vec<_> = (0..SERVING_MAX).map(|_| sync.place().unwrap()).collect();
+    assert_eq!(sync.place().unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    places.pop();
+    let _again = sync.place().unwrap();
+    assert!(sync.place().is_err());
 }

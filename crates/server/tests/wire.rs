@@ -456,6 +456,35 @@ fn a_journaled_write_that_changes_nothing_waits_for_what_is_there() {
     drop(release);
 }
 
+/// What is defined stays in memory, so all definitions together have a part of it.
+#[test]
+fn definitions_have_a_part_of_memory() {
+    let server = Server::start(|options| {
+        options.parameters.push(("operationsMemoryBytes".to_owned(), (16 << 20).to_string()));
+    });
+    let mut connection = server.connect();
+    let long = "x".repeat(100_000);
+    let filter = doc! { "$or": [{ "a": &long }, { "b": &long }, { "c": &long }] };
+    let mut run = |command: DocBuf| {
+        let reply = connection.run(&command.with("$db", "test"));
+        if number(&reply, "ok") == 1 { 0 } else { number(&reply, "code") }
+    };
+    // A megabyte in all.
+    assert_eq!(run(doc! { "create": "c1", "validator": &filter }), 0);
+    let stages = [doc! { "$match": &filter }];
+    assert_eq!(run(doc! { "create": "v1", "viewOn": "c1", "pipeline": [&stages[0]] }), 0);
+    let index = doc! { "key": { "a": 1 }, "name": "a", "partialFilterExpression": { "a": { "$in": [&long, &long, &long] } } };
+    assert_eq!(run(doc! { "createIndexes": "c1", "indexes": [&index] }), 0);
+    let another = index.clone().with("expireAfterSeconds", 1);
+    assert_eq!(run(doc! { "createIndexes": "c2", "indexes": [&another] }), 146);
+    assert_eq!(run(doc! { "create": "c2", "validator": &filter }), 146);
+    assert_eq!(run(doc! { "create": "v2", "viewOn": "c1", "pipeline": [&stages[0]] }), 146);
+    assert_eq!(run(doc! { "create": "c2" }), 0);
+    assert_eq!(run(doc! { "collMod": "c2", "validator": &filter }), 146);
+    assert_eq!(run(doc! { "drop": "v1" }), 0);
+    assert_eq!(run(doc! { "collMod": "c2", "validator": &filter }), 0);
+}
+
 #[test]
 fn wtimeout_ends_the_wait_for_a_slow_disk() {
     let server = Server::start(|_| {});

@@ -1,5 +1,6 @@
 //! `$merge`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
@@ -113,10 +114,11 @@ fn parse_on(value: Value<'_>) -> Result<Vec<String>> {
             bail!(51187, "If explicitly specifying $merge 'on', must include at least one field")
         }
         Value::Array(items) => {
-            let mut on: Vec<String> = Vec::new();
+            let (mut on, mut known) = (Vec::new(), HashSet::new());
             for item in items.values() {
+                sheaf_meter::tick(4)?;
                 match item {
-                    Value::String(field) if on.iter().any(|known| known == field) => {
+                    Value::String(field) if !known.insert(field) => {
                         bail!(31465, "Found a duplicate field '{field}' in $merge 'on'")
                     }
                     Value::String(field) => on.push(field.to_owned()),

@@ -149,12 +149,18 @@ fn check_fields<'a>(spec: RawDoc<'a>) -> Result<RawDoc<'a>> {
     Ok(key)
 }
 
+/// Most fields of an index.
+const FIELDS_MAX: usize = 32;
+
 /// Checks an index's key pattern.
 ///
-/// Errors: `CannotCreateIndex`.
+/// Errors: `CannotCreateIndex`, 13103.
 pub fn check_key_pattern(key: RawDoc<'_>) -> Result<()> {
     if key.is_empty() {
         bail!(Code::CANNOT_CREATE_INDEX, "Index keys cannot be empty.");
+    }
+    if key.iter().nth(FIELDS_MAX).is_some() {
+        bail!(13103, "too many compound keys");
     }
     let mut seen: Vec<&str> = Vec::new();
     let mut kind: Option<&str> = None;

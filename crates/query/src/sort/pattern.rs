@@ -87,9 +87,10 @@ impl SortPattern {
                 bail!(7472500, "$sort key must not contain duplicate keys (field: '{}')", path.dotted());
             }
             parts.push(part);
-        }
-        if parts.len() > PARTS_MAX {
-            bail!(13103, "too many compound keys");
+            // At once: each new part is compared with all before it.
+            if parts.len() > PARTS_MAX {
+                bail!(13103, "too many compound keys");
+            }
         }
         Ok(SortPattern { parts })
     }

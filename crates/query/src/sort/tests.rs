@@ -67,6 +67,9 @@ fn wrong_patterns() {
         (doc! { "a": { "$meta": "nonsense" } }, 31138),
         (doc! { "a": 1, "b": 1, "a": -1 }, 7472500),
     ];
+    // More than there may be are not compared with each other.
+    let long = DocBuf::build(|out| (0..300_000).for_each(|n| _ = out.append(&format!("f{n}"), 1)));
+    assert_eq!(SortPattern::parse(long.as_raw()).unwrap_err().code().0, 13103);
     for (sort, code) in table {
         assert_eq!(SortPattern::parse(sort.as_raw()).unwrap_err().code().0, *code, "{sort:?}");
     }

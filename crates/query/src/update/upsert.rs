@@ -265,7 +265,7 @@ mod tests {
     fn a_path_that_no_document_has_is_refused() {
         let path = vec!["a"; 1_000_000].join(".");
         assert_eq!(built(DocBuf::new().with(&path, 1)).unwrap_err().code(), Code::OVERFLOW);
-        let deepest = vec!["a"; sheaf_bson::MAX_DEPTH].join(".");
+        let deepest = vec!["a"; sheaf_bson::MAX_STORED_DEPTH].join(".");
         assert!(built(DocBuf::new().with(&deepest, 1)).is_ok());
     }
 }

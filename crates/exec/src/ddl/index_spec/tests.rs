@@ -35,6 +35,17 @@ fn kept_forms() {
     }
 }
 
+/// Each field of a pattern is compared with those before it, so there must not be many: 300,000 took minutes.
+#[test]
+fn a_pattern_has_a_most_number_of_fields() {
+    let of = |count: usize| DocBuf::build(|out| (0..count).for_each(|n| _ = out.append(&format!("f{n}"), 1)));
+    let check = |count| check_key_pattern(of(count).as_raw());
+    assert!(check(32).is_ok());
+    for count in [33, 300_000] {
+        assert_eq!(check(count).unwrap_err().code(), Code(13103));
+    }
+}
+
 #[test]
 fn refused() {
     let a = || doc! { "a": 1 };

@@ -75,6 +75,7 @@ impl<'a> Command<'a> for CollMod<'a> {
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.engine().catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
+        super::room::check_room(op, op.body.len())?;
         let Some(collection) = catalog.collection(&namespace) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
         };

@@ -53,6 +53,7 @@ impl<'a> Command<'a> for Create<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         names::check_new_name(&namespace)?;
+        super::room::check_room(op, op.body.len())?;
         if !self.auto_index_id && op.db() != "local" {
             bail!(50001, "autoIndexId:false is not allowed for collections in non-local databases");
         }

@@ -45,6 +45,7 @@ impl<'a> Command<'a> for CreateIndexes<'a> {
         if !self.commit_quorum.is_missing() && op.node().options.set_name.is_none() {
             bail!(Code::BAD_VALUE, "Standalones can't specify commitQuorum");
         }
+        super::room::check_room(op, self.indexes.iter().map(|spec| spec.len()).sum())?;
         let first = prepare_all(self.indexes, None)?;
         names::check_uuid(op.view()?.catalog(), &namespace, self.uuid)?;
         let mut created = false;
@@ -53,8 +54,7 @@ impl<'a> Command<'a> for CreateIndexes<'a> {
             let view = op.view()?;
             let Some(collection) = view.collection(&namespace) else {
                 names::check_new_name(&namespace)?;
-                check_among_themselves(&first)?;
-                check_count(&namespace, 1, &first)?;
+                check_all(&namespace, 1, &first)?;
                 create(op, &namespace)?;
                 created = true;
                 continue;
@@ -72,7 +72,11 @@ impl<'a> Command<'a> for CreateIndexes<'a> {
 }
 
 fn prepare_all(indexes: Documents<'_>, collation: Option<RawDoc<'_>>) -> Result<Vec<DocBuf>> {
-    indexes.iter().map(|spec| index_spec::prepare(spec, collation)).collect()
+    let prepare = |spec: RawDoc<'_>| {
+        sheaf_meter::tick_for(spec.len())?;
+        index_spec::prepare(spec, collation)
+    };
+    indexes.iter().map(prepare).collect()
 }
 
 fn create(op: &OpContext<'_>, namespace: &str) -> Result<()> {
@@ -126,8 +130,7 @@ impl CreateIndexes<'_> {
         let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
         let new = without_existing(collection, prepare_all(self.indexes, collation)?)?;
         if !new.is_empty() {
-            check_among_themselves(&new)?;
-            check_count(&collection.namespace, collection.indexes.len(), &new)?;
+            check_all(&collection.namespace, collection.indexes.len(), &new)?;
         }
         Ok(new)
     }
@@ -155,6 +158,7 @@ fn without_existing(collection: &Collection, specs: Vec<DocBuf>) -> Result<Vec<D
         }
         let mut exists = false;
         for index in &collection.indexes {
+            sheaf_meter::tick_for(spec.as_bytes().len())?;
             exists |=
                 index_spec::relate(spec.as_raw(), index.spec.as_raw())? == Relation::Same && index.ready;
         }
@@ -171,6 +175,16 @@ fn check_id_collation(collection: &Collection, spec: RawDoc<'_>) -> Result<()> {
         bail!(Code::BAD_VALUE, "The _id index must have the same collation as the collection.");
     }
     Ok(())
+}
+
+/// Checks specifications of new indexes. More than there may be are not compared with each other, which would take
+/// long.
+fn check_all(namespace: &str, existing: usize, new: &[DocBuf]) -> Result<()> {
+    if new.len() > INDEXES_MAX {
+        check_count(namespace, existing, new)?;
+    }
+    check_among_themselves(new)?;
+    check_count(namespace, existing, new)
 }
 
 /// Errors: `IndexAlreadyExists` for a specification that stands twice, conflicts as with existing indexes.

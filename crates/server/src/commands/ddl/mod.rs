@@ -20,6 +20,7 @@ pub mod names;
 mod plan_cache_clear;
 mod re_index;
 mod rename;
+mod room;
 mod search_indexes;
 mod validate;
 pub mod views;

@@ -11,6 +11,7 @@ mod serialize;
 use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, ParseCx};
+use sheaf_meter::Held;
 
 pub use ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet};
 pub use eval::MatchDetails;
@@ -55,6 +56,8 @@ pub struct Matcher {
     filter: DocBuf,
     root: MatchExpr,
     has_expr: bool,
+    /// The memory of the tree, without compiled patterns, which hold their own.
+    held: Held,
 }
 
 impl Matcher {
@@ -78,9 +81,10 @@ impl Matcher {
 
     /// [`Matcher::parse`] where not every operator may stand.
     pub fn parse_with(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<Matcher> {
-        let root = normalize::normalize(parse::parse_filter(filter, features, cx)?);
+        let (parsed, held) = parse::parse_filter(filter, features, cx)?;
+        let root = normalize::normalize(parsed);
         let has_expr = root.has_expr();
-        Ok(Matcher { filter: filter.into(), root, has_expr })
+        Ok(Matcher { filter: filter.into(), root, has_expr, held })
     }
 
     /// [`Matcher::parse_with`] for a filter that stays when its operation has ended: with an index, with a database's
@@ -91,7 +95,7 @@ impl Matcher {
         let used = || sheaf_meter::current().map_or(0, |meter| meter.account().used());
         let before = used();
         let paid = Self::parse_with(filter, features, &mut ParseCx::new())?;
-        if used().saturating_sub(before) > LASTING_BYTES {
+        if used().saturating_sub(before + paid.held.bytes()) > LASTING_BYTES {
             bail!(
                 Code::EXCEEDED_MEMORY_LIMIT,
                 "The compiled regular expressions of a filter that is kept may have {LASTING_BYTES} bytes"
@@ -104,7 +108,7 @@ impl Matcher {
 
     /// The filter `{}`.
     pub fn everything() -> Matcher {
-        Matcher { filter: DocBuf::new(), root: MatchExpr::AlwaysTrue, has_expr: false }
+        Matcher { filter: DocBuf::new(), root: MatchExpr::AlwaysTrue, has_expr: false, held: Held::default() }
     }
 
     /// The filter as it was given.

@@ -3,6 +3,7 @@
 use sheaf_bson::{Bump, Element, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
+use sheaf_meter::Held;
 
 use super::ast::{BitsOp, CompareOp, InList, MatchExpr, Test};
 use super::operand;
@@ -22,7 +23,35 @@ struct Parser<'p> {
     depth: usize,
     /// Conditions on text met so far.
     texts: usize,
+    tree: Tree,
 }
+
+/// The memory of what is parsed: several times that of the filter, where it is many small conditions.
+#[derive(Default)]
+struct Tree {
+    bytes: u64,
+    held: Held,
+}
+
+/// Trees are paid in steps of this; a smaller one is not worth an account.
+const STEP_BYTES: u64 = 64 << 10;
+
+impl Tree {
+    fn grew(&mut self, bytes: usize) -> Result<()> {
+        self.bytes += bytes as u64;
+        if self.bytes < self.held.bytes() + STEP_BYTES {
+            return Ok(());
+        }
+        match self.held.bytes() {
+            0 => self.held = sheaf_meter::reserve(self.bytes)?,
+            _ => self.held.set(self.bytes)?,
+        }
+        Ok(())
+    }
+}
+
+/// How much larger a list's values are in memory than in their array.
+const LIST_FACTOR: usize = 4;
 
 /// Which of the operators that look beyond single values may stand in a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,12 +66,16 @@ pub enum Features {
     None,
 }
 
-/// Parses a whole filter.
-pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<MatchExpr> {
-    let mut parser = Parser { cx, embedded: false, features, depth: 0, texts: 0 };
+/// Parses a whole filter; gives the memory for it, too.
+pub(super) fn parse_filter(
+    filter: RawDoc<'_>,
+    features: Features,
+    cx: &mut ParseCx,
+) -> Result<(MatchExpr, Held)> {
+    let mut parser = Parser { cx, embedded: false, features, depth: 0, texts: 0, tree: Tree::default() };
     let parsed = parser.filter(filter)?;
     match parser.texts {
-        0 => Ok(parsed),
+        0 => Ok((parsed, parser.tree.held)),
         // What mongod says when no text index serves.
         1 => bail!(Code::INDEX_NOT_FOUND, "text index required for $text query"),
         _ => bail!(Code::BAD_VALUE, "Too many text expressions"),
@@ -52,7 +85,7 @@ pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut Pars
 /// Parses operators on one path: `{$gt: 1, $lt: 5}`.
 pub(super) fn parse_operators(path: &str, operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
     let mut parts = Vec::new();
-    Parser { cx, embedded: true, features: Features::None, depth: 0, texts: 0 }
+    Parser { cx, embedded: true, features: Features::None, depth: 0, texts: 0, tree: Tree::default() }
         .operators(path, operators, &mut parts)?;
     Ok(MatchExpr::And(parts))
 }
@@ -160,9 +193,13 @@ impl Parser<'_> {
             }
             match element.value() {
                 Value::Document(doc) if is_operators(doc, false) => self.operators(name, doc, &mut parts)?,
-                value => parts.push(parse_equality(name, value)?),
+                value => {
+                    self.tree.grew(element.as_bytes().len())?;
+                    parts.push(parse_equality(name, value)?);
+                }
             }
         }
+        self.tree.grew(parts.capacity() * size_of::<MatchExpr>())?;
         self.depth -= 1;
         Ok(MatchExpr::And(parts))
     }
@@ -264,6 +301,7 @@ impl Parser<'_> {
                 bail!(Code::BAD_VALUE, "$or/$and/$nor entries need to be full objects");
             };
             branches.push(self.filter(filter)?);
+            self.tree.grew(size_of::<MatchExpr>())?;
         }
         Ok(branches)
     }
@@ -303,6 +341,13 @@ impl Parser<'_> {
         self.depth += 1;
         for element in operators.iter() {
             sheaf_meter::tick(4)?;
+            let factor = match element.key() {
+                // What is in them counts when it is read.
+                "$not" | "$elemMatch" => 0,
+                _ if element.kind() == Type::Array => LIST_FACTOR,
+                _ => 1,
+            };
+            self.tree.grew(path.len() + factor * element.as_bytes().len())?;
             parts.extend(self.operator(path, operators, element)?);
         }
         self.depth -= 1;

@@ -19,7 +19,7 @@ mod spool;
 mod stage;
 pub mod stages;
 
-use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE, Value};
+use sheaf_bson::{DocBuf, MAX_DEPTH, MAX_DOCUMENT_SIZE, Value};
 use sheaf_errors::{Code, Result, bail};
 
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
@@ -45,6 +45,12 @@ pub(crate) fn check_made(document: &DocBuf) -> Result<()> {
 /// Refuses a document that is too large to leave a pipeline; whoever sends results of pipelines calls this.
 pub fn check_output_size(document: &DocBuf) -> Result<()> {
     check(document, MAX_OUTPUT_SIZE)
+}
+
+/// Refuses to store what is no valid document, whichever expression is at fault: it would be refused by everybody who reads
+/// it, other members of a set above all.
+pub(crate) fn check_valid(document: &DocBuf) -> Result<()> {
+    sheaf_bson::validate(document.as_bytes(), MAX_DEPTH).map(|_| ())
 }
 
 fn check(document: &DocBuf, limit: usize) -> Result<()> {

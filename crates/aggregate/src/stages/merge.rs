@@ -325,6 +325,7 @@ impl WriteBatch {
 
 impl Merge {
     fn write(&self, mut document: DocBuf, index: MergeIndex, cx: &mut RunCx<'_>) -> Result<()> {
+        crate::check_valid(&document)?;
         if self.on.iter().any(|field| field == "_id") && document.as_raw().get("_id").is_none() {
             document = with_id(document, cx.database);
         }

@@ -96,6 +96,7 @@ impl Source for OutRun {
         let mut writer = cx.database.begin_out(&self.stage.target, self.stage.spec.as_value())?;
         while let Some(document) = input.next(cx)? {
             cx.check_interrupt()?;
+            crate::check_valid(&document)?;
             writer.write(cx.database, with_id(document, cx.database))?;
         }
         writer.finish(cx.database)?;

@@ -1,6 +1,6 @@
 //! Updates by a pipeline: `[{$set: {total: {$sum: "$items.price"}}}]`.
 
-use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, DocWriter, MAX_DEPTH, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 
@@ -95,6 +95,8 @@ impl PipelineUpdate {
             at = step.apply(at, &env)?;
             sheaf_expr::check_nesting(Value::Document(at))?;
         }
+        // Whichever expression is at fault: what is no document everybody refuses who reads it, other members above all.
+        sheaf_bson::validate(at.as_bytes(), MAX_DEPTH)?;
         if at.iter().next().is_some_and(|first| first.key() == "_id") {
             return Ok(at.as_bytes().to_vec());
         }

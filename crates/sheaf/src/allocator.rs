@@ -44,6 +44,10 @@ unsafe extern "C" {
     fn mi_collect(force: bool);
 }
 
+/// Blocks of the C library from this size on are had from the system one by one, where memory is very little.
+#[cfg(target_env = "gnu")]
+const MAPPED_BYTES: c_int = 256 << 10;
+
 /// Whether the process is so small that nothing freed may lie about.
 static TINY: AtomicBool = AtomicBool::new(false);
 
@@ -62,6 +66,7 @@ pub fn prepare(bytes: u64) {
             mi_option_set(PURGE_DELAY, 0);
             libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0);
         }
+        return_large_blocks();
     }
 }
 
@@ -109,6 +114,18 @@ fn trim() {
         unsafe { libc::malloc_trim(0) };
     }
 }
+
+/// Has the C library give large blocks back to the system when they are freed. By itself it learns to keep blocks of up to
+/// 32 MB, and RocksDB's buffers for large keys and values, of many sizes, then leave holes that nothing fits into.
+#[cfg(target_env = "gnu")]
+#[allow(unsafe_code)]
+fn return_large_blocks() {
+    // SAFETY: takes plain numbers.
+    unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_BYTES) };
+}
+
+#[cfg(not(target_env = "gnu"))]
+fn return_large_blocks() {}
 
 #[cfg(not(target_env = "gnu"))]
 fn trim() {}

@@ -60,6 +60,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         entry: OpTime::default(),
         in_transaction: false,
         cannot_write: false,
+        put: 0,
         done: AppliedOps::default(),
         key: Vec::new(),
         full: Vec::new(),
@@ -82,6 +83,9 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         applier.reached = position(entry);
     }
     applier.write()?;
+    // Entries that change nothing lengthen the log as well: a flush lets go of it.
+    let bytes: u64 = entries.iter().map(|entry| entry.payload.len() as u64).sum();
+    core.unflushed.fetch_add(bytes.saturating_sub(applier.put), Ordering::Relaxed);
     *core.chain.lock() = left.iter().copied().cloned().collect();
     Ok(applier.done)
 }
@@ -127,6 +131,8 @@ struct Applier<'a> {
     in_transaction: bool,
     /// RocksDB has not taken a batch.
     cannot_write: bool,
+    /// Bytes of batches written: with large keys they are several times those of the entries.
+    put: u64,
     done: AppliedOps,
     key: Vec<u8>,
     full: Vec<u8>,
@@ -284,6 +290,7 @@ impl<'a> Applier<'a> {
             let at =
                 if self.done_to > 0 { OpTime { time: self.done_to, ..self.entry } } else { self.applied };
             core.put_position(Some(at), &mut self.batch);
+            let bytes = self.batch.size_in_bytes() as u64;
             let written = {
                 let mut recent = core.recent.lock();
                 recent.committed(&self.locks);
@@ -294,6 +301,8 @@ impl<'a> Applier<'a> {
                 core.wait_for_restart();
             }
             written?;
+            self.put += bytes;
+            core.unflushed.fetch_add(bytes, Ordering::Relaxed);
         }
         if std::mem::take(&mut self.catalog_changed) {
             core.catalog.store(self.catalog.clone());

@@ -147,12 +147,16 @@ impl Core {
         self.db.flush()?;
         // What comes to the gate before anything else is sealed holds nothing behind `at`, whatever is committed meanwhile.
         self.ordered_seals.store(self.db.events().sealed(), Ordering::Release);
-        Ok(Begun { at, failed, bytes: self.unflushed.swap(0, Ordering::Relaxed) })
+        let bytes = self.unflushed.swap(0, Ordering::Relaxed);
+        self.flushing.store(bytes, Ordering::Relaxed);
+        Ok(Begun { at, failed, bytes })
     }
 
     /// Waits until what was begun is on disk, and lets go of what is not needed any more.
     fn end_flush(&self, Begun { at, failed, bytes }: Begun) -> Result<()> {
-        if let Err(error) = self.wait_for_flush(failed) {
+        let waited = self.wait_for_flush(failed);
+        self.flushing.store(0, Ordering::Relaxed);
+        if let Err(error) = waited {
             // It is still in memory.
             self.unflushed.fetch_add(bytes, Ordering::Relaxed);
             return Err(error);

@@ -99,6 +99,8 @@ pub(crate) struct Core {
     pub write_locks: crate::fsync_lock::WriteLocks,
     /// Bytes of batches since the last flush began.
     pub unflushed: AtomicU64,
+    /// The same of what a flush is writing: it is in memory until it is on disk.
+    pub flushing: AtomicU64,
     /// Payload buffers to be used again: large ones are costly to get from the system.
     buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
     pub commits: AtomicU64,
@@ -244,6 +246,7 @@ impl Core {
             writes: Arc::default(),
             write_locks: Default::default(),
             unflushed: AtomicU64::new(0),
+            flushing: AtomicU64::new(0),
             buffers: Mutex::default(),
             commits: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
@@ -382,11 +385,10 @@ impl Core {
         }
         let limit = self.options.memtable_bytes();
         let used = self.unflushed.load(Ordering::Relaxed);
-        if used < limit {
-            return Ok(());
+        if used >= limit {
+            self.ask_for_flush();
         }
-        self.ask_for_flush();
-        if used < limit * 2 {
+        if used + self.flushing.load(Ordering::Relaxed) < limit * 2 {
             return Ok(());
         }
         let mut outcome = Ok(());
@@ -403,11 +405,16 @@ impl Core {
     }
 
     fn lacks_memory(&self, limit: u64) -> bool {
-        self.unflushed.load(Ordering::Relaxed) >= limit * 2
+        self.in_memtables() >= limit * 2
             && !self.is_failed()
             // The commit of a primary that has lost its office would be refused anyway.
             && self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
             && self.keeper.lock().works()
+    }
+
+    /// Bytes of batches that memtables hold, those included that are being flushed.
+    fn in_memtables(&self) -> u64 {
+        self.unflushed.load(Ordering::Relaxed) + self.flushing.load(Ordering::Relaxed)
     }
 
     /// The error of writes after RocksDB has stopped.
@@ -448,7 +455,7 @@ impl Core {
         if used >= limit {
             self.ask_for_flush();
         }
-        if used >= limit * 2 && self.keeper.lock().works() {
+        if self.in_memtables() >= limit * 2 && self.keeper.lock().works() {
             self.flushed_room.wait_for(&mut self.room.lock(), FOLLOWER_PATIENCE);
         }
     }

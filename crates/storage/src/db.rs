@@ -76,7 +76,8 @@ impl Db {
         base.create_if_missing(true);
         base.create_missing_column_families(true);
         base.set_atomic_flush(true);
-        base.set_max_background_jobs(4);
+        // One flush and one compaction, where the keys and blocks that each more of them holds would be too many.
+        base.set_max_background_jobs(if options.is_small() { 2 } else { 4 });
         base.set_bytes_per_sync(1 << 20);
         base.set_keep_log_file_num(3);
         base.set_max_log_file_size(4 << 20);
@@ -207,10 +208,16 @@ fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
     table.set_index_type(BlockBasedIndexType::TwoLevelIndexSearch);
     table.set_partition_filters(true);
     table.set_metadata_block_size(16 << 10);
-    table.set_pin_top_level_index_and_filter(true);
+    // What is pinned is beyond the cache's capacity. It is little, unless keys are large and alike: then index blocks have them
+    // whole, for every block of a file, at both levels.
+    table.set_pin_top_level_index_and_filter(!options.is_small());
     table.set_cache_index_and_filter_blocks(true);
     table.set_cache_index_and_filter_blocks_with_high_priority(true);
-    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(!options.is_small());
+    if options.is_small() {
+        // Neighbours' common beginnings are written once for so many of them.
+        table.set_index_block_restart_interval(16);
+    }
     family.set_block_based_table_factory(&table);
     family.set_write_buffer_size(WRITE_BUFFER_BYTES);
     if matches!(cf, Cf::Records | Cf::Indexes) {

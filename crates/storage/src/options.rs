@@ -84,6 +84,18 @@ impl Options {
         (self.cache_bytes / 4).clamp(8 << 20, 256 << 20)
     }
 
+    /// How much of a plain write's changes may come together before they are committed: a log entry and a batch of this size
+    /// exist beside the memtables, and a batch fits into one generation of these.
+    pub(crate) fn pending_bytes(&self) -> usize {
+        (self.memtable_bytes() / 2).min(PENDING_BYTES_MAX) as usize
+    }
+
+    /// Whether there is so little memory that what RocksDB holds beside cache and memtables counts: index blocks that are
+    /// kept whatever the cache may have, and the blocks of several compactions at once.
+    pub(crate) fn is_small(&self) -> bool {
+        self.cache_bytes < SMALL_CACHE_BYTES
+    }
+
     /// Memory in which an index build sorts entries before it spills them to files.
     pub(crate) fn sort_bytes(&self) -> usize {
         (self.cache_bytes / 10).clamp(1 << 20, 100 << 20) as usize
@@ -95,6 +107,12 @@ impl Options {
         self.cache_bytes.saturating_sub(self.memtable_bytes() * 3 / 2).max(8 << 20)
     }
 }
+
+/// What is pending in a plain write is committed when it has grown to this, however much memory there is.
+const PENDING_BYTES_MAX: u64 = 32 << 20;
+
+/// What a machine of a gigabyte has by default is not small.
+const SMALL_CACHE_BYTES: u64 = 256 << 20;
 
 /// Where a commit stands in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]

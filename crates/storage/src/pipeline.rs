@@ -25,7 +25,7 @@ const LOOK_UP: Duration = Duration::from_millis(5);
 /// A group does not grow above this; a unit that is larger is alone in its entry.
 const GROUP_BYTES: usize = 16 << 20;
 
-/// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when 32 MB have
+/// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when at most 32 MB have
 /// come together, so that one operation more with all that it may bring (the document before and after, what a retry is
 /// answered with) stays below; transactions are chains of smaller entries.
 pub(crate) const UNIT_BYTES_MAX: usize = 112 << 20;

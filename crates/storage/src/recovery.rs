@@ -38,9 +38,9 @@ impl Core {
                 }
                 apply_entries(self, &entries)?;
                 count += entries.len();
-                let bytes: usize = entries.iter().map(|entry| entry.payload.len()).sum();
-                let unflushed = self.unflushed.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
-                let full = unflushed >= self.options.memtable_bytes() * 2;
+                // What was read need not lie beside what is being flushed.
+                drop(entries);
+                let full = self.unflushed.load(Ordering::Relaxed) >= self.options.memtable_bytes();
                 // A repair changes nothing unless it comes to the end.
                 if (full || last_flush.elapsed() >= FLUSH_AFTER) && self.options.repair.is_none() {
                     // In a set only the replication core, which begins later, knows what of it is committed.

@@ -219,8 +219,6 @@ impl Core {
                     return Err(error);
                 }
             }
-            let bytes: u64 = unit.entries.iter().map(|entry| entry.payload.len() as u64).sum();
-            self.unflushed.fetch_add(bytes, Ordering::Relaxed);
             self.commits.fetch_add(1, Ordering::Relaxed);
         }
         self.carried(sequencer, unit.seq, Span::of(&unit.entries));

@@ -9,6 +9,7 @@ mod crash;
 mod ddl;
 mod figures;
 mod follow;
+mod large_keys;
 mod majority;
 mod member;
 mod model;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
+use sheaf_meter::Held;
 use smallvec::SmallVec;
 
 use crate::catalog::{Collection, put_id_key};
@@ -22,8 +23,8 @@ use crate::sessions;
 use crate::view::View;
 use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, refuse_view};
 
-/// What is pending is committed when it has grown to this.
-const PENDING_BYTES: usize = 16 << 20;
+/// From so much on what is pending is counted with the operation's memory.
+const COUNTED_BYTES: usize = 1 << 20;
 
 /// Room in a batch for keys and index entries of a small document.
 const SMALL_BATCH_BYTES: usize = 256;
@@ -50,6 +51,8 @@ pub struct WriteUnit<'i> {
     last: Option<OpTime>,
     /// The newest record that this unit trims from a capped collection, uncommitted: the next insert trims behind it.
     trimmed: Option<Vec<u8>>,
+    /// What is pending, if it is much. Keys are in it several times, so it can be a multiple of the message.
+    memory: Held,
     /// What is pending goes neither into the log nor to other members.
     stays: bool,
     /// [`Core::others_entries`] at the start.
@@ -137,6 +140,7 @@ impl<'i> WriteUnit<'i> {
             statement: None,
             last: None,
             trimmed: None,
+            memory: Held::default(),
             stays: false,
         }
     }
@@ -178,6 +182,7 @@ impl<'i> WriteUnit<'i> {
         self.pending.clear();
         self.trimmed = None;
         self.fsync_pass = None;
+        self.memory = Held::default();
         let at = result?;
         self.last = Some(at);
         Ok(at)
@@ -267,7 +272,7 @@ impl<'i> WriteUnit<'i> {
     /// Notes what [`Changes::compute`] computed last as part of the next commit. Nothing here waits or fails.
     fn put(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>, rid: Option<u64>) {
         op.log(&mut self.payload, collection, rid, self.statement.as_ref());
-        let room = op.after().map_or(0, |doc| doc.len()) + SMALL_BATCH_BYTES;
+        let room = op.after().map_or(0, |doc| doc.len()) + self.changes.record.len() + SMALL_BATCH_BYTES;
         let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
         let mut sink = BatchSink { db: &self.core.db, batch };
         if let Some(statement) = &self.statement {
@@ -278,12 +283,26 @@ impl<'i> WriteUnit<'i> {
         self.counts.add(&collection.state, op.counts());
     }
 
+    /// Commits what is pending where it is much, or where there is no memory for it.
     fn flush_what_is_large(&mut self) -> Result<()> {
         let pending = self.payload.len() + self.batch.as_ref().map_or(0, WriteBatch::size_in_bytes);
-        if pending > 2 * PENDING_BYTES {
+        if pending > COUNTED_BYTES && (!self.count(pending) || pending > self.core.options.pending_bytes()) {
             self.flush()?;
         }
         Ok(())
+    }
+
+    /// Counts what is pending. False: there is no memory for it.
+    #[cold]
+    fn count(&mut self, pending: usize) -> bool {
+        if self.memory.bytes() == 0 {
+            // It belongs to whoever writes now.
+            match sheaf_meter::reserve(pending as u64) {
+                Ok(memory) => self.memory = memory,
+                Err(_) => return false,
+            }
+        }
+        self.memory.set(pending as u64).is_ok()
     }
 
     fn check_unique(&mut self, collection: &Collection, record_key: &[u8]) -> Result<()> {
@@ -415,7 +434,7 @@ impl Write for WriteUnit<'_> {
     }
 
     fn reserve(&mut self, bytes: usize) {
-        let bytes = bytes.min(PENDING_BYTES);
+        let bytes = bytes.min(self.core.options.pending_bytes() / 2);
         let room = bytes + bytes / 8 + SMALL_BATCH_BYTES;
         self.payload.reserve(room);
         if self.batch.is_none() {

@@ -65,6 +65,17 @@ pub struct Options {
 }
 
 impl Options {
+    /// Keeps and sends ahead no more than fits a machine with so many bytes of memory: the entries kept have a 32nd of
+    /// it, those on the way to one member a 64th. From 4 GB on the defaults remain.
+    #[must_use]
+    pub fn within(mut self, memory: u64) -> Self {
+        let part = |share: u64| usize::try_from(memory / share).unwrap_or(usize::MAX);
+        self.cache_bytes = self.cache_bytes.min(part(32)).max(1 << 20);
+        let messages = part(64) / (self.message_bytes_max as usize).max(1);
+        self.messages_in_flight_max = self.messages_in_flight_max.min(messages).max(4);
+        self
+    }
+
     /// Options for this set name, otherwise defaults.
     pub fn new(set_name: impl Into<String>) -> Self {
         Options {

@@ -60,7 +60,8 @@ impl Replica {
         let recovered = recovered(engine, &state)?;
         let all_committed = recovered.hard_state.commit == recovered.log.last;
         let core = Member::new(
-            Options { seed: rand::random(), incarnation: state.state.incarnation, ..Options::new(set_name) },
+            Options { seed: rand::random(), incarnation: state.state.incarnation, ..Options::new(set_name) }
+                .within(crate::system::memory_limit()),
             recovered,
         );
         #[expect(clippy::disallowed_methods, reason = "roles come as elections do, fetches as members lag")]

@@ -330,3 +330,15 @@ fn a_wall_clock_is_no_cluster_time() {
     // What begins a term has the time of day, so that later entries are not far behind it.
     assert!(before >> 32 >= 1_000_000, "{before}");
 }
+
+#[test]
+fn a_small_machine_keeps_and_sends_ahead_less() {
+    let sizes = |memory: u64| {
+        let options = Options::new("rs").within(memory);
+        (options.cache_bytes >> 20, options.messages_in_flight_max)
+    };
+    assert_eq!(sizes(64 << 30), (64, 64));
+    assert_eq!(sizes(4 << 30), (64, 64));
+    assert_eq!(sizes(512 << 20), (16, 8));
+    assert_eq!(sizes(1 << 20), (1, 4));
+}

@@ -5,16 +5,23 @@ use std::sync::Arc;
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, ParseCx};
+use sheaf_meter::{ALLOCATION, Held};
 use sheaf_query::matcher::Matcher;
 
 use crate::database::Namespace;
 use crate::optimize;
-use crate::source::{BoxSource, Deep, Empty};
+use crate::source::{BoxSource, Deep, Empty, Large};
 use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
 use crate::stages::change_stream::{self, ChangeStream};
 use crate::stages::group::GroupRun;
 use crate::stages::lookup::LookupUnwindRun;
 use crate::stages::sort::Sort;
+
+/// What a stage takes besides the bytes that it was given as and what is counted for its parts: in lists, which have room for
+/// four, and where it is shared.
+const STAGE_BYTES: usize = 4 * (size_of::<Stage>() + size_of::<DocBuf>() + size_of::<usize>())
+    + size_of::<Matcher>()
+    + 4 * ALLOCATION;
 
 /// More stages than this are refused, those of views included.
 const MAX_STAGES: usize = 1000;
@@ -39,6 +46,8 @@ pub struct Pipeline {
     own_source: bool,
     /// Inside a `$facet`, whose stages mongod does not push down to its execution engine.
     in_facet: bool,
+    /// The memory of the stages, where they are large.
+    held: Vec<Arc<Held>>,
 }
 
 /// The leading stages that a planner can take over: `$match`, then `$sort`, then `$skip` and `$limit`.
@@ -64,18 +73,31 @@ impl Pipeline {
     /// Reads a command's pipeline: an array of stages. The command ends its parsing with
     /// [`ParseCx::finish`].
     pub fn parse(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_at(
-            stages,
-            &mut StageCx { expr: cx, namespace, place: Place::Top, in_facet: false, depth: 0 },
-        )
+        Self::parse_whole(stages, namespace, Place::Top, cx)
     }
 
     /// Reads a view's pipeline, which may not write.
     pub fn parse_view(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_at(
-            stages,
-            &mut StageCx { expr: cx, namespace, place: Place::View, in_facet: false, depth: 0 },
-        )
+        Self::parse_whole(stages, namespace, Place::View, cx)
+    }
+
+    fn parse_whole(
+        stages: RawDoc<'_>,
+        namespace: &Namespace,
+        place: Place,
+        cx: &mut ParseCx,
+    ) -> Result<Pipeline> {
+        let mut cx = StageCx { expr: cx, namespace, place, in_facet: false, depth: 0 };
+        let (mut pipeline, held) = sheaf_meter::growing(|| Self::parse_at(stages, &mut cx))?;
+        if held.bytes() > 0 {
+            pipeline.held.push(Arc::new(held));
+        }
+        Ok(pipeline)
+    }
+
+    /// The bytes that the operation's account has for the stages; 0 for small ones.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.iter().map(|held| held.bytes()).sum()
     }
 
     /// Reads a pipeline in any place, and optimises it.
@@ -85,6 +107,7 @@ impl Pipeline {
         let mut without_text_index = None;
         let count = stages.count();
         check_length(count)?;
+        sheaf_meter::grow(size_of::<Pipeline>() + 2 * ALLOCATION)?;
         for (at, stage) in stages.values().enumerate() {
             let Value::Document(spec) = stage else {
                 bail!(Code::TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object");
@@ -93,6 +116,7 @@ impl Pipeline {
             let (Some(field), None) = (fields.next(), fields.next()) else {
                 bail!(40323, "A pipeline stage specification object must contain exactly one field.");
             };
+            sheaf_meter::grow(STAGE_BYTES + spec.len())?;
             let Some(entry) = stage_entry(field.key()) else {
                 bail!(40324, "Unrecognized pipeline stage name: '{}'", field.key());
             };
@@ -161,6 +185,7 @@ impl Pipeline {
             spec: self.spec.iter().chain(&rest.spec).cloned().collect(),
             own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
             in_facet: self.in_facet,
+            held: self.held.iter().chain(&rest.held).cloned().collect(),
         };
         optimize::optimize(&mut joined.stages);
         Ok(joined)
@@ -221,7 +246,7 @@ impl Pipeline {
                 source = Box::new(Deep::new(source));
             }
         }
-        source
+        if self.held.is_empty() { source } else { Box::new(Large { source, _held: self.held.clone() }) }
     }
 
     /// The number of leading stages that mongod gives to its execution engine below the pipeline: a `$group` or

@@ -1,8 +1,11 @@
 //! Streams of documents, and what running a pipeline needs besides them.
 
+use std::sync::Arc;
+
 use sheaf_bson::{Bump, DocBuf, OwnedValue};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Env, Slot};
+use sheaf_meter::Held;
 use sheaf_query::sort::Sorter;
 pub use sheaf_query::sort::Spills;
 
@@ -13,6 +16,18 @@ use crate::database::Database;
 pub trait Source: Send {
     /// The next document; `None` at the end, and from then on.
     fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>>;
+}
+
+/// A running pipeline whose stages are large: their memory is the cursor's for as long as it runs.
+pub(crate) struct Large {
+    pub(crate) source: BoxSource,
+    pub(crate) _held: Vec<Arc<Held>>,
+}
+
+impl Source for Large {
+    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+        self.source.next(cx)
+    }
 }
 
 /// The end of every pipeline's input chain.

@@ -88,3 +88,83 @@ fn one_group_that_is_too_large_fails() {
         assert_eq!(run(&stages).0.unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
     }
 }
+
+/// What becomes of parsing these stages where an operation may have 4 MB, and what is in use for them.
+fn parse(stages: &ArrayBuf) -> (Result<()>, u64) {
+    let process = Process::new(8 << 20, 4 << 20);
+    let entered = sheaf_meter::enter(Meter::background(&process));
+    let parsed = Pipeline::parse(stages.as_raw(), &Namespace::new("t", "c"), &mut ParseCx::new());
+    let used = process.used();
+    let (mut run, database) = (None, Nowhere);
+    let parsed = parsed.map(|pipeline| {
+        // What runs keeps the memory.
+        run = Some((pipeline.open(input()), RunCx::new(&database, RunOptions::default())));
+        drop(pipeline);
+        assert_eq!(process.used(), used);
+    });
+    drop((run, entered));
+    assert_eq!(process.used(), 0);
+    (parsed, used)
+}
+
+/// `{x0: value, x1: value, ...}`.
+fn fields(n: usize, value: &DocBuf) -> DocBuf {
+    let mut fields = DocBuf::new();
+    (0..n).for_each(|at| _ = fields.append(&format!("x{at}"), value.as_raw().get_or_missing("")));
+    fields
+}
+
+fn shapes(n: usize) -> Vec<(&'static str, ArrayBuf)> {
+    let stages = array![{ "$match": { "a": 1 } }];
+
+    let boundaries = ArrayBuf::of(0..n as i32);
+    let branches = vec![doc! { "a": 1 }; n];
+    let few = ArrayBuf::of(0..3 + n as i32 / 1000);
+    let long = ArrayBuf::of(vec!["$a"; n / 10]);
+    vec![
+        ("facet", array![{ "$facet": &fields(n, &doc! { "": &stages }) }]),
+        ("group", array![{ "$group": &fields(n, &doc! { "": { "$sum": "$a" } }).with("_id", 1) }]),
+        ("bucket", array![{ "$bucket": { "groupBy": "$a", "boundaries": &boundaries } }]),
+        ("long bucket", array![{ "$bucket": { "groupBy": { "$max": &long }, "boundaries": &few } }]),
+        ("match", array![{ "$match": { "$or": &ArrayBuf::of(&branches) } }]),
+        (
+            "lookup",
+            array![{ "$lookup": {
+            "from": "d", "as": "d", "let": &fields(n, &doc! { "": "$a" }), "pipeline": &stages,
+        } }],
+        ),
+        (
+            "union",
+            array![{ "$unionWith": { "coll": "d", "pipeline": [{ "$match": { "$or": &ArrayBuf::of(&branches) } }] } }],
+        ),
+        (
+            "merge",
+            array![{ "$merge": {
+            "into": "m", "let": &fields(n, &doc! { "": 1 }), "whenMatched": [{ "$set": { "a": 1 } }],
+        } }],
+        ),
+    ]
+}
+
+#[test]
+fn large_pipelines_take_memory_for_their_stages() {
+    let mut wrong = Vec::new();
+    for (name, stages) in shapes(100_000) {
+        match parse(&stages).0 {
+            Err(error) if error.code() == Code::EXCEEDED_MEMORY_LIMIT => {}
+            other => wrong.push(format!("{name}: {other:?}")),
+        }
+    }
+    for (name, stages) in shapes(2000) {
+        let (parsed, used) = parse(&stages);
+        if parsed.is_err() || used < 64 << 10 {
+            wrong.push(format!("{name}: {parsed:?}, {used} bytes"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for (name, stages) in shapes(10) {
+        let (parsed, used) = parse(&stages);
+        assert_eq!(used, 0, "{name}");
+        parsed.unwrap();
+    }
+}

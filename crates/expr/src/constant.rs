@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
-use sheaf_meter::Held;
+use sheaf_meter::{ALLOCATION, Held};
 
 use crate::env::size_of_value;
 
@@ -54,6 +54,14 @@ impl Constant {
             Constant::Scalar(value) => *value,
             Constant::Bytes(bytes) => first(bytes.0.as_raw()),
         }
+    }
+}
+
+/// What a constant takes apart from its expression.
+pub(crate) fn size_of_constant(value: Value<'_>) -> usize {
+    match size_of_value(value) {
+        0 => 0,
+        bytes => bytes + size_of::<(DocBuf, Held)>() + 2 * ALLOCATION + size_of::<[usize; 2]>(),
     }
 }
 

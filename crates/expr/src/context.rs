@@ -5,8 +5,9 @@ use std::sync::OnceLock;
 
 use sheaf_bson::{RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::{ALLOCATION, Held};
 
-use crate::constant::Constant;
+use crate::constant::{Constant, size_of_constant};
 use crate::expr::Expr;
 
 /// The place of a variable's value in an [`crate::Env`].
@@ -49,6 +50,9 @@ impl std::fmt::Debug for ClockRef {
     }
 }
 
+/// What a variable takes besides its name and its value, in the list of names and where it is set.
+const VARIABLE_BYTES: usize = 2 * size_of::<(Box<str>, Binding)>() + ALLOCATION;
+
 /// A mark in the list of variables: [`ParseCx::leave`] forgets what was declared since.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -68,6 +72,8 @@ pub struct ParseCx {
     pub(crate) depth: usize,
     api_strict: bool,
     names: Vec<(Box<str>, Binding)>,
+    /// The memory of the command's variables, where they are large.
+    held: Vec<Arc<Held>>,
     next_slot: u32,
     seed: u64,
     fold_error: Option<Error>,
@@ -91,6 +97,7 @@ impl ParseCx {
             depth: 0,
             api_strict: false,
             names: Vec::new(),
+            held: Vec::new(),
             next_slot: 0,
             seed: std::hash::RandomState::new().hash_one(0u8),
             fold_error: None,
@@ -156,6 +163,7 @@ impl ParseCx {
     /// checked as MongoDB does for names that users may define.
     pub fn declare(&mut self, name: &str) -> Result<Slot> {
         validate_variable_name(name)?;
+        sheaf_meter::grow(VARIABLE_BYTES + name.len())?;
         let slot = Slot(self.next_slot);
         self.next_slot += 1;
         self.names.push((name.into(), Binding::Slot(slot)));
@@ -165,6 +173,7 @@ impl ParseCx {
     /// Declares a user variable with a value known now, which becomes a constant where it is used.
     pub fn declare_constant(&mut self, name: &str, value: Value<'_>) -> Result<()> {
         validate_variable_name(name)?;
+        sheaf_meter::grow(VARIABLE_BYTES + name.len() + size_of_constant(value))?;
         self.names.push((name.into(), Binding::Constant(Constant::new(value))));
         Ok(())
     }
@@ -172,6 +181,14 @@ impl ParseCx {
     /// Declares the variables of a command's `let` document: each is an expression without field paths,
     /// evaluated now; later ones may use earlier ones.
     pub fn declare_let(&mut self, variables: RawDoc<'_>) -> Result<()> {
+        let ((), held) = sheaf_meter::growing(|| self.declare_all(variables))?;
+        if held.bytes() > 0 {
+            self.held.push(Arc::new(held));
+        }
+        Ok(())
+    }
+
+    fn declare_all(&mut self, variables: RawDoc<'_>) -> Result<()> {
         for element in variables.iter() {
             if let name @ ("NOW" | "CLUSTER_TIME") = element.key() {
                 bail!(4738901, "Attempt to set internal constant: {name}");

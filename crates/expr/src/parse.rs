@@ -2,14 +2,22 @@
 
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_meter::ALLOCATION;
 
-use crate::constant::Constant;
+use crate::constant::{Constant, size_of_constant};
 use crate::context::{Binding, ParseCx, validate_variable_read};
 use crate::env::size_of_value;
-use crate::expr::{Base, Expr, Node};
+use crate::expr::{Base, Call, Expr, Node};
 use crate::operator::{self, Arity, Form, Named, Operator, State};
 use crate::ops::{MAX_STRING, check_length, show};
 use crate::path::{FieldPath, validate_field_name};
+
+/// What an expression takes: in a list while it is parsed, and in one of the right length afterwards.
+const NODE_BYTES: usize = 2 * size_of::<Expr>();
+
+/// What a field of an object takes besides its expression and the letters of its name: it is in a set while the object is
+/// parsed.
+const FIELD_BYTES: usize = 2 * size_of::<Box<str>>() + 2 * size_of::<&str>() + ALLOCATION;
 
 /// Nesting beyond this is refused; documents from clients cannot be deeper.
 const MAX_EXPRESSION_DEPTH: usize = 200;
@@ -19,12 +27,14 @@ impl Expr {
     /// field starts with `$` is an operator, other documents and arrays hold expressions, everything else
     /// is itself.
     pub fn parse(value: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+        sheaf_meter::grow(NODE_BYTES)?;
         match value {
             Value::String(text) if text.starts_with('$') => parse_path(text, cx),
             Value::Document(doc) => Self::parse_object(doc, cx),
             Value::Array(array) => nested(cx, |cx| parse_array(array, cx)),
             _ => {
                 check_literal(value)?;
+                sheaf_meter::grow(size_of_constant(value))?;
                 Ok(Expr::literal(value))
             }
         }
@@ -40,6 +50,7 @@ impl Expr {
 
     /// Parses an operator and its argument: `parse_operator("$add", [1, 2])`.
     pub fn parse_operator(name: &str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
+        sheaf_meter::grow(size_of::<Call>() + ALLOCATION)?;
         let Some(op) = operator::find(name) else {
             bail!(Code::INVALID_PIPELINE_OPERATOR, "Unrecognized expression '{name}'");
         };
@@ -125,6 +136,7 @@ fn parse_fields(doc: RawDoc<'_>, cx: &mut ParseCx) -> Result<Expr> {
         let name = element.key();
         validate_field_name(name)?;
         sheaf_meter::tick(1)?;
+        sheaf_meter::grow(FIELD_BYTES + name.len())?;
         if !names.insert(name) {
             bail!(16406, "duplicate field name specified in object literal: {}", show(Value::Document(doc)));
         }
@@ -153,6 +165,8 @@ fn fold(expr: &Expr) -> Expr {
 /// Parses `$a.b` or `$$name.a.b`.
 fn parse_path(text: &str, cx: &ParseCx) -> Result<Expr> {
     sheaf_meter::tick(1 + cx.names_in_scope() as u32 / 8)?;
+    let parts = 1 + text.bytes().filter(|b| *b == b'.').count();
+    sheaf_meter::grow(text.len() + parts * (size_of::<Box<str>>() + ALLOCATION))?;
     let Some(variable) = text.strip_prefix("$$") else {
         let path = &text[1..];
         if path.is_empty() {

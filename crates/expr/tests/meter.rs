@@ -236,12 +236,16 @@ fn what_is_taken_out_of_a_large_variable_counts() {
     let text = "x".repeat(1 << 20);
     let mut cx = ParseCx::new();
     cx.declare_let(doc! { "v": { "p": &*text } }.as_raw()).unwrap();
+    let of_variables = process.used();
+    assert!(of_variables >= 1 << 20, "{of_variables} bytes");
     let many = DocBuf::build(|out| {
         let mut list = out.array("$concat");
         (0..1000).for_each(|_| _ = list.push("$$v.p"));
     });
     let parsed = Expr::parse(Value::Document(many.as_raw()), &mut cx);
     assert_eq!(parsed.unwrap_err().code(), Code::EXCEEDED_MEMORY_LIMIT);
+    assert_eq!(process.used(), of_variables);
+    drop(cx);
     assert_eq!(process.used(), 0);
 }
 

@@ -393,8 +393,8 @@ pub struct Held {
 }
 
 impl Held {
-    pub(crate) fn none() -> Self {
-        Held::default()
+    pub(crate) const fn none() -> Self {
+        Held { account: None, bytes: 0 }
     }
 
     /// Bytes that it holds.

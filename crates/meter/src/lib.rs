@@ -7,7 +7,8 @@
 //! - [`tick`] is for tight loops: it counts, and asks [`check`] about every 13 microseconds of work;
 //! - [`tick_for`] is the same for work on bytes, and [`sort_by`] sorts so that it can be stopped;
 //! - where many long operations compute at once, those that [may](Conduct) take turns, in [`tick`];
-//! - [`reserve`] takes memory from the operation's [`Account`] and from that of the [`Process`].
+//! - [`reserve`] takes memory from the operation's [`Account`] and from that of the [`Process`];
+//! - [`grow`] does so for the trees that parsers make, where they are large: [`growing`].
 //!
 //! Outside any operation time is never over, and memory is free: what is small or bounded otherwise needs no meter.
 //! Background work that must end with the node, or that runs clients' expressions, installs a meter of its own.
@@ -19,6 +20,7 @@ mod pressure;
 mod sort;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod turns;
 
 pub use account::{Account, Held, Part, Process};
@@ -28,4 +30,5 @@ pub use current::{
 pub use meter::{Meter, Source};
 pub use pressure::{Marks, Pressure};
 pub use sort::sort_by;
+pub use tree::{ALLOCATION, grow, growing};
 pub use turns::Park;

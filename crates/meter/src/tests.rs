@@ -317,3 +317,49 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn trees_are_counted_where_they_are_large() {
+    let process = process(1 << 20, 1 << 20);
+    let _entered = enter(meter(&process));
+    // Small ones are free, and so is what nobody asked to be counted.
+    grow(100 << 20).unwrap();
+    let (seven, held) = growing(|| grow(60_000).map(|()| 7)).unwrap();
+    assert_eq!((seven, held.bytes(), process.used()), (7, 0, 0));
+    // Many small parts are one large tree, whose memory is that of the whole.
+    let nested = growing(|| {
+        (0..10).try_for_each(|_| growing(|| grow(20_000)).map(|(_, part)| assert_eq!(part.bytes(), 0)))
+    });
+    let ((), held) = nested.unwrap();
+    assert_eq!((held.bytes(), process.used()), (200_000, 200_000));
+    // Where there is no more, nothing is kept, however often it is asked for.
+    let failed = growing(|| {
+        grow(500_000)?;
+        assert!(process.used() >= 700_000);
+        let _ = grow(500_000);
+        assert_eq!(code(grow(10)), Code::EXCEEDED_MEMORY_LIMIT);
+        grow(usize::MAX)
+    });
+    assert_eq!(code(failed), Code::EXCEEDED_MEMORY_LIMIT);
+    assert_eq!(process.used(), 200_000);
+    drop(held);
+    assert_eq!(process.used(), 0);
+    // The next one begins anew.
+    assert_eq!(growing(|| grow(1000)).unwrap().1.bytes(), 0);
+}
+
+#[test]
+fn a_parser_that_panics_leaves_nothing_behind() {
+    let process = process(1 << 20, 1 << 20);
+    let _entered = enter(meter(&process));
+    let panicked = std::panic::catch_unwind(|| growing(|| grow(300_000).map(|()| panic!("while parsing"))));
+    assert!(panicked.is_err());
+    assert_eq!(process.used(), 0);
+    assert_eq!(growing(|| grow(1000)).unwrap().1.bytes(), 0);
+}
+
+#[test]
+fn trees_outside_any_operation_are_free() {
+    let ((), held) = growing(|| grow(usize::MAX / 2)).unwrap();
+    drop(held);
+}

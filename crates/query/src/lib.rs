@@ -13,6 +13,7 @@
 pub mod collation;
 pub mod diff;
 pub mod matcher;
+mod owned;
 pub mod path;
 mod print;
 pub mod projection;

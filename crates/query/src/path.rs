@@ -2,6 +2,7 @@
 
 use sheaf_bson::{Element, RawDoc, Type};
 use sheaf_errors::Result;
+use sheaf_meter::ALLOCATION;
 
 /// A dotted path, cut into names.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -37,6 +38,12 @@ impl Path {
             index: !name.is_empty() && name.bytes().all(|b| b.is_ascii_digit()),
         };
         Path { dotted: dotted.into(), parts: dotted.split('.').map(part).collect() }
+    }
+
+    /// What [`Path::new`] makes of a path takes, besides itself.
+    pub(crate) fn heap_bytes(dotted: &str) -> usize {
+        let parts = 1 + dotted.bytes().filter(|b| *b == b'.').count();
+        2 * (dotted.len() + ALLOCATION) + parts * (size_of::<Part>() + ALLOCATION)
     }
 
     /// The path as written.

@@ -12,6 +12,7 @@ mod top;
 use sheaf_bson::{Bump, Element, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
+use sheaf_meter::ALLOCATION;
 
 /// What gathers the values of one accumulator in one group.
 pub trait State: Send {
@@ -128,6 +129,7 @@ impl Accumulation {
         let Some(entry) = ACCUMULATORS.iter().find(|entry| entry.name == operator.key()) else {
             bail!(15952, "unknown group operator '{}'", operator.key());
         };
+        sheaf_meter::grow(size_of::<Accumulation>() + field.len() + 4 * ALLOCATION)?;
         let parsed = (entry.parse)(entry.name, operator.value(), cx)?;
         Ok(Accumulation { field: field.to_owned(), operator: entry.name, parsed })
     }

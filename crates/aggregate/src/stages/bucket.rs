@@ -41,11 +41,27 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     if let Some(default) = &default {
         check_default(default, &boundaries)?;
     }
+    // The expression stands twice in each branch, each boundary three times.
+    let of_boundaries: usize = boundaries.iter().map(|boundary| 3 * size_of_value(boundary.as_value())).sum();
+    let per_branch = 2 * size_of_value(group_by) + BRANCH_BYTES;
+    sheaf_meter::grow(boundaries.len().saturating_mul(per_branch).saturating_add(of_boundaries))?;
     let switch = switch_document(group_by, &boundaries, default.as_ref());
     let id = Expr::parse(Value::Document(switch.as_raw()), cx.expr)?;
     let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
     let sort = Sort::new(DocBuf::new().with("_id", 1).as_raw(), cx.expr)?;
     Ok(vec![Stage::Group(Arc::new(Group::new(id, accumulations))), Stage::Sort(Arc::new(sort))])
+}
+
+/// What a branch takes besides the values in it.
+const BRANCH_BYTES: usize = 150;
+
+fn size_of_value(value: Value<'_>) -> usize {
+    match value {
+        Value::Document(doc) | Value::Array(doc) => doc.len(),
+        Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => text.len(),
+        Value::Binary(binary) => binary.bytes.len(),
+        _ => 16,
+    }
 }
 
 /// `groupBy` is a path or an expression, no literal.
@@ -107,6 +123,11 @@ fn constant(value: Value<'_>, cx: &mut ParseCx, which: &str) -> Result<OwnedValu
     }
 }
 
+fn counted(value: OwnedValue) -> Result<OwnedValue> {
+    sheaf_meter::grow(size_of::<OwnedValue>() + size_of_value(value.as_value()))?;
+    Ok(value)
+}
+
 fn parse_boundaries(value: Value<'_>, cx: &mut ParseCx) -> Result<Vec<OwnedValue>> {
     let Value::Array(items) = value else {
         bail!(
@@ -116,7 +137,7 @@ fn parse_boundaries(value: Value<'_>, cx: &mut ParseCx) -> Result<Vec<OwnedValue
         );
     };
     let boundaries: Vec<OwnedValue> =
-        items.values().map(|item| constant(item, cx, "boundaries")).collect::<Result<_>>()?;
+        items.values().map(|item| counted(constant(item, cx, "boundaries")?)).collect::<Result<_>>()?;
     if boundaries.len() < 2 {
         bail!(
             40192,

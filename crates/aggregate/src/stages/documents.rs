@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Expr;
+use sheaf_meter::{ALLOCATION, Held};
 
 use crate::print;
 use crate::source::{RunCx, Source};
@@ -25,15 +26,19 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     Ok(vec![Stage::Documents(Arc::new(Documents { array }))])
 }
 
+/// What a document takes besides its bytes.
+const DOCUMENT_BYTES: u64 = (size_of::<DocBuf>() + ALLOCATION) as u64;
+
 /// Runs `$documents`.
 pub struct DocumentsRun {
     stage: Option<Arc<Documents>>,
     documents: std::vec::IntoIter<DocBuf>,
+    held: Held,
 }
 
 impl DocumentsRun {
     pub(crate) fn new(stage: Arc<Documents>) -> Self {
-        DocumentsRun { stage: Some(stage), documents: Vec::new().into_iter() }
+        DocumentsRun { stage: Some(stage), documents: Vec::new().into_iter(), held: Held::default() }
     }
 }
 
@@ -44,6 +49,7 @@ impl Source for DocumentsRun {
             let Value::Array(array) = stage.array.eval(RawDoc::EMPTY, &cx.env(&arena))? else {
                 bail!(5858203, "an array is expected");
             };
+            self.held = sheaf_meter::reserve(DOCUMENT_BYTES * array.count() as u64 + array.len() as u64)?;
             let mut documents = Vec::new();
             for value in array.values() {
                 match value {

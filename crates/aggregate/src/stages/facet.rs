@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sheaf_bson::{ArrayWriter, DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, FieldPath};
+use sheaf_meter::ALLOCATION;
 
 use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::print;
@@ -18,6 +19,9 @@ pub struct Facet {
     /// Output fields and their pipelines.
     pub facets: Vec<(String, SharedPipeline)>,
 }
+
+/// What a facet takes besides its pipeline and the letters of its name.
+const FACET_BYTES: usize = 2 * size_of::<(String, SharedPipeline)>() + 2 * ALLOCATION;
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     let spec = match argument {
@@ -56,6 +60,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
                 );
             }
         }
+        sheaf_meter::grow(FACET_BYTES + name.len())?;
         let namespace = cx.namespace.clone();
         let pipeline = Pipeline::parse_at(stages, &mut cx.nested(&namespace, Place::Facet)?)?;
         facets.push((name.to_owned(), Arc::new(pipeline)));

@@ -81,8 +81,10 @@ impl Matcher {
 
     /// [`Matcher::parse`] where not every operator may stand.
     pub fn parse_with(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<Matcher> {
-        let (parsed, held) = parse::parse_filter(filter, features, cx)?;
-        let root = normalize::normalize(parsed);
+        let (root, held) = sheaf_meter::growing(|| {
+            sheaf_meter::grow(filter.len())?;
+            parse::parse_filter(filter, features, cx).map(normalize::normalize)
+        })?;
         let has_expr = root.has_expr();
         Ok(Matcher { filter: filter.into(), root, has_expr, held })
     }
@@ -95,7 +97,7 @@ impl Matcher {
         let used = || sheaf_meter::current().map_or(0, |meter| meter.account().used());
         let before = used();
         let paid = Self::parse_with(filter, features, &mut ParseCx::new())?;
-        if used().saturating_sub(before + paid.held.bytes()) > LASTING_BYTES {
+        if used().saturating_sub(before + paid.held_bytes()) > LASTING_BYTES {
             bail!(
                 Code::EXCEEDED_MEMORY_LIMIT,
                 "The compiled regular expressions of a filter that is kept may have {LASTING_BYTES} bytes"
@@ -119,6 +121,11 @@ impl Matcher {
     /// The normalised tree.
     pub fn root(&self) -> &MatchExpr {
         &self.root
+    }
+
+    /// The bytes that the operation's account has for the tree; 0 for a small one.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.bytes()
     }
 
     /// The normalised tree, owned.

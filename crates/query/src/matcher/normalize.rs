@@ -23,9 +23,21 @@ pub(super) fn normalize(expr: MatchExpr) -> MatchExpr {
     expr
 }
 
+/// Each of them normalised, in the list that they are in.
+fn normalized(mut children: Vec<MatchExpr>) -> Vec<MatchExpr> {
+    for child in &mut children {
+        *child = normalize(std::mem::replace(child, MatchExpr::AlwaysTrue));
+    }
+    children
+}
+
 fn and(children: Vec<MatchExpr>) -> MatchExpr {
+    let children = normalized(children);
+    if children.iter().all(|child| matches!(child, MatchExpr::Leaf(_))) {
+        return single(children, MatchExpr::AlwaysTrue, MatchExpr::And);
+    }
     let mut flat = Vec::new();
-    for child in children.into_iter().map(normalize) {
+    for child in children {
         match child {
             MatchExpr::And(inner) => flat.extend(inner),
             MatchExpr::AlwaysTrue => {}
@@ -37,8 +49,12 @@ fn and(children: Vec<MatchExpr>) -> MatchExpr {
 }
 
 fn or(children: Vec<MatchExpr>) -> MatchExpr {
+    let children = normalized(children);
+    if children.iter().all(|child| matches!(child, MatchExpr::Leaf(_))) {
+        return single(equalities_to_in(children), MatchExpr::AlwaysFalse, MatchExpr::Or);
+    }
     let mut flat = Vec::new();
-    for child in children.into_iter().map(normalize) {
+    for child in children {
         match child {
             MatchExpr::Or(inner) => flat.extend(inner),
             MatchExpr::AlwaysFalse => {}

@@ -1,10 +1,11 @@
 //! Reading the operands of filter operators.
 
-use sheaf_bson::{Element, OwnedValue, RawDoc, Type, Value, compare};
+use sheaf_bson::{Element, RawDoc, Type, Value, compare};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::ast::{BitsOp, InList, Test, TypeSet, binary_bit};
 use super::regex::Regex;
+use crate::owned::own;
 use crate::path::inner;
 use crate::print;
 
@@ -97,6 +98,7 @@ pub(super) fn bits(op: BitsOp, field: &str, element: Element<'_>) -> Result<Test
         Value::Array(array) => {
             let mut positions = Vec::new();
             for item in array.iter() {
+                sheaf_meter::grow(2 * size_of::<u32>())?;
                 match non_negative_i32(item) {
                     Ok(position) => positions.push(position),
                     Err(error) => {
@@ -109,6 +111,9 @@ pub(super) fn bits(op: BitsOp, field: &str, element: Element<'_>) -> Result<Test
             positions
         }
         Value::Binary(binary) => {
+            // Thirty times as long as what it is made from.
+            let ones: usize = binary.bytes.iter().map(|byte| byte.count_ones() as usize).sum();
+            sheaf_meter::grow(2 * size_of::<u32>() * ones)?;
             (0..binary.bytes.len() as u32 * 8).filter(|at| binary_bit(binary, *at)).collect()
         }
         value if value.is_number() => {
@@ -188,7 +193,7 @@ pub(super) fn in_list(array: RawDoc<'_>) -> Result<InList> {
             Value::Undefined => bail!(Code::BAD_VALUE, "InMatchExpression equality cannot be undefined"),
             value => {
                 list.has_null |= matches!(value, Value::Null);
-                list.values.push(OwnedValue::from(value));
+                list.values.push(own(value)?);
             }
         }
     }

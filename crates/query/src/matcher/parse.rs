@@ -1,14 +1,14 @@
 //! Parsing filters into trees.
 
-use sheaf_bson::{Bump, Element, OwnedValue, RawDoc, Type, Value};
+use sheaf_bson::{Bump, Element, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
-use sheaf_meter::Held;
 
 use super::ast::{BitsOp, CompareOp, InList, MatchExpr, Test};
 use super::operand;
 use super::regex::Regex;
-use crate::path::inner;
+use crate::owned::own;
+use crate::path::{Path, inner};
 use crate::schema::Schema;
 
 /// Deepest nesting of a filter, as mongod has it.
@@ -23,35 +23,7 @@ struct Parser<'p> {
     depth: usize,
     /// Conditions on text met so far.
     texts: usize,
-    tree: Tree,
 }
-
-/// The memory of what is parsed: several times that of the filter, where it is many small conditions.
-#[derive(Default)]
-struct Tree {
-    bytes: u64,
-    held: Held,
-}
-
-/// Trees are paid in steps of this; a smaller one is not worth an account.
-const STEP_BYTES: u64 = 64 << 10;
-
-impl Tree {
-    fn grew(&mut self, bytes: usize) -> Result<()> {
-        self.bytes += bytes as u64;
-        if self.bytes < self.held.bytes() + STEP_BYTES {
-            return Ok(());
-        }
-        match self.held.bytes() {
-            0 => self.held = sheaf_meter::reserve(self.bytes)?,
-            _ => self.held.set(self.bytes)?,
-        }
-        Ok(())
-    }
-}
-
-/// How much larger a list's values are in memory than in their array.
-const LIST_FACTOR: usize = 4;
 
 /// Which of the operators that look beyond single values may stand in a filter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,16 +38,12 @@ pub enum Features {
     None,
 }
 
-/// Parses a whole filter; gives the memory for it, too.
-pub(super) fn parse_filter(
-    filter: RawDoc<'_>,
-    features: Features,
-    cx: &mut ParseCx,
-) -> Result<(MatchExpr, Held)> {
-    let mut parser = Parser { cx, embedded: false, features, depth: 0, texts: 0, tree: Tree::default() };
+/// Parses a whole filter.
+pub(super) fn parse_filter(filter: RawDoc<'_>, features: Features, cx: &mut ParseCx) -> Result<MatchExpr> {
+    let mut parser = Parser { cx, embedded: false, features, depth: 0, texts: 0 };
     let parsed = parser.filter(filter)?;
     match parser.texts {
-        0 => Ok((parsed, parser.tree.held)),
+        0 => Ok(parsed),
         // What mongod says when no text index serves.
         1 => bail!(Code::INDEX_NOT_FOUND, "text index required for $text query"),
         _ => bail!(Code::BAD_VALUE, "Too many text expressions"),
@@ -85,16 +53,16 @@ pub(super) fn parse_filter(
 /// Parses operators on one path: `{$gt: 1, $lt: 5}`.
 pub(super) fn parse_operators(path: &str, operators: RawDoc<'_>, cx: &mut ParseCx) -> Result<MatchExpr> {
     let mut parts = Vec::new();
-    Parser { cx, embedded: true, features: Features::None, depth: 0, texts: 0, tree: Tree::default() }
+    Parser { cx, embedded: true, features: Features::None, depth: 0, texts: 0 }
         .operators(path, operators, &mut parts)?;
-    Ok(MatchExpr::And(parts))
+    Ok(all_of(parts))
 }
 
 /// `{path: value}`.
 pub(super) fn parse_equality(path: &str, value: Value<'_>) -> Result<MatchExpr> {
     if let Value::Regex(regex) = value {
         let test = Test::Regex(Regex::new(regex.pattern, regex.options)?);
-        return Ok(MatchExpr::leaf(path, test));
+        return leaf(path, test);
     }
     compare(path, CompareOp::Eq, value)
 }
@@ -163,6 +131,28 @@ pub(crate) fn is_path_operator(name: &str) -> bool {
     )
 }
 
+/// What a condition takes in its parent's list. A leaf counts twice: normalising sorts such lists, or makes new ones.
+const NODE_BYTES: usize = size_of::<MatchExpr>();
+
+/// A condition on a path.
+///
+/// Errors: `ExceededMemoryLimit`.
+fn leaf(path: &str, test: Test) -> Result<MatchExpr> {
+    sheaf_meter::grow(NODE_BYTES + Path::heap_bytes(path))?;
+    Ok(MatchExpr::leaf(path, test))
+}
+
+/// All of these conditions. A list for one would be as large as one for four.
+fn all_of(mut parts: Vec<MatchExpr>) -> MatchExpr {
+    match parts.pop() {
+        Some(only) if parts.is_empty() => only,
+        last => {
+            parts.extend(last);
+            MatchExpr::And(parts)
+        }
+    }
+}
+
 fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
     if op != CompareOp::Eq && matches!(value, Value::Regex(_)) {
         bail!(Code::BAD_VALUE, "Can't have RegEx as arg to predicate over field '{path}'.");
@@ -170,7 +160,7 @@ fn compare(path: &str, op: CompareOp, value: Value<'_>) -> Result<MatchExpr> {
     if matches!(value, Value::Undefined) {
         bail!(Code::BAD_VALUE, "cannot compare to undefined");
     }
-    Ok(MatchExpr::leaf(path, Test::Compare { op, operand: OwnedValue::from(value) }))
+    leaf(path, Test::Compare { op, operand: own(value)? })
 }
 
 impl Parser<'_> {
@@ -186,6 +176,7 @@ impl Parser<'_> {
         let mut parts = Vec::new();
         for element in filter.iter() {
             sheaf_meter::tick(4)?;
+            sheaf_meter::grow(NODE_BYTES)?;
             let name = element.key();
             if name.starts_with('$') {
                 parts.extend(self.pathless(name, element)?);
@@ -193,15 +184,11 @@ impl Parser<'_> {
             }
             match element.value() {
                 Value::Document(doc) if is_operators(doc, false) => self.operators(name, doc, &mut parts)?,
-                value => {
-                    self.tree.grew(element.as_bytes().len())?;
-                    parts.push(parse_equality(name, value)?);
-                }
+                value => parts.push(parse_equality(name, value)?),
             }
         }
-        self.tree.grew(parts.capacity() * size_of::<MatchExpr>())?;
         self.depth -= 1;
-        Ok(MatchExpr::And(parts))
+        Ok(all_of(parts))
     }
 
     /// A top-level operator; `None` for what has no effect.
@@ -300,8 +287,8 @@ impl Parser<'_> {
             let Value::Document(filter) = item else {
                 bail!(Code::BAD_VALUE, "$or/$and/$nor entries need to be full objects");
             };
+            sheaf_meter::grow(NODE_BYTES)?;
             branches.push(self.filter(filter)?);
-            self.tree.grew(size_of::<MatchExpr>())?;
         }
         Ok(branches)
     }
@@ -341,13 +328,7 @@ impl Parser<'_> {
         self.depth += 1;
         for element in operators.iter() {
             sheaf_meter::tick(4)?;
-            let factor = match element.key() {
-                // What is in them counts when it is read.
-                "$not" | "$elemMatch" => 0,
-                _ if element.kind() == Type::Array => LIST_FACTOR,
-                _ => 1,
-            };
-            self.tree.grew(path.len() + factor * element.as_bytes().len())?;
+            sheaf_meter::grow(NODE_BYTES)?;
             parts.extend(self.operator(path, operators, element)?);
         }
         self.depth -= 1;
@@ -375,12 +356,12 @@ impl Parser<'_> {
                 return Ok(Some(compare(path, CompareOp::Eq, value)?.negate()));
             }
             "$in" => Test::In(in_operand(name, value)?),
-            "$nin" => return Ok(Some(MatchExpr::leaf(path, Test::In(in_operand(name, value)?)).negate())),
+            "$nin" => return Ok(Some(leaf(path, Test::In(in_operand(name, value)?))?.negate())),
             "$not" => return self.not(path, value).map(Some),
             "$all" => return self.all(path, value).map(Some),
             "$elemMatch" => return self.elem_match(path, value).map(Some),
             "$exists" if value.truthy() => Test::Exists,
-            "$exists" => return Ok(Some(MatchExpr::leaf(path, Test::Exists).negate())),
+            "$exists" => return Ok(Some(leaf(path, Test::Exists)?.negate())),
             "$type" => Test::Type(operand::parse_type_set(value, true)?),
             "$size" => operand::size(element)?,
             "$mod" => operand::modulo(element)?,
@@ -405,7 +386,7 @@ impl Parser<'_> {
             "$where" => bail!(Code::BAD_VALUE, "$where cannot be applied to a field"),
             _ => bail!(Code::BAD_VALUE, "unknown operator: {name}"),
         };
-        Ok(Some(MatchExpr::leaf(path, test)))
+        leaf(path, test).map(Some)
     }
 
     fn not(&mut self, path: &str, value: Value<'_>) -> Result<MatchExpr> {
@@ -415,7 +396,7 @@ impl Parser<'_> {
             Value::Document(doc) => {
                 let mut parts = Vec::new();
                 self.operators(path, doc, &mut parts)?;
-                Ok(MatchExpr::And(parts).negate())
+                Ok(all_of(parts).negate())
             }
             _ => bail!(Code::BAD_VALUE, "$not needs a regex or a document"),
         }
@@ -442,7 +423,7 @@ impl Parser<'_> {
                 }
             }
         }
-        Ok(MatchExpr::And(parts))
+        Ok(all_of(parts))
     }
 
     fn elem_match(&mut self, path: &str, value: Value<'_>) -> Result<MatchExpr> {
@@ -453,12 +434,12 @@ impl Parser<'_> {
         let test = if on_values {
             let mut parts = Vec::new();
             self.operators("", doc, &mut parts)?;
-            Test::ElemMatchValue(Box::new(MatchExpr::And(parts)))
+            Test::ElemMatchValue(Box::new(all_of(parts)))
         } else {
             Test::ElemMatchObject(Box::new(self.filter(doc)?))
         };
         self.embedded = outer;
-        Ok(MatchExpr::leaf(path, test))
+        leaf(path, test)
     }
 }
 

@@ -106,7 +106,7 @@ proptest! {
 
     #[test]
     fn normal_forms_match_the_same(filter in filter(), docs in prop::collection::vec(fields(value()), 4)) {
-        let plain = parse::parse_filter(filter.as_raw(), Features::All, &mut ParseCx::new()).unwrap().0;
+        let plain = parse::parse_filter(filter.as_raw(), Features::All, &mut ParseCx::new()).unwrap();
         let normal = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
         let printed = normal.to_doc();
         let again = Matcher::parse(printed.as_raw(), &mut ParseCx::new()).unwrap();

@@ -3,6 +3,9 @@
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, FieldPath, ParseCx};
+use sheaf_meter::Held;
+
+use crate::owned::name_bytes;
 
 use super::tree::{Field, Node, join};
 use super::{Kind, Projection, parse};
@@ -11,7 +14,7 @@ pub(super) fn parse(spec: RawDoc<'_>, cx: &mut ParseCx) -> Result<Projection> {
     let mut root = Node::default();
     let mut seen = Vec::new();
     fields(&mut root, &mut seen, "", spec, cx)?;
-    Ok(Projection { kind: Kind::Addition, root, positional: false })
+    Ok(Projection { kind: Kind::Addition, root, positional: false, held: Held::default() })
 }
 
 fn fields(
@@ -35,6 +38,7 @@ fn fields(
             }
             value => {
                 check_conflict(seen, &path)?;
+                sheaf_meter::grow(size_of::<String>() + name_bytes(&path))?;
                 let expr = Expr::parse(value, cx)?;
                 parse::insert(root, &path, &path, Field::Computed(expr))?;
                 seen.push(path);

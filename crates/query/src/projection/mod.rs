@@ -12,6 +12,7 @@ mod tree;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Sink, document_in};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, ParseCx};
+use sheaf_meter::Held;
 
 use crate::matcher::{Features, MatchDetails, Matcher};
 use tree::Node;
@@ -42,18 +43,30 @@ pub struct Projection {
     kind: Kind,
     root: Node,
     positional: bool,
+    /// The memory of the tree.
+    held: Held,
 }
 
 impl Projection {
     /// Parses a projection. Stages put their name before the error themselves (`Invalid $project :: caused by
     /// :: `).
     pub fn parse(spec: RawDoc<'_>, mode: Mode, cx: &mut ParseCx) -> Result<Projection> {
-        parse::parse(spec, mode, cx)
+        Self::growing(|| parse::parse(spec, mode, cx))
     }
 
     /// Parses the argument of `$addFields` or `$set`.
     pub fn parse_add_fields(spec: RawDoc<'_>, cx: &mut ParseCx) -> Result<Projection> {
-        add_fields::parse(spec, cx)
+        Self::growing(|| add_fields::parse(spec, cx))
+    }
+
+    fn growing(parse: impl FnOnce() -> Result<Projection>) -> Result<Projection> {
+        let (projection, held) = sheaf_meter::growing(parse)?;
+        Ok(Projection { held, ..projection })
+    }
+
+    /// The bytes that the operation's account has for the tree; 0 for a small one.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.bytes()
     }
 
     /// Whether it includes, excludes, or adds.

@@ -3,10 +3,12 @@
 use sheaf_bson::{DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, is_known_operator};
+use sheaf_meter::Held;
 
 use super::tree::{Field, Node, Slice, join};
 use super::{Kind, Mode, Projection};
 use crate::matcher::{Features, MatchExpr, Matcher};
+use crate::owned::name_bytes;
 use crate::print;
 
 /// What has been seen so far.
@@ -55,7 +57,7 @@ impl Parser<'_> {
             (Kind::Exclusion, Some(false)) => self.root.fields.push(("_id".into(), Field::Drop)),
             _ => {}
         }
-        Projection { kind, root: self.root, positional: self.positional }
+        Projection { kind, root: self.root, positional: self.positional, held: Held::default() }
     }
 
     fn element(&mut self, parent: &str, element: Element<'_>) -> Result<()> {
@@ -258,6 +260,7 @@ pub(super) fn insert(node: &mut Node, full: &str, rest: &str, field: Field) -> R
         None => (rest, None),
     };
     sheaf_meter::tick(1 + node.fields.len() as u32 / 8)?;
+    sheaf_meter::grow(size_of::<(Box<str>, Field)>() + name_bytes(name))?;
     let at = match (node.find(name.as_bytes()), below) {
         (Some(_), None) => bail!(31250, "Path collision at {full}"),
         (None, None) => {

@@ -2,11 +2,13 @@
 
 use sheaf_bson::{Element, MAX_DEPTH, OwnedValue, RawDoc, Value, number};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_meter::ALLOCATION;
 
 use super::Schema;
 use super::check::same;
 use super::rule::{Allowed, Dependency, Rule};
 use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set, try_any};
+use crate::owned::{name_bytes, own};
 
 /// Keywords that have an effect, in the order in which rules are made of them.
 const KEYWORDS: &[&str] = &[
@@ -43,6 +45,9 @@ const MODIFIERS: &[&str] = &["exclusiveMaximum", "exclusiveMinimum", "title", "d
 /// Keywords of JSON Schema that MongoDB names in its refusal.
 const UNSUPPORTED: &[&str] = &["$ref", "$schema", "default", "definitions", "format", "id"];
 
+/// What a rule takes: a list of one has room for four.
+const RULE_BYTES: usize = 4 * size_of::<Rule>() + ALLOCATION;
+
 pub(super) fn root(schema: RawDoc<'_>) -> Result<Schema> {
     parse(schema, 0)
 }
@@ -52,9 +57,12 @@ fn parse(source: RawDoc<'_>, depth: usize) -> Result<Schema> {
         bail!(Code::OVERFLOW, "Maximum number of nested $jsonSchema levels exceeded: {MAX_DEPTH}");
     }
     check_keywords(source)?;
+    // Each level keeps its own copy.
+    sheaf_meter::grow(size_of::<Schema>() + source.len() + ALLOCATION)?;
     let mut rules = Vec::new();
     for keyword in KEYWORDS {
         if let Some(element) = source.element(keyword) {
+            sheaf_meter::grow(RULE_BYTES)?;
             rules.extend(Parser { source, keyword, element, depth }.rule()?);
         }
     }
@@ -197,7 +205,10 @@ impl<'s> Parser<'s> {
 
     fn schemas(&self, array: RawDoc<'_>) -> Result<Vec<Schema>> {
         let schema = |item: Value<'_>| match item {
-            Value::Document(schema) => self.nested(schema),
+            Value::Document(schema) => {
+                sheaf_meter::grow(size_of::<Schema>())?;
+                self.nested(schema)
+            }
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "$jsonSchema keyword '{}' must be an array of objects, but found an element of type {}",
@@ -248,6 +259,7 @@ impl<'s> Parser<'s> {
                     element.key()
                 );
             };
+            sheaf_meter::grow(size_of::<(Box<str>, Schema)>() + name_bytes(element.key()))?;
             properties.push((element.key().into(), self.nested(schema)?));
         }
         Ok(properties)
@@ -264,9 +276,13 @@ impl<'s> Parser<'s> {
             Some(Value::Document(doc)) => doc.iter().map(|element| element.key()).collect(),
             _ => Vec::new(),
         };
+        let counted = |name: &str| {
+            sheaf_meter::grow(size_of::<(&str, Box<str>)>() + name_bytes(name))?;
+            Ok(Box::from(name))
+        };
         let patterns = keys("patternProperties").into_iter().map(|pattern| Regex::new(pattern, ""));
         Ok(Some(Rule::AdditionalProperties {
-            names: keys("properties").into_iter().map(Box::from).collect(),
+            names: keys("properties").into_iter().map(counted).collect::<Result<_>>()?,
             patterns: patterns.collect::<Result<_>>()?,
             allowed,
         }))
@@ -296,6 +312,7 @@ impl<'s> Parser<'s> {
                     self.keyword
                 );
             }
+            sheaf_meter::grow(size_of::<Box<str>>() + name_bytes(name))?;
             names.push(name.into());
         }
         Ok(names)
@@ -315,6 +332,7 @@ impl<'s> Parser<'s> {
                     other.type_name()
                 ),
             };
+            sheaf_meter::grow(size_of::<(Box<str>, Dependency)>() + name_bytes(element.key()))?;
             dependencies.push((element.key().into(), dependency));
         }
         Ok(dependencies)
@@ -325,12 +343,13 @@ impl<'s> Parser<'s> {
         if array.is_empty() {
             bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'enum' cannot be an empty array");
         }
+        sheaf_meter::grow(array.count() * size_of::<Value<'_>>())?;
         let values: Vec<Value<'_>> = array.values().collect();
         let repeated = |at: usize| try_any(&values[..at], |earlier| same(*earlier, values[at]));
         if try_any(0..values.len(), repeated)? {
             bail!(Code::FAILED_TO_PARSE, "$jsonSchema keyword 'enum' array cannot contain duplicate values.");
         }
-        Ok(values.into_iter().map(OwnedValue::from).collect())
+        values.into_iter().map(own).collect()
     }
 
     fn bson_types(&self) -> Result<TypeSet> {

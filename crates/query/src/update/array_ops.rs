@@ -8,6 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 
 use crate::matcher::{Features, Matcher, is_path_operator};
+use crate::owned::{name_bytes, own, own_all};
 use crate::print;
 
 /// `$push` with its modifiers.
@@ -28,10 +29,9 @@ enum PushSort {
 
 impl Push {
     pub(super) fn parse(value: Value<'_>) -> Result<Push> {
-        let plain =
-            || Push { values: vec![OwnedValue::from(value)], position: None, slice: None, sort: None };
-        let Value::Document(spec) = value else { return Ok(plain()) };
-        let Some(each) = spec.get("$each") else { return Ok(plain()) };
+        let of = |values| Push { values, position: None, slice: None, sort: None };
+        let each = value.as_doc().and_then(|spec| Some((spec, spec.get("$each")?)));
+        let Some((spec, each)) = each else { return Ok(of(vec![own(value)?])) };
         let Value::Array(each) = each else {
             bail!(
                 Code::BAD_VALUE,
@@ -39,8 +39,7 @@ impl Push {
                 each.type_name()
             );
         };
-        let mut push = plain();
-        push.values = each.values().map(OwnedValue::from).collect();
+        let mut push = of(own_all(each)?);
         for (at, clause) in spec.iter().enumerate() {
             if spec.iter().take(at).any(|earlier| earlier.key() == clause.key()) {
                 bail!(Code::BAD_VALUE, "Only one {} is supported.", clause.key());
@@ -162,6 +161,7 @@ impl PushSort {
             if path.split('.').any(str::is_empty) {
                 bail!(Code::BAD_VALUE, "The $sort field is a dotted field but has an empty part: {path}");
             }
+            sheaf_meter::grow(size_of::<(String, bool)>() + name_bytes(path))?;
             fields.push((path.to_owned(), descending));
         }
         Ok(PushSort::Fields(fields))
@@ -200,7 +200,7 @@ fn field<'a>(value: Value<'a>, path: &str) -> Value<'a> {
 pub(super) fn parse_add_to_set(value: Value<'_>) -> Result<Vec<OwnedValue>> {
     let each = match value {
         Value::Document(spec) if spec.iter().next().is_some_and(|first| first.key() == "$each") => spec,
-        _ => return Ok(vec![OwnedValue::from(value)]),
+        _ => return Ok(vec![own(value)?]),
     };
     let mut clauses = each.iter();
     let first = clauses.next().map_or(Value::Missing, |element| element.value());
@@ -219,7 +219,8 @@ pub(super) fn parse_add_to_set(value: Value<'_>) -> Result<Vec<OwnedValue>> {
     for value in values.values() {
         sheaf_meter::tick_for(size(value))?;
         if seen.insert(Ordered(value)) {
-            distinct.push(OwnedValue::from(value));
+            sheaf_meter::grow(2 * size_of::<Ordered<'_>>())?;
+            distinct.push(own(value)?);
         }
     }
     Ok(distinct)
@@ -309,7 +310,7 @@ impl Pull {
                 let wrapped = sheaf_bson::DocBuf::new().with("", value);
                 Pull::Predicate(Matcher::parse_with(wrapped.as_raw(), Features::None, cx)?)
             }
-            _ => Pull::Equal(OwnedValue::from(value)),
+            _ => Pull::Equal(own(value)?),
         })
     }
 

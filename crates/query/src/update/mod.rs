@@ -20,6 +20,7 @@ use sheaf_bson::{
 };
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
+use sheaf_meter::Held;
 
 use crate::print;
 
@@ -30,9 +31,9 @@ pub use upsert::Equalities;
 use modifiers::Modifiers;
 use pipeline::PipelineUpdate;
 
-/// A parsed update.
+/// A parsed update, and its memory.
 #[derive(Debug)]
-pub struct Update(Kind);
+pub struct Update(Kind, Held);
 
 #[derive(Debug)]
 enum Kind {
@@ -66,31 +67,13 @@ impl Update {
     /// Reads an update: a document whose first name starts with `$` holds modifiers, other documents replace,
     /// and an array is a pipeline. `cx` gives `$$NOW` and the command's variables.
     pub fn parse(update: Value<'_>, array_filters: &[RawDoc<'_>], cx: &mut ParseCx) -> Result<Update> {
-        Ok(Update(match update {
-            Value::Array(stages) => {
-                if !array_filters.is_empty() {
-                    bail!(
-                        Code::FAILED_TO_PARSE,
-                        "arrayFilters may not be specified for pipeline-syle updates"
-                    );
-                }
-                Kind::Pipeline(PipelineUpdate::parse(stages, cx)?)
-            }
-            Value::Document(doc) if doc.iter().next().is_some_and(|first| first.key().starts_with('$')) => {
-                Kind::Modifiers(Modifiers::parse(doc, array_filters, cx)?)
-            }
-            Value::Document(doc) => {
-                if !array_filters.is_empty() {
-                    bail!(
-                        Code::FAILED_TO_PARSE,
-                        "arrayFilters may not be specified for replacement-style updates"
-                    );
-                }
-                check_replacement(doc)?;
-                Kind::Replacement(DocBuf::from(doc))
-            }
-            _ => bail!(Code::FAILED_TO_PARSE, "Update argument must be either an object or an array"),
-        }))
+        let (kind, held) = sheaf_meter::growing(|| Kind::parse(update, array_filters, cx))?;
+        Ok(Update(kind, held))
+    }
+
+    /// The bytes that the operation's account has for the tree; 0 for a small one.
+    pub fn held_bytes(&self) -> u64 {
+        self.1.bytes()
     }
 
     /// Whether the whole document is replaced, which a multi-update may not do.
@@ -214,6 +197,37 @@ fn check_path_depth(path: &str) -> Result<()> {
 
 fn too_deep() -> Error {
     Error::new(Code::OVERFLOW, format!("Document exceeds maximum nesting depth of {MAX_STORED_DEPTH}"))
+}
+
+impl Kind {
+    fn parse(update: Value<'_>, array_filters: &[RawDoc<'_>], cx: &mut ParseCx) -> Result<Kind> {
+        Ok(match update {
+            Value::Array(stages) => {
+                if !array_filters.is_empty() {
+                    bail!(
+                        Code::FAILED_TO_PARSE,
+                        "arrayFilters may not be specified for pipeline-syle updates"
+                    );
+                }
+                Kind::Pipeline(PipelineUpdate::parse(stages, cx)?)
+            }
+            Value::Document(doc) if doc.iter().next().is_some_and(|first| first.key().starts_with('$')) => {
+                Kind::Modifiers(Modifiers::parse(doc, array_filters, cx)?)
+            }
+            Value::Document(doc) => {
+                if !array_filters.is_empty() {
+                    bail!(
+                        Code::FAILED_TO_PARSE,
+                        "arrayFilters may not be specified for replacement-style updates"
+                    );
+                }
+                check_replacement(doc)?;
+                sheaf_meter::grow(doc.len())?;
+                Kind::Replacement(DocBuf::from(doc))
+            }
+            _ => bail!(Code::FAILED_TO_PARSE, "Update argument must be either an object or an array"),
+        })
+    }
 }
 
 /// A replacement may hold dollar-prefixed names below the top level only.

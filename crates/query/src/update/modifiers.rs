@@ -13,7 +13,8 @@ use super::apply::Walk;
 use super::array_filter::ArrayFilters;
 use super::check_path_depth;
 use super::ops::{Op, OpCx, is_operator};
-use super::tree::{ObjectNode, identifier};
+use super::tree::{ObjectNode, identifier, path_bytes};
+use crate::owned::name_bytes;
 use crate::print;
 
 /// Parsed modifiers.
@@ -100,6 +101,8 @@ impl Modifiers {
             1 => self.positional = true,
             _ => bail!(Code::BAD_VALUE, "Too many positional (i.e. '$') elements found in path '{path}'"),
         }
+        // The path stands in two lists, and its names in the tree, which is made anew where it has many.
+        sheaf_meter::grow(2 * size_of::<String>() + path_bytes(path))?;
         for (at, part) in path.split('.').enumerate() {
             let Some(id) = identifier(part) else { continue };
             if at == 0 {
@@ -150,6 +153,7 @@ impl Modifiers {
         self.add_path(source)?;
         self.add_path(target)?;
         let slot = self.renames.len();
+        sheaf_meter::grow(2 * size_of::<String>() + name_bytes(source) + name_bytes(target))?;
         self.renames.push((source.to_owned(), target.to_owned()));
         self.root.insert(target, Op::RenameTo(slot))?;
         self.root.insert(source, Op::RenameFrom(slot))

@@ -7,6 +7,7 @@ use sheaf_bson::{Bump, Element, Ordered, OwnedValue, RawDoc, Timestamp, Value, c
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::array_ops::{self, Pull, Push};
+use crate::owned::{own, own_all};
 use crate::print;
 use sheaf_expr::ParseCx;
 
@@ -104,22 +105,22 @@ impl Op {
     /// Reads one operator's argument for one path.
     pub(super) fn parse(operator: &str, argument: Element<'_>, cx: &mut ParseCx) -> Result<Op> {
         let value = argument.value();
-        let own = || OwnedValue::from(value);
+        let own = || own(value);
         Ok(match operator {
-            "$set" => Op::Set(own()),
-            "$setOnInsert" => Op::SetOnInsert(own()),
+            "$set" => Op::Set(own()?),
+            "$setOnInsert" => Op::SetOnInsert(own()?),
             "$unset" => Op::Unset,
             "$inc" => Op::Inc(numeric(argument, "increment")?),
             "$mul" => Op::Mul(numeric(argument, "multiply")?),
-            "$min" => Op::Min(own()),
-            "$max" => Op::Max(own()),
+            "$min" => Op::Min(own()?),
+            "$max" => Op::Max(own()?),
             "$currentDate" => Op::CurrentDate { timestamp: current_date(value)? },
             "$push" => Op::Push(Box::new(Push::parse(value)?)),
             "$addToSet" => Op::AddToSet(array_ops::parse_add_to_set(value)?),
             "$pop" => Op::Pop { first: pop(argument)? },
             "$pull" => Op::Pull(Box::new(Pull::parse(value, cx)?)),
             "$pullAll" => match value {
-                Value::Array(values) => Op::PullAll(values.values().map(OwnedValue::from).collect()),
+                Value::Array(values) => Op::PullAll(own_all(values)?),
                 other => bail!(
                     Code::BAD_VALUE,
                     "$pullAll requires an array argument but was given a {}",
@@ -343,7 +344,8 @@ fn bits(value: Value<'_>) -> Result<Vec<(BitOp, OwnedValue)>> {
                 print::element(element.key(), element.value())
             );
         }
-        ops.push((op, OwnedValue::from(element.value())));
+        sheaf_meter::grow(size_of::<BitOp>())?;
+        ops.push((op, own(element.value())?));
     }
     if ops.is_empty() {
         bail!(

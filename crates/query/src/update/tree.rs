@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use sheaf_errors::{Code, Result, bail};
+use sheaf_meter::ALLOCATION;
 
 use super::ops::Op;
 
@@ -108,6 +109,12 @@ impl Node {
             Node::Leaf(_) => {}
         }
     }
+}
+
+/// What a path takes: in the tree, where its names are kept apart, and twice as it is written.
+pub(super) fn path_bytes(path: &str) -> usize {
+    let parts = 1 + path.bytes().filter(|b| *b == b'.').count();
+    3 * path.len() + parts * (2 * size_of::<(String, Node)>() + 2 * ALLOCATION)
 }
 
 /// The identifier inside `$[identifier]`.

@@ -106,13 +106,22 @@ fn bind_unix(path: &Path, permissions: u32) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+impl Drop for Listeners {
+    /// The socket of a server that did not get as far as to [run](Listeners::run) would keep other users from the port.
+    fn drop(&mut self) {
+        if let Some((_, path)) = &self.unix {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 impl Listeners {
     /// Accepts connections until shutdown.
-    pub async fn run(self, node: Arc<Node>) {
-        for listener in self.tcp {
+    pub async fn run(mut self, node: Arc<Node>) {
+        for listener in std::mem::take(&mut self.tcp) {
             tokio::spawn(accept_tcp(listener, node.clone()));
         }
-        if let Some((listener, path)) = self.unix {
+        if let Some((listener, path)) = self.unix.take() {
             tokio::spawn(accept_unix(listener, path, node.clone()));
         }
         let port = node.port.load(Ordering::Relaxed) as i32;

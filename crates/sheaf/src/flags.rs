@@ -220,21 +220,27 @@ pub fn parse(argv: &[String]) -> Parsed {
     }
 }
 
-/// The first lines are mongod's, because tools parse them; then our own.
+/// The first lines are mongod's, because tools parse them; then our own. Who has read enough may have closed the pipe.
 fn print_version() {
-    use sheaf_server::version;
-    println!("db version v{}", version::COMPATIBLE);
-    println!("Build Info: {{");
-    println!("    \"version\": \"{}\",", version::COMPATIBLE);
-    println!("    \"gitVersion\": \"sheaf-{}\",", version::OWN);
-    println!("    \"modules\": [],");
-    println!("    \"allocator\": \"mimalloc\",");
-    println!("    \"environment\": {{");
-    println!("        \"distarch\": \"{}\",", std::env::consts::ARCH);
-    println!("        \"target_arch\": \"{}\"", std::env::consts::ARCH);
-    println!("    }}");
-    println!("}}");
-    println!("sheaf version v{}", version::OWN);
+    use std::io::Write;
+
+    use sheaf_server::version::{COMPATIBLE, OWN};
+    let architecture = std::env::consts::ARCH;
+    let lines = [
+        &format!("db version v{COMPATIBLE}"),
+        "Build Info: {",
+        &format!("    \"version\": \"{COMPATIBLE}\","),
+        &format!("    \"gitVersion\": \"sheaf-{OWN}\","),
+        "    \"modules\": [],",
+        "    \"allocator\": \"mimalloc\",",
+        "    \"environment\": {",
+        &format!("        \"distarch\": \"{architecture}\","),
+        &format!("        \"target_arch\": \"{architecture}\""),
+        "    }",
+        "}",
+        &format!("sheaf version v{OWN}"),
+    ];
+    let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
 }
 
 impl ServerFlags {

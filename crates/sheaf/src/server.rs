@@ -520,6 +520,13 @@ fn check_folder(path: &Path) -> Result<(), String> {
         }
         Err(error) => return Err(format!("Data directory {}: {error}", path.display())),
     }
+    // It would look empty, and get files between those that it has.
+    if path.join("WiredTiger").exists() && !path.join("sheaf.format").exists() {
+        return Err(format!(
+            "Data directory {} is mongod's; its files cannot be read. Copy the data into another directory with mongodump and mongorestore.",
+            path.display()
+        ));
+    }
     let probe = path.join(".sheaf-probe");
     match std::fs::write(&probe, b"") {
         Ok(()) => {
@@ -533,10 +540,11 @@ fn check_folder(path: &Path) -> Result<(), String> {
     }
 }
 
-/// SIGTERM and SIGINT stop the server, SIGUSR1 rotates the log.
+/// SIGTERM, SIGINT and SIGHUP stop the server, as they do mongod; SIGUSR1 rotates the log.
 struct Signals {
     term: Signal,
     int: Signal,
+    hangup: Signal,
     rotate: Signal,
 }
 
@@ -546,15 +554,17 @@ impl Signals {
         Ok(Signals {
             term: signal(SignalKind::terminate())?,
             int: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
             rotate: signal(SignalKind::user_defined1())?,
         })
     }
 
     async fn serve(mut self, node: Arc<Node>, reopen: bool) {
         loop {
-            let number = tokio::select! {
-                _ = self.term.recv() => 15,
-                _ = self.int.recv() => 2,
+            let (number, called) = tokio::select! {
+                _ = self.term.recv() => (15, "Terminated"),
+                _ = self.int.recv() => (2, "Interrupt"),
+                _ = self.hangup.recv() => (1, "Hangup"),
                 _ = self.rotate.recv() => {
                     if let Err(error) = log::rotate(!reopen) {
                         eprintln!("cannot rotate the log: {error}");
@@ -563,7 +573,7 @@ impl Signals {
                 }
                 () = node.until_shutdown() => return,
             };
-            let attributes = sheaf_bson::doc! { "signal": number, "error": if number == 15 { "Terminated" } else { "Interrupt" } };
+            let attributes = sheaf_bson::doc! { "signal": number, "error": called };
             log::info("CONTROL", 23377, "SignalHandler", "Received signal", Some(attributes));
             if let Some(replica) = node.replica().cloned() {
                 // Another member takes over while this one still answers. Together with what is under way it has this time.

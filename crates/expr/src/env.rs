@@ -159,7 +159,7 @@ impl<'a> Env<'a> {
 }
 
 /// How much there is to look at in a value.
-pub(crate) fn size_of_value(value: Value<'_>) -> usize {
+pub fn size_of_value(value: Value<'_>) -> usize {
     match value {
         Value::Document(doc) | Value::Array(doc) => doc.len(),
         Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => text.len(),

@@ -23,7 +23,7 @@ mod time;
 
 pub use context::{ClusterClock, ParseCx, Scope, Slot, validate_variable_name};
 pub use deps::Deps;
-pub use env::Env;
+pub use env::{Env, size_of_value};
 pub use expr::{Expr, View};
 pub use operator::{is_known_operator, operator_names};
 pub use ops::{check_nesting, show};

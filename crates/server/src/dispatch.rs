@@ -149,6 +149,16 @@ struct Prepared<'a> {
     fields: Fields<'a>,
     api: ApiParams,
     role: Role,
+    /// Whether it is an aggregation that writes, however much.
+    aggregation_writes: bool,
+}
+
+impl Prepared<'_> {
+    /// Whether the operation only reads. Then it ends when its client has gone, as in MongoDB, and takes turns with others.
+    /// What an aggregation writes is written to the end.
+    fn only_reads(&self) -> bool {
+        self.command.spec.ends_with_client && !self.aggregation_writes
+    }
 }
 
 /// Runs one request to the point where its answer only has to wait and be sent.
@@ -189,7 +199,7 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
         } else {
             let op_id = node.next_op_id();
             client.stop.clear();
-            client.stop.watch(started, only_reads(command, request.body));
+            client.stop.watch(started, prepared.only_reads());
             current.begin(op_id, started, prepared.db, command.name, request.body, prepared.generic.lsid);
             current.needs_primary = command.spec.access == Access::Write || prepared.role.in_transaction();
         }
@@ -211,12 +221,6 @@ fn run_counted(node: &Arc<Node>, client: &Arc<Client>, request: &Request<'_>, re
     }
     outcome.exhaust &= outcome.ok;
     outcome
-}
-
-/// Whether an operation only reads. Then it ends when its client has gone, as in MongoDB, and takes turns with others.
-/// What an aggregation writes is written to the end.
-fn only_reads(command: &Registered, body: RawDoc<'_>) -> bool {
-    command.spec.ends_with_client && !aggregation_writes(command, body)
 }
 
 /// Whether this is an aggregation that writes, however much.
@@ -275,7 +279,8 @@ fn prepare<'a>(node: &Node, request: &Request<'a>) -> Result<Prepared<'a>> {
     if node.is_shutting_down() && (command.name != "hello" || node.replica().is_some()) {
         return Err(finish::labelled(crate::node::shutting_down_error(), role));
     }
-    Ok(Prepared { command, called, db, generic, fields, api, role })
+    let aggregation_writes = aggregation_writes(command, request.body);
+    Ok(Prepared { command, called, db, generic, fields, api, role, aggregation_writes })
 }
 
 /// Runs a prepared command within its session.
@@ -337,10 +342,11 @@ fn execute<'a>(
         metrics: OpMetrics::default(),
     };
     client.meter.begin(op.deadline());
-    // What writes may hold what others wait for, so it waits for no turn.
+    // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
+    let takes_turns = prepared.only_reads() && !op.in_transaction;
     let conduct = Conduct {
         when_long: (!op.may_block).then_some(reactor::leave),
-        takes_turns: only_reads(command, request.body).then_some(reactor::park),
+        takes_turns: takes_turns.then_some(reactor::park),
     };
     let _entered = sheaf_meter::enter_as(client.meter.clone(), conduct);
     match read::prepare(&op, command, role) {

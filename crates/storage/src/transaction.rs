@@ -415,7 +415,7 @@ impl Write for Transaction {
     }
 
     fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
-        crate::write::check_depth(doc)?;
+        crate::write::check_inserted_depth(doc)?;
         let mut record_key = std::mem::take(&mut self.key);
         record_key.clear();
         put_id_key(doc.get_or_missing("_id"), &mut record_key)?;
@@ -432,7 +432,7 @@ impl Write for Transaction {
         new: RawDoc<'_>,
         diff: Option<RawDoc<'_>>,
     ) -> Result<()> {
-        crate::write::check_depth(new)?;
+        crate::write::check_updated_depth(new)?;
         self.change(collection, key, Op::Update { old, new, diff })
     }
 

@@ -400,7 +400,7 @@ impl Write for WriteUnit<'_> {
     }
 
     fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
-        crate::write::check_depth(doc)?;
+        crate::write::check_inserted_depth(doc)?;
         match collection.capped {
             Some(capped) => self.insert_capped(collection, doc, capped.size, capped.max),
             None => self.insert_normal(collection, doc),
@@ -415,7 +415,7 @@ impl Write for WriteUnit<'_> {
         new: RawDoc<'_>,
         diff: Option<RawDoc<'_>>,
     ) -> Result<()> {
-        crate::write::check_depth(new)?;
+        crate::write::check_updated_depth(new)?;
         self.change(collection, key, Op::Update { old, new, diff })
     }
 

@@ -77,10 +77,23 @@ pub trait Write {
     fn statement(&mut self, statement: Option<Statement>);
 }
 
-/// Refuses a document that is nested too deep to be stored: no driver could read it, and neither could other members.
+/// Refuses to insert a document that is nested too deep: no driver could read it, and neither could other members.
 ///
 /// Errors: `Overflow`.
-pub(crate) fn check_depth(doc: RawDoc<'_>) -> Result<()> {
+pub(crate) fn check_inserted_depth(doc: RawDoc<'_>) -> Result<()> {
+    if sheaf_bson::is_deeper(doc, MAX_STORED_DEPTH) {
+        bail!(
+            Code::OVERFLOW,
+            "cannot insert document because it exceeds {MAX_STORED_DEPTH} levels of nesting"
+        );
+    }
+    Ok(())
+}
+
+/// The same for the new version of a document.
+///
+/// Errors: `Overflow`.
+pub(crate) fn check_updated_depth(doc: RawDoc<'_>) -> Result<()> {
     if sheaf_bson::is_deeper(doc, MAX_STORED_DEPTH) {
         bail!(Code::OVERFLOW, "Document exceeds maximum nesting depth of {MAX_STORED_DEPTH}");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, OwnedValue, Value, compare};
 use sheaf_errors::{Result, bail};
-use sheaf_expr::{Expr, ParseCx};
+use sheaf_expr::{Expr, ParseCx, size_of_value};
 
 use super::group::Group;
 use super::sort::Sort;
@@ -53,16 +53,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
 }
 
 /// What a branch takes besides the values in it.
-const BRANCH_BYTES: usize = 150;
-
-fn size_of_value(value: Value<'_>) -> usize {
-    match value {
-        Value::Document(doc) | Value::Array(doc) => doc.len(),
-        Value::String(text) | Value::Symbol(text) | Value::JavaScript(text) => text.len(),
-        Value::Binary(binary) => binary.bytes.len(),
-        _ => 16,
-    }
-}
+const BRANCH_BYTES: usize = 200;
 
 /// `groupBy` is a path or an expression, no literal.
 pub(super) fn check_group_by(value: Value<'_>, code: i32, stage: &str) -> Result<()> {
@@ -124,7 +115,7 @@ fn constant(value: Value<'_>, cx: &mut ParseCx, which: &str) -> Result<OwnedValu
 }
 
 fn counted(value: OwnedValue) -> Result<OwnedValue> {
-    sheaf_meter::grow(size_of::<OwnedValue>() + size_of_value(value.as_value()))?;
+    sheaf_meter::grow(value.memory_bytes())?;
     Ok(value)
 }
 

@@ -1,12 +1,12 @@
 //! What a document must be to be stored.
 
-use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH, ObjectId, RawDoc, Timestamp, Value};
+use sheaf_bson::{DocBuf, MAX_DOCUMENT_SIZE, ObjectId, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 
 /// Checks a document for insertion and gives it the form in which it is stored: `_id` first (made if there is
 /// none), empty timestamps at the top level filled in. `None`: it can be stored as it is.
 ///
-/// Errors: `BSONObjectTooLarge`, `Overflow`, `BadValue`, `DollarPrefixedFieldName`.
+/// Errors: `BSONObjectTooLarge`, `BadValue`, `DollarPrefixedFieldName`.
 pub fn prepare_insert(
     doc: RawDoc<'_>,
     new_id: &dyn Fn() -> ObjectId,
@@ -26,12 +26,6 @@ pub fn prepare_insert(
         }
     }
     check_document(doc)?;
-    if sheaf_bson::is_deeper(doc, MAX_STORED_DEPTH) {
-        bail!(
-            Code::OVERFLOW,
-            "cannot insert document because it exceeds {MAX_STORED_DEPTH} levels of nesting"
-        );
-    }
     if id_at == Some(0) && !empty_timestamp {
         return Ok(None);
     }

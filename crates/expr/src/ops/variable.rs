@@ -262,8 +262,8 @@ fn reduce<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     Ok(accumulated)
 }
 
-/// A step nests by few levels (what nests by more is checked where it is made), and looking through a large value at each would cost as much as the
-/// step itself.
+/// A step nests by few levels (what nests by more is checked where it is made), and looking through a large value at
+/// each would cost as much as the step itself.
 fn check_nesting_now_and_then(step: usize, value: Value<'_>) -> Result<()> {
     if step % 4 == 3 { super::check_nesting(value) } else { Ok(()) }
 }

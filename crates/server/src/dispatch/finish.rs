@@ -66,8 +66,7 @@ fn wait(op: &OpContext<'_>, prepared: &Prepared<'_>, outcome: &Outcome) -> Resul
         || ends
         || op.committed.get().is_some()
         // On a secondary the primary has run it, and waited.
-        || (op.node.replica().is_none_or(|replica| replica.is_writable())
-            && super::aggregation_writes(prepared.command, op.body));
+        || (prepared.aggregation_writes && op.node.replica().is_none_or(|replica| replica.is_writable()));
     // Statements of a transaction wait when it commits.
     let writes = writes && (ends || !op.in_transaction);
     let Some(replica) = op.node.replica() else { return Ok(wait_alone(op, writes)) };

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc, validate};
-use sheaf_server::client::Client;
+use sheaf_front::client::Client;
+use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
 use sheaf_server::options::Options;
 use sheaf_storage::Engine;
@@ -46,14 +47,14 @@ impl Server {
             _ => std::env::temp_dir(),
         };
         let folder = tempfile::tempdir_in(parent).expect("a folder");
-        sheaf_server::log::to_nowhere();
+        sheaf_front::log::to_nowhere();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime");
         let options = Options { dbpath: folder.path().to_owned(), ..Options::default() };
-        let node = Node::new(options).expect("a node");
+        let node = Node::new(Default::default(), options).expect("a node");
         let mut storage = sheaf_storage::Options::new(folder.path());
         storage.cache_bytes = 64 << 20;
         storage.oplog_bytes = 64 << 20;
@@ -61,7 +62,11 @@ impl Server {
         node.set_engine(Engine::open(storage).expect("an engine"));
         let client = node.connect(None).expect("a client");
         let (stream, far_end) = tokio::io::duplex(64 * 1024);
-        runtime.spawn(sheaf_server::connection::serve(far_end, client.clone(), node.clone()));
+        runtime.spawn(sheaf_front::connection::serve(
+            far_end,
+            client.clone(),
+            Arc::new(Mongod(node.clone())),
+        ));
         let mut names: Vec<_> = sheaf_server::commands::all().map(|command| command.name).collect();
         names.sort_unstable();
         Server { runtime, node, client, stream, names, outcomes: BTreeMap::new(), _folder: folder }

@@ -23,6 +23,7 @@ pub mod path;
 mod raw;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod text;
 mod validate;
 mod value;
 
@@ -34,5 +35,6 @@ pub use hash::{hashed_index_value, hashed_index_value_seeded};
 pub use id::{ObjectIdGenerator, ParseIdError, parse_uuid, uuid_text};
 pub use owned::{Ordered, OwnedValue};
 pub use raw::{Element, Iter, RawDoc};
+pub use text::value_text;
 pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH, is_deeper, validate};
 pub use value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};

@@ -28,7 +28,7 @@ pub fn is_record_order(collection: &Collection, index: &Index) -> bool {
 
 /// The text of a key pattern in plan summaries: `{ a: 1, b: -1 }`.
 pub fn pattern_text(pattern: RawDoc<'_>) -> String {
-    crate::bounds::value_text(Value::Document(pattern))
+    sheaf_bson::value_text(Value::Document(pattern))
 }
 
 /// A key pattern with each direction brought to 1 or -1, for comparing hints with indexes.

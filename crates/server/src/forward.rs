@@ -9,7 +9,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, finish_msg};
 
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// How long the primary may take to accept a connection.
@@ -27,7 +27,7 @@ const ADDED_FIELDS: [&str; 4] = ["ok", "$clusterTime", "operationTime", "topolog
 /// Has the primary run the operation's command, and answers what it answers.
 ///
 /// Errors: `NotWritablePrimary` without a primary; the primary's own; `HostUnreachable`.
-pub fn to_primary(op: &OpContext<'_>) -> Result<Reply> {
+pub fn to_primary(op: &Operation<'_>) -> Result<Reply> {
     let command = DocBuf::build(|out| {
         for field in op.body().iter().filter(|field| !OWN_FIELDS.contains(&field.key())) {
             out.append(field.key(), field.value());
@@ -49,7 +49,7 @@ pub fn to_primary(op: &OpContext<'_>) -> Result<Reply> {
 }
 
 /// Where the primary is reached.
-fn primary(op: &OpContext<'_>) -> Result<String> {
+fn primary(op: &Operation<'_>) -> Result<String> {
     let replica = op.node().replica();
     let primary = replica.and_then(|replica| {
         let host = replica.with(|core| {

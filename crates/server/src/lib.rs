@@ -1,44 +1,34 @@
-//! The server: sockets, dispatch, sessions, cursors, metrics; one file per command.
+//! The mongod role: commands on a storage engine, sessions with their transactions, and what a mongod does by itself. The
+//! [front](sheaf_front) reads the messages and answers; one file per command.
 //!
-//! A request's way: [`connection`] reads a message, [`dispatch`] does once what every command
-//! needs, the command's handler (under [`commands`]) parses its [`args::Args`] and runs with an
-//! [`op::OpContext`], and its [`reply::Reply`] goes out in the buffer in which it was built.
+//! A request's way: the front finds the command ([`mongod`] is its role here), [`Operation`](op::Operation) is what the
+//! command's handler (under [`commands`]) runs with.
 
-pub mod args;
 pub mod background;
-pub mod buffers;
-pub mod busy;
-pub mod client;
+mod check;
 pub mod command;
 pub mod commands;
 pub mod concern;
-pub mod connection;
 pub mod cursors;
-pub mod dispatch;
-pub mod failpoint;
 pub mod first_start;
 pub mod forward;
-pub mod generic;
-pub mod guard;
-pub mod listener;
-pub mod log;
-pub mod metrics;
+mod in_session;
+pub mod mongod;
 pub mod node;
 pub mod op;
 pub mod oplog_size;
 pub mod options;
-pub mod params;
 pub mod parked;
-pub mod profile;
-pub mod reactor;
+mod place;
+mod read;
 pub mod reaper;
 pub mod replication;
-pub mod reply;
-pub mod role;
 pub mod session;
 pub mod shutdown;
-pub mod stream;
-pub mod system;
+pub mod transitions;
 pub mod ttl;
-pub mod version;
-pub mod watch;
+mod wait;
+
+pub(crate) use sheaf_front::{
+    args, client, dispatch, generic, log, metrics, params, profile, reactor, reply, system, version,
+};

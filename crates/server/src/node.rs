@@ -1,69 +1,30 @@
-//! The server as a whole: what all connections share.
+//! The server as a whole: the front, and what a mongod has besides.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
-use sheaf_bson::ObjectId;
-use sheaf_errors::{Code, Error};
-use sheaf_meter::Process;
+pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::Engine;
-use tokio::sync::Notify;
 
-use crate::buffers::Buffers;
-use crate::busy::BusyConnections;
-use crate::client::Client;
 use crate::commands::repl::Defaults;
 use crate::cursors::Cursors;
-use crate::failpoint::FailPoints;
-use crate::metrics::{CommandCount, Metrics};
 use crate::options::Options;
-use crate::params::Parameters;
-use crate::profile::Profiling;
 use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
 
-/// Everything that connections share.
+/// A mongod: what its connections share.
 pub struct Node {
-    /// How the server was started.
+    front: Arc<Front>,
+    /// How the server was started, besides what the front has to know.
     pub options: Options,
-    /// The time of day.
-    pub clock: Clock,
     /// Open cursors.
-    pub cursors: Cursors,
+    pub cursors: Arc<Cursors>,
     /// Logical sessions and their transactions.
     pub sessions: Sessions,
-    /// Server parameters.
-    pub parameters: Parameters,
-    /// The memory that operations use.
-    pub memory: Arc<Process>,
-    /// Fail points.
-    pub fail_points: FailPoints,
-    /// Figures.
-    pub metrics: Metrics,
-    /// Calls of each command.
-    pub command_counts: HashMap<&'static str, CommandCount, ahash::RandomState>,
-    /// Profiling levels.
-    pub profiling: Profiling,
-    /// When the server started.
-    pub started: Instant,
-    /// `topologyVersion.processId`.
-    pub process_id: ObjectId,
-    /// The port that is listened on (chosen by the system if 0 was asked for).
-    pub port: AtomicI64,
-    /// Woken when shutdown begins.
-    pub shutdown: Notify,
     /// Operations that wait within storage now: for a lock (writes all of them, as reads take no
     /// locks), or for a validation or compaction of their own.
     pub lock_waiters: AtomicI64,
-    /// Which busy connections have threads of their own.
-    pub busy: BusyConnections,
-    /// Room for requests that arrive or are worked on.
-    pub incoming: Arc<Buffers>,
-    /// Room for replies that clients do not take at once.
-    pub outgoing: Arc<Buffers>,
     /// The default read and write concern.
     pub defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
@@ -71,60 +32,42 @@ pub struct Node {
     /// Whether this member sends its clients to others, because it ends.
     pub quiesce: crate::shutdown::Quiesce,
     engine: OnceLock<Engine>,
-    data: OnceLock<tokio::runtime::Handle>,
     replica: OnceLock<Arc<Replica>>,
-    clients: Mutex<HashMap<i64, Arc<Client>, ahash::RandomState>>,
-    next_client: AtomicI64,
-    next_op: AtomicU64,
-    shutting_down: AtomicBool,
+}
+
+/// Whoever has the node has its front.
+impl Deref for Node {
+    type Target = Front;
+
+    fn deref(&self) -> &Front {
+        &self.front
+    }
 }
 
 impl Node {
+    /// What every server has.
+    pub fn front(&self) -> &Arc<Front> {
+        &self.front
+    }
+
     /// A new node; parameters of the command line are applied.
     ///
     /// Errors: `BadValue` for a bad `--setParameter`.
-    pub fn new(options: Options) -> sheaf_errors::Result<Arc<Self>> {
+    pub fn new(front: sheaf_front::options::Options, options: Options) -> sheaf_errors::Result<Arc<Self>> {
         sheaf_exec::write::report_to(crate::log::events::failed_validation);
-        let parameters = Parameters::default();
-        for (name, value) in &options.parameters {
-            parameters.set_at_start(name, value)?;
-            parameters.apply_to_log(name);
-        }
-        let command_counts =
-            crate::commands::all().map(|command| (command.name, CommandCount::default())).collect();
-        let profiling = Profiling::new(options.profile_level, options.slow_ms, options.sample_rate);
-        let memory = memory(&parameters);
-        let buffers = || Buffers::new(&memory, memory.limit() / BUFFERS_SHARE);
-        let (incoming, outgoing) = (buffers(), buffers());
+        let front = Front::new(front, crate::commands::all().map(|command| command.name))?;
+        let most = front.parameters.int("maxSessions").max(1) as usize;
         Ok(Arc::new(Node {
-            incoming,
-            outgoing,
-            port: AtomicI64::new(i64::from(options.port)),
-            busy: BusyConnections::new(options.busy_threads),
             options,
-            clock: Clock,
-            cursors: Cursors::default(),
-            sessions: Sessions::new(&memory, parameters.int("maxSessions").max(1) as usize),
-            memory,
-            parameters,
-            fail_points: FailPoints::default(),
-            metrics: Metrics::default(),
-            command_counts,
-            profiling,
-            started: Instant::now(),
-            process_id: new_object_id(),
-            shutdown: Notify::new(),
+            cursors: Arc::default(),
+            sessions: Sessions::new(&front.memory, most),
+            front,
             lock_waiters: AtomicI64::new(0),
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
             quiesce: Default::default(),
             engine: OnceLock::new(),
-            data: OnceLock::new(),
             replica: OnceLock::new(),
-            clients: Mutex::default(),
-            next_client: AtomicI64::new(0),
-            next_op: AtomicU64::new(0),
-            shutting_down: AtomicBool::new(false),
         }))
     }
 
@@ -136,16 +79,6 @@ impl Node {
     /// The storage engine; it is open before the first connection is accepted.
     pub fn engine(&self) -> &Engine {
         self.engine.get().expect("the engine is open before connections are accepted")
-    }
-
-    /// Hands over the runtime for connections that ask for data; once, before the first connection is accepted.
-    pub fn set_data_runtime(&self, runtime: tokio::runtime::Handle) {
-        assert!(self.data.set(runtime).is_ok(), "the data runtime is set once");
-    }
-
-    /// The runtime for connections that ask for data; `None` where all share one.
-    pub fn data_runtime(&self) -> Option<&tokio::runtime::Handle> {
-        self.data.get()
     }
 
     /// Hands over the replication of a member of a set; once, before the first connection is accepted.
@@ -163,75 +96,6 @@ impl Node {
         self.replica().is_none_or(|replica| replica.is_writable())
     }
 
-    /// Whether shutdown has begun.
-    pub fn is_shutting_down(&self) -> bool {
-        self.shutting_down.load(Ordering::Relaxed)
-    }
-
-    /// Begins a clean shutdown: running operations are interrupted, listeners stop.
-    pub fn begin_shutdown(&self) {
-        self.shutting_down.store(true, Ordering::Relaxed);
-        self.memory.end();
-        self.incoming.end();
-        self.outgoing.end();
-        self.shutdown.notify_waiters();
-    }
-
-    /// Waits until shutdown begins.
-    pub async fn until_shutdown(&self) {
-        let woken = self.shutdown.notified();
-        tokio::pin!(woken);
-        // Register before looking, so that a shutdown in between is not missed.
-        woken.as_mut().enable();
-        if !self.is_shutting_down() {
-            woken.await;
-        }
-    }
-
-    /// Registers a connection. `None`: there are too many.
-    pub fn connect(&self, remote: Option<std::net::SocketAddr>) -> Option<Arc<Client>> {
-        let mut clients = self.clients.lock();
-        if clients.len() >= self.options.max_connections {
-            self.metrics.connections_rejected.add(1);
-            return None;
-        }
-        let id = self.next_client.fetch_add(1, Ordering::Relaxed) + 1;
-        let client = Arc::new(Client::new(id, remote, &self.memory));
-        clients.insert(id, client.clone());
-        self.metrics.connections_created.add(1);
-        Some(client)
-    }
-
-    /// Forgets a connection.
-    pub fn disconnect(&self, client: &Client) {
-        self.clients.lock().remove(&client.id);
-    }
-
-    /// Counts a client's connection as long as the result lives.
-    pub fn guest(self: &Arc<Self>, client: Arc<Client>) -> Guest {
-        Guest { node: self.clone(), client }
-    }
-
-    /// Connections now.
-    pub fn connection_count(&self) -> usize {
-        self.clients.lock().len()
-    }
-
-    /// All connections.
-    pub fn clients(&self) -> Vec<Arc<Client>> {
-        self.clients.lock().values().cloned().collect()
-    }
-
-    /// A number for the next operation.
-    pub fn next_op_id(&self) -> u64 {
-        self.next_op.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Whether `enableTestCommands` is on.
-    pub fn test_commands(&self) -> bool {
-        self.parameters.bool("enableTestCommands")
-    }
-
     /// The session of this id, made if there is none; counts as use.
     ///
     /// Errors: `TooManyLogicalSessions`.
@@ -239,93 +103,9 @@ impl Node {
         self.sessions.touch(id, self.uptime_millis())
     }
 
-    /// Milliseconds since the start: what expires by idleness is measured by this, not by the time of day, which may step.
-    pub fn uptime_millis(&self) -> u64 {
-        self.started.elapsed().as_millis() as u64
-    }
-
     /// When a session was last used, by the time of day as it is now.
     pub fn last_use_millis(&self, session: &Session) -> i64 {
         let idle = self.uptime_millis().saturating_sub(session.last_used.load(Ordering::Relaxed));
         self.clock.now_millis() - idle as i64
     }
-
-    /// `host:port`, as `serverStatus` and `hello` name this node.
-    pub fn host_and_port(&self) -> String {
-        format!("{}:{}", hostname(), self.port.load(Ordering::Relaxed))
-    }
-}
-
-/// A connection that counts as a client's without being served as one.
-pub struct Guest {
-    node: Arc<Node>,
-    client: Arc<Client>,
-}
-
-impl Drop for Guest {
-    fn drop(&mut self) {
-        self.node.disconnect(&self.client);
-    }
-}
-
-impl Node {
-    /// The address under which a set of one announces its member: drivers connect to it, so it is
-    /// the machine's name only if the server listens for more than this machine.
-    pub fn member_address(&self) -> String {
-        let port = self.port.load(Ordering::Relaxed);
-        let local = |host: &String| host == "localhost" || host == "::1" || host.starts_with("127.");
-        match self.options.bind.iter().find(|host| local(host)) {
-            Some(host) if self.options.bind.iter().all(local) => match host.as_str() {
-                "::1" => format!("[::1]:{port}"),
-                host => format!("{host}:{port}"),
-            },
-            _ => self.host_and_port(),
-        }
-    }
-}
-
-/// Messages under way may have this part of what clients may have together, in each direction.
-const BUFFERS_SHARE: u64 = 6;
-
-/// The memory of operations: a share of what this process may use, unless parameters say otherwise.
-fn memory(parameters: &Parameters) -> Arc<Process> {
-    let share = Process::share_of(crate::system::memory_limit());
-    let chosen = |name, share| match parameters.int(name) {
-        bytes if bytes > 0 => bytes as u64,
-        _ => share,
-    };
-    let limit = chosen("operationsMemoryBytes", share.limit());
-    let each = chosen("operationMemoryBytes", share.operation_limit().min(limit.div_ceil(2)));
-    Process::new(limit, each)
-}
-
-/// The time of day, asked for in one place.
-pub struct Clock;
-
-impl Clock {
-    /// Milliseconds since the epoch.
-    #[expect(clippy::disallowed_methods, reason = "this is the place")]
-    pub fn now_millis(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
-    }
-}
-
-/// A fresh ObjectId: seconds, then noise.
-pub fn new_object_id() -> ObjectId {
-    let mut id: [u8; 12] = rand::random();
-    let seconds = (Clock.now_millis() / 1000) as u32;
-    id[..4].copy_from_slice(&seconds.to_be_bytes());
-    ObjectId(id)
-}
-
-/// The machine's name.
-pub fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() { "localhost".to_owned() } else { name.to_owned() }
-}
-
-/// `ShutdownInProgress`.
-pub fn shutting_down_error() -> Error {
-    Error::new(Code::SHUTDOWN_IN_PROGRESS, "The server is in quiesce mode and will shut down")
 }

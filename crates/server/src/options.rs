@@ -1,43 +1,14 @@
-//! How to run a server.
+//! How to run a mongod.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-/// Everything that flags and the configuration file decide; the binary fills it in.
+/// What flags and the configuration file decide besides what the front has to know; the binary fills it in.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Addresses to listen on.
-    pub bind: Vec<String>,
-    /// TCP port; 0 picks a free one.
-    pub port: u16,
-    /// Folder for the Unix domain socket; `None` for no such socket.
-    pub unix_socket_folder: Option<PathBuf>,
-    /// Permissions of the Unix domain socket.
-    pub unix_socket_permissions: u32,
-    /// Most connections at once.
-    pub max_connections: usize,
-    /// Operations slower than this are logged.
-    pub slow_ms: i64,
-    /// Share of slow operations that are logged, 0 to 1.
-    pub sample_rate: f64,
-    /// Profiling level of databases that say nothing else.
-    pub profile_level: i32,
-    /// Compressors that the server offers, in its order of preference.
-    pub compressors: Vec<sheaf_wire::Compressor>,
-    /// `--setParameter`s, in order.
-    pub parameters: Vec<(String, String)>,
     /// Present this node as the only member of a replica set with this name.
     pub set_name: Option<String>,
-    /// The command line, for `getCmdLineOpts`.
-    pub argv: Vec<String>,
-    /// The options as parsed, for `getCmdLineOpts`.
-    pub parsed: sheaf_bson::DocBuf,
     /// The folder of the data.
     pub dbpath: PathBuf,
-    /// How long a reply may make no progress before its connection is closed.
-    pub write_timeout: Duration,
-    /// Most busy connections that are served by threads of their own; the others share the reactor's.
-    pub busy_threads: usize,
     /// Whether there is a journal (`--nojournal` says no).
     pub journal: bool,
     /// Memory for caches, for `serverStatus`.
@@ -46,29 +17,6 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options {
-            bind: vec!["127.0.0.1".to_owned()],
-            port: 27017,
-            unix_socket_folder: None,
-            unix_socket_permissions: 0o700,
-            max_connections: 1_000_000,
-            slow_ms: 100,
-            sample_rate: 1.0,
-            profile_level: 0,
-            compressors: vec![
-                sheaf_wire::Compressor::Snappy,
-                sheaf_wire::Compressor::Zstd,
-                sheaf_wire::Compressor::Zlib,
-            ],
-            parameters: Vec::new(),
-            set_name: None,
-            argv: Vec::new(),
-            parsed: sheaf_bson::DocBuf::new(),
-            dbpath: PathBuf::new(),
-            write_timeout: Duration::from_secs(300),
-            busy_threads: std::thread::available_parallelism().map_or(2, usize::from),
-            journal: true,
-            cache_bytes: 0,
-        }
+        Options { set_name: None, dbpath: PathBuf::new(), journal: true, cache_bytes: 0 }
     }
 }

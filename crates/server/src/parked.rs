@@ -4,20 +4,23 @@
 //! A handler that has nothing to answer yet leaves a [`Parked`] with its operation. The connection waits for it
 //! and runs the same request once more; who waits remembers for how long its client is willing to.
 
+use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Instant;
 
+use sheaf_errors::{Code, Error};
+pub use sheaf_front::outcome::Parked;
+use sheaf_front::role::{self, Coming};
 use sheaf_storage::{Collection, Engine};
 
 use crate::cursors::CursorInfo;
+use crate::node::Node;
 
 /// What a request waits for.
-pub struct Parked {
-    /// Then it is run again in any case; without it there is no limit.
-    pub until: Option<Instant>,
-    /// What it waits for.
-    pub waits: Waits,
+pub struct Cause {
+    node: Arc<Node>,
+    waits: Waits,
 }
 
 /// What a request waits for.
@@ -30,13 +33,72 @@ pub enum Waits {
     State(StateWanted),
 }
 
-impl Waits {
+/// A request that waits, at the latest until this time.
+pub fn parked(node: &Arc<Node>, until: Option<Instant>, waits: Waits) -> Parked {
+    Parked { until, cause: Box::new(Cause { node: node.clone(), waits }) }
+}
+
+impl Cause {
     /// The cursor that waits.
-    pub fn cursor(&self) -> Option<&Arc<CursorInfo>> {
-        match self {
+    fn cursor(&self) -> Option<&Arc<CursorInfo>> {
+        match &self.waits {
             Waits::Cursor(_, cursor) => Some(cursor),
             Waits::Topology(_) | Waits::State(_) => None,
         }
+    }
+
+    async fn happens(&self) {
+        match &self.waits {
+            Waits::Cursor(changes, cursor) => {
+                let changed = poll_fn(|cx| ready_if(changes.is_over(cx.waker())));
+                tokio::select! {
+                    () = changed => {}
+                    () = cursor.wake.notified() => {}
+                }
+            }
+            Waits::Topology(counter) => topology_is_other(&self.node, *counter).await,
+            Waits::State(wanted) => {
+                let engine = self.node.engine();
+                poll_fn(|cx| ready_if(wanted.is_over(engine, cx.waker()))).await;
+            }
+        }
+    }
+}
+
+impl role::Cause for Cause {
+    fn over(&self) -> Coming<'_, ()> {
+        Box::pin(self.happens())
+    }
+
+    fn stopped(&self) -> Option<Error> {
+        let killed = self.cursor().is_some_and(|cursor| cursor.is_killed());
+        killed.then(|| Error::new(Code::CURSOR_KILLED, "cursor was killed"))
+    }
+
+    fn abandon(&self) {
+        if let Some(cursor) = self.cursor() {
+            self.node.cursors.kill(cursor.id);
+        }
+    }
+}
+
+fn ready_if(over: bool) -> Poll<()> {
+    if over { Poll::Ready(()) } else { Poll::Pending }
+}
+
+/// Waits until the counter of the topology is another one, or this member ends; alone, a node has no topology that could
+/// change.
+async fn topology_is_other(node: &Node, counter: u64) {
+    let Some(replica) = node.replica() else { return std::future::pending().await };
+    let mut topology = replica.topology();
+    let changed = async {
+        if topology.wait_for(|now| *now != counter).await.is_err() {
+            std::future::pending().await
+        }
+    };
+    tokio::select! {
+        () = changed => {}
+        () = node.quiesce.begun() => {}
     }
 }
 

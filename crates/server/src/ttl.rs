@@ -10,7 +10,8 @@ use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_storage::{Collection, Index};
 
 use crate::client::Client;
-use crate::dispatch::{self, Request};
+use crate::dispatch::{self, Message};
+use crate::mongod::Mongod;
 use crate::node::Node;
 
 /// How often it looks whether a pass is due; `ttlMonitorSleepSecs` may change at any time.
@@ -101,14 +102,14 @@ fn delete(node: &Arc<Node>, client: &Arc<Client>, collection: &Collection, filte
         "collectionUUID": Value::Binary(Binary { subtype: 4, bytes: collection.uuid.as_bytes() }),
         "$db": collection.db(),
     };
-    let request = Request {
+    let message = Message {
         place: dispatch::Place::Thread,
         body: command.as_raw(),
         sequences: &[],
         flags: sheaf_wire::Flags::default(),
         query_db: None,
     };
-    let outcome = dispatch::run(node, client, &request);
+    let outcome = dispatch::run(&Mongod(node.clone()), client, &message);
     let mut bytes = (outcome.reply.elements().len() as i32 + 5).to_le_bytes().to_vec();
     bytes.extend_from_slice(outcome.reply.elements());
     bytes.push(0);

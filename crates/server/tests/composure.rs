@@ -21,7 +21,7 @@ fn reads_to_the_end(connection: &mut Connection) {
 
 #[test]
 fn monitors_end_with_the_server() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let workers = std::thread::available_parallelism().map_or(2, usize::from);
     let mut monitors: Vec<_> = (0..2 * workers + 1).map(|_| server.connect()).collect();
     for monitor in &mut monitors {

@@ -39,7 +39,7 @@ fn is_executed_anew(reply: &DocBuf) -> bool {
 
 #[test]
 fn an_ended_session_is_forgotten_with_its_records() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     (1..=3).for_each(|n| assert_eq!(number(&insert(&mut connection, n, i32::from(n)), "n"), 1));
     assert!(!is_executed_anew(&insert(&mut connection, 1, 1)));
@@ -61,7 +61,7 @@ fn an_ended_session_is_forgotten_with_its_records() {
 
 #[test]
 fn records_of_an_earlier_run_go_after_a_full_timeout() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     connection.run(&doc! { "insert": "c", "documents": [{ "_id": 0 }], "$db": "t" });
     let go_on = || Ok(());
@@ -87,7 +87,7 @@ fn records_of_an_earlier_run_go_after_a_full_timeout() {
 
 #[test]
 fn an_open_transaction_keeps_its_session() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let within = |command: DocBuf, first: bool| {
         let mut command = command;
@@ -114,7 +114,7 @@ fn an_open_transaction_keeps_its_session() {
 
 #[test]
 fn an_operation_under_way_keeps_its_session() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     connection.run(&doc! { "create": "c", "capped": true, "size": 4096, "$db": "t" });
     connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" });
@@ -154,7 +154,7 @@ fn an_operation_under_way_keeps_its_session() {
 
 #[test]
 fn cursors_outside_sessions_time_out() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let two = doc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }], "$db": "t" };
     connection.run(&two);

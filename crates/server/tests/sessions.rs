@@ -7,7 +7,7 @@ use support::{Server, number};
 
 /// Each command with its database, the error's code (0 for none) and text.
 fn check(table: Vec<(DocBuf, i64, &str)>) {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     for (command, code, text) in table {
         let reply = connection.run(&command);
@@ -134,7 +134,7 @@ fn ends_of_transactions_that_were_not_begun() {
 
 #[test]
 fn stages_that_transactions_do_not_cover() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" });
     let lsid = doc! { "id": Value::Binary(Binary { subtype: 4, bytes: &[6; 16] }) };
@@ -159,7 +159,7 @@ fn stages_that_transactions_do_not_cover() {
 
 #[test]
 fn what_a_fail_point_holds_back_for_too_long_has_no_effect() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     connection.run(&doc! { "insert": "c", "documents": [{ "_id": 1 }], "$db": "t" });
     connection.run(&doc! {

@@ -11,7 +11,7 @@ use sheaf_wire::Flags;
 use support::{Connection, Server, body, message, number};
 
 fn uninitiated() -> Server {
-    Server::start(|options| options.set_name = Some("rs0".to_owned()))
+    Server::start(|_, options| options.set_name = Some("rs0".to_owned()))
 }
 
 /// A set of one whose member is primary.
@@ -249,7 +249,7 @@ fn the_cluster_time_is_a_variable() {
     }
     let set = doc! { "update": "c", "updates": [{ "q": {}, "u": [{ "$set": { "t": "$$CLUSTER_TIME" } }] }], "$db": "t" };
     assert_eq!(number(&connection.run(&set), "nModified"), 1);
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let alone = doc! { "aggregate": "c", "pipeline": [{ "$project": { "t": "$$CLUSTER_TIME" } }], "cursor": {}, "$db": "t" };
     assert_eq!(code(&server.connect().run(&alone)), 10_071_200);
 }

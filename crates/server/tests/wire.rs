@@ -13,7 +13,7 @@ use support::{Server, body, message, number};
 
 #[test]
 fn the_handshake_in_both_opcodes() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let hello =
         connection.run(&doc! { "hello": 1, "$db": "admin", "compression": ["zstd", "nonesuch", "snappy"] });
@@ -38,7 +38,7 @@ fn the_handshake_in_both_opcodes() {
 
 #[test]
 fn an_awaitable_hello_waits_and_an_exhaust_one_goes_on() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let first = connection.run(&doc! { "hello": 1, "$db": "admin" });
     let version = first.as_raw().get("topologyVersion").unwrap();
@@ -55,7 +55,7 @@ fn an_awaitable_hello_waits_and_an_exhaust_one_goes_on() {
 
 #[test]
 fn replies_follow_the_request_in_form() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let ping = doc! { "ping": 1, "$db": "admin" };
     connection.send(&message(&ping, Flags::CHECKSUM_PRESENT));
@@ -76,7 +76,7 @@ fn replies_follow_the_request_in_form() {
 
 #[test]
 fn what_is_malformed_closes_the_connection_or_is_answered() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let whole = message(&doc! { "ping": 1, "$db": "admin" }, 0);
     let mut closing: Vec<Vec<u8>> = Vec::new();
     for length in [0u32, 15, 48_000_001, u32::MAX] {
@@ -106,8 +106,8 @@ fn what_is_malformed_closes_the_connection_or_is_answered() {
 
 #[test]
 fn a_large_claim_with_little_behind_it_costs_little() {
-    let server = Server::start(|_| {});
-    let before = sheaf_server::system::process_memory().0;
+    let server = Server::start(|_, _| {});
+    let before = sheaf_front::system::process_memory().0;
     let mut header = vec![0u8; HEADER_LEN];
     Header { length: 47_000_000, request_id: 1, response_to: 0, opcode: OpCode::Msg }.write(&mut header);
     let connections: Vec<_> = (0..50)
@@ -118,14 +118,14 @@ fn a_large_claim_with_little_behind_it_costs_little() {
         })
         .collect();
     std::thread::sleep(Duration::from_millis(300));
-    let grown = sheaf_server::system::process_memory().0.saturating_sub(before);
+    let grown = sheaf_front::system::process_memory().0.saturating_sub(before);
     assert!(grown < 64 << 20, "50 empty claims took {grown} bytes");
     drop(connections);
 }
 
 #[test]
 fn arguments_that_every_command_takes() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let mut code = |command: &DocBuf| {
         let reply = connection.run(command);
@@ -157,7 +157,7 @@ fn arguments_that_every_command_takes() {
 
 #[test]
 fn transactions_belong_to_their_sessions() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let lsid = doc! { "id": Value::Binary(sheaf_bson::Binary { subtype: 4, bytes: &[3; 16] }) };
     let mut insert = |id: i32, number: i64, start: bool| {
@@ -190,7 +190,7 @@ fn transactions_belong_to_their_sessions() {
 
 #[test]
 fn a_transaction_that_lives_too_long_is_aborted() {
-    let server = Server::start(|options| {
+    let server = Server::start(|options, _| {
         options.parameters.push(("transactionLifetimeLimitSeconds".to_owned(), "1".to_owned()));
     });
     let mut connection = server.connect();
@@ -209,7 +209,7 @@ fn a_transaction_that_lives_too_long_is_aborted() {
 
 #[test]
 fn fail_points_strike_as_often_as_told() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let ping = doc! { "ping": 1, "$db": "admin" };
     let fail = |data: DocBuf| {
@@ -228,7 +228,7 @@ fn fail_points_strike_as_often_as_told() {
 
 #[test]
 fn connections_are_limited() {
-    let server = Server::start(|options| options.max_connections = 2);
+    let server = Server::start(|options, _| options.max_connections = 2);
     let ping = doc! { "ping": 1, "$db": "admin" };
     let mut first = server.connect();
     let mut second = server.connect();
@@ -241,7 +241,7 @@ fn connections_are_limited() {
 
 #[test]
 fn documents_past_their_time_are_deleted() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let now = server.node.clock.now_millis();
     connection.run(&doc! {
@@ -256,7 +256,7 @@ fn documents_past_their_time_are_deleted() {
     });
     let index = doc! { "v": 2, "key": { "at": 1 }, "name": "at_1", "expireAfterSeconds": 60 };
     server.node.engine().create_indexes("t.c", &[index.as_raw()], &|| Ok(())).unwrap();
-    let client = Arc::new(sheaf_server::client::Client::new(0, None, &server.node.memory));
+    let client = Arc::new(sheaf_front::client::Client::new(0, None, &server.node.memory));
     let runtime = server.runtime.as_ref().unwrap();
     let node = server.node.clone();
     runtime
@@ -277,7 +277,7 @@ fn documents_past_their_time_are_deleted() {
 
 #[test]
 fn a_client_that_reads_nothing_is_dropped() {
-    let server = Server::start(|options| options.write_timeout = Duration::from_millis(300));
+    let server = Server::start(|options, _| options.write_timeout = Duration::from_millis(300));
     let mut connection = server.connect();
     let text = "x".repeat(1 << 20);
     let documents = sheaf_bson::ArrayBuf::build(|array| {
@@ -300,7 +300,7 @@ fn a_client_that_reads_nothing_is_dropped() {
 
 #[test]
 fn a_held_answer_ends_with_its_client_and_lets_others_wait_their_turn() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let first = connection.run(&doc! { "hello": 1, "$db": "admin" });
     let version = first.as_raw().get("topologyVersion").unwrap();
@@ -331,7 +331,7 @@ fn first_batch(reply: &DocBuf) -> Vec<DocBuf> {
 
 #[test]
 fn the_profiler_records_what_its_level_and_filter_say() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let mut run = |command: DocBuf| connection.run(&command.with("$db", "t"));
     let insert = |run: &mut dyn FnMut(DocBuf) -> DocBuf, id: i32| {
@@ -360,7 +360,7 @@ fn the_profiler_records_what_its_level_and_filter_say() {
 
 #[test]
 fn operations_are_found_by_any_filter_and_stopped() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let ids: Vec<i32> = (0..2000).collect();
     for part in ids.chunks(500) {
@@ -406,7 +406,7 @@ fn operations_are_found_by_any_filter_and_stopped() {
 
 #[test]
 fn parameters_without_effect_are_unknown() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let mut code = |command: DocBuf| {
         let reply = connection.run(&command.with("$db", "admin"));
@@ -426,7 +426,7 @@ fn parameters_without_effect_are_unknown() {
 /// A client that changes nothing relies on what it found, which somebody may have written without `j`.
 #[test]
 fn a_journaled_write_that_changes_nothing_waits_for_what_is_there() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let (release, released) = std::sync::mpsc::sync_channel::<()>(0);
     let released = std::sync::Mutex::new(released);
@@ -459,7 +459,7 @@ fn a_journaled_write_that_changes_nothing_waits_for_what_is_there() {
 /// What is defined stays in memory, so all definitions together have a part of it.
 #[test]
 fn definitions_have_a_part_of_memory() {
-    let server = Server::start(|options| {
+    let server = Server::start(|options, _| {
         options.parameters.push(("operationsMemoryBytes".to_owned(), (16 << 20).to_string()));
     });
     let mut connection = server.connect();
@@ -487,7 +487,7 @@ fn definitions_have_a_part_of_memory() {
 
 #[test]
 fn wtimeout_ends_the_wait_for_a_slow_disk() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let mut connection = server.connect();
     let insert = |id: i32, millis: i32| {
         let concern = doc! { "w": 1, "j": true, "wtimeout": millis };
@@ -516,7 +516,7 @@ fn wtimeout_ends_the_wait_for_a_slow_disk() {
 
 #[test]
 fn an_update_that_lost_its_document_while_it_waited_is_done_on_the_new_one() {
-    let server = Server::start(|_| {});
+    let server = Server::start(|_, _| {});
     let (mut holder, mut waiter, mut other) = (server.connect(), server.connect(), server.connect());
     let index = doc! { "key": { "u": 1 }, "name": "u_1", "unique": true };
     holder.run(&doc! { "createIndexes": "c", "indexes": [&index], "$db": "test" });

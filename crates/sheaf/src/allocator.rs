@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use sheaf_server::guard::{Allocator, Pressure};
+use sheaf_front::guard::{Allocator, Pressure};
 
 /// What the server calls.
 pub const HOOKS: Allocator = Allocator { relieve, tidy };
@@ -183,18 +183,18 @@ mod tests {
 
     #[test]
     fn what_was_freed_goes_back_when_memory_is_short() {
-        let before = sheaf_server::system::anonymous_memory();
+        let before = sheaf_front::system::anonymous_memory();
         let held = megabytes(200);
-        let most = sheaf_server::system::anonymous_memory();
+        let most = sheaf_front::system::anonymous_memory();
         assert!(most >= before + (180 << 20), "{before} {most}");
         drop(held);
         relieve(Pressure::High);
-        let after = sheaf_server::system::anonymous_memory();
+        let after = sheaf_front::system::anonymous_memory();
         assert!(after <= before + (60 << 20), "{before} {most} {after}");
         // And without another call, once it is very short: the option's number is the right one.
         relieve(Pressure::High);
         drop(megabytes(200));
-        let after = sheaf_server::system::anonymous_memory();
+        let after = sheaf_front::system::anonymous_memory();
         assert!(after <= before + (60 << 20), "{before} {most} {after}");
         relieve(Pressure::None);
     }

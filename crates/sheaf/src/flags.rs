@@ -224,7 +224,7 @@ pub fn parse(argv: &[String]) -> Parsed {
 fn print_version() {
     use std::io::Write;
 
-    use sheaf_server::version::{COMPATIBLE, OWN};
+    use sheaf_front::version::{COMPATIBLE, OWN};
     let architecture = std::env::consts::ARCH;
     let lines = [
         &format!("db version v{COMPATIBLE}"),

@@ -97,7 +97,7 @@ fn text(node: &Node) -> String {
         "sheaf_resident_bytes",
         "gauge",
         "Resident memory.",
-        &one(sheaf_server::system::process_memory().0),
+        &one(sheaf_front::system::process_memory().0),
     );
     let stats = node.engine().stats();
     metric("sheaf_cache_used_bytes", "gauge", "Block cache in use.", &one(stats.cache_used));

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sheaf_server::listener;
-use sheaf_server::log;
+use sheaf_front::listener;
+use sheaf_front::log;
+use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
 use sheaf_server::options::Options;
 use sheaf_server::replication::Replica;
@@ -49,16 +50,16 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         return bad_options(&text);
     }
     limits::raise_open_files();
-    crate::allocator::prepare(sheaf_server::system::memory_limit());
-    let options = match options(&settings, argv) {
+    crate::allocator::prepare(sheaf_front::system::memory_limit());
+    let (front, options) = match options(&settings, argv) {
         Ok(options) => options,
         Err(text) => return bad_options(&text),
     };
-    let node = match Node::new(options) {
+    let node = match Node::new(front, options) {
         Ok(node) => node,
         Err(error) => return bad_options(error.message()),
     };
-    // What must go on whatever happens to the data has threads of its own; see `sheaf_server::reactor`.
+    // What must go on whatever happens to the data has threads of its own; see `sheaf_front::reactor`.
     let runtimes = runtime("sheaf-control", CONTROL_THREADS).and_then(|control| {
         let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get).max(2);
         Ok((control, runtime("sheaf-worker", threads)?))
@@ -152,8 +153,8 @@ fn open_log(settings: &Settings) -> Result<(), String> {
     log::to_file(path, append).map_err(|error| format!("Failed to open \"{}\": {error}", path.display()))
 }
 
-fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
-    let defaults = Options::default();
+fn options(settings: &Settings, argv: &[String]) -> Result<(sheaf_front::options::Options, Options), String> {
+    let defaults = sheaf_front::options::Options::default();
     let mut bind: Vec<String> = match (&settings.bind_ip, settings.bind_ip_all) {
         (Some(list), _) => list.split(',').map(|host| host.trim().to_owned()).collect(),
         (None, Some(true)) => vec!["0.0.0.0".to_owned()],
@@ -176,7 +177,7 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
     let cache_bytes = match settings.cache_size_gb {
         Some(gb) if gb > 0.0 => (gb * f64::from(1 << 30)) as u64,
         Some(_) => return Err("cacheSizeGB must be above 0".to_owned()),
-        None => sheaf_server::system::default_cache_bytes(),
+        None => sheaf_front::system::default_cache_bytes(),
     };
     let folder = settings.unix_socket_prefix.clone().unwrap_or_else(|| PathBuf::from("/tmp"));
     let sample_rate = settings.sample_rate.unwrap_or(1.0);
@@ -186,7 +187,7 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
     if settings.oplog_min_retention_hours.is_some_and(|hours| hours < 0.0 || !hours.is_finite()) {
         return Err("BadValue: oplogMinRetentionHours must be greater than or equal to 0".to_owned());
     }
-    Ok(Options {
+    let front = sheaf_front::options::Options {
         bind,
         port: settings.port.unwrap_or(27017),
         unix_socket_folder: (settings.unix_socket != Some(false)).then_some(folder),
@@ -201,15 +202,18 @@ fn options(settings: &Settings, argv: &[String]) -> Result<Options, String> {
         profile_level: settings.profile.unwrap_or(0),
         compressors,
         parameters: parameters(settings),
-        set_name: settings.repl_set.as_ref().map(|name| name.split('/').next().unwrap_or("").to_owned()),
         argv: argv.to_vec(),
         parsed: parsed(settings),
-        dbpath: settings.dbpath.clone().unwrap_or_else(|| PathBuf::from("/data/db")),
         write_timeout: defaults.write_timeout,
         busy_threads: defaults.busy_threads,
+    };
+    let own = Options {
+        set_name: settings.repl_set.as_ref().map(|name| name.split('/').next().unwrap_or("").to_owned()),
+        dbpath: settings.dbpath.clone().unwrap_or_else(|| PathBuf::from("/data/db")),
         journal: settings.journal != Some(false),
         cache_bytes,
-    })
+    };
+    Ok((front, own))
 }
 
 /// The `--setParameter`s, after the flags that have a parameter of the same meaning.
@@ -257,17 +261,17 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
     let options = &node.options;
     let attributes = sheaf_bson::doc! {
         "pid": i64::from(std::process::id()),
-        "port": i32::from(options.port),
+        "port": i32::from(node.front().options.port),
         "dbPath": &options.dbpath.display().to_string(),
         "architecture": "64-bit",
-        "host": &sheaf_server::node::hostname(),
+        "host": &sheaf_front::front::hostname(),
     };
     log::events::listen();
     log::events::listen_for_panics();
     log::info("CONTROL", 4615611, "initandlisten", "Sheaf starting", Some(attributes));
     warn_about_host();
     // The port first: a second server on it must not get as far as the data.
-    let listeners = match listener::bind(&node) {
+    let listeners = match listener::bind(node.front()) {
         Ok(listeners) => listeners,
         Err(error) => {
             let text = match error.source.kind() {
@@ -340,7 +344,13 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         );
     }
     node.set_engine(engine.clone());
-    if let Err(error) = sheaf_server::guard::start(&node, crate::allocator::HOOKS) {
+    let caches = Arc::downgrade(&node);
+    let shrink = move |short| {
+        if let Some(node) = caches.upgrade() {
+            node.engine().shrink_cache(short);
+        }
+    };
+    if let Err(error) = sheaf_front::guard::start(node.front(), crate::allocator::HOOKS, shrink) {
         let attributes = sheaf_bson::doc! { "error": &error.to_string() };
         let text = "Cannot watch the memory of the process";
         log::warning("CONTROL", log::ids::MEMORY_NOT_WATCHED, "initandlisten", text, Some(attributes));
@@ -370,7 +380,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         return exit::BAD_OPTIONS;
     }
     if let Some(port) = settings.metrics_port {
-        match tokio::net::TcpListener::bind((options.bind[0].as_str(), port)).await {
+        match tokio::net::TcpListener::bind((node.front().options.bind[0].as_str(), port)).await {
             Ok(listener) => {
                 tokio::spawn(crate::metrics::serve(listener, node.clone()));
             }
@@ -403,7 +413,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
             log::warning("CONTROL", log::ids::NO_SIGNALS, "initandlisten", text, Some(attributes));
         }
     }
-    listeners.run(node.clone()).await;
+    listeners.run(Arc::new(Mongod(node.clone()))).await;
     log::info("CONTROL", 4784901, "SignalHandler", "Shutting down: commands under way are interrupted", None);
     // Running commands see the flag at their next check; then nothing writes any more.
     tokio::time::sleep(Duration::from_millis(150)).await;
@@ -425,7 +435,7 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
 /// Flushes and stops storage. What the log holds need not be flushed, only applied again by the next
 /// start; so where the disk has no room for a flush, which would wait for it, there is none.
 fn stop_engine(node: &Node, engine: &Engine) -> Result<(), String> {
-    let room = sheaf_server::system::free_bytes(&node.options.dbpath);
+    let room = sheaf_front::system::free_bytes(&node.options.dbpath);
     let needed = engine.stats().memtable_bytes;
     let clean = !node.options.journal || room.is_none_or(|room| room > needed + needed / 4);
     if !clean {
@@ -497,7 +507,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
         open_files: Descriptors::share(limits::open_files()).tables,
         repair: None,
         reopen: Some(Arc::new(|why| sheaf_server::replication::driver::restart_in_place(why))),
-        clock: Arc::new(|| sheaf_server::node::Clock.now_millis()),
+        clock: Arc::new(|| sheaf_front::front::Clock.now_millis()),
         ..sheaf_storage::Options::new(path)
     };
     Engine::open(options).map_err(|error| error.to_string())

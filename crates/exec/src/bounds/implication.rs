@@ -29,7 +29,7 @@ fn refuse(expr: &MatchExpr) -> Result<()> {
     bail!(
         Code::CANNOT_CREATE_INDEX,
         "Expression not supported in partial index: {}",
-        super::value_text(Value::Document(expr.to_doc().as_raw()))
+        sheaf_bson::value_text(Value::Document(expr.to_doc().as_raw()))
     )
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use sheaf_bson::{OwnedValue, Value, compare};
 
-use super::print::value_text;
+use sheaf_bson::value_text;
 
 /// All values between two ends, each end in or out.
 #[derive(Clone, Debug)]

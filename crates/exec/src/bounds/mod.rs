@@ -10,14 +10,12 @@ pub mod bytes;
 pub mod implication;
 mod interval;
 pub mod predicate;
-mod print;
 #[cfg(test)]
 mod tests;
 
 use sheaf_bson::DocWriter;
 
 pub use interval::{Interval, Intervals};
-pub use print::value_text;
 
 /// How well a condition's intervals say what matches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -92,8 +90,8 @@ fn reversed_text(interval: &Interval) -> String {
     format!(
         "{}{}, {}{}",
         if interval.high_in { '[' } else { '(' },
-        value_text(interval.high.as_value()),
-        value_text(interval.low.as_value()),
+        sheaf_bson::value_text(interval.high.as_value()),
+        sheaf_bson::value_text(interval.low.as_value()),
         if interval.low_in { ']' } else { ')' }
     )
 }

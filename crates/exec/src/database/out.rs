@@ -46,7 +46,7 @@ impl Shape {
     /// Errors: `CommandFailed`, as MongoDB's.
     fn check(&self, target: &str, now: Option<&Collection>) -> Result<()> {
         let now = Shape::of(now);
-        let text = |options: &DocBuf| crate::bounds::value_text(Value::Document(options.as_raw()));
+        let text = |options: &DocBuf| sheaf_bson::value_text(Value::Document(options.as_raw()));
         if now.options != self.options {
             bail!(
                 Code::COMMAND_FAILED,

@@ -83,7 +83,7 @@ pub fn default_name(key: RawDoc<'_>) -> String {
         match element.value() {
             Value::String(kind) => name.push_str(kind),
             Value::Double(n) if n.trunc() == n => name.push_str(&format!("{n:.0}")),
-            other => name.push_str(&crate::bounds::value_text(other)),
+            other => name.push_str(&sheaf_bson::value_text(other)),
         }
     }
     name
@@ -520,7 +520,7 @@ fn write_normal(out: &mut DocWriter<'_, Vec<u8>>, spec: RawDoc<'_>, key: RawDoc<
 }
 
 fn shown(value: Value<'_>) -> String {
-    crate::bounds::value_text(value)
+    sheaf_bson::value_text(value)
 }
 
 #[cfg(test)]

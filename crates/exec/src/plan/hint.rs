@@ -25,7 +25,7 @@ impl Hint {
                     _ => bail!(
                         Code::BAD_VALUE,
                         "$natural hint may only accept a value of 1 or -1, but got: {}",
-                        crate::bounds::value_text(direction)
+                        sheaf_bson::value_text(direction)
                     ),
                 },
                 None => Ok(Hint::Pattern(plain_pattern(doc))),

@@ -69,9 +69,9 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_goes() {
-        let node = Node::new(Options::default()).unwrap();
+        let node = Node::new(Default::default(), Options::default()).unwrap();
         let strangers = Strangers::default();
-        let enter = || strangers.enter(node.guest(node.connect(None).unwrap()));
+        let enter = || strangers.enter(node.front().guest(node.connect(None).unwrap()));
         let first = enter();
         let second = enter();
         drop(second);

@@ -7,7 +7,7 @@ use sheaf_storage::{OpTime, Transaction};
 
 use crate::concern::ReadConcern;
 
-use super::LogicalSessionId;
+use super::{LogicalSessionId, TxnPart};
 
 /// What the newest `txnNumber` of a session stands for.
 #[derive(Default)]
@@ -51,7 +51,7 @@ pub struct SessionState {
     pub txn: TxnState,
     /// Whether storage was asked what it knows of the session from before a restart or under another primary.
     pub loaded: bool,
-    /// The node's count of role changes for which this holds.
+    /// The node's count of part changes for which this holds.
     pub role_changes: u64,
 }
 
@@ -61,43 +61,19 @@ impl Default for SessionState {
     }
 }
 
-/// What an operation with these arguments is to its session.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// Nothing that concerns transactions.
-    Plain,
-    /// A statement of a retryable write.
-    RetryableWrite,
-    /// The first operation of a transaction.
-    Start,
-    /// A later one.
-    Continue,
-    /// `commitTransaction`.
-    Commit,
-    /// `abortTransaction`.
-    Abort,
-}
-
-impl Role {
-    /// Whether the operation belongs to a multi-document transaction.
-    pub fn in_transaction(self) -> bool {
-        !matches!(self, Role::Plain | Role::RetryableWrite)
-    }
-}
-
 impl SessionState {
-    /// Admits an operation of role `role` with this number, or says why not. Afterwards the state
-    /// is that of `txn_number`; for [`Role::Start`] the caller puts the new transaction in.
+    /// Admits an operation of this part with this number, or says why not. Afterwards the state
+    /// is that of `txn_number`; for [`TxnPart::Start`] the caller puts the new transaction in.
     ///
     /// Errors: `TransactionTooOld`, `NoSuchTransaction` (with its label), `TransactionCommitted`,
     /// `ConflictingOperationInProgress` and kin.
-    pub fn admit(&mut self, id: LogicalSessionId, role: Role, txn_number: i64) -> Result<()> {
+    pub fn admit(&mut self, id: LogicalSessionId, part: TxnPart, txn_number: i64) -> Result<()> {
         if txn_number < self.txn_number {
-            return Err(self.too_old(id, role, txn_number));
+            return Err(self.too_old(id, part, txn_number));
         }
-        match role {
-            Role::Plain => Ok(()),
-            Role::RetryableWrite => {
+        match part {
+            TxnPart::Plain => Ok(()),
+            TxnPart::RetryableWrite => {
                 if txn_number > self.txn_number {
                     self.advance(txn_number, TxnState::Writes);
                 } else if !matches!(self.txn, TxnState::Writes | TxnState::None) {
@@ -110,7 +86,7 @@ impl SessionState {
                 }
                 Ok(())
             }
-            Role::Start => {
+            TxnPart::Start => {
                 if txn_number == self.txn_number && !matches!(self.txn, TxnState::Aborted) {
                     bail!(
                         50911,
@@ -121,26 +97,26 @@ impl SessionState {
                 self.advance(txn_number, TxnState::Aborted);
                 Ok(())
             }
-            Role::Continue | Role::Commit | Role::Abort => self.admit_later(role, txn_number),
+            TxnPart::Continue | TxnPart::Commit | TxnPart::Abort => self.admit_later(part, txn_number),
         }
     }
 
-    fn admit_later(&mut self, role: Role, txn_number: i64) -> Result<()> {
+    fn admit_later(&mut self, part: TxnPart, txn_number: i64) -> Result<()> {
         if txn_number > self.txn_number || matches!(self.txn, TxnState::None | TxnState::Writes) {
             return Err(no_such(
                 format!(
                     "Given transaction number {txn_number} does not match any in-progress transactions. The active transaction number is {}",
                     self.txn_number
                 ),
-                role,
+                part,
             ));
         }
-        match (&self.txn, role) {
+        match (&self.txn, part) {
             (TxnState::Aborted, _) => Err(no_such(
                 format!("Transaction with {{ txnNumber: {txn_number} }} has been aborted."),
-                role,
+                part,
             )),
-            (TxnState::Committed(_), Role::Commit) => Ok(()),
+            (TxnState::Committed(_), TxnPart::Commit) => Ok(()),
             (TxnState::Committed(_), _) => bail!(
                 Code::TRANSACTION_COMMITTED,
                 "Transaction with {{ txnNumber: {txn_number} }} has been committed."
@@ -163,15 +139,15 @@ impl SessionState {
         }
     }
 
-    fn too_old(&self, id: LogicalSessionId, role: Role, txn_number: i64) -> Error {
+    fn too_old(&self, id: LogicalSessionId, part: TxnPart, txn_number: i64) -> Error {
         let newest = self.txn_number;
         let what = if matches!(self.txn, TxnState::Writes | TxnState::None) {
             "retryable write"
         } else {
             "transaction"
         };
-        let text = match role {
-            Role::RetryableWrite => format!(
+        let text = match part {
+            TxnPart::RetryableWrite => format!(
                 "Retryable write with txnNumber {txn_number} is prohibited on session {id} because a newer {what} with txnNumber {newest} has already started on this session."
             ),
             _ => format!(
@@ -182,11 +158,11 @@ impl SessionState {
     }
 }
 
-fn no_such(text: String, role: Role) -> Error {
+fn no_such(text: String, part: TxnPart) -> Error {
     let error = Error::new(Code::NO_SUCH_TRANSACTION, text);
     // Where a write concern then fails, the label of a commit is taken back: the transaction may be there elsewhere.
-    match role {
-        Role::Abort => error,
+    match part {
+        TxnPart::Abort => error,
         _ => error.with_label("TransientTransactionError"),
     }
 }
@@ -197,35 +173,35 @@ mod tests {
 
     const ID: LogicalSessionId = LogicalSessionId { id: [7; 16] };
 
-    fn code(state: &mut SessionState, role: Role, number: i64) -> i32 {
-        state.admit(ID, role, number).map_or_else(|error| error.code().0, |()| 0)
+    fn code(state: &mut SessionState, part: TxnPart, number: i64) -> i32 {
+        state.admit(ID, part, number).map_or_else(|error| error.code().0, |()| 0)
     }
 
     #[test]
     fn numbers_only_grow() {
         let mut state = SessionState::default();
-        assert_eq!(code(&mut state, Role::RetryableWrite, 3), 0);
-        assert_eq!(code(&mut state, Role::RetryableWrite, 3), 0);
-        assert_eq!(code(&mut state, Role::RetryableWrite, 2), 225);
-        assert_eq!(code(&mut state, Role::Start, 3), 50911);
-        assert_eq!(code(&mut state, Role::Start, 4), 0);
-        assert_eq!(code(&mut state, Role::RetryableWrite, 4), 217);
+        assert_eq!(code(&mut state, TxnPart::RetryableWrite, 3), 0);
+        assert_eq!(code(&mut state, TxnPart::RetryableWrite, 3), 0);
+        assert_eq!(code(&mut state, TxnPart::RetryableWrite, 2), 225);
+        assert_eq!(code(&mut state, TxnPart::Start, 3), 50911);
+        assert_eq!(code(&mut state, TxnPart::Start, 4), 0);
+        assert_eq!(code(&mut state, TxnPart::RetryableWrite, 4), 217);
     }
 
     #[test]
     fn after_the_end() {
         let mut state = SessionState::default();
-        assert_eq!(code(&mut state, Role::Continue, 1), 251);
-        assert_eq!(code(&mut state, Role::Start, 1), 0);
+        assert_eq!(code(&mut state, TxnPart::Continue, 1), 251);
+        assert_eq!(code(&mut state, TxnPart::Start, 1), 0);
         state.txn = TxnState::Committed(OpTime::default());
-        assert_eq!(code(&mut state, Role::Commit, 1), 0);
-        assert_eq!(code(&mut state, Role::Abort, 1), 256);
-        assert_eq!(code(&mut state, Role::Continue, 1), 256);
+        assert_eq!(code(&mut state, TxnPart::Commit, 1), 0);
+        assert_eq!(code(&mut state, TxnPart::Abort, 1), 256);
+        assert_eq!(code(&mut state, TxnPart::Continue, 1), 256);
         state.txn = TxnState::Aborted;
-        for role in [Role::Commit, Role::Abort, Role::Continue] {
-            assert_eq!(code(&mut state, role, 1), 251);
+        for part in [TxnPart::Commit, TxnPart::Abort, TxnPart::Continue] {
+            assert_eq!(code(&mut state, part, 1), 251);
         }
-        let error = state.admit(ID, Role::Continue, 1).unwrap_err();
+        let error = state.admit(ID, TxnPart::Continue, 1).unwrap_err();
         assert_eq!(error.labels(), ["TransientTransactionError"]);
     }
 }

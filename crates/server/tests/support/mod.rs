@@ -8,10 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sheaf_bson::DocBuf;
+use sheaf_front::{listener, log};
+use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
 use sheaf_server::options::Options;
 use sheaf_server::replication::Replica;
-use sheaf_server::{listener, log};
 use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, finish_msg};
 
 /// A server in this process.
@@ -23,27 +24,28 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(change: impl FnOnce(&mut Options)) -> Server {
+    pub fn start(change: impl FnOnce(&mut sheaf_front::options::Options, &mut Options)) -> Server {
         log::to_nowhere();
         let folder = tempfile::tempdir().unwrap();
-        let mut options = Options { port: 0, ..Options::default() };
-        options.parameters.push(("enableTestCommands".to_owned(), "1".to_owned()));
-        change(&mut options);
+        let mut front = sheaf_front::options::Options { port: 0, ..Default::default() };
+        let mut options = Options::default();
+        front.parameters.push(("enableTestCommands".to_owned(), "1".to_owned()));
+        change(&mut front, &mut options);
         let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let (control, runtime) = (runtime(), runtime());
         options.dbpath = folder.path().to_owned();
-        let node = Node::new(options).unwrap();
+        let node = Node::new(front, options).unwrap();
         let mut storage = sheaf_storage::Options::new(folder.path());
         storage.block = Arc::new(|work| tokio::task::block_in_place(work));
         storage.replica = node.options.set_name.is_some();
         node.set_engine(sheaf_storage::Engine::open(storage).unwrap());
         node.set_data_runtime(runtime.handle().clone());
-        let listeners = control.block_on(async { listener::bind(&node) }).unwrap();
+        let listeners = control.block_on(async { listener::bind(node.front()) }).unwrap();
         if let Some(set) = &node.options.set_name {
             let _runtime = control.enter();
             node.set_replica(Replica::start(&node, node.engine(), set).unwrap());
         }
-        control.spawn(listeners.run(node.clone()));
+        control.spawn(listeners.run(Arc::new(Mongod(node.clone()))));
         Server { node, runtime: Some(runtime), control: Some(control), _folder: folder }
     }
 

@@ -5,14 +5,14 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 use crate::version;
 
 /// `{buildInfo: 1}`.
 pub struct BuildInfo;
 
-impl<'a> Command<'a> for BuildInfo {
+impl<'a> Command<'a, Operation<'a>> for BuildInfo {
     const NAME: &'static str = "buildInfo";
     const SPEC: Spec =
         Spec::plain().control().aliases(&["buildinfo"]).help("the server's version and how it was built");
@@ -21,7 +21,7 @@ impl<'a> Command<'a> for BuildInfo {
         Ok(BuildInfo)
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_fields(write))
     }
 }

@@ -8,7 +8,7 @@ use sheaf_exec::change_stream::{CLUSTER_PARAMETERS, OPTIONS_PARAMETER};
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::commands::crud::writes::{collection_for_write, with_writer};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{setClusterParameter: {changeStreamOptions: {preAndPostImages: {expireAfterSeconds: 100}}}}`
@@ -16,7 +16,7 @@ pub struct SetClusterParameter<'a> {
     options: RawDoc<'a>,
 }
 
-impl<'a> Command<'a> for SetClusterParameter<'a> {
+impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     const NAME: &'static str = "setClusterParameter";
     const SPEC: Spec = Spec::write().admin_only().help("sets a parameter of the cluster");
 
@@ -46,7 +46,7 @@ impl<'a> Command<'a> for SetClusterParameter<'a> {
         }
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let time = Timestamp(op.engine().last_applied().time + 1);
         let document = DocBuf::build(|out| {
             out.append("_id", OPTIONS_PARAMETER)
@@ -96,7 +96,7 @@ fn check(options: RawDoc<'_>) -> Result<()> {
 /// `{getClusterParameter: "*"}`, or one name, or an array of names.
 pub struct GetClusterParameter;
 
-impl<'a> Command<'a> for GetClusterParameter {
+impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
     const NAME: &'static str = "getClusterParameter";
     const SPEC: Spec = Spec::plain().admin_only().help("values of parameters of the cluster");
 
@@ -124,7 +124,7 @@ impl<'a> Command<'a> for GetClusterParameter {
         Ok(GetClusterParameter)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let view = op.view()?;
         let collection = view.collection(CLUSTER_PARAMETERS);
         let kept = match collection {

@@ -4,13 +4,13 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{getCmdLineOpts: 1}`.
 pub struct GetCmdLineOpts;
 
-impl<'a> Command<'a> for GetCmdLineOpts {
+impl<'a> Command<'a, Operation<'a>> for GetCmdLineOpts {
     const NAME: &'static str = "getCmdLineOpts";
     const SPEC: Spec =
         Spec::plain().control().admin_only().help("the command line and what it was parsed to");
@@ -19,8 +19,8 @@ impl<'a> Command<'a> for GetCmdLineOpts {
         Ok(GetCmdLineOpts)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
-        let options = &op.node().options;
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let options = &op.front.options;
         Ok(Reply::ok()
             .with_array("argv", |argv| {
                 for argument in &options.argv {

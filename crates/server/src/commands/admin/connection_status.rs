@@ -4,7 +4,7 @@ use sheaf_errors::Result;
 
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{connectionStatus: 1, showPrivileges: bool}`.
@@ -12,7 +12,7 @@ pub struct ConnectionStatus {
     show_privileges: bool,
 }
 
-impl<'a> Command<'a> for ConnectionStatus {
+impl<'a> Command<'a, Operation<'a>> for ConnectionStatus {
     const NAME: &'static str = "connectionStatus";
     const SPEC: Spec = Spec::plain().control().api_v1().help("who this connection is");
 
@@ -21,7 +21,7 @@ impl<'a> Command<'a> for ConnectionStatus {
         Ok(ConnectionStatus { show_privileges })
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_document("authInfo", |doc| {
             let _ = doc.array("authenticatedUsers");
             let _ = doc.array("authenticatedUserRoles");
@@ -35,7 +35,7 @@ impl<'a> Command<'a> for ConnectionStatus {
 /// `{whatsmyuri: 1}`.
 pub struct WhatsMyUri;
 
-impl<'a> Command<'a> for WhatsMyUri {
+impl<'a> Command<'a, Operation<'a>> for WhatsMyUri {
     const NAME: &'static str = "whatsmyuri";
     const SPEC: Spec = Spec::plain().control().help("the address from which this connection comes");
 
@@ -43,7 +43,7 @@ impl<'a> Command<'a> for WhatsMyUri {
         Ok(WhatsMyUri)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok().with("you", &op.client().remote_text()))
     }
 }

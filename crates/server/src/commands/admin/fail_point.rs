@@ -5,7 +5,7 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{configureFailPoint: name, mode: ..., data: {...}}`.
@@ -15,7 +15,7 @@ pub struct ConfigureFailPoint<'a> {
     data: RawDoc<'a>,
 }
 
-impl<'a> Command<'a> for ConfigureFailPoint<'a> {
+impl<'a> Command<'a, Operation<'a>> for ConfigureFailPoint<'a> {
     const NAME: &'static str = "configureFailPoint";
     const SPEC: Spec = Spec::plain().admin_only().test_only().help("switches a fault on or off, for tests");
 
@@ -25,7 +25,7 @@ impl<'a> Command<'a> for ConfigureFailPoint<'a> {
         Ok(ConfigureFailPoint { name, mode: args.value("mode"), data })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let entered = op.node().fail_points.configure(self.name, self.mode, self.data)?;
         Ok(Reply::ok().with("count", entered as i32))
     }

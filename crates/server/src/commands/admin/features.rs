@@ -5,13 +5,13 @@ use sheaf_errors::{Result, bail};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{features: 1}`.
 pub struct Features;
 
-impl<'a> Command<'a> for Features {
+impl<'a> Command<'a, Operation<'a>> for Features {
     const NAME: &'static str = "features";
     const SPEC: Spec = Spec::plain().help("what this build can do");
 
@@ -20,7 +20,7 @@ impl<'a> Command<'a> for Features {
         Ok(Features)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let machine = op.node().process_id.0;
         let machine = i32::from_le_bytes([machine[4], machine[5], machine[6], 0]);
         Ok(Reply::ok().with("oidMachine", machine))
@@ -30,7 +30,7 @@ impl<'a> Command<'a> for Features {
 /// `{validateDBMetadata: 1, apiParameters: {...}}`: no stored definition here breaks the stable API.
 pub struct ValidateDbMetadata;
 
-impl<'a> Command<'a> for ValidateDbMetadata {
+impl<'a> Command<'a, Operation<'a>> for ValidateDbMetadata {
     const NAME: &'static str = "validateDBMetadata";
     const SPEC: Spec = Spec::plain().help("checks stored definitions against an API version");
 
@@ -43,7 +43,7 @@ impl<'a> Command<'a> for ValidateDbMetadata {
         Ok(ValidateDbMetadata)
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_array("apiVersionErrors", |_| {}))
     }
 }

@@ -6,7 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose, NonNegative};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{fsync: 1, lock: bool}`.
@@ -19,7 +19,7 @@ pub struct Fsync {
 /// `fsyncLockAcquisitionTimeoutMillis`, if it is not given.
 const PATIENCE_MILLIS: i64 = 90_000;
 
-impl<'a> Command<'a> for Fsync {
+impl<'a> Command<'a, Operation<'a>> for Fsync {
     const NAME: &'static str = "fsync";
     const SPEC: Spec =
         Spec::plain().admin_only().may_block().help("writes everything to disk; can hold writes back");
@@ -32,7 +32,7 @@ impl<'a> Command<'a> for Fsync {
         Ok(Fsync { lock, patience })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         if !self.lock {
             op.engine().checkpoint()?;
             return Ok(Reply::ok().with("numFiles", 1));
@@ -57,7 +57,7 @@ impl<'a> Command<'a> for Fsync {
 /// `{fsyncUnlock: 1}`.
 pub struct FsyncUnlock;
 
-impl<'a> Command<'a> for FsyncUnlock {
+impl<'a> Command<'a, Operation<'a>> for FsyncUnlock {
     const NAME: &'static str = "fsyncUnlock";
     const SPEC: Spec =
         Spec::plain().control().admin_only().may_block().help("lets writes go on after fsync with lock");
@@ -66,7 +66,7 @@ impl<'a> Command<'a> for FsyncUnlock {
         Ok(FsyncUnlock)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let left = op.engine().unlock_writes()?;
         Ok(Reply::ok().with("info", "fsyncUnlock completed").with("lockCount", left as i64))
     }

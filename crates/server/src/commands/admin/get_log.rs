@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{getLog: "global" | "startupWarnings" | "*"}`.
@@ -19,7 +19,7 @@ enum Which {
     StartupWarnings,
 }
 
-impl<'a> Command<'a> for GetLog {
+impl<'a> Command<'a, Operation<'a>> for GetLog {
     const NAME: &'static str = "getLog";
     const SPEC: Spec = Spec::plain().control().admin_only().help("the newest lines of the log");
 
@@ -32,14 +32,14 @@ impl<'a> Command<'a> for GetLog {
             other => bail!(
                 Code::TYPE_MISMATCH,
                 "Argument to getLog must be of type String; found {} of type {}",
-                sheaf_exec::bounds::value_text(other),
+                sheaf_bson::value_text(other),
                 other.type_name()
             ),
         };
         Ok(GetLog { which })
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         let lines = match self.which {
             Which::Names => {
                 return Ok(Reply::ok().with_array("names", |names| {
@@ -60,7 +60,7 @@ impl<'a> Command<'a> for GetLog {
 /// `{logRotate: 1 | "server"}`.
 pub struct LogRotate;
 
-impl<'a> Command<'a> for LogRotate {
+impl<'a> Command<'a, Operation<'a>> for LogRotate {
     const NAME: &'static str = "logRotate";
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("starts a new log file");
 
@@ -74,7 +74,7 @@ impl<'a> Command<'a> for LogRotate {
         Ok(LogRotate)
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         if let Err(error) = crate::log::rotate(true) {
             bail!(Code::FILE_RENAME_FAILED, "Failed to rotate log: {error}");
         }

@@ -9,8 +9,9 @@ use sheaf_wire::Compressor;
 
 use crate::args::{Args, Array};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
-use crate::parked::{Parked, Waits};
+use crate::node::shutting_down_error;
+use crate::op::Operation;
+use crate::parked::Waits;
 use crate::reply::Reply;
 
 /// Arguments of either spelling.
@@ -30,7 +31,7 @@ pub struct IsMaster<'a>(Hello<'a>);
 
 const SPEC: Spec = Spec::plain().control().help("reports how this node takes part in its topology");
 
-impl<'a> Command<'a> for Hello<'a> {
+impl<'a> Command<'a, Operation<'a>> for Hello<'a> {
     const NAME: &'static str = "hello";
     const SPEC: Spec = SPEC.api_v1();
 
@@ -38,12 +39,12 @@ impl<'a> Command<'a> for Hello<'a> {
         parse(args, false)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         run(&self, op)
     }
 }
 
-impl<'a> Command<'a> for IsMaster<'a> {
+impl<'a> Command<'a, Operation<'a>> for IsMaster<'a> {
     const NAME: &'static str = "isMaster";
     const SPEC: Spec = SPEC.aliases(&["ismaster"]);
 
@@ -51,7 +52,7 @@ impl<'a> Command<'a> for IsMaster<'a> {
         Ok(IsMaster(parse(args, true)?))
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         run(&self.0, op)
     }
 }
@@ -77,9 +78,12 @@ fn parse<'a>(args: &mut Args<'a>, legacy: bool) -> Result<Hello<'a>> {
     Ok(hello)
 }
 
-fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
+fn run(hello: &Hello<'_>, op: &Operation<'_>) -> Result<Reply> {
     if let Some(error) = op.node().quiesce.error() {
         return Err(error);
+    }
+    if op.node().is_shutting_down() && op.node().replica().is_some() {
+        return Err(shutting_down_error());
     }
     if !await_change(hello, op)? {
         return Ok(Reply::ok());
@@ -132,7 +136,7 @@ fn run(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Reply> {
 }
 
 /// What the first hello of a connection settles: metadata and compressors.
-fn handshake(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Vec<Compressor>> {
+fn handshake(hello: &Hello<'_>, op: &Operation<'_>) -> Result<Vec<Compressor>> {
     let mut shake = op.client().handshake.lock();
     if let Some(metadata) = hello.client {
         if shake.metadata.is_some() {
@@ -153,7 +157,7 @@ fn handshake(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<Vec<Compressor>> {
         op.client().hello_ok.store(true, Ordering::Relaxed);
     }
     if let Some(offered) = hello.compression {
-        let known = &op.node().options.compressors;
+        let known = &op.front.options.compressors;
         shake.compressors = offered
             .values()
             .filter_map(|name| name.as_str().and_then(Compressor::from_name))
@@ -205,7 +209,7 @@ fn check_metadata(metadata: RawDoc<'_>) -> Result<()> {
 }
 
 /// An awaitable hello answers when the topology changes, or when the client's patience is over. False: it waits.
-fn await_change(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<bool> {
+fn await_change(hello: &Hello<'_>, op: &Operation<'_>) -> Result<bool> {
     let (Some(version), Some(max_await)) = (hello.topology_version, hello.max_await) else { return Ok(true) };
     let Some(Value::ObjectId(process)) = version.get("processId") else {
         bail!(40414, "BSON field 'TopologyVersion.processId' is missing but a required field");
@@ -231,7 +235,7 @@ fn await_change(hello: &Hello<'_>, op: &OpContext<'_>) -> Result<bool> {
         let until = waiting.unwrap_or_else(|| Instant::now() + Duration::from_millis(max_await as u64));
         if counter == own && Instant::now() < until {
             *op.client().await_until.lock() = Some(until);
-            op.park(Parked { until: Some(until), waits: Waits::Topology(own) });
+            op.park(until, Waits::Topology(own));
             return Ok(false);
         }
     }

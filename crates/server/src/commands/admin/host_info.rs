@@ -5,13 +5,13 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{hostInfo: 1}`.
 pub struct HostInfo;
 
-impl<'a> Command<'a> for HostInfo {
+impl<'a> Command<'a, Operation<'a>> for HostInfo {
     const NAME: &'static str = "hostInfo";
     const SPEC: Spec = Spec::plain().control().help("the machine under the server");
 
@@ -19,7 +19,7 @@ impl<'a> Command<'a> for HostInfo {
         Ok(HostInfo)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get) as i32;
         let memory_mb = (crate::system::total_memory() >> 20) as i64;
         let limit_mb = (crate::system::memory_limit() >> 20) as i64;

@@ -4,13 +4,13 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Access, Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{listCommands: 1}`.
 pub struct ListCommands;
 
-impl<'a> Command<'a> for ListCommands {
+impl<'a> Command<'a, Operation<'a>> for ListCommands {
     const NAME: &'static str = "listCommands";
     const SPEC: Spec = Spec::plain().control().help("all commands");
 
@@ -18,7 +18,7 @@ impl<'a> Command<'a> for ListCommands {
         Ok(ListCommands)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let test = op.node().test_commands();
         let mut commands: Vec<_> = crate::commands::all().filter(|c| test || !c.spec.test_only).collect();
         commands.sort_by_key(|command| command.name);

@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
 use crate::generic::is_generic;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::params::Parameters;
 use crate::reply::Reply;
 
@@ -20,7 +20,7 @@ pub struct GetParameter<'a> {
     names: Vec<&'a str>,
 }
 
-impl<'a> Command<'a> for GetParameter<'a> {
+impl<'a> Command<'a, Operation<'a>> for GetParameter<'a> {
     const NAME: &'static str = "getParameter";
     const SPEC: Spec = Spec::plain().control().admin_only().help("values of server parameters");
 
@@ -45,7 +45,7 @@ impl<'a> Command<'a> for GetParameter<'a> {
         Ok(GetParameter { all, details, set_at, names })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let parameters = &op.node().parameters;
         let mut reply = Reply::ok();
         let mut found = 0;
@@ -82,7 +82,7 @@ pub struct SetParameter<'a> {
     settings: Vec<(&'a str, Value<'a>)>,
 }
 
-impl<'a> Command<'a> for SetParameter<'a> {
+impl<'a> Command<'a, Operation<'a>> for SetParameter<'a> {
     const NAME: &'static str = "setParameter";
     const SPEC: Spec = Spec::plain().admin_only().help("sets a server parameter");
 
@@ -98,7 +98,7 @@ impl<'a> Command<'a> for SetParameter<'a> {
         Ok(SetParameter { settings })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let node = op.node();
         // All or nothing.
         self.settings.iter().try_for_each(|(name, value)| node.parameters.check(name, *value))?;

@@ -4,13 +4,13 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{ping: 1}`.
 pub struct Ping;
 
-impl<'a> Command<'a> for Ping {
+impl<'a> Command<'a, Operation<'a>> for Ping {
     const NAME: &'static str = "ping";
     const SPEC: Spec = Spec::plain().control().api_v1().help("a way to check that the server is alive");
 
@@ -18,7 +18,7 @@ impl<'a> Command<'a> for Ping {
         Ok(Ping)
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok())
     }
 }

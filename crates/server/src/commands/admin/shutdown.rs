@@ -6,7 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{shutdown: 1, force: bool, timeoutSecs: n}`. A primary first hands the lead over; see [`crate::shutdown`].
@@ -21,7 +21,7 @@ const TIMEOUT_SECS: i64 = 15;
 /// How long a member that goes down does not stand for election.
 const STEP_DOWN_MILLIS: u64 = 120_000;
 
-impl<'a> Command<'a> for Shutdown {
+impl<'a> Command<'a, Operation<'a>> for Shutdown {
     const NAME: &'static str = "shutdown";
     const SPEC: Spec = Spec::plain().control().admin_only().may_block().help("stops the server");
 
@@ -34,7 +34,7 @@ impl<'a> Command<'a> for Shutdown {
         Ok(Shutdown { force, timeout_secs })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         crate::log::info("COMMAND", 4695400, &op.client().context(), "Shutdown command received", None);
         let began = Instant::now();
         if let Some(replica) = op.node().replica().filter(|replica| replica.is_writable()) {

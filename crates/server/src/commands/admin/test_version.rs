@@ -4,13 +4,13 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{testVersion2: 1}`.
 pub struct TestVersion2;
 
-impl<'a> Command<'a> for TestVersion2 {
+impl<'a> Command<'a, Operation<'a>> for TestVersion2 {
     const NAME: &'static str = "testVersion2";
     const SPEC: Spec =
         Spec::plain().test_only().help("a command that API version 1 does not have, for tests");
@@ -19,7 +19,7 @@ impl<'a> Command<'a> for TestVersion2 {
         Ok(TestVersion2)
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok())
     }
 }

@@ -4,7 +4,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 macro_rules! without_users {
@@ -12,7 +12,7 @@ macro_rules! without_users {
         $(#[$doc])*
         pub struct $type;
 
-        impl<'a> Command<'a> for $type {
+        impl<'a> Command<'a, Operation<'a>> for $type {
             const NAME: &'static str = $name;
             const SPEC: Spec = Spec::plain().help("this server has no users");
 
@@ -21,7 +21,7 @@ macro_rules! without_users {
                 Ok($type)
             }
 
-            fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+            fn run(self, _: &Operation<'a>) -> Result<Reply> {
                 $answer
             }
         }

@@ -15,7 +15,7 @@ use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
 use crate::forward;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{aggregate: "users", pipeline: [...], cursor: {}}`, or `{aggregate: 1, ...}` without a collection.
@@ -32,15 +32,16 @@ pub struct Aggregate<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for Aggregate<'a> {
+impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
     const NAME: &'static str = "aggregate";
-    const SPEC: Spec = Spec::read().in_transaction().api_v1().write_concern().may_block();
+    const SPEC: Spec =
+        Spec::read().in_transaction().api_v1().write_concern().may_block().writes_if(pipeline_writes);
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Self::parse_as(args, false)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         if op.in_transaction() {
             self.check_in_transaction()?;
         }
@@ -75,7 +76,7 @@ impl<'a> Aggregate<'a> {
         Ok(())
     }
 
-    fn open(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn open(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = self.namespace(op);
         op.metrics().namespace.replace(Some(self.cursor_namespace(op)));
         if self.explain {
@@ -178,11 +179,16 @@ impl<'a> Aggregate<'a> {
     }
 
     /// What the pipeline runs on.
-    pub(super) fn namespace(&self, op: &OpContext<'_>) -> Namespace {
+    pub(super) fn namespace(&self, op: &Operation<'_>) -> Namespace {
         Namespace::new(op.db(), self.collection)
     }
 
-    fn cursor_namespace(&self, op: &OpContext<'_>) -> String {
+    fn cursor_namespace(&self, op: &Operation<'_>) -> String {
         op.namespace(if self.collection.is_empty() { "$cmd.aggregate" } else { self.collection })
     }
+}
+
+/// Whether the command's pipeline ends with a stage that writes.
+fn pipeline_writes(body: RawDoc<'_>) -> bool {
+    body.get("pipeline").and_then(|stages| stages.as_array()).is_some_and(crate::forward::writes)
 }

@@ -19,7 +19,7 @@ use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_n
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
 use crate::cursors::{Batch, Filled, ServerCursor};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{bulkWrite: 1, ops: [...], nsInfo: [{ns: "db.users"}], ordered: true}`
@@ -35,7 +35,7 @@ pub struct BulkWrite<'a> {
     variables: Option<RawDoc<'a>>,
 }
 
-impl<'a> Command<'a> for BulkWrite<'a> {
+impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
     const NAME: &'static str = "bulkWrite";
     const SPEC: Spec = Spec::write().in_transaction().retryable().admin_only().api_v1();
 
@@ -65,7 +65,7 @@ impl<'a> Command<'a> for BulkWrite<'a> {
         Ok(BulkWrite { ops, namespaces, uuids, fields, ordered, errors_only, batch_size, variables })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_count(self.ops.count())?;
         let parsed: Vec<Parsed<'a>> = self.ops.iter().map(|doc| self.parse_op(doc)).collect::<Result<_>>()?;
         let mut totals = Totals::default();
@@ -205,7 +205,7 @@ impl<'a> BulkWrite<'a> {
 
     fn each(
         &self,
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         w: &mut dyn Write,
         parsed: &[Parsed<'a>],
         totals: &mut Totals,
@@ -240,7 +240,7 @@ impl<'a> BulkWrite<'a> {
         Ok(())
     }
 
-    fn one(&self, op: &OpContext<'_>, w: &mut dyn Write, one: &Parsed<'a>, stmt_id: i32) -> Result<Done> {
+    fn one(&self, op: &Operation<'_>, w: &mut dyn Write, one: &Parsed<'a>, stmt_id: i32) -> Result<Done> {
         let multi = matches!(
             &one.kind,
             Kind::Update(UpdateOp { multi: true, .. }) | Kind::Delete { multi: true, .. }
@@ -283,7 +283,7 @@ impl<'a> BulkWrite<'a> {
 
     fn apply(
         &self,
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         w: &mut dyn Write,
         cx: &WriteCx<'_>,
         collection: &Arc<Collection>,
@@ -380,7 +380,7 @@ fn recorded_done(kind: &Kind<'_>, recorded: &DocBuf) -> Done {
 }
 
 impl UpdateOp<'_> {
-    fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
+    fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, variables)?;
         for constant in self.constants.into_iter().flatten() {
@@ -409,7 +409,7 @@ fn check_namespace(namespace: &str) -> Result<()> {
 }
 
 fn shown(value: Value<'_>) -> String {
-    sheaf_exec::bounds::value_text(value)
+    sheaf_bson::value_text(value)
 }
 
 /// The results that did not fit the first batch.
@@ -418,7 +418,7 @@ struct ReplyCursor {
 }
 
 impl ServerCursor for ReplyCursor {
-    fn fill(&mut self, _: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+    fn fill(&mut self, _: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
         while let Some(doc) = self.documents.front() {
             if batch.is_full() || !batch.fits(doc.as_bytes().len()) {
                 return Ok(Filled::More);

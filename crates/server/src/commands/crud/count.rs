@@ -15,7 +15,7 @@ use super::query::{check_collation, parse_cx, parse_filter};
 use crate::args::{Args, NonNegative};
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{count: "users", query: {...}, limit, skip}`
@@ -30,7 +30,7 @@ pub struct Count<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for Count<'a> {
+impl<'a> Command<'a, Operation<'a>> for Count<'a> {
     const NAME: &'static str = "count";
     const SPEC: Spec = Spec::read().api_v1().may_block();
 
@@ -48,7 +48,7 @@ impl<'a> Command<'a> for Count<'a> {
         Ok(count)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         if op.in_transaction() {
             bail!(
                 Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
@@ -91,7 +91,7 @@ impl<'a> Command<'a> for Count<'a> {
 
 impl Count<'_> {
     /// The query that counts.
-    pub(super) fn to_query(&self, op: &OpContext<'_>) -> Result<Query> {
+    pub(super) fn to_query(&self, op: &Operation<'_>) -> Result<Query> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, None)?;
         Ok(Query {
@@ -128,7 +128,7 @@ impl Count<'_> {
         })
     }
 
-    fn on_view(&self, op: &OpContext<'_>) -> Result<u64> {
+    fn on_view(&self, op: &Operation<'_>) -> Result<u64> {
         let namespace = Namespace::new(op.db(), self.collection);
         let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
         let mut n = 0;

@@ -14,7 +14,7 @@ use super::query::{check_collation, parse_cx, parse_filter};
 use super::writes::{Outcome, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Documents};
 use crate::command::{Command, Counter, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// Statements by `_id` that run on the connection's own task.
@@ -28,7 +28,7 @@ pub struct Delete<'a> {
     variables: Option<RawDoc<'a>>,
 }
 
-impl<'a> Command<'a> for Delete<'a> {
+impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
     const NAME: &'static str = "delete";
     const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Delete);
 
@@ -41,7 +41,7 @@ impl<'a> Command<'a> for Delete<'a> {
         })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_count(self.deletes.count())?;
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
@@ -100,7 +100,7 @@ impl<'a> Delete<'a> {
     /// The only statement, for `explain`.
     ///
     /// Errors: `InvalidLength` if there are several.
-    pub(super) fn only(&self, op: &OpContext<'_>) -> Result<(&'a str, Statement)> {
+    pub(super) fn only(&self, op: &Operation<'_>) -> Result<(&'a str, Statement)> {
         if self.deletes.count() != 1 {
             bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
         }
@@ -129,7 +129,7 @@ impl<'a> DeleteOne<'a> {
             _ => bail!(
                 Code::FAILED_TO_PARSE,
                 "The limit field in delete objects must be 0 or 1. Got {}",
-                sheaf_exec::bounds::value_text(limit)
+                sheaf_bson::value_text(limit)
             ),
         };
         let one = DeleteOne { q, multi, hint: args.value("hint"), collation: args.optional("collation")? };
@@ -144,7 +144,7 @@ impl<'a> DeleteOne<'a> {
         only_id(self.q).filter(|_| plain)
     }
 
-    fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<Statement> {
+    fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<Statement> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, variables)?;
         let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };

@@ -17,7 +17,7 @@ use super::query::{check_collation, parse_cx, parse_filter};
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{distinct: "users", key: "country", query: {...}}`
@@ -30,7 +30,7 @@ pub struct Distinct<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for Distinct<'a> {
+impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
     const NAME: &'static str = "distinct";
     const SPEC: Spec = Spec::read().in_transaction().may_block();
 
@@ -49,7 +49,7 @@ impl<'a> Command<'a> for Distinct<'a> {
         Ok(distinct)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let query = self.to_query(op)?;
@@ -93,7 +93,7 @@ impl<'a> Command<'a> for Distinct<'a> {
 
 impl Distinct<'_> {
     /// The query that finds the documents.
-    pub(super) fn to_query(&self, op: &OpContext<'_>) -> Result<Query> {
+    pub(super) fn to_query(&self, op: &Operation<'_>) -> Result<Query> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, None)?;
         Ok(Query {
@@ -105,7 +105,7 @@ impl Distinct<'_> {
     }
 
     /// Whether some document that matches has the field, with null in it.
-    fn has_null(&self, op: &OpContext<'_>, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<bool> {
+    fn has_null(&self, op: &Operation<'_>, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<bool> {
         let both = DocBuf::build(|out| {
             let mut parts = out.array("$and");
             parts.push(self.query.unwrap_or(RawDoc::EMPTY));
@@ -123,7 +123,7 @@ impl Distinct<'_> {
         })
     }
 
-    fn on_view(&self, op: &OpContext<'_>, values: &mut Values) -> Result<()> {
+    fn on_view(&self, op: &Operation<'_>, values: &mut Values) -> Result<()> {
         let namespace = Namespace::new(op.db(), self.collection);
         let pipeline = parse(self.pipeline().as_raw(), &namespace, &mut parse_cx(op, None)?)?;
         PipelineCursor::open(op, &namespace, &pipeline, Hint::None, true, false)?

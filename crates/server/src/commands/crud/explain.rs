@@ -25,7 +25,7 @@ use super::query::parse_cx;
 use super::update::Update;
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{explain: {find: ...}, verbosity: "queryPlanner"}`
@@ -34,7 +34,7 @@ pub struct Explain<'a> {
     verbosity: Verbosity,
 }
 
-impl<'a> Command<'a> for Explain<'a> {
+impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
     const NAME: &'static str = "explain";
     const SPEC: Spec = Spec::read().api_v1().may_block();
 
@@ -61,7 +61,7 @@ impl<'a> Command<'a> for Explain<'a> {
         Ok(Explain { command, verbosity })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         if let Some(Value::String(db)) = self.command.get("$db")
             && db != op.db()
         {
@@ -131,7 +131,7 @@ impl<'a> Command<'a> for Explain<'a> {
 }
 
 /// Whether an update would change a document, tried on a copy.
-fn would_modify(op: &OpContext<'_>, statement: &UpdateStatement, doc: RawDoc<'_>) -> Result<bool> {
+fn would_modify(op: &Operation<'_>, statement: &UpdateStatement, doc: RawDoc<'_>) -> Result<bool> {
     let matcher = statement.query.matcher();
     let arena = Bump::new();
     let now_millis = op.now_millis();
@@ -146,7 +146,7 @@ fn would_modify(op: &OpContext<'_>, statement: &UpdateStatement, doc: RawDoc<'_>
     Ok(statement.update.apply_with(doc, &cx, &arena)?.is_some())
 }
 
-fn inner<'a, C: Command<'a>>(name: &'static str, command: RawDoc<'a>) -> Result<C> {
+fn inner<'a, C: Command<'a, Operation<'a>>>(name: &'static str, command: RawDoc<'a>) -> Result<C> {
     let mut args = Args::of_document(name, command)?;
     let parsed = C::parse(&mut args)?;
     args.finish()?;
@@ -156,7 +156,7 @@ fn inner<'a, C: Command<'a>>(name: &'static str, command: RawDoc<'a>) -> Result<
 impl Explain<'_> {
     fn plain(
         &self,
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         collection: &str,
         query: &Query,
         top: Top,
@@ -192,12 +192,12 @@ impl Explain<'_> {
 }
 
 /// `{aggregate: ..., explain: true}`.
-pub fn aggregate(op: &OpContext<'_>, command: &Aggregate<'_>, verbosity: Verbosity) -> Result<Reply> {
+pub fn aggregate(op: &Operation<'_>, command: &Aggregate<'_>, verbosity: Verbosity) -> Result<Reply> {
     aggregate_inner(op, command, verbosity, op.body())
 }
 
 fn aggregate_inner(
-    op: &OpContext<'_>,
+    op: &Operation<'_>,
     command: &Aggregate<'_>,
     verbosity: Verbosity,
     body: RawDoc<'_>,
@@ -209,7 +209,7 @@ fn aggregate_inner(
 }
 
 fn explain_pipeline(
-    op: &OpContext<'_>,
+    op: &Operation<'_>,
     namespace: &Namespace,
     pipeline: &Pipeline,
     variables: Option<RawDoc<'_>>,
@@ -274,7 +274,7 @@ fn write_stages(out: &mut DocWriter<'_, Vec<u8>>, cursor: Option<&Explained>, re
 }
 
 /// What every explain ends with.
-fn tail(out: &mut DocWriter<'_, Vec<u8>>, op: &OpContext<'_>, command: RawDoc<'_>) {
+fn tail(out: &mut DocWriter<'_, Vec<u8>>, op: &Operation<'_>, command: RawDoc<'_>) {
     {
         let mut echo = out.document("command");
         for field in command.iter().filter(|field| !crate::generic::is_generic(field.key_bytes())) {

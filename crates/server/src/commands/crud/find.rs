@@ -19,7 +19,7 @@ use super::query::{
 use crate::args::{Args, Loose, NonNegative};
 use crate::command::{Command, Counter, Spec};
 use crate::commands::ddl::names;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
 
@@ -47,7 +47,7 @@ pub struct Find<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for Find<'a> {
+impl<'a> Command<'a, Operation<'a>> for Find<'a> {
     const NAME: &'static str = "find";
     const SPEC: Spec = Spec::read().in_transaction().api_v1().counter(Counter::Query);
 
@@ -93,7 +93,7 @@ impl<'a> Command<'a> for Find<'a> {
         Ok(find)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         if let Some(reply) = self.by_id(op, &namespace)? {
@@ -131,7 +131,7 @@ impl<'a> Command<'a> for Find<'a> {
 
 impl<'a> Find<'a> {
     /// The shortest way: `{_id: value}` and nothing else is one read, answered from where the document lies.
-    fn by_id(&self, op: &OpContext<'a>, namespace: &str) -> Result<Option<Reply>> {
+    fn by_id(&self, op: &Operation<'a>, namespace: &str) -> Result<Option<Reply>> {
         let plain = self.sort.is_none_or(RawDoc::is_empty)
             && self.hint.is_missing()
             && self.skip == 0
@@ -169,7 +169,7 @@ impl<'a> Find<'a> {
     }
 
     /// The projection for the shortest way (`Some(None)`: there is none); `None` if it asks more of the query.
-    fn point_projection(&self, op: &OpContext<'_>) -> Result<Option<Option<Projection>>> {
+    fn point_projection(&self, op: &Operation<'_>) -> Result<Option<Option<Projection>>> {
         let Some(spec) = self.projection.filter(|projection| !projection.is_empty()) else {
             return Ok(Some(None));
         };
@@ -182,7 +182,7 @@ impl<'a> Find<'a> {
     }
 
     /// The query in the form that planning reads.
-    pub(super) fn query(&self, op: &OpContext<'_>) -> Result<Query> {
+    pub(super) fn query(&self, op: &Operation<'_>) -> Result<Query> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, self.variables)?;
         let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
@@ -231,7 +231,7 @@ impl<'a> Find<'a> {
     }
 
     /// A query on a view is a pipeline on what the view stands on.
-    fn on_view(&self, op: &OpContext<'a>, namespace: &str) -> Result<Reply> {
+    fn on_view(&self, op: &Operation<'a>, namespace: &str) -> Result<Reply> {
         for (given, what) in [
             (self.tailable, "tailable"),
             (self.return_key, "returnKey"),
@@ -256,7 +256,7 @@ impl<'a> Find<'a> {
 
 /// Reads one document into its reply.
 fn point_reply(
-    op: &OpContext<'_>,
+    op: &Operation<'_>,
     namespace: &str,
     collection: &Collection,
     key: &[u8],

@@ -21,7 +21,7 @@ use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, w
 use crate::args::{Args, Array, Loose};
 use crate::command::{Command, Spec};
 use crate::commands::ddl::names;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{findAndModify: "users", query, sort, remove | update, new, fields, upsert}`
@@ -43,7 +43,7 @@ pub struct FindAndModify<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for FindAndModify<'a> {
+impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
     const NAME: &'static str = "findAndModify";
     const SPEC: Spec = Spec::write().aliases(&["findandmodify"]).in_transaction().retryable().api_v1();
 
@@ -77,7 +77,7 @@ impl<'a> Command<'a> for FindAndModify<'a> {
         Ok(command)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
@@ -200,7 +200,7 @@ impl<'a> FindAndModify<'a> {
         Ok(Some(projection))
     }
 
-    fn action(&self, op: &OpContext<'_>) -> Result<(Action, Option<Projection>)> {
+    fn action(&self, op: &Operation<'_>) -> Result<(Action, Option<Projection>)> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, self.variables)?;
         let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
@@ -219,7 +219,7 @@ impl<'a> FindAndModify<'a> {
     }
 
     /// What it would do: for `explain`.
-    pub(super) fn explained(&self, op: &OpContext<'_>) -> Result<Action> {
+    pub(super) fn explained(&self, op: &Operation<'_>) -> Result<Action> {
         self.action(op).map(|(action, _)| action)
     }
 
@@ -228,7 +228,7 @@ impl<'a> FindAndModify<'a> {
         &self,
         change: Change<'_>,
         projection: Option<&Projection>,
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
     ) -> Result<DocBuf> {
         let modified = match change {
             Change::Upsert(doc) => Modified {
@@ -250,7 +250,7 @@ impl<'a> FindAndModify<'a> {
 
     fn answer(
         &self,
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         modified: &Modified,
         projection: Option<&Projection>,
     ) -> Result<DocBuf> {
@@ -276,7 +276,7 @@ impl<'a> FindAndModify<'a> {
         }))
     }
 
-    fn project(&self, op: &OpContext<'_>, doc: &DocBuf, projection: &Projection) -> Result<DocBuf> {
+    fn project(&self, op: &Operation<'_>, doc: &DocBuf, projection: &Projection) -> Result<DocBuf> {
         let arena = Bump::new();
         let env = Env::new(&arena).with_now(op.now_millis());
         let details = if projection.needs_match_details() {

@@ -9,8 +9,8 @@ use super::query::batch_room;
 use crate::args::{Args, NonNegative};
 use crate::command::{Command, Counter, Secondary, Spec};
 use crate::cursors::{Batch, Filled};
-use crate::op::OpContext;
-use crate::parked::{Parked, Waits};
+use crate::op::Operation;
+use crate::parked::Waits;
 use crate::reply::Reply;
 
 /// How long an awaitData cursor waits when the client names no time.
@@ -23,7 +23,7 @@ pub struct GetMore<'a> {
     batch_size: Option<u64>,
 }
 
-impl<'a> Command<'a> for GetMore<'a> {
+impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
     const NAME: &'static str = "getMore";
     const SPEC: Spec = Spec::read()
         .secondary(Secondary::Always)
@@ -50,7 +50,7 @@ impl<'a> Command<'a> for GetMore<'a> {
         Ok(GetMore { id, collection, batch_size })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let opened = op.node().cursors.info(self.id);
         let is_stream = opened.is_some_and(|info| change_stream::is_opened_by(info.command.as_raw()));
         let result = self.next_batch(op);
@@ -59,11 +59,11 @@ impl<'a> Command<'a> for GetMore<'a> {
 }
 
 impl GetMore<'_> {
-    fn next_batch(self, op: &OpContext<'_>) -> Result<Reply> {
+    fn next_batch(self, op: &Operation<'_>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let mut pinned = op.node().cursors.pin(op, self.id, &namespace)?;
-        let awaits = pinned.cursor().is_await_data();
+        let awaits = pinned.cursor().cursor.is_await_data();
         // `maxTimeMS` of a getMore is how long an awaitData cursor waits, not a limit on work.
         let patience = op.max_time_ms().filter(|ms| *ms > 0).map(Duration::from_millis);
         if patience.is_some() && !awaits {
@@ -74,7 +74,7 @@ impl GetMore<'_> {
         op.metrics().cursor.replace(Some(info.clone()));
         if !op.in_transaction() {
             op.read_concern.set(info.read_concern);
-            op.snapshot.replace(info.snapshot.0.clone());
+            op.snapshot.replace(pinned.cursor().snapshot.clone());
         }
         // A getMore that was parked goes on waiting where it left off.
         let until = info.await_until.lock().take();
@@ -92,10 +92,10 @@ impl GetMore<'_> {
         reply.fill(|doc| {
             let mut body = doc.document("cursor");
             let mut batch = Batch::new(body.array("nextBatch"), limit);
-            result = pinned.cursor().fill(op, &mut batch);
+            result = pinned.cursor().cursor.fill(op, &mut batch);
             returned = batch.count();
             drop(batch);
-            if let Some(token) = pinned.cursor().resume_token() {
+            if let Some(token) = pinned.cursor().cursor.resume_token() {
                 body.append("postBatchResumeToken", &token);
             }
             let open = matches!(result, Ok(Filled::More)) && !pinned.is_killed();
@@ -109,15 +109,16 @@ impl GetMore<'_> {
         if pinned.is_killed() && returned == 0 {
             bail!(Code::CURSOR_KILLED, "cursor was killed");
         }
-        let waits = pinned.cursor().waits().filter(|_| awaits && returned == 0 && filled == Filled::More);
+        let waits =
+            pinned.cursor().cursor.waits().filter(|_| awaits && returned == 0 && filled == Filled::More);
         if let Some(waits) = waits.filter(|_| Instant::now() < until) {
             *info.await_until.lock() = Some(until);
             pinned.release(0);
-            op.park(Parked { until: Some(until), waits: Waits::Cursor(waits, info) });
+            op.park(until, Waits::Cursor(waits, info));
             return Ok(reply);
         }
         op.metrics().returned.set(Some(returned as u64));
-        op.metrics().plan_summary.replace(Some(pinned.cursor().plan_summary()));
+        op.metrics().plan_summary.replace(Some(pinned.cursor().cursor.plan_summary()));
         op.metrics().cursor_exhausted.set(filled == Filled::Exhausted);
         op.metrics().cursor_id.set(Some(self.id));
         if filled == Filled::More {

@@ -8,7 +8,7 @@ use super::writes::{
 };
 use crate::args::{Args, Documents};
 use crate::command::{Command, Counter, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// Documents that are inserted on the connection's own task.
@@ -21,7 +21,7 @@ pub struct Insert<'a> {
     fields: WriteFields,
 }
 
-impl<'a> Command<'a> for Insert<'a> {
+impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
     const NAME: &'static str = "insert";
     const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Insert);
 
@@ -33,7 +33,7 @@ impl<'a> Command<'a> for Insert<'a> {
         })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let count = self.documents.count();
         check_count(count)?;
         check_writable(op, self.collection)?;

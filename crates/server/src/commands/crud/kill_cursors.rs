@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Array};
 use crate::command::{Access, Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{killCursors: "users", cursors: [<id>, ...]}`
@@ -14,7 +14,7 @@ pub struct KillCursors<'a> {
     ids: Vec<i64>,
 }
 
-impl<'a> Command<'a> for KillCursors<'a> {
+impl<'a> Command<'a, Operation<'a>> for KillCursors<'a> {
     const NAME: &'static str = "killCursors";
     const SPEC: Spec = Spec { access: Access::None, ..Spec::plain() }.in_transaction().api_v1();
 
@@ -36,7 +36,7 @@ impl<'a> Command<'a> for KillCursors<'a> {
         Ok(KillCursors { collection, ids })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         let (mut killed, mut not_found) = (Vec::new(), Vec::new());
         for id in self.ids {

@@ -14,11 +14,11 @@ use sheaf_expr::ParseCx;
 use crate::commands::diag::current_op;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
-use crate::op::{Interrupter, OpContext};
+use crate::op::{Interrupter, Operation};
 use crate::parked::Changes;
 
 /// The database for one command.
-pub fn database(op: &OpContext<'_>, bypass_validation: bool) -> Result<Db> {
+pub fn database(op: &Operation<'_>, bypass_validation: bool) -> Result<Db> {
     let (node, client, deadline) = (op.node().clone(), op.client().clone(), op.deadline());
     let interrupt = move || Interrupter::new(&node, &client.stop, deadline).check();
     let (node, metrics) = (op.node().clone(), op.node().clone());
@@ -98,7 +98,7 @@ impl StreamCursor {
     }
 
     /// Notes what a stream that comes to its end now has to wait for; before it reads.
-    fn prepare(&mut self, op: &OpContext<'_>) {
+    fn prepare(&mut self, op: &Operation<'_>) {
         let catalog = op.engine().catalog();
         // A collection that does not exist may be made by any commit. In a set, an event comes when the commit point
         // does, of which only the log hears.
@@ -121,7 +121,7 @@ impl StreamCursor {
 impl PipelineCursor {
     /// Starts a pipeline on a collection or view.
     pub fn open(
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         namespace: &Namespace,
         pipeline: &Arc<Pipeline>,
         hint: Hint,
@@ -140,7 +140,7 @@ impl PipelineCursor {
     }
 
     /// Runs to the end and hands each document over.
-    pub fn each(&mut self, op: &OpContext<'_>, mut take: impl FnMut(RawDoc<'_>) -> Result<()>) -> Result<()> {
+    pub fn each(&mut self, op: &Operation<'_>, mut take: impl FnMut(RawDoc<'_>) -> Result<()>) -> Result<()> {
         let db = database(op, self.bypass_validation)?;
         let mut cx = RunCx::new(&db, self.options);
         while let Some(doc) = self.source.next(&mut cx)? {
@@ -151,7 +151,7 @@ impl PipelineCursor {
 }
 
 impl ServerCursor for PipelineCursor {
-    fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+    fn fill(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
         // What a batch costs nobody knows before: a group by a million keys comes first, perhaps.
         op.blocking(|| self.fill_here(op, batch))
     }
@@ -178,7 +178,7 @@ impl ServerCursor for PipelineCursor {
 }
 
 impl PipelineCursor {
-    fn fill_here(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+    fn fill_here(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
         if let Some(stream) = &mut self.stream {
             stream.prepare(op);
         }

@@ -13,7 +13,7 @@ use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::FindSort;
 
 use crate::cursors::{Batch, Filled, ServerCursor};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::parked::Changes;
 use crate::reply::Reply;
 
@@ -24,7 +24,7 @@ pub const DEFAULT_BATCH: usize = 101;
 const SHORT_WORKS: u64 = 500;
 
 /// The parse context of a command: its time, its `let`, its API rules.
-pub fn parse_cx(op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<ParseCx> {
+pub fn parse_cx(op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<ParseCx> {
     let cx = ParseCx::new().with_now(op.now_millis()).with_cluster_clock(op.cluster_clock());
     let mut cx = cx.with_api_strict(op.api().strict);
     if let Some(variables) = variables {
@@ -65,15 +65,18 @@ pub fn set_sort(query: &mut Query, sort: Option<RawDoc<'_>>) -> Result<()> {
     Ok(())
 }
 
-impl sheaf_exec::run::Batch for Batch<'_> {
+/// A reply's batch as a plan fills it.
+struct Filling<'b, 'w>(&'b mut Batch<'w>);
+
+impl sheaf_exec::run::Batch for Filling<'_, '_> {
     fn is_full(&self) -> bool {
-        Batch::is_full(self)
+        self.0.is_full()
     }
     fn fits(&mut self, bytes: usize) -> bool {
-        Batch::fits(self, bytes)
+        self.0.fits(bytes)
     }
     fn push(&mut self, document: &[u8]) {
-        Batch::push(self, document);
+        self.0.push(document);
     }
 }
 
@@ -92,7 +95,7 @@ pub struct PlanCursor {
 impl PlanCursor {
     /// A cursor over a run that has begun.
     pub fn new(
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         executor: Executor,
         query: &Query,
         await_data: bool,
@@ -111,7 +114,7 @@ impl PlanCursor {
 }
 
 impl ServerCursor for PlanCursor {
-    fn fill(&mut self, op: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+    fn fill(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
         let view = op.view()?;
         if !std::mem::take(&mut self.first) {
             self.executor.resume(&view)?;
@@ -126,6 +129,7 @@ impl ServerCursor for PlanCursor {
         let before = self.executor.examined();
         // What is short runs right here; what is not may hold the thread up.
         let executor = &mut self.executor;
+        let batch = &mut Filling(batch);
         let filled = match executor.fill_some(&cx, batch, SHORT_WORKS) {
             Ok(None) => op.blocking(|| executor.fill_some(&cx, batch, u64::MAX)),
             other => other,
@@ -164,7 +168,7 @@ const MAX_BATCH_BYTES: u64 = 16 << 20;
 
 /// Answers with a new cursor's first batch; keeps the cursor if there is more.
 pub fn first_batch(
-    op: &OpContext<'_>,
+    op: &Operation<'_>,
     namespace: &str,
     cursor: Box<dyn ServerCursor>,
     batch_size: Option<usize>,
@@ -190,9 +194,7 @@ pub fn first_batch(
             body.append("postBatchResumeToken", &token);
         }
         let id = match &result {
-            Ok(Filled::More) if !single_batch => {
-                op.node().cursors.register(op, namespace, no_timeout, cursor)
-            }
+            Ok(Filled::More) if !single_batch => op.keep(namespace, no_timeout, cursor),
             _ => 0,
         };
         op.metrics().cursor_id.set((id != 0).then_some(id));
@@ -210,7 +212,7 @@ pub fn first_batch(
 
 /// Room that a batch of so many of the collection's documents is likely to take, so that a large reply is not moved
 /// again and again while it grows. What is not used is never touched.
-pub fn batch_room(op: &OpContext<'_>, namespace: &str, limit: Option<usize>) -> usize {
+pub fn batch_room(op: &Operation<'_>, namespace: &str, limit: Option<usize>) -> usize {
     let catalog = op.engine().catalog();
     let Some(collection) = catalog.collection(namespace) else { return SMALL_REPLY_BYTES };
     let (count, bytes) = (collection.count().max(1), collection.data_bytes());
@@ -221,7 +223,7 @@ pub fn batch_room(op: &OpContext<'_>, namespace: &str, limit: Option<usize>) -> 
 }
 
 /// The answer of a cursor on nothing.
-pub fn empty_cursor(op: &OpContext<'_>, namespace: &str) -> Reply {
+pub fn empty_cursor(op: &Operation<'_>, namespace: &str) -> Reply {
     Reply::ok().with_document("cursor", |cursor| {
         drop(cursor.array("firstBatch"));
         cursor.append("id", 0i64);

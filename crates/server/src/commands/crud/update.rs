@@ -21,7 +21,7 @@ use super::writes::{
 };
 use crate::args::{Args, Array, Documents, Loose};
 use crate::command::{Command, Counter, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// Statements by `_id` that run on the connection's own task.
@@ -35,7 +35,7 @@ pub struct Update<'a> {
     variables: Option<RawDoc<'a>>,
 }
 
-impl<'a> Command<'a> for Update<'a> {
+impl<'a> Command<'a, Operation<'a>> for Update<'a> {
     const NAME: &'static str = "update";
     const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Update);
 
@@ -48,7 +48,7 @@ impl<'a> Command<'a> for Update<'a> {
         })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_count(self.updates.count())?;
         check_writable(op, self.collection)?;
         let namespace = op.namespace(self.collection);
@@ -122,7 +122,7 @@ impl<'a> Update<'a> {
     /// Runs one statement; `None` if there is no collection, nor is one to be made.
     fn execute(
         &self,
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         w: &mut dyn Write,
         cx: &WriteCx<'_>,
         namespace: &str,
@@ -155,7 +155,7 @@ impl<'a> Update<'a> {
     /// The only statement, for `explain`.
     ///
     /// Errors: `BadValue` if there are several.
-    pub(super) fn only(&self, op: &OpContext<'_>) -> Result<(&'a str, UpdateStatement)> {
+    pub(super) fn only(&self, op: &Operation<'_>) -> Result<(&'a str, UpdateStatement)> {
         if self.updates.count() != 1 {
             bail!(Code::INVALID_LENGTH, "explained write batches must be of size 1");
         }
@@ -263,7 +263,7 @@ impl<'a> UpdateOne<'a> {
         Some((only_id(self.q)?, PointChange::parse(self.u)?))
     }
 
-    fn statement(&self, op: &OpContext<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
+    fn statement(&self, op: &Operation<'_>, variables: Option<RawDoc<'_>>) -> Result<UpdateStatement> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, variables)?;
         if let Some(constants) = self.constants {

@@ -9,7 +9,7 @@ use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 
 use crate::args::{Args, Array, Loose};
 use crate::commands::ddl::names;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// Most statements that one write command may have.
@@ -66,7 +66,7 @@ impl WriteFields {
     }
 
     /// The answer to a client that means another collection: an error of the first statement.
-    pub fn mismatch(&self, op: &OpContext<'_>, namespace: &str) -> Result<Option<Reply>> {
+    pub fn mismatch(&self, op: &Operation<'_>, namespace: &str) -> Result<Option<Reply>> {
         if self.uuid.is_none() {
             return Ok(None);
         }
@@ -81,7 +81,7 @@ impl WriteFields {
     /// The same of the collection that is written to, which may have come between.
     ///
     /// Errors: `CollectionUUIDMismatch`.
-    pub fn check_collection(&self, op: &OpContext<'_>, collection: &Collection) -> Result<()> {
+    pub fn check_collection(&self, op: &Operation<'_>, collection: &Collection) -> Result<()> {
         match self.uuid {
             Some(uuid) if uuid != collection.uuid => {
                 names::check_uuid(&op.engine().catalog(), &collection.namespace, self.uuid)
@@ -112,7 +112,7 @@ pub fn check_count(count: usize) -> Result<()> {
 /// Refuses namespaces that clients may not write.
 ///
 /// Errors: `InvalidNamespace`.
-pub fn check_writable(op: &OpContext<'_>, collection: &str) -> Result<()> {
+pub fn check_writable(op: &Operation<'_>, collection: &str) -> Result<()> {
     let system = collection.starts_with("system.")
         && !matches!(collection, "system.js" | "system.users" | "system.version" | "system.roles")
         && !(op.db() == "local" && collection == "system.replset")
@@ -131,14 +131,14 @@ pub fn check_writable(op: &OpContext<'_>, collection: &str) -> Result<()> {
 ///
 /// `short` says that the statements touch single records that they know by `_id`.
 pub fn with_writer<T>(
-    op: &OpContext<'_>,
+    op: &Operation<'_>,
     short: bool,
     work: impl FnOnce(&mut dyn Write) -> Result<T>,
 ) -> Result<T> {
     if short { write_with(op, work) } else { op.blocking(|| write_with(op, work)) }
 }
 
-fn write_with<T>(op: &OpContext<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+fn write_with<T>(op: &Operation<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
     if let Some(mut transaction) = op.transaction() {
         return work(&mut *transaction);
     }
@@ -160,7 +160,7 @@ fn write_with<T>(op: &OpContext<'_>, work: impl FnOnce(&mut dyn Write) -> Result
 }
 
 /// The surroundings of statements.
-pub fn with_cx<T>(op: &OpContext<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<'_>) -> T) -> T {
+pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<'_>) -> T) -> T {
     let stop = op.interrupter();
     let interrupt = || stop.check();
     let now_millis = op.now_millis();
@@ -217,7 +217,7 @@ impl Outcome {
     /// Runs the statements in turn. `run` executes one; `again` takes in the recorded answer of one that a
     /// retried command has executed before. An ordered command stops at the first error.
     pub fn each<T>(
-        op: &OpContext<'_>,
+        op: &Operation<'_>,
         fields: &WriteFields,
         statements: impl Iterator<Item = T>,
         w: &mut dyn Write,

@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 use super::names;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{convertToCapped: "events", size: 1048576}`
@@ -25,7 +25,7 @@ fn capped_size(args: &mut Args<'_>) -> Result<i64> {
     Ok(size)
 }
 
-impl<'a> Command<'a> for ConvertToCapped<'a> {
+impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
     const NAME: &'static str = "convertToCapped";
     const SPEC: Spec = Spec::write().may_block().help("makes a collection capped");
 
@@ -34,7 +34,7 @@ impl<'a> Command<'a> for ConvertToCapped<'a> {
         Ok(ConvertToCapped { collection, size: capped_size(args)? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.engine().catalog();
@@ -54,7 +54,7 @@ pub struct CloneCollectionAsCapped<'a> {
     size: i64,
 }
 
-impl<'a> Command<'a> for CloneCollectionAsCapped<'a> {
+impl<'a> Command<'a, Operation<'a>> for CloneCollectionAsCapped<'a> {
     const NAME: &'static str = "cloneCollectionAsCapped";
     const SPEC: Spec = Spec::write().may_block().help("copies a collection into a capped one");
 
@@ -65,7 +65,7 @@ impl<'a> Command<'a> for CloneCollectionAsCapped<'a> {
         Ok(CloneCollectionAsCapped { from, to, size: capped_size(args)? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let (from, to) = (op.namespace(self.from), op.namespace(self.to));
         names::check_new_name(&to)?;
         let catalog = op.engine().catalog();

@@ -13,7 +13,7 @@ use index::IndexMod;
 
 use crate::args::{Args, Array, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 mod index;
@@ -35,7 +35,7 @@ pub struct CollMod<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for CollMod<'a> {
+impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
     const NAME: &'static str = "collMod";
     const SPEC: Spec =
         Spec::write().may_block().api_v1().help("changes options of a collection, index or view");
@@ -70,7 +70,7 @@ impl<'a> Command<'a> for CollMod<'a> {
         Ok(command)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.engine().catalog();
@@ -110,7 +110,7 @@ impl<'a> Command<'a> for CollMod<'a> {
 impl CollMod<'_> {
     /// Changes the collection as it is when no writer is in it. `unique` is the reply where an index has to be built anew
     /// as a unique one first, which does all that is wished of the index.
-    fn apply(&self, op: &OpContext<'_>, namespace: &str, unique: Option<Reply>) -> Result<Reply> {
+    fn apply(&self, op: &Operation<'_>, namespace: &str, unique: Option<Reply>) -> Result<Reply> {
         let check = |now: &Collection| {
             names::check_uuid(&op.engine().catalog(), namespace, self.uuid)?;
             names::refuse_view(now)
@@ -216,7 +216,7 @@ impl CollMod<'_> {
         Ok(options::with_changes(before, &changes))
     }
 
-    fn change_view(&self, op: &OpContext<'_>, view: &Collection) -> Result<()> {
+    fn change_view(&self, op: &Operation<'_>, view: &Collection) -> Result<()> {
         let given = [
             (self.index.is_some(), "index"),
             (self.validator.is_some(), "validator"),

@@ -6,7 +6,7 @@ use sheaf_exec::ddl::stats;
 
 use crate::args::{Args, safe_i64};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{collStats: "users", scale: 1}`
@@ -35,7 +35,7 @@ pub fn scale(value: Value<'_>, command: &str) -> Result<i64> {
     }
 }
 
-impl<'a> Command<'a> for CollStats<'a> {
+impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
     const NAME: &'static str = "collStats";
     const SPEC: Spec = Spec::plain()
         .ends_with_client()
@@ -49,7 +49,7 @@ impl<'a> Command<'a> for CollStats<'a> {
         Ok(CollStats { collection, scale: scale(args.value("scale"), Self::NAME)? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.engine().catalog();

@@ -6,7 +6,7 @@ use sheaf_exec::ddl::stats;
 use super::names;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{compact: "users", force: false, dryRun: false}`
@@ -19,7 +19,7 @@ pub struct Compact<'a> {
     given: bool,
 }
 
-impl<'a> Command<'a> for Compact<'a> {
+impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
     const NAME: &'static str = "compact";
     const SPEC: Spec = Spec::plain().may_block().help("gives space of a collection back");
 
@@ -43,7 +43,7 @@ impl<'a> Command<'a> for Compact<'a> {
         })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         let engine = op.engine();
         let catalog = engine.catalog();

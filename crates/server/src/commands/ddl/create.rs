@@ -15,7 +15,7 @@ use super::{names, views};
 use crate::args::{Args, Array, Loose};
 use crate::command::{Command, Spec};
 use crate::commands::crud::query;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// Most views that may stand on each other.
@@ -29,7 +29,7 @@ pub struct Create<'a> {
     auto_index_id: bool,
 }
 
-impl<'a> Command<'a> for Create<'a> {
+impl<'a> Command<'a, Operation<'a>> for Create<'a> {
     const NAME: &'static str = "create";
     const SPEC: Spec =
         Spec::write().in_transaction().may_block().api_v1().help("creates a collection or a view");
@@ -49,7 +49,7 @@ impl<'a> Command<'a> for Create<'a> {
         Ok(Create { collection, options: read_options(args)?, id_index, auto_index_id })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         names::check_new_name(&namespace)?;
@@ -137,7 +137,7 @@ impl Create<'_> {
             bail!(
                 Code::BAD_VALUE,
                 "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
-                sheaf_exec::bounds::value_text(Value::Document(key))
+                sheaf_bson::value_text(Value::Document(key))
             );
         }
         let own = spec.as_raw().get_or_missing("collation");
@@ -152,7 +152,7 @@ impl Create<'_> {
 }
 
 impl Create<'_> {
-    fn create(&self, op: &OpContext<'_>, namespace: &str, spec: CreateCollection) -> Result<()> {
+    fn create(&self, op: &Operation<'_>, namespace: &str, spec: CreateCollection) -> Result<()> {
         if let Some(mut transaction) = op.transaction() {
             if self.options.view_on.is_some() {
                 bail!(
@@ -195,13 +195,13 @@ fn different(existing: &Collection, options: RawDoc<'_>) -> sheaf_errors::Error 
             format!("namespace {namespace} already exists, but is a collection rather than a view")
         }
         (true, true) => {
-            let shown = sheaf_exec::bounds::value_text(Value::Document(existing.options.as_raw()));
+            let shown = sheaf_bson::value_text(Value::Document(existing.options.as_raw()));
             format!("namespace {namespace} already exists, but with different options: {shown}")
         }
         (false, false) => {
             let mut shown = format!("{{ uuid: UUID(\"{}\")", existing.uuid);
             for field in existing.options.as_raw().iter() {
-                let value = sheaf_exec::bounds::value_text(field.value());
+                let value = sheaf_bson::value_text(field.value());
                 shown.push_str(&format!(", {}: {value}", field.key()));
             }
             format!("namespace {namespace} already exists, but with different options: {shown} }}")
@@ -214,7 +214,7 @@ fn different(existing: &Collection, options: RawDoc<'_>) -> sheaf_errors::Error 
 ///
 /// Errors: `InvalidNamespace`, `GraphContainsCycle`, `ViewDepthLimitExceeded`, those of pipelines.
 pub fn check_view(
-    op: &OpContext<'_>,
+    op: &Operation<'_>,
     catalog: &Catalog,
     namespace: &str,
     source: &str,

@@ -10,7 +10,7 @@ use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 use super::names;
 use crate::args::{Args, Documents};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// Most indexes of a collection.
@@ -24,7 +24,7 @@ pub struct CreateIndexes<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for CreateIndexes<'a> {
+impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
     const NAME: &'static str = "createIndexes";
     const SPEC: Spec = Spec::write().in_transaction().may_block().api_v1().help("builds indexes");
 
@@ -36,7 +36,7 @@ impl<'a> Command<'a> for CreateIndexes<'a> {
         Ok(CreateIndexes { collection, indexes, commit_quorum: args.value("commitQuorum"), uuid })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         if self.indexes.count() == 0 {
@@ -79,7 +79,7 @@ fn prepare_all(indexes: Documents<'_>, collation: Option<RawDoc<'_>>) -> Result<
     indexes.iter().map(prepare).collect()
 }
 
-fn create(op: &OpContext<'_>, namespace: &str) -> Result<()> {
+fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
     if let Some(mut transaction) = op.transaction() {
         return transaction.create_collection(namespace, CreateCollection::default());
     }
@@ -93,7 +93,7 @@ fn create(op: &OpContext<'_>, namespace: &str) -> Result<()> {
 }
 
 impl CreateIndexes<'_> {
-    fn build(&self, op: &OpContext<'_>, collection: &Collection, created: bool) -> Result<Reply> {
+    fn build(&self, op: &Operation<'_>, collection: &Collection, created: bool) -> Result<Reply> {
         let new = self.wanted(collection)?;
         // Indexes that are ready before, and that are made.
         let counts = Cell::new((collection.indexes.iter().filter(|index| index.ready).count(), new.len()));
@@ -206,7 +206,7 @@ fn check_count(namespace: &str, existing: usize, new: &[DocBuf]) -> Result<()> {
         bail!(
             Code::CANNOT_CREATE_INDEX,
             "add index fails, too many indexes for {namespace} key:{}",
-            sheaf_exec::bounds::value_text(key)
+            sheaf_bson::value_text(key)
         );
     }
     Ok(())

@@ -11,7 +11,7 @@ use sheaf_storage::{Collection, Direction, Range, View};
 use super::names;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{dataSize: "db.users", keyPattern: {_id: 1}, min: {...}, max: {...}, maxSize, maxObjects, estimate}`
@@ -33,7 +33,7 @@ struct Counted {
     max_reached: bool,
 }
 
-impl<'a> Command<'a> for DataSize<'a> {
+impl<'a> Command<'a, Operation<'a>> for DataSize<'a> {
     const NAME: &'static str = "dataSize";
     const SPEC: Spec = Spec::read().may_block().help("size of a range of a collection's documents");
 
@@ -61,7 +61,7 @@ impl<'a> Command<'a> for DataSize<'a> {
         })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let started = Instant::now();
         if self.min.is_some() != self.max.is_some() {
             bail!(Code::BAD_VALUE, "only one of min or max specified");
@@ -84,7 +84,7 @@ impl<'a> Command<'a> for DataSize<'a> {
 }
 
 impl DataSize<'_> {
-    fn count(&self, op: &OpContext<'_>, view: &View, collection: &Collection) -> Result<Counted> {
+    fn count(&self, op: &Operation<'_>, view: &View, collection: &Collection) -> Result<Counted> {
         let whole = self.min.is_none() && self.max_size.is_none() && self.max_objects.is_none();
         if whole {
             return Ok(Counted {

@@ -9,7 +9,7 @@ use sheaf_storage::{Collection, Cut, Direction, Range, View};
 
 use crate::args::{Args, Array};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{dbHash: 1, collections: ["users"]}`
@@ -17,7 +17,7 @@ pub struct DbHash<'a> {
     only: Vec<&'a str>,
 }
 
-impl<'a> Command<'a> for DbHash<'a> {
+impl<'a> Command<'a, Operation<'a>> for DbHash<'a> {
     const NAME: &'static str = "dbHash";
     const SPEC: Spec =
         Spec::read().aliases(&["dbhash"]).may_block().help("checksums of a database's collections");
@@ -35,7 +35,7 @@ impl<'a> Command<'a> for DbHash<'a> {
         Ok(DbHash { only })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let started = Instant::now();
         let view = op.view()?;
         let wanted = |collection: &Collection| {
@@ -74,7 +74,7 @@ impl<'a> Command<'a> for DbHash<'a> {
 }
 
 /// MD5 of the documents' bytes in the order of `_id`.
-fn hash_collection(op: &OpContext<'_>, view: &View, collection: &Collection) -> Result<String> {
+fn hash_collection(op: &Operation<'_>, view: &View, collection: &Collection) -> Result<String> {
     let mut hash = Md5::new();
     let mut seen = 0u64;
     let mut pause = || {

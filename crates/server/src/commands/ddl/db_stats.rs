@@ -6,7 +6,7 @@ use sheaf_exec::ddl::stats;
 use super::coll_stats;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{dbStats: 1, scale: 1, freeStorage: 0}`
@@ -15,7 +15,7 @@ pub struct DbStats {
     free_storage: bool,
 }
 
-impl<'a> Command<'a> for DbStats {
+impl<'a> Command<'a, Operation<'a>> for DbStats {
     const NAME: &'static str = "dbStats";
     const SPEC: Spec =
         Spec::plain().ends_with_client().aliases(&["dbstats"]).may_block().help("figures about a database");
@@ -26,7 +26,7 @@ impl<'a> Command<'a> for DbStats {
         Ok(DbStats { scale, free_storage })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let engine = op.engine();
         let catalog = engine.catalog();
         let (mut collections, mut views, mut objects, mut indexes) = (0i64, 0i64, 0u64, 0i64);

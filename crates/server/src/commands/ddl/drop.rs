@@ -6,7 +6,7 @@ use sheaf_storage::{Collection, Uuid};
 use super::{names, views};
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{drop: "users"}`
@@ -15,7 +15,7 @@ pub struct Drop<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for Drop<'a> {
+impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
     const NAME: &'static str = "drop";
     const SPEC: Spec = Spec::write().may_block().api_v1().help("drops a collection");
 
@@ -24,7 +24,7 @@ impl<'a> Command<'a> for Drop<'a> {
         Ok(Drop { collection, uuid: args.optional("collectionUUID")? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         if self.collection == "system.profile" && op.node().profiling.of(op.db()).level > 0 {

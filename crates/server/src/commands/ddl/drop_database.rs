@@ -4,13 +4,13 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{dropDatabase: 1}`
 pub struct DropDatabase;
 
-impl<'a> Command<'a> for DropDatabase {
+impl<'a> Command<'a, Operation<'a>> for DropDatabase {
     const NAME: &'static str = "dropDatabase";
     const SPEC: Spec = Spec::write().may_block().api_v1().help("drops the current database");
 
@@ -22,7 +22,7 @@ impl<'a> Command<'a> for DropDatabase {
         Ok(DropDatabase)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         if matches!(op.db(), "admin" | "config" | "local") {
             bail!(Code::ILLEGAL_OPERATION, "Dropping the '{}' database is prohibited.", op.db());
         }

@@ -11,7 +11,7 @@ use sheaf_storage::{Collection, Index, Uuid};
 use super::names;
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{dropIndexes: "users", index: "email_1" | ["a_1", "b_1"] | {email: 1} | "*"}`
@@ -21,7 +21,7 @@ pub struct DropIndexes<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for DropIndexes<'a> {
+impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
     const NAME: &'static str = "dropIndexes";
     const SPEC: Spec =
         Spec::write().aliases(&["deleteIndexes"]).may_block().api_v1().help("drops indexes of a collection");
@@ -45,7 +45,7 @@ impl<'a> Command<'a> for DropIndexes<'a> {
         Ok(DropIndexes { collection, index, uuid: args.optional("collectionUUID")? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let catalog = op.engine().catalog();
@@ -110,7 +110,7 @@ fn by_key<'c>(collection: &'c Collection, key: RawDoc<'_>) -> Result<&'c Arc<Ind
         None => bail!(
             Code::INDEX_NOT_FOUND,
             "can't find index with key: {}",
-            sheaf_exec::bounds::value_text(Value::Document(key))
+            sheaf_bson::value_text(Value::Document(key))
         ),
         Some(index) => refuse_id(collection, index),
     }
@@ -123,7 +123,7 @@ pub fn find_by_key<'c>(collection: &'c Collection, key: RawDoc<'_>) -> Result<Op
     let found: Vec<_> =
         collection.indexes.iter().filter(|index| index_spec::same_key(index.key_pattern(), key)).collect();
     if found.len() > 1 {
-        let text = |value| sheaf_exec::bounds::value_text(Value::Document(value));
+        let text = |value| sheaf_bson::value_text(Value::Document(value));
         let conflicting: Vec<String> = found.iter().map(|index| text(index.spec.as_raw())).collect();
         bail!(
             Code::AMBIGUOUS_INDEX_KEY_PATTERN,

@@ -8,7 +8,7 @@ use super::listing;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Secondary, Spec};
 use crate::commands::crud::query;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{listCollections: 1, filter: {...}, nameOnly: false, cursor: {batchSize: n}}`
@@ -18,7 +18,7 @@ pub struct ListCollections<'a> {
     batch_size: usize,
 }
 
-impl<'a> Command<'a> for ListCollections<'a> {
+impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
     const NAME: &'static str = "listCollections";
     const SPEC: Spec =
         Spec::plain().secondary(Secondary::OptIn).api_v1().help("lists the collections of a database");
@@ -31,7 +31,7 @@ impl<'a> Command<'a> for ListCollections<'a> {
         Ok(ListCollections { filter, name_only, batch_size: listing::batch_size(args)? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let mut cx = query::parse_cx(op, None)?;
         let filter = query::parse_filter(self.filter, &mut cx)?;
         let catalog = op.engine().catalog();

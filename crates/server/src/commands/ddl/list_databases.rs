@@ -7,7 +7,7 @@ use sheaf_exec::ddl::stats;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Secondary, Spec};
 use crate::commands::crud::query;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{listDatabases: 1, filter: {...}, nameOnly: false}`
@@ -16,7 +16,7 @@ pub struct ListDatabases<'a> {
     name_only: bool,
 }
 
-impl<'a> Command<'a> for ListDatabases<'a> {
+impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
     const NAME: &'static str = "listDatabases";
     const SPEC: Spec = Spec::plain()
         .secondary(Secondary::OptIn)
@@ -32,7 +32,7 @@ impl<'a> Command<'a> for ListDatabases<'a> {
         Ok(ListDatabases { filter, name_only })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let mut cx = query::parse_cx(op, None)?;
         let filter = query::parse_filter(self.filter, &mut cx)?;
         let catalog = op.engine().catalog();

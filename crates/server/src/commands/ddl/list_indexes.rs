@@ -7,7 +7,7 @@ use sheaf_storage::Uuid;
 use super::{listing, names};
 use crate::args::Args;
 use crate::command::{Command, Counter, Secondary, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{listIndexes: "users", cursor: {batchSize: 100}}`
@@ -22,7 +22,7 @@ enum Target<'a> {
     Uuid(Uuid),
 }
 
-impl<'a> Command<'a> for ListIndexes<'a> {
+impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
     const NAME: &'static str = "listIndexes";
     const SPEC: Spec = Spec::plain()
         .secondary(Secondary::OptIn)
@@ -43,7 +43,7 @@ impl<'a> Command<'a> for ListIndexes<'a> {
         Ok(ListIndexes { target, batch_size })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let view = op.view()?;
         let namespace = match self.target {
             Target::Name(name) => op.namespace(name),

@@ -7,14 +7,14 @@ use sheaf_errors::{Result, bail};
 
 use crate::args::{Args, NonNegative};
 use crate::cursors::{Batch, Filled, MAX_BATCH_BYTES, ServerCursor};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// The entries that no batch has brought yet.
 struct ListCursor(VecDeque<DocBuf>);
 
 impl ServerCursor for ListCursor {
-    fn fill(&mut self, _: &OpContext<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
+    fn fill(&mut self, _: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
         while let Some(entry) = self.0.front() {
             if batch.is_full() || !batch.fits(entry.as_bytes().len()) {
                 return Ok(Filled::More);
@@ -44,7 +44,7 @@ pub fn batch_size(args: &mut Args<'_>) -> Result<usize> {
 }
 
 /// Answers with the first entries; the others wait for `getMore`.
-pub fn reply(op: &OpContext<'_>, namespace: &str, entries: Vec<DocBuf>, batch_size: usize) -> Reply {
+pub fn reply(op: &Operation<'_>, namespace: &str, entries: Vec<DocBuf>, batch_size: usize) -> Reply {
     let mut rest = VecDeque::from(entries);
     let mut first = Vec::new();
     let mut bytes = 0;
@@ -57,7 +57,7 @@ pub fn reply(op: &OpContext<'_>, namespace: &str, entries: Vec<DocBuf>, batch_si
     }
     let id = match rest.is_empty() {
         true => 0,
-        false => op.node().cursors.register(op, namespace, false, Box::new(ListCursor(rest))),
+        false => op.keep(namespace, false, Box::new(ListCursor(rest))),
     };
     op.metrics().cursor_id.set((id != 0).then_some(id));
     op.metrics().cursor_exhausted.set(id == 0);

@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::{Command, Secondary, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{planCacheClear: "users", query, sort, projection, collation}`
@@ -13,7 +13,7 @@ pub struct PlanCacheClear<'a> {
     collection: &'a str,
 }
 
-impl<'a> Command<'a> for PlanCacheClear<'a> {
+impl<'a> Command<'a, Operation<'a>> for PlanCacheClear<'a> {
     const NAME: &'static str = "planCacheClear";
     const SPEC: Spec = Spec::plain().secondary(Secondary::OptIn).help("forgets the plans of a collection");
 
@@ -29,7 +29,7 @@ impl<'a> Command<'a> for PlanCacheClear<'a> {
         Ok(PlanCacheClear { collection })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         // One query's plan costs as little to find anew as all of the collection's.
         if let Some(collection) = op.engine().catalog().collection(&namespace) {

@@ -7,7 +7,7 @@ use sheaf_storage::Collection;
 use super::{drop_indexes, names};
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{reIndex: "users"}`
@@ -15,7 +15,7 @@ pub struct ReIndex<'a> {
     collection: &'a str,
 }
 
-impl<'a> Command<'a> for ReIndex<'a> {
+impl<'a> Command<'a, Operation<'a>> for ReIndex<'a> {
     const NAME: &'static str = "reIndex";
     const SPEC: Spec = Spec::write().may_block().help("builds all indexes of a collection anew");
 
@@ -23,7 +23,7 @@ impl<'a> Command<'a> for ReIndex<'a> {
         Ok(ReIndex { collection: args.collection()? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         if op.node().options.set_name.is_some() {
@@ -43,7 +43,7 @@ impl<'a> Command<'a> for ReIndex<'a> {
 }
 
 /// Builds every index but that on `_id` anew; the old ones stay until all are exchanged at once.
-pub fn rebuild(op: &OpContext<'_>, collection: &Collection) -> Result<()> {
+pub fn rebuild(op: &Operation<'_>, collection: &Collection) -> Result<()> {
     // As they are when the build begins: a collMod may have come between.
     let wanted = |now: &Collection| {
         let indexes = now.indexes.iter().filter(|index| index.ready && !drop_indexes::is_id(index));

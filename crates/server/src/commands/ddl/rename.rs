@@ -7,7 +7,7 @@ use sheaf_storage::{Collection, Uuid};
 use super::names;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{renameCollection: "db.from", to: "db.to", dropTarget: false}`
@@ -18,7 +18,7 @@ pub struct RenameCollection<'a> {
     uuid: Option<Uuid>,
 }
 
-impl<'a> Command<'a> for RenameCollection<'a> {
+impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
     const NAME: &'static str = "renameCollection";
     const SPEC: Spec = Spec::write().admin_only().may_block().help("renames a collection");
 
@@ -41,7 +41,7 @@ impl<'a> Command<'a> for RenameCollection<'a> {
         Ok(RenameCollection { from, to, drop_target, uuid: args.optional("collectionUUID")? })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let RenameCollection { from, to, drop_target, uuid } = self;
         names::check_full_name(from, "source")?;
         names::check_full_name(to, "target")?;

@@ -3,7 +3,7 @@
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Catalog;
 
-use crate::op::OpContext;
+use crate::op::Operation;
 
 /// Definitions of less are let in unseen: a collection takes as much whatever its options are.
 const SMALL_BYTES: usize = 1 << 10;
@@ -16,7 +16,7 @@ const KEPT_BYTES: u64 = 4;
 /// as long as they exist, and a folder must open again where it was written.
 ///
 /// Errors: `ExceededMemoryLimit`.
-pub fn check_room(op: &OpContext<'_>, bytes: usize) -> Result<()> {
+pub fn check_room(op: &Operation<'_>, bytes: usize) -> Result<()> {
     if bytes < SMALL_BYTES {
         return Ok(());
     }

@@ -4,7 +4,7 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 macro_rules! without_search {
@@ -13,7 +13,7 @@ macro_rules! without_search {
             $(#[$doc])*
             pub struct $type;
 
-            impl<'a> Command<'a> for $type {
+            impl<'a> Command<'a, Operation<'a>> for $type {
                 const NAME: &'static str = $name;
                 const SPEC: Spec = Spec::plain().help("this server has no search service");
 
@@ -22,7 +22,7 @@ macro_rules! without_search {
                     Ok($type)
                 }
 
-                fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+                fn run(self, _: &Operation<'a>) -> Result<Reply> {
                     Err(sheaf_aggregate::stages::search::no_index_service())
                 }
             }

@@ -9,7 +9,7 @@ use sheaf_storage::{Collection, Direction, Inconsistency, Range, Validation};
 use super::re_index;
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{validate: "users", full: false, background: false, repair: false, checkBSONConformance: false}`
@@ -22,7 +22,7 @@ pub struct Validate<'a> {
     fix_multikey: bool,
 }
 
-impl<'a> Command<'a> for Validate<'a> {
+impl<'a> Command<'a, Operation<'a>> for Validate<'a> {
     const NAME: &'static str = "validate";
     const SPEC: Spec = Spec::plain().may_block().help("checks a collection and its indexes");
 
@@ -61,7 +61,7 @@ impl<'a> Command<'a> for Validate<'a> {
         Ok(Validate { collection, full: full || enforce_count, background, repair, metadata, fix_multikey })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         let alone = op.node().options.set_name.is_none();
@@ -144,7 +144,7 @@ fn repairs((extra, missing): (u64, u64)) -> Vec<String> {
 }
 
 /// Documents that fail the collection's validator.
-fn non_compliant(op: &OpContext<'_>, collection: &Collection) -> Result<u64> {
+fn non_compliant(op: &Operation<'_>, collection: &Collection) -> Result<u64> {
     let Some(validator) = Validator::of(collection)? else { return Ok(0) };
     let view = op.view()?;
     let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;

@@ -5,13 +5,13 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{connPoolStats: 1}`.
 pub struct ConnPoolStats;
 
-impl<'a> Command<'a> for ConnPoolStats {
+impl<'a> Command<'a, Operation<'a>> for ConnPoolStats {
     const NAME: &'static str = "connPoolStats";
     const SPEC: Spec = Spec::plain().help("outgoing connections");
 
@@ -21,7 +21,7 @@ impl<'a> Command<'a> for ConnPoolStats {
         Ok(ConnPoolStats)
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_fields(|doc| {
             for name in ["numClientConnections", "numAScopedConnections", "totalInUse", "totalAvailable"] {
                 doc.append(name, 0);
@@ -39,7 +39,7 @@ impl<'a> Command<'a> for ConnPoolStats {
 /// `{lockInfo: 1}`.
 pub struct LockInfo;
 
-impl<'a> Command<'a> for LockInfo {
+impl<'a> Command<'a, Operation<'a>> for LockInfo {
     const NAME: &'static str = "lockInfo";
     const SPEC: Spec = Spec::plain().admin_only().help("locks held and waited for");
 
@@ -48,7 +48,7 @@ impl<'a> Command<'a> for LockInfo {
         Ok(LockInfo)
     }
 
-    fn run(self, _: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
         // Locks here are on records and held for microseconds: there are no hierarchical ones to list.
         Ok(Reply::ok().with_array("lockInfo", |_| {}))
     }

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::command::{Command, Spec};
 use crate::cursors::{CursorInfo, IdleCursor};
 use crate::node::Node;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{currentOp: 1, $all: bool, $ownOps: bool, <filter>}`.
@@ -21,7 +21,7 @@ pub struct CurrentOp<'a> {
     filter: Vec<sheaf_bson::Element<'a>>,
 }
 
-impl<'a> Command<'a> for CurrentOp<'a> {
+impl<'a> Command<'a, Operation<'a>> for CurrentOp<'a> {
     const NAME: &'static str = "currentOp";
     const SPEC: Spec = Spec::plain().control().admin_only().help("operations under way");
 
@@ -38,7 +38,7 @@ impl<'a> Command<'a> for CurrentOp<'a> {
         Ok(CurrentOp { all, filter })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let filter = DocBuf::build(|doc| {
             for field in &self.filter {
                 doc.append_element(*field);
@@ -176,7 +176,7 @@ pub struct KillOp {
     op_id: i64,
 }
 
-impl<'a> Command<'a> for KillOp {
+impl<'a> Command<'a, Operation<'a>> for KillOp {
     const NAME: &'static str = "killOp";
     const SPEC: Spec = Spec::plain().control().admin_only().help("stops an operation");
 
@@ -189,7 +189,7 @@ impl<'a> Command<'a> for KillOp {
         Ok(KillOp { op_id })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         for client in op.node().clients() {
             if client.current.lock().op_id as i32 == self.op_id as i32 {
                 client.kill();

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_front::request::Request;
 use sheaf_query::matcher::{Features, Matcher};
 use sheaf_storage::{CreateCollection, Write};
 
 use crate::args::{Args, safe_i64};
-use crate::command::{Command, Counter, Registered, Spec};
-use crate::dispatch::{Outcome, append_command, figures};
-use crate::op::OpContext;
+use crate::command::{Command, Spec};
+use crate::node::Node;
+use crate::op::Operation;
 use crate::profile::ProfileSettings;
 use crate::reply::Reply;
 
@@ -27,7 +27,7 @@ pub struct Profile<'a> {
     filter: Option<Value<'a>>,
 }
 
-impl<'a> Command<'a> for Profile<'a> {
+impl<'a> Command<'a, Operation<'a>> for Profile<'a> {
     const NAME: &'static str = "profile";
     const SPEC: Spec = Spec::plain().help("the profiler's level and what counts as slow");
 
@@ -52,7 +52,7 @@ impl<'a> Command<'a> for Profile<'a> {
         Ok(Profile { level, slow_ms: args.optional("slowms")?, sample_rate, filter })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let profiling = &op.node().profiling;
         let filter = match self.filter {
             Some(Value::Document(filter)) => Some(Arc::new(Matcher::parse_lasting(filter, Features::All)?)),
@@ -82,14 +82,14 @@ impl<'a> Command<'a> for Profile<'a> {
     }
 }
 
-/// Writes a finished operation, as [`entry`] describes it, to its database's `system.profile`. What
+/// Writes the entry of a finished operation to its database's `system.profile`. What
 /// can't be written is logged and forgotten: profiling never makes an operation fail.
-pub fn record(op: &OpContext<'_>, entry: &DocBuf) {
+pub fn record(node: &Node, op: &Request<'_>, entry: &DocBuf) {
     let namespace = op.namespace("system.profile");
     if op.metrics().namespace.borrow().as_deref() == Some(namespace.as_str()) {
         return;
     }
-    let result = tokio::task::block_in_place(|| write(op, &namespace, entry.as_raw()));
+    let result = tokio::task::block_in_place(|| write(node, &namespace, entry.as_raw()));
     if let Err(error) = result {
         let attributes = doc! { "error": error.message() };
         crate::log::warning(
@@ -102,10 +102,9 @@ pub fn record(op: &OpContext<'_>, entry: &DocBuf) {
     }
 }
 
-fn write(op: &OpContext<'_>, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
-    let engine = op.engine();
+fn write(node: &Node, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
+    let engine = node.engine();
     // Nobody waits for fsyncUnlock in order to be profiled.
-    let node = op.node();
     let unless_locked = || node.unless_locked();
     if unless_locked().is_err() {
         return Ok(());
@@ -126,37 +125,4 @@ fn write(op: &OpContext<'_>, namespace: &str, entry: RawDoc<'_>) -> Result<()> {
     }
     unit.commit()?;
     Ok(())
-}
-
-/// A finished operation as `system.profile` shows it.
-pub fn entry(op: &OpContext<'_>, command: &Registered, outcome: &Outcome, took: Duration) -> DocBuf {
-    let namespace = op.metrics().namespace.borrow();
-    let kind = match (command.name, command.spec.counter) {
-        (_, Counter::Query) => "query",
-        (_, Counter::Insert) => "insert",
-        (_, Counter::Update) => "update",
-        (_, Counter::Delete) => "remove",
-        (_, Counter::GetMore) => "getmore",
-        _ => "command",
-    };
-    let everything = op.namespace("$cmd");
-    DocBuf::build(|doc| {
-        doc.append("op", kind);
-        doc.append("ns", namespace.as_deref().unwrap_or(&everything));
-        append_command(op, doc);
-        figures(op, doc);
-        doc.append("numYield", 0);
-        let _ = doc.document("locks");
-        doc.append("responseLength", outcome.reply.body_len() as i32);
-        doc.append("protocol", "op_msg");
-        doc.append("millis", took.as_millis() as i32);
-        doc.append("ts", Value::DateTime(op.now_millis()));
-        doc.append("client", op.client().remote.map(|a| a.ip().to_string()).unwrap_or_default().as_str());
-        if let Some(name) = op.client().app_name() {
-            doc.append("appName", &name);
-        }
-        let _ = doc.array("allUsers");
-        doc.append("user", "");
-        doc.append("_id", crate::node::new_object_id());
-    })
 }

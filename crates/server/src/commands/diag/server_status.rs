@@ -11,7 +11,7 @@ use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::metrics::Count;
 use crate::node::Node;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 pub(super) type Doc<'w> = DocWriter<'w, Vec<u8>>;
@@ -56,7 +56,7 @@ const SECTIONS: &[Section] = &[
 /// Sections of a member of a replica set.
 const ONLY_IN_SETS: [&str; 4] = ["electionMetrics", "flowControl", "oplogTruncation", "repl"];
 
-impl<'a> Command<'a> for ServerStatus<'a> {
+impl<'a> Command<'a, Operation<'a>> for ServerStatus<'a> {
     const NAME: &'static str = "serverStatus";
     const SPEC: Spec = Spec::plain().help("figures about the whole server");
 
@@ -65,7 +65,7 @@ impl<'a> Command<'a> for ServerStatus<'a> {
         Ok(ServerStatus { body: args.body() })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let node = op.node();
         let uptime = node.started.elapsed();
         let mut reply = Reply::with_capacity(8192);
@@ -107,7 +107,7 @@ fn asserts(node: &Node, doc: &mut Doc<'_>) {
 
 fn connections(node: &Node, doc: &mut Doc<'_>) {
     let now = node.connection_count();
-    let limit = node.options.max_connections.min(i32::MAX as usize);
+    let limit = node.front().options.max_connections.min(i32::MAX as usize);
     let active = node.clients().iter().filter(|client| client.current.lock().op_id != 0).count();
     doc.append("current", now as i32);
     doc.append("available", limit.saturating_sub(now) as i32);

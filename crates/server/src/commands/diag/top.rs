@@ -4,13 +4,13 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{top: 1}`.
 pub struct Top;
 
-impl<'a> Command<'a> for Top {
+impl<'a> Command<'a, Operation<'a>> for Top {
     const NAME: &'static str = "top";
     const SPEC: Spec = Spec::plain().admin_only().help("time spent per collection");
 
@@ -20,7 +20,7 @@ impl<'a> Command<'a> for Top {
         Ok(Top)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let top = op.node().metrics.top.lock();
         let mut namespaces: Vec<_> = top.iter().collect();
         namespaces.sort_by_key(|(name, _)| name.as_str());

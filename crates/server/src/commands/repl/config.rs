@@ -9,7 +9,7 @@ use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 use super::replica;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{replSetGetConfig: 1, commitmentStatus: false}`.
@@ -17,7 +17,7 @@ pub struct ReplSetGetConfig {
     commitment_status: bool,
 }
 
-impl<'a> Command<'a> for ReplSetGetConfig {
+impl<'a> Command<'a, Operation<'a>> for ReplSetGetConfig {
     const NAME: &'static str = "replSetGetConfig";
     const SPEC: Spec = Spec::plain().admin_only().help("configuration of the replica set");
 
@@ -27,7 +27,7 @@ impl<'a> Command<'a> for ReplSetGetConfig {
         Ok(ReplSetGetConfig { commitment_status })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let replica = replica(op)?;
         let mut reply = Reply::ok();
         let mut result = Ok(());
@@ -48,7 +48,7 @@ const CURRENT_CONFIG_NOT_COMMITTED_YET: Code = Code(308);
 /// How often it is asked whether a majority has the new configuration.
 const STEP: Duration = Duration::from_millis(5);
 
-impl<'a> Command<'a> for ReplSetReconfig<'a> {
+impl<'a> Command<'a, Operation<'a>> for ReplSetReconfig<'a> {
     const NAME: &'static str = "replSetReconfig";
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("changes the replica set's configuration");
 
@@ -59,7 +59,7 @@ impl<'a> Command<'a> for ReplSetReconfig<'a> {
         Ok(ReplSetReconfig { config, force })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let replica = replica(op)?;
         let Value::Document(config) = self.config else {
             bail!(Code::BAD_VALUE, "no configuration specified");
@@ -85,7 +85,7 @@ impl<'a> Command<'a> for ReplSetReconfig<'a> {
 /// The configuration before it must be the set's.
 ///
 /// Errors: `CurrentConfigNotCommittedYet` when `maxTimeMS` is over.
-fn wait_until_settled(op: &OpContext<'_>) -> Result<()> {
+fn wait_until_settled(op: &Operation<'_>) -> Result<()> {
     let replica = replica(op)?;
     // A member that is not primary is refused later, in its own words.
     while replica.with(|core| core.commitment_status()).is_ok_and(|settled| !settled) {
@@ -103,7 +103,7 @@ fn wait_until_settled(op: &OpContext<'_>) -> Result<()> {
 }
 
 /// What the set's writes wait for by default must not change without somebody saying so, and must stay possible.
-fn check_defaults(op: &OpContext<'_>, new: &ReplSetConfig) -> Result<()> {
+fn check_defaults(op: &Operation<'_>, new: &ReplSetConfig) -> Result<()> {
     let Some(old) = replica(op)?.with(|core| core.config().cloned()) else { return Ok(()) };
     let current = op.node().defaults.current(op.node());
     if !current.is_custom_write() {
@@ -123,7 +123,7 @@ fn check_defaults(op: &OpContext<'_>, new: &ReplSetConfig) -> Result<()> {
 }
 
 /// A majority must have it, too, before the client hears that it is done.
-fn wait_for_majority(op: &OpContext<'_>, installed: ConfigVersion) -> Result<()> {
+fn wait_for_majority(op: &Operation<'_>, installed: ConfigVersion) -> Result<()> {
     let replica = replica(op)?;
     let patience = Instant::now() + Duration::from_secs(60);
     loop {

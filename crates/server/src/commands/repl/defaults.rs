@@ -15,7 +15,7 @@ use crate::command::{Access, Command, Secondary, Spec};
 use crate::commands::crud::writes::{collection_for_write, with_writer};
 use crate::concern::{Effective, Provenance, ReadConcern, ReadLevel, WriteConcern};
 use crate::node::Node;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 const SETTINGS: &str = "config.settings";
@@ -128,7 +128,7 @@ pub struct GetDefaultRwConcern {
     in_memory: bool,
 }
 
-impl<'a> Command<'a> for GetDefaultRwConcern {
+impl<'a> Command<'a, Operation<'a>> for GetDefaultRwConcern {
     const NAME: &'static str = "getDefaultRWConcern";
     const SPEC: Spec = Spec::plain().admin_only().help("default read and write concerns");
 
@@ -137,20 +137,20 @@ impl<'a> Command<'a> for GetDefaultRwConcern {
         Ok(GetDefaultRwConcern { in_memory })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_set(op, Self::NAME)?;
         Ok(answer(op, self.in_memory))
     }
 }
 
-fn check_set(op: &OpContext<'_>, name: &str) -> Result<()> {
+fn check_set(op: &Operation<'_>, name: &str) -> Result<()> {
     if op.node().replica().is_none() {
         bail!(51300, "'{name}' is not supported on standalone nodes.");
     }
     Ok(())
 }
 
-fn answer(op: &OpContext<'_>, in_memory: bool) -> Reply {
+fn answer(op: &Operation<'_>, in_memory: bool) -> Reply {
     let current = op.node().defaults.current(op.node());
     Reply::ok().with_fields(|doc| {
         current.append(doc);
@@ -167,7 +167,7 @@ pub struct SetDefaultRwConcern<'a> {
     write: Option<RawDoc<'a>>,
 }
 
-impl<'a> Command<'a> for SetDefaultRwConcern<'a> {
+impl<'a> Command<'a, Operation<'a>> for SetDefaultRwConcern<'a> {
     const NAME: &'static str = "setDefaultRWConcern";
     const SPEC: Spec = Spec { access: Access::Write, ..Spec::plain() }
         .secondary(Secondary::Never)
@@ -182,7 +182,7 @@ impl<'a> Command<'a> for SetDefaultRwConcern<'a> {
         Ok(SetDefaultRwConcern { read, write })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_set(op, Self::NAME)?;
         self.check(op)?;
         let time = Timestamp(op.engine().last_applied().time + 1);
@@ -214,7 +214,7 @@ impl<'a> Command<'a> for SetDefaultRwConcern<'a> {
 }
 
 impl SetDefaultRwConcern<'_> {
-    fn check(&self, op: &OpContext<'_>) -> Result<()> {
+    fn check(&self, op: &Operation<'_>) -> Result<()> {
         if self.read.is_none() && self.write.is_none() {
             bail!(
                 Code::BAD_VALUE,
@@ -264,7 +264,7 @@ impl SetDefaultRwConcern<'_> {
     }
 }
 
-fn check_satisfiable(op: &OpContext<'_>, concern: &Effective) -> Result<()> {
+fn check_satisfiable(op: &Operation<'_>, concern: &Effective) -> Result<()> {
     let Some(replica) = op.node().replica() else { return Ok(()) };
     let Some(config) = replica.with(|core| core.config().cloned()) else { return Ok(()) };
     sheaf_repl::write_concern::check_satisfiable(&config, &concern.for_set())

@@ -9,7 +9,7 @@ use sheaf_repl::config::{CUSTOM_DEFAULTS, MemberConfig, ReplSetConfig};
 use crate::args::Args;
 use crate::command::{Command, Spec};
 use crate::forward;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{replSetInitiate: config}`; without a configuration it makes a set of this node alone.
@@ -17,7 +17,7 @@ pub struct ReplSetInitiate<'a> {
     config: Option<RawDoc<'a>>,
 }
 
-impl<'a> Command<'a> for ReplSetInitiate<'a> {
+impl<'a> Command<'a, Operation<'a>> for ReplSetInitiate<'a> {
     const NAME: &'static str = "replSetInitiate";
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("begins a replica set");
 
@@ -30,7 +30,7 @@ impl<'a> Command<'a> for ReplSetInitiate<'a> {
         Ok(ReplSetInitiate { config })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let (Some(replica), Some(set)) = (op.node().replica(), &op.node().options.set_name) else {
             bail!(Code::NO_REPLICATION_ENABLED, "This node was not started with replication enabled.");
         };

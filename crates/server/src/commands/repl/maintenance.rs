@@ -6,7 +6,7 @@ use sheaf_repl::MemberState;
 use super::replica;
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{replSetFreeze: seconds}`: this member does not stand for election for that long.
@@ -14,7 +14,7 @@ pub struct ReplSetFreeze {
     secs: i64,
 }
 
-impl<'a> Command<'a> for ReplSetFreeze {
+impl<'a> Command<'a, Operation<'a>> for ReplSetFreeze {
     const NAME: &'static str = "replSetFreeze";
     const SPEC: Spec = Spec::plain().admin_only().help("keeps this member from becoming primary");
 
@@ -24,7 +24,7 @@ impl<'a> Command<'a> for ReplSetFreeze {
         Ok(ReplSetFreeze { secs })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         replica(op)?.with(|core| core.freeze(self.secs.max(0) as u64 * 1000))?;
         Ok(match self.secs {
             0 => Reply::ok().with("info", "unfreezing"),
@@ -39,7 +39,7 @@ pub struct ReplSetMaintenance {
     on: bool,
 }
 
-impl<'a> Command<'a> for ReplSetMaintenance {
+impl<'a> Command<'a, Operation<'a>> for ReplSetMaintenance {
     const NAME: &'static str = "replSetMaintenance";
     const SPEC: Spec = Spec::plain().admin_only().help("takes this member out of use, or back");
 
@@ -49,7 +49,7 @@ impl<'a> Command<'a> for ReplSetMaintenance {
         Ok(ReplSetMaintenance { on })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let replica = replica(op)?;
         let state = replica.role().state;
         if state == MemberState::Primary {

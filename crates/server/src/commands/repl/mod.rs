@@ -22,7 +22,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_repl::MemberState;
 
 use crate::command::Registered;
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::registered;
 use crate::replication::{Replica, not_yet_initialized};
 
@@ -49,7 +49,7 @@ pub const COMMANDS: &[Registered] = &[
 /// The replication of this node.
 ///
 /// Errors: `NoReplicationEnabled` on a node that is no member of a set.
-fn enabled<'a>(op: &OpContext<'a>) -> Result<&'a Arc<Replica>> {
+fn enabled<'a>(op: &Operation<'a>) -> Result<&'a Arc<Replica>> {
     match op.node().replica() {
         Some(replica) => Ok(replica),
         None => bail!(Code::NO_REPLICATION_ENABLED, "not running with --replSet"),
@@ -59,7 +59,7 @@ fn enabled<'a>(op: &OpContext<'a>) -> Result<&'a Arc<Replica>> {
 /// The replication of a node that has a configuration.
 ///
 /// Errors: `NoReplicationEnabled`, and `NotYetInitialized` before there is one.
-fn replica<'a>(op: &OpContext<'a>) -> Result<&'a Arc<Replica>> {
+fn replica<'a>(op: &Operation<'a>) -> Result<&'a Arc<Replica>> {
     let replica = enabled(op)?;
     if replica.role().state == MemberState::Startup && replica.with(|core| core.config().is_none()) {
         return Err(not_yet_initialized());

@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::{Access, Command, Secondary, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{appendOplogNote: 1, data: {...}, maxClusterTime: Timestamp}`: an entry of the log that changes nothing.
@@ -14,7 +14,7 @@ pub struct AppendOplogNote<'a> {
     max_cluster_time: Option<Timestamp>,
 }
 
-impl<'a> Command<'a> for AppendOplogNote<'a> {
+impl<'a> Command<'a, Operation<'a>> for AppendOplogNote<'a> {
     const NAME: &'static str = "appendOplogNote";
     const SPEC: Spec = Spec { access: Access::Write, ..Spec::plain() }
         .secondary(Secondary::Never)
@@ -46,7 +46,7 @@ impl<'a> Command<'a> for AppendOplogNote<'a> {
         Ok(AppendOplogNote { data, max_cluster_time })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let Some(replica) = op.node().replica() else {
             bail!(Code::NO_REPLICATION_ENABLED, "Must have replication set up to run \"appendOplogNote\"");
         };

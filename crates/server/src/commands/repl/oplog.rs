@@ -6,7 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 use super::enabled;
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{replSetResizeOplog: 1, size: megabytes, minRetentionHours: hours}`.
@@ -21,7 +21,7 @@ const MEGABYTES_MIN: f64 = 990.0;
 /// The largest: a petabyte.
 const MEGABYTES_MAX: f64 = 1024.0 * 1024.0 * 1024.0;
 
-impl<'a> Command<'a> for ReplSetResizeOplog {
+impl<'a> Command<'a, Operation<'a>> for ReplSetResizeOplog {
     const NAME: &'static str = "replSetResizeOplog";
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("changes how much log this member keeps");
 
@@ -53,7 +53,7 @@ impl<'a> Command<'a> for ReplSetResizeOplog {
         Ok(ReplSetResizeOplog { megabytes, min_retention_hours })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         enabled(op)?;
         let megabytes = self.megabytes.map(|megabytes| (megabytes * f64::from(1 << 20)) as u64);
         let stop = op.interrupter();

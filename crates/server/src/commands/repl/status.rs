@@ -6,13 +6,13 @@ use sheaf_repl::status::StatusContext;
 use super::replica;
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{replSetGetStatus: 1}`.
 pub struct ReplSetGetStatus;
 
-impl<'a> Command<'a> for ReplSetGetStatus {
+impl<'a> Command<'a, Operation<'a>> for ReplSetGetStatus {
     const NAME: &'static str = "replSetGetStatus";
     const SPEC: Spec = Spec::plain().control().admin_only().help("state of the replica set");
 
@@ -21,7 +21,7 @@ impl<'a> Command<'a> for ReplSetGetStatus {
         Ok(ReplSetGetStatus)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let replica = replica(op)?;
         let initial_sync = replica.initial_sync_status();
         let context = StatusContext {

@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use super::replica;
 use crate::args::{Args, Loose};
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{replSetStepDown: seconds, secondaryCatchUpPeriodSecs: n, force: false}`.
@@ -24,7 +24,7 @@ const STEP_DOWN_SECS: i64 = 60;
 /// How long secondaries may catch up, if nobody says and it is not forced.
 const CATCH_UP_SECS: i64 = 10;
 
-impl<'a> Command<'a> for ReplSetStepDown<'a> {
+impl<'a> Command<'a, Operation<'a>> for ReplSetStepDown<'a> {
     const NAME: &'static str = "replSetStepDown";
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("makes another member primary");
 
@@ -38,7 +38,7 @@ impl<'a> Command<'a> for ReplSetStepDown<'a> {
         Ok(step_down)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let replica = replica(op)?;
         let (period_secs, catch_up_secs) = self.times()?;
         let text = "Attempting to step down in response to replSetStepDown command";
@@ -98,7 +98,7 @@ fn millis(secs: i64) -> u64 {
 /// `{replSetStepUp: 1, skipDryRun: false}`.
 pub struct ReplSetStepUp;
 
-impl<'a> Command<'a> for ReplSetStepUp {
+impl<'a> Command<'a, Operation<'a>> for ReplSetStepUp {
     const NAME: &'static str = "replSetStepUp";
     const SPEC: Spec = Spec::plain().admin_only().may_block().help("makes this member primary");
 
@@ -108,7 +108,7 @@ impl<'a> Command<'a> for ReplSetStepUp {
         Ok(ReplSetStepUp)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let replica = replica(op)?;
         let patience = replica.with(|core| {
             let config = core.config().map(|config| config.settings.election_timeout_millis);
@@ -129,7 +129,7 @@ impl<'a> Command<'a> for ReplSetStepUp {
 /// `{replSetAbortPrimaryCatchUp: 1}`: whoever is elected has all that a majority has, so there is nothing to catch up.
 pub struct ReplSetAbortPrimaryCatchUp;
 
-impl<'a> Command<'a> for ReplSetAbortPrimaryCatchUp {
+impl<'a> Command<'a, Operation<'a>> for ReplSetAbortPrimaryCatchUp {
     const NAME: &'static str = "replSetAbortPrimaryCatchUp";
     const SPEC: Spec = Spec::plain().admin_only().help("ends a new primary's catching up");
 
@@ -138,7 +138,7 @@ impl<'a> Command<'a> for ReplSetAbortPrimaryCatchUp {
         Ok(ReplSetAbortPrimaryCatchUp)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         replica(op)?;
         bail!(Code::ILLEGAL_OPERATION, "The node is not in catch-up mode.")
     }

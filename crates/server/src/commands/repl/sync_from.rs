@@ -6,7 +6,7 @@ use sheaf_repl::{MemberState, Positions};
 use super::replica;
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// A member that is so far behind is a poor source.
@@ -17,7 +17,7 @@ pub struct ReplSetSyncFrom<'a> {
     target: &'a str,
 }
 
-impl<'a> Command<'a> for ReplSetSyncFrom<'a> {
+impl<'a> Command<'a, Operation<'a>> for ReplSetSyncFrom<'a> {
     const NAME: &'static str = "replSetSyncFrom";
     const SPEC: Spec = Spec::plain().admin_only().help("asks for another member to sync from");
 
@@ -27,7 +27,7 @@ impl<'a> Command<'a> for ReplSetSyncFrom<'a> {
         Ok(ReplSetSyncFrom { target })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let (config, status) = replica(op)?.with(|core| (core.config().cloned(), core.status()));
         if self.target.is_empty() {
             bail!(Code::FAILED_TO_PARSE, "Empty host component parsing HostAndPort from \"\"");

@@ -9,7 +9,7 @@ use sheaf_repl::MemberState;
 use super::{enabled, replica};
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{replSetTest: 1, waitForMemberState: state, timeoutMillis: n}`, or `{replSetTest: 1,
@@ -22,7 +22,7 @@ pub struct ReplSetTest {
 /// How often the state is looked at.
 const STEP: Duration = Duration::from_millis(5);
 
-impl<'a> Command<'a> for ReplSetTest {
+impl<'a> Command<'a, Operation<'a>> for ReplSetTest {
     const NAME: &'static str = "replSetTest";
     const SPEC: Spec =
         Spec::plain().admin_only().test_only().may_block().help("waits for what tests wait for");
@@ -37,7 +37,7 @@ impl<'a> Command<'a> for ReplSetTest {
         Ok(ReplSetTest { wait, flushed })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         if self.flushed {
             enabled(op)?;
             let time = Timestamp(op.engine().last_flushed().time);

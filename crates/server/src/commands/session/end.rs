@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 use crate::session::LogicalSessionId;
 
@@ -58,7 +58,7 @@ pub fn session_list(args: &mut Args<'_>, parser: &str) -> Result<Vec<LogicalSess
 /// `{endSessions: [lsid, ...]}`.
 pub struct EndSessions(Vec<LogicalSessionId>);
 
-impl<'a> Command<'a> for EndSessions {
+impl<'a> Command<'a, Operation<'a>> for EndSessions {
     const NAME: &'static str = "endSessions";
     const SPEC: Spec = Spec::plain().api_v1().may_block().help("ends sessions");
 
@@ -66,7 +66,7 @@ impl<'a> Command<'a> for EndSessions {
         Ok(EndSessions(session_list(args, Self::NAME)?))
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         op.node().end_sessions(&self.0);
         Ok(Reply::ok())
     }
@@ -75,7 +75,7 @@ impl<'a> Command<'a> for EndSessions {
 /// `{refreshSessions: [lsid, ...]}`.
 pub struct RefreshSessions(Vec<LogicalSessionId>);
 
-impl<'a> Command<'a> for RefreshSessions {
+impl<'a> Command<'a, Operation<'a>> for RefreshSessions {
     const NAME: &'static str = "refreshSessions";
     const SPEC: Spec = Spec::plain().api_v1().help("keeps sessions alive");
 
@@ -83,7 +83,7 @@ impl<'a> Command<'a> for RefreshSessions {
         Ok(RefreshSessions(session_list(args, Self::NAME)?))
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         for id in self.0 {
             op.node().session(id)?;
         }

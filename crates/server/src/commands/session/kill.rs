@@ -6,14 +6,14 @@ use sheaf_errors::{Code, Result, bail};
 use super::end::{own_documents, session_list};
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 use crate::session::LogicalSessionId;
 
 /// `{killSessions: [lsid, ...]}`; an empty list means all of the user's, and everybody is one user.
 pub struct KillSessions(Vec<LogicalSessionId>);
 
-impl<'a> Command<'a> for KillSessions {
+impl<'a> Command<'a, Operation<'a>> for KillSessions {
     const NAME: &'static str = "killSessions";
     const SPEC: Spec = Spec::plain().may_block().help("stops what sessions are doing");
 
@@ -22,7 +22,7 @@ impl<'a> Command<'a> for KillSessions {
         Ok(KillSessions(session_list(args, "KillSessionsCmd")?))
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let all = self.0.is_empty();
         kill(op, |id| all || self.0.contains(&id));
         Ok(Reply::ok())
@@ -34,7 +34,7 @@ pub struct KillAllSessions {
     anybody: bool,
 }
 
-impl<'a> Command<'a> for KillAllSessions {
+impl<'a> Command<'a, Operation<'a>> for KillAllSessions {
     const NAME: &'static str = "killAllSessions";
     const SPEC: Spec = Spec::plain().may_block().help("stops what users' sessions are doing");
 
@@ -46,7 +46,7 @@ impl<'a> Command<'a> for KillAllSessions {
         Ok(KillAllSessions { anybody: users.is_empty() })
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         kill(op, |_| self.anybody);
         Ok(Reply::ok())
     }
@@ -58,7 +58,7 @@ pub struct KillAllSessionsByPattern {
     ids: Vec<LogicalSessionId>,
 }
 
-impl<'a> Command<'a> for KillAllSessionsByPattern {
+impl<'a> Command<'a, Operation<'a>> for KillAllSessionsByPattern {
     const NAME: &'static str = "killAllSessionsByPattern";
     const SPEC: Spec = Spec::plain().may_block().help("stops what the sessions of a pattern are doing");
 
@@ -77,7 +77,7 @@ impl<'a> Command<'a> for KillAllSessionsByPattern {
         Ok(found)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         kill(op, |id| self.all || self.ids.contains(&id));
         Ok(Reply::ok())
     }
@@ -105,7 +105,7 @@ fn check_user(user: RawDoc<'_>) -> Result<()> {
     }
 }
 
-fn kill(op: &OpContext<'_>, which: impl Fn(LogicalSessionId) -> bool) {
+fn kill(op: &Operation<'_>, which: impl Fn(LogicalSessionId) -> bool) {
     let node = op.node();
     for session in node.sessions.list() {
         // The session of this very command goes on.

@@ -4,14 +4,14 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::{Command, Spec};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 use crate::session::LogicalSessionId;
 
 /// `{startSession: 1}`.
 pub struct StartSession;
 
-impl<'a> Command<'a> for StartSession {
+impl<'a> Command<'a, Operation<'a>> for StartSession {
     const NAME: &'static str = "startSession";
     const SPEC: Spec = Spec::plain().help("makes a session");
 
@@ -20,7 +20,7 @@ impl<'a> Command<'a> for StartSession {
         Ok(StartSession)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let id = LogicalSessionId { id: *uuid::Uuid::new_v4().as_bytes() };
         op.node().session(id)?;
         let minutes = op.node().parameters.int("localLogicalSessionTimeoutMinutes") as i32;

@@ -4,24 +4,17 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::{Command, Secondary, Spec};
-use crate::op::{OpContext, TxnEnd};
+use crate::dispatch::end_fields;
+use crate::op::{Operation, TxnEnd};
 use crate::reply::Reply;
 
 const SPEC: Spec =
     Spec::plain().secondary(Secondary::Never).admin_only().in_transaction().write_concern().api_v1();
 
-/// The fields that a command may have which ends a transaction, besides those of every command; they are for clusters.
-pub fn end_fields(command: &str) -> &'static [&'static str] {
-    match command {
-        "commitTransaction" => &["recoveryToken", "commitTimestamp", "durableTimestamp"],
-        _ => &["recoveryToken"],
-    }
-}
-
 /// `{commitTransaction: 1}`.
 pub struct CommitTransaction;
 
-impl<'a> Command<'a> for CommitTransaction {
+impl<'a> Command<'a, Operation<'a>> for CommitTransaction {
     const NAME: &'static str = "commitTransaction";
     const SPEC: Spec = SPEC.may_block().help("commits a transaction");
 
@@ -30,7 +23,7 @@ impl<'a> Command<'a> for CommitTransaction {
         Ok(CommitTransaction)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         if let Some(position) = op.txn_found.get() {
             // Committed before: the answer got lost, or a stronger write concern is wanted now.
             op.node().metrics.txn.retried_commands.add(1);
@@ -51,7 +44,7 @@ impl<'a> Command<'a> for CommitTransaction {
 /// `{abortTransaction: 1}`.
 pub struct AbortTransaction;
 
-impl<'a> Command<'a> for AbortTransaction {
+impl<'a> Command<'a, Operation<'a>> for AbortTransaction {
     const NAME: &'static str = "abortTransaction";
     const SPEC: Spec = SPEC.help("aborts a transaction");
 
@@ -60,7 +53,7 @@ impl<'a> Command<'a> for AbortTransaction {
         Ok(AbortTransaction)
     }
 
-    fn run(self, op: &OpContext<'a>) -> Result<Reply> {
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let Some(transaction) = op.transaction.borrow_mut().take() else {
             bail!(Code::NO_SUCH_TRANSACTION, "abortTransaction must be run within a transaction");
         };

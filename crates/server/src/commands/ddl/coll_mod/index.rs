@@ -9,7 +9,7 @@ use sheaf_storage::{Check, Collection, Cut, Direction, Index};
 
 use super::super::drop_indexes::{find_by_key, is_id};
 use crate::args::{At, FromValue, Loose, safe_i64};
-use crate::op::OpContext;
+use crate::op::Operation;
 use crate::reply::Reply;
 
 /// `{name | keyPattern, hidden, expireAfterSeconds, unique, prepareUnique}`
@@ -93,7 +93,7 @@ impl<'a> IndexMod<'a> {
             (Some(name), _) => (collection.index(name), name.to_owned()),
             (None, key) => {
                 let key = key.unwrap_or(RawDoc::EMPTY);
-                (find_by_key(collection, key)?, sheaf_exec::bounds::value_text(Value::Document(key)))
+                (find_by_key(collection, key)?, sheaf_bson::value_text(Value::Document(key)))
             }
         };
         match found {
@@ -217,7 +217,7 @@ impl IndexChange {
 /// Looks for keys that several documents have.
 ///
 /// Errors: `CannotConvertIndexToUnique`, with the `_id`s in `violations`.
-pub fn check_unique(op: &OpContext<'_>, collection: &Collection, index: &Index) -> Result<()> {
+pub fn check_unique(op: &Operation<'_>, collection: &Collection, index: &Index) -> Result<()> {
     let view = op.view()?;
     let mut cursor = view.index(index, Direction::Forward)?;
     let mut more = cursor.seek(Cut::Before(&[]))?;
@@ -265,7 +265,7 @@ pub fn check_unique(op: &OpContext<'_>, collection: &Collection, index: &Index) 
 }
 
 /// Builds the index anew as a unique one, which takes the old one's place when it is ready.
-pub fn make_unique(op: &OpContext<'_>, namespace: &str, wish: &IndexMod<'_>, check: Check<'_>) -> Result<()> {
+pub fn make_unique(op: &Operation<'_>, namespace: &str, wish: &IndexMod<'_>, check: Check<'_>) -> Result<()> {
     let view = op.view()?;
     let Some(collection) = view.collection(namespace) else {
         bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");

@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use parking_lot::MutexGuard;
 use sheaf_errors::Result;
 
-use crate::op::{OpContext, TxnEnd};
+use crate::op::{Operation, TxnEnd};
 use crate::reply::Reply;
-use crate::session::{Role, Session, SessionState, TxnState};
+use crate::session::{Session, SessionState, TxnPart, TxnState};
 
 /// Runs `work` with the session's transaction (or retryable-write number) in force.
-pub fn run_in_session<'a>(
-    op: &mut OpContext<'a>,
+pub fn run<'a>(
+    op: &mut Operation<'a>,
     session: &Arc<Session>,
-    role: Role,
     txn_number: i64,
-    work: impl FnOnce(&OpContext<'a>) -> Result<Reply>,
+    work: impl FnOnce(&Operation<'a>) -> Result<Reply>,
 ) -> Result<Reply> {
+    let part = op.part;
     // Operations of one session come one after another; waiting must not hold up other connections.
     let mut state = match session.state.try_lock() {
         Some(state) => state,
@@ -29,15 +29,15 @@ pub fn run_in_session<'a>(
     load(&mut state, op, session)?;
     let open_since = state.open_since();
     let before = state.txn_number;
-    state.admit(session.id, role, txn_number)?;
+    state.admit(session.id, part, txn_number)?;
     if let Some(started) = open_since.filter(|_| txn_number > before) {
         // A newer number ends the open transaction.
         op.node.transaction_gone(session.id, before, started.elapsed());
     }
-    if role == Role::RetryableWrite {
+    if part == TxnPart::RetryableWrite {
         return work(op);
     }
-    enter(op, session, &mut state, role)?;
+    enter(op, session, &mut state, part)?;
     op.node.metrics.txn.active.fetch_add(1, Ordering::Relaxed);
     let result = work(op);
     op.node.metrics.txn.active.fetch_sub(1, Ordering::Relaxed);
@@ -51,7 +51,7 @@ pub fn run_in_session<'a>(
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// Waits for the session's operation before this one, unless this one is killed or out of time.
-fn wait_for<'s>(op: &OpContext<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
+fn wait_for<'s>(op: &Operation<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
     loop {
         if let Some(state) = session.state.try_lock_for(WAIT_STEP) {
             return Ok(state);
@@ -61,7 +61,7 @@ fn wait_for<'s>(op: &OpContext<'_>, session: &'s Session) -> Result<MutexGuard<'
 }
 
 /// Learns what storage knows of the session from before a restart.
-fn load(state: &mut SessionState, op: &OpContext<'_>, session: &Session) -> Result<()> {
+fn load(state: &mut SessionState, op: &Operation<'_>, session: &Session) -> Result<()> {
     if state.loaded {
         return Ok(());
     }
@@ -76,8 +76,8 @@ fn load(state: &mut SessionState, op: &OpContext<'_>, session: &Session) -> Resu
 }
 
 /// Gives the operation the transaction.
-fn enter(op: &mut OpContext<'_>, session: &Session, state: &mut SessionState, role: Role) -> Result<()> {
-    if role == Role::Start {
+fn enter(op: &mut Operation<'_>, session: &Session, state: &mut SessionState, part: TxnPart) -> Result<()> {
+    if part == TxnPart::Start {
         let transaction = op.engine().begin(Some((session.id.document(), state.txn_number)))?;
         op.node.metrics.txn.started.add(1);
         op.node.metrics.txn.open.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +100,7 @@ fn enter(op: &mut OpContext<'_>, session: &Session, state: &mut SessionState, ro
 
 /// Puts the transaction back, or notes its end.
 fn leave(
-    op: &OpContext<'_>,
+    op: &Operation<'_>,
     session: &Session,
     state: &mut SessionState,
     txn_number: i64,

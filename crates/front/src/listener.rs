@@ -14,8 +14,8 @@ use tokio::net::{TcpListener, TcpStream, UnixListener};
 
 use crate::client::Client;
 use crate::connection;
-use crate::node::Node;
-use crate::replication::{initial_sync, links, receiving};
+use crate::front::Front;
+use crate::role::Role;
 use crate::stream::ClientStream;
 
 /// Connections that may wait to be accepted.
@@ -40,9 +40,9 @@ pub struct BindError {
 }
 
 /// Binds everything that the options name. With port 0 the system chooses a port, the same for all
-/// addresses, and `node.port` is set to it.
-pub fn bind(node: &Node) -> Result<Listeners, BindError> {
-    let options = &node.options;
+/// addresses, and `front.port` is set to it.
+pub fn bind(front: &Front) -> Result<Listeners, BindError> {
+    let options = &front.options;
     let mut tcp = Vec::new();
     let mut port = options.port;
     for host in &options.bind {
@@ -51,7 +51,7 @@ pub fn bind(node: &Node) -> Result<Listeners, BindError> {
                 bind_tcp(address).map_err(|source| BindError { address: address.to_string(), source })?;
             if port == 0 {
                 port = listener.local_addr().map_or(0, |address| address.port());
-                node.port.store(i64::from(port), Ordering::Relaxed);
+                front.port.store(i64::from(port), Ordering::Relaxed);
             }
             tcp.push(listener);
         }
@@ -117,21 +117,21 @@ impl Drop for Listeners {
 
 impl Listeners {
     /// Accepts connections until shutdown.
-    pub async fn run(mut self, node: Arc<Node>) {
+    pub async fn run(mut self, role: Arc<dyn Role>) {
         for listener in std::mem::take(&mut self.tcp) {
-            tokio::spawn(accept_tcp(listener, node.clone()));
+            tokio::spawn(accept_tcp(listener, role.clone()));
         }
         if let Some((listener, path)) = self.unix.take() {
-            tokio::spawn(accept_unix(listener, path, node.clone()));
+            tokio::spawn(accept_unix(listener, path, role.clone()));
         }
-        let port = node.port.load(Ordering::Relaxed) as i32;
+        let port = role.front().port.load(Ordering::Relaxed) as i32;
         let attributes = doc! { "port": port, "ssl": "off" };
         crate::log::info("NETWORK", 23016, "listener", "Waiting for connections", Some(attributes));
-        node.until_shutdown().await;
+        role.front().until_shutdown().await;
     }
 }
 
-async fn accept_tcp(listener: TcpListener, node: Arc<Node>) {
+async fn accept_tcp(listener: TcpListener, role: Arc<dyn Role>) {
     if let Ok(address) = listener.local_addr() {
         let attributes = doc! { "address": &address.to_string() };
         crate::log::info("NETWORK", 23015, "listener", "Listening on", Some(attributes));
@@ -139,7 +139,7 @@ async fn accept_tcp(listener: TcpListener, node: Arc<Node>) {
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = node.until_shutdown() => return,
+            () = role.front().until_shutdown() => return,
         };
         match accepted {
             Ok((stream, remote)) => {
@@ -148,8 +148,8 @@ async fn accept_tcp(listener: TcpListener, node: Arc<Node>) {
                 let keepalive =
                     TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(10));
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-                if let Some(client) = admit(&node, Some(remote)) {
-                    tokio::spawn(serve(ClientStream::Tcp(stream), client, node.clone()));
+                if let Some(client) = admit(role.front(), Some(remote)) {
+                    tokio::spawn(serve(ClientStream::Tcp(stream), client, role.clone()));
                 }
             }
             Err(error) => refused(&error).await,
@@ -157,18 +157,18 @@ async fn accept_tcp(listener: TcpListener, node: Arc<Node>) {
     }
 }
 
-async fn accept_unix(listener: UnixListener, path: PathBuf, node: Arc<Node>) {
+async fn accept_unix(listener: UnixListener, path: PathBuf, role: Arc<dyn Role>) {
     let attributes = doc! { "address": &path.display().to_string() };
     crate::log::info("NETWORK", 23015, "listener", "Listening on", Some(attributes));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = node.until_shutdown() => break,
+            () = role.front().until_shutdown() => break,
         };
         match accepted {
             Ok((stream, _)) => {
-                if let Some(client) = admit(&node, None) {
-                    tokio::spawn(serve(ClientStream::Unix(stream), client, node.clone()));
+                if let Some(client) = admit(role.front(), None) {
+                    tokio::spawn(serve(ClientStream::Unix(stream), client, role.clone()));
                 }
             }
             Err(error) => refused(&error).await,
@@ -185,15 +185,15 @@ async fn refused(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-fn admit(node: &Node, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
-    let client = node.connect(remote);
+fn admit(front: &Front, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
+    let client = front.connect(remote);
     match &client {
         Some(client) if !crate::log::is_quiet() => {
-            let attributes = client.about(node);
+            let attributes = client.about(front);
             crate::log::info("NETWORK", 22943, "listener", "Connection accepted", Some(attributes));
         }
         None => {
-            let attributes = doc! { "connectionCount": node.connection_count() as i64 };
+            let attributes = doc! { "connectionCount": front.connection_count() as i64 };
             crate::log::info(
                 "NETWORK",
                 22942,
@@ -210,9 +210,8 @@ fn admit(node: &Node, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
 /// How long a word of four bytes may take to arrive.
 const WORD_PATIENCE: Duration = Duration::from_secs(5);
 
-/// The word with which another member's connection begins, if it is one; waits for its first bytes.
-async fn member_word(stream: &TcpStream) -> Option<[u8; 4]> {
-    let known = [links::MAGIC, initial_sync::MAGIC];
+/// The word with which a connection begins that speaks another protocol, if it is one; waits for its first bytes.
+async fn first_word(stream: &TcpStream, known: &[[u8; 4]]) -> Option<[u8; 4]> {
     let mut first = [0; 4];
     let mut begun: Option<Instant> = None;
     loop {
@@ -227,18 +226,16 @@ async fn member_word(stream: &TcpStream) -> Option<[u8; 4]> {
     }
 }
 
-async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
-    if let (Some(replica), ClientStream::Tcp(tcp)) = (node.replica(), &stream)
-        && let Some(word) = member_word(tcp).await
+async fn serve(mut stream: ClientStream, client: Arc<Client>, role: Arc<dyn Role>) {
+    let words = role.words();
+    if !words.is_empty()
+        && let ClientStream::Tcp(tcp) = &stream
+        && let Some(word) = first_word(tcp, words).await
     {
-        // It counts as a client's until it is known to be a member's.
-        let guest = node.guest(client.clone());
+        // It counts as a client's until it is known to be another's.
+        let guest = role.front().guest(client.clone());
         let ClientStream::Tcp(tcp) = std::mem::replace(&mut stream, ClientStream::Lost) else { return };
-        let served = match word {
-            initial_sync::MAGIC => initial_sync::serve(tcp, replica.clone(), guest).await,
-            _ => receiving::serve(tcp, replica.clone(), guest).await,
-        };
-        if let Err(error) = served {
+        if let Err(error) = role.serve(word, tcp, guest).await {
             let attributes = doc! { "remote": &client.remote_text(), "error": &error.to_string() };
             crate::log::debug(
                 "REPL",
@@ -250,5 +247,5 @@ async fn serve(mut stream: ClientStream, client: Arc<Client>, node: Arc<Node>) {
         }
         return;
     }
-    connection::serve(stream, client, node).await;
+    connection::serve(stream, client, role).await;
 }

@@ -1,8 +1,8 @@
-//! Values in the text form in which explain shows index bounds.
+//! Values in the text form in which MongoDB shows them in messages and in the bounds of explain.
 
 use std::fmt::Write;
 
-use sheaf_bson::{RawDoc, Value};
+use crate::{RawDoc, Value};
 
 /// The text of one bound, as explain prints it: `1`, `5.5`, `"a"`, `new Date(0)`, `MinKey`.
 pub fn value_text(value: Value<'_>) -> String {

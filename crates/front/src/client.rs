@@ -1,7 +1,7 @@
 //! What the server knows about one connection.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -9,10 +9,9 @@ use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::{Meter, Process, Source};
-use sheaf_storage::OpTime;
 use sheaf_wire::Compressor;
 
-use crate::node::Node;
+use crate::front::Front;
 use crate::session::LogicalSessionId;
 use crate::watch::{Watch, Watched};
 
@@ -34,8 +33,8 @@ pub struct Client {
     pub handshake: Mutex<Handshake>,
     /// The operation under way.
     pub current: Mutex<CurrentOp>,
-    /// The newest commit that this client has made.
-    pub last_op: Mutex<OpTime>,
+    /// The cluster time of the newest commit that this client has made.
+    pub last_commit: AtomicU64,
     /// How long a `hello` that waits for a change of the topology still waits.
     pub await_until: Mutex<Option<Instant>>,
     /// The counter of the topology that was told last in answer to the exhaust request under way: the next answer tells
@@ -177,7 +176,7 @@ impl Client {
         self.wake.notify_one();
     }
 
-    /// A new connection's client; its operations share the node's `memory`.
+    /// A new connection's client; its operations share the server's `memory`.
     pub fn new(id: i64, remote: Option<SocketAddr>, memory: &Arc<Process>) -> Self {
         let stop = Arc::new(Stop::default());
         Client {
@@ -197,7 +196,7 @@ impl Client {
                 lsid: None,
                 needs_primary: false,
             }),
-            last_op: Mutex::default(),
+            last_commit: AtomicU64::new(0),
             await_until: Mutex::default(),
             told_topology: Mutex::default(),
             hello_ok: AtomicBool::new(false),
@@ -213,11 +212,11 @@ impl Client {
     }
 
     /// What log lines about its connection tell.
-    pub fn about(&self, node: &Node) -> DocBuf {
+    pub fn about(&self, front: &Front) -> DocBuf {
         doc! {
             "remote": &self.remote_text(),
             "connectionId": self.id,
-            "connectionCount": node.connection_count() as i64,
+            "connectionCount": front.connection_count() as i64,
         }
     }
 

@@ -2,23 +2,22 @@
 
 use std::sync::atomic::Ordering;
 
-use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Fields;
-use crate::command::Registered;
-use crate::concern::{ReadConcern, ReadLevel};
+use crate::command::Description;
+use crate::concern::ReadLevel;
+use crate::front::Front;
 use crate::generic::GenericArgs;
-use crate::node::Node;
-use crate::op::ApiParams;
-use crate::session::Role;
+use crate::request::{ApiParams, Request};
+use crate::session::TxnPart;
 
 /// `apiVersion` and its companions.
 ///
 /// Errors: `APIVersionError`, `APIStrictError`, 4886600, 498870.
 pub fn api_version(
-    node: &Node,
-    command: &Registered,
+    front: &Front,
+    command: &Description,
     generic: &GenericArgs<'_>,
     fields: &Fields<'_>,
 ) -> Result<ApiParams> {
@@ -27,7 +26,7 @@ pub fn api_version(
             bail!(4886600, "Provided apiStrict and/or apiDeprecationErrors without passing apiVersion");
         }
         // A getMore inherits the parameters of its cursor, so it need not repeat them.
-        if node.parameters.require_api_version.load(Ordering::Relaxed) && command.name != "getMore" {
+        if front.parameters.require_api_version.load(Ordering::Relaxed) && command.name != "getMore" {
             bail!(
                 498870,
                 "The apiVersion parameter is required, please configure your MongoClient's API version"
@@ -86,10 +85,10 @@ fn unstable_fields(command: &str) -> &'static [&'static str] {
 /// Errors: `InvalidOptions` for combinations that mean nothing, 50768 for a `txnNumber` on a
 /// command that is no retryable write.
 pub fn session_arguments(
-    command: &Registered,
+    command: &Description,
     generic: &GenericArgs<'_>,
     fields: &Fields<'_>,
-) -> Result<Role> {
+) -> Result<TxnPart> {
     let Some(txn_number) = generic.txn_number else {
         if generic.autocommit.is_some() {
             bail!(
@@ -104,12 +103,12 @@ pub fn session_arguments(
             );
         }
         if matches!(command.name, "commitTransaction" | "abortTransaction") {
-            let known = crate::commands::session::transaction::end_fields(command.name);
+            let known = end_fields(command.name);
             if let Some((field, _)) = fields.iter().skip(1).find(|(f, _)| !known.contains(&f.key())) {
                 bail!(40415, "BSON field '{}.{}' is an unknown field.", command.name, field.key());
             }
         }
-        return Ok(Role::Plain);
+        return Ok(TxnPart::Plain);
     };
     if generic.lsid.is_none() {
         bail!(Code::INVALID_OPTIONS, "Transaction number requires a session ID to also be specified");
@@ -129,12 +128,12 @@ pub fn session_arguments(
             bail!(Code::INVALID_OPTIONS, "Specifying startTransaction=false is not allowed.")
         }
         (Some(false), start) => Ok(match (command.name, start) {
-            ("commitTransaction", None) => Role::Commit,
-            ("abortTransaction", None) => Role::Abort,
-            (_, Some(_)) => Role::Start,
-            (_, None) => Role::Continue,
+            ("commitTransaction", None) => TxnPart::Commit,
+            ("abortTransaction", None) => TxnPart::Abort,
+            (_, Some(_)) => TxnPart::Start,
+            (_, None) => TxnPart::Continue,
         }),
-        (None, None) if command.spec.retryable => Ok(Role::RetryableWrite),
+        (None, None) if command.spec.retryable => Ok(TxnPart::RetryableWrite),
         (None, None) => bail!(
             50768,
             "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
@@ -146,8 +145,8 @@ pub fn session_arguments(
 /// That what ends a transaction stands in one. Looked at last, as MongoDB's commands find it out when they run.
 ///
 /// Errors: 125.
-pub fn within_transaction(command: &Registered, role: Role) -> Result<()> {
-    if role == Role::Plain && matches!(command.name, "commitTransaction" | "abortTransaction") {
+pub fn within_transaction(command: &Description, part: TxnPart) -> Result<()> {
+    if part == TxnPart::Plain && matches!(command.name, "commitTransaction" | "abortTransaction") {
         bail!(125, "{} must be run within a transaction", command.name);
     }
     Ok(())
@@ -156,11 +155,12 @@ pub fn within_transaction(command: &Registered, role: Role) -> Result<()> {
 /// Rules of commands within multi-document transactions.
 ///
 /// Errors: `OperationNotSupportedInTransaction`, `InvalidOptions`.
-pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>, role: Role) -> Result<()> {
-    if !role.in_transaction() {
+pub fn in_transaction(request: &Request<'_>) -> Result<()> {
+    let Request { command, db, ref generic, part, .. } = *request;
+    if !part.in_transaction() {
         return Ok(());
     }
-    let ends = matches!(role, Role::Commit | Role::Abort);
+    let ends = part.ends();
     if !ends && !command.spec.in_transaction {
         bail!(
             Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
@@ -179,8 +179,8 @@ pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>,
     if !ends && generic.write_concern.is_some() {
         bail!(Code::INVALID_OPTIONS, "writeConcern is not allowed within a multi-statement transaction");
     }
-    match (role, generic.read_concern) {
-        (Role::Start, Some(concern)) => match concern.level {
+    match (part, generic.read_concern) {
+        (TxnPart::Start, Some(concern)) => match concern.level {
             None | Some(ReadLevel::Local | ReadLevel::Majority | ReadLevel::Snapshot) => Ok(()),
             Some(_) => bail!(
                 Code::INVALID_OPTIONS,
@@ -194,104 +194,10 @@ pub fn in_transaction(command: &Registered, db: &str, generic: &GenericArgs<'_>,
     }
 }
 
-/// How far ahead of the wall clock a cluster time may be (`maxAcceptableLogicalClockDriftSecs`): a year.
-const DRIFT_SECS_MAX: u64 = 365 * 24 * 60 * 60;
-
-/// Takes note of the cluster time that a client has seen: what is written from now on is later. One that this member knows
-/// is no news, however far its clock is behind by now (a primary's clock was wrong for a moment): refused, the set would
-/// answer no driver any more.
-///
-/// Errors: `ClusterTimeFailsRateLimiter`.
-pub fn cluster_time_seen(node: &Node, generic: &GenericArgs<'_>) -> Result<()> {
-    let (Some(replica), Some(time)) = (node.replica(), generic.cluster_time) else { return Ok(()) };
-    let wall_secs = node.clock.now_millis().max(0) as u64 / 1000;
-    let secs = time.0 >> 32;
-    if secs > wall_secs + DRIFT_SECS_MAX && time > replica.cluster_time() {
-        bail!(
-            Code::CLUSTER_TIME_FAILS_RATE_LIMITER,
-            "New cluster time, {secs}, is too far from this node's wall clock time, {wall_secs}."
-        );
+/// The fields that a command may have which ends a transaction, besides those of every command; they are for clusters.
+pub fn end_fields(command: &str) -> &'static [&'static str] {
+    match command {
+        "commitTransaction" => &["recoveryToken", "commitTimestamp", "durableTimestamp"],
+        _ => &["recoveryToken"],
     }
-    replica.observe_time(time);
-    Ok(())
-}
-
-fn time_text(time: Timestamp) -> String {
-    format!("{{ ts: Timestamp({}, {}) }}", time.0 >> 32, time.0 as u32)
-}
-
-/// Times of the cluster in a read concern: nobody can have seen one that this member has not been told of.
-fn cluster_time(node: &Node, concern: &ReadConcern) -> Result<()> {
-    let (name, wanted) = match (concern.after_cluster_time, concern.at_cluster_time) {
-        (Some(after), _) => ("afterClusterTime", after),
-        (None, Some(at)) => ("atClusterTime", at),
-        (None, None) => return Ok(()),
-    };
-    let Some(replica) = node.replica() else {
-        bail!(Code::ILLEGAL_OPERATION, "Cannot specify {name} readConcern without replication enabled")
-    };
-    if wanted.0 == 0 {
-        bail!(Code::INVALID_OPTIONS, "{name} cannot be a null timestamp");
-    }
-    let known = replica.cluster_time();
-    if wanted > known {
-        bail!(
-            Code::INVALID_OPTIONS,
-            "readConcern {name} value must not be greater than the current clusterTime. Requested clusterTime: {}; current clusterTime: {}",
-            time_text(wanted),
-            time_text(known)
-        );
-    }
-    Ok(())
-}
-
-/// Which commands take concerns, and which concerns one node can satisfy.
-///
-/// Errors: `InvalidOptions`, `BadValue`, `NotAReplicaSet`.
-pub fn concerns(node: &Node, command: &Registered, generic: &GenericArgs<'_>, role: Role) -> Result<()> {
-    if let Some(concern) = generic.write_concern {
-        if !command.spec.write_concern {
-            bail!(Code::INVALID_OPTIONS, "Command does not support writeConcern");
-        }
-        if node.options.set_name.is_none() {
-            concern.check_standalone()?;
-        }
-        if concern.journal == Some(true) && !node.options.journal {
-            bail!(Code::BAD_VALUE, "cannot use 'j' option when a host does not have journaling enabled");
-        }
-    }
-    let Some(concern) = generic.read_concern else { return Ok(()) };
-    let level = concern.level.unwrap_or(ReadLevel::Local);
-    if !command.spec.read_concern && !role.in_transaction() && level != ReadLevel::Local {
-        bail!(
-            Code::INVALID_OPTIONS,
-            "Command {} does not support {{ readConcern: {{ level: \"{}\", provenance: \"clientSupplied\" }} }} :: caused by :: read concern not supported",
-            command.name,
-            level.name()
-        );
-    }
-    // A cursor takes a new snapshot for each batch, so only a transaction keeps what `snapshot` promises.
-    let of_one_moment = level == ReadLevel::Snapshot && !role.in_transaction();
-    let needs_set = level == ReadLevel::Linearizable || of_one_moment;
-    if needs_set && node.options.set_name.is_none() {
-        bail!(Code::NOT_A_REPLICA_SET, "node needs to be a replica set member to use read concern");
-    }
-    if of_one_moment && !matches!(command.name, "find" | "aggregate" | "distinct" | "getMore") {
-        bail!(
-            Code::INVALID_OPTIONS,
-            "Command {} does not support {{ readConcern: {{ level: \"snapshot\", provenance: \"clientSupplied\" }} }} :: caused by :: read concern not supported",
-            command.name
-        );
-    }
-    if concern.after_cluster_time.is_some() && concern.at_cluster_time.is_some() {
-        bail!(
-            Code::INVALID_OPTIONS,
-            "Specifying a timestamp for readConcern snapshot in a causally consistent session is not allowed."
-        );
-    }
-    cluster_time(node, &concern)?;
-    if concern.at_cluster_time.is_some() && level != ReadLevel::Snapshot {
-        bail!(Code::INVALID_OPTIONS, "atClusterTime field can be set only if level is equal to snapshot");
-    }
-    Ok(())
 }

@@ -3,30 +3,29 @@
 use std::sync::atomic::Ordering;
 
 use sheaf_errors::{Code, Error, Result};
+use sheaf_front::request::Request;
 use sheaf_repl::MemberState;
 
-use super::Prepared;
-use crate::client::Client;
 use crate::command::Secondary;
 use crate::node::Node;
 
 /// Whether this member, being what it is now, runs the command. What is in `local` is each member's own.
 ///
 /// Errors: `NotWritablePrimary`, `NotPrimaryNoSecondaryOk`, `NotPrimaryOrSecondary`.
-pub fn check(node: &Node, client: &Client, prepared: &Prepared<'_>) -> Result<()> {
+pub fn check(node: &Node, request: &Request<'_>) -> Result<()> {
     let Some(replica) = node.replica() else { return Ok(()) };
-    if replica.is_writable() || prepared.db == "local" {
+    if replica.is_writable() || request.db == "local" {
         return Ok(());
     }
     let state = replica.role().state;
     check_state(
         state,
-        prepared.command.spec.secondary,
-        prepared.command.spec.maintenance,
+        request.command.spec.secondary,
+        request.command.spec.maintenance,
         Asked {
-            secondary_ok: prepared.generic.secondary_ok(),
-            in_transaction: prepared.role.in_transaction(),
-            knows_hello: client.hello_ok.load(Ordering::Relaxed),
+            secondary_ok: request.generic.secondary_ok(),
+            in_transaction: request.in_transaction(),
+            knows_hello: request.client.hello_ok.load(Ordering::Relaxed),
         },
     )
 }

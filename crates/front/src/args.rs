@@ -15,7 +15,7 @@ use sheaf_wire::Sequence;
 use smallvec::SmallVec;
 
 /// Elements of a command's body, and whether a handler has asked for them. Most commands have fewer than eight.
-pub(crate) type Fields<'a> = SmallVec<[(Element<'a>, bool); 8]>;
+pub type Fields<'a> = SmallVec<[(Element<'a>, bool); 8]>;
 
 /// The fields of one command, except those that every command shares (dispatch has taken those).
 pub struct Args<'a> {
@@ -33,7 +33,7 @@ pub struct Args<'a> {
 impl<'a> Args<'a> {
     /// Arguments of the command `command` (its canonical name). `fields` are the body's elements
     /// without the generic ones; the first names the command.
-    pub(crate) fn new(
+    pub fn new(
         command: &'static str,
         body: RawDoc<'a>,
         fields: Fields<'a>,

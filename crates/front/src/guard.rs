@@ -12,7 +12,7 @@ use sheaf_bson::doc;
 pub use sheaf_meter::Pressure;
 use sheaf_meter::{Marks, Meter};
 
-use crate::node::Node;
+use crate::front::Front;
 use crate::{log, system};
 
 /// Between two looks while most is free: even a processor that does nothing else needs longer to fill it.
@@ -44,15 +44,19 @@ pub struct Allocator {
 
 static ALLOCATOR: OnceLock<Allocator> = OnceLock::new();
 
-/// Starts the thread.
+/// Starts the thread. `shrink` makes the role's caches small while memory is short, and lets them grow again.
 ///
 /// Errors: there can be no such thread.
-pub fn start(node: &Arc<Node>, allocator: Allocator) -> std::io::Result<()> {
+pub fn start(
+    front: &Arc<Front>,
+    allocator: Allocator,
+    shrink: impl Fn(bool) + Send + 'static,
+) -> std::io::Result<()> {
     let allocator = *ALLOCATOR.get_or_init(|| allocator);
-    node.memory.on_shortage(tidy);
-    let node = Arc::downgrade(node);
-    let guard = Guard::new(allocator.relieve);
-    std::thread::Builder::new().name("memory".to_owned()).spawn(move || guard.run(&node))?;
+    front.memory.on_shortage(tidy);
+    let front = Arc::downgrade(front);
+    let guard = Guard::new(allocator.relieve, Box::new(shrink));
+    std::thread::Builder::new().name("memory".to_owned()).spawn(move || guard.run(&front))?;
     Ok(())
 }
 
@@ -81,6 +85,7 @@ fn tidy(pressure: Pressure) {
 struct Guard {
     marks: Marks,
     relieve: fn(Pressure),
+    shrink: Box<dyn Fn(bool) + Send>,
     level: Pressure,
     pause: Duration,
     relieved: Instant,
@@ -90,11 +95,12 @@ struct Guard {
 }
 
 impl Guard {
-    fn new(relieve: fn(Pressure)) -> Self {
+    fn new(relieve: fn(Pressure), shrink: Box<dyn Fn(bool) + Send>) -> Self {
         let marks = Marks::new(system::memory_limit());
         Guard {
             marks,
             relieve,
+            shrink,
             level: Pressure::None,
             pause: CALM,
             relieved: Instant::now(),
@@ -103,15 +109,15 @@ impl Guard {
         }
     }
 
-    fn run(mut self, node: &Weak<Node>) {
+    fn run(mut self, front: &Weak<Front>) {
         loop {
             std::thread::sleep(self.pause);
-            let Some(node) = node.upgrade() else { return };
-            self.look(&node);
+            let Some(front) = front.upgrade() else { return };
+            self.look(&front);
         }
     }
 
-    fn look(&mut self, node: &Node) {
+    fn look(&mut self, front: &Front) {
         let mut used = system::anonymous_memory();
         let before = self.level;
         self.level = self.marks.level(used);
@@ -126,12 +132,12 @@ impl Guard {
             Pressure::None => CALM,
             _ => TENSE,
         };
-        node.memory.set_pressure(self.level);
-        self.mind_cache(node);
+        front.memory.set_pressure(self.level);
+        self.mind_cache();
         if self.level >= Pressure::Higher {
-            let (count, bytes) = node.memory.shed(self.marks.excess(used));
+            let (count, bytes) = front.memory.shed(self.marks.excess(used));
             if count > 0 {
-                self.tell(node, used, count, bytes);
+                self.tell(front, used, count, bytes);
             }
         }
     }
@@ -147,26 +153,26 @@ impl Guard {
         self.level > before || self.relieved.elapsed() >= period
     }
 
-    fn mind_cache(&mut self, node: &Node) {
+    fn mind_cache(&mut self) {
         if self.level >= Pressure::High {
             if self.short.is_none() {
-                node.engine().shrink_cache(true);
+                (self.shrink)(true);
             }
             self.short = Some(Instant::now());
         } else if self.short.is_some_and(|short| short.elapsed() >= CACHE_PATIENCE) {
             self.short = None;
-            node.engine().shrink_cache(false);
+            (self.shrink)(false);
         }
     }
 
-    fn tell(&mut self, node: &Node, used: u64, count: usize, bytes: u64) {
+    fn tell(&mut self, front: &Front, used: u64, count: usize, bytes: u64) {
         if self.told.is_some_and(|told| told.elapsed() < TELL_PERIOD) {
             return;
         }
         self.told = Some(Instant::now());
         let about = doc! {
             "processBytes": used as i64,
-            "countedBytes": node.memory.used() as i64,
+            "countedBytes": front.memory.used() as i64,
             "ended": count as i64,
             "endedBytes": bytes as i64,
         };

@@ -2,7 +2,7 @@
 
 use sheaf_bson::{Binary, ObjectId, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_storage::Uuid;
+use uuid::Uuid;
 
 use super::At;
 

@@ -74,7 +74,7 @@ impl<S: Socket> Connection<S> {
     /// `moved` says when the message whose rest is waited for began, and when it last moved.
     async fn read_some(&mut self, moved: Option<(Instant, Instant)>) -> Result<Option<usize>, String> {
         if let Some((begun, moved)) = moved
-            && self.node.incoming.is_stuck(begun, moved, self.filled)
+            && self.front.incoming.is_stuck(begun, moved, self.filled)
         {
             return Err(format!("a message is too slow: {} bytes", self.filled));
         }
@@ -100,7 +100,7 @@ impl<S: Socket> Connection<S> {
                         self.buffer = vec![0; IDLE_BUFFER_BYTES];
                         self.room(IDLE_BUFFER_BYTES).await?;
                     }
-                    Some((begun, moved)) if self.node.incoming.is_stuck(begun, moved, self.filled) => {
+                    Some((begun, moved)) if self.front.incoming.is_stuck(begun, moved, self.filled) => {
                         return Err(format!("a message stopped after {} bytes", self.filled));
                     }
                     Some(_) => {}
@@ -117,7 +117,7 @@ impl<S: Socket> Connection<S> {
     /// Sends a reply, which is counted until it has gone.
     pub(super) async fn send_counted(&mut self, bytes: &[u8]) -> Result<(), String> {
         let _claim = (bytes.len() > FREE_BYTES).then(|| {
-            let mut claim = Claim::on(&self.node.outgoing);
+            let mut claim = Claim::on(&self.front.outgoing);
             claim.count(bytes.len());
             claim
         });
@@ -125,7 +125,7 @@ impl<S: Socket> Connection<S> {
     }
 
     async fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
-        self.node.metrics.physical_bytes_out.add(bytes.len() as u64);
+        self.front.metrics.physical_bytes_out.add(bytes.len() as u64);
         let mut rest = bytes;
         while !rest.is_empty() {
             let piece = &rest[..rest.len().min(PIECE_BYTES)];
@@ -158,12 +158,13 @@ impl<S: Socket> Connection<S> {
     async fn write_patiently(&mut self, piece: &[u8], left: usize) -> Result<usize, String> {
         let since = Instant::now();
         loop {
-            let limit = self.node.options.write_timeout;
+            let limit = self.front.options.write_timeout;
             let step = STEP.min(limit.saturating_sub(since.elapsed()));
             if let Ok(written) = tokio::time::timeout(step, self.stream.write(piece)).await {
                 return written.map_err(|error| error.to_string());
             }
-            let pressed = self.node.outgoing.is_pressed() && self.node.outgoing.is_stuck(since, since, left);
+            let pressed =
+                self.front.outgoing.is_pressed() && self.front.outgoing.is_stuck(since, since, left);
             if pressed || since.elapsed() >= limit {
                 return Err("the client does not read its replies".to_owned());
             }

@@ -168,7 +168,7 @@ pub fn max_time_ms(value: Value<'_>) -> Result<Option<u64>> {
         );
     }
     if value.as_exact_i64().is_none() {
-        let shown = sheaf_exec::bounds::value_text(value);
+        let shown = sheaf_bson::value_text(value);
         match value.as_f64().filter(|n| n.abs() < 9.3e18) {
             Some(_) => bail!(Code::FAILED_TO_PARSE, "Expected an integer: maxTimeMS: {shown}"),
             None => bail!(Code::FAILED_TO_PARSE, "Cannot represent as a 64-bit integer: maxTimeMS: {shown}"),

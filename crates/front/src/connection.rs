@@ -9,7 +9,6 @@ mod waiting;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{Timestamp, Value};
 use sheaf_errors::{Code, Error};
 use sheaf_wire::{
     Compressor, Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, WireError, compress, decompress,
@@ -18,13 +17,14 @@ use sheaf_wire::{
 
 use crate::buffers::{Claim, FREE_BYTES};
 use crate::client::Client;
-use crate::dispatch::{self, Outcome, Place, Request, Wait};
-use crate::node::Node;
+use crate::dispatch::{self, Message, Place};
+use crate::front::Front;
+use crate::outcome::Outcome;
 use crate::reactor::{LONG_BYTES, give_way};
-use crate::replication::Replica;
+use crate::role::{Role, Wait};
 use crate::stream::{Shared, Socket};
 use bytes::Arrival;
-use waiting::{fulfilled, interrupted};
+use waiting::interrupted;
 
 /// Room that an idle connection keeps for its next message.
 const IDLE_BUFFER_BYTES: usize = 4096;
@@ -62,15 +62,17 @@ const BUSY_SILENCE: Duration = Duration::from_millis(50);
 
 /// Serves a connection until it ends: on the runtime that this is called in, and on the data runtime as soon as the
 /// client asks for data.
-pub async fn serve<S: Socket>(stream: S, client: Arc<Client>, node: Arc<Node>) {
-    let data = node.data_runtime().cloned();
+pub async fn serve<S: Socket>(stream: S, client: Arc<Client>, role: Arc<dyn Role>) {
+    let front = role.front().clone();
+    let data = front.data_runtime().cloned();
     let stream = Shared::new(stream);
     client.stop.watch_on(stream.watched());
-    let claim = Claim::on(&node.incoming);
+    let claim = Claim::on(&front.incoming);
     let connection = Connection {
         stream,
         client,
-        node,
+        front,
+        role,
         control: data.is_some(),
         claim,
         buffer: Vec::new(),
@@ -108,7 +110,8 @@ enum Pause {
 struct Connection<S> {
     stream: Shared<S>,
     client: Arc<Client>,
-    node: Arc<Node>,
+    front: Arc<Front>,
+    role: Arc<dyn Role>,
     /// Whether it is on the control runtime, where nothing is done that takes time.
     control: bool,
     /// The room for `buffer`, and for what is unpacked from it.
@@ -164,9 +167,9 @@ impl<S: Socket> Connection<S> {
             let text = "Error receiving request from client. Ending connection from remote";
             crate::log::debug("NETWORK", 22988, &context, text, Some(attributes));
         }
-        self.node.disconnect(&self.client);
+        self.front.disconnect(&self.client);
         if !crate::log::is_quiet() {
-            let attributes = self.client.about(&self.node);
+            let attributes = self.client.about(&self.front);
             crate::log::info("NETWORK", 22944, &context, "Connection ended", Some(attributes));
         }
     }
@@ -174,7 +177,7 @@ impl<S: Socket> Connection<S> {
     /// Serves the connection on a thread of the runtime's pool until it falls silent, and gives it back to the
     /// reactor. `None`: the runtime is being shut down.
     async fn run_on_thread(mut self) -> Option<(Self, Result<Pause, String>)> {
-        let node = self.node.clone();
+        let front = self.front.clone();
         let runtime = tokio::runtime::Handle::current();
         let served = tokio::task::spawn_blocking(move || {
             let moved = self.stream.to_thread(BUSY_SILENCE, DIRECT_WRITE_PATIENCE);
@@ -188,7 +191,7 @@ impl<S: Socket> Connection<S> {
             (self, result)
         });
         let served = served.await;
-        node.busy.leave();
+        front.busy.leave();
         served.ok()
     }
 
@@ -200,6 +203,12 @@ impl<S: Socket> Connection<S> {
             self.quick = 0;
         }
         busy
+    }
+
+    /// Whether a message asks for what the control runtime does itself.
+    fn asks_for_control(&self, message: &[u8]) -> bool {
+        let found = sheaf_wire::command_name(message).and_then(|name| self.role.find(name));
+        found.is_some_and(|found| found.command.spec.control)
     }
 
     /// Whether what is done now, if it takes long, keeps others waiting.
@@ -221,11 +230,11 @@ impl<S: Socket> Connection<S> {
                 Arrival::End => return Ok(Pause::End),
             };
             let busy = !direct && self.is_busy(idle_since.elapsed());
-            if self.control && (busy || !asks_for_control(&self.buffer[..length])) {
+            if self.control && (busy || !self.asks_for_control(&self.buffer[..length])) {
                 return Ok(Pause::Data);
             }
-            let busy = busy && self.node.busy.enter();
-            self.node.metrics.physical_bytes_in.add(length as u64);
+            let busy = busy && self.front.busy.enter();
+            self.front.metrics.physical_bytes_in.add(length as u64);
             let header = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?;
             if header.opcode == OpCode::Compressed {
                 self.room(self.buffer.len() + unpacked_length(&self.buffer[..length])).await?;
@@ -247,7 +256,7 @@ impl<S: Socket> Connection<S> {
                 self.buffer.append(&mut self.early);
                 self.filled = self.buffer.len();
             }
-            let kept = if self.node.incoming.is_pressed() { FREE_BYTES } else { KEPT_BUFFER_BYTES };
+            let kept = if self.front.incoming.is_pressed() { FREE_BYTES } else { KEPT_BUFFER_BYTES };
             if self.buffer.len() > kept && self.filled == 0 {
                 self.buffer = Vec::new();
             }
@@ -256,7 +265,7 @@ impl<S: Socket> Connection<S> {
                 return Ok(Pause::Busy);
             }
             if direct
-                && (!self.stream.is_direct() || self.node.busy.crowded() || self.node.is_shutting_down())
+                && (!self.stream.is_direct() || self.front.busy.crowded() || self.front.is_shutting_down())
             {
                 return Ok(Pause::Silent);
             }
@@ -265,7 +274,7 @@ impl<S: Socket> Connection<S> {
 
     /// Runs one message and sends what it is answered with, several times for an exhaust request.
     async fn answer(&mut self, message: &[u8], compressor: Option<Compressor>) -> Result<(), String> {
-        self.node.metrics.bytes_in.add(message.len() as u64);
+        self.front.metrics.bytes_in.add(message.len() as u64);
         let mut response_to = None;
         *self.client.told_topology.lock() = None;
         loop {
@@ -276,7 +285,7 @@ impl<S: Socket> Connection<S> {
             if !again {
                 return Ok(());
             }
-            if self.node.is_shutting_down() {
+            if self.front.is_shutting_down() {
                 // Nothing holds back the next answer any more, and nobody but the end of the process would end this.
                 return Err("the server shuts down".into());
             }
@@ -296,7 +305,7 @@ impl<S: Socket> Connection<S> {
         let (outcome, flags, packable) = match parsed {
             Ok(sheaf_wire::Request::Msg(msg)) => {
                 let (sequences, count) = msg.sequences();
-                let request = Request {
+                let request = Message {
                     body: msg.body,
                     sequences: &sequences[..count],
                     flags: msg.flags,
@@ -304,14 +313,14 @@ impl<S: Socket> Connection<S> {
                     place,
                 };
                 let name = msg.body.iter().next().map_or("", |first| first.key());
-                let mut outcome = dispatch::run(&self.node, &self.client, &request);
+                let mut outcome = dispatch::run(&*self.role, &self.client, &request);
                 while let Some(parked) = outcome.parked.take() {
                     self.park(&parked).await?;
                     outcome = if let Some(error) = self.stopped(&parked) {
                         self.client.current.lock().end();
                         Outcome::of_error(&error)
                     } else {
-                        dispatch::resume(&self.node, &self.client, &request)
+                        dispatch::resume(&*self.role, &self.client, &request)
                     };
                 }
                 (outcome, msg.flags, !UNCOMPRESSED.contains(&name))
@@ -330,7 +339,7 @@ impl<S: Socket> Connection<S> {
         let unanswered = outcome.error.as_ref().filter(|_| flags.more_to_come());
         if unanswered.is_some_and(|error| dispatch::is_not_primary(error.code())) {
             // The only way to tell.
-            self.node.metrics.not_primary_unacknowledged.add(1);
+            self.front.metrics.not_primary_unacknowledged.add(1);
             return Err("a write without an answer came to a member that is not primary".into());
         }
         let reply = self.complete(outcome).await?;
@@ -345,10 +354,10 @@ impl<S: Socket> Connection<S> {
             out_flags |= Flags::MORE_TO_COME;
         }
         let mut bytes = reply;
-        finish_msg(&mut bytes, self.node.next_op_id() as i32, response_to, out_flags);
-        self.node.metrics.bytes_out.add(bytes.len() as u64);
+        finish_msg(&mut bytes, self.front.next_op_id() as i32, response_to, out_flags);
+        self.front.metrics.bytes_out.add(bytes.len() as u64);
         if let Some(compressor) = compressor.filter(|_| packable) {
-            let level = self.node.parameters.int("zlibCompressionLevel") as u32;
+            let level = self.front.parameters.int("zlibCompressionLevel") as u32;
             let long = self.place(bytes.len()) == Place::ReactorLong;
             let packed = give_way(long, || compress(&bytes, compressor, level));
             bytes = packed.map_err(|error| error.to_string())?;
@@ -366,14 +375,14 @@ impl<S: Socket> Connection<S> {
         let handshake = matches!(name, "hello" | "isMaster" | "ismaster");
         let outcome = match query.command_db() {
             Some(db) if handshake => {
-                let request = Request {
+                let request = Message {
                     body: query.body,
                     sequences: &[],
                     flags: Flags::default(),
                     query_db: Some(db),
                     place: self.place(query.body.len()),
                 };
-                dispatch::run(&self.node, &self.client, &request)
+                dispatch::run(&*self.role, &self.client, &request)
             }
             _ => Outcome::of_error(&Error::new(
                 sheaf_errors::Code(352),
@@ -386,23 +395,23 @@ impl<S: Socket> Connection<S> {
             return Err("closed by a fail point".into());
         }
         let reply = self.complete(outcome).await?;
-        Ok(op_reply(&reply, self.node.next_op_id() as i32, response_to))
+        Ok(op_reply(&reply, self.front.next_op_id() as i32, response_to))
     }
 
     /// Waits for what the reply has to wait for, and closes its document.
     async fn complete(&mut self, mut outcome: Outcome) -> Result<Vec<u8>, String> {
         if let Some(wait) = outcome.wait.take() {
             let waited = tokio::select! {
-                waited = fulfilled(&self.node, &wait) => waited,
-                error = interrupted(&self.node, &self.client) => Err(error),
+                waited = wait.over() => waited,
+                error = interrupted(&self.front, &self.client) => Err(error),
             };
             self.client.current.lock().end();
             match waited {
                 Ok(()) => {}
-                Err(error) if wait.vital => {
+                Err(error) if wait.is_vital() => {
                     outcome = Outcome { operation_time: outcome.operation_time, ..Outcome::of_error(&error) };
                 }
-                Err(error) => write_concern_failed(&mut outcome, &error, &wait),
+                Err(error) => write_concern_failed(&mut outcome, &error, &*wait),
             }
         }
         if let Some(until) = outcome.hold_until {
@@ -420,25 +429,8 @@ impl<S: Socket> Connection<S> {
         if outcome.ok {
             reply.append("ok", 1.0);
         }
-        if let Some(replica) = self.node.replica() {
-            let ending = self.node.is_ending();
-            if codes.into_iter().flatten().any(|code| dispatch::is_state_change(code, ending)) {
-                // That this member goes down is a change, too.
-                let counter = replica.role().topology_version as i64 + i64::from(ending);
-                let process = self.node.process_id;
-                reply = reply.with_document("topologyVersion", |version| {
-                    version.append("processId", process).append("counter", counter);
-                });
-            }
-            reply.fill(|doc| gossip(&self.node, replica, outcome.operation_time, doc));
-        }
-        Ok(reply.into_bytes())
+        Ok(self.role.finish(reply, codes, outcome.operation_time).into_bytes())
     }
-}
-
-/// Whether a message asks for what the control runtime does itself.
-fn asks_for_control(message: &[u8]) -> bool {
-    sheaf_wire::command_name(message).is_some_and(dispatch::is_control)
 }
 
 /// The length of a packed message's contents, as it claims; too large a claim is refused later.
@@ -454,30 +446,8 @@ fn reason(error: WireError) -> String {
     }
 }
 
-/// What a member of a set adds to every reply: how far its time has come, with the signature of a
-/// server that has no keys, and the time of what the operation wrote or read.
-fn gossip(
-    node: &Node,
-    replica: &Replica,
-    operation_time: Option<u64>,
-    doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>,
-) {
-    let role = replica.role();
-    if !role.state.readable() {
-        return;
-    }
-    let operation_time = Timestamp(operation_time.unwrap_or_else(|| node.engine().last_applied().time));
-    {
-        let mut cluster = doc.document("$clusterTime");
-        cluster.append("clusterTime", replica.cluster_time().max(operation_time));
-        let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
-        cluster.document("signature").append("hash", hash).append("keyId", 0i64);
-    }
-    doc.append("operationTime", operation_time);
-}
-
 /// Adds a `writeConcernError`, and what follows from it.
-fn write_concern_failed(outcome: &mut Outcome, error: &Error, wait: &Wait) {
+fn write_concern_failed(outcome: &mut Outcome, error: &Error, wait: &dyn Wait) {
     let code = error.code();
     if let Some(failed) = outcome.error.as_ref().filter(|failed| failed.code() == Code::NO_SUCH_TRANSACTION) {
         outcome.reply = dispatch::without_transient(failed);
@@ -488,7 +458,7 @@ fn write_concern_failed(outcome: &mut Outcome, error: &Error, wait: &Wait) {
         out.append("code", code.0);
         out.append("codeName", &*code.name());
         out.append("errmsg", error.message());
-        out.append("errInfo", &wait.concern.error_info(timed_out));
+        out.append("errInfo", &wait.error_info(timed_out));
     });
     outcome.write_concern_code = Some(code);
     if outcome.ok && outcome.retryable && dispatch::is_retryable(code) {

@@ -4,21 +4,20 @@ use sheaf_bson::{Timestamp, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::View;
 
-use crate::command::Registered;
 use crate::commands::crud::change_stream;
 use crate::concern::ReadLevel;
-use crate::op::OpContext;
-use crate::parked::{Parked, StateWanted, Waits};
+use crate::op::Operation;
+use crate::parked::{Parked, StateWanted, Waits, parked};
 use crate::replication::Replica;
-use crate::session::Role;
+use crate::session::TxnPart;
 
 /// Gives what has to be waited for; then the request is to be run again. If there is nothing, the operation reads the
 /// right state from here on.
 ///
 /// Errors: `NotWritablePrimary` for `linearizable` on another member, `SnapshotTooOld`, `MaxTimeMSExpired`.
-pub fn prepare(op: &OpContext<'_>, command: &Registered, role: Role) -> Result<Option<Parked>> {
+pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
     let Some(replica) = op.node.replica() else { return Ok(None) };
-    if matches!(role, Role::Continue | Role::Commit | Role::Abort) {
+    if matches!(part, TxnPart::Continue | TxnPart::Commit | TxnPart::Abort) {
         return Ok(None);
     }
     let concern = op.read_concern();
@@ -26,10 +25,10 @@ pub fn prepare(op: &OpContext<'_>, command: &Registered, role: Role) -> Result<O
     if level == ReadLevel::Linearizable && !replica.is_writable() {
         bail!(Code::NOT_WRITABLE_PRIMARY, "cannot satisfy linearizable read concern on non-primary node");
     }
-    let of_one_moment = level == ReadLevel::Snapshot && role == Role::Plain;
-    let is_stream = command.name == "aggregate" && change_stream::is_opened_by(op.body);
+    let of_one_moment = level == ReadLevel::Snapshot && part == TxnPart::Plain;
+    let is_stream = op.command.name == "aggregate" && change_stream::is_opened_by(op.body);
     // A transaction reads the newest state; its commit waits until a majority has what it has read.
-    let majority = is_stream || of_one_moment || (level == ReadLevel::Majority && role == Role::Plain);
+    let majority = is_stream || of_one_moment || (level == ReadLevel::Majority && part == TxnPart::Plain);
     let time = concern.after_cluster_time.max(concern.at_cluster_time);
     if time.is_none() && !majority {
         return Ok(None);
@@ -38,7 +37,7 @@ pub fn prepare(op: &OpContext<'_>, command: &Registered, role: Role) -> Result<O
     if !wanted.is_here(op.engine()) {
         op.check_interrupt()?;
         bring_about(replica, op, wanted)?;
-        return Ok(Some(Parked { until: op.deadline(), waits: Waits::State(wanted) }));
+        return Ok(Some(parked(op.node, op.deadline(), Waits::State(wanted))));
     }
     if of_one_moment {
         op.snapshot.replace(Some(snapshot(op, concern.at_cluster_time)?));
@@ -47,7 +46,7 @@ pub fn prepare(op: &OpContext<'_>, command: &Registered, role: Role) -> Result<O
 }
 
 /// A primary whose log has not come as far as the time that a client has seen elsewhere writes an entry.
-fn bring_about(replica: &Replica, op: &OpContext<'_>, wanted: StateWanted) -> Result<()> {
+fn bring_about(replica: &Replica, op: &Operation<'_>, wanted: StateWanted) -> Result<()> {
     if replica.is_writable() && op.engine().last_applied().time < wanted.time {
         let note = doc! { "msg": "no-op for afterClusterTime", "readConcern": Timestamp(wanted.time) };
         let stop = op.interrupter();
@@ -56,7 +55,7 @@ fn bring_about(replica: &Replica, op: &OpContext<'_>, wanted: StateWanted) -> Re
     Ok(())
 }
 
-fn snapshot(op: &OpContext<'_>, at: Option<Timestamp>) -> Result<View> {
+fn snapshot(op: &Operation<'_>, at: Option<Timestamp>) -> Result<View> {
     let engine = op.engine();
     match at {
         None => engine.snapshot_view().ok_or_else(|| {

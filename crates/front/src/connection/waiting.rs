@@ -1,0 +1,106 @@
+//! How a connection waits, with an eye on its client.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sheaf_errors::{Code, Error};
+use tokio::io::AsyncReadExt;
+
+use super::{Connection, IDLE_BUFFER_BYTES};
+use crate::client::Client;
+use crate::front::Front;
+use crate::outcome::Parked;
+use crate::stream::Socket;
+
+impl<S: Socket> Connection<S> {
+    /// Waits for what a request without an answer waits for.
+    ///
+    /// Errors: the client has closed the connection.
+    pub(super) async fn park(&mut self, parked: &Parked) -> Result<(), String> {
+        let client = self.client.clone();
+        let happens = parked.cause.over();
+        let woken = async {
+            tokio::select! {
+                () = happens => {}
+                () = client.wake.notified() => {}
+            }
+        };
+        client.parked.store(true, Ordering::Relaxed);
+        let waited = self.wait(parked.until, woken).await;
+        client.parked.store(false, Ordering::Relaxed);
+        if waited.is_err() {
+            parked.cause.abandon();
+        }
+        waited
+    }
+
+    /// The error that a parked request ends with, if somebody has stopped it.
+    pub(super) fn stopped(&self, parked: &Parked) -> Option<Error> {
+        if self.front.is_shutting_down() {
+            // No wait lasts from now on, so a request that would only wait once more must not be run again.
+            return Some(crate::front::shutting_down_error());
+        }
+        if let Err(error) = self.client.stop.check() {
+            parked.cause.abandon();
+            return Some(error);
+        }
+        parked.cause.stopped()
+    }
+
+    /// Waits until `until` or the server's end, with an eye on the client.
+    ///
+    /// Errors: the client has closed the connection, so nobody waits for the answer.
+    pub(super) async fn hold(&mut self, until: Instant) -> Result<(), String> {
+        self.wait(Some(until), std::future::pending()).await
+    }
+
+    /// Waits until `until`, the server's end, or `woken`, with an eye on the client.
+    async fn wait(&mut self, until: Option<Instant>, woken: impl Future<Output = ()>) -> Result<(), String> {
+        // Waiting for two things at once is the reactor's art.
+        self.stream.to_reactor().map_err(|error| error.to_string())?;
+        let over = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(over);
+        tokio::pin!(woken);
+        let mut room = [0; 1024];
+        loop {
+            // A client that sends much before it is answered has to wait, like its answer.
+            let watch = self.early.len() < IDLE_BUFFER_BYTES;
+            tokio::select! {
+                () = &mut over => return Ok(()),
+                () = self.front.until_shutdown() => return Ok(()),
+                () = &mut woken => return Ok(()),
+                read = self.stream.read(&mut room), if watch => match read {
+                    Ok(0) => return Err("connection closed while its answer was awaited".to_owned()),
+                    Ok(n) => self.early.extend_from_slice(&room[..n]),
+                    Err(error) => return Err(error.to_string()),
+                },
+            }
+        }
+    }
+}
+
+/// For how long a reply still waits for other members or the disk once this node shuts down.
+const LAST_PATIENCE: Duration = Duration::from_millis(100);
+
+/// The error with which somebody stops the operation, or the end of this node does.
+pub(super) async fn interrupted(front: &Front, client: &Client) -> Error {
+    let ended = async {
+        front.until_shutdown().await;
+        tokio::time::sleep(LAST_PATIENCE).await;
+    };
+    tokio::pin!(ended);
+    loop {
+        if let Err(error) = client.stop.check() {
+            return error;
+        }
+        tokio::select! {
+            () = client.wake.notified() => {}
+            () = &mut ended => return Error::new(Code::INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown"),
+        }
+    }
+}

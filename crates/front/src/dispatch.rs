@@ -1,0 +1,246 @@
+//! What every command needs, done once: names, generic arguments, limits, fail points, counting, the slow log. The command
+//! itself is its role's.
+
+mod check;
+mod fail;
+mod finish;
+mod slow_log;
+
+use std::cell::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bumpalo::Bump;
+use sheaf_bson::RawDoc;
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::Conduct;
+use sheaf_wire::{Flags, Sequence};
+
+use crate::args::Fields;
+use crate::client::Client;
+use crate::command::{Access, Counter};
+use crate::generic::{GenericArgs, is_generic};
+use crate::outcome::Outcome;
+use crate::reactor::{self, give_way};
+use crate::request::{OpMetrics, Request};
+use crate::role::Role;
+
+pub use check::end_fields;
+pub use finish::{RETRYABLE, is_not_primary, is_retryable, is_state_change, without_transient};
+
+/// A command as the connection read it.
+pub struct Message<'a> {
+    /// The command.
+    pub body: RawDoc<'a>,
+    /// Its kind-1 sections.
+    pub sequences: &'a [Sequence<'a>],
+    /// Flags of the message; those of OP_QUERY are 0.
+    pub flags: Flags,
+    /// The database that an OP_QUERY names; OP_MSG has it in `$db`.
+    pub query_db: Option<&'a str>,
+    /// Where it runs.
+    pub place: Place,
+}
+
+/// Where a request runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On a thread that also serves others, which must not wait for it.
+    Reactor,
+    /// The same, and the request is so large that it takes long.
+    ReactorLong,
+    /// On a thread on which nobody else waits.
+    Thread,
+}
+
+/// Runs one request to the point where its answer only has to wait and be sent.
+pub fn run(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> Outcome {
+    run_counted(role, client, message, false)
+}
+
+/// Runs a request again that was [parked](Outcome::parked); it was counted already.
+pub fn resume(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> Outcome {
+    run_counted(role, client, message, true)
+}
+
+fn run_counted(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>, resumed: bool) -> Outcome {
+    let started = Instant::now();
+    let front = role.front();
+    if !resumed {
+        front.metrics.requests.add(1);
+    }
+    let (request, fields) = match prepare(role, client, message, started) {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            front.metrics.asserts_user.add(1);
+            return Outcome::of_error(&error);
+        }
+    };
+    let command = request.command;
+    let count = front.command_counts.get(command.name);
+    if !resumed {
+        front.metrics.opcounters.count(command.spec.counter, statements(message, command.spec.counter));
+        if let Some(count) = count {
+            count.total.add(1);
+        }
+    }
+    request.deadline.set(deadline(&request, begin(&request, resumed)));
+    let long = command.spec.may_block || message.place == Place::ReactorLong;
+    let mut outcome =
+        give_way(long && message.place != Place::Thread, || execute(role, &request, fields, resumed));
+    crate::guard::after_operation(&client.meter);
+    // What waits for other members is still under way.
+    if outcome.parked.is_none() && outcome.wait.is_none() {
+        client.current.lock().end();
+    }
+    if !outcome.ok {
+        front.metrics.asserts_user.add(1);
+        if let Some(count) = count {
+            count.failed.add(1);
+        }
+    }
+    outcome.exhaust &= outcome.ok;
+    outcome
+}
+
+/// Notes that the operation is under way, and says since when: a parked one has been all the time.
+fn begin(request: &Request<'_>, resumed: bool) -> Instant {
+    let (client, command) = (request.client, request.command);
+    let mut current = client.current.lock();
+    if resumed {
+        return current.started;
+    }
+    client.stop.clear();
+    client.stop.watch(request.started, request.only_reads());
+    let op_id = request.front.next_op_id();
+    current.begin(op_id, request.started, request.db, command.name, request.body, request.lsid());
+    current.needs_primary = command.spec.access == Access::Write || request.in_transaction();
+    request.started
+}
+
+/// Statements of a write command, which `opcounters` counts one by one.
+fn statements(message: &Message<'_>, counter: Counter) -> u64 {
+    let list = match counter {
+        Counter::Insert => "documents",
+        Counter::Update => "updates",
+        Counter::Delete => "deletes",
+        Counter::Query | Counter::GetMore | Counter::Command => return 1,
+    };
+    match message.sequences.iter().find(|sequence| sequence.name == list) {
+        Some(sequence) => sequence.iter().count() as u64,
+        None => message.body.get(list).and_then(|v| v.as_array()).map_or(1, |array| array.count() as u64),
+    }
+}
+
+/// Finds the command, sorts its fields, and checks what concerns no session. The fields are the command's own.
+fn prepare<'a>(
+    role: &'a dyn Role,
+    client: &'a Arc<Client>,
+    message: &Message<'a>,
+    started: Instant,
+) -> Result<(Request<'a>, Fields<'a>)> {
+    let front = role.front();
+    let Some(first) = message.body.iter().next() else {
+        bail!(Code::FAILED_TO_PARSE, "OP_MSG requests require a command");
+    };
+    let called = first.key();
+    let found = role.find(called).filter(|found| !found.command.spec.test_only || front.test_commands());
+    let name = found.map_or(called, |found| found.command.name);
+    let mut generic = GenericArgs::default();
+    let mut fields = Fields::new();
+    for field in message.body {
+        if is_generic(field.key_bytes()) {
+            generic.take(name, field)?;
+        } else {
+            fields.push((field, false));
+        }
+    }
+    let Some(db) = generic.db.or(message.query_db) else {
+        bail!(40571, "OP_MSG requests require a $db argument");
+    };
+    crate::args::check_db_name(db)?;
+    let Some(found) = found else {
+        bail!(Code::COMMAND_NOT_FOUND, "no such command: '{called}'");
+    };
+    let command = found.command;
+    if command.spec.admin_only && db != "admin" {
+        bail!(Code::UNAUTHORIZED, "{} may only be run against the admin database.", command.name);
+    }
+    let api = check::api_version(front, command, &generic, &fields)?;
+    let part = check::session_arguments(command, &generic, &fields)?;
+    let request = Request {
+        front,
+        client,
+        command,
+        at: found.at,
+        called,
+        db,
+        body: message.body,
+        sequences: message.sequences,
+        read_concern: Cell::new(generic.read_concern.unwrap_or_default()),
+        generic,
+        api,
+        part,
+        writes_after_all: (command.spec.writes_if)(message.body),
+        arena: Bump::new(),
+        started,
+        deadline: Cell::new(None),
+        may_block: command.spec.may_block || message.place != Place::Reactor,
+        exhaust: message.flags.exhaust_allowed(),
+        exhaust_reply: Cell::new(false),
+        hold_until: Cell::new(None),
+        struck: Cell::new(false),
+        close_after: Cell::new(false),
+        metrics: OpMetrics::default(),
+    };
+    role.check(&request)?;
+    check::in_transaction(&request)?;
+    check::within_transaction(command, part)?;
+    // A hello says by itself what it has to say at the end.
+    if front.is_shutting_down() && command.name != "hello" {
+        return Err(finish::labelled(crate::front::shutting_down_error(), part));
+    }
+    Ok((request, fields))
+}
+
+/// Runs a prepared request.
+fn execute<'a>(role: &'a dyn Role, request: &'a Request<'a>, fields: Fields<'a>, resumed: bool) -> Outcome {
+    let struck = if resumed { Ok(fail::Additions::default()) } else { fail::before(request, &fields) };
+    let injected = match struck {
+        Ok(injected) => injected,
+        Err(fail::Injected::Close) => {
+            let error = Error::new(Code::INTERNAL_ERROR, "closed by a fail point");
+            return Outcome { close: true, ..Outcome::of_error(&error) };
+        }
+        Err(fail::Injected::Error(error, labels)) => {
+            return finish::failed(request.part, error, labels);
+        }
+    };
+    if let Err(error) = role.place(request) {
+        return finish::failed(request.part, error, None);
+    }
+    request.client.meter.begin(request.deadline());
+    // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
+    let takes_turns = request.only_reads() && !request.in_transaction();
+    let conduct = Conduct {
+        when_long: (!request.may_block).then_some(reactor::leave),
+        takes_turns: takes_turns.then_some(reactor::park),
+    };
+    let _entered = sheaf_meter::enter_as(request.client.meter.clone(), conduct);
+    request.struck.set(injected.data.is_some());
+    let ran = role.run(request, fields);
+    finish::finish(role, request, ran, injected)
+}
+
+/// When the operation's time is over. `getMore` gives `maxTimeMS` a meaning of its own.
+fn deadline(request: &Request<'_>, began: Instant) -> Option<Instant> {
+    let limit = request.max_time_ms().filter(|_| request.command.name != "getMore")?;
+    let fail_points = &request.front.fail_points;
+    if fail_points.enter("maxTimeNeverTimeOut", |_| true).is_some() {
+        return None;
+    }
+    if fail_points.enter("maxTimeAlwaysTimeOut", |_| true).is_some() {
+        return Some(began);
+    }
+    Some(began + Duration::from_millis(limit))
+}

@@ -1,0 +1,166 @@
+//! What is kept of an operation that has ended: figures, the slow log, the profiler's entry.
+
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, DocWriter, Value, doc};
+
+use crate::command::{Access, Counter};
+use crate::metrics::Class;
+use crate::outcome::Outcome;
+use crate::request::Request;
+use crate::role::Role;
+
+/// Counts an operation that has ended, and writes it down where it was slow or is profiled.
+pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &Outcome) {
+    let spec = &op.command.spec;
+    let took = op.started.elapsed();
+    let class = match spec.access {
+        Access::Read => Class::Read,
+        Access::Write => Class::Write,
+        Access::None => Class::Command,
+    };
+    let namespace = op.metrics.namespace.borrow();
+    let front = op.front;
+    // A collection that was just dropped must not come back among those that are counted.
+    let counted = namespace.as_deref().filter(|_| op.command.name != "drop");
+    front.metrics.finished(class, spec.counter, counted, took);
+    front.metrics.docs_examined.add(op.metrics.docs_examined.get());
+    front.metrics.keys_examined.add(op.metrics.keys_examined.get());
+    front.metrics.docs_returned.add(op.metrics.returned.get().unwrap_or(0));
+    front.metrics.docs_inserted.add(op.metrics.inserted.get().unwrap_or(0));
+    front.metrics.docs_updated.add(op.metrics.modified.get().unwrap_or(0));
+    front.metrics.docs_deleted.add(op.metrics.deleted.get().unwrap_or(0));
+    let settings = front.profiling.active(op.db);
+    let filter = settings.as_ref().and_then(|settings| settings.filter.as_ref());
+    let entry = || profile_entry(op, outcome, took);
+    let slow = match filter {
+        // A filter takes the place of `slowms` and `sampleRate`; what it can't judge does not pass.
+        Some(filter) => filter.matches_doc(entry().as_raw()).unwrap_or(false),
+        None => front.profiling.is_slow(took.as_millis() as i64) && op.command.name != "hello",
+    };
+    if slow || crate::log::verbosity() > 0 {
+        front.metrics.slow_ops.add(u64::from(slow));
+        log_slow(op, outcome, took, slow);
+    }
+    let level = settings.as_ref().map_or(0, |settings| settings.level);
+    if level > 0 && (slow || (level == 2 && filter.is_none())) {
+        role.profile(op, &entry());
+    }
+}
+
+/// Longest command that is logged whole.
+const LOGGED_COMMAND_BYTES: usize = 8 * 1024;
+
+fn log_slow(op: &Request<'_>, outcome: &Outcome, took: Duration, slow: bool) {
+    let namespace = op.metrics.namespace.borrow();
+    let everything = format!("{}.$cmd", op.db);
+    let attributes = DocBuf::build(|attr| {
+        attr.append("type", "command");
+        attr.append("isFromUserConnection", true);
+        attr.append("ns", namespace.as_deref().unwrap_or(&everything));
+        if let Some(app) = op.client.app_name() {
+            attr.append("appName", &app);
+        }
+        if op.body.len() <= LOGGED_COMMAND_BYTES {
+            append_command(op, attr);
+        } else {
+            attr.append("command", &doc! { (op.command.name): "too large to log" });
+        }
+        figures(op, attr);
+        attr.append("reslen", outcome.reply.body_len() as i32);
+        attr.append("protocol", "op_msg");
+        attr.append("durationMillis", took.as_millis() as i64);
+    });
+    let context = op.client.context();
+    if slow {
+        crate::log::info("COMMAND", 51803, &context, "Slow query", Some(attributes));
+    } else {
+        crate::log::debug("COMMAND", 51803, &context, "Slow query", Some(attributes));
+    }
+}
+
+/// The command as the slow log and the profiler show it; a `getMore` together with the command that opened its
+/// cursor.
+fn append_command(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    match &*op.metrics.cursor.borrow() {
+        Some(cursor) => {
+            doc.append("command", &cursor.get_more(op.body));
+            if cursor.command.as_raw().len() <= LOGGED_COMMAND_BYTES {
+                doc.append("originatingCommand", &cursor.command);
+            }
+        }
+        None => {
+            doc.append("command", op.body);
+        }
+    }
+}
+
+/// The figures that handlers noted, as the slow log and the profiler name them.
+fn figures(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let metrics = &op.metrics;
+    if let Some(plan) = metrics.plan_summary.borrow().as_deref() {
+        doc.append("planSummary", plan);
+    }
+    if let Some(id) = metrics.cursor_id.get() {
+        doc.append("cursorid", id);
+    }
+    if metrics.cursor_exhausted.get() {
+        doc.append("cursorExhausted", true);
+    }
+    if metrics.docs_examined.get() > 0 || metrics.keys_examined.get() > 0 {
+        doc.append("keysExamined", metrics.keys_examined.get() as i64);
+        doc.append("docsExamined", metrics.docs_examined.get() as i64);
+    }
+    if metrics.has_sort_stage.get() {
+        doc.append("hasSortStage", true);
+    }
+    let counts = [
+        ("nreturned", &metrics.returned),
+        ("ninserted", &metrics.inserted),
+        ("nMatched", &metrics.matched),
+        ("nModified", &metrics.modified),
+        ("nUpserted", &metrics.upserted),
+        ("ndeleted", &metrics.deleted),
+    ];
+    for (name, figure) in counts {
+        if let Some(n) = figure.get() {
+            doc.append(name, n as i64);
+        }
+    }
+    if metrics.write_conflicts.get() > 0 {
+        doc.append("writeConflicts", metrics.write_conflicts.get() as i64);
+    }
+}
+
+/// A finished operation as `system.profile` shows it.
+fn profile_entry(op: &Request<'_>, outcome: &Outcome, took: Duration) -> DocBuf {
+    let namespace = op.metrics().namespace.borrow();
+    let kind = match op.command.spec.counter {
+        Counter::Query => "query",
+        Counter::Insert => "insert",
+        Counter::Update => "update",
+        Counter::Delete => "remove",
+        Counter::GetMore => "getmore",
+        _ => "command",
+    };
+    let everything = op.namespace("$cmd");
+    DocBuf::build(|doc| {
+        doc.append("op", kind);
+        doc.append("ns", namespace.as_deref().unwrap_or(&everything));
+        append_command(op, doc);
+        figures(op, doc);
+        doc.append("numYield", 0);
+        let _ = doc.document("locks");
+        doc.append("responseLength", outcome.reply.body_len() as i32);
+        doc.append("protocol", "op_msg");
+        doc.append("millis", took.as_millis() as i32);
+        doc.append("ts", Value::DateTime(op.now_millis()));
+        doc.append("client", op.client().remote.map(|a| a.ip().to_string()).unwrap_or_default().as_str());
+        if let Some(name) = op.client().app_name() {
+            doc.append("appName", &name);
+        }
+        let _ = doc.array("allUsers");
+        doc.append("user", "");
+        doc.append("_id", crate::front::new_object_id());
+    })
+}

@@ -1,0 +1,361 @@
+//! One request being run: what every role knows of it.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bumpalo::Bump;
+use sheaf_bson::{RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_wire::Sequence;
+
+use crate::args::{Args, Fields};
+use crate::client::{Client, Stop};
+use crate::command::{Access, Description};
+use crate::concern::{ReadConcern, WriteConcern};
+use crate::cursors::CursorInfo;
+use crate::front::Front;
+use crate::generic::GenericArgs;
+use crate::reply::Reply;
+use crate::session::{LogicalSessionId, TxnPart};
+
+/// One request being run: its command, the arguments that every command shares, its limits, and its results besides the
+/// reply.
+///
+/// It lives on the stack of the connection's task while the command runs (synchronously); it is not `Sync`. `'a` is the
+/// life of the message's bytes.
+pub struct Request<'a> {
+    /// The server.
+    pub front: &'a Arc<Front>,
+    /// The connection.
+    pub client: &'a Arc<Client>,
+    /// The command.
+    pub command: &'static Description,
+    /// Its place in the role's table.
+    pub at: usize,
+    /// The name that the client used, which may be an alias.
+    pub called: &'a str,
+    /// The database that the command runs against.
+    pub db: &'a str,
+    /// The command as it came (without kind-1 sequences), generic arguments included.
+    pub body: RawDoc<'a>,
+    /// Its kind-1 sequences.
+    pub sequences: &'a [Sequence<'a>],
+    /// The arguments that every command shares.
+    pub generic: GenericArgs<'a>,
+    /// The stable API's parameters.
+    pub api: ApiParams,
+    /// What it is to its session's transaction.
+    pub part: TxnPart,
+    /// Whether a command that otherwise reads writes this time.
+    pub writes_after_all: bool,
+    /// `readConcern`, with what the role fills in.
+    pub read_concern: Cell<ReadConcern>,
+    /// Memory that lives as long as the request.
+    pub arena: Bump,
+    /// When it began.
+    pub started: Instant,
+    /// When `maxTimeMS` runs out.
+    pub deadline: Cell<Option<Instant>>,
+    /// Whether it runs where it may block the thread.
+    pub may_block: bool,
+    /// Whether the client sent `exhaustAllowed`.
+    pub exhaust: bool,
+    /// The reply is one of several to an exhaust request.
+    pub exhaust_reply: Cell<bool>,
+    /// The reply goes out at this time.
+    pub hold_until: Cell<Option<Instant>>,
+    /// Whether a fail point lets it run and adds to its answer.
+    pub struck: Cell<bool>,
+    /// Whether the connection is to be closed for what the command has done: a fail point.
+    pub close_after: Cell<bool>,
+    /// Figures for the slow log and the profiler.
+    pub metrics: OpMetrics,
+}
+
+/// `apiVersion` and its companions.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct ApiParams {
+    /// `apiVersion: "1"` was given.
+    pub v1: bool,
+    /// `apiStrict`.
+    pub strict: bool,
+    /// `apiDeprecationErrors`.
+    pub deprecation_errors: bool,
+}
+
+/// Figures of one operation, for the slow log, the profiler and `top`. Handlers fill them in.
+#[derive(Default, Debug)]
+pub struct OpMetrics {
+    /// Index keys looked at.
+    pub keys_examined: Cell<u64>,
+    /// Documents looked at.
+    pub docs_examined: Cell<u64>,
+    /// Documents returned.
+    pub returned: Cell<Option<u64>>,
+    /// Documents inserted.
+    pub inserted: Cell<Option<u64>>,
+    /// Documents matched by an update.
+    pub matched: Cell<Option<u64>>,
+    /// Documents modified.
+    pub modified: Cell<Option<u64>>,
+    /// Documents deleted.
+    pub deleted: Cell<Option<u64>>,
+    /// Documents upserted.
+    pub upserted: Cell<Option<u64>>,
+    /// The cursor that the operation opened or read.
+    pub cursor_id: Cell<Option<i64>>,
+    /// The cursor that a `getMore` reads.
+    pub cursor: RefCell<Option<Arc<CursorInfo>>>,
+    /// Whether a cursor is exhausted.
+    pub cursor_exhausted: Cell<bool>,
+    /// Whether an in-memory sort was needed.
+    pub has_sort_stage: Cell<bool>,
+    /// Write conflicts met and retried.
+    pub write_conflicts: Cell<u64>,
+    /// `planSummary`, such as `IXSCAN { a: 1 }`.
+    pub plan_summary: RefCell<Option<String>>,
+    /// The full namespace, if the command works on a collection.
+    pub namespace: RefCell<Option<String>>,
+}
+
+impl<'a> Request<'a> {
+    /// The command's own arguments.
+    ///
+    /// Errors: those of document sequences that don't fit; those of [`Request::check_interrupt`].
+    pub fn args(&self, fields: Fields<'a>) -> Result<Args<'a>> {
+        if self.front.fail_points.any() || self.struck.get() {
+            // `maxTimeAlwaysTimeOut` strikes commands that are too short to look at the clock, too, and what a fail
+            // point held back until its time was over must not take effect any more.
+            self.check_interrupt()?;
+        }
+        Args::new(self.command.name, self.body, fields, self.sequences)
+    }
+
+    /// `db.collection`.
+    pub fn namespace(&self, collection: &str) -> String {
+        let mut namespace = String::with_capacity(self.db.len() + 1 + collection.len());
+        namespace.push_str(self.db);
+        namespace.push('.');
+        namespace.push_str(collection);
+        namespace
+    }
+
+    /// Whether it belongs to a multi-document transaction.
+    pub fn in_transaction(&self) -> bool {
+        self.part.in_transaction()
+    }
+
+    /// Whether it is a retryable write: `txnNumber` without a transaction.
+    pub fn is_retryable_write(&self) -> bool {
+        self.generic.txn_number.is_some() && !self.in_transaction()
+    }
+
+    /// Whether it only reads. Then it ends when its client has gone, as in MongoDB, and takes turns with others. What an
+    /// aggregation writes is written to the end.
+    pub fn only_reads(&self) -> bool {
+        self.command.spec.ends_with_client && !self.writes_after_all
+    }
+
+    /// The connection.
+    pub fn client(&self) -> &'a Arc<Client> {
+        self.client
+    }
+
+    /// The database that the command runs against.
+    pub fn db(&self) -> &'a str {
+        self.db
+    }
+
+    /// The command as it came (body without kind-1 sequences), generic arguments included.
+    pub fn body(&self) -> RawDoc<'a> {
+        self.body
+    }
+
+    /// Memory that lives as long as the operation.
+    pub fn arena(&self) -> &Bump {
+        &self.arena
+    }
+
+    /// The session, if the client named one.
+    pub fn lsid(&self) -> Option<LogicalSessionId> {
+        self.generic.lsid
+    }
+
+    /// `txnNumber`: of a transaction, or of a retryable write if no transaction is open.
+    pub fn txn_number(&self) -> Option<i64> {
+        self.generic.txn_number
+    }
+
+    /// `readConcern` (of the transaction, inside one).
+    pub fn read_concern(&self) -> ReadConcern {
+        self.read_concern.get()
+    }
+
+    /// `writeConcern`, as the client gave it.
+    pub fn write_concern(&self) -> Option<WriteConcern<'a>> {
+        self.generic.write_concern
+    }
+
+    /// `comment`: any value, or missing.
+    pub fn comment(&self) -> Value<'a> {
+        self.generic.comment.unwrap_or(Value::Missing)
+    }
+
+    /// The stable API's parameters.
+    pub fn api(&self) -> ApiParams {
+        self.api
+    }
+
+    /// When the operation began.
+    pub fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Milliseconds since the epoch: `$$NOW`, constant for the operation.
+    pub fn now_millis(&self) -> i64 {
+        self.front.clock.now_millis()
+    }
+
+    /// Figures for the slow log and the profiler.
+    pub fn metrics(&self) -> &OpMetrics {
+        &self.metrics
+    }
+
+    /// When `maxTimeMS` runs out.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline.get()
+    }
+
+    /// Time left of `maxTimeMS`; `None` without a limit.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline.get().map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Shortens the deadline, as an awaitData cursor's `maxTimeMS` does for its own wait.
+    pub fn set_deadline(&self, deadline: Option<Instant>) {
+        self.deadline.set(deadline);
+        self.client.meter.set_deadline(deadline);
+    }
+
+    /// `maxTimeMS` as it came; `getMore` alone has to look at it.
+    pub fn max_time_ms(&self) -> Option<u64> {
+        self.generic.max_time_ms
+    }
+
+    /// Marks the reply as one of several: the same request runs again after it. Only for requests
+    /// with [`Request::exhaust_allowed`].
+    pub fn set_exhaust_reply(&self) {
+        self.exhaust_reply.set(self.exhaust);
+    }
+
+    /// Keeps the finished reply back for this long, without holding a thread.
+    pub fn hold_reply(&self, time: Duration) {
+        self.hold_until.set(Some(Instant::now() + time));
+    }
+
+    /// Whether the client sent `exhaustAllowed`.
+    pub fn exhaust_allowed(&self) -> bool {
+        self.exhaust
+    }
+
+    /// What storage and long loops ask whether to go on: like [`Request::check_interrupt`], but
+    /// `Copy` and `Sync`: `let stop = op.interrupter(); engine.write(&|| stop.check())`.
+    pub fn interrupter(&self) -> Interrupter<'a> {
+        Interrupter { front: self.front, stop: &self.client.stop, deadline: self.deadline.get() }
+    }
+
+    /// Stops the operation if somebody killed it, its time is over, or the server is going down.
+    /// Loops over documents call it every hundred or so; it costs two atomic reads and a clock.
+    ///
+    /// Errors: `Interrupted`, `MaxTimeMSExpired`, `InterruptedAtShutdown`.
+    pub fn check_interrupt(&self) -> Result<()> {
+        self.interrupter().check()
+    }
+
+    /// Runs something that may wait or take long, without holding up other connections of the
+    /// same thread.
+    pub fn blocking<T>(&self, work: impl FnOnce() -> T) -> T {
+        if self.may_block { work() } else { tokio::task::block_in_place(work) }
+    }
+
+    /// Runs the command's handler: it is counted among those that are active, and a panic in it becomes an error of this
+    /// one command.
+    pub fn handle(&self, handler: impl FnOnce() -> Result<Reply>) -> Result<Reply> {
+        let _active = Active::begin(self.front, self.command.spec.access);
+        crate::log::set_connection(self.client.id);
+        let panic = match catch_unwind(AssertUnwindSafe(handler)) {
+            Ok(result) => return result,
+            Err(panic) => panic,
+        };
+        let text = panic
+            .downcast_ref::<String>()
+            .map(String::as_str)
+            .or_else(|| panic.downcast_ref::<&str>().copied())
+            .unwrap_or("unknown panic");
+        self.front.metrics.asserts_regular.add(1);
+        let attributes = sheaf_bson::doc! { "command": self.command.name, "error": text };
+        let (context, id) = (self.client.context(), crate::log::ids::COMMAND_PANICKED);
+        crate::log::error("COMMAND", id, &context, "Command panicked", Some(attributes));
+        bail!(Code::INTERNAL_ERROR, "internal error in command {}: {text}", self.command.name)
+    }
+}
+
+/// Counts running reads and writes for `globalLock.activeClients`.
+struct Active<'n>(Option<&'n AtomicU64>);
+
+impl<'n> Active<'n> {
+    fn begin(front: &'n Front, access: Access) -> Self {
+        let gauge = match access {
+            Access::None => None,
+            Access::Read => Some(&front.metrics.active_reads),
+            Access::Write => Some(&front.metrics.active_writes),
+        };
+        if let Some(gauge) = gauge {
+            gauge.fetch_add(1, Ordering::Relaxed);
+        }
+        Active(gauge)
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        if let Some(gauge) = self.0 {
+            gauge.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What loops do between two checks, in the meter's units: a hundred documents or so.
+const WORK_BETWEEN_CHECKS: u32 = 256;
+
+/// Whether an operation must stop; see [`Request::interrupter`].
+#[derive(Clone, Copy)]
+pub struct Interrupter<'a> {
+    front: &'a Front,
+    stop: &'a Stop,
+    deadline: Option<Instant>,
+}
+
+impl<'a> Interrupter<'a> {
+    /// For code that keeps its own handles on the server and the client.
+    pub fn new(front: &'a Front, stop: &'a Stop, deadline: Option<Instant>) -> Self {
+        Interrupter { front, stop, deadline }
+    }
+
+    /// Errors: `Interrupted`, `InterruptedDueToReplStateChange`, `InterruptedAtShutdown`, `MaxTimeMSExpired`.
+    pub fn check(&self) -> Result<()> {
+        // Who asks here and nowhere else is told as well when it is time to leave the reactor.
+        sheaf_meter::tick(WORK_BETWEEN_CHECKS)?;
+        self.stop.check()?;
+        if self.front.is_shutting_down() {
+            bail!(Code::INTERRUPTED_AT_SHUTDOWN, "interrupted at shutdown");
+        }
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            bail!(Code::MAX_TIME_MS_EXPIRED, "operation exceeded time limit");
+        }
+        Ok(())
+    }
+}

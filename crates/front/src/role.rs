@@ -1,0 +1,106 @@
+//! What a server is to its clients: a mongod, a router.
+//!
+//! The front reads messages, sorts their arguments, keeps count, waits and answers. What a command does is its role's:
+//! which commands there are, whether they run here and now, how they run, and what their answers wait for.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use sheaf_bson::DocBuf;
+use sheaf_errors::{Code, Error, Result};
+use tokio::net::TcpStream;
+
+use crate::args::Fields;
+use crate::command::Description;
+use crate::front::{Front, Guest};
+use crate::outcome::Ran;
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// Something that comes about; it lives as long as what it borrows.
+pub type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A command as a role has found it.
+#[derive(Clone, Copy)]
+pub struct Found {
+    /// What everybody may know of it.
+    pub command: &'static Description,
+    /// Its place in the role's own table.
+    pub at: usize,
+}
+
+/// What a server is to its clients.
+pub trait Role: Send + Sync + 'static {
+    /// What every server has.
+    fn front(&self) -> &Arc<Front>;
+
+    /// The command of this name or alias.
+    fn find(&self, name: &str) -> Option<Found>;
+
+    /// Whether the concerns and the cluster time of a request are such as this server can satisfy.
+    ///
+    /// Errors: the client's mistakes in them.
+    fn check(&self, request: &Request<'_>) -> Result<()>;
+
+    /// Whether this server, being what it is now, runs the command.
+    ///
+    /// Errors: those by which drivers look for another server.
+    fn place(&self, request: &Request<'_>) -> Result<()>;
+
+    /// Runs the command with these fields, within its session, to the point where its answer only has to wait and be sent.
+    fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran;
+
+    /// Adds what every reply of this server ends with: how far its time has come, whether its place in the topology
+    /// changes. `codes` are those of the reply's errors.
+    fn finish(&self, reply: Reply, _codes: [Option<Code>; 2], _operation_time: Option<u64>) -> Reply {
+        reply
+    }
+
+    /// Keeps the profiler's entry of a finished operation, where its database has a profiler.
+    fn profile(&self, _request: &Request<'_>, _entry: &DocBuf) {}
+
+    /// The words of four bytes with which connections begin that do not speak MongoDB's protocol.
+    fn words(&self) -> &[[u8; 4]] {
+        &[]
+    }
+
+    /// Serves a connection that has begun with one of the [words](Role::words). It counts as a client's as long as there is
+    /// the guest.
+    fn serve(
+        &self,
+        _word: [u8; 4],
+        _stream: TcpStream,
+        _guest: Guest,
+    ) -> Coming<'static, std::io::Result<()>> {
+        unreachable!("a role without words of its own serves nobody by them")
+    }
+}
+
+/// What must be so before a reply goes out: enough members have a write, the disk has it.
+pub trait Wait: Send + Sync {
+    /// Waits until it is so.
+    ///
+    /// Errors: what stands in `writeConcernError` then.
+    fn over(&self) -> Coming<'_, Result<()>>;
+
+    /// Without it the reply is worth nothing: a linearizable read.
+    fn is_vital(&self) -> bool;
+
+    /// `errInfo` of its `writeConcernError`.
+    fn error_info(&self, timed_out: bool) -> DocBuf;
+}
+
+/// What a request waits for before it runs again.
+pub trait Cause: Send + Sync {
+    /// Waits until it has happened.
+    fn over(&self) -> Coming<'_, ()>;
+
+    /// The error with which somebody has put an end to what is waited for.
+    fn stopped(&self) -> Option<Error> {
+        None
+    }
+
+    /// Nobody asks for it any more: the client has gone, or its operation was stopped.
+    fn abandon(&self) {}
+}

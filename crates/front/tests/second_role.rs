@@ -1,0 +1,162 @@
+//! A second role on the front: it answers `hello` as a router does, and refuses everything else. It has no data, and
+//! nothing of a mongod.
+#![allow(missing_docs)]
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, Value, doc};
+use sheaf_errors::{Result, bail};
+use sheaf_front::args::{Args, Fields};
+use sheaf_front::command::{Command, Description, Spec};
+use sheaf_front::front::Front;
+use sheaf_front::listener;
+use sheaf_front::outcome::Ran;
+use sheaf_front::reply::Reply;
+use sheaf_front::request::Request;
+use sheaf_front::role::{Found, Role};
+use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, finish_msg};
+
+/// What the role's commands run with: nothing but the request.
+struct Operation<'a> {
+    request: &'a Request<'a>,
+}
+
+struct Hello;
+
+impl<'a> Command<'a, Operation<'a>> for Hello {
+    const NAME: &'static str = "hello";
+    const SPEC: Spec = Spec::plain().control().aliases(&["isMaster", "ismaster"]);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(Hello)
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        Ok(Reply::ok()
+            .with("isWritablePrimary", true)
+            .with("msg", "isdbgrid")
+            .with("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32)
+            .with("localTime", Value::DateTime(op.request.now_millis()))
+            .with("connectionId", op.request.client.id as i32)
+            .with("maxWireVersion", sheaf_front::version::MAX_WIRE_VERSION))
+    }
+}
+
+/// Panics.
+struct Fails;
+
+impl<'a> Command<'a, Operation<'a>> for Fails {
+    const NAME: &'static str = "fails";
+    const SPEC: Spec = Spec::plain();
+
+    fn parse(_: &mut Args<'a>) -> Result<Self> {
+        Ok(Fails)
+    }
+
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
+        panic!("on purpose")
+    }
+}
+
+type Invoke = for<'a> fn(&mut Args<'a>, &Operation<'a>) -> Result<Reply>;
+
+fn invoke<'a, C: Command<'a, Operation<'a>>>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let command = C::parse(args)?;
+    args.finish()?;
+    command.run(op)
+}
+
+const fn describe<C: for<'a> Command<'a, Operation<'a>>>() -> Description {
+    Description { name: C::NAME, spec: C::SPEC }
+}
+
+static COMMANDS: [(Description, Invoke); 2] = [
+    (describe::<Hello>(), |args, op| invoke::<Hello>(args, op)),
+    (describe::<Fails>(), |args, op| invoke::<Fails>(args, op)),
+];
+
+struct Router(Arc<Front>);
+
+impl Role for Router {
+    fn front(&self) -> &Arc<Front> {
+        &self.0
+    }
+
+    fn find(&self, name: &str) -> Option<Found> {
+        let known = |command: &Description| command.name == name || command.spec.aliases.contains(&name);
+        let at = COMMANDS.iter().position(|(command, _)| known(command))?;
+        Some(Found { command: &COMMANDS[at].0, at })
+    }
+
+    fn check(&self, request: &Request<'_>) -> Result<()> {
+        if request.generic.read_concern.is_some() {
+            bail!(sheaf_errors::Code::INVALID_OPTIONS, "nothing is read here");
+        }
+        Ok(())
+    }
+
+    fn place(&self, _: &Request<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran {
+        let op = Operation { request };
+        let result = request
+            .args(fields)
+            .and_then(|mut args| request.handle(|| COMMANDS[request.at].1(&mut args, &op)));
+        Ran::at_once(result)
+    }
+}
+
+fn ask(stream: &mut TcpStream, command: &DocBuf) -> DocBuf {
+    let mut bytes = vec![0; REPLY_HEAD];
+    bytes.extend_from_slice(command.as_bytes());
+    finish_msg(&mut bytes, 1, 0, 0);
+    stream.write_all(&bytes).unwrap();
+    let mut reply = vec![0; HEADER_LEN];
+    stream.read_exact(&mut reply).unwrap();
+    reply.resize(Header::parse(&reply).unwrap().length as usize, 0);
+    stream.read_exact(&mut reply[HEADER_LEN..]).unwrap();
+    match sheaf_wire::parse(&reply) {
+        Ok(sheaf_wire::Request::Msg(message)) => DocBuf::from(message.body),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_role_without_data_answers_hello_and_refuses_the_rest() {
+    sheaf_front::log::to_nowhere();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let options = sheaf_front::options::Options { port: 0, ..Default::default() };
+    let front = Front::new(options, COMMANDS.iter().map(|(command, _)| command.name)).unwrap();
+    let listeners = runtime.block_on(async { listener::bind(&front) }).unwrap();
+    runtime.spawn(listeners.run(Arc::new(Router(front.clone()))));
+    let mut stream = TcpStream::connect(("127.0.0.1", front.port.load(Ordering::Relaxed) as u16)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+
+    let hello = ask(&mut stream, &doc! { "hello": 1, "$db": "admin" });
+    assert_eq!(hello.as_raw().get("msg").and_then(|msg| msg.as_str()), Some("isdbgrid"));
+    assert!(hello.as_raw().get("ok").is_some_and(|ok| ok.truthy()));
+    let code = |stream: &mut TcpStream, command: DocBuf| {
+        let reply = ask(stream, &command);
+        reply.as_raw().get("code").and_then(|code| code.as_exact_i64()).unwrap_or(0)
+    };
+    assert_eq!(code(&mut stream, doc! { "ismaster": 1, "$db": "admin" }), 0);
+    assert_eq!(code(&mut stream, doc! { "find": "c", "$db": "test" }), 59);
+    assert_eq!(
+        code(&mut stream, doc! { "hello": 1, "readConcern": { "level": "local" }, "$db": "admin" }),
+        72
+    );
+    assert_eq!(code(&mut stream, doc! { "hello": 1, "txnNumber": 1i64, "$db": "admin" }), 72);
+    // One command's panic is its own.
+    assert_eq!(code(&mut stream, doc! { "fails": 1, "$db": "admin" }), 1);
+    assert_eq!(code(&mut stream, doc! { "hello": 1, "$db": "admin" }), 0);
+    assert_eq!(front.command_counts["hello"].total.get(), 3);
+    front.begin_shutdown();
+    runtime.shutdown_timeout(Duration::from_secs(5));
+}

@@ -1,0 +1,158 @@
+//! A mongod as the front sees it.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, Timestamp, Value};
+use sheaf_errors::{Code, Result};
+use sheaf_front::args::Fields;
+use sheaf_front::dispatch::is_state_change;
+use sheaf_front::front::{Front, Guest};
+use sheaf_front::outcome::Ran;
+use sheaf_front::request::Request;
+use sheaf_front::role::{Coming, Found, Role};
+use tokio::net::TcpStream;
+
+use crate::commands;
+use crate::concern::ReadConcern;
+use crate::node::Node;
+use crate::op::Operation;
+use crate::replication::{Replica, initial_sync, links, receiving};
+use crate::reply::Reply;
+use crate::session::TxnPart;
+use crate::{check, in_session, place, read, wait};
+
+/// The words with which members' connections begin.
+const WORDS: &[[u8; 4]] = &[links::MAGIC, initial_sync::MAGIC];
+
+/// A mongod as the front sees it.
+pub struct Mongod(pub Arc<Node>);
+
+impl Role for Mongod {
+    fn front(&self) -> &Arc<Front> {
+        self.0.front()
+    }
+
+    fn find(&self, name: &str) -> Option<Found> {
+        commands::find(name)
+    }
+
+    fn check(&self, request: &Request<'_>) -> Result<()> {
+        check::cluster_time_seen(&self.0, request)?;
+        check::concerns(&self.0, request)
+    }
+
+    fn place(&self, request: &Request<'_>) -> Result<()> {
+        place::check(&self.0, request)
+    }
+
+    fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran {
+        let session = match request.lsid().map(|id| self.0.session(id)).transpose() {
+            Ok(session) => session,
+            Err(error) => return Ran::at_once(Err(error)),
+        };
+        request.read_concern.set(read_concern(&self.0, request));
+        let mut op = Operation {
+            request,
+            node: &self.0,
+            snapshot: RefCell::new(None),
+            transaction: RefCell::new(None),
+            txn_ended: Cell::new(None),
+            txn_found: Cell::new(None),
+            parked: RefCell::new(None),
+            committed: Cell::new(None),
+        };
+        match read::prepare(&op, request.part) {
+            Ok(None) => {}
+            Ok(Some(parked)) => return Ran { parked: Some(parked), ..Ran::at_once(Ok(Reply::ok())) },
+            Err(error) => return ran(&op, Err(error)),
+        }
+        let work = |op: &Operation<'a>| {
+            let mut args = request.args(fields)?;
+            request.handle(|| (commands::at(request.at).invoke)(&mut args, op))
+        };
+        let result = match (&session, request.txn_number()) {
+            (Some(session), Some(txn_number)) if request.part != TxnPart::Plain => {
+                in_session::run(&mut op, session, txn_number, work)
+            }
+            _ => work(&op),
+        };
+        ran(&op, result)
+    }
+
+    fn finish(&self, mut reply: Reply, codes: [Option<Code>; 2], operation_time: Option<u64>) -> Reply {
+        let Some(replica) = self.0.replica() else { return reply };
+        let ending = self.0.is_ending();
+        if codes.into_iter().flatten().any(|code| is_state_change(code, ending)) {
+            // That this member goes down is a change, too.
+            let counter = replica.role().topology_version as i64 + i64::from(ending);
+            reply = reply.with_document("topologyVersion", |version| {
+                version.append("processId", self.0.process_id).append("counter", counter);
+            });
+        }
+        reply.fill(|doc| gossip(&self.0, replica, operation_time, doc));
+        reply
+    }
+
+    fn profile(&self, request: &Request<'_>, entry: &DocBuf) {
+        commands::diag::profile::record(&self.0, request, entry);
+    }
+
+    fn words(&self) -> &[[u8; 4]] {
+        if self.0.replica().is_some() { WORDS } else { &[] }
+    }
+
+    fn serve(&self, word: [u8; 4], stream: TcpStream, guest: Guest) -> Coming<'static, io::Result<()>> {
+        let replica = self.0.replica().expect("the words of members are a set's").clone();
+        match word {
+            initial_sync::MAGIC => Box::pin(initial_sync::serve(stream, replica, guest)),
+            _ => Box::pin(receiving::serve(stream, replica, guest)),
+        }
+    }
+}
+
+/// What came of an operation, and what its answer waits for.
+fn ran(op: &Operation<'_>, result: Result<Reply>) -> Ran {
+    let parked = op.parked.take();
+    if parked.is_some() {
+        return Ran { parked, ..Ran::at_once(result) };
+    }
+    let (result, wait) = match wait::of(op, &result) {
+        Ok(wait) => (result, wait),
+        Err(error) => (Err(error), None),
+    };
+    Ran { result, parked, wait, operation_time: wait::operation_time(op) }
+}
+
+/// The client's read concern, with the default level if it names none.
+fn read_concern(node: &Node, request: &Request<'_>) -> ReadConcern {
+    let mut concern = request.read_concern();
+    let open = concern.level.is_none() && request.command.spec.read_concern;
+    if open && node.replica().is_some() && matches!(request.part, TxnPart::Plain | TxnPart::Start) {
+        concern.level = node.defaults.current(node).read_level();
+    }
+    concern
+}
+
+/// What a member of a set adds to every reply: how far its time has come, with the signature of a
+/// server that has no keys, and the time of what the operation wrote or read.
+fn gossip(
+    node: &Node,
+    replica: &Replica,
+    operation_time: Option<u64>,
+    doc: &mut sheaf_bson::DocWriter<'_, Vec<u8>>,
+) {
+    let role = replica.role();
+    if !role.state.readable() {
+        return;
+    }
+    let operation_time = Timestamp(operation_time.unwrap_or_else(|| node.engine().last_applied().time));
+    {
+        let mut cluster = doc.document("$clusterTime");
+        cluster.append("clusterTime", replica.cluster_time().max(operation_time));
+        let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
+        cluster.document("signature").append("hash", hash).append("keyId", 0i64);
+    }
+    doc.append("operationTime", operation_time);
+}

@@ -22,7 +22,6 @@ pub mod parked;
 mod place;
 mod read;
 pub mod reaper;
-pub mod replication;
 pub mod session;
 pub mod shutdown;
 pub mod transitions;
@@ -32,3 +31,4 @@ mod wait;
 pub(crate) use sheaf_front::{
     args, client, dispatch, generic, log, metrics, params, profile, reactor, reply, system, version,
 };
+pub(crate) use sheaf_replica as replication;

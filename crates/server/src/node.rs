@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
+use sheaf_errors::Result;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::Engine;
 
@@ -53,7 +54,7 @@ impl Node {
     /// A new node; parameters of the command line are applied.
     ///
     /// Errors: `BadValue` for a bad `--setParameter`.
-    pub fn new(front: sheaf_front::options::Options, options: Options) -> sheaf_errors::Result<Arc<Self>> {
+    pub fn new(front: sheaf_front::options::Options, options: Options) -> Result<Arc<Self>> {
         sheaf_exec::write::report_to(crate::log::events::failed_validation);
         let front = Front::new(front, crate::commands::all().map(|command| command.name))?;
         let most = front.parameters.int("maxSessions").max(1) as usize;
@@ -81,9 +82,14 @@ impl Node {
         self.engine.get().expect("the engine is open before connections are accepted")
     }
 
-    /// Hands over the replication of a member of a set; once, before the first connection is accepted.
-    pub fn set_replica(&self, replica: Arc<Replica>) {
+    /// Takes part in the set of this name; the engine is open.
+    ///
+    /// Errors: what the folder holds is another set's, or cannot be read.
+    pub fn join(self: &Arc<Self>, engine: &Engine, set_name: &str) -> Result<()> {
+        let host: Weak<Self> = Arc::downgrade(self);
+        let replica = Replica::start(&self.front, host, &self.options.dbpath, engine, set_name)?;
         assert!(self.replica.set(replica).is_ok(), "replication is set once");
+        Ok(())
     }
 
     /// This node as a member of a replica set; `None` alone.
@@ -99,7 +105,7 @@ impl Node {
     /// The session of this id, made if there is none; counts as use.
     ///
     /// Errors: `TooManyLogicalSessions`.
-    pub fn session(&self, id: LogicalSessionId) -> sheaf_errors::Result<Arc<Session>> {
+    pub fn session(&self, id: LogicalSessionId) -> Result<Arc<Session>> {
         self.sessions.touch(id, self.uptime_millis())
     }
 

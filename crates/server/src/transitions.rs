@@ -4,14 +4,16 @@ use std::sync::atomic::Ordering;
 
 use sheaf_errors::{Code, Result};
 
+use sheaf_replica::Host;
+
 use crate::first_start;
 use crate::node::Node;
 use crate::session::{Session, SessionState};
 
-impl Node {
+impl Host for Node {
     /// This node takes no more writes. Operations that write end with an error that tells drivers to look for the new
     /// primary, open transactions are gone; connections, reads and their cursors stay.
-    pub fn stepped_down(&self) {
+    fn stepped_down(&self) {
         self.role_changes.fetch_add(1, Ordering::AcqRel);
         for client in self.clients() {
             let current = client.current.lock();
@@ -34,22 +36,9 @@ impl Node {
         }
     }
 
-    /// Forgets what the session knows from before a change of role; an open transaction is gone with it.
-    pub fn refresh_session(&self, session: &Session, state: &mut SessionState) {
-        let now = self.role_changes.load(Ordering::Acquire);
-        if state.role_changes == now {
-            return;
-        }
-        let gone = state.open_since().map(|started| (state.txn_number, started.elapsed()));
-        *state = SessionState { role_changes: now, ..SessionState::default() };
-        if let Some((number, lived)) = gone {
-            self.transaction_gone(session.id, number, lived);
-        }
-    }
-
     /// This node takes writes now: it writes what a primary has to have, and asks storage again for what sessions did
     /// under an earlier primary.
-    pub fn stepped_up(&self) {
+    fn stepped_up(&self) {
         self.role_changes.fetch_add(1, Ordering::AcqRel);
         *self.metrics.last_transition.lock() = "stepUp";
         let text = "Transition to primary complete; database writes are now permitted";
@@ -66,6 +55,21 @@ impl Node {
                 text,
                 Some(attributes),
             );
+        }
+    }
+}
+
+impl Node {
+    /// Forgets what the session knows from before a change of role; an open transaction is gone with it.
+    pub fn refresh_session(&self, session: &Session, state: &mut SessionState) {
+        let now = self.role_changes.load(Ordering::Acquire);
+        if state.role_changes == now {
+            return;
+        }
+        let gone = state.open_since().map(|started| (state.txn_number, started.elapsed()));
+        *state = SessionState { role_changes: now, ..SessionState::default() };
+        if let Some((number, lived)) = gone {
+            self.transaction_gone(session.id, number, lived);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use sheaf_bson::json::{Style, to_json};
-use sheaf_server::replication::Replica;
+use sheaf_replica::Replica;
 use sheaf_storage::{Options, Unapplied};
 
 use crate::flags::RepairFlags;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use sheaf_front::listener;
 use sheaf_front::log;
+use sheaf_replica::Replica;
+use sheaf_replica::driver::RESTARTED;
 use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
 use sheaf_server::options::Options;
-use sheaf_server::replication::Replica;
-use sheaf_server::replication::driver::RESTARTED;
 use sheaf_storage::Engine;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -316,8 +316,8 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         }
     };
     if let Some(set_name) = &options.set_name {
-        match tokio::task::block_in_place(|| Replica::start(&node, &engine, set_name)) {
-            Ok(replica) => node.set_replica(replica),
+        match tokio::task::block_in_place(|| node.join(&engine, set_name)) {
+            Ok(()) => {}
             Err(error) => {
                 let attributes = sheaf_bson::doc! { "error": error.message() };
                 let text = "Cannot take part in a replica set";
@@ -506,7 +506,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
         replica: node.options.set_name.is_some(),
         open_files: Descriptors::share(limits::open_files()).tables,
         repair: None,
-        reopen: Some(Arc::new(|why| sheaf_server::replication::driver::restart_in_place(why))),
+        reopen: Some(Arc::new(|why| sheaf_replica::driver::restart_in_place(why))),
         clock: Arc::new(|| sheaf_front::front::Clock.now_millis()),
         ..sheaf_storage::Options::new(path)
     };

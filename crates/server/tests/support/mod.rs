@@ -12,7 +12,6 @@ use sheaf_front::{listener, log};
 use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
 use sheaf_server::options::Options;
-use sheaf_server::replication::Replica;
 use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, finish_msg};
 
 /// A server in this process.
@@ -43,7 +42,7 @@ impl Server {
         let listeners = control.block_on(async { listener::bind(node.front()) }).unwrap();
         if let Some(set) = &node.options.set_name {
             let _runtime = control.enter();
-            node.set_replica(Replica::start(&node, node.engine(), set).unwrap());
+            node.join(node.engine(), set).unwrap();
         }
         control.spawn(listeners.run(Arc::new(Mongod(node.clone()))));
         Server { node, runtime: Some(runtime), control: Some(control), _folder: folder }

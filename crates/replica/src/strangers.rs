@@ -7,9 +7,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sheaf_front::front::Guest;
 use tokio::sync::Notify;
-
-use crate::node::Guest;
 
 /// How many there may be. A set has 50 members at most.
 const STRANGERS_MAX: usize = 64;
@@ -64,23 +63,22 @@ impl Drop for Stranger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Node;
-    use crate::options::Options;
+    use sheaf_front::front::Front;
 
     #[tokio::test]
     async fn the_oldest_goes() {
-        let node = Node::new(Default::default(), Options::default()).unwrap();
+        let front = Front::new(Default::default(), std::iter::empty()).unwrap();
         let strangers = Strangers::default();
-        let enter = || strangers.enter(node.front().guest(node.connect(None).unwrap()));
+        let enter = || strangers.enter(front.guest(front.connect(None).unwrap()));
         let first = enter();
         let second = enter();
         drop(second);
-        assert_eq!((strangers.len(), node.connection_count()), (1, 1));
+        assert_eq!((strangers.len(), front.connection_count()), (1, 1));
         let others: Vec<Stranger> = (0..STRANGERS_MAX).map(|_| enter()).collect();
         first.told().notified().await;
         assert_eq!(strangers.len(), STRANGERS_MAX);
         drop(first);
         drop(others);
-        assert_eq!((strangers.len(), node.connection_count()), (0, 0));
+        assert_eq!((strangers.len(), front.connection_count()), (0, 0));
     }
 }

@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use super::links::{MAGIC, put};
+use crate::links::{MAGIC, put};
 
 /// Version of what is said on links. Members of another version are not listened to.
 pub const VERSION: i64 = 2;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use sheaf_errors::{Error, Result};
 use sheaf_repl::Rollback;
 
-use super::Replica;
-use super::driver::restart_in_place;
+use crate::Replica;
+use crate::driver::restart_in_place;
 
 /// The folder of the files, in the data folder.
 const FOLDER: &str = "rollback";
@@ -36,7 +36,7 @@ impl Replica {
 
     fn try_roll_back(&self, rollback: Rollback) -> Result<()> {
         let mut file = self.state.lock();
-        let folder = self.node.upgrade().map(|node| node.options.dbpath.join(FOLDER)).unwrap_or_default();
+        let folder = self.dbpath.join(FOLDER);
         let saved = self.engine.save_rolled_back(rollback.keep.index, rollback.last.index, &folder)?;
         let attributes = sheaf_bson::doc! {
             "documents": saved.documents as i64,
@@ -44,7 +44,7 @@ impl Replica {
             "lastKept": rollback.keep.index as i64,
             "last": rollback.last.index as i64,
         };
-        crate::log::warning("ROLLBACK", 21608, "ReplCoord", "Rolling back", Some(attributes));
+        sheaf_front::log::warning("ROLLBACK", 21608, "ReplCoord", "Rolling back", Some(attributes));
         file.state.rollbacks.count += 1;
         file.state.rollbacks.documents += saved.documents;
         file.save()?;
@@ -60,5 +60,11 @@ impl Replica {
 fn log_failure(error: &Error) {
     let attributes = sheaf_bson::doc! { "error": error.message() };
     let text = "A rollback cannot be done; trying again";
-    crate::log::error("ROLLBACK", crate::log::ids::ROLLBACK_FAILED, "ReplCoord", text, Some(attributes));
+    sheaf_front::log::error(
+        "ROLLBACK",
+        sheaf_front::log::ids::ROLLBACK_FAILED,
+        "ReplCoord",
+        text,
+        Some(attributes),
+    );
 }

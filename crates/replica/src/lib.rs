@@ -21,12 +21,14 @@ mod state;
 mod strangers;
 
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{OnceLock, Weak, mpsc};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::Instant;
 
 use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result};
+use sheaf_front::front::Front;
 use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 use sheaf_repl::write_concern::{Outcome, WriteConcern};
 use sheaf_repl::{Member, MemberState, Persist, Role, WaiterId};
@@ -34,14 +36,25 @@ use sheaf_storage::order::{Condvar, Mutex, rank};
 use sheaf_storage::{Engine, Interrupt, OpTime};
 use tokio::sync::{oneshot, watch};
 
-use crate::node::Node;
 use links::Links;
 use locked::Locked;
 use state::StateFile;
 
+/// What the server that a member belongs to does when its office changes.
+pub trait Host: Send + Sync {
+    /// This member takes writes now. Called on a thread of its own.
+    fn stepped_up(&self);
+
+    /// It takes no more writes.
+    fn stepped_down(&self);
+}
+
 /// This process as a member of a replica set.
 pub struct Replica {
-    node: Weak<Node>,
+    front: Arc<Front>,
+    host: Weak<dyn Host>,
+    /// The folder of the data.
+    dbpath: PathBuf,
     engine: Engine,
     core: Locked,
     /// What the core wants written, in order.
@@ -204,7 +217,7 @@ impl Replica {
         let given_up = GivenUp(self, waiter);
         let outcome = receiver.await;
         std::mem::forget(given_up);
-        outcome.map_err(|_| crate::node::shutting_down_error())
+        outcome.map_err(|_| sheaf_front::front::shutting_down_error())
     }
 
     /// Makes this member the first of a set; returns when the configuration is durable.
@@ -231,7 +244,7 @@ impl Replica {
             self.carry(&mut core);
         }
         self.flush_links();
-        receiver.recv().unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
+        receiver.recv().unwrap_or_else(|_| Err(sheaf_front::front::shutting_down_error()))
     }
 
     /// Hands the lead over; see [`Member::step_down`].
@@ -249,7 +262,7 @@ impl Replica {
             self.carry(&mut core);
         }
         self.flush_links();
-        receiver.recv().unwrap_or_else(|_| Err(crate::node::shutting_down_error()))
+        receiver.recv().unwrap_or_else(|_| Err(sheaf_front::front::shutting_down_error()))
     }
 
     /// Before this process ends: the lead goes to another member, if there is one that can have it within this time.
@@ -262,9 +275,8 @@ impl Replica {
 
     /// Which member of the configuration this process is.
     pub fn find_me(&self, config: &ReplSetConfig) -> Option<u64> {
-        let node = self.node.upgrade()?;
-        let own = node.member_address();
-        let port = node.port.load(Ordering::Relaxed);
+        let own = self.front.member_address();
+        let port = self.front.port.load(Ordering::Relaxed);
         let exactly = config.members.iter().find(|member| *member.host == *own);
         let here = || {
             config.members.iter().find(|member| {
@@ -315,7 +327,7 @@ impl Replica {
         let own = core.config().zip(core.id()).and_then(|(config, me)| config.member(me));
         let own = own.map(|member| member.host.to_string());
         drop(core);
-        own.or_else(|| self.node.upgrade().map(|node| node.member_address())).unwrap_or_default()
+        own.unwrap_or_else(|| self.front.member_address())
     }
 
     /// Where to dial for an address of the configuration.
@@ -348,7 +360,7 @@ impl Drop for GivenUp<'_> {
 
 fn is_this_machine(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    matches!(host, "localhost" | "::1") || host.starts_with("127.") || host == crate::node::hostname()
+    matches!(host, "localhost" | "::1") || host.starts_with("127.") || host == sheaf_front::front::hostname()
 }
 
 /// The error of a member that has no configuration yet.

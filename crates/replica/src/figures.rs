@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sheaf_front::metrics::Count;
 use sheaf_repl::{Body, Envelope};
 
-use super::Replica;
-use crate::metrics::Count;
+use crate::Replica;
 
 /// The commit point is far behind when it lags by more than this: half of MongoDB's `flowControlTargetLagSeconds`.
 /// Then commits are slowed down.

@@ -2,8 +2,8 @@
 //!
 //! Each member dials every other one and sends on the connection that it has dialled, so a link is one-way. It starts
 //! with a magic word that no client's message can start with, on the port that clients use, and says whose it is
-//! ([`super::confirm`]); then come messages, each behind its length. What cannot be sent is dropped: the core sends again
-//! what matters. The other end of a link is in [`super::receiving`].
+//! ([`crate::confirm`]); then come messages, each behind its length. What cannot be sent is dropped: the core sends again
+//! what matters. The other end of a link is in [`crate::receiving`].
 
 use std::collections::HashMap;
 use std::io;
@@ -18,8 +18,8 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::Replica;
-use super::confirm::{Hello, Nonce};
+use crate::Replica;
+use crate::confirm::{Hello, Nonce};
 
 /// The first word on a link: read as a message's length it would be above the largest allowed.
 pub const MAGIC: [u8; 4] = *b"ShMb";

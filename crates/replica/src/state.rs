@@ -9,7 +9,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_repl::HardState;
 use sheaf_repl::config::ReplSetConfig;
 
-use super::rollback::RollbackCount;
+use crate::rollback::RollbackCount;
 
 /// The file's name in the data folder.
 const NAME: &str = "replica.bson";

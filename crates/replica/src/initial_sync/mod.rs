@@ -29,9 +29,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Replica;
 use super::confirm::{Answer, GREETING_BYTES_MAX, Nonce};
 use super::driver::restart_in_place;
-use crate::node::Guest;
 pub use frames::MAGIC;
 use progress::ATTEMPTS_MAX;
+use sheaf_front::front::Guest;
 use source::Source;
 use target::{Control, Target};
 
@@ -217,7 +217,7 @@ impl Replica {
 
     fn run_initial_sync(&self, source: u64, at_least: OpTime) {
         let sync = &self.initial_sync;
-        let wall = self.node.upgrade().map_or(0, |node| node.clock.now_millis());
+        let wall = self.front.clock.now_millis();
         {
             let mut progress = sync.target.progress.lock();
             let partial = progress.partial.take();
@@ -291,10 +291,7 @@ impl Replica {
     fn fetch_from(&self, host: &str, at_least: u64) -> io::Result<sheaf_storage::OpTime> {
         let target = &self.initial_sync.target;
         target.progress.lock().attempt = Some((Instant::now(), host.to_owned()));
-        let limit = || {
-            let node = self.node.upgrade();
-            node.map_or(0, |node| node.parameters.int("initialSyncMaxBytesPerSec").max(0) as u64)
-        };
+        let limit = || self.front.parameters.int("initialSyncMaxBytesPerSec").max(0) as u64;
         let stopped = || self.stopping();
         let control = Control { bytes_per_second: &limit, stopped: &stopped };
         let who = self.who_for(host)?;
@@ -320,7 +317,7 @@ impl Replica {
 
     /// Takes the copy that was fetched into use, by a restart. The pipeline is held, everything before is applied.
     pub(super) fn install_copy(&self, at: OpTime) -> ! {
-        let dbpath = self.node.upgrade().map(|node| node.options.dbpath.clone()).unwrap_or_default();
+        let dbpath = self.dbpath.clone();
         let files = self.initial_sync.target.files();
         while let Err(error) = sheaf_storage::install_at_next_open(&dbpath, &files) {
             let attributes = sheaf_bson::doc! { "error": error.message(), "index": at.index as i64 };
@@ -332,5 +329,11 @@ impl Replica {
 }
 
 fn log(text: &'static str, attributes: &DocBuf) {
-    crate::log::info("INITSYNC", crate::log::ids::INITIAL_SYNC, "ReplCoord", text, Some(attributes.clone()));
+    sheaf_front::log::info(
+        "INITSYNC",
+        sheaf_front::log::ids::INITIAL_SYNC,
+        "ReplCoord",
+        text,
+        Some(attributes.clone()),
+    );
 }

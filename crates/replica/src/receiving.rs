@@ -1,7 +1,7 @@
 //! Links that other members have dialled.
 //!
 //! Nothing that comes on one reaches the core before the member that it claims to be from has said, asked at the address
-//! under which this member knows it, that it has opened the link ([`super::confirm`]). What is not believed is passed over
+//! under which this member knows it, that it has opened the link ([`crate::confirm`]). What is not believed is passed over
 //! without being kept. What is believed is read as a whole first, the entries for the log with it.
 
 use std::io;
@@ -9,16 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
+use sheaf_front::front::Guest;
+use sheaf_front::log::ids;
 use sheaf_repl::Envelope;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use super::Replica;
-use super::confirm::{self, Answer, Hello, Nonce, read_short};
-use super::links::MAGIC;
-use super::strangers::Stranger;
-use crate::log::ids;
-use crate::node::Guest;
+use crate::Replica;
+use crate::confirm::{self, Answer, Hello, Nonce, read_short};
+use crate::links::MAGIC;
+use crate::strangers::Stranger;
 
 /// The most that one message may have: an entry is a commit group, and a transaction can be large.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
@@ -92,7 +92,7 @@ pub(super) fn refuse(replica: &Replica, host: &str, why: &str) -> io::Error {
     if replica.confirmations.is_to_be_named() {
         let attributes = sheaf_bson::doc! { "host": host, "why": why };
         let text = "A link of a member is refused";
-        crate::log::warning("REPL", ids::LINK_REFUSED, "listener", text, Some(attributes));
+        sheaf_front::log::warning("REPL", ids::LINK_REFUSED, "listener", text, Some(attributes));
     }
     bad(why)
 }

@@ -4,11 +4,14 @@
 //! with its own commits); the other keeps the core's clock and does what may take time. A primary's own commits are
 //! carried out by the thread that commits.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::front::Front;
+use sheaf_front::log::ids;
 use sheaf_repl::{
     Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
 };
@@ -17,14 +20,12 @@ use sheaf_storage::order::{Condvar, Mutex};
 use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
 use tokio::sync::watch;
 
-use super::Replica;
-use super::figures::{Figures, LAG_ALLOWED_MILLIS};
-use super::initial_sync::InitialSync;
-use super::links::Links;
-use super::locked::Locked;
-use super::state::StateFile;
-use crate::log::ids;
-use crate::node::Node;
+use crate::figures::{Figures, LAG_ALLOWED_MILLIS};
+use crate::initial_sync::InitialSync;
+use crate::links::Links;
+use crate::locked::Locked;
+use crate::state::StateFile;
+use crate::{Host, Replica};
 
 /// Refused messages are named no more often than this.
 const REFUSALS_SECS: u64 = 10;
@@ -42,8 +43,14 @@ pub(super) enum Job {
 impl Replica {
     /// Starts this member on an open data folder: reads what it knows of itself, takes over the order of commits, and
     /// begins to talk to the others. Called within the runtime.
-    pub fn start(node: &Arc<Node>, engine: &Engine, set_name: &str) -> Result<Arc<Replica>> {
-        let mut state = StateFile::open(&node.options.dbpath)?;
+    pub fn start(
+        front: &Arc<Front>,
+        host: Weak<dyn Host>,
+        dbpath: &Path,
+        engine: &Engine,
+        set_name: &str,
+    ) -> Result<Arc<Replica>> {
+        let mut state = StateFile::open(dbpath)?;
         if let Some((config, _)) =
             state.state.config.as_ref().filter(|(config, _)| config.set_name != set_name)
         {
@@ -54,30 +61,32 @@ impl Replica {
             );
         }
         // Others take what has a lower number for old. A member that has lost its folder must not begin again with 1.
-        let wall = node.clock.now_millis().max(0) as u64;
+        let wall = front.clock.now_millis().max(0) as u64;
         state.state.incarnation = wall.max(state.state.incarnation + 1);
         state.save()?;
         let recovered = recovered(engine, &state)?;
         let all_committed = recovered.hard_state.commit == recovered.log.last;
         let core = Member::new(
             Options { seed: rand::random(), incarnation: state.state.incarnation, ..Options::new(set_name) }
-                .within(crate::system::memory_limit()),
+                .within(sheaf_front::system::memory_limit()),
             recovered,
         );
         #[expect(clippy::disallowed_methods, reason = "roles come as elections do, fetches as members lag")]
         let (jobs, work) = mpsc::channel();
         let last = engine.last_applied();
         let replica = Arc::new(Replica {
-            node: Arc::downgrade(node),
+            front: front.clone(),
+            host,
+            dbpath: dbpath.to_owned(),
             engine: engine.clone(),
             core: Locked::new(core),
             units: Mutex::default(),
             units_work: Condvar::new(),
             state: Mutex::new(state),
             links: std::sync::OnceLock::new(),
-            confirmations: super::confirm::Confirmations::default(),
-            strangers: super::strangers::Strangers::default(),
-            initial_sync: InitialSync::open(&node.options.dbpath, set_name),
+            confirmations: crate::confirm::Confirmations::default(),
+            strangers: crate::strangers::Strangers::default(),
+            initial_sync: InitialSync::open(dbpath, set_name),
             jobs,
             role: Mutex::default(),
             writable: AtomicBool::new(false),
@@ -102,7 +111,7 @@ impl Replica {
             index: core.commit_point().index,
             time: if all_committed { last.time } else { core.commit_time() },
         });
-        let links = Links::new(Arc::downgrade(&replica), &node.parameters.text("peerAddresses"));
+        let links = Links::new(Arc::downgrade(&replica), &front.parameters.text("peerAddresses"));
         let _ = replica.links.set(links);
         engine.set_sequencer(replica.clone(), all_committed);
         let runtime = tokio::runtime::Handle::current();
@@ -138,8 +147,7 @@ impl Replica {
 
     /// Messages have come from the member at this address.
     pub fn receive(&self, from: &Arc<str>, messages: impl Iterator<Item = Envelope>) {
-        let node = self.node.upgrade();
-        let starved = node.is_some_and(|node| node.fail_points.enter("stopReplProducer", |_| true).is_some());
+        let starved = self.front.fail_points.enter("stopReplProducer", |_| true).is_some();
         let clock = self.started.elapsed().as_millis() as u64;
         self.with_unhurried(|core| {
             core.observe_clock(clock);
@@ -234,7 +242,7 @@ impl Replica {
         }
         let attributes = sheaf_bson::doc! { "host": host, "member": from as i64, "why": what };
         let text = "A message of a member is refused";
-        crate::log::warning("REPL", ids::MEMBER_REFUSED, "ReplCoord", text, Some(attributes));
+        sheaf_front::log::warning("REPL", ids::MEMBER_REFUSED, "ReplCoord", text, Some(attributes));
     }
 
     /// Carries out units that no commit of this member carries out.
@@ -268,7 +276,7 @@ impl Replica {
         while !self.stopping.load(Ordering::Acquire) {
             let now = Instant::now();
             if now >= next {
-                let wall = self.node.upgrade().map_or(0, |node| node.clock.now_millis().max(0) as u64 / 1000);
+                let wall = self.front.clock.now_millis().max(0) as u64 / 1000;
                 let mut stopped = false;
                 let pause = self.with(|core| {
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
@@ -281,7 +289,7 @@ impl Replica {
                 if stopped {
                     let text = "Flow control is engaged and the sustainer point is not moving. Please check the health of all \
                                 secondaries.";
-                    crate::log::warning("STORAGE", 22225, "ReplCoord", text, None);
+                    sheaf_front::log::warning("STORAGE", 22225, "ReplCoord", text, None);
                 }
             }
             match jobs.recv_timeout(next.saturating_duration_since(Instant::now())) {
@@ -310,15 +318,21 @@ impl Replica {
     }
 
     fn role_changed(self: &Arc<Self>, before: Role, now: Role) {
-        let Some(node) = self.node.upgrade() else { return };
+        let Some(host) = self.host.upgrade() else { return };
         if before.state != now.state {
             let attributes = sheaf_bson::doc! {
                 "newState": now.state.name(), "oldState": before.state.name(), "term": now.term as i64
             };
-            crate::log::info("REPL", 21358, "ReplCoord", "Replica set state transition", Some(attributes));
+            sheaf_front::log::info(
+                "REPL",
+                21358,
+                "ReplCoord",
+                "Replica set state transition",
+                Some(attributes),
+            );
         }
         if before.writable && !now.writable {
-            node.stepped_down();
+            host.stepped_down();
         }
         if !before.writable && now.writable {
             let replica = self.clone();
@@ -326,7 +340,7 @@ impl Replica {
                 if let Err(error) = replica.engine.abort_orphaned_builds() {
                     tracing::warn!(%error, "index builds of an earlier primary stay for now");
                 }
-                node.stepped_up();
+                host.stepped_up();
             });
             if let Err(error) = stepping_up {
                 tracing::error!(%error, "a new primary's first work is not done");
@@ -456,9 +470,9 @@ fn from_core(entry: Entry) -> LogEntry {
 /// path by which every start brings the data to the end of the log.
 pub fn restart_in_place(why: &str) -> ! {
     use std::os::unix::process::CommandExt;
-    crate::log::info(
+    sheaf_front::log::info(
         "REPL",
-        crate::log::ids::RESTARTING_IN_PLACE,
+        sheaf_front::log::ids::RESTARTING_IN_PLACE,
         "ReplCoord",
         "Restarting in place",
         Some(sheaf_bson::doc! { "why": why }),

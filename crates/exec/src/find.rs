@@ -13,6 +13,8 @@ use crate::run::{Executor, ReadCx, Step};
 const TRIAL_WORKS: usize = 10_000;
 /// Results that end a trial.
 const TRIAL_RESULTS: u64 = 101;
+/// Bytes of results that end a trial: a hundred of the largest documents, for each candidate, would be gigabytes.
+const TRIAL_BYTES: u64 = 16 << 20;
 
 /// Plans the query and readies its run. With several candidates, a short trial of all decides.
 pub fn open(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Executor> {
@@ -59,7 +61,7 @@ pub fn try_with(
     for plan in plans {
         runs.push((start(plan)?, Tally::default()));
     }
-    let mut failure = None;
+    let (mut failure, mut bytes) = (None, 0);
     'trial: for _ in 0..TRIAL_WORKS {
         let mut alive = false;
         for (run, tally) in &mut runs {
@@ -78,7 +80,9 @@ pub fn try_with(
                     failure = Some(error);
                 }
             }
-            if tally.done || tally.rows >= TRIAL_RESULTS {
+            let before = std::mem::replace(&mut tally.bytes, run.stash_bytes());
+            bytes += tally.bytes - before;
+            if tally.done || tally.rows >= TRIAL_RESULTS || bytes >= TRIAL_BYTES {
                 break 'trial;
             }
         }
@@ -106,6 +110,7 @@ pub fn try_with(
 struct Tally {
     works: u64,
     rows: u64,
+    bytes: u64,
     done: bool,
     failed: bool,
 }

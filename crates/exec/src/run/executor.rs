@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sheaf_bson::{OwnedValue, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Slot;
+use sheaf_meter::Held;
 use sheaf_storage::{Collection, View};
 
 use super::{Cx, Row, Stage, Stats, Step};
@@ -68,6 +69,11 @@ impl Kept {
         }
     }
 
+    fn bytes(&self) -> u64 {
+        let key = self.key.as_ref().map_or(0, |(key, bits)| key.len() + bits.len());
+        (self.doc.as_ref().map_or(0, Vec::len) + self.record.len() + key) as u64
+    }
+
     fn row(&self) -> Row<'_> {
         Row {
             doc: self.doc.as_deref().map(RawDoc::new),
@@ -76,6 +82,9 @@ impl Kept {
         }
     }
 }
+
+/// From so much on rows that are kept are counted as the operation's memory.
+const COUNTED_BYTES: u64 = 1 << 20;
 
 /// Rows between two checks for an interrupt.
 const CHECK_EVERY: u64 = 128;
@@ -88,6 +97,10 @@ pub struct Executor {
     collection: Arc<Collection>,
     /// Rows that were produced and not yet taken: results of a trial, or one that did not fit a batch.
     stash: VecDeque<Kept>,
+    /// The bytes of the rows in the stash.
+    stash_bytes: u64,
+    /// Their account, if they are many.
+    held: Held,
     /// The row that came from the stash last.
     current: Option<Kept>,
     done: bool,
@@ -113,13 +126,14 @@ impl Executor {
         let mut stats = Vec::new();
         let root = super::build::build(&plan, &collection, tailable, timed, &mut stats)?;
         let key_fields = plan.gives_keys().then(|| super::build::key_fields(&plan));
-        let stash = VecDeque::new();
         Ok(Executor {
             root,
             plan,
             stats,
             collection,
-            stash,
+            stash: VecDeque::new(),
+            stash_bytes: 0,
+            held: Held::default(),
             current: None,
             done: false,
             tailable,
@@ -157,9 +171,38 @@ impl Executor {
     pub fn trial_step(&mut self, cx: &ReadCx<'_>) -> Result<Step> {
         let step = self.step(cx)?;
         if step == Step::Row {
-            self.stash.push_back(Kept::of(self.root.row()));
+            let kept = Kept::of(self.root.row());
+            self.count_kept(self.stash_bytes + kept.bytes())?;
+            self.stash.push_back(kept);
         }
         Ok(step)
+    }
+
+    /// How many bytes the rows have that a trial has found.
+    pub fn stash_bytes(&self) -> u64 {
+        self.stash_bytes
+    }
+
+    /// Counts the rows in the stash with the operation's memory.
+    fn count_kept(&mut self, bytes: u64) -> Result<()> {
+        self.stash_bytes = bytes;
+        if bytes >= COUNTED_BYTES && self.held.bytes() == 0 {
+            self.held = sheaf_meter::reserve(bytes)?;
+        }
+        if self.held.bytes() > 0 {
+            self.held.set(bytes)?;
+        }
+        Ok(())
+    }
+
+    /// The next row of the stash.
+    fn take_kept(&mut self) -> Option<Kept> {
+        let kept = self.stash.pop_front()?;
+        self.stash_bytes -= kept.bytes();
+        if self.held.bytes() > 0 {
+            self.held.shrink(kept.bytes());
+        }
+        Some(kept)
     }
 
     fn step(&mut self, read: &ReadCx<'_>) -> Result<Step> {
@@ -191,6 +234,8 @@ impl Executor {
     pub fn count(&mut self, cx: &ReadCx<'_>) -> Result<u64> {
         let mut n = self.stash.len() as u64;
         self.stash.clear();
+        self.stash_bytes = 0;
+        self.held = Held::default();
         while self.advance(cx)? {
             n += 1;
         }
@@ -204,7 +249,7 @@ impl Executor {
 
     /// Moves to the next row, unless `until` pieces of work are done before.
     fn advance_until(&mut self, cx: &ReadCx<'_>, until: u64) -> Result<Step> {
-        self.current = self.stash.pop_front();
+        self.current = self.take_kept();
         if self.current.is_some() {
             return Ok(Step::Row);
         }
@@ -270,6 +315,7 @@ impl Executor {
             let doc = row.doc.unwrap_or(RawDoc::EMPTY);
             if !batch.fits(doc.len()) {
                 let kept = Kept::of(row);
+                self.count_kept(self.stash_bytes + kept.bytes())?;
                 self.stash.push_front(kept);
                 return Ok(Some(false));
             }

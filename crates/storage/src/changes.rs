@@ -1,18 +1,22 @@
 //! What one document's insert, update or delete means in keys: the same code for plain writes,
 //! transactions and recovery, so that applying the log gives what the write gave.
 
+use std::sync::atomic::Ordering;
+
 use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
 use crate::catalog::Collection;
+use crate::core::Core;
 use crate::cursor::{Cut, Direction};
 use crate::db::{Cf, Db};
 use crate::index::{Index, IndexKind, KeySet, ends_operation};
 use crate::keys::{entry_key, entry_parts, entry_value, prefixed};
 use crate::locks::{LockKey, LockTable};
 use crate::view::View;
+use crate::write::Op;
 
 /// Where changes go: a write batch, or a transaction's own writes.
 pub(crate) trait Sink {
@@ -34,6 +38,9 @@ impl Sink for BatchSink<'_> {
         self.batch.delete_cf(self.db.cf(cf), key);
     }
 }
+
+/// A table file has two keys of this length for every 16 MB of them, or more: not worth counting.
+const LONG_KEY_BYTES: usize = 16 << 10;
 
 /// What it costs to look up a key, as the meter counts.
 const LOOKUP: u32 = 20;
@@ -117,6 +124,33 @@ impl Changes {
             }
         }
         Ok(())
+    }
+
+    /// Refuses keys so long that a few of them fill what table files' own keys may take of memory, if these take that already.
+    /// What goes away is never refused.
+    ///
+    /// Errors: `ExceededMemoryLimit`.
+    pub fn check_long_keys(&self, core: &Core, collection: &Collection, op: Op<'_>) -> Result<()> {
+        let used = core.file_key_bytes.load(Ordering::Relaxed);
+        if used < core.options.file_key_bytes_max() || self.longest_new_key(collection, op) <= LONG_KEY_BYTES
+        {
+            return Ok(());
+        }
+        bail!(
+            Code::EXCEEDED_MEMORY_LIMIT,
+            "Long index keys take {used} bytes of memory already, so that no more keys of over {LONG_KEY_BYTES} \
+             bytes can be added to {}",
+            collection.namespace
+        );
+    }
+
+    /// The length of the longest key that was not there before.
+    fn longest_new_key(&self, collection: &Collection, op: Op<'_>) -> usize {
+        let record = if matches!(op, Op::Insert(_)) { self.record.len() } else { 0 };
+        let sets = self.old.iter().zip(&self.new).take(collection.maintained().count());
+        sets.flat_map(|(old, new)| new.iter().map(|(key, _)| key).filter(|key| !old.contains(key)))
+            .map(<[u8]>::len)
+            .fold(record, usize::max)
     }
 
     /// Asks `taken` for each key that the new document takes, the old one had not, and no other document may have.

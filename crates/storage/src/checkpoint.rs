@@ -162,6 +162,7 @@ impl Core {
             return Err(error);
         }
         self.hooks.call(HookPoint::Flushed)?;
+        self.file_key_bytes.store(self.db.file_key_bytes(), Ordering::Relaxed);
         *self.flushed.lock() = at;
         *self.flushing_to.lock() = None;
         self.flushes.fetch_add(1, Ordering::Relaxed);

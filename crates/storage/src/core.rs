@@ -101,6 +101,8 @@ pub(crate) struct Core {
     pub unflushed: AtomicU64,
     /// The same of what a flush is writing: it is in memory until it is on disk.
     pub flushing: AtomicU64,
+    /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
+    pub file_key_bytes: AtomicU64,
     /// Payload buffers to be used again: large ones are costly to get from the system.
     buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
     pub commits: AtomicU64,
@@ -219,6 +221,7 @@ impl Core {
         }
         let mut core = Core {
             tuning: crate::tuning::Tuning::of(&options),
+            file_key_bytes: AtomicU64::new(db.file_key_bytes()),
             db,
             log,
             oplog,

@@ -170,6 +170,11 @@ impl Db {
             .sum()
     }
 
+    /// Bytes of the smallest and largest keys of all table files, which RocksDB has in memory.
+    pub fn file_key_bytes(&self) -> u64 {
+        crate::listener::file_key_bytes(&self.db)
+    }
+
     pub fn cache_used(&self) -> u64 {
         self.cache.get_usage() as u64
     }
@@ -197,7 +202,11 @@ fn block_cache(bytes: usize) -> Cache {
 }
 
 fn family(cf: Cf, options: &Options, cache: &Cache) -> rocksdb::Options {
-    let mut family = rocksdb::Options::default();
+    // An index block that is being made has the key of each data block, however well these are compressed, and a file of keys
+    // that begin alike would never be full.
+    let mut family = rocksdb::Options::default()
+        .get_options_from_string("target_file_size_is_upper_bound=true")
+        .unwrap_or_else(|error| panic!("this version of RocksDB lacks an option: {error}"));
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(cache);
     table.set_block_size(16 << 10);

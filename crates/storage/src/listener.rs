@@ -22,6 +22,24 @@ use rocksdb::AsRawPtr;
 use crate::order::Mutex;
 use crate::order::rank::LEAF;
 
+/// Bytes of the smallest and largest keys of all table files. (The binding's own list would copy them once more.)
+pub(crate) fn file_key_bytes(db: &rocksdb::DB) -> u64 {
+    let mut bytes = 0;
+    // SAFETY: the list is RocksDB's own copy, valid until it is freed here, and is asked for what it has only.
+    unsafe {
+        let files = ffi::rocksdb_livefiles(db.as_raw_ptr());
+        for at in 0..ffi::rocksdb_livefiles_count(files) {
+            for key in [ffi::rocksdb_livefiles_smallestkey, ffi::rocksdb_livefiles_largestkey] {
+                let mut len = 0;
+                key(files, at, &raw mut len);
+                bytes += len as u64;
+            }
+        }
+        ffi::rocksdb_livefiles_destroy(files);
+    }
+    bytes
+}
+
 /// RocksDB's `BackgroundErrorReason`s.
 const FLUSH: u32 = 0;
 const COMPACTION: u32 = 1;

@@ -96,6 +96,12 @@ impl Options {
         self.cache_bytes < SMALL_CACHE_BYTES
     }
 
+    /// What the smallest and largest keys of table files may take before no more long ones are taken in. RocksDB has them in
+    /// memory once for the file and once for each state of the database that somebody reads.
+    pub(crate) fn file_key_bytes_max(&self) -> u64 {
+        self.cache_bytes / 4
+    }
+
     /// Memory in which an index build sorts entries before it spills them to files.
     pub(crate) fn sort_bytes(&self) -> usize {
         (self.cache_bytes / 10).clamp(1 << 20, 100 << 20) as usize

@@ -352,6 +352,7 @@ impl Transaction {
             collection.namespace
         );
         self.changes.compute(collection, record_key, op.before(), op.after(), &self.core.locks)?;
+        self.changes.check_long_keys(&self.core, collection, op)?;
         let locks = self.changes.locks.clone();
         self.lock_all(&locks)?;
         if let Op::Insert(doc) = op

@@ -335,6 +335,7 @@ impl<'i> WriteUnit<'i> {
         put_id_key(doc.get_or_missing("_id"), record_key)?;
         self.begin_write(collection)?;
         self.changes.compute(collection, record_key, None, Some(doc), &self.core.locks)?;
+        self.changes.check_long_keys(&self.core, collection, Op::Insert(doc))?;
         let locks = std::mem::take(&mut self.changes.locks);
         self.settle(&locks)?;
         self.lock_all(&locks)?;
@@ -452,6 +453,7 @@ impl WriteUnit<'_> {
     fn change(&mut self, collection: &Arc<Collection>, key: &[u8], op: Op<'_>) -> Result<()> {
         self.begin_write(collection)?;
         self.changes.compute(collection, key, op.before(), op.after(), &self.core.locks)?;
+        self.changes.check_long_keys(&self.core, collection, op)?;
         let locks = std::mem::take(&mut self.changes.locks);
         let settled = self.settle(&locks)?;
         let kept = self.lock_all(&locks)?;

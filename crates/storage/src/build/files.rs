@@ -12,6 +12,12 @@ use crate::keys::PREFIX;
 /// A file is closed when it has grown to this.
 const FILE_BYTES: u64 = 64 << 20;
 
+/// Or when its long keys are so many bytes: they may be compressed to nearly none.
+const LONG_KEYS_BYTES: u64 = 16 << 20;
+
+/// A key of which a block has only a few.
+const LONG_KEY_BYTES: usize = 1 << 10;
+
 /// Writes entries, which come in order of their keys, to files: each holds entries of one number only.
 pub(super) struct Files<'o> {
     core: &'o Core,
@@ -19,19 +25,31 @@ pub(super) struct Files<'o> {
     name: &'static str,
     writer: Option<SstFileWriter<'o>>,
     ident: [u8; PREFIX],
+    /// Bytes of the keys in the file that is being written.
+    key_bytes: u64,
     paths: Vec<PathBuf>,
 }
 
 impl<'o> Files<'o> {
     /// Files named after `name` in `dir`.
     pub fn new(core: &'o Core, dir: &Path, name: &'static str) -> Files<'o> {
-        Files { core, dir: dir.to_owned(), name, writer: None, ident: [0; PREFIX], paths: Vec::new() }
+        Files {
+            core,
+            dir: dir.to_owned(),
+            name,
+            writer: None,
+            ident: [0; PREFIX],
+            key_bytes: 0,
+            paths: Vec::new(),
+        }
     }
 
     /// Adds an entry, whose key is greater than the last one's.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let full = self.writer.as_ref().is_some_and(|writer| writer.file_size() >= FILE_BYTES);
-        if full || !key.starts_with(&self.ident) {
+        // A long key is in the index that the writer has in memory.
+        let long = key.len() >= LONG_KEY_BYTES;
+        if full || long && self.key_bytes >= LONG_KEYS_BYTES || !key.starts_with(&self.ident) {
             self.close()?;
             self.ident.copy_from_slice(&key[..PREFIX]);
         }
@@ -41,7 +59,9 @@ impl<'o> Files<'o> {
             writer.open(&path).map_err(io_error)?;
             self.paths.push(path);
             self.writer = Some(writer);
+            self.key_bytes = 0;
         }
+        self.key_bytes += if long { key.len() as u64 } else { 0 };
         let Some(writer) = &mut self.writer else { return Ok(()) };
         writer.put(key, value).map_err(io_error)
     }

@@ -83,6 +83,7 @@ impl WriteUnit<'_> {
         }
         if let Some(doc) = doc {
             self.changes.compute(collection, &record_key, None, Some(doc), &self.core.locks)?;
+            self.changes.check_long_keys(&self.core, collection, Op::Insert(doc))?;
             let new = self.changes.locks.clone();
             if !self.settle(&new)? {
                 return Ok(false);

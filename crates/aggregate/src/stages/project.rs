@@ -1,6 +1,7 @@
 //! `$project`, `$addFields` (`$set`), `$unset`, `$replaceRoot` (`$replaceWith`).
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
 use sheaf_bson::{Bump, DocBuf, DocWriter, Value};
 use sheaf_errors::{Result, bail};
@@ -17,7 +18,9 @@ pub struct Project {
     /// What it does.
     pub projection: Projection,
     /// The top-level names in the specification.
-    names: Vec<String>,
+    names: BTreeSet<String>,
+    /// [`Projection::included_paths`], once somebody has asked.
+    included: OnceLock<Option<BTreeSet<String>>>,
 }
 
 /// A parsed `$replaceRoot` or `$replaceWith`.
@@ -26,7 +29,7 @@ pub type Replace = ReplaceRoot;
 impl Project {
     fn stage(projection: Projection, spec: sheaf_bson::RawDoc<'_>) -> Vec<Stage> {
         let names = spec.iter().map(|element| element.key().to_owned()).collect();
-        vec![Stage::Project(Arc::new(Project { projection, names }))]
+        vec![Stage::Project(Arc::new(Project { projection, names, included: OnceLock::new() }))]
     }
 
     /// Notes what the projection reads.
@@ -37,19 +40,29 @@ impl Project {
 
     /// Whether a filter on this path sees the same before and after.
     pub fn preserves(&self, path: &str) -> bool {
-        let at_or_below = |path: &str, above: &str| {
-            path == above || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'))
-        };
         match self.projection.kind() {
             Kind::Inclusion => {
-                let included = self.projection.included_paths();
-                included.is_some_and(|included| included.iter().any(|kept| at_or_below(path, kept)))
+                let included = self.included.get_or_init(|| {
+                    self.projection.included_paths().map(|paths| paths.into_iter().collect())
+                });
+                included.as_ref().is_some_and(|included| has_at_or_above(included, path))
             }
             Kind::Exclusion | Kind::Addition => {
-                !self.names.iter().any(|name| at_or_below(path, name) || at_or_below(name, path))
+                !has_at_or_above(&self.names, path) && !has_below(&self.names, path)
             }
         }
     }
+}
+
+/// Whether the path is among these, or one that it lies below.
+fn has_at_or_above(paths: &BTreeSet<String>, path: &str) -> bool {
+    paths.contains(path) || path.match_indices('.').any(|(at, _)| paths.contains(&path[..at]))
+}
+
+/// Whether one of these lies below the path.
+fn has_below(paths: &BTreeSet<String>, path: &str) -> bool {
+    let prefix = format!("{path}.");
+    paths.range(prefix.clone()..).next().is_some_and(|first| first.starts_with(&prefix))
 }
 
 pub(crate) fn parse_project(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {

@@ -1,14 +1,14 @@
 //! Parsing `$addFields` (`$set`).
 
 use sheaf_bson::{RawDoc, Value};
-use sheaf_errors::{Result, bail};
+use sheaf_errors::{Error, Result, bail};
 use sheaf_expr::{Expr, FieldPath, ParseCx};
 use sheaf_meter::Held;
 
 use crate::owned::name_bytes;
 
 use super::tree::{Field, Node, join};
-use super::{Kind, Projection, parse};
+use super::{Kind, Projection};
 
 pub(super) fn parse(spec: RawDoc<'_>, cx: &mut ParseCx) -> Result<Projection> {
     let mut root = Node::default();
@@ -37,10 +37,12 @@ fn fields(
                 fields(root, seen, &path, inside, cx)?;
             }
             value => {
-                check_conflict(seen, &path)?;
+                if root.collides(&path) {
+                    return Err(conflict(seen, &path));
+                }
                 sheaf_meter::grow(size_of::<String>() + name_bytes(&path))?;
                 let expr = Expr::parse(value, cx)?;
-                parse::insert(root, &path, &path, Field::Computed(expr))?;
+                root.insert(&path, &path, Field::Computed(expr))?;
                 seen.push(path);
             }
         }
@@ -65,15 +67,15 @@ fn is_expression(spec: RawDoc<'_>, path: &str) -> Result<bool> {
     }
 }
 
-fn check_conflict(seen: &[String], path: &str) -> Result<()> {
+/// The error for a path that does not go with one that was `seen`.
+fn conflict(seen: &[String], path: &str) -> Error {
     let below = |path: &str, other: &str| path.strip_prefix(other).is_some_and(|rest| rest.starts_with('.'));
-    for other in seen {
-        if other == path || below(path, other) || below(other, path) {
-            bail!(
-                40176,
-                "specification contains two conflicting paths. Cannot specify both '{path}' and '{other}'"
-            );
-        }
-    }
-    Ok(())
+    let other = seen.iter().find(|other| *other == path || below(path, other) || below(other, path));
+    Error::location(
+        40176,
+        format!(
+            "specification contains two conflicting paths. Cannot specify both '{path}' and '{}'",
+            other.map_or(path, String::as_str)
+        ),
+    )
 }

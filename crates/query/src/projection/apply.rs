@@ -44,19 +44,19 @@ impl<'a> Pass<'a, '_> {
         // Which fields are done matters only where computed ones may have to follow.
         let mut written: SmallVec<[bool; 16]> = SmallVec::new();
         if node.computed {
-            written.resize(node.fields.len(), false);
+            written.resize(node.fields().len(), false);
         }
-        let mut left = node.fields.len();
+        let mut left = node.fields().len();
         let others = self.kind != Kind::Inclusion;
         for element in doc.iter() {
-            sheaf_meter::tick(1 + node.fields.len() as u32 / 8)?;
+            sheaf_meter::tick(1)?;
             let Some(at) = node.find(element.key_bytes()) else {
                 if others {
                     out.append_element(element);
                 }
                 continue;
             };
-            let done = self.field(&node.fields[at].1, element, positional, out)?;
+            let done = self.field(&node.fields()[at].1, element, positional, out)?;
             if let Some(written) = written.get_mut(at) {
                 *written = done;
             }
@@ -161,7 +161,7 @@ impl<'a> Pass<'a, '_> {
         written: &[bool],
         out: &mut DocWriter<'_, S>,
     ) -> Result<()> {
-        for (at, (name, field)) in node.fields.iter().enumerate() {
+        for (at, (name, field)) in node.fields().iter().enumerate() {
             if written.get(at).copied().unwrap_or(false) {
                 continue;
             }

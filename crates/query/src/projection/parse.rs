@@ -8,7 +8,6 @@ use sheaf_meter::Held;
 use super::tree::{Field, Node, Slice, join};
 use super::{Kind, Mode, Projection};
 use crate::matcher::{Features, MatchExpr, Matcher};
-use crate::owned::name_bytes;
 use crate::print;
 
 /// What has been seen so far.
@@ -38,11 +37,11 @@ pub(super) fn parse(spec: RawDoc<'_>, mode: Mode, cx: &mut ParseCx) -> Result<Pr
     for element in spec.iter() {
         parser.element("", element)?;
     }
-    Ok(parser.finish())
+    parser.finish()
 }
 
 impl Parser<'_> {
-    fn finish(mut self) -> Projection {
+    fn finish(mut self) -> Result<Projection> {
         // Only `$slice`, `$meta`, `$elemMatch` and `_id` leave the kind open.
         let kind = self.kind.unwrap_or(match self.id {
             _ if self.elem_match => Kind::Inclusion,
@@ -52,12 +51,12 @@ impl Parser<'_> {
         let at = self.root.find(b"_id");
         match (kind, self.id) {
             (Kind::Inclusion, None | Some(true)) if at.is_none() => {
-                self.root.fields.insert(0, ("_id".into(), Field::Keep));
+                self.root.add_first("_id", Field::Keep);
             }
-            (Kind::Exclusion, Some(false)) => self.root.fields.push(("_id".into(), Field::Drop)),
+            (Kind::Exclusion, Some(false)) => _ = self.root.add("_id", Field::Drop)?,
             _ => {}
         }
-        Projection { kind, root: self.root, positional: self.positional, held: Held::default() }
+        Ok(Projection { kind, root: self.root, positional: self.positional, held: Held::default() })
     }
 
     fn element(&mut self, parent: &str, element: Element<'_>) -> Result<()> {
@@ -242,43 +241,13 @@ impl Parser<'_> {
         if self.id.is_some() && path.starts_with("_id.") {
             bail!(31249, "Path collision at {path} remaining portion {}", &path[4..]);
         }
-        insert(&mut self.root, path, path, field)
+        self.root.insert(path, path, field)
     }
 }
 
 /// A path with `$` as one of its names after the first.
 fn is_positional(path: &str) -> bool {
     path.ends_with(".$") || path.contains(".$.")
-}
-
-/// Puts a field into the tree.
-pub(super) fn insert(node: &mut Node, full: &str, rest: &str, field: Field) -> Result<()> {
-    node.computed |= matches!(field, Field::Computed(_) | Field::ElemMatch(_));
-    node.positional |= matches!(field, Field::Positional);
-    let (name, below) = match rest.split_once('.') {
-        Some((name, below)) => (name, Some(below)),
-        None => (rest, None),
-    };
-    sheaf_meter::tick(1 + node.fields.len() as u32 / 8)?;
-    sheaf_meter::grow(size_of::<(Box<str>, Field)>() + name_bytes(name))?;
-    let at = match (node.find(name.as_bytes()), below) {
-        (Some(_), None) => bail!(31250, "Path collision at {full}"),
-        (None, None) => {
-            node.fields.push((name.into(), field));
-            return Ok(());
-        }
-        (Some(at), Some(_)) => at,
-        (None, Some(_)) => {
-            node.fields.push((name.into(), Field::Inside(Node::default())));
-            node.fields.len() - 1
-        }
-    };
-    match (&mut node.fields[at].1, below) {
-        (Field::Inside(inside), Some(below)) => insert(inside, full, below, field),
-        (_, below) => {
-            bail!(31249, "Path collision at {full} remaining portion {}", below.unwrap_or_default())
-        }
-    }
 }
 
 /// `$slice: n` or `$slice: [skip, limit]`.

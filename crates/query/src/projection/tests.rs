@@ -1,7 +1,11 @@
 //! Tables: projection, document, result; and projections that are refused.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use sheaf_bson::{Bump, DocBuf, Value, doc};
 use sheaf_expr::{Env, ParseCx};
+use sheaf_meter::{Meter, Process};
 
 use super::*;
 use crate::matcher::Matcher;
@@ -277,4 +281,93 @@ fn what_planners_ask() {
     assert!(!deps.whole_document);
     assert_eq!(parse(doc! { "a": 1, "_id": 0 }).to_doc(), doc! { "a": true, "_id": false });
     assert_eq!(parse(doc! { "a": Value::Int64(0) }).to_doc(), doc! { "a": false });
+}
+
+/// How often the meter asks its source while `work` runs: what the work costs.
+fn cost(work: impl FnOnce()) -> usize {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let process = Process::new(1 << 30, 1 << 30);
+    let source = move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    let _entered = sheaf_meter::enter(Meter::new(&process, Arc::new(source)));
+    work();
+    asked.load(Ordering::Relaxed)
+}
+
+/// A specification of so many names, each with its value, and a document that has them all.
+fn wide(count: usize, path: impl Fn(usize) -> String, value: Value<'_>) -> (DocBuf, DocBuf) {
+    let spec = DocBuf::build(|out| (0..count).for_each(|n| _ = out.append(&path(n), value)));
+    let doc = DocBuf::build(|out| (0..count).for_each(|n| _ = out.append(&format!("f{n}"), n as i32)));
+    (spec, doc)
+}
+
+#[test]
+fn few_and_many_names_are_one() {
+    for count in [1, 15, 16, 17, 18, 40, 3000] {
+        let name = |n: usize| format!("f{n}");
+        let (spec, doc) = wide(count, name, Value::Int32(1));
+        let whole = doc! { "_id": 7, "other": 8 }.with("inside", &doc);
+        let flat = DocBuf::build(|out| {
+            out.append("_id", 7).append("other", 8).append_all(doc.as_raw());
+        });
+        let included = DocBuf::build(|out| {
+            out.append("_id", 7).append_all(doc.as_raw());
+        });
+        check(Mode::Find, &[(spec.clone(), flat.clone(), included)]);
+        let below = doc! { "_id": 0 }.with("inside", &spec);
+        check(Mode::Aggregate, &[(below, whole.clone(), DocBuf::new().with("inside", &doc))]);
+        let (excluded, _) = wide(count, |n| format!("inside.f{n}"), Value::Bool(false));
+        let empty = doc! { "_id": 7, "other": 8 }.with("inside", &DocBuf::new());
+        check(Mode::Find, &[(excluded, whole.clone(), empty)]);
+        let set = DocBuf::new().with("inside", &spec);
+        let set = Projection::parse_add_fields(set.as_raw(), &mut ParseCx::new()).unwrap();
+        let ones = doc! { "_id": 7, "other": 8 }.with("inside", &spec);
+        assert_eq!(project(&set, &whole, &doc! {}).unwrap(), ones);
+        assert_eq!(project(&set, &doc! { "_id": 7, "other": 8 }, &doc! {}).unwrap(), ones);
+        // A name that is there twice is found wherever it stands.
+        for again in ["f0".to_owned(), format!("f{}", count - 1), format!("f{}.x", count / 2)] {
+            let twice = spec.clone().with(&again, 1);
+            let error = Projection::parse(twice.as_raw(), Mode::Find, &mut ParseCx::new()).unwrap_err();
+            assert!(error.message().starts_with("Path collision"), "{error}");
+            let error = Projection::parse_add_fields(twice.as_raw(), &mut ParseCx::new()).unwrap_err();
+            let with = again.trim_end_matches(".x");
+            assert!(error.message().ends_with(&format!("'{again}' and '{with}'")), "{error}");
+        }
+        let above = DocBuf::new().with("a.f0", 1).with("inside", &spec).with("inside", 1);
+        let error = Projection::parse_add_fields(above.as_raw(), &mut ParseCx::new()).unwrap_err();
+        assert!(error.message().ends_with("'inside' and 'inside.f0'"), "{error}");
+    }
+}
+
+#[test]
+fn each_name_costs_the_same_however_many_there_are() {
+    type Path = fn(usize) -> String;
+    let shapes: [(&str, Path); 2] = [("f", |n| format!("f{n}")), ("p", |n| format!("p.f{n}"))];
+    for (what, path) in shapes {
+        for value in [Value::Int32(1), Value::Int32(0), Value::String("x")] {
+            let of = |count: usize| {
+                let (spec, doc) = wide(count, path, value);
+                let doc = if what == "p" { DocBuf::new().with("p", &doc) } else { doc };
+                let parse = |add: bool| {
+                    let mut cx = ParseCx::new();
+                    let parsed = if add {
+                        Projection::parse_add_fields(spec.as_raw(), &mut cx)
+                    } else {
+                        Projection::parse(spec.as_raw(), Mode::Find, &mut cx)
+                    };
+                    parsed.unwrap()
+                };
+                cost(|| {
+                    for add in [false, true] {
+                        project(&parse(add), &doc, &doc! {}).unwrap();
+                    }
+                })
+            };
+            let (few, many) = (of(4_000), of(32_000));
+            assert!(few > 0 && many <= 12 * few, "{what} {value:?}: {few} for 4000, {many} for 32000");
+        }
+    }
 }

@@ -1,15 +1,23 @@
 //! The tree of a projection's fields.
 
+use ahash::AHashMap;
 use sheaf_bson::{Bump, DocWriter};
+use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Expr};
 
 use super::Kind;
 use crate::matcher::{MatchExpr, Test};
+use crate::owned::name_bytes;
+
+/// Of so many fields one is found soonest by looking at all of them.
+const FEW: usize = 16;
 
 /// The fields that a projection names at one level, in its order.
 #[derive(Debug, Default)]
 pub(super) struct Node {
-    pub(super) fields: Vec<(Box<str>, Field)>,
+    fields: Vec<(Box<str>, Field)>,
+    /// Where they are, once there are many.
+    places: Option<Box<AHashMap<Box<[u8]>, u32>>>,
     /// Something below is computed.
     pub(super) computed: bool,
     /// `a.b.$` leads through this node.
@@ -57,8 +65,73 @@ impl Node {
         self.fields.is_empty()
     }
 
+    pub(super) fn fields(&self) -> &[(Box<str>, Field)] {
+        &self.fields
+    }
+
     pub(super) fn find(&self, key: &[u8]) -> Option<usize> {
-        self.fields.iter().position(|(name, _)| name.as_bytes() == key)
+        match &self.places {
+            None => self.fields.iter().position(|(name, _)| name.as_bytes() == key),
+            Some(places) => places.get(key).map(|at| *at as usize),
+        }
+    }
+
+    /// Adds a field whose name is new. The result is its place.
+    pub(super) fn add(&mut self, name: &str, field: Field) -> Result<usize> {
+        sheaf_meter::tick(1)?;
+        sheaf_meter::grow(size_of::<(Box<str>, Field)>() + name_bytes(name))?;
+        let at = self.fields.len();
+        self.fields.push((name.into(), field));
+        if at == FEW {
+            self.find_places();
+        } else if let Some(places) = &mut self.places {
+            sheaf_meter::grow(size_of::<(Box<[u8]>, u32)>() + name_bytes(name))?;
+            places.insert(name.as_bytes().into(), at as u32);
+        }
+        Ok(at)
+    }
+
+    /// Adds a field whose name is new before all others.
+    pub(super) fn add_first(&mut self, name: &str, field: Field) {
+        self.fields.insert(0, (name.into(), field));
+        if self.fields.len() > FEW {
+            self.find_places();
+        }
+    }
+
+    fn find_places(&mut self) {
+        let names = self.fields.iter().enumerate();
+        let places = names.map(|(at, (name, _))| (name.as_bytes().into(), at as u32)).collect();
+        self.places = Some(Box::new(places));
+    }
+
+    /// Whether the path is one of the tree's, leads through one, or to what is above one.
+    pub(super) fn collides(&self, path: &str) -> bool {
+        let (name, below) = split(path);
+        match (self.find(name.as_bytes()).map(|at| &self.fields[at].1), below) {
+            (None, _) => false,
+            (Some(Field::Inside(inside)), Some(below)) => inside.collides(below),
+            (Some(_), _) => true,
+        }
+    }
+
+    /// Puts a field at the end of a path; `full` is the path from the root, for errors.
+    pub(super) fn insert(&mut self, full: &str, rest: &str, field: Field) -> Result<()> {
+        self.computed |= matches!(field, Field::Computed(_) | Field::ElemMatch(_));
+        self.positional |= matches!(field, Field::Positional);
+        let (name, below) = split(rest);
+        let at = match (self.find(name.as_bytes()), below) {
+            (Some(_), None) => bail!(31250, "Path collision at {full}"),
+            (None, None) => return self.add(name, field).map(|_| ()),
+            (Some(at), Some(_)) => at,
+            (None, Some(_)) => self.add(name, Field::Inside(Node::default()))?,
+        };
+        match (&mut self.fields[at].1, below) {
+            (Field::Inside(inside), Some(below)) => inside.insert(full, below, field),
+            (_, below) => {
+                bail!(31249, "Path collision at {full} remaining portion {}", below.unwrap_or_default())
+            }
+        }
     }
 
     /// Adds the paths kept as they are; false if there is anything else.
@@ -119,6 +192,11 @@ impl Node {
             doc.append("_id", false);
         }
     }
+}
+
+/// The first name of a path, and the rest.
+fn split(path: &str) -> (&str, Option<&str>) {
+    path.split_once('.').map_or((path, None), |(name, below)| (name, Some(below)))
 }
 
 pub(super) fn join(prefix: &str, name: &str) -> String {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, DocWriter, OwnedValue, RawDoc};
+use sheaf_bson::{Bump, DocBuf, DocWriter, OwnedValue, RawDoc, Value};
 use sheaf_errors::Result;
+use sheaf_expr::check_nesting;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::Projection;
 
@@ -219,5 +220,7 @@ fn apply(
         _ => None,
     };
     out.clear();
-    projection.apply(doc, &env, details, &mut DocWriter::new(out))
+    projection.apply(doc, &env, details, &mut DocWriter::new(out))?;
+    // Only what is computed can be deeper than what is stored.
+    if projection.is_computed() { check_nesting(Value::Document(RawDoc::new(out))) } else { Ok(()) }
 }

@@ -285,6 +285,10 @@ impl<'a> FindAndModify<'a> {
         } else {
             None
         };
-        Ok(DocBuf::from(projection.apply_in(doc.as_raw(), &env, details)?))
+        let projected = projection.apply_in(doc.as_raw(), &env, details)?;
+        if projection.is_computed() {
+            sheaf_expr::check_nesting(Value::Document(projected))?;
+        }
+        Ok(DocBuf::from(projected))
     }
 }

@@ -20,7 +20,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{ClusterClock, ParseCx};
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::Runs;
-use sheaf_storage::{Collection, Engine, IndexKind, OpTime, View, Write};
+use sheaf_storage::{Collection, Engine, IndexKind, OpTime, OplogCursor, View, Write};
 
 use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
@@ -70,9 +70,9 @@ pub struct Db {
     now_millis: i64,
     hooks: Hooks,
     /// Tells one command's database from the next one's.
-    id: u64,
+    pub(crate) id: u64,
     /// Runs that hold something of the view.
-    open: RefCell<Vec<Weak<Mutex<Executor>>>>,
+    open: RefCell<Vec<Weak<dyn Suspend + Send + Sync>>>,
     committed: Cell<Option<OpTime>>,
     /// Plan summaries and figures of the runs opened.
     summary: RefCell<Option<String>>,
@@ -146,9 +146,15 @@ impl Db {
     pub fn suspend(&self) {
         for run in self.open.borrow_mut().drain(..) {
             if let Some(run) = run.upgrade() {
-                run.lock().suspend();
+                run.suspend();
             }
         }
+    }
+
+    /// Notes what holds memory or the view until the end of the batch.
+    pub(crate) fn open<T: Suspend + Send + Sync + 'static>(&self, run: &Arc<T>) {
+        let run: Weak<T> = Arc::downgrade(run);
+        self.open.borrow_mut().push(run);
     }
 
     fn note_commit(&self, position: OpTime) {
@@ -474,5 +480,23 @@ fn equals_only_itself(value: Value<'_>) -> bool {
 impl Drop for Db {
     fn drop(&mut self) {
         self.suspend();
+    }
+}
+
+/// What reads for a command, and may be kept for the next one.
+pub(crate) trait Suspend {
+    /// The command's batch has come to its end.
+    fn suspend(&self);
+}
+
+impl Suspend for Mutex<Executor> {
+    fn suspend(&self) {
+        self.lock().suspend();
+    }
+}
+
+impl Suspend for Mutex<OplogCursor> {
+    fn suspend(&self) {
+        self.lock().suspend();
     }
 }

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::Reader;
+use sheaf_meter::Held;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, Collection, CollectionState};
@@ -35,6 +36,9 @@ const BLOCK_ENTRIES: (u64, u64) = (16, 4096);
 
 /// The largest entry that a cursor keeps which has come to the end.
 const RESTING_BYTES: usize = 64 << 10;
+
+/// An entry of this size counts as the operation's memory while it is walked.
+const COUNTED_BYTES: usize = 1 << 20;
 
 /// Bytes that a backward cursor holds; of a larger block only the newer part is kept.
 const BLOCK_BYTES: usize = 32 << 20;
@@ -152,6 +156,7 @@ impl Oplog {
             oplog: self.clone(),
             reader,
             payload: Vec::new(),
+            held: Held::default(),
             start: 0,
             offset: 0,
             from: time.0,
@@ -246,8 +251,9 @@ fn shown(entry: sheaf_log::Entry) -> Vec<u8> {
 pub struct OplogCursor {
     oplog: Oplog,
     reader: Reader,
-    /// The entry being walked.
+    /// The entry being walked, and its memory if it is large.
     payload: Vec<u8>,
+    held: Held,
     /// Where the document given last starts in it, and the next one.
     start: usize,
     offset: usize,
@@ -307,6 +313,7 @@ impl OplogCursor {
     fn rest(&mut self) {
         if self.payload.capacity() > RESTING_BYTES {
             self.payload = Vec::new();
+            self.held = Held::default();
             (self.start, self.offset) = (0, 0);
         }
     }
@@ -320,6 +327,12 @@ impl OplogCursor {
         let entry = self.reader.next().map_err(|error| self.oplog.error(index, error))?;
         let Some(entry) = entry else { return Ok(false) };
         self.payload = shown(entry);
+        if self.held.bytes() > 0 {
+            self.held = Held::default();
+        }
+        if self.payload.len() >= COUNTED_BYTES {
+            self.held = sheaf_meter::reserve(self.payload.len() as u64)?;
+        }
         (self.start, self.offset) = (0, 0);
         Ok(true)
     }

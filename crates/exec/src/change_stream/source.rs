@@ -10,6 +10,7 @@ use sheaf_aggregate::stages::change_stream::{
 use sheaf_aggregate::{Namespace, RunCx, Source};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::Held;
 use sheaf_storage::{Collection, Oplog, OplogCursor, Uuid, View};
 
 use super::{Position, SharedPosition, lookup};
@@ -21,7 +22,9 @@ const WORTH_SEEKING: u64 = 1000;
 /// The events of one stream.
 pub struct ChangeStreamSource {
     stream: Arc<ChangeStream>,
-    cursor: OplogCursor,
+    cursor: Arc<Mutex<OplogCursor>>,
+    /// The command that used it last.
+    seen: u64,
     /// Operations before this time are passed over.
     from: u64,
     /// The position that has to be met before events are given.
@@ -30,6 +33,8 @@ pub struct ChangeStreamSource {
     ready: VecDeque<Ready>,
     /// Entries of a transaction that goes on in the next one, as far as they were met on the way.
     partial: Vec<DocBuf>,
+    /// The memory of large transactions' entries and events.
+    held: Held,
     /// Up to where everything is known, and whether the cursor has come that far.
     known: Known,
     position: SharedPosition,
@@ -83,11 +88,13 @@ impl ChangeStreamSource {
         let position = Arc::new(Mutex::new(Position { token, event: None, ended: false }));
         Ok(ChangeStreamSource {
             stream,
-            cursor,
+            cursor: Arc::new(Mutex::new(cursor)),
+            seen: 0,
             from,
             resume,
             ready: VecDeque::new(),
             partial: Vec::new(),
+            held: Held::default(),
             known: Known::default(),
             position,
         })
@@ -119,23 +126,25 @@ impl ChangeStreamSource {
 
     /// Goes on behind what was skipped, if that was much.
     fn catch_up(&mut self, view: &View) -> Result<()> {
-        if std::mem::take(&mut self.known.skipped) && self.cursor.behind() > WORTH_SEEKING {
+        if std::mem::take(&mut self.known.skipped) && self.cursor.lock().behind() > WORTH_SEEKING {
             let Some(oplog) = view.oplog() else { return Ok(()) };
             self.from = self.from.max(self.known.until + 1);
-            self.cursor = oplog.from_time(Timestamp(self.from)).map_err(lost)?.whole_entries();
+            *self.cursor.lock() = oplog.from_time(Timestamp(self.from)).map_err(lost)?.whole_entries();
         }
         Ok(())
     }
 
     /// Reads on to the next operation that gives events; false if there is none now.
     fn read(&mut self, cx: &mut RunCx<'_>, until: Timestamp) -> Result<bool> {
+        let cursor = self.cursor.clone();
+        let mut cursor = cursor.lock();
         loop {
             cx.check_interrupt()?;
-            let Some(doc) = self.cursor.next(until).map_err(lost)? else { return Ok(false) };
+            let Some(doc) = cursor.next(until).map_err(lost)? else { return Ok(false) };
             match names(doc) {
-                ("c", _) if is_transaction(doc) => self.transaction(cx)?,
-                ("c", _) => self.command()?,
-                ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => self.single()?,
+                ("c", _) if is_transaction(doc) => self.transaction(doc, cx)?,
+                ("c", _) => self.command(doc)?,
+                ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => self.single(doc)?,
                 _ => continue,
             }
             if !self.ready.is_empty() {
@@ -145,8 +154,7 @@ impl ChangeStreamSource {
     }
 
     /// An operation on one document.
-    fn single(&mut self) -> Result<()> {
-        let doc = self.cursor.doc();
+    fn single(&mut self, doc: RawDoc<'_>) -> Result<()> {
         let (time, wall) = times(doc);
         if time < self.from {
             return Ok(());
@@ -157,8 +165,7 @@ impl ChangeStreamSource {
         self.offer(found, wall_millis)
     }
 
-    fn command(&mut self) -> Result<()> {
-        let raw = self.cursor.doc();
+    fn command(&mut self, raw: RawDoc<'_>) -> Result<()> {
         if is_drop_of_view(raw) && !self.stream.expanded {
             return Ok(());
         }
@@ -174,8 +181,8 @@ impl ChangeStreamSource {
     }
 
     /// A transaction: its operations, all at the time of its last entry.
-    fn transaction(&mut self, cx: &RunCx<'_>) -> Result<()> {
-        let last = DocBuf::from(self.cursor.doc());
+    fn transaction(&mut self, last: RawDoc<'_>, cx: &RunCx<'_>) -> Result<()> {
+        let last = DocBuf::from(last);
         if !follows(self.partial.last(), &last) {
             // Those were of a transaction that never came to its end.
             self.partial.clear();
@@ -183,11 +190,11 @@ impl ChangeStreamSource {
         let partial = last.as_raw().get("o").and_then(|o| o.as_doc()?.get("partialTxn"));
         if partial.is_some_and(|partial| partial.truthy()) {
             self.partial.push(last);
+            self.held = reserve_for(&self.partial)?;
             return Ok(());
         }
         let mut entries = std::mem::take(&mut self.partial);
-        let (time, wall) = times(last.as_raw());
-        if time < self.from {
+        if times(last.as_raw()).0 < self.from {
             return Ok(());
         }
         let first = entries.first().unwrap_or(&last).as_raw();
@@ -198,8 +205,13 @@ impl ChangeStreamSource {
                 view.oplog().map(|oplog| oplog.transaction_before(first)).transpose().map_err(lost)?;
             entries.splice(0..0, before.unwrap_or_default());
         }
+        entries.push(last);
+        // Its events are as large until they are given.
+        self.held = reserve_for(&entries)?;
+        let Some(last) = entries.last() else { return Ok(()) };
+        let (time, wall) = times(last.as_raw());
         let mut index = 0;
-        for entry in entries.iter().chain([&last]) {
+        for entry in &entries {
             let operations = Operation::read(entry.as_raw()).and_then(|entry| entry.applied());
             for doc in operations.unwrap_or(RawDoc::EMPTY).values().filter_map(|v| v.as_doc()) {
                 let origin = Origin { time, wall, transaction: Some((last.as_raw(), index)) };
@@ -254,7 +266,14 @@ impl Source for ChangeStreamSource {
             return Ok(None);
         }
         let view = db.view();
+        if self.seen != db.id {
+            self.seen = db.id;
+            db.open(&self.cursor);
+        }
         if self.ready.is_empty() {
+            if self.partial.is_empty() && self.held.bytes() > 0 {
+                self.held = Held::default();
+            }
             if self.is_quiet(view) {
                 self.note_end(view, true);
                 return Ok(None);
@@ -270,6 +289,15 @@ impl Source for ChangeStreamSource {
         let expired = event.before.is_some() && db.image_is_expired(wall_millis)?;
         lookup::complete(&self.stream, event, db, expired).map(Some)
     }
+}
+
+/// Bytes of a transaction from which on they are counted.
+const COUNTED_BYTES: usize = 1 << 20;
+
+/// Counts a transaction's entries, if they are large.
+fn reserve_for(entries: &[DocBuf]) -> Result<Held> {
+    let bytes: usize = entries.iter().map(|entry| entry.as_bytes().len()).sum();
+    if bytes < COUNTED_BYTES { Ok(Held::default()) } else { sheaf_meter::reserve(bytes as u64) }
 }
 
 fn database<'c>(cx: &RunCx<'c>) -> Result<&'c Db> {

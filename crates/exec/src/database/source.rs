@@ -51,7 +51,7 @@ impl Source for Planned {
                 run.resume(&db.view)?;
             }
             self.seen = db.id;
-            db.open.borrow_mut().push(Arc::downgrade(&self.run));
+            db.open(&self.run);
         }
         let variables: Vec<_> = cx.variables().map(|(slot, value)| (slot, value.clone())).collect();
         let interrupt = &*db.hooks.interrupt;

@@ -2,6 +2,8 @@
 
 import json
 
+from names import what_is_missing_is_named
+
 from bson import Binary, Int64
 from pymongo.errors import OperationFailure
 
@@ -386,4 +388,4 @@ def cursors(client):
 
 
 CHECKS = [system_views, validate, startup_log, figures, explain, collection_uuid, texts, parameters,
-          validators, compact, arguments, cursors]
+          validators, compact, arguments, cursors, what_is_missing_is_named]

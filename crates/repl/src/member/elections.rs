@@ -125,11 +125,20 @@ impl Member {
     /// A member that has just started does not wait for a primary as long as one that knew of it: if there is one, it will
     /// be heard of, or those who hear it say no. When all of a set was down, it has a primary again soon.
     pub(super) fn ask_early(&mut self) {
-        if self.view().last().index > 0 {
+        if self.is_only_voter() {
+            // There is nobody to hear of, and nobody else to say no.
+            self.election_deadline = self.now;
+        } else if self.view().last().index > 0 {
             let timeout = self.election_timeout();
             let early = self.now + timeout / 5 + self.rng.below(timeout / 10 + 1);
             self.election_deadline = self.election_deadline.min(early);
         }
+    }
+
+    fn is_only_voter(&self) -> bool {
+        self.config.as_ref().is_some_and(|config| {
+            config.majority_vote_count() == 1 && config.voters().all(|member| Some(member.id) == self.me)
+        })
     }
 
     /// Whether this member would win an election if all others agreed.

@@ -197,22 +197,7 @@ fn a_set_that_starts_again_has_a_primary_soon() {
     set.write(0, WriteConcern::nodes(3));
     set.run(3000);
     for number in 0..3 {
-        let log = set.node(number).log.clone();
-        let (term, last) = (set.member(number).term(), log.last().unwrap());
-        let config = set.member(number).config().map(|config| ((**config).clone(), Some(number as u64)));
-        let recovered = Recovered {
-            hard_state: HardState { term, vote: Some(0), commit: 0 },
-            log: LogBounds {
-                start: OpTime::default(),
-                last: last.at.index,
-                runs: vec![TermRun { first: 1, term: 1 }],
-                last_time: last.time,
-            },
-            times: log.iter().map(|entry| (entry.at.index, entry.time)).collect(),
-            config,
-        };
-        let options = Options { seed: number as u64, incarnation: 2, ..Options::new("rs") };
-        set.node(number).member = Member::new(options, recovered);
+        set.restart(number);
     }
     set.run(4000);
     assert!(set.primary().is_some());
@@ -377,5 +362,31 @@ fn the_first_election_comes_as_soon_as_a_majority_can_vote() {
     set.heal();
     // The next ping tells who has no configuration.
     set.run(2150);
+    assert_eq!(set.primary(), Some(0));
+}
+
+/// Nobody is waited for where nobody else votes: neither at the beginning nor after a restart.
+#[test]
+fn the_only_voter_is_elected_at_once() {
+    let mut set = Set::initiated(ReplSetConfig::new("rs", members(1)));
+    set.run(100);
+    assert_eq!(set.primary(), Some(0));
+    set.write(0, WriteConcern::nodes(1));
+    set.restart(0);
+    set.run(100);
+    assert_eq!(set.primary(), Some(0));
+
+    // The other has data and no vote.
+    let mut config = ReplSetConfig::new("rs", members(2));
+    (config.members[1].votes, config.members[1].priority) = (0, 0.0);
+    let mut set = Set::of(config);
+    set.write(0, WriteConcern::nodes(2));
+    set.run(1000);
+    for number in [0, 1] {
+        set.restart(number);
+    }
+    set.run(100);
+    assert_eq!(set.primary(), Some(0));
+    set.run(30_000);
     assert_eq!(set.primary(), Some(0));
 }

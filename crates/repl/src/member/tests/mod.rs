@@ -200,6 +200,26 @@ impl Set {
         self.node(number).resolved.get(&waiter).cloned()
     }
 
+    /// Ends a member and starts it with what its disk has.
+    fn restart(&mut self, number: usize) {
+        let log = self.node(number).log.clone();
+        let (term, last) = (self.member(number).term(), log.last().unwrap());
+        let config = self.member(number).config().map(|config| ((**config).clone(), Some(number as u64)));
+        let recovered = Recovered {
+            hard_state: HardState { term, vote: Some(0), commit: 0 },
+            log: LogBounds {
+                start: OpTime::default(),
+                last: last.at.index,
+                runs: vec![TermRun { first: 1, term: 1 }],
+                last_time: last.time,
+            },
+            times: log.iter().map(|entry| (entry.at.index, entry.time)).collect(),
+            config,
+        };
+        let options = Options { seed: number as u64, incarnation: 2, ..Options::new("rs") };
+        self.node(number).member = Member::new(options, recovered);
+    }
+
     fn cut(&mut self, number: usize) {
         self.cut.insert(host(number));
     }

@@ -114,6 +114,9 @@ pub fn run(
         [] => experiment.targets.iter().map(|text| text.parse()).collect::<Result<Vec<Target>>>()?,
         given => given.to_vec(),
     };
+    for target in &targets {
+        target.check()?;
+    }
     let began = Instant::now();
     let mut run = Run {
         experiment,

@@ -205,13 +205,20 @@ impl Record {
     }
 }
 
-/// The folder of a cluster unless one is named: below the user's data, by the cluster's name.
+/// The folder of a cluster unless one is named: below the user's data, by the cluster's name. Not below `sheaf`: that is the
+/// data folder of the server that `scripts/start` starts.
 pub fn usual_folder(name: &str) -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let data = variable("XDG_DATA_HOME").or_else(|| variable("HOME").map(|home| home.join(".local/share")));
     let data =
         data.ok_or_else(|| Error::usage("neither XDG_DATA_HOME nor HOME is set: name a folder with --data"))?;
-    Ok(data.join("sheaf/cluster").join(name))
+    Ok(folder_below(&data, name))
+}
+
+fn folder_below(data: &Path, name: &str) -> PathBuf {
+    // Where earlier versions put it: one that is there is found.
+    let before = data.join("sheaf/cluster").join(name);
+    if before.join(FILE).exists() { before } else { data.join("sheaf-cluster").join(name) }
 }
 
 #[cfg(test)]
@@ -237,6 +244,20 @@ mod tests {
         assert_eq!(record.connection_string().to_string(), "mongodb://127.0.0.1:27017/?replicaSet=rs0");
         std::fs::write(folder.path().join(FILE), "{}").unwrap();
         assert!(Record::open(folder.path()).is_err());
+    }
+
+    /// `scripts/start` gives the server the folder `sheaf`.
+    #[test]
+    fn clusters_are_not_put_into_the_data_folder_of_the_server() {
+        let home = tempfile::tempdir().unwrap();
+        let usual = folder_below(home.path(), "rs0");
+        assert!(!usual.starts_with(home.path().join("sheaf")), "{}", usual.display());
+        assert_eq!(folder_below(home.path(), "rs1"), usual.with_file_name("rs1"));
+        let before = home.path().join("sheaf/cluster/rs0");
+        std::fs::create_dir_all(&before).unwrap();
+        Record::new(before.clone(), "rs0", Vec::new()).save().unwrap();
+        assert_eq!(folder_below(home.path(), "rs0"), before);
+        assert_eq!(folder_below(home.path(), "rs1"), usual.with_file_name("rs1"));
     }
 
     #[test]

@@ -87,6 +87,16 @@ impl fmt::Display for Target {
 }
 
 impl Target {
+    /// Whether what it takes is there, asked before anything is measured.
+    ///
+    /// Errors: what is missing.
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Target::Postgres => postgres::find().map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the laboratory starts and ends it.
     pub fn is_launched(&self) -> bool {
         !matches!(self, Target::Deployment(_) | Target::PostgresAt(_))

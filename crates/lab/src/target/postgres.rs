@@ -1,8 +1,9 @@
 //! Starting PostgreSQL, for the workload that runs on it too.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::process::shell_text;
 use super::{LaunchOptions, Process, Running};
@@ -16,13 +17,7 @@ const USER: &str = "postgres";
 
 pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) -> Result<Running> {
     let root = rustix::process::geteuid().is_root();
-    let binaries = match find() {
-        Some(binaries) => binaries,
-        None => {
-            install(root, journal)?;
-            find().ok_or_else(|| Error::failed("the package has brought no initdb"))?
-        }
-    };
+    let binaries = find()?;
     let data = tempfile::Builder::new()
         .prefix("sheaf-lab-postgres-")
         .tempdir_in(&options.data)
@@ -58,9 +53,21 @@ pub(super) fn bring_up(options: &LaunchOptions, journal: &Journal, stop: &Stop) 
     })
 }
 
-/// The newest of Debian's folders, or else wherever `PATH` has `initdb`.
-fn find() -> Option<PathBuf> {
-    let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
+/// The folder of the programs: the newest of Debian's, or else wherever `PATH` has `initdb`.
+///
+/// Errors: there is none, and what to install. That is not done unasked.
+pub(super) fn find() -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    find_in(Path::new("/usr/lib/postgresql"), &path).ok_or_else(|| {
+        Error::usage(
+            "PostgreSQL is not installed (there is no initdb). Install it, on Debian and Ubuntu with \
+             `apt-get install --no-install-recommends postgresql`, or name one that runs: --target postgresql://...",
+        )
+    })
+}
+
+fn find_in(debian: &Path, path: &OsStr) -> Option<PathBuf> {
+    let mut versions: Vec<(u32, PathBuf)> = std::fs::read_dir(debian)
         .into_iter()
         .flatten()
         .flatten()
@@ -74,24 +81,7 @@ fn find() -> Option<PathBuf> {
     if let Some((_, folder)) = versions.pop() {
         return Some(folder);
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).find(|folder| folder.join("initdb").is_file())
-}
-
-/// Installs Debian's package. Where services are started it starts a server of its own, on its own port and with its
-/// own data; ours is another one.
-fn install(root: bool, journal: &Journal) -> Result<()> {
-    if !root || !Path::new("/usr/bin/apt-get").is_file() {
-        return Err(Error::usage("PostgreSQL is not installed (no initdb): apt-get install postgresql"));
-    }
-    for arguments in
-        [&["update", "-qq"][..], &["install", "-y", "-qq", "--no-install-recommends", "postgresql"]]
-    {
-        let mut command = Command::new("env");
-        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(arguments);
-        run(command.stdin(Stdio::null()), journal)?;
-    }
-    Ok(())
+    std::env::split_paths(path).find(|folder| folder.join("initdb").is_file())
 }
 
 /// The other user must be able to walk to the folder, or initdb fails with words that do not say why.
@@ -133,4 +123,28 @@ fn version(binaries: &Path) -> String {
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
     let number = text.split_whitespace().nth(2).unwrap_or("");
     format!("PostgreSQL {number}").trim_end().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_of_the_packages_is_taken_or_else_what_the_path_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = |name: &str| {
+            let bin = folder.path().join(name);
+            std::fs::create_dir_all(&bin).unwrap();
+            std::fs::write(bin.join("initdb"), "").unwrap();
+            bin
+        };
+        let debian = folder.path().join("debian");
+        assert_eq!(find_in(&debian, OsStr::new("")), None);
+        let own = program("own");
+        assert_eq!(find_in(&debian, own.as_os_str()), Some(own.clone()));
+        program("debian/9/bin");
+        let newest = program("debian/15/bin");
+        std::fs::create_dir_all(debian.join("16/bin")).unwrap();
+        assert_eq!(find_in(&debian, own.as_os_str()), Some(newest));
+    }
 }

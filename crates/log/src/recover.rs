@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::entry::{HEADER_LEN, Header, Position, Salt};
 use crate::log::Shared;
-use crate::segment::{SEGMENT_HEADER_LEN, Segment};
+use crate::segment::{MAGIC, SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};
 
 /// Where a segment's bytes come from.
@@ -197,6 +197,10 @@ pub(crate) struct Tail {
 /// behind it, and leaves each segment's `bytes` at its last whole entry. `torn` are those from the first on whose header is
 /// not whole.
 pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: Position) -> Result<Tail> {
+    if let ([], [alone]) = (segments.as_slice(), torn.as_slice()) {
+        remove_unfinished(alone, applied)?;
+        return Ok(Tail { last: applied, ..Tail::default() });
+    }
     // Segments wholly at or below what the storage engine has are not read: start-up must not cost
     // what the whole oplog weighs.
     let start = segments.iter().rposition(|segment| segment.first_index <= applied.index + 1).unwrap_or(0);
@@ -245,6 +249,28 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
         tail.last.term = tail.last.term.max(applied.term);
     }
     Ok(tail)
+}
+
+/// Removes the only segment, whose header is not whole: the folder is new, and power was lost before it was synced.
+///
+/// Errors: it had been more than begun, so that it is damaged.
+fn remove_unfinished(segment: &Segment, applied: Position) -> Result<()> {
+    let mut head = [0; SEGMENT_HEADER_LEN as usize];
+    let mut scanner = Scanner::of(segment)?;
+    if let Some(bytes) = scanner.bytes_at(0, head.len())? {
+        head.copy_from_slice(bytes);
+    }
+    // It may be the header's other bytes that are wrong.
+    scanner.salt = Salt(u64::from_le_bytes(std::array::from_fn(|at| head[24 + at])));
+    let held = applied.index >= segment.first_index
+        // Of a page that was written only the end can be missing.
+        || (head.starts_with(MAGIC) && !scanner.only_zeros(SEGMENT_HEADER_LEN)?)
+        || scanner.claims_more(SEGMENT_HEADER_LEN, segment.first_index.saturating_sub(1))?;
+    if held {
+        let what = "the segment's header is not readable, but there are entries behind it".to_owned();
+        return Err(Error::Damaged { segment: segment.name(), offset: 0, what });
+    }
+    fs::remove_file(&segment.path).map_err(|e| Error::io("removing an unfinished segment", e))
 }
 
 fn cut(

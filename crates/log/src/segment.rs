@@ -11,7 +11,7 @@ use crate::entry::Salt;
 use crate::files::Reserve;
 use crate::{Error, Result};
 
-const MAGIC: &[u8; 8] = b"SHEAFLOG";
+pub(crate) const MAGIC: &[u8; 8] = b"SHEAFLOG";
 /// The version written. In version 1 segments have no salt, and headers no checks of their own.
 const VERSION: u32 = 2;
 
@@ -103,8 +103,7 @@ pub(crate) fn segment_header(first_index: u64, salt: Salt) -> [u8; SEGMENT_HEADE
 }
 
 /// Lists the folder's segments in order: those with whole headers, and all from the first on whose header is not whole. That
-/// one had not been synced, if it and what comes after it was written shortly before a crash; recovery finds out. Without
-/// any before it there is nothing to find out: alone it is removed.
+/// one had not been synced, if it and what comes after it was written shortly before a crash; recovery finds out.
 pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
     let what = || format!("listing {}", dir.display());
     let mut segments = Vec::new();
@@ -131,11 +130,9 @@ pub(crate) fn list(dir: &Path) -> Result<(Vec<Segment>, Vec<Segment>)> {
     }
     match torn {
         None => Ok((segments, Vec::new())),
-        Some((0, _)) if segments.len() == 1 => {
-            fs::remove_file(&segments[0].path).map_err(|e| Error::io("removing an unfinished segment", e))?;
-            Ok((Vec::new(), Vec::new()))
+        Some((0, what)) if segments.len() > 1 => {
+            Err(Error::Damaged { segment: segments[0].name(), offset: 0, what })
         }
-        Some((0, what)) => Err(Error::Damaged { segment: segments[0].name(), offset: 0, what }),
         Some((at, _)) => {
             let torn = segments.split_off(at);
             Ok((segments, torn))

@@ -4,7 +4,6 @@ set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export SHEAF_CACHE=${SHEAF_CACHE:-$HOME/.cache/sheaf}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$SHEAF_CACHE/target}
-mkdir -p "$SHEAF_CACHE"
 cd "$repository"
 
 say() { printf '\n== %s\n' "$*"; }
@@ -78,6 +77,7 @@ ensure_rust() {
 }
 
 ensure_build_tools() {
+    mkdir -p "$SHEAF_CACHE"
     install_packages build-essential clang libclang-dev mold pkg-config libpcre2-dev ca-certificates
     ensure_rust
     ensure_rocksdb

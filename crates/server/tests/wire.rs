@@ -3,8 +3,10 @@
 
 mod support;
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
@@ -90,7 +92,6 @@ fn what_is_malformed_closes_the_connection_or_is_answered() {
     let mut flags = whole.clone();
     flags[16] = 4;
     closing.push(flags);
-    closing.push(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec());
     for bytes in closing {
         let mut connection = server.connect();
         connection.send(&bytes);
@@ -102,6 +103,28 @@ fn what_is_malformed_closes_the_connection_or_is_answered() {
     connection.send(&bad_bson);
     assert_eq!(number(&body(&connection.receive().unwrap()), "ok"), 0);
     assert_eq!(number(&connection.run(&doc! { "ping": 1, "$db": "admin" }), "ok"), 1);
+}
+
+/// Browsers and health checks of load balancers get mongod's hint in their own protocol.
+#[test]
+fn http_is_answered_in_its_own_words() {
+    let server = Server::start(|_, _| {});
+    for (verb, has_body) in [("GET", true), ("POST", true), ("HEAD", false)] {
+        let port = server.node.port.load(Ordering::Relaxed) as u16;
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(format!("{verb} / HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{verb}: {answer:?}"));
+        assert!(
+            head.starts_with("HTTP/1.0 200 OK\r\n") && head.contains("Content-Type: text/plain"),
+            "{head}"
+        );
+        let hint = "It looks like you are trying to access MongoDB over HTTP on the native driver port.";
+        assert_eq!(body.contains(hint), has_body, "{verb}: {body}");
+        assert!(!has_body || head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    }
 }
 
 #[test]

@@ -83,11 +83,14 @@ pub struct ServerFlags {
     #[arg(long)]
     pub logappend: bool,
     /// rename or reopen: what log rotation does
-    #[arg(long)]
+    #[arg(long = "logRotate", alias = "log-rotate")]
     pub log_rotate: Option<String>,
     /// Run in the background
     #[arg(long)]
     pub fork: bool,
+    /// End the server that runs with this data folder, and wait until it has ended
+    #[arg(long)]
+    pub shutdown: bool,
     /// Write the process id to this file
     #[arg(long)]
     pub pidfilepath: Option<PathBuf>,
@@ -158,7 +161,7 @@ pub struct ServerFlags {
     #[arg(long)]
     pub directoryperdb: bool,
     /// Taken for compatibility
-    #[arg(long)]
+    #[arg(long = "wiredTigerDirectoryForIndexes")]
     pub wired_tiger_directory_for_indexes: bool,
     /// Not supported
     #[arg(long)]

@@ -5,6 +5,7 @@
 
 mod allocator;
 mod config;
+mod end_other;
 mod flags;
 mod limits;
 mod metrics;

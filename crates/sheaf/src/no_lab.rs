@@ -38,7 +38,7 @@ pub fn doctor(_: &Doctor) -> ExitCode {
 fn refuse(command: &str) -> ExitCode {
     eprintln!(
         "sheaf: `sheaf {command}` belongs to the laboratory, which this binary was built without (scripts/start builds the \
-         server alone).\n`scripts/build` builds one that has it."
+         server alone).\n`scripts/build start` builds one that has it, `scripts/build` one that is fit to measure."
     );
     ExitCode::from(UNAVAILABLE)
 }

@@ -43,6 +43,9 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         Ok(settings) => settings,
         Err(text) => return bad_options(&text),
     };
+    if flags.shutdown {
+        return crate::end_other::main(&data_folder(&settings));
+    }
     if settings.fork == Some(true) && std::env::var_os(FORKED).is_none() {
         return background(&settings, argv);
     }
@@ -209,11 +212,15 @@ fn options(settings: &Settings, argv: &[String]) -> Result<(sheaf_front::options
     };
     let own = Options {
         set_name: settings.repl_set.as_ref().map(|name| name.split('/').next().unwrap_or("").to_owned()),
-        dbpath: settings.dbpath.clone().unwrap_or_else(|| PathBuf::from("/data/db")),
+        dbpath: data_folder(settings),
         journal: settings.journal != Some(false),
         cache_bytes,
     };
     Ok((front, own))
+}
+
+fn data_folder(settings: &Settings) -> PathBuf {
+    settings.dbpath.clone().unwrap_or_else(|| PathBuf::from("/data/db"))
 }
 
 /// The `--setParameter`s, after the flags that have a parameter of the same meaning.

@@ -47,6 +47,25 @@ impl OpCode {
     }
 }
 
+/// What browsers and health checks search for on this port: mongod's words.
+const OVER_HTTP: &str = "It looks like you are trying to access MongoDB over HTTP on the native driver port.";
+
+fn is_http(head: &[u8]) -> bool {
+    [&b"GET "[..], b"HEAD ", b"POST ", b"PUT ", b"OPTIONS "].iter().any(|verb| head.starts_with(verb))
+}
+
+/// What is sent before the connection is closed, if these bytes, with which a message should begin, are an HTTP request's.
+pub fn http_answer(start: &[u8]) -> Option<String> {
+    is_http(start).then(|| {
+        let text = format!("{OVER_HTTP}\r\nConnect with a driver or with mongosh instead.\r\n");
+        let length = text.len();
+        let body = if start.starts_with(b"HEAD ") { "" } else { &text };
+        format!(
+            "HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+    })
+}
+
 /// A message's header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
@@ -70,10 +89,8 @@ impl Header {
         };
         let int = |at: usize| i32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let length = int(0);
-        if &head[..4] == b"GET " || &head[..4] == b"HEAD" || &head[..4] == b"POST" {
-            return Err(WireError::close(
-                "It looks like you are trying to access MongoDB over HTTP on the native driver port.",
-            ));
+        if is_http(head) {
+            return Err(WireError::close(OVER_HTTP));
         }
         if (length as u32) < HEADER_LEN as u32 || length < 0 || length as usize > MAX_MESSAGE_SIZE {
             return Err(WireError::close(format!(

@@ -15,7 +15,7 @@ mod query;
 mod reply;
 
 pub use compressed::{Compressor, compress, decompress};
-pub use header::{HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode};
+pub use header::{HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, http_answer};
 pub use msg::{Flags, MAX_BODY_SIZE, OpMsg, Sequence, SequenceIter, command_name};
 pub use query::OpQuery;
 pub use reply::{REPLY_HEAD, checksum_matches, finish_msg, op_reply};

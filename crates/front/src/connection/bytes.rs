@@ -40,7 +40,15 @@ impl<S: Socket> Connection<S> {
             let mut moved = None;
             let (mut wanted, mut room) = (IDLE_BUFFER_BYTES, IDLE_BUFFER_BYTES);
             if self.filled >= HEADER_LEN {
-                let length = Header::parse(&self.buffer[..HEADER_LEN]).map_err(reason)?.length as usize;
+                let length = match Header::parse(&self.buffer[..HEADER_LEN]) {
+                    Ok(header) => header.length as usize,
+                    Err(error) => {
+                        if let Some(answer) = sheaf_wire::http_answer(&self.buffer[..HEADER_LEN]) {
+                            self.send(answer.as_bytes()).await?;
+                        }
+                        return Err(reason(error));
+                    }
+                };
                 if self.filled >= length {
                     return Ok(Arrival::Message(length));
                 }

@@ -147,7 +147,7 @@ fn others(choices: &mut Choices<'_>, doc: RawDoc<'_>, other: RawDoc<'_>) {
     }
     let schema = choices.schema(DEPTH);
     if let Ok(parsed) = Schema::parse(schema.as_raw()) {
-        if !parsed.matches(doc) {
+        if parsed.matches(doc) == Ok(false) {
             valid(parsed.failure(doc).as_raw());
         }
     }

@@ -8,13 +8,11 @@
 
 pub mod check;
 pub mod cli;
-pub mod client;
 pub mod cluster;
 pub mod compare;
 pub mod context;
 pub mod doctor;
 pub mod environment;
-pub mod error;
 pub mod experiment;
 pub mod fault;
 pub mod generate;
@@ -28,4 +26,6 @@ pub mod stats;
 pub mod target;
 pub mod workload;
 
-pub use error::{Error, Result};
+pub use sheaf_client as client;
+pub use sheaf_client::error;
+pub use sheaf_client::{Error, Result};

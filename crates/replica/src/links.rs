@@ -12,9 +12,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sheaf_client::dial::dial_async;
 use sheaf_repl::Envelope;
 use sheaf_storage::critical::Critical;
-use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
@@ -278,10 +278,7 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
 }
 
 async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()> {
-    let connected = tokio::time::timeout(CONNECT_PATIENCE, TcpStream::connect(to)).await;
-    let stream = Arc::new(connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??);
-    stream.set_nodelay(true)?;
-    SockRef::from(&*stream).set_tcp_user_timeout(Some(UNANSWERED))?;
+    let stream = Arc::new(dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?);
     let Some(replica) = replica.upgrade() else { return Ok(()) };
     let host = Arc::from(replica.own_address());
     let hello = Hello::Link { set: replica.initial_sync.set_name().to_owned(), host, nonce: link.nonce };

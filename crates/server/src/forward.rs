@@ -1,13 +1,13 @@
 //! Commands to other members, as a client sends them: a pipeline that writes, which a secondary hands on to the primary,
 //! and what a new set's first member asks the others.
 
-use std::io::{Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_client::ConnectionString;
+use sheaf_client::pool::Pool;
 use sheaf_errors::{Code, Error, Result};
-use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, finish_msg};
 
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -19,7 +19,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 const ANSWER_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Fields of a request that are between the client and this member.
-const OWN_FIELDS: [&str; 2] = ["$readPreference", "lsid"];
+const OWN_FIELDS: [&str; 3] = ["$readPreference", "lsid", "$db"];
 
 /// Fields of a reply that this member adds by itself.
 const ADDED_FIELDS: [&str; 4] = ["ok", "$clusterTime", "operationTime", "topologyVersion"];
@@ -34,7 +34,7 @@ pub fn to_primary(op: &Operation<'_>) -> Result<Reply> {
         }
     });
     let patience = op.time_left().unwrap_or(ANSWER_PATIENCE);
-    let answer = op.blocking(|| ask(&primary(op)?, &command, patience))?;
+    let answer = op.blocking(|| ask(&op.node().peers, &primary(op)?, op.db(), &command, patience))?;
     let answer = answer.as_raw();
     if answer.get("ok").is_none_or(|ok| !ok.truthy()) {
         let code = answer.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(1) as i32;
@@ -63,31 +63,19 @@ fn primary(op: &Operation<'_>) -> Result<String> {
 
 /// Sends one command to another server, as a client would, and gives the answer.
 ///
-/// Errors: `HostUnreachable`, `HostNotFound`, `ProtocolError`.
-pub fn ask(server: &str, command: &DocBuf, patience: Duration) -> Result<DocBuf> {
-    let unreachable = |error: std::io::Error| {
-        Error::new(Code::HOST_UNREACHABLE, format!("Error connecting to {server} :: caused by :: {error}"))
-    };
-    let address = server.to_socket_addrs().map_err(unreachable)?.next();
-    let Some(address) = address else {
-        return Err(Error::new(Code::HOST_NOT_FOUND, format!("Could not find address for {server}")));
-    };
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE).map_err(unreachable)?;
-    stream.set_read_timeout(Some(patience.max(Duration::from_millis(1)))).map_err(unreachable)?;
-    let mut request = vec![0; REPLY_HEAD];
-    request.extend_from_slice(command.as_bytes());
-    finish_msg(&mut request, 1, 0, 0);
-    stream.write_all(&request).map_err(unreachable)?;
-    let mut reply = vec![0; HEADER_LEN];
-    stream.read_exact(&mut reply).map_err(unreachable)?;
-    let broken = || Error::new(Code::PROTOCOL_ERROR, format!("{server} has not answered as a server does"));
-    let length = Header::parse(&reply).map_err(|_| broken())?.length as usize;
-    reply.resize(length.max(HEADER_LEN), 0);
-    stream.read_exact(&mut reply[HEADER_LEN..]).map_err(unreachable)?;
-    match sheaf_wire::parse(&reply) {
-        Ok(sheaf_wire::Request::Msg(message)) => Ok(DocBuf::from(message.body)),
-        _ => Err(broken()),
-    }
+/// Errors: `HostUnreachable`, `NetworkTimeout`, `ProtocolError`.
+pub fn ask(pool: &Pool, server: &str, db: &str, command: &DocBuf, patience: Duration) -> Result<DocBuf> {
+    let mut to = ConnectionString::direct(server);
+    to.connect_timeout = CONNECT_PATIENCE;
+    to.socket_timeout = patience.max(Duration::from_millis(1));
+    pool.run(&to, db, command).map_err(|error| {
+        let code = match &error {
+            sheaf_client::Error::Io(error) if error.kind() == ErrorKind::TimedOut => Code::NETWORK_TIMEOUT,
+            sheaf_client::Error::Io(_) => Code::HOST_UNREACHABLE,
+            _ => Code::PROTOCOL_ERROR,
+        };
+        Error::new(code, format!("Error connecting to {server} :: caused by :: {error}"))
+    })
 }
 
 /// Whether a pipeline ends with a stage that writes.

@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::Engine;
@@ -30,6 +31,8 @@ pub struct Node {
     pub defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
     pub role_changes: AtomicU64,
+    /// Connections to other servers, as a client's.
+    pub peers: Pool,
     /// Whether this member sends its clients to others, because it ends.
     pub quiesce: crate::shutdown::Quiesce,
     engine: OnceLock<Engine>,
@@ -66,6 +69,7 @@ impl Node {
             lock_waiters: AtomicI64::new(0),
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
+            peers: Pool::default(),
             quiesce: Default::default(),
             engine: OnceLock::new(),
             replica: OnceLock::new(),

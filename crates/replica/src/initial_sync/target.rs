@@ -12,13 +12,14 @@
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_client::dial::{Patience, dial};
 use sheaf_storage::{Copied, OpTime};
 
 use super::Who;
@@ -111,7 +112,7 @@ impl Target {
         {
             return self.whole(known);
         }
-        let mut stream = connect(address)?;
+        let mut stream = dial(address, Patience { connect: CONNECT_PATIENCE, each: PATIENCE })?;
         let request = DocBuf::build(|doc| {
             who.append_to(doc);
             doc.append("atLeast", at_least as i64);
@@ -234,22 +235,6 @@ fn bad(what: &str) -> io::Error {
 
 fn sync(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
-}
-
-fn connect(address: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(ErrorKind::NotFound, format!("{address} has no address"));
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
-            Ok(stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
 }
 
 /// Reads the source's answer.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_client::pool::Pool;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::config::{CUSTOM_DEFAULTS, MemberConfig, ReplSetConfig};
 
@@ -58,7 +59,7 @@ impl<'a> Command<'a, Operation<'a>> for ReplSetInitiate<'a> {
             );
         };
         for member in config.members.iter().filter(|member| member.id != me) {
-            check_member(&member.host, &replica.dialled(&member.host))?;
+            check_member(&op.node().peers, &member.host, &replica.dialled(&member.host))?;
         }
         replica.initiate(config, me)?;
         Ok(Reply::ok().with_fields(|doc| {
@@ -88,16 +89,16 @@ fn with_version(config: RawDoc<'_>) -> DocBuf {
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Whether a member can be part of the new set: it answers, and is in no set and empty.
-fn check_member(host: &str, address: &str) -> Result<()> {
+fn check_member(pool: &Pool, host: &str, address: &str) -> Result<()> {
     let failed = |code: Code, why: &str| {
         let text = "replSetInitiate quorum check failed because not all proposed set members responded affirmatively";
         Error::new(code, format!("{text}: {host} failed with {why}"))
     };
     let ask = |command: DocBuf| {
-        forward::ask(address, &command, ANSWER_PATIENCE)
+        forward::ask(pool, address, "admin", &command, ANSWER_PATIENCE)
             .map_err(|error| failed(Code::NODE_NOT_FOUND, error.message()))
     };
-    let hello = ask(doc! { "hello": 1, "$db": "admin" })?;
+    let hello = ask(doc! { "hello": 1 })?;
     let hello = hello.as_raw();
     if hello.get("setName").is_some() {
         let text = format!("'{host}' is already a member of a replica set");
@@ -106,9 +107,7 @@ fn check_member(host: &str, address: &str) -> Result<()> {
     if hello.get("isreplicaset").is_none_or(|is| !is.truthy()) {
         return Err(failed(Code::NODE_NOT_FOUND, "not running with --replSet"));
     }
-    let list = doc! {
-        "listDatabases": 1, "nameOnly": true, "$readPreference": { "mode": "nearest" }, "$db": "admin"
-    };
+    let list = doc! { "listDatabases": 1, "nameOnly": true, "$readPreference": { "mode": "nearest" } };
     let found = ask(list)?;
     let databases = found.as_raw().get("databases").and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);
     let name = |database: Value<'_>| database.as_doc()?.get("name")?.as_str().map(str::to_owned);

@@ -1,9 +1,9 @@
-//! What can go wrong in the laboratory.
+//! What can go wrong on the way to a server, and what a caller does about it. The laboratory's own errors are these, too.
 
 use std::fmt;
 use std::io;
 
-/// A result of the laboratory.
+/// The result of whoever speaks to a server.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What can go wrong, by what a caller does about it.

@@ -1,7 +1,7 @@
 //! One socket to one node.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, DocWriter, ObjectId, RawDoc, Value, doc};
@@ -9,6 +9,7 @@ use sheaf_wire::{Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD
 
 use super::ConnectionString;
 use super::auth::log_in;
+use crate::dial::{Patience, dial};
 use crate::error::{Error, Result, ServerError};
 
 /// A request under construction, in the buffer that will be sent. The buffer is used again and again.
@@ -92,25 +93,14 @@ const READ_SIZE: usize = 64 * 1024;
 impl Connection {
     /// Connects to "host:port", and logs in when there is somebody to log in.
     pub fn open(address: &str, to: &ConnectionString) -> Result<Connection> {
-        let mut problem = io::Error::new(io::ErrorKind::NotFound, "no address");
-        for socket in address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&socket, to.connect_timeout) {
-                Ok(stream) => {
-                    stream.set_nodelay(true)?;
-                    stream.set_read_timeout(Some(to.socket_timeout))?;
-                    stream.set_write_timeout(Some(to.socket_timeout))?;
-                    let received = vec![0; READ_SIZE];
-                    let address = address.to_owned();
-                    let mut connection = Connection { stream, address, received, length: 0, request_id: 0 };
-                    if let Some(credentials) = &to.credentials {
-                        log_in(&mut connection, credentials)?;
-                    }
-                    return Ok(connection);
-                }
-                Err(error) => problem = error,
-            }
+        let patience = Patience { connect: to.connect_timeout, each: to.socket_timeout };
+        let stream = dial(address, patience)?;
+        let (address, received) = (address.to_owned(), vec![0; READ_SIZE]);
+        let mut connection = Connection { stream, address, received, length: 0, request_id: 0 };
+        if let Some(credentials) = &to.credentials {
+            log_in(&mut connection, credentials)?;
         }
-        Err(problem.into())
+        Ok(connection)
     }
 
     /// How long to wait for an answer from now on.
@@ -147,6 +137,20 @@ impl Connection {
             primary_host: text("primary"),
             election,
         })
+    }
+
+    pub(super) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Runs a command and gives the answer, whatever it says.
+    pub fn ask(&mut self, db: &str, command: &DocBuf) -> Result<DocBuf> {
+        let mut message = Message::new();
+        message.begin(0, |body| {
+            body.append_all(command.as_raw()).append("$db", db);
+        });
+        self.exchange(&mut message)?;
+        Ok(DocBuf::from(self.reply()))
     }
 
     /// Runs a command; an error in the reply is an error.

@@ -1,4 +1,11 @@
-//! A client as thin as one can be, so that what is measured is the server: blocking sockets, one thread per client,
+//! How one process speaks MongoDB's protocol to another: members to members, secondaries to their primary, the laboratory to whatever it
+//! measures.
+//!
+//! - [`dial`] opens sockets; what encrypts them has its place there.
+//! - [`Connection`] speaks over one; [`pool`] keeps those that will be used again.
+//! - [`Client`] knows a deployment.
+//!
+//! It is as thin as a client can be, so that what is measured is the server: blocking sockets, one thread per client,
 //! messages written straight into the buffer that is sent, replies read in place.
 //!
 //! [`Client`] knows a deployment by its [`ConnectionString`], finds the primary, and holds one connection for writes
@@ -13,6 +20,9 @@ mod batch;
 mod concern;
 mod connection;
 mod cursor;
+pub mod dial;
+pub mod error;
+pub mod pool;
 mod select;
 mod session;
 #[cfg(test)]
@@ -30,7 +40,7 @@ pub use connection::{Connection, Message, Role};
 pub use cursor::Cursor;
 pub use session::{TransactionOptions, commit_is_unknown};
 
-use crate::error::{Error, Result};
+pub use error::{Error, Result, ServerError};
 use select::{Election, SELECTION, find_node};
 use session::Session;
 

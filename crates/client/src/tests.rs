@@ -7,12 +7,12 @@ use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD};
 
 use super::*;
 use crate::error::ServerError;
-use crate::measure::generator::NullResponder;
 
 #[test]
 fn a_transaction_without_operations_never_reaches_the_server() {
-    let responder = NullResponder::start().unwrap();
-    let mut client = Client::connect(&ConnectionString::direct(&responder.address())).unwrap();
+    let ok = || Some(doc! { "ok": 1.0, "n": 1 });
+    let (address, thread) = scripted(vec![ok(), ok()]);
+    let mut client = Client::connect(&ConnectionString::direct(&address)).unwrap();
     let options = TransactionOptions { write_concern: WriteConcern::majority(), ..Default::default() };
     client.start_transaction(&options);
     assert!(client.in_transaction());
@@ -28,6 +28,32 @@ fn a_transaction_without_operations_never_reaches_the_server() {
         })
         .unwrap();
     assert_eq!((n.n, retries), (1, 0));
+    assert_eq!(thread.join().unwrap(), ["insert", "commitTransaction"]);
+}
+
+/// A request's number and its command; `None` at the connection's end.
+fn receive(stream: &mut std::net::TcpStream) -> Option<(i32, String)> {
+    let mut message = vec![0; HEADER_LEN];
+    stream.read_exact(&mut message).ok()?;
+    let header = Header::parse(&message).unwrap();
+    message.resize(header.length as usize, 0);
+    stream.read_exact(&mut message[HEADER_LEN..]).unwrap();
+    let Ok(sheaf_wire::Request::Msg(request)) = sheaf_wire::parse(&message) else { panic!() };
+    Some((header.request_id, request.body.iter().next().unwrap().key().to_owned()))
+}
+
+fn send(stream: &mut std::net::TcpStream, to: i32, reply: &DocBuf) {
+    let mut bytes = vec![0; REPLY_HEAD];
+    bytes.extend_from_slice(reply.as_bytes());
+    sheaf_wire::finish_msg(&mut bytes, 0, to, 0);
+    stream.write_all(&bytes).unwrap();
+}
+
+/// Answers one message; `None` at the connection's end.
+pub(crate) fn answer(stream: &mut std::net::TcpStream, reply: &DocBuf) -> Option<()> {
+    let (id, _) = receive(stream)?;
+    send(stream, id, reply);
+    Some(())
 }
 
 /// A server that answers the messages of its connections with these replies; `None` cuts the connection. What the
@@ -38,20 +64,10 @@ fn scripted(replies: Vec<Option<DocBuf>>) -> (String, std::thread::JoinHandle<Ve
     let thread = std::thread::spawn(move || {
         let (mut seen, mut stream) = (Vec::new(), listener.accept().unwrap().0);
         for reply in replies {
-            let mut message = vec![0; HEADER_LEN];
-            stream.read_exact(&mut message).unwrap();
-            let header = Header::parse(&message).unwrap();
-            message.resize(header.length as usize, 0);
-            stream.read_exact(&mut message[HEADER_LEN..]).unwrap();
-            let Ok(sheaf_wire::Request::Msg(request)) = sheaf_wire::parse(&message) else { panic!() };
-            seen.push(request.body.iter().next().unwrap().key().to_owned());
+            let (id, name) = receive(&mut stream).unwrap();
+            seen.push(name);
             match reply {
-                Some(reply) => {
-                    let mut bytes = vec![0; REPLY_HEAD];
-                    bytes.extend_from_slice(reply.as_bytes());
-                    sheaf_wire::finish_msg(&mut bytes, 0, header.request_id, 0);
-                    stream.write_all(&bytes).unwrap();
-                }
+                Some(reply) => send(&mut stream, id, &reply),
                 None => {
                     drop(stream);
                     stream = listener.accept().unwrap().0;
@@ -106,8 +122,8 @@ fn a_conflict_at_the_commit_runs_the_transaction_again() {
 
 #[test]
 fn transient_errors_are_tried_again_and_others_are_not() {
-    let responder = NullResponder::start().unwrap();
-    let mut client = Client::connect(&ConnectionString::direct(&responder.address())).unwrap();
+    let (address, _) = scripted(Vec::new());
+    let mut client = Client::connect(&ConnectionString::direct(&address)).unwrap();
     let failure = |label: &str| {
         let labels = vec![label.to_owned()];
         Error::Server(Box::new(ServerError { code: 112, labels, ..ServerError::default() }))

@@ -1,0 +1,116 @@
+//! Connections that are used again.
+
+use std::collections::HashMap;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sheaf_bson::DocBuf;
+
+use crate::{Connection, ConnectionString, Result};
+
+/// Connections to one server that are kept for the next command.
+const KEPT: usize = 8;
+
+/// A connection that has not been used for so long is closed: the other side may have forgotten it.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// Idle connections, by address.
+#[derive(Default)]
+pub struct Pool {
+    idle: Mutex<HashMap<String, Vec<(Connection, Instant)>>>,
+}
+
+impl Pool {
+    /// Has the server at `to` run a command, and gives its answer, whether it reports an error or not. What the connection's
+    /// strings say about users holds for new connections.
+    ///
+    /// Errors: those of the network. The command may have been run then.
+    pub fn run(&self, to: &ConnectionString, db: &str, command: &DocBuf) -> Result<DocBuf> {
+        let address = &to.hosts[0];
+        let mut connection = match self.take(address) {
+            Some(kept) => kept,
+            None => Connection::open(address, to)?,
+        };
+        connection.set_timeout(to.socket_timeout)?;
+        let answer = connection.ask(db, command)?;
+        self.put_back(address, connection);
+        Ok(answer)
+    }
+
+    /// A connection that is still open, as far as one can see.
+    fn take(&self, address: &str) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        let kept = idle.get_mut(address)?;
+        while let Some((connection, since)) = kept.pop() {
+            if since.elapsed() < IDLE && is_quiet(connection.stream()) {
+                return Some(connection);
+            }
+        }
+        None
+    }
+
+    fn put_back(&self, address: &str, connection: Connection) {
+        let mut idle = self.idle.lock();
+        let kept = idle.entry(address.to_owned()).or_default();
+        if kept.len() < KEPT {
+            kept.push((connection, Instant::now()));
+        }
+    }
+}
+
+/// Whether nothing has come, not even the end.
+fn is_quiet(stream: &TcpStream) -> bool {
+    let looked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    let quiet = looked.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    quiet && stream.set_nonblocking(false).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use sheaf_bson::doc;
+
+    use super::*;
+
+    /// A server that answers `{ok: 1}` to so many messages of a connection, and then closes it. Counts its connections.
+    fn server(answers: usize) -> (ConnectionString, Arc<AtomicUsize>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = ConnectionString::direct(&listener.local_addr().unwrap().to_string());
+        let connections = Arc::new(AtomicUsize::new(0));
+        let counted = connections.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                counted.fetch_add(1, Ordering::SeqCst);
+                let mut stream = stream.unwrap();
+                for _ in 0..answers {
+                    if crate::tests::answer(&mut stream, &doc! { "ok": 1.0 }).is_none() {
+                        break;
+                    }
+                }
+            }
+        });
+        (to, connections)
+    }
+
+    #[test]
+    fn connections_are_used_again_and_closed_ones_are_not() {
+        for (answers, expected) in [(100, 1), (1, 3)] {
+            let (to, connections) = server(answers);
+            let pool = Pool::default();
+            for _ in 0..3 {
+                let answer = pool.run(&to, "admin", &doc! { "ping": 1 }).unwrap();
+                assert!(answer.as_raw().get("ok").is_some_and(|ok| ok.truthy()));
+                if answers == 1 {
+                    // Its end is on the way.
+                    let idle = pool.idle.lock();
+                    let (connection, _) = &idle[&to.hosts[0]][0];
+                    connection.stream().peek(&mut [0]).unwrap();
+                }
+            }
+            assert_eq!(connections.load(Ordering::SeqCst), expected, "{answers}");
+        }
+    }
+}

@@ -550,6 +550,8 @@ fn check_folder(path: &Path) -> Result<(), String> {
             let _ = std::fs::remove_file(&probe);
             Ok(())
         }
+        // On a full disk it can be opened all the same, in the room that storage has kept.
+        Err(error) if error.kind() == std::io::ErrorKind::StorageFull => Ok(()),
         Err(error) => Err(format!(
             "IllegalOperation: Attempted to create a lock file on a read-only directory: {}: {error}",
             path.display()

@@ -108,6 +108,8 @@ impl Core {
             self.begin_flush(at)?
         };
         self.end_flush(begun)?;
+        // The disk may have been full when it was opened.
+        crate::folder::keep_spare_room(&self.options.path);
         Ok(true)
     }
 

@@ -1,8 +1,6 @@
 //! What all parts of an open engine share, how it opens and closes, and its background work.
 
 use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -17,6 +15,7 @@ use crate::checkpoint::{Bookkeeping, read_applied};
 use crate::critical::Critical;
 use crate::db::{Cf, Db, io_error};
 use crate::durability::Durability;
+use crate::folder::{self, folder_error};
 use crate::hooks::Hooks;
 use crate::keys::prefix_range;
 use crate::locks::{Gate, LockTable};
@@ -28,9 +27,6 @@ use crate::pipeline::Pipeline;
 use crate::position::Position;
 use crate::sequencer::stays_here;
 use crate::transaction::Recent;
-
-/// Version of the folder's layout.
-const FORMAT: u32 = 1;
 
 /// Buffers kept, and the largest one that is.
 const BUFFERS_MAX: usize = 4;
@@ -171,8 +167,9 @@ pub(crate) struct Garbage {
 impl Core {
     /// Opens the folder: lock, RocksDB at its last flush, catalog, log from there on.
     pub fn open(options: Options) -> Result<Arc<Core>> {
-        let lock = lock_folder(&options.path)?;
-        check_format(&options.path)?;
+        let lock = folder::lock(&options.path)?;
+        folder::lend_spare_room(&options.path);
+        folder::check_format(&options.path)?;
         crate::build::clear_folder(&options.path)?;
         crate::copy::finish_install(&options.path)?;
         crate::stable::finish_rollback(&options.path)?;
@@ -286,6 +283,7 @@ impl Core {
             core.checkpoint()?;
             fs::remove_dir_all(&log_dir).map_err(|e| folder_error("removing the old log", &log_dir, &e))?;
         }
+        folder::keep_spare_room(&core.options.path);
         Ok(Arc::new(core))
     }
 
@@ -577,15 +575,6 @@ impl Core {
     }
 }
 
-fn folder_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
-    let code = match error.kind() {
-        std::io::ErrorKind::NotFound => Code::NON_EXISTENT_PATH,
-        std::io::ErrorKind::StorageFull => Code::OUT_OF_DISK_SPACE,
-        _ => Code::FILE_OPEN_FAILED,
-    };
-    Error::new(code, format!("{what} in data folder {} failed: {error}", path.display()))
-}
-
 fn log_open_error(error: sheaf_log::Error) -> Error {
     let code = match &error {
         sheaf_log::Error::TooNew { .. } => Code::MUST_UPGRADE,
@@ -594,65 +583,4 @@ fn log_open_error(error: sheaf_log::Error) -> Error {
         _ => Code::FILE_OPEN_FAILED,
     };
     Error::new(code, error.to_string())
-}
-
-/// Takes `sheaf.lock`; the lock lasts as long as the file is open.
-fn lock_folder(path: &Path) -> Result<File> {
-    if !path.is_dir() {
-        bail!(
-            Code::NON_EXISTENT_PATH,
-            "data folder {} not found: create it or give another with --dbpath",
-            path.display()
-        );
-    }
-    let name = path.join("sheaf.lock");
-    let mut file = File::options()
-        .create(true)
-        .truncate(false)
-        .read(true)
-        .write(true)
-        .open(&name)
-        .map_err(|e| folder_error("opening sheaf.lock", path, &e))?;
-    if let Err(error) = file.try_lock() {
-        let holder = fs::read_to_string(&name).unwrap_or_default();
-        bail!(
-            Code::DB_PATH_IN_USE,
-            "data folder {} is in use by another process (pid {}): {error}",
-            path.display(),
-            holder.trim()
-        );
-    }
-    file.set_len(0)
-        .and_then(|()| writeln!(file, "{}", std::process::id()))
-        .map_err(|e| folder_error("writing sheaf.lock", path, &e))?;
-    Ok(file)
-}
-
-fn check_format(path: &Path) -> Result<()> {
-    let name = path.join("sheaf.format");
-    match fs::read_to_string(&name) {
-        // The power was lost while it was made, and nothing was written before it.
-        Ok(text) if text.is_empty() => write_format(path, &name),
-        Ok(text) => match text.trim().parse::<u32>() {
-            Ok(version) if version <= FORMAT => Ok(()),
-            Ok(version) => bail!(
-                Code::MUST_UPGRADE,
-                "data folder {} has format {version}, made by a newer version; this version knows formats up to {FORMAT}",
-                path.display()
-            ),
-            Err(_) => {
-                bail!(Code::UNSUPPORTED_FORMAT, "{} is not readable as a format version", name.display())
-            }
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_format(path, &name),
-        Err(error) => Err(folder_error("reading sheaf.format", path, &error)),
-    }
-}
-
-fn write_format(path: &Path, name: &Path) -> Result<()> {
-    let made = File::create(name).and_then(|mut file| {
-        writeln!(file, "{FORMAT}")?;
-        file.sync_all()
-    });
-    made.map_err(|e| folder_error("writing sheaf.format", path, &e))
 }

@@ -37,6 +37,7 @@ mod db;
 mod ddl;
 mod durability;
 mod engine;
+mod folder;
 mod fsync_lock;
 mod hooks;
 mod index;

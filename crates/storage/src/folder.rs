@@ -1,0 +1,115 @@
+//! The data folder itself: who has it, which format it has, and some room for opening it on a full disk.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+
+use fs4::FileExt as _;
+use sheaf_errors::{Code, Error, Result, bail};
+
+/// Version of the folder's layout.
+const FORMAT: u32 = 1;
+
+/// A file that nobody reads, which keeps room for what opening the folder writes.
+const SPARE: &str = "sheaf.spare";
+
+/// RocksDB writes its options (some 40 KB), a list of its tables and a log for people, and removes the old ones later.
+const SPARE_BYTES: u64 = 1 << 20;
+
+/// Less than this is not worth keeping.
+const SPARE_BYTES_MIN: u64 = 64 << 10;
+
+/// On a full disk the folder is opened in the room that was kept for it.
+pub(crate) fn lend_spare_room(path: &Path) {
+    if fs4::available_space(path).is_ok_and(|room| room < SPARE_BYTES) {
+        // Where there is none, opening fails and says why.
+        let _ = fs::remove_file(path.join(SPARE));
+    }
+}
+
+/// Keeps room for the next start, as much of it as there is.
+pub(crate) fn keep_spare_room(path: &Path) {
+    let name = path.join(SPARE);
+    if fs::metadata(&name).is_ok_and(|about| about.len() >= SPARE_BYTES) {
+        return;
+    }
+    let Ok(file) = File::options().create(true).truncate(false).write(true).open(&name) else { return };
+    let mut bytes = SPARE_BYTES;
+    // A file system that cannot do this has no room kept.
+    while bytes >= SPARE_BYTES_MIN && file.allocate(bytes).is_err() {
+        bytes /= 2;
+    }
+}
+
+pub(crate) fn folder_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    let code = match error.kind() {
+        std::io::ErrorKind::NotFound => Code::NON_EXISTENT_PATH,
+        std::io::ErrorKind::StorageFull => Code::OUT_OF_DISK_SPACE,
+        _ => Code::FILE_OPEN_FAILED,
+    };
+    Error::new(code, format!("{what} in data folder {} failed: {error}", path.display()))
+}
+
+/// Takes `sheaf.lock`; the lock lasts as long as the file is open.
+pub(crate) fn lock(path: &Path) -> Result<File> {
+    if !path.is_dir() {
+        bail!(
+            Code::NON_EXISTENT_PATH,
+            "data folder {} not found: create it or give another with --dbpath",
+            path.display()
+        );
+    }
+    let name = path.join("sheaf.lock");
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(&name)
+        .map_err(|e| folder_error("opening sheaf.lock", path, &e))?;
+    if let Err(error) = file.try_lock() {
+        let holder = fs::read_to_string(&name).unwrap_or_default();
+        bail!(
+            Code::DB_PATH_IN_USE,
+            "data folder {} is in use by another process (pid {}): {error}",
+            path.display(),
+            holder.trim()
+        );
+    }
+    // Written over what is there: a file that is emptied gives its room away, and a full disk has none.
+    let pid = format!("{}\n", std::process::id());
+    file.write_all(pid.as_bytes())
+        .and_then(|()| file.set_len(pid.len() as u64))
+        .map_err(|e| folder_error("writing sheaf.lock", path, &e))?;
+    Ok(file)
+}
+
+/// Refuses a folder that a newer version has made; a new one gets the version's number.
+pub(crate) fn check_format(path: &Path) -> Result<()> {
+    let name = path.join("sheaf.format");
+    match fs::read_to_string(&name) {
+        // The power was lost while it was made, and nothing was written before it.
+        Ok(text) if text.is_empty() => write_format(path, &name),
+        Ok(text) => match text.trim().parse::<u32>() {
+            Ok(version) if version <= FORMAT => Ok(()),
+            Ok(version) => bail!(
+                Code::MUST_UPGRADE,
+                "data folder {} has format {version}, made by a newer version; this version knows formats up to {FORMAT}",
+                path.display()
+            ),
+            Err(_) => {
+                bail!(Code::UNSUPPORTED_FORMAT, "{} is not readable as a format version", name.display())
+            }
+        },
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => write_format(path, &name),
+        Err(error) => Err(folder_error("reading sheaf.format", path, &error)),
+    }
+}
+
+fn write_format(path: &Path, name: &Path) -> Result<()> {
+    let made = File::create(name).and_then(|mut file| {
+        writeln!(file, "{FORMAT}")?;
+        file.sync_all()
+    });
+    made.map_err(|e| folder_error("writing sheaf.format", path, &e))
+}

@@ -456,9 +456,14 @@ impl Core {
         if used >= limit {
             self.ask_for_flush();
         }
-        if self.in_memtables() >= limit * 2 && self.keeper.lock().works() {
+        if self.is_crowded() && self.keeper.lock().works() {
             self.flushed_room.wait_for(&mut self.room.lock(), FOLLOWER_PATIENCE);
         }
+    }
+
+    /// Whether memtables hold as much as they may, with those that are being flushed.
+    pub fn is_crowded(&self) -> bool {
+        self.in_memtables() >= self.options.memtable_bytes() * 2
     }
 
     pub fn ask_for_flush(&self) {

@@ -87,6 +87,9 @@ pub(crate) fn stays_here(namespace: &str) -> bool {
         || namespace.split_once('.').is_some_and(|(_, name)| name == "system.profile")
 }
 
+/// So much is carried out in one go where flushes do not keep up.
+const CARRIED_AT_ONCE: usize = 1 << 20;
+
 impl Core {
     /// Whether this is a member of a replica set.
     pub fn is_replica(&self) -> bool {
@@ -171,7 +174,8 @@ impl Core {
         ))
     }
 
-    /// Carries out all units that are ready. Returns whether there were any.
+    /// Carries out the units that are ready; where memtables are full, no more than a megabyte or one of them. Returns whether
+    /// there were any.
     pub fn carry_out(&self) -> Result<bool> {
         let Some(sequencer) = self.sequencer.get().cloned() else { return Ok(false) };
         self.make_room();
@@ -180,10 +184,15 @@ impl Core {
             return Ok(false);
         }
         self.check_writable()?;
-        let mut any = false;
+        let (mut any, mut bytes) = (false, 0);
         while let Some(unit) = sequencer.take()? {
+            bytes += unit.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
             self.carry_out_unit(&*sequencer, unit, &|| false)?;
             any = true;
+            // No flush begins while the pipeline is held.
+            if bytes >= CARRIED_AT_ONCE && self.is_crowded() {
+                break;
+            }
         }
         Ok(any)
     }

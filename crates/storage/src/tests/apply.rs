@@ -579,6 +579,26 @@ fn the_tail_of_the_log_is_known_without_reading_it() {
     assert!(start.unwrap() > 30);
 }
 
+/// A flush needs the pipeline, which is held while units are carried out.
+#[test]
+fn who_catches_up_stops_where_memtables_are_full() {
+    let (_dir, primary) = fresh();
+    let text = "x".repeat(2 << 20);
+    for n in 0..30 {
+        insert(&primary, C, &doc! { "_id": n, "s": &text }).unwrap();
+    }
+    let other = tempfile::tempdir().unwrap();
+    let mut follower = Follower::open(other.path());
+    let entries = primary.log_entries(1, u64::MAX, 1 << 30).unwrap();
+    let count = entries.len();
+    entries.into_iter().for_each(|entry| follower.give(vec![entry]));
+    assert!(follower.engine.carry_out().unwrap());
+    assert!((4..20).contains(&follower.carried()), "{} of {count} at once", follower.carried());
+    while follower.engine.carry_out().unwrap() {}
+    assert_eq!(follower.carried(), count as u64);
+    assert_same_data(&primary, &follower.engine);
+}
+
 #[test]
 fn the_entry_that_begins_a_term_has_no_operations() {
     let other = tempfile::tempdir().unwrap();

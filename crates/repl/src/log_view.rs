@@ -24,7 +24,10 @@ pub(crate) struct LogView {
     bounds: LogBounds,
     /// The newest entries, without gaps up to `bounds.last`.
     cache: VecDeque<RaftEntry>,
+    /// What these take.
     cache_bytes: usize,
+    /// What those of them take that are not in the driver's log yet.
+    unwritten_bytes: usize,
     /// Entries up to here are in the driver's log, so that they may leave the cache.
     written: u64,
     pub hard_state: HardState,
@@ -77,7 +80,8 @@ impl LogView {
             }
             self.bounds.last = entry.index;
             self.bounds.last_time = time_of(entry);
-            self.cache_bytes += entry.data.len();
+            self.cache_bytes += weight(entry);
+            self.unwritten_bytes += weight(entry);
             self.cache.push_back(entry.clone());
         }
     }
@@ -85,19 +89,37 @@ impl LogView {
     fn truncate(&mut self, keep: u64) {
         while self.cache.back().is_some_and(|entry| entry.index > keep) {
             let entry = self.cache.pop_back().expect("there is a last one");
-            self.cache_bytes -= entry.data.len();
+            self.cache_bytes -= weight(&entry);
+            if entry.index > self.written {
+                self.unwritten_bytes -= weight(&entry);
+            }
         }
         self.bounds.runs.retain(|run| run.first <= keep);
         self.bounds.last = self.bounds.last.min(keep);
         self.written = self.written.min(keep);
     }
 
-    /// The driver's log has the entries up to `index`; those beyond `limit` bytes may go.
+    /// The driver's log has the entries up to `index`; those beyond `limit` bytes go.
     pub fn set_written(&mut self, index: u64, limit: usize) {
-        self.written = self.written.max(index.min(self.bounds.last));
+        let before = self.written;
+        self.written = before.max(index.min(self.bounds.last));
+        let first = self.cache.front().map_or(0, |entry| entry.index);
+        let place = |after: u64| ((after + 1).saturating_sub(first) as usize).min(self.cache.len());
+        let now_written = self.cache.range(place(before)..place(self.written));
+        self.unwritten_bytes -= now_written.map(weight).sum::<usize>();
+        self.shrink(limit);
+    }
+
+    /// What the kept entries take, and what those of them take that the driver's log has not yet.
+    pub fn kept_bytes(&self) -> (usize, usize) {
+        (self.cache_bytes, self.unwritten_bytes)
+    }
+
+    /// Entries that are in the driver's log go, as far as all of them take more than `limit` bytes.
+    pub fn shrink(&mut self, limit: usize) {
         while self.cache_bytes > limit && self.cache.front().is_some_and(|e| e.index <= self.written) {
             let entry = self.cache.pop_front().expect("there is a first one");
-            self.cache_bytes -= entry.data.len();
+            self.cache_bytes -= weight(&entry);
         }
     }
 
@@ -117,7 +139,7 @@ impl LogView {
         }
         while self.cache.front().is_some_and(|entry| entry.index <= index) {
             let entry = self.cache.pop_front().expect("there is a first one");
-            self.cache_bytes -= entry.data.len();
+            self.cache_bytes -= weight(&entry);
         }
     }
 
@@ -125,7 +147,7 @@ impl LogView {
     pub fn reset(&mut self, at: OpTime, time: u64) {
         self.bounds = LogBounds { start: at, last: at.index, runs: Vec::new(), last_time: time };
         self.cache.clear();
-        self.cache_bytes = 0;
+        (self.cache_bytes, self.unwritten_bytes) = (0, 0);
         self.written = at.index;
         self.snapshot_at = self.snapshot_at.max(at);
     }
@@ -139,6 +161,11 @@ impl LogView {
     pub fn set_fetched(&mut self, entries: Vec<Entry>) {
         self.fetched = entries.iter().map(to_raft).collect();
     }
+}
+
+/// What a kept entry takes: itself, its payload and its time.
+fn weight(entry: &RaftEntry) -> usize {
+    size_of::<RaftEntry>() + size_of::<u64>() + entry.data.len()
 }
 
 fn slice(entries: &VecDeque<RaftEntry>, low: u64, high: u64, max_bytes: Option<u64>) -> Vec<RaftEntry> {

@@ -24,6 +24,7 @@ use crate::figures::{Figures, LAG_ALLOWED_MILLIS};
 use crate::initial_sync::InitialSync;
 use crate::links::Links;
 use crate::locked::Locked;
+use crate::memory::Memory;
 use crate::state::StateFile;
 use crate::{Host, Replica};
 
@@ -74,6 +75,7 @@ impl Replica {
         #[expect(clippy::disallowed_methods, reason = "roles come as elections do, fetches as members lag")]
         let (jobs, work) = mpsc::channel();
         let last = engine.last_applied();
+        let memory = Memory::of(&front.memory);
         let replica = Arc::new(Replica {
             front: front.clone(),
             host,
@@ -84,6 +86,8 @@ impl Replica {
             units_work: Condvar::new(),
             state: Mutex::new(state),
             links: std::sync::OnceLock::new(),
+            kept: Mutex::new(memory.share()),
+            memory,
             confirmations: crate::confirm::Confirmations::default(),
             strangers: crate::strangers::Strangers::default(),
             initial_sync: InitialSync::open(dbpath, set_name),
@@ -111,7 +115,7 @@ impl Replica {
             index: core.commit_point().index,
             time: if all_committed { last.time } else { core.commit_time() },
         });
-        let links = Links::new(Arc::downgrade(&replica), &front.parameters.text("peerAddresses"));
+        let links = Links::new(&replica, &front.parameters.text("peerAddresses"));
         let _ = replica.links.set(links);
         engine.set_sequencer(replica.clone(), all_committed);
         let runtime = tokio::runtime::Handle::current();
@@ -152,7 +156,7 @@ impl Replica {
         self.with_unhurried(|core| {
             core.observe_clock(clock);
             for envelope in messages {
-                if starved && envelope.brings_entries() {
+                if (starved && envelope.brings_entries()) || self.memory.refuses(core, &envelope) {
                     continue;
                 }
                 // Data of its own, from a time as a standalone, is no part of another set.
@@ -229,6 +233,7 @@ impl Replica {
         }
         let flushable = core.commit_point().index.min(core.positions().durable.index);
         self.flushable.store(flushable, Ordering::Release);
+        self.kept.lock().set(core.kept_bytes());
     }
 
     /// Says what was not believed, once in a while.
@@ -279,6 +284,7 @@ impl Replica {
                 let wall = self.front.clock.now_millis().max(0) as u64 / 1000;
                 let mut stopped = false;
                 let pause = self.with(|core| {
+                    core.be_sparing(self.memory.is_short());
                     core.tick(self.started.elapsed().as_millis() as u64, wall);
                     let lag = core.commit_lag().1;
                     self.lag_millis.store(lag, Ordering::Relaxed);

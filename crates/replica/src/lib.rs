@@ -15,6 +15,7 @@ pub mod figures;
 pub mod initial_sync;
 pub mod links;
 mod locked;
+pub mod memory;
 pub mod receiving;
 pub mod rollback;
 mod state;
@@ -62,6 +63,10 @@ pub struct Replica {
     units_work: Condvar,
     state: Mutex<{ rank::STATE_FILE }, StateFile>,
     links: OnceLock<Links>,
+    /// What all of it takes.
+    pub memory: memory::Memory,
+    /// Of that, the entries that the core keeps.
+    kept: Mutex<{ rank::TOLD }, memory::Share>,
     confirmations: confirm::Confirmations,
     strangers: strangers::Strangers,
     initial_sync: initial_sync::InitialSync,

@@ -5,7 +5,7 @@
 //! ([`crate::confirm`]); then come messages, each behind its length. What cannot be sent is dropped: the core sends again
 //! what matters. The other end of a link is in [`crate::receiving`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use crate::Replica;
 use crate::confirm::{Hello, Nonce};
+use crate::memory::Share;
 
 /// The first word on a link: read as a message's length it would be above the largest allowed.
 pub const MAGIC: [u8; 4] = *b"ShMb";
@@ -55,10 +56,10 @@ pub struct Links {
 
 impl Links {
     /// `elsewhere` is the parameter `peerAddresses`: `HOST:PORT=ADDRESS:PORT`, with commas between.
-    pub fn new(replica: Weak<Replica>, elsewhere: &str) -> Links {
+    pub fn new(replica: &Arc<Replica>, elsewhere: &str) -> Links {
         let pairs = elsewhere.split(',').filter_map(|pair| pair.split_once('='));
         Links {
-            replica,
+            replica: Arc::downgrade(replica),
             elsewhere: pairs.map(|(host, to)| (host.trim().to_owned(), to.trim().to_owned())).collect(),
             links: Mutex::default(),
             dirty: Mutex::default(),
@@ -70,7 +71,7 @@ impl Links {
     pub fn send(&self, host: &Arc<str>, envelope: Envelope) {
         let mut links = self.links.lock();
         let link = links.entry(host.clone()).or_insert_with(|| {
-            let link = Arc::new(Link { nonce: rand::random(), ..Link::default() });
+            let link = Arc::new(self.link());
             self.runtime.spawn(run(self.replica.clone(), host.clone(), self.address(host), link.clone()));
             link
         });
@@ -83,6 +84,15 @@ impl Links {
         if first {
             self.dirty.lock().push(link.clone());
         }
+    }
+
+    fn link(&self) -> Link {
+        let link = Link { nonce: rand::random(), ..Link::default() };
+        if let Some(replica) = self.replica.upgrade() {
+            link.waiting.lock().share = replica.memory.share();
+            link.writer.lock().share = replica.memory.share();
+        }
+        link
     }
 
     /// Like [`Links::flush`], for when nobody waits for it: entries for a member that has just been sent some follow a
@@ -133,35 +143,52 @@ impl Links {
 /// Messages to be written.
 #[derive(Default)]
 struct Waiting {
-    messages: Vec<Envelope>,
-    /// Bytes of the last one's entries.
+    messages: VecDeque<Envelope>,
+    /// Bytes of the last one's entries, and of all of them.
     last_bytes: usize,
+    bytes: usize,
+    share: Share,
 }
 
 impl Waiting {
     /// Adds a message, as a part of the last one if possible, or drops it if too many wait already.
     fn push(&mut self, envelope: Envelope) {
         let bytes = envelope.entry_bytes();
-        let rest = match self.messages.last_mut() {
+        let rest = match self.messages.back_mut() {
             Some(last) if self.last_bytes + bytes <= BUFFER_BYTES => last.absorb(envelope),
             _ => Some(envelope),
         };
         match rest {
             None => self.last_bytes += bytes,
             Some(envelope) if self.messages.len() < WAITING_MAX => {
-                self.messages.push(envelope);
+                self.messages.push_back(envelope);
                 self.last_bytes = bytes;
             }
-            Some(_) => {}
+            Some(_) => return,
         }
+        self.count(self.bytes + bytes);
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.share.set(bytes);
     }
 
     fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    fn take(&mut self) -> Vec<Envelope> {
-        std::mem::take(&mut self.messages)
+    /// The next message.
+    fn take(&mut self) -> Option<Envelope> {
+        let envelope = self.messages.pop_front()?;
+        self.count(self.bytes - envelope.entry_bytes());
+        Some(envelope)
+    }
+
+    /// The connection is lost, and what was to go over it.
+    fn clear(&mut self) {
+        self.messages.clear();
+        self.count(0);
     }
 }
 
@@ -187,6 +214,7 @@ struct Writer {
     /// Encoded, from `written` on still to be written.
     buffer: Vec<u8>,
     written: usize,
+    share: Share,
 }
 
 impl Link {
@@ -220,17 +248,9 @@ impl Link {
 impl Writer {
     /// Writes as much as the socket takes at once; false if that is not all.
     fn write(&mut self, link: &Link) -> io::Result<bool> {
-        let Some(stream) = &self.stream else { return Ok(false) };
+        let Some(stream) = self.stream.clone() else { return Ok(false) };
         loop {
-            if self.buffer.len() < BUFFER_BYTES {
-                let messages = link.waiting.lock().take();
-                if messages.iter().any(Envelope::brings_entries) {
-                    *link.fed.lock() = Some(Instant::now());
-                }
-                for envelope in messages {
-                    put(&mut self.buffer, &envelope.encode());
-                }
-            }
+            self.encode(link);
             if self.written == self.buffer.len() {
                 self.buffer.clear();
                 self.written = 0;
@@ -244,9 +264,29 @@ impl Writer {
             if self.written == self.buffer.len() {
                 self.buffer.clear();
                 self.buffer.shrink_to(BUFFER_BYTES);
+                self.share.set(self.buffer.capacity());
                 self.written = 0;
             }
         }
+    }
+
+    /// Encodes messages that wait, one after another, until there is enough to be written: as they are they share their
+    /// entries' memory with others.
+    fn encode(&mut self, link: &Link) {
+        while self.buffer.len() < BUFFER_BYTES {
+            let Some(envelope) = link.waiting.lock().take() else { break };
+            if envelope.brings_entries() {
+                *link.fed.lock() = Some(Instant::now());
+            }
+            put(&mut self.buffer, &envelope.encode());
+        }
+        self.share.set(self.buffer.capacity());
+    }
+
+    /// Without a connection, or with another one.
+    fn begin(&mut self, stream: Option<Arc<TcpStream>>, buffer: Vec<u8>) {
+        (self.stream, self.buffer, self.written) = (stream, buffer, 0);
+        self.share.set(self.buffer.capacity());
     }
 }
 
@@ -260,9 +300,9 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
             link.work.notified().await;
         }
         let ended = serve(&replica, &to, &link).await;
-        *link.writer.lock() = Writer::default();
+        link.writer.lock().begin(None, Vec::new());
         link.broken.store(false, Ordering::Release);
-        link.waiting.lock().take();
+        link.waiting.lock().clear();
         link.later.store(false, Ordering::Release);
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
@@ -285,7 +325,7 @@ async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()>
     drop(replica);
     let mut buffer = MAGIC.to_vec();
     put(&mut buffer, hello.encode().as_bytes());
-    *link.writer.lock() = Writer { stream: Some(stream.clone()), buffer, written: 0 };
+    link.writer.lock().begin(Some(stream.clone()), buffer);
     link.flush();
     let mut nothing = [0; 16];
     loop {

@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use crate::Replica;
 use crate::confirm::{self, Answer, Hello, Nonce, read_short};
 use crate::links::MAGIC;
+use crate::memory::Share;
 use crate::strangers::Stranger;
 
 /// The most that one message may have: an entry is a commit group, and a transaction can be large.
@@ -123,20 +124,23 @@ struct Receiver {
     /// When it was last asked in vain.
     asked: Option<Instant>,
     buffer: BytesMut,
+    /// What the buffer takes.
+    share: Share,
     /// Bytes of a message that is passed over which have not come yet.
     skip: usize,
 }
 
 impl Receiver {
     fn new(replica: Arc<Replica>, host: Arc<str>, nonce: Nonce, stranger: Stranger) -> Receiver {
-        let (stranger, buffer) = (Some(stranger), BytesMut::new());
-        Receiver { replica, host, nonce, stranger, believed: None, asked: None, buffer, skip: 0 }
+        let (stranger, buffer, share) = (Some(stranger), BytesMut::new(), replica.memory.share());
+        Receiver { replica, host, nonce, stranger, believed: None, asked: None, buffer, share, skip: 0 }
     }
 
     async fn run(mut self, mut stream: TcpStream) -> io::Result<()> {
         loop {
             self.read_messages().await?;
             make_room(&mut self.buffer);
+            self.share.set(self.buffer.capacity());
             let read = stream.read_buf(&mut self.buffer);
             let count = match &self.stranger {
                 Some(_) => tokio::time::timeout(STRANGERS_PATIENCE, read).await??,

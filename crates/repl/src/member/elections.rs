@@ -266,6 +266,7 @@ impl Member {
         self.note_contact(kind, message.term);
         if kind == MessageType::MsgAppendResponse && !message.reject {
             self.note_match(from, message.term, message.index);
+            self.note_fed(from, message.index);
         }
         if matches!(kind, MessageType::MsgRequestPreVote | MessageType::MsgRequestVote) {
             self.forget_lost_leader();

@@ -33,6 +33,7 @@ mod stepping_down;
 #[cfg(test)]
 mod tests;
 mod waiting;
+mod windows;
 
 pub use metrics::{Attempts, CandidateMetrics, ElectionCounts, ElectionReason, ParticipantMetrics};
 pub use status::{PeerStatus, Status};
@@ -44,6 +45,7 @@ use reading::Barriers;
 use reconfiguration::Reconfig;
 use stepping_down::StepDown;
 use waiting::Waiting;
+use windows::Window;
 
 /// How a member is set up. Everything that may change while it runs is in the configuration.
 #[derive(Clone, Debug)]
@@ -129,6 +131,14 @@ impl Pending {
     }
 }
 
+/// Entries that the driver was asked for.
+struct Fetch {
+    low: u64,
+    asked_at: u64,
+    /// What raft-rs wants them for, and how that reads.
+    wanted: Vec<(String, raft::GetEntriesContext)>,
+}
+
 /// An entry's cluster time.
 #[derive(Clone, Copy)]
 struct EntryTime {
@@ -207,7 +217,11 @@ pub struct Member {
     commit_at_install: u64,
     waiting: Waiting,
     barriers: Barriers,
-    fetches: BTreeMap<u64, raft::GetEntriesContext>,
+    fetches: BTreeMap<u64, Fetch>,
+    /// What is on its way to the others.
+    windows: BTreeMap<u64, Window>,
+    /// Less is kept and sent ahead than otherwise.
+    sparing: bool,
     next_token: u64,
     role: Role,
     config_changed: bool,
@@ -284,6 +298,8 @@ impl Member {
             waiting: Waiting::default(),
             barriers: Barriers::default(),
             fetches: BTreeMap::new(),
+            windows: BTreeMap::new(),
+            sparing: false,
             next_token: 1,
             role: Role::default(),
             config_changed: false,

@@ -5,10 +5,13 @@ use std::collections::VecDeque;
 use raft::StateRole;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
 
-use super::{Body, Effect, EntryTime, Leading, Member, Pending, Persist, member_id, raft_id};
+use super::{Body, Effect, EntryTime, Fetch, Leading, Member, Pending, Persist, member_id, raft_id};
 use crate::effect::Rollback;
 use crate::log_view::{from_raft, time_of};
 use crate::types::{Entry, HardState, OpTime};
+
+/// Entries that were asked for and have not come are asked for again after this.
+const ASK_AGAIN_MILLIS: u64 = 2000;
 
 /// So many cluster times of entries that are not committed are known.
 const TIMES_MAX: usize = 1 << 16;
@@ -19,7 +22,7 @@ impl Member {
         if let Some((last, time)) = self.last_of(seq) {
             self.positions.written = last;
             self.positions.times[0] = time;
-            let limit = self.options.cache_bytes;
+            let limit = self.cache_limit();
             self.view_mut().set_written(last.index, limit);
             self.report_due = true;
         }
@@ -57,13 +60,15 @@ impl Member {
 
     /// The answer to [`Effect::Fetch`]; empty if the entries are gone.
     pub fn fetched(&mut self, token: u64, entries: Vec<Entry>) {
-        let Some(context) = self.fetches.remove(&token) else { return };
+        let Some(fetch) = self.fetches.remove(&token) else { return };
         let Some(raft) = &mut self.raft else { return };
         if entries.is_empty() {
             return;
         }
         raft.raft.raft_log.store.set_fetched(entries);
-        raft.on_entries_fetched(context);
+        for (_, context) in fetch.wanted {
+            raft.on_entries_fetched(context);
+        }
         raft.raft.raft_log.store.set_fetched(Vec::new());
     }
 
@@ -292,9 +297,20 @@ impl Member {
     fn fetch_wanted(&mut self) {
         let bytes_max = self.options.message_bytes_max;
         for wanted in self.view_mut().take_wanted() {
+            // Each entry that is proposed and each acknowledgement makes raft-rs ask once more for each member that is behind.
+            let reads = format!("{:?}", wanted.context);
+            let asked =
+                |fetch: &&mut Fetch| fetch.low == wanted.low && self.now < fetch.asked_at + ASK_AGAIN_MILLIS;
+            if let Some(fetch) = self.fetches.values_mut().find(asked) {
+                if !fetch.wanted.iter().any(|(known, _)| *known == reads) {
+                    fetch.wanted.push((reads, wanted.context));
+                }
+                continue;
+            }
             let token = self.next_token;
             self.next_token += 1;
-            self.fetches.insert(token, wanted.context);
+            let fetch = Fetch { low: wanted.low, asked_at: self.now, wanted: vec![(reads, wanted.context)] };
+            self.fetches.insert(token, fetch);
             self.out.push(Effect::Fetch { token, low: wanted.low, high: wanted.high, bytes_max });
         }
         // An answer that never comes must not be kept for ever; the heartbeats ask anew.
@@ -370,6 +386,7 @@ impl Member {
         }
         let term = raft.raft.term;
         let takeover_at = if self.is_primary() { self.now + self.election_timeout() } else { self.now };
+        self.forget_windows();
         self.leading = Some(Leading { term, begin, since: self.now, takeover_at, hand_over_until: 0 });
         self.note_won();
         self.commit_at_install = self.commit_at_install.max(self.commit.index);
@@ -399,6 +416,7 @@ impl Member {
             // Who is in the set is known from the configuration.
             message.mut_snapshot().mut_metadata().clear_conf_state();
         }
+        self.note_feeding(&message);
         self.send_to(to, Body::Raft(Box::new(message)));
     }
 

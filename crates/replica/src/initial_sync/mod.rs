@@ -142,6 +142,8 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -
     stream.set_nonblocking(false)?;
     let (sender, receiver) = tokio::sync::oneshot::channel();
     let serving = replica.clone();
+    let mut share = replica.memory.share();
+    share.set(frames::CHUNK_BYTES);
     // Files are read and written for minutes: that is no work for the runtime's threads.
     std::thread::Builder::new().name("sheaf-sync-source".to_owned()).spawn(move || {
         let sync = &serving.initial_sync;
@@ -153,7 +155,7 @@ pub async fn serve(mut stream: TcpStream, replica: Arc<Replica>, guest: Guest) -
                 let pin = serving.engine.pin_log();
                 Ok((serving.engine.export_copy(folder)?, pin))
             });
-        drop((place, guest));
+        drop((place, guest, share));
         let _ = sender.send(served);
     })?;
     let served = receiver.await.unwrap_or(Ok(()));
@@ -295,6 +297,8 @@ impl Replica {
         let stopped = || self.stopping();
         let control = Control { bytes_per_second: &limit, stopped: &stopped };
         let who = self.who_for(host)?;
+        let mut share = self.memory.share();
+        share.set(frames::CHUNK_BYTES);
         target.fetch((host, &self.dialled(host)), &who, at_least, &control)
     }
 

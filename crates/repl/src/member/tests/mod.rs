@@ -30,6 +30,8 @@ struct Node {
     syncs: u32,
     refused: Vec<String>,
     fetch: Option<(u64, u64, u64)>,
+    /// What it asks its disk for is read at once.
+    reads: bool,
 }
 
 /// A set whose members are named m0, m1, ...
@@ -37,6 +39,8 @@ struct Set {
     nodes: BTreeMap<Arc<str>, Node>,
     messages: VecDeque<(Arc<str>, Arc<str>, Envelope)>,
     cut: BTreeSet<Arc<str>>,
+    /// They pass over entries that are sent to them.
+    full: BTreeSet<Arc<str>>,
     now: u64,
 }
 
@@ -58,7 +62,13 @@ impl Set {
     }
 
     fn uninitiated(count: usize) -> Set {
-        let mut set = Set { nodes: BTreeMap::new(), messages: VecDeque::new(), cut: BTreeSet::new(), now: 0 };
+        let mut set = Set {
+            nodes: BTreeMap::new(),
+            messages: VecDeque::new(),
+            cut: BTreeSet::new(),
+            full: BTreeSet::new(),
+            now: 0,
+        };
         for number in 0..count {
             set.add(number);
         }
@@ -77,6 +87,7 @@ impl Set {
             syncs: 0,
             refused: Vec::new(),
             fetch: None,
+            reads: false,
         };
         self.nodes.insert(host(number), node);
     }
@@ -144,6 +155,7 @@ impl Set {
                 busy = true;
                 if self.cut.contains(&from) == self.cut.contains(&to)
                     && (!self.cut.contains(&from) || from == to)
+                    && !(self.full.contains(&to) && envelope.entry_bytes() > 0)
                     && let Some(node) = self.nodes.get_mut(&to)
                 {
                     node.member.step(&from, envelope);
@@ -175,6 +187,15 @@ impl Set {
             Effect::SteppedDown(result) => node.stepped_down = Some(result),
             Effect::Reconfigured(result) => node.reconfigured = Some(result),
             Effect::InitialSync { .. } => node.syncs += 1,
+            Effect::Fetch { token, low, high, bytes_max } if node.reads => {
+                let mut bytes = 0;
+                let within = |entry: &&Entry| {
+                    bytes += entry.payload.len() as u64;
+                    entry.at.index == low || (entry.at.index < high && bytes <= bytes_max)
+                };
+                let entries = node.log[low as usize - 1..].iter().take_while(within).cloned().collect();
+                node.member.fetched(token, entries);
+            }
             Effect::Fetch { token, low, high, .. } => node.fetch = Some((token, low, high)),
             Effect::Refused { host: from, what, .. } => node.refused.push(format!("{from}: {what}")),
             Effect::CommitPoint(_) | Effect::Role(_) => {}

@@ -342,3 +342,127 @@ fn a_small_machine_keeps_and_sends_ahead_less() {
     assert_eq!(sizes(512 << 20), (16, 8));
     assert_eq!(sizes(1 << 20), (1, 4));
 }
+
+/// Writes an entry of so many bytes, and gives the messages with entries that go to the second member; they do not arrive.
+fn feed(set: &mut Set, bytes: usize) -> Vec<Envelope> {
+    let member = set.member(0);
+    let time = member.cluster_time() + 1;
+    member.propose(time, Bytes::from(vec![b'x'; bytes])).unwrap();
+    fed(set)
+}
+
+fn fed(set: &mut Set) -> Vec<Envelope> {
+    let mut sent = Vec::new();
+    loop {
+        let effects = set.member(0).poll();
+        if effects.is_empty() {
+            return sent;
+        }
+        for effect in effects {
+            match effect {
+                Effect::Send { host: to, envelope } if to == host(1) && envelope.entry_bytes() > 0 => {
+                    sent.push(envelope)
+                }
+                Effect::Send { .. } => {}
+                effect => set.perform(&host(0), effect),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_on_its_way_to_a_member_is_counted_in_bytes() {
+    let mut set = three();
+    set.node(0).reads = true;
+    let limit = 64 << 20;
+    let mut sent = Vec::new();
+    for _ in 0..20 {
+        sent.extend(feed(&mut set, 16 << 20));
+    }
+    let bytes = |sent: &[Envelope]| sent.iter().map(Envelope::entry_bytes).sum::<usize>();
+    assert_eq!((sent.len(), bytes(&sent)), (4, limit));
+    // What arrives makes room for as much.
+    for envelope in std::mem::take(&mut sent) {
+        set.member(1).step(&host(0), envelope);
+    }
+    let effects = set.member(1).poll();
+    effects.into_iter().for_each(|effect| set.perform(&host(1), effect));
+    let answers: Vec<_> = set.member(1).poll();
+    for effect in answers {
+        if let Effect::Send { host: to, envelope } = effect
+            && to == host(0)
+        {
+            set.member(0).step(&host(1), envelope);
+        }
+    }
+    sent.extend(fed(&mut set));
+    assert!(!sent.is_empty() && bytes(&sent) <= limit, "{}", bytes(&sent));
+    // Small ones are counted as before.
+    set.run(10_000);
+    let small: Vec<_> = (0..40).flat_map(|_| feed(&mut set, 10)).collect();
+    assert_eq!(small.len(), 40);
+}
+
+#[test]
+fn less_is_sent_ahead_and_kept_while_memory_is_short() {
+    let mut set = three();
+    set.node(0).reads = true;
+    let (mut kept, mut sent) = (0, 0);
+    for _ in 0..60 {
+        sent += feed(&mut set, 1 << 20).len();
+        kept = kept.max(set.member(0).kept_bytes());
+    }
+    assert_eq!(sent, 60);
+    assert!(kept > 50 << 20, "{kept}");
+    set.member(0).be_sparing(true);
+    let kept = set.member(0).kept_bytes();
+    assert!(kept <= 17 << 20, "{kept}");
+    assert_eq!(set.member(0).unwritten_bytes(), 0);
+    set.run(10_000);
+    let sent: usize = (0..60).map(|_| feed(&mut set, 1 << 20).len()).sum();
+    assert_eq!(sent, 16);
+}
+
+#[test]
+fn entries_are_read_once_for_a_member_that_is_behind() {
+    let mut set = three();
+    set.cut(2);
+    set.member(0).options.cache_bytes = 1000;
+    for _ in 0..50 {
+        set.write(0, WriteConcern::majority());
+    }
+    set.heal();
+    let mut asked = 0;
+    // The member is heard of, and found to be behind; meanwhile clients go on, and nobody has read anything yet.
+    for _ in 0..30 {
+        set.run(50);
+        let before = set.member(0).next_token;
+        set.write(0, WriteConcern::majority());
+        asked += set.member(0).next_token - before;
+    }
+    let (token, low, high) = set.node(0).fetch.take().expect("it is behind");
+    assert_eq!(asked, 0, "entries from {low} to {high} were asked for again");
+    let entries = set.node(0).log[low as usize - 1..high as usize - 1].to_vec();
+    set.node(0).reads = true;
+    set.member(0).fetched(token, entries);
+    set.run(10_000);
+    assert_eq!(set.member(2).positions().applied, set.member(0).positions().applied);
+}
+
+#[test]
+fn a_member_that_passes_over_entries_stays_in_the_set() {
+    let mut set = three();
+    let term = set.member(0).term();
+    set.full.insert(host(1));
+    for _ in 0..200 {
+        set.write(0, WriteConcern::majority());
+        set.run(300);
+    }
+    assert_eq!((set.primary(), set.member(1).term()), (Some(0), term));
+    assert_eq!(set.state(1), MemberState::Secondary);
+    assert!(set.member(1).positions().applied < set.member(0).positions().applied);
+    set.full.clear();
+    set.run(3000);
+    assert_eq!(set.member(1).positions().applied, set.member(0).positions().applied);
+    assert_eq!(set.member(1).term(), term);
+}

@@ -328,6 +328,7 @@ fn engine(node: &Node, doc: &mut Doc<'_>) {
         .append("incomingBytes", node.incoming.used() as i64)
         .append("outgoingBytes", node.outgoing.used() as i64)
         .append("sessionBytes", node.sessions.bytes() as i64)
+        .append("replicationBytes", node.replica().map_or(0, |replica| replica.memory.used()) as i64)
         .append("processBytes", crate::system::anonymous_memory() as i64)
         .append("pressure", node.memory.pressure() as i32);
     let (computing, waiting) = node.memory.turn_figures();

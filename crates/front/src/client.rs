@@ -29,6 +29,8 @@ pub struct Client {
     pub wake: tokio::sync::Notify,
     /// Whether the connection's request waits for something to happen, so that nothing is done for it.
     pub parked: AtomicBool,
+    /// Whether a message of it has been read and is not answered yet.
+    pub answering: AtomicBool,
     /// What its hellos agreed on.
     pub handshake: Mutex<Handshake>,
     /// The operation under way.
@@ -186,6 +188,7 @@ impl Client {
             stop,
             wake: tokio::sync::Notify::new(),
             parked: AtomicBool::new(false),
+            answering: AtomicBool::new(false),
             handshake: Mutex::default(),
             current: Mutex::new(CurrentOp {
                 op_id: 0,

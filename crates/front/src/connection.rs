@@ -7,6 +7,7 @@ mod bytes;
 mod waiting;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Error};
@@ -278,11 +279,14 @@ impl<S: Socket> Connection<S> {
         let mut response_to = None;
         *self.client.told_topology.lock() = None;
         loop {
+            self.client.answering.store(true, Ordering::Release);
             let answer = self.run_message(message, compressor, response_to).await?;
-            let Some(Answer { bytes, again }) = answer else { return Ok(()) };
-            response_to = Header::parse(&bytes).ok().map(|header| header.request_id);
-            self.send_counted(&bytes).await?;
-            if !again {
+            if let Some(Answer { bytes, .. }) = &answer {
+                response_to = Header::parse(bytes).ok().map(|header| header.request_id);
+                self.send_counted(bytes).await?;
+            }
+            self.client.answering.store(false, Ordering::Release);
+            if !answer.is_some_and(|answer| answer.again) {
                 return Ok(());
             }
             if self.front.is_shutting_down() {

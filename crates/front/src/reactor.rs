@@ -12,7 +12,7 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 
 /// Bytes from which on reading, checking, packing or unpacking a message is work that others must not wait for.
 pub const LONG_BYTES: usize = 32 * 1024;
@@ -39,6 +39,13 @@ pub fn leave() {
     });
 }
 
+/// Leaves a runtime to the end of the process instead of shutting it down. Operations go on on threads of their own for
+/// a moment, and whatever else they do there, sooner or later they wait with a time limit: a runtime that is shut down
+/// makes every timer that is asked panic, wherever that is. The end of the process ends all of it.
+pub fn leave_to_the_end(runtime: Runtime) {
+    std::mem::forget(runtime);
+}
+
 /// Waits until the thread is unparked, at most so long, and holds up nobody meanwhile.
 pub fn park(time: Duration) {
     tokio::task::block_in_place(|| std::thread::park_timeout(time));
@@ -53,7 +60,7 @@ mod tests {
     use super::*;
 
     /// One worker: whoever else runs meanwhile runs because it left.
-    fn runtime() -> tokio::runtime::Runtime {
+    fn runtime() -> Runtime {
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
     }
 
@@ -80,6 +87,38 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(runtime.block_on(long).unwrap(), 7);
+    }
+
+    /// One that is in the middle of an operation when the process is about to end, and then waits for something.
+    #[test]
+    fn whoever_goes_on_after_the_end_can_wait() {
+        let runtime = runtime();
+        let handle = runtime.handle().clone();
+        let (end, ended) = mpsc::sync_channel::<()>(1);
+        let (started, starts) = mpsc::sync_channel(2);
+        let started_too = started.clone();
+        let on_its_own = runtime.spawn_blocking(move || {
+            started.send(()).unwrap();
+            ended.recv().unwrap();
+            handle.block_on(tokio::time::sleep(Duration::from_millis(1)));
+        });
+        let (end_too, ended_too) = mpsc::sync_channel::<()>(1);
+        let on_a_worker = runtime.spawn(async move {
+            tokio::task::block_in_place(|| {
+                started_too.send(()).unwrap();
+                ended_too.recv().unwrap();
+            });
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        });
+        starts.iter().take(2).for_each(drop);
+        leave_to_the_end(runtime);
+        end.send(()).unwrap();
+        end_too.send(()).unwrap();
+        let other = self::runtime();
+        other.block_on(async {
+            on_its_own.await.expect("a thread's timer");
+            on_a_worker.await.expect("a worker's timer");
+        });
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use sheaf_front::listener;
 use sheaf_front::log;
+use sheaf_front::reactor::leave_to_the_end;
 use sheaf_replica::Replica;
 use sheaf_replica::driver::RESTARTED;
 use sheaf_server::mongod::Mongod;
@@ -36,6 +37,9 @@ const MAX_WAITING_THREADS: usize = 20_000;
 
 /// For so long a thread that waited, or did something long, stays for the next one.
 const IDLE_THREAD: Duration = Duration::from_secs(2);
+
+/// How long the end of the process waits for operations that were told to stop.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs the server role.
 pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
@@ -76,8 +80,9 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
     node.set_data_runtime(data.handle().clone());
     let code = control.block_on(run(node.clone(), &settings));
     // Whatever still runs has been told to stop; nobody waits for it longer than this.
-    data.shutdown_timeout(Duration::from_secs(2));
-    control.shutdown_timeout(Duration::from_millis(100));
+    control.block_on(node.until_answered(LAST_PATIENCE));
+    leave_to_the_end(data);
+    leave_to_the_end(control);
     if let Some(path) = &settings.pidfilepath {
         let _ = std::fs::remove_file(path);
     }
@@ -406,8 +411,10 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         }
     }
     let data = node.data_runtime().expect("it was set before");
-    data.spawn(sheaf_server::reaper::run(node.clone()));
-    data.spawn(sheaf_server::ttl::run(node.clone()));
+    let tasks = [
+        data.spawn(sheaf_server::reaper::run(node.clone())),
+        data.spawn(sheaf_server::ttl::run(node.clone())),
+    ];
     // Before anybody is answered: whoever has talked to this server may end it in order.
     match Signals::listen() {
         Ok(signals) => {
@@ -436,6 +443,13 @@ async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
         );
         return exit::UNCAUGHT;
     }
+    // They may be in the middle of something, as operations may.
+    let ended = async {
+        for task in tasks {
+            let _ = task.await;
+        }
+    };
+    let _ = tokio::time::timeout(LAST_PATIENCE, ended).await;
     0
 }
 

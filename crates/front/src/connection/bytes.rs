@@ -3,6 +3,7 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -165,6 +166,8 @@ impl<S: Socket> Connection<S> {
     /// runs anew with every piece that it takes.
     async fn write_patiently(&mut self, piece: &[u8], left: usize) -> Result<usize, String> {
         let since = Instant::now();
+        // The end of this process waits for answers, not for those who do not take them.
+        self.client.answering.store(false, Ordering::Release);
         loop {
             let limit = self.front.options.write_timeout;
             let step = STEP.min(limit.saturating_sub(since.elapsed()));

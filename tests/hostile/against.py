@@ -23,6 +23,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 TWICE = {"memory", "processor", "values"}
 PING_EVERY = 0.004
 PING_AIM_MS, END_AIM_SECONDS = 50, 5
+# The server's `slowms`: what takes longer is logged.
+SLOW_MS = 100
 # What must not be in the server's log.
 ALARMS = ("panicked", "RUST_BACKTRACE", "has overflowed its stack", "Unclean end of storage", "refuses writes from now on")
 
@@ -165,7 +167,7 @@ class Against:
 
     def look_for_lateness(self, line):
         """Operations that ended by `maxTimeMS`, and how long after it, by the server's clock: the attackers' own shows how
-        long they waited for a processor, too."""
+        long they waited for a processor, too. Of shorter ones only those are in the log that were late."""
         if '"errCode":50' not in line:
             return
         try:
@@ -173,7 +175,7 @@ class Against:
             limit, took = about["command"]["maxTimeMS"], about["durationMillis"]
         except (ValueError, KeyError, TypeError):
             return
-        if isinstance(limit, int) and limit > 0:
+        if isinstance(limit, int) and limit >= SLOW_MS:
             self.lateness.append((took - limit, next(iter(about["command"]))))
 
     # --- the report ---

@@ -382,6 +382,32 @@ fn the_profiler_records_what_its_level_and_filter_say() {
 }
 
 #[test]
+fn the_profiler_tells_what_an_operation_failed_with() {
+    let server = Server::start(|_, _| {});
+    let mut connection = server.connect();
+    let mut run = |command: DocBuf| connection.run(&command.with("$db", "t"));
+    run(doc! { "insert": "c", "documents": [{ "_id": 1 }] });
+    run(doc! { "profile": 2 });
+    let numbers = doc! { "$range": [0, 100_000] };
+    let long = doc! { "$reduce": { "input": &numbers, "initialValue": 0, "in": "$$this" } };
+    let endless = doc! { "$reduce": { "input": &numbers, "initialValue": 0, "in": &long } };
+    let late =
+        doc! { "aggregate": "c", "pipeline": [{ "$set": { "a": &endless } }], "cursor": {}, "maxTimeMS": 20 };
+    assert_eq!(number(&run(late), "code"), 50);
+    run(doc! { "count": "c" });
+    run(doc! { "profile": 0 });
+    let seen = first_batch(&run(doc! { "find": "system.profile", "filter": { "ns": "t.c" } }));
+    let [failed, fine] = &seen[..] else { panic!("{seen:?}") };
+    let text = |name: &str| failed.as_raw().get(name).unwrap().as_str().unwrap().to_owned();
+    assert_eq!((number(failed, "ok"), number(failed, "errCode")), (0, 50));
+    assert_eq!(
+        (text("errName").as_str(), text("errMsg").as_str()),
+        ("MaxTimeMSExpired", "operation exceeded time limit")
+    );
+    assert!(fine.as_raw().get("errCode").is_none() && fine.as_raw().get("ok").is_none(), "{fine:?}");
+}
+
+#[test]
 fn operations_are_found_by_any_filter_and_stopped() {
     let server = Server::start(|_, _| {});
     let mut connection = server.connect();

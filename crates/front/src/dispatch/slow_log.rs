@@ -48,6 +48,15 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &Outcome) {
     }
 }
 
+/// What the operation failed with, if it did, as the slow log and the profiler tell it.
+fn failure(outcome: &Outcome, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let Some(error) = &outcome.error else { return };
+    doc.append("ok", 0);
+    doc.append("errMsg", error.message());
+    doc.append("errName", &*error.code().name());
+    doc.append("errCode", error.code().0);
+}
+
 /// Longest command that is logged whole.
 const LOGGED_COMMAND_BYTES: usize = 8 * 1024;
 
@@ -67,6 +76,7 @@ fn log_slow(op: &Request<'_>, outcome: &Outcome, took: Duration, slow: bool) {
             attr.append("command", &doc! { (op.command.name): "too large to log" });
         }
         figures(op, attr);
+        failure(outcome, attr);
         attr.append("reslen", outcome.reply.body_len() as i32);
         attr.append("protocol", "op_msg");
         attr.append("durationMillis", took.as_millis() as i64);
@@ -151,6 +161,7 @@ fn profile_entry(op: &Request<'_>, outcome: &Outcome, took: Duration) -> DocBuf 
         figures(op, doc);
         doc.append("numYield", 0);
         let _ = doc.document("locks");
+        failure(outcome, doc);
         doc.append("responseLength", outcome.reply.body_len() as i32);
         doc.append("protocol", "op_msg");
         doc.append("millis", took.as_millis() as i32);

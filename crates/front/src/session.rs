@@ -5,11 +5,12 @@ mod id;
 
 pub use id::{LogicalSessionId, subtype_name};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_meter::{Part, Process};
 
@@ -67,13 +68,56 @@ impl<S: Default> Session<S> {
     }
 }
 
-type Live<S> = HashMap<LogicalSessionId, Arc<Session<S>>, ahash::RandomState>;
-
-/// What a session takes: itself with its counts, and its place in the map, which has room for twice as many now and then.
-const fn session_bytes<S>() -> u64 {
-    (size_of::<Session<S>>() + 2 * size_of::<usize>() + 2 * size_of::<(LogicalSessionId, Arc<Session<S>>)>())
-        as u64
+impl<S> Session<S> {
+    /// Whether it had not been used, at `now`, for this long.
+    pub fn is_idle(&self, now: u64, timeout: Duration) -> bool {
+        let used = self.last_used.load(Ordering::Relaxed);
+        used <= now && u128::from(now - used) >= timeout.as_millis()
+    }
 }
+
+/// The sessions in a row, so that they can be looked at in pieces, and where in it each one is.
+struct Live<S> {
+    sessions: Vec<Arc<Session<S>>>,
+    places: HashMap<LogicalSessionId, usize, ahash::RandomState>,
+}
+
+impl<S> Live<S> {
+    fn get(&self, id: LogicalSessionId) -> Option<&Arc<Session<S>>> {
+        self.places.get(&id).map(|at| &self.sessions[*at])
+    }
+
+    fn add(&mut self, session: Arc<Session<S>>) {
+        self.places.insert(session.id, self.sessions.len());
+        self.sessions.push(session);
+    }
+
+    /// The last one takes the place of the one that goes.
+    fn remove(&mut self, id: LogicalSessionId) -> bool {
+        let Some(at) = self.places.remove(&id) else { return false };
+        self.sessions.swap_remove(at);
+        if let Some(moved) = self.sessions.get(at) {
+            self.places.insert(moved.id, at);
+        }
+        true
+    }
+}
+
+/// What a session takes: itself with its counts, and its places in row, map and the set of open ones, which have room for twice
+/// as many now and then.
+const fn session_bytes<S>() -> u64 {
+    let places = size_of::<Arc<Session<S>>>()
+        + size_of::<(LogicalSessionId, usize)>()
+        + size_of::<LogicalSessionId>()
+        + size_of::<usize>();
+    (size_of::<Session<S>>() + 2 * places) as u64
+}
+
+/// So many sessions are looked at with the lock held...
+const PIECE: usize = 1024;
+
+/// ...and so many such pieces at a time, where there is no hurry.
+const PIECES: usize = 16;
 
 /// Sessions get so much of the memory for operations, as a divisor: anybody can make as many as he likes.
 const SESSIONS_SHARE: u64 = 4;
@@ -81,6 +125,10 @@ const SESSIONS_SHARE: u64 = 4;
 /// All sessions of a server.
 pub struct Sessions<S> {
     live: Mutex<Live<S>>,
+    /// Those that may have an open transaction. Locked before `live`, and after a session's state.
+    open: Mutex<HashSet<LogicalSessionId, ahash::RandomState>>,
+    /// The next look at all of them, a part at a time, begins below this place.
+    below: AtomicUsize,
     most: usize,
     bytes: Part,
 }
@@ -90,7 +138,13 @@ impl<S: Default> Sessions<S> {
     pub fn new(memory: &Arc<Process>, most: usize) -> Self {
         let room =
             usize::try_from(memory.limit() / SESSIONS_SHARE / session_bytes::<S>()).unwrap_or(usize::MAX);
-        Sessions { live: Mutex::default(), most: most.min(room), bytes: Part::of(memory) }
+        Sessions {
+            live: Mutex::new(Live { sessions: Vec::new(), places: HashMap::default() }),
+            open: Mutex::default(),
+            below: AtomicUsize::new(0),
+            most: most.min(room),
+            bytes: Part::of(memory),
+        }
     }
 
     /// The session of this id, made if there is none; counts as use.
@@ -98,11 +152,11 @@ impl<S: Default> Sessions<S> {
     /// Errors: `TooManyLogicalSessions` if there are as many as may be.
     pub fn touch(&self, id: LogicalSessionId, now: u64) -> Result<Arc<Session<S>>> {
         let mut live = self.live.lock();
-        if let Some(session) = live.get(&id) {
+        if let Some(session) = live.get(id) {
             session.last_used.fetch_max(now, Ordering::Relaxed);
             return Ok(session.clone());
         }
-        if live.len() >= self.most {
+        if live.sessions.len() >= self.most {
             bail!(Code::TOO_MANY_LOGICAL_SESSIONS, "Unable to add session into the cache");
         }
         Ok(self.add(&mut live, id, now))
@@ -112,19 +166,19 @@ impl<S: Default> Sessions<S> {
     /// in use after all.
     pub fn recall(&self, id: LogicalSessionId, now: u64) -> Option<Arc<Session<S>>> {
         let mut live = self.live.lock();
-        (!live.contains_key(&id)).then(|| self.add(&mut live, id, now))
+        live.get(id).is_none().then(|| self.add(&mut live, id, now))
     }
 
     fn add(&self, live: &mut Live<S>, id: LogicalSessionId, now: u64) -> Arc<Session<S>> {
         let session = Arc::new(Session::new(id, now));
-        live.insert(id, session.clone());
+        live.add(session.clone());
         self.bytes.change(0, session_bytes::<S>());
         session
     }
 
     /// The session of this id, if it is known.
     pub fn get(&self, id: LogicalSessionId) -> Option<Arc<Session<S>>> {
-        self.live.lock().get(&id).cloned()
+        self.live.lock().get(id).cloned()
     }
 
     /// Forgets these sessions, except those that somebody else holds: an operation of it has come meanwhile, and must not
@@ -132,21 +186,93 @@ impl<S: Default> Sessions<S> {
     pub fn remove_unused(&self, sessions: &[&Arc<Session<S>>]) {
         let mut live = self.live.lock();
         for session in sessions {
-            // The list's own, and the one in the map.
-            if Arc::strong_count(session) <= 2 && live.remove(&session.id).is_some() {
+            // The list's own, and the one in the row.
+            if Arc::strong_count(session) <= 2 && live.remove(session.id) {
                 self.bytes.change(session_bytes::<S>(), 0);
             }
         }
     }
 
-    /// All sessions.
+    /// All sessions for which `which` holds, of those that are there at the beginning. Nobody waits until all have been
+    /// looked at; one may be there twice, if others end meanwhile.
+    pub fn those(&self, which: impl Fn(&Session<S>) -> bool) -> Vec<Arc<Session<S>>> {
+        let (mut found, mut below) = (Vec::new(), usize::MAX);
+        while below > 0 {
+            below = self.look_below(below, &which, &mut found);
+        }
+        found
+    }
+
+    /// All sessions, as [`Sessions::those`] finds them.
     pub fn list(&self) -> Vec<Arc<Session<S>>> {
-        self.live.lock().values().cloned().collect()
+        self.those(|_| true)
+    }
+
+    /// Those for which `which` holds among the next sixteen thousand or so: whoever calls it again and again has looked at
+    /// all of them in the end, without ever having to wait for a million.
+    pub fn those_of_the_next(&self, which: impl Fn(&Session<S>) -> bool) -> Vec<Arc<Session<S>>> {
+        let (mut found, mut below) = (Vec::new(), self.below.load(Ordering::Relaxed));
+        if below == 0 {
+            below = usize::MAX;
+        }
+        for _ in 0..PIECES {
+            below = self.look_below(below, &which, &mut found);
+            if below == 0 {
+                break;
+            }
+        }
+        self.below.store(below, Ordering::Relaxed);
+        found
+    }
+
+    /// Looks at the last sessions below a place, and says where the next ones are. What ends meanwhile makes another one,
+    /// from further up, change its place, so who goes down misses none.
+    fn look_below(
+        &self,
+        below: usize,
+        which: &impl Fn(&Session<S>) -> bool,
+        found: &mut Vec<Arc<Session<S>>>,
+    ) -> usize {
+        let live = self.live.lock();
+        let end = below.min(live.sessions.len());
+        let begin = end.saturating_sub(PIECE);
+        found.extend(live.sessions[begin..end].iter().filter(|session| which(session)).cloned());
+        begin
+    }
+
+    /// A transaction begins in this session, whose state is held.
+    pub fn opened(&self, id: LogicalSessionId) {
+        self.open.lock().insert(id);
+    }
+
+    /// Does something with the state of each session that may have an open transaction, unless an operation has it at the
+    /// moment. `is_open` says whether it has.
+    pub fn each_open(
+        &self,
+        is_open: impl Fn(&S) -> bool,
+        mut work: impl FnMut(&Session<S>, MutexGuard<'_, S>),
+    ) {
+        let open: Vec<_> = self.open.lock().iter().copied().collect();
+        for id in open {
+            let Some(session) = self.get(id) else {
+                let mut open = self.open.lock();
+                // It may be back.
+                if self.get(id).is_none() {
+                    open.remove(&id);
+                }
+                continue;
+            };
+            let Some(state) = session.state.try_lock() else { continue };
+            if !is_open(&state) {
+                self.open.lock().remove(&id);
+            }
+            work(&session, state);
+        }
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.live.lock().len()
+        self.live.lock().sessions.len()
     }
 
     /// What they take.
@@ -196,5 +322,62 @@ mod tests {
         let sessions = Sessions::<Carried>::new(&Process::share_of(4 << 30), 1_000_000);
         assert_eq!(sessions.most, 1_000_000);
         assert_eq!(Sessions::<Carried>::new(&Process::share_of(64 << 20), 3).most, 3);
+    }
+
+    fn many(count: u64) -> Sessions<bool> {
+        let sessions = Sessions::new(&Process::share_of(4 << 30), 1_000_000);
+        (0..count).for_each(|n| drop(sessions.touch(id(n), n).unwrap()));
+        sessions
+    }
+
+    #[test]
+    fn looks_at_a_part_come_to_all() {
+        let count = 3 * (PIECE * PIECES) as u64 + 77;
+        let sessions = many(count);
+        let odd = |session: &Session<bool>| session.last_used.load(Ordering::Relaxed) % 2 == 1;
+        let mut seen = HashSet::new();
+        for look in 0..5 {
+            // Whoever has been looked at goes, so that others change their places.
+            let found = sessions.those_of_the_next(odd);
+            assert!(found.len() <= PIECE * PIECES, "{}", found.len());
+            seen.extend(found.iter().map(|session| session.id));
+            sessions.remove_unused(&found.iter().collect::<Vec<_>>());
+            assert_eq!(look >= 3, seen.len() as u64 == count / 2, "{look}: {}", seen.len());
+        }
+        assert_eq!(sessions.count() as u64, count - count / 2);
+        let left = sessions.list();
+        assert_eq!(left.len(), sessions.count());
+        let known = |session: &Arc<Session<bool>>| Arc::ptr_eq(session, &sessions.get(session.id).unwrap());
+        assert!(left.iter().all(|session| !odd(session) && known(session)));
+    }
+
+    #[test]
+    fn open_transactions_are_found_among_many_sessions() {
+        let sessions = many(100_000);
+        let open = sessions.get(id(77)).unwrap();
+        let begin = |session: &Session<bool>| {
+            let mut state = session.state.lock();
+            *state = true;
+            sessions.opened(session.id);
+        };
+        let seen = || {
+            let mut seen = Vec::new();
+            sessions.each_open(|state| *state, |session, _| seen.push(session.id));
+            seen
+        };
+        begin(&open);
+        sessions.opened(id(78));
+        sessions.opened(id(200_000));
+        assert_eq!(seen().len(), 2, "one that is open, and one that may be");
+        assert_eq!(seen(), [id(77)]);
+        // One that is in use is looked at later.
+        let state = open.state.lock();
+        assert_eq!(seen(), []);
+        drop(state);
+        *open.state.lock() = false;
+        assert_eq!(seen(), [id(77)]);
+        assert_eq!(seen(), []);
+        begin(&open);
+        assert_eq!(seen(), [id(77)]);
     }
 }

@@ -44,8 +44,9 @@ pub fn prepare_sessions(node: &Node) -> Result<()> {
 
 /// Notes which sessions have been used since they were noted last. While writes are locked it does not wait.
 pub fn note_sessions(node: &Node) -> Result<()> {
-    let mut used = node.sessions.list();
-    used.retain(|session| session.noted.load(Ordering::Relaxed) != session.last_used.load(Ordering::Relaxed));
+    let used = node
+        .sessions
+        .those(|session| session.noted.load(Ordering::Relaxed) != session.last_used.load(Ordering::Relaxed));
     if used.is_empty() {
         return Ok(());
     }

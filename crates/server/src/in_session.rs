@@ -86,6 +86,7 @@ fn enter(op: &mut Operation<'_>, session: &Session, state: &mut SessionState, pa
             started: Instant::now(),
             read_concern: op.read_concern.get(),
         };
+        op.node.sessions.opened(session.id);
     }
     match &mut state.txn {
         TxnState::InProgress { transaction, read_concern, .. } => {

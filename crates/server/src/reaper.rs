@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::node::Node;
-use crate::session::{Leftovers, TxnState};
+use crate::session::{Leftovers, SessionState, TxnState};
 
 /// How often the reaper looks.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -83,35 +83,26 @@ impl Quiet {
 }
 
 impl Node {
-    /// Aborts transactions whose lifetime is over or whose memory is needed, and ends sessions that nobody has used for half an hour.
+    /// Aborts transactions whose lifetime is over or whose memory is needed, and ends sessions that nobody has used for half an
+    /// hour; of very many it looks only at the next ones.
     pub fn reap_sessions(&self) {
         let lifetime =
             Duration::from_secs(self.parameters.int("transactionLifetimeLimitSeconds").max(0) as u64);
         let now = self.uptime_millis();
         self.refresh_busy_sessions(now);
-        let mut idle = Vec::new();
-        for session in self.sessions.list() {
-            // A session that is busy shows that its client lives; it is looked at again soon.
-            let Some(mut state) = session.state.try_lock() else { continue };
-            match &state.txn {
-                TxnState::InProgress { started, transaction, .. }
-                    if started.elapsed() >= lifetime
-                        || transaction.as_ref().is_some_and(|transaction| transaction.is_shed()) =>
-                {
-                    let (number, lived) = (state.txn_number, started.elapsed());
-                    state.txn = TxnState::Aborted;
-                    drop(state);
-                    self.transaction_gone(session.id, number, lived);
-                }
-                TxnState::InProgress { .. } => {}
-                _ => {
-                    drop(state);
-                    if self.is_idle(&session, now) {
-                        idle.push(session);
-                    }
-                }
+        self.sessions.each_open(SessionState::is_open, |session, mut state| {
+            if let TxnState::InProgress { started, transaction, .. } = &state.txn
+                && (started.elapsed() >= lifetime
+                    || transaction.as_ref().is_some_and(|transaction| transaction.is_shed()))
+            {
+                let (number, lived) = (state.txn_number, started.elapsed());
+                state.txn = TxnState::Aborted;
+                drop(state);
+                self.transaction_gone(session.id, number, lived);
             }
-        }
-        self.expire_sessions(&idle, now);
+        });
+        let timeout = self.session_timeout();
+        let idle = self.sessions.those_of_the_next(|session| session.is_idle(now, timeout));
+        self.expire_sessions(&idle, now, timeout);
     }
 }

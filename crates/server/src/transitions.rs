@@ -29,11 +29,9 @@ impl Host for Node {
         }
         *self.metrics.last_transition.lock() = "stepDown";
         // A session that is in use drops its transaction when its operation, which was stopped, is over.
-        for session in self.sessions.list() {
-            if let Some(mut state) = session.state.try_lock() {
-                self.refresh_session(&session, &mut state);
-            }
-        }
+        // What else sessions know from before is forgotten when they are used.
+        self.sessions
+            .each_open(SessionState::is_open, |session, mut state| self.refresh_session(session, &mut state));
     }
 
     /// This node takes writes now: it writes what a primary has to have, and asks storage again for what sessions did

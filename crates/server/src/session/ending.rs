@@ -20,18 +20,12 @@ const AT_ONCE: usize = 1000;
 
 impl Node {
     /// How long a session may be idle.
-    fn session_timeout(&self) -> Duration {
+    pub fn session_timeout(&self) -> Duration {
         if let Some(data) = self.fail_points.enter("shortSessionTimeout", |_| true) {
             let millis = data.as_raw().get("millis").and_then(|millis| millis.as_exact_i64());
             return Duration::from_millis(millis.unwrap_or(0).max(0) as u64);
         }
         Duration::from_secs(self.parameters.int("localLogicalSessionTimeoutMinutes").max(0) as u64 * 60)
-    }
-
-    /// Whether a session had not been used, at `now`, for as long as sessions live.
-    pub fn is_idle(&self, session: &Session, now: u64) -> bool {
-        let used = session.last_used.load(Ordering::Relaxed);
-        used <= now && u128::from(now - used) >= self.session_timeout().as_millis()
     }
 
     /// An operation that is under way is use of its session: a long one does not end by its session's end. That of a
@@ -60,9 +54,9 @@ impl Node {
     }
 
     /// Ends sessions that had been idle for too long at `now`, unless they have been used again.
-    pub fn expire_sessions(&self, idle: &[Arc<Session>], now: u64) {
+    pub fn expire_sessions(&self, idle: &[Arc<Session>], now: u64, timeout: Duration) {
         for some in idle.chunks(AT_ONCE) {
-            let ended = self.forget(some, |session| self.is_idle(session, now));
+            let ended = self.forget(some, |session| session.is_idle(now, timeout));
             self.close_cursors_of(ended);
         }
     }

@@ -131,6 +131,11 @@ impl SessionState {
         self.txn = txn;
     }
 
+    /// Whether a transaction is open.
+    pub fn is_open(&self) -> bool {
+        self.open_since().is_some()
+    }
+
     /// When the open transaction began; `None` if none is open.
     pub fn open_since(&self) -> Option<Instant> {
         match self.txn {

@@ -42,17 +42,18 @@ pub fn database(op: &Operation<'_>, bypass_validation: bool) -> Result<Db> {
 /// The documents of the stages that show what the server does.
 fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
     match source {
-        StatsSource::ListLocalSessions => Ok(node
-            .sessions
-            .list()
-            .iter()
-            .map(|session| {
+        StatsSource::ListLocalSessions => {
+            let mut sessions = node.sessions.list();
+            sessions.sort_by_key(|session| session.id);
+            sessions.dedup_by_key(|session| session.id);
+            let shown = sessions.iter().map(|session| {
                 DocBuf::build(|out| {
                     session.id.write(out, "_id");
                     out.append("lastUse", Value::DateTime(node.last_use_millis(session)));
                 })
-            })
-            .collect()),
+            });
+            Ok(shown.collect())
+        }
         _ => {
             let idle = spec.get("idleConnections").is_some_and(|v| v.truthy());
             let mut all = current_op::operations(node, idle);

@@ -23,8 +23,7 @@ impl<'a> Command<'a, Operation<'a>> for KillSessions {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let all = self.0.is_empty();
-        kill(op, |id| all || self.0.contains(&id));
+        kill(op, self.0.is_empty(), &self.0)?;
         Ok(Reply::ok())
     }
 }
@@ -47,7 +46,7 @@ impl<'a> Command<'a, Operation<'a>> for KillAllSessions {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        kill(op, |_| self.anybody);
+        kill(op, self.anybody, &[])?;
         Ok(Reply::ok())
     }
 }
@@ -78,7 +77,7 @@ impl<'a> Command<'a, Operation<'a>> for KillAllSessionsByPattern {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        kill(op, |id| self.all || self.ids.contains(&id));
+        kill(op, self.all, &self.ids)?;
         Ok(Reply::ok())
     }
 }
@@ -105,12 +104,14 @@ fn check_user(user: RawDoc<'_>) -> Result<()> {
     }
 }
 
-fn kill(op: &Operation<'_>, which: impl Fn(LogicalSessionId) -> bool) {
-    let node = op.node();
-    for session in node.sessions.list() {
-        // The session of this very command goes on.
-        if which(session.id) && op.lsid() != Some(session.id) {
-            node.kill_session(&session);
-        }
+/// Kills all sessions, or these. There may be a million, and each one's operations are looked for among all clients'.
+fn kill(op: &Operation<'_>, all: bool, ids: &[LogicalSessionId]) -> Result<()> {
+    let sessions = &op.node().sessions;
+    let meant = if all { sessions.list() } else { ids.iter().filter_map(|id| sessions.get(*id)).collect() };
+    // The session of this very command goes on.
+    for session in meant.iter().filter(|session| op.lsid() != Some(session.id)) {
+        op.check_interrupt()?;
+        op.node().kill_session(session);
     }
+    Ok(())
 }

@@ -28,11 +28,11 @@ fn choose_plan(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> 
     if plans.len() == 1 {
         return Executor::new(Arc::new(plans.remove(0)), collection.clone(), query.tailable);
     }
-    if let Some(plan) = cache::lookup(query, collection, cx.view.catalog().version(), &plans) {
+    if let Some(plan) = cache::lookup(query, collection, cx.view, &plans) {
         return Executor::new(plan, collection.clone(), query.tailable);
     }
     let trial = try_out(plans, collection, cx)?;
-    cache::store(query, collection, cx.view.catalog().version(), Choice::of(trial.winner.plan()));
+    cache::store(query, collection, cx.view, &Choice::of(trial.winner.plan()));
     Ok(trial.winner)
 }
 

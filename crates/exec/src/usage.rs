@@ -1,23 +1,9 @@
 //! Who uses what: accesses of indexes, scans of collections.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
-
-use parking_lot::RwLock;
-use sheaf_storage::{Collection, Index, Uuid};
+use sheaf_storage::{Collection, Index};
 use smallvec::SmallVec;
 
 use crate::plan::Node;
-
-/// Scans of one collection since the server started: what `queryExecStats` shows.
-#[derive(Default, Debug)]
-pub struct Scans {
-    total: AtomicU64,
-    non_tailable: AtomicU64,
-}
-
-static SCANS: LazyLock<RwLock<HashMap<Uuid, Arc<Scans>>>> = LazyLock::new(RwLock::default);
 
 /// Counts what a plan that begins to run uses; an index counts once, however often the plan reads it.
 pub fn note(plan: &Node, collection: &Collection, tailable: bool) {
@@ -31,7 +17,7 @@ pub fn note(plan: &Node, collection: &Collection, tailable: bool) {
                 once(index, &mut seen);
             }
         }
-        Node::CollScan { range: None, .. } => count_scan(collection, tailable),
+        Node::CollScan { range: None, .. } => collection.count_scan(tailable),
         _ => {}
     });
 }
@@ -46,20 +32,4 @@ fn once(index: &Index, seen: &mut SmallVec<[u32; 4]>) {
 fn visit(node: &Node, look: &mut dyn FnMut(&Node)) {
     look(node);
     node.inputs().iter().for_each(|input| visit(input, look));
-}
-
-fn count_scan(collection: &Collection, tailable: bool) {
-    let known = SCANS.read().get(&collection.uuid).cloned();
-    let scans = known.unwrap_or_else(|| SCANS.write().entry(collection.uuid).or_default().clone());
-    scans.total.fetch_add(1, Ordering::Relaxed);
-    if !tailable {
-        scans.non_tailable.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Scans of a collection: all, and those of cursors that are not tailable.
-pub fn scans(collection: &Collection) -> (u64, u64) {
-    SCANS.read().get(&collection.uuid).map_or((0, 0), |scans| {
-        (scans.total.load(Ordering::Relaxed), scans.non_tailable.load(Ordering::Relaxed))
-    })
 }

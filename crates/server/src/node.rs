@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
+use parking_lot::Mutex;
 use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
@@ -31,6 +32,8 @@ pub struct Node {
     pub defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
     pub role_changes: AtomicU64,
+    /// Whoever changes a view holds this until the document that describes it has followed.
+    pub views_turn: Mutex<()>,
     /// Connections to other servers, as a client's.
     pub peers: Pool,
     /// Whether this member sends its clients to others, because it ends.
@@ -69,6 +72,7 @@ impl Node {
             lock_waiters: AtomicI64::new(0),
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
+            views_turn: Mutex::default(),
             peers: Pool::default(),
             quiesce: Default::default(),
             engine: OnceLock::new(),

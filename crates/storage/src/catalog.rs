@@ -138,6 +138,8 @@ pub(crate) struct CollectionState {
     pub next_key: AtomicU64,
     /// Time of the newest commit to the collection, or of its DDL, since the start.
     pub last_commit: AtomicU64,
+    /// Scans since the start: all, and those of cursors that are not tailable.
+    pub scans: (AtomicU64, AtomicU64),
     version: AtomicU64,
     wakers: Mutex<LEAF, Vec<Waker>>,
 }
@@ -151,6 +153,7 @@ impl CollectionState {
             gate: Arc::default(),
             next_key: AtomicU64::new(1),
             last_commit: AtomicU64::new(0),
+            scans: Default::default(),
             version: AtomicU64::new(1),
             wakers: Mutex::default(),
         }
@@ -189,6 +192,21 @@ impl Collection {
     /// Name within the database.
     pub fn name(&self) -> &str {
         split(&self.namespace).1
+    }
+
+    /// Counts a scan of the whole collection.
+    pub fn count_scan(&self, tailable: bool) {
+        let (total, non_tailable) = &self.state.scans;
+        total.fetch_add(1, Ordering::Relaxed);
+        if !tailable {
+            non_tailable.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Scans since the server started: all, and those of cursors that are not tailable. What `queryExecStats` shows.
+    pub fn scans(&self) -> (u64, u64) {
+        let (total, non_tailable) = &self.state.scans;
+        (total.load(Ordering::Relaxed), non_tailable.load(Ordering::Relaxed))
     }
 
     /// The index of this name, ready or not.

@@ -101,6 +101,7 @@ pub(crate) struct Core {
     pub file_key_bytes: AtomicU64,
     /// Payload buffers to be used again: large ones are costly to get from the system.
     buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
+    pub plans: crate::plans::ChosenPlans,
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
     pub conflicts: AtomicU64,
@@ -226,6 +227,7 @@ impl Core {
             locks: LockTable::new(),
             pipeline: Pipeline::default(),
             durability: Durability::default(),
+            plans: crate::plans::ChosenPlans::default(),
             recent: Mutex::default(),
             last: Mutex::new(applied),
             flushed: Mutex::new(applied),

@@ -14,6 +14,7 @@ use crate::db::{Cf, SnapshotCell};
 use crate::index::Index;
 use crate::keys::prefixed;
 use crate::overlay::Overlay;
+use crate::plans::ChosenPlans;
 
 /// One consistent state: a snapshot with the catalog that describes it, and in a transaction its own
 /// writes. Cheap to clone; old states stay readable as long as a view on them lives.
@@ -44,6 +45,11 @@ impl SnapshotState {
 }
 
 impl View {
+    /// The plans that were chosen for queries of a shape.
+    pub fn plans(&self) -> &ChosenPlans {
+        &self.at.core.plans
+    }
+
     /// The newest state. A catalog that changes meanwhile is read again, so that both belong together.
     pub(crate) fn newest(core: &Arc<Core>) -> View {
         loop {

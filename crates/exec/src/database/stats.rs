@@ -39,7 +39,7 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Ve
             append_number(out, "count", collection.count());
         }
         if let (Some(_), Some(collection)) = (spec.get("queryExecStats"), collection) {
-            let (total, non_tailable) = crate::usage::scans(collection);
+            let (total, non_tailable) = collection.scans();
             let mut stats = out.document("queryExecStats");
             let mut scans = stats.document("collectionScans");
             scans.append("total", total as i64).append("nonTailable", non_tailable as i64);

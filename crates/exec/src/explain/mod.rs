@@ -148,7 +148,7 @@ impl Explaining {
     pub(crate) fn start(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Self> {
         let started = Instant::now();
         let mut plans = choose::candidates(query, collection)?;
-        let cached = cache::lookup(query, collection, cx.view.catalog().version(), &plans).is_some();
+        let cached = cache::lookup(query, collection, cx.view, &plans).is_some();
         let ready = |plan: Node| Executor::timed(Arc::new(plan), collection.clone());
         let trial = if plans.len() == 1 {
             Trial { winner: ready(plans.remove(0))?, losers: Vec::new(), score: 0.0 }

@@ -1,15 +1,10 @@
-//! Plans remembered by query shape.
+//! Plans remembered by query shape, in the engine ([`View::plans`]).
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use ahash::AHashMap;
-use parking_lot::Mutex;
-use sheaf_storage::{Collection, Uuid};
+use sheaf_storage::{Collection, View};
 
 use super::{Node, Query};
-
-/// Shapes remembered for one process; beyond it everything is forgotten at once, which costs one trial each.
-const MAX_ENTRIES: usize = 5000;
 
 /// What is remembered of a chosen plan: enough to find it among the candidates again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,16 +41,6 @@ fn describe(node: &Node, out: &mut String) {
     }
 }
 
-struct Entry {
-    /// The catalog's version: any DDL makes the entry stale.
-    version: u64,
-    choice: Choice,
-}
-
-type Key = (Uuid, u64);
-
-static CACHE: LazyLock<Mutex<AHashMap<Key, Entry>>> = LazyLock::new(Default::default);
-
 /// The hash that `queryShapeHash`, `planCacheShapeHash` and `planCacheKey` show.
 pub fn shape_hash(query: &Query) -> u64 {
     let mut shape = query.matcher().shape();
@@ -70,22 +55,12 @@ pub fn shape_hash(query: &Query) -> u64 {
 }
 
 /// The candidate that was chosen for this shape before.
-pub fn lookup(query: &Query, collection: &Collection, version: u64, plans: &[Node]) -> Option<Arc<Node>> {
-    let cache = CACHE.lock();
-    let entry = cache.get(&(collection.uuid, shape_hash(query))).filter(|entry| entry.version == version)?;
-    plans.iter().find(|plan| Choice::of(plan) == entry.choice).map(|plan| Arc::new(plan.clone()))
+pub fn lookup(query: &Query, collection: &Collection, view: &View, plans: &[Node]) -> Option<Arc<Node>> {
+    let chosen = view.plans().get(collection.uuid, shape_hash(query), view.catalog().version())?;
+    plans.iter().find(|plan| *Choice::of(plan).0 == *chosen).map(|plan| Arc::new(plan.clone()))
 }
 
 /// Remembers a choice.
-pub fn store(query: &Query, collection: &Collection, version: u64, choice: Choice) {
-    let mut cache = CACHE.lock();
-    if cache.len() >= MAX_ENTRIES {
-        cache.clear();
-    }
-    cache.insert((collection.uuid, shape_hash(query)), Entry { version, choice });
-}
-
-/// Forgets a collection's plans, or all of them.
-pub fn clear(collection: Option<Uuid>) {
-    CACHE.lock().retain(|(uuid, _), _| collection.is_some_and(|gone| *uuid != gone));
+pub fn store(query: &Query, collection: &Collection, view: &View, choice: &Choice) {
+    view.plans().set(collection.uuid, shape_hash(query), view.catalog().version(), &choice.0);
 }

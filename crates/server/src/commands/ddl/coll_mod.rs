@@ -238,7 +238,7 @@ impl CollMod<'_> {
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
-        let _turn = views::turn(&interrupt)?;
+        let _turn = views::turn(op.node(), &interrupt)?;
         let change = |now: &Collection| {
             let Some((source, pipeline)) = &now.view else {
                 bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {}", now.namespace);

@@ -165,7 +165,7 @@ impl Create<'_> {
         let stop = op.interrupter();
         let interrupt = || stop.check();
         if let Some(source) = self.options.view_on {
-            let _turn = views::turn(&interrupt)?;
+            let _turn = views::turn(op.node(), &interrupt)?;
             // Two views that are made at once must not lead to each other.
             let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
             check_view(op, &op.engine().catalog(), namespace, source, pipeline)?;

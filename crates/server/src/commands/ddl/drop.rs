@@ -41,7 +41,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let _turn = match view || self.collection == views::NAME {
-            true => Some(views::turn(&interrupt)?),
+            true => Some(views::turn(op.node(), &interrupt)?),
             false => None,
         };
         if self.collection == views::NAME {

@@ -32,8 +32,9 @@ impl<'a> Command<'a, Operation<'a>> for PlanCacheClear<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         // One query's plan costs as little to find anew as all of the collection's.
-        if let Some(collection) = op.engine().catalog().collection(&namespace) {
-            sheaf_exec::plan::cache::clear(Some(collection.uuid));
+        let view = op.engine().view()?;
+        if let Some(collection) = view.catalog().collection(&namespace) {
+            view.plans().forget(collection.uuid);
         }
         op.metrics().namespace.replace(Some(namespace));
         Ok(Reply::ok())

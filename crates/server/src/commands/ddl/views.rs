@@ -1,24 +1,22 @@
 //! `system.views`: the collection in which a database's views are described. The catalog is what counts; the
 //! documents follow it, so that clients can read them where MongoDB has them.
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::MutexGuard;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result};
 use sheaf_storage::{Collection, CreateCollection, Engine, Interrupt, OpTime, Write};
 
 use super::names;
+use crate::node::Node;
 
 /// The collection's name.
 pub const NAME: &str = "system.views";
 
-/// Whoever changes a view holds this until its document has followed.
-static TURN: Mutex<()> = Mutex::new(());
-
-/// Waits for the turn to change views.
-pub fn turn(interrupt: Interrupt<'_>) -> Result<MutexGuard<'static, ()>> {
+/// Waits for the node's turn to change views.
+pub fn turn<'n>(node: &'n Node, interrupt: Interrupt<'_>) -> Result<MutexGuard<'n, ()>> {
     loop {
         interrupt()?;
-        if let Some(turn) = TURN.try_lock_for(std::time::Duration::from_millis(20)) {
+        if let Some(turn) = node.views_turn.try_lock_for(std::time::Duration::from_millis(20)) {
             return Ok(turn);
         }
     }

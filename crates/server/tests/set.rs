@@ -184,10 +184,11 @@ fn a_time_that_a_member_has_told_is_never_too_far_in_the_future() {
     // From another member, whose clock was wrong for a moment.
     server.node.replica().expect("it is a member").observe_time(ahead);
     let hello = hello(&mut connection);
-    assert_eq!(told(&hello), ahead);
+    // A new primary may still write something of its own, later than that.
+    assert!(told(&hello) >= ahead, "{hello:?}");
     let pong = connection.run(&with(told(&hello)));
     assert_eq!(code(&pong), 0, "{pong:?}");
-    assert_eq!(code(&connection.run(&with(sheaf_bson::Timestamp(ahead.0 + 1)))), 205);
+    assert_eq!(code(&connection.run(&with(sheaf_bson::Timestamp(ahead.0 + (60 << 32))))), 205);
 }
 
 #[test]

@@ -132,6 +132,95 @@ def nothing_that_a_stranger_says_is_believed():
         eventually(lambda: c.count_documents({}) == 101, "all documents")
 
 
+def received(stream, count):
+    data = b""
+    while len(data) < count:
+        more = stream.recv(count - len(data))
+        assert more, "closed"
+        data += more
+    return data
+
+
+# Of a set "rs", from one that has nothing.
+PING = struct.pack("<I", 2) + b"rs" + struct.pack("<10Q", *[0] * 10) + bytes([2, 0]) + struct.pack("<3Q", 0, 0, 0)
+
+
+def number_shown_to_a_stranger(port, to, listener):
+    """A member tells one that is not in its configuration so, over a link of its own, and shows him that link's number."""
+    own = f"127.0.0.1:{listener.getsockname()[1]}"
+    with socket.create_connection(("127.0.0.1", port), 10) as stranger:
+        stranger.sendall(greeting("rs", own) + envelope(77, to, -1, 0, 2, PING, incarnation=5))
+        while True:
+            stream, _ = listener.accept()
+            stream.settimeout(10)
+            assert received(stream, 4) == MAGIC
+            said = bson.decode(received(stream, struct.unpack("<I", received(stream, 4))[0]))
+            if "confirm" not in said:
+                return bytes(said["nonce"])
+            stream.sendall(framed(bson.encode({"ok": True, "set": "rs"})))
+
+
+def a_number_shown_to_one_proves_nothing_to_another():
+    with ReplicaSet() as members, members.client() as client, socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        c = client.t.get_collection("c", write_concern=WriteConcern(w=3))
+        c.insert_one({"_id": 1})
+        before = client.admin.command("replSetGetConfig")["config"]
+        primary = members.primary()
+        number = number_shown_to_a_stranger(members.servers[primary].port, primary, listener)
+        host = before["members"][primary]["host"]
+        new = {**far(before), "term": before["term"] + 1, "version": before["version"] + 5}
+        for at in members.secondaries():
+            say(members.servers[at].port, greeting("rs", host, number) + configuration(primary, at, new))
+            log = members.servers[at].log_path.read_text()
+            assert "has not opened this link" in log, log[-2000:]
+        c.insert_one({"_id": 2})
+        assert client.admin.command("replSetGetConfig")["config"] == before
+
+
+def is_open(stream):
+    stream.setblocking(False)
+    try:
+        while stream.recv(1 << 16):
+            pass
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def strangers_are_told_a_few_at_a_time():
+    """Each is dialled, so there must not be as many connections as there are names."""
+    with ReplicaSet() as members, members.client() as client, socket.create_server(("", 0), backlog=500) as listener:
+        primary = members.primary()
+        port, strangers, links = listener.getsockname()[1], [], []
+        listener.settimeout(0.1)
+        for n in range(40):
+            stranger = socket.create_connection(("127.0.0.1", members.servers[primary].port), 10)
+            strangers.append(stranger)
+            host = f"127.0.1.{n + 1}:{port}"
+            stranger.sendall(greeting("rs", host) + envelope(77, primary, -1, 0, 2, PING, incarnation=5))
+            while True:
+                try:
+                    stream, _ = listener.accept()
+                except TimeoutError:
+                    break
+                stream.settimeout(10)
+                assert received(stream, 4) == MAGIC
+                said = bson.decode(received(stream, struct.unpack("<I", received(stream, 4))[0]))
+                if "confirm" in said:
+                    stream.sendall(framed(bson.encode({"ok": True, "set": "rs"})))
+                    stream.close()
+                else:
+                    links.append(stream)
+        assert links and sum(map(is_open, links)) <= 8, f"{sum(map(is_open, links))} of {len(links)}"
+        eventually(lambda: not any(map(is_open, links)), "links to strangers end")
+        client.t.get_collection("c", write_concern=WriteConcern(w=3)).insert_one({"_id": 1})
+        for stream in (*strangers, *links):
+            stream.close()
+
+
 def a_new_member_believes_only_who_can_be_asked():
     """Without a configuration, a member takes one from whoever stands in it, can be dialled there, and says that it was it."""
     new = Server(args=["--replSet", "rs"], port=free_port())
@@ -222,6 +311,7 @@ def members_that_move_and_come_back_are_believed():
 
 
 CHECKS = [
-    nothing_that_a_stranger_says_is_believed, a_new_member_believes_only_who_can_be_asked,
-    members_that_move_and_come_back_are_believed, copies_are_made_for_members_only,
+    nothing_that_a_stranger_says_is_believed, a_number_shown_to_one_proves_nothing_to_another,
+    strangers_are_told_a_few_at_a_time, a_new_member_believes_only_who_can_be_asked, members_that_move_and_come_back_are_believed,
+    copies_are_made_for_members_only,
 ]

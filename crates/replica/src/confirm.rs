@@ -6,9 +6,13 @@
 //!
 //! ```text
 //! on the link        {link: 2, set, host, nonce}
-//! asked of `host`    {confirm: 2, set, nonce}
+//! asked of `host`    {confirm: 2, set, nonce, by: _id of the one who asks}
 //! its answer         {ok, set}
 //! ```
+//!
+//! The answer is yes only for the number of the link to the one who asks, who is known by his `_id`, as he may have moved. A member
+//! that said yes to any of its numbers would lend its name: whoever is sent something has seen a number, and could show it to others.
+//! Who is in no configuration asks without an `_id`; he, and who is not in that of the one who is asked, is answered for any number.
 //!
 //! A process has one number for each address that it sends to, for as long as it runs. One that was confirmed is known from
 //! then on, so that links that break, also where only one direction is open, come up again without a question. A number
@@ -32,6 +36,9 @@ pub const VERSION: i64 = 2;
 
 /// What a link, a question and an answer begin with is never longer.
 pub const GREETING_BYTES_MAX: usize = 4096;
+
+/// A host's name has 253 characters at most; then a colon and a port.
+const ADDRESS_BYTES_MAX: usize = 259;
 
 /// How long an answer may take, the connection included.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -67,6 +74,8 @@ pub enum Hello {
         set: String,
         /// The number.
         nonce: Nonce,
+        /// The member that asks; `None` while it is in no configuration.
+        by: Option<u64>,
     },
 }
 
@@ -83,9 +92,12 @@ impl Hello {
                 doc.append("link", VERSION).append("set", set.as_str()).append("host", &**host);
                 doc.append_all(binary(nonce).as_raw());
             }),
-            Hello::Question { set, nonce } => DocBuf::build(|doc| {
+            Hello::Question { set, nonce, by } => DocBuf::build(|doc| {
                 doc.append("confirm", VERSION).append("set", set.as_str());
                 doc.append_all(binary(nonce).as_raw());
+                if let Some(by) = by {
+                    doc.append("by", *by as i64);
+                }
             }),
         }
     }
@@ -113,9 +125,10 @@ impl Hello {
             return Err("it names no set, or has no number".to_owned());
         };
         match text("host") {
+            Some(host) if host.len() > ADDRESS_BYTES_MAX => Err("its address is too long".to_owned()),
             Some(host) if number("link").is_some() => Ok(Hello::Link { set, host: Arc::from(host), nonce }),
             None if number("link").is_some() => Err("it has no address".to_owned()),
-            _ => Ok(Hello::Question { set, nonce }),
+            _ => Ok(Hello::Question { set, nonce, by: number("by").map(|by| by as u64) }),
         }
     }
 }
@@ -151,10 +164,11 @@ impl Default for Confirmations {
 }
 
 impl Confirmations {
-    /// Whether the member at `host`, dialled at `address`, has opened the link of this number.
+    /// Whether the member at `host`, dialled at `address`, has opened the link of this number to the member `by`, which is
+    /// this one.
     pub async fn ask(
         &self,
-        set: &str,
+        (set, by): (&str, Option<u64>),
         (host, address): (&Arc<str>, &str),
         nonce: Nonce,
         stranger: bool,
@@ -165,7 +179,7 @@ impl Confirmations {
         }
         let turn = if stranger { &self.asking_strangers } else { &self.asking };
         let Ok(_turn) = turn.acquire().await else { return Answer::None };
-        let question = Hello::Question { set: set.to_owned(), nonce };
+        let question = Hello::Question { set: set.to_owned(), nonce, by };
         let asked = tokio::time::timeout(PATIENCE, ask(address, set, &question)).await;
         let answer = match asked {
             Ok(Ok(true)) => Answer::Yes,
@@ -233,8 +247,9 @@ mod tests {
     #[test]
     fn greetings_come_back_and_others_are_named() {
         let link = Hello::Link { set: "rs".into(), host: Arc::from("a:1"), nonce: [7; 16] };
-        let question = Hello::Question { set: "rs".into(), nonce: [9; 16] };
-        for hello in [link, question] {
+        let question = Hello::Question { set: "rs".into(), nonce: [9; 16], by: Some(7) };
+        let of_nobody = Hello::Question { set: "rs".into(), nonce: [9; 16], by: None };
+        for hello in [link, question, of_nobody] {
             assert_eq!(Hello::decode(hello.encode().as_bytes()), Ok(hello));
         }
         // A member of the first version, and one of a later one.
@@ -244,6 +259,7 @@ mod tests {
         for broken in [
             sheaf_bson::doc! { "link": 2, "set": "rs", "host": "a:1" },
             sheaf_bson::doc! { "link": 2, "host": "a:1", "nonce": "text" },
+            sheaf_bson::doc! { "link": 2, "set": "rs", "host": &"a".repeat(300) },
             sheaf_bson::doc! {},
         ] {
             assert!(Hello::decode(broken.as_bytes()).is_err());
@@ -261,12 +277,13 @@ mod tests {
                 let mut magic = [0; 4];
                 stream.read_exact(&mut magic).await.unwrap();
                 let hello = Hello::decode(&read_short(&mut stream).await.unwrap()).unwrap();
-                let Hello::Question { nonce, set } = hello else { panic!("{hello:?}") };
+                let Hello::Question { nonce, set, by } = hello else { panic!("{hello:?}") };
+                assert_eq!(by, Some(7));
                 answer(&mut stream, &set, nonce == [1; 16]).await.unwrap();
             }
         });
         let known = Confirmations::default();
-        let ask = |nonce| known.ask("rs", (&host, address.as_str()), nonce, false);
+        let ask = |nonce| known.ask(("rs", Some(7)), (&host, address.as_str()), nonce, false);
         assert_eq!(ask([2; 16]).await, Answer::No);
         assert_eq!(ask([1; 16]).await, Answer::Yes);
         served.await.unwrap();

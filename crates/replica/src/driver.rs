@@ -193,7 +193,7 @@ impl Replica {
                 Effect::Send { host, envelope } => {
                     self.figures.sent(&envelope);
                     if let Some(links) = self.links.get() {
-                        links.send(&host, envelope);
+                        links.send(&host, envelope, || core.is_address(&host));
                     }
                 }
                 Effect::Persist(unit) => self.units.lock().push_back(unit),

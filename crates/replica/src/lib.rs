@@ -335,6 +335,27 @@ impl Replica {
         own.unwrap_or_else(|| self.front.member_address())
     }
 
+    /// This member's `_id`; `None` while it is in no configuration.
+    fn own_id(&self) -> Option<u64> {
+        self.core.lock().id()
+    }
+
+    /// Whether this process has given its link to the member `to` this number. Who is in no configuration, or not in this
+    /// member's, is told of any number: he has been removed, or is about to become a member.
+    fn has_link(&self, nonce: confirm::Nonce, to: Option<u64>) -> bool {
+        let Some(links) = self.links.get() else { return false };
+        let hosts = to.map(|id| self.addresses_of(id)).unwrap_or_default();
+        match &hosts[..] {
+            [] => links.has(nonce),
+            hosts => hosts.iter().any(|host| links.nonce_for(host) == Some(nonce)),
+        }
+    }
+
+    /// Whether the configuration, or one that is coming, has a member at this address.
+    fn is_address(&self, host: &str) -> bool {
+        self.core.lock().is_address(host)
+    }
+
     /// Where to dial for an address of the configuration.
     pub fn dialled(&self, host: &str) -> String {
         self.links.get().map_or_else(|| host.to_owned(), |links| links.address(host))

@@ -67,14 +67,31 @@ impl Links {
         }
     }
 
-    /// Puts a message in its link's queue, or drops it if too many wait already. [`Links::flush`] sends it.
-    pub fn send(&self, host: &Arc<str>, envelope: Envelope) {
+    /// Puts a message in its link's queue, or drops it if too many wait already. [`Links::flush`] sends it. Where there is no link
+    /// yet, `is_member` is asked whether the address is one of the configuration. Others are told once that they are not;
+    /// a few at a time, as anybody can say that he is somebody who was removed.
+    pub fn send(&self, host: &Arc<str>, envelope: Envelope, is_member: impl FnOnce() -> bool) {
         let mut links = self.links.lock();
-        let link = links.entry(host.clone()).or_insert_with(|| {
-            let link = Arc::new(self.link());
-            self.runtime.spawn(run(self.replica.clone(), host.clone(), self.address(host), link.clone()));
-            link
-        });
+        let link = match links.get(host) {
+            Some(link) => link,
+            None => {
+                let stranger = !is_member();
+                if stranger
+                    && links.values().filter(|link| link.stranger.load(Ordering::Acquire)).count()
+                        >= STRANGERS_MAX
+                {
+                    return;
+                }
+                let link = Arc::new(self.link(stranger));
+                let (replica, to) = (self.replica.clone(), self.address(host));
+                if stranger {
+                    self.runtime.spawn(run_for_a_while(replica, host.clone(), to, link.clone()));
+                } else {
+                    self.runtime.spawn(run(replica, host.clone(), to, link.clone()));
+                }
+                links.entry(host.clone()).or_insert(link)
+            }
+        };
         let first = {
             let mut waiting = link.waiting.lock();
             let first = waiting.is_empty();
@@ -86,8 +103,8 @@ impl Links {
         }
     }
 
-    fn link(&self) -> Link {
-        let link = Link { nonce: rand::random(), ..Link::default() };
+    fn link(&self, stranger: bool) -> Link {
+        let link = Link { nonce: rand::random(), stranger: AtomicBool::new(stranger), ..Link::default() };
         if let Some(replica) = self.replica.upgrade() {
             link.waiting.lock().share = replica.memory.share();
             link.writer.lock().share = replica.memory.share();
@@ -197,6 +214,8 @@ impl Waiting {
 struct Link {
     /// By which the other side can ask whether it is this process's.
     nonce: Nonce,
+    /// Whether it leads to none of the configuration's addresses.
+    stranger: AtomicBool,
     waiting: Mutex<Waiting>,
     writer: Mutex<Writer>,
     /// When entries were last written here.
@@ -218,6 +237,14 @@ struct Writer {
 }
 
 impl Link {
+    /// The connection has ended; what waited for it is lost with it.
+    fn end(&self) {
+        self.writer.lock().begin(None, Vec::new());
+        self.broken.store(false, Ordering::Release);
+        self.waiting.lock().clear();
+        self.later.store(false, Ordering::Release);
+    }
+
     /// Whether what waits, if anything does, should be written now.
     fn is_due(&self, now: Instant) -> bool {
         let waiting = self.waiting.lock();
@@ -290,6 +317,48 @@ impl Writer {
     }
 }
 
+/// Links to those who are not in the configuration, at once.
+const STRANGERS_MAX: usize = 8;
+
+/// How long such a link lasts, if nobody becomes a member meanwhile: one that has been removed is told so.
+const STRANGERS_LIFE: Duration = Duration::from_secs(5);
+
+/// Sends what there is to say to one who is not in the configuration, and forgets the link, unless he is by then.
+async fn run_for_a_while(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
+    let critical = Critical::enter("a link to one who is no member");
+    let ended = {
+        let serving = serve(&replica, &to, &link);
+        tokio::pin!(serving);
+        loop {
+            tokio::select! {
+                ended = &mut serving => break ended,
+                () = tokio::time::sleep(STRANGERS_LIFE) => {
+                    let Some(replica) = replica.upgrade() else { return };
+                    if !replica.is_address(&host) {
+                        break Ok(());
+                    }
+                    link.stranger.store(false, Ordering::Release);
+                }
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(host = &*host, %error, "a link to one who is no member ended");
+    }
+    {
+        let Some(replica) = replica.upgrade() else { return };
+        if let Some(links) = replica.links.get().filter(|_| !replica.is_address(&host)) {
+            links.links.lock().remove(&host);
+            link.writer.lock().begin(None, Vec::new());
+            return;
+        }
+    }
+    link.stranger.store(false, Ordering::Release);
+    link.end();
+    drop(critical);
+    run(replica, host, to, link).await;
+}
+
 /// Keeps one link up while there is something to send.
 async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
     // A panic would leave the other member without a word from this one for as long as it runs.
@@ -300,10 +369,7 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
             link.work.notified().await;
         }
         let ended = serve(&replica, &to, &link).await;
-        link.writer.lock().begin(None, Vec::new());
-        link.broken.store(false, Ordering::Release);
-        link.waiting.lock().clear();
-        link.later.store(false, Ordering::Release);
+        link.end();
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
             tracing::debug!(host = &*host, %error, "a link to a member ended");

@@ -70,8 +70,8 @@ async fn greet(mut stream: TcpStream, replica: Arc<Replica>, stranger: Stranger)
     let greeting = tokio::time::timeout(GREETING_PATIENCE, greeting).await??;
     let own_set = replica.initial_sync.set_name().to_owned();
     match Hello::decode(&greeting) {
-        Ok(Hello::Question { set, nonce }) => {
-            let ok = set == own_set && replica.links.get().is_some_and(|links| links.has(nonce));
+        Ok(Hello::Question { set, nonce, by }) => {
+            let ok = set == own_set && replica.has_link(nonce, by);
             confirm::answer(&mut stream, &own_set, ok).await
         }
         Ok(Hello::Link { set, host, .. }) if set != own_set => {
@@ -253,8 +253,8 @@ impl Receiver {
         for host in &hosts {
             let address = self.replica.dialled(host);
             let confirmations = &self.replica.confirmations;
-            let set = self.replica.initial_sync.set_name();
-            match confirmations.ask(set, (host, address.as_str()), self.nonce, stranger).await {
+            let me = (self.replica.initial_sync.set_name(), self.replica.own_id());
+            match confirmations.ask(me, (host, address.as_str()), self.nonce, stranger).await {
                 Answer::Yes => {
                     // A stranger may become a member at any time, and is asked at its address in the configuration then.
                     self.believed = (!stranger).then(|| (from, topology, host.clone()));

@@ -10,16 +10,23 @@ use crate::node::Node;
 /// How far ahead of the wall clock a cluster time may be (`maxAcceptableLogicalClockDriftSecs`): a year.
 const DRIFT_SECS_MAX: u64 = 365 * 24 * 60 * 60;
 
-/// Takes note of the cluster time that a client has seen: what is written from now on is later. One that this member knows
-/// is no news, however far its clock is behind by now (a primary's clock was wrong for a moment): refused, the set would
-/// answer no driver any more.
+/// How far ahead of what this member knows it may be where that is beyond the drift already: as far as members lag behind.
+const LAG_SECS_MAX: u64 = 60 * 60;
+
+/// Takes note of the cluster time that a client has seen: what is written from now on is later. A time about as late as this
+/// member knows is no news, however far its clock is behind by now (a primary's clock was wrong for a moment): refused, the set
+/// would answer no driver any more. Nobody gets it there by telling times: each has to be within the drift of the clock.
 ///
 /// Errors: `ClusterTimeFailsRateLimiter`.
 pub fn cluster_time_seen(node: &Node, request: &Request<'_>) -> Result<()> {
     let (Some(replica), Some(time)) = (node.replica(), request.generic.cluster_time) else { return Ok(()) };
     let wall_secs = node.clock.now_millis().max(0) as u64 / 1000;
     let secs = time.0 >> 32;
-    if secs > wall_secs + DRIFT_SECS_MAX && time > replica.cluster_time() {
+    let too_far = secs > wall_secs + DRIFT_SECS_MAX && {
+        let known_secs = replica.cluster_time().0 >> 32;
+        known_secs <= wall_secs + DRIFT_SECS_MAX || secs > known_secs + LAG_SECS_MAX
+    };
+    if too_far {
         bail!(
             Code::CLUSTER_TIME_FAILS_RATE_LIMITER,
             "New cluster time, {secs}, is too far from this node's wall clock time, {wall_secs}."

@@ -188,7 +188,11 @@ fn a_time_that_a_member_has_told_is_never_too_far_in_the_future() {
     assert!(told(&hello) >= ahead, "{hello:?}");
     let pong = connection.run(&with(told(&hello)));
     assert_eq!(code(&pong), 0, "{pong:?}");
-    assert_eq!(code(&connection.run(&with(sheaf_bson::Timestamp(ahead.0 + (60 << 32))))), 205);
+    // What the primary has written since, and this member has not heard of.
+    let written = sheaf_bson::Timestamp(ahead.0 + (60 << 32));
+    assert_eq!(code(&connection.run(&with(written))), 0);
+    let beyond = sheaf_bson::Timestamp(ahead.0 + ((2 * 60 * 60) << 32));
+    assert_eq!(code(&connection.run(&with(beyond))), 205);
 }
 
 #[test]

@@ -439,6 +439,13 @@ impl Member {
         now.into_iter().chain(other)
     }
 
+    /// Whether a configuration that holds or comes has a member at this address.
+    pub fn is_address(&self, host: &str) -> bool {
+        let coming = self.reconfig.as_ref().map(Reconfig::config);
+        let mut configs = self.config.iter().chain(coming);
+        configs.any(|config| config.members.iter().any(|member| *member.host == *host))
+    }
+
     /// What this member is.
     pub fn role(&self) -> Role {
         self.role

@@ -181,7 +181,11 @@ impl Replica {
         let hosts = self.addresses_of(who.id);
         for host in &hosts {
             let address = self.dialled(host);
-            match self.confirmations.ask(set, (host, address.as_str()), who.nonce, false).await {
+            match self
+                .confirmations
+                .ask((set, self.own_id()), (host, address.as_str()), who.nonce, false)
+                .await
+            {
                 Answer::Yes => return Ok(()),
                 Answer::No => return Err(format!("{host} says that it has not asked for a copy")),
                 Answer::None => {}

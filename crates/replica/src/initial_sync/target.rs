@@ -203,9 +203,10 @@ impl Target {
                 self.progress.lock().received(name, at, bytes.len() as u64);
                 throttle.received(bytes.len() as u64, control);
             }
-            file.set_len(*size)?;
-            file.sync_all()?;
+            let synced = file.set_len(*size).and_then(|()| file.sync_all());
+            // After a sync that failed the system takes the pages for written: whatever came of it, nothing goes on from here.
             self.progress.lock().partial = None;
+            synced?;
             done.write_all(format!("{name}\n").as_bytes())?;
             done.sync_data()?;
         }

@@ -74,6 +74,7 @@ impl Core {
         folder: &Path,
         keys_bytes: usize,
     ) -> Result<RolledBack> {
+        remove_torn(folder);
         let mut saved = RolledBack::default();
         let mut bytes = 0;
         self.each_touched(keep, last, &mut |kind, key| {
@@ -95,10 +96,17 @@ impl Core {
                 saved.documents += self.save_keys(uuid, keys, folder, &time, &mut paths)?;
             }
         }
+        for path in paths.values() {
+            let whole = path.with_extension("");
+            fs::rename(path, &whole).map_err(|e| file_error("renaming", path, &e))?;
+            saved.files.push(whole);
+        }
+        for uuid in paths.keys() {
+            sync_folder(&folder.join(uuid.to_string()))?;
+        }
         if !paths.is_empty() {
             sync_folder(folder)?;
         }
-        saved.files.extend(paths.into_values());
         Ok(saved)
     }
 
@@ -215,9 +223,23 @@ fn append(path: &Path) -> Result<(BufWriter<File>, PathBuf)> {
     Ok((BufWriter::with_capacity(1 << 20, file), path.to_owned()))
 }
 
+/// What files are called after until they are whole: a full disk or a crash may leave them as they are.
+const TORN: &str = "part";
+
+/// Removes what an earlier attempt has left; one that cannot be removed does no harm.
+fn remove_torn(folder: &Path) {
+    let entries =
+        |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    for path in entries(folder).flat_map(|collection| entries(&collection).collect::<Vec<_>>()) {
+        if path.extension().is_some_and(|extension| extension == TORN) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
 fn create(folder: &Path, time: &str) -> Result<(BufWriter<File>, PathBuf)> {
     fs::create_dir_all(folder).map_err(|e| file_error("creating", folder, &e))?;
-    let path = folder.join(format!("removed.{time}.{}.bson", FILES.fetch_add(1, Ordering::Relaxed)));
+    let path = folder.join(format!("removed.{time}.{}.bson.{TORN}", FILES.fetch_add(1, Ordering::Relaxed)));
     let file = File::create(&path).map_err(|e| file_error("creating", &path, &e))?;
     Ok((BufWriter::with_capacity(1 << 20, file), path))
 }

@@ -57,6 +57,11 @@ fn what_is_lost_is_saved_and_the_rest_is_as_it_was() {
     unit.commit().unwrap();
     let last = engine.last_applied();
 
+    // What an attempt that a full disk has ended leaves.
+    let uuid = engine.catalog().collection(C).unwrap().uuid.to_string();
+    std::fs::create_dir_all(folder.path().join("rollback").join(&uuid)).unwrap();
+    std::fs::write(folder.path().join("rollback").join(&uuid).join("removed.1.0.bson.part"), "x").unwrap();
+
     let saved = engine.save_rolled_back(keep.index, last.index, &folder.path().join("rollback")).unwrap();
     assert_eq!((saved.documents, saved.files.len()), (6, 3));
     assert_eq!(saved.operations, [4, 4, 1, 3]);

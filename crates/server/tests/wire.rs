@@ -400,10 +400,9 @@ fn the_profiler_tells_what_an_operation_failed_with() {
     let [failed, fine] = &seen[..] else { panic!("{seen:?}") };
     let text = |name: &str| failed.as_raw().get(name).unwrap().as_str().unwrap().to_owned();
     assert_eq!((number(failed, "ok"), number(failed, "errCode")), (0, 50));
-    assert_eq!(
-        (text("errName").as_str(), text("errMsg").as_str()),
-        ("MaxTimeMSExpired", "operation exceeded time limit")
-    );
+    assert_eq!(text("errName"), "MaxTimeMSExpired");
+    // Where its time was over, the plan's executor puts words in front, or does not.
+    assert!(text("errMsg").ends_with("operation exceeded time limit"), "{}", text("errMsg"));
     assert!(fine.as_raw().get("errCode").is_none() && fine.as_raw().get("ok").is_none(), "{fine:?}");
 }
 

@@ -1,6 +1,6 @@
 //! The front of every server: it listens, reads messages, finds the command and sorts the arguments that all commands
 //! share, keeps count, waits for what an answer waits for, and answers. It knows no data: what a command does is the
-//! [role](role)'s, a mongod's or a router's.
+//! [role]'s, a mongod's or a router's.
 //!
 //! A request's way: [`connection`] reads a message, [`dispatch`] does once what every command needs, the role runs it with
 //! [`args::Args`] and a [`request::Request`], and its [`reply::Reply`] goes out in the buffer in which it was built.

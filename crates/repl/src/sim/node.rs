@@ -18,6 +18,8 @@ pub(super) struct Node {
     pub member: Option<Member>,
     /// Counts the starts; events of earlier ones are void.
     pub incarnation: u64,
+    /// Whether its core was told something while its effects were performed.
+    pub told: bool,
     pub model: Model,
     /// Units that are to be written; the first is being written.
     pub to_write: VecDeque<Persist>,
@@ -52,6 +54,7 @@ impl Node {
             disk: Disk::default(),
             member: None,
             incarnation: 0,
+            told: false,
             model: Model::default(),
             to_write: VecDeque::new(),
             to_apply: VecDeque::new(),

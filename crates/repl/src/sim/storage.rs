@@ -284,7 +284,8 @@ impl World {
         if let Some(member) = &mut self.nodes[node].member {
             member.fetched(token, entries);
         }
-        self.poll(node);
+        // What comes of it is done behind what is being done, as by the driver, which answers on another thread.
+        self.nodes[node].told = true;
     }
 
     pub(super) fn initial_sync(&mut self, node: usize, source: u64, at_least: OpTime) {

@@ -285,6 +285,9 @@ impl World {
             }
         }
         self.check_commit_rule(node);
+        if std::mem::take(&mut self.nodes[node].told) {
+            self.poll(node);
+        }
     }
 
     /// Whether the process panics before the next effect is carried out, which ends it.

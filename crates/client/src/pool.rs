@@ -22,8 +22,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Has the server at `to` run a command, and gives its answer, whether it reports an error or not. What the connection's
-    /// strings say about users holds for new connections.
+    /// Has the server at `to` run a command, and gives its answer, whether it reports an error or not. What `to` says
+    /// about users holds for new connections.
     ///
     /// Errors: those of the network. The command may have been run then.
     pub fn run(&self, to: &ConnectionString, db: &str, command: &DocBuf) -> Result<DocBuf> {
@@ -52,6 +52,11 @@ impl Pool {
 
     fn put_back(&self, address: &str, connection: Connection) {
         let mut idle = self.idle.lock();
+        // Those to servers that nobody asks any more, an earlier primary, hold descriptors.
+        idle.retain(|_, kept| {
+            kept.retain(|(_, since)| since.elapsed() < IDLE);
+            !kept.is_empty()
+        });
         let kept = idle.entry(address.to_owned()).or_default();
         if kept.len() < KEPT {
             kept.push((connection, Instant::now()));

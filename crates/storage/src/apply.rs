@@ -15,13 +15,13 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_query::diff::apply_diff;
 use smallvec::SmallVec;
 
-use crate::catalog::{Catalog, Collection, put_id_key, whole};
+use crate::catalog::{Catalog, Collection};
 use crate::chain::{self, Run};
 use crate::changes::{BatchSink, Changes};
 use crate::command::Command;
 use crate::core::{Core, Garbage};
 use crate::db::Cf;
-use crate::keys::{capped_key, prefixed};
+use crate::keys::{capped_key, prefixed, put_id_key};
 use crate::locks::LockKey;
 use crate::oplog;
 use crate::options::OpTime;
@@ -29,8 +29,9 @@ use crate::pipeline::Counts;
 use crate::repair::{Unapplied, unappliable};
 use crate::sequencer::{LogEntry, stays_here};
 use crate::sessions;
+use crate::statement::Statement;
 use crate::stats::AppliedOps;
-use crate::write::{Op, Statement};
+use crate::write::Op;
 
 /// A batch is written when it has grown to this, if no transaction is in the middle.
 const BATCH_BYTES: usize = 4 << 20;
@@ -46,7 +47,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
     let all: SmallVec<[&LogEntry; 8]> = open.iter().chain(entries).collect();
     let mut applier = Applier {
         core,
-        catalog: core.catalog.load_full(),
+        catalog: core.published.catalog(),
         catalog_changed: false,
         changes: Changes::default(),
         batch: WriteBatch::default(),
@@ -54,7 +55,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         counts: Counts::default(),
         locks: Vec::new(),
         garbage: Vec::new(),
-        reached: *core.last.lock(),
+        reached: core.published.last(),
         applied: *core.position.lock(),
         done_to: 0,
         entry: OpTime::default(),
@@ -179,10 +180,10 @@ impl<'d> Fields<'d> {
                 "ui" => fields.uuid = Some(value),
                 "o" => fields.o = value.as_doc().unwrap_or(RawDoc::EMPTY),
                 "o2" => fields.o2 = value.as_doc().unwrap_or(RawDoc::EMPTY),
-                "rid" => fields.rid = whole(value).map(|rid| rid as u64),
+                "rid" => fields.rid = value.as_exact_i64().map(|rid| rid as u64),
                 "lsid" => fields.lsid = value.as_doc(),
-                "txnNumber" => fields.txn_number = whole(value),
-                "stmtId" => fields.stmt_id = whole(value),
+                "txnNumber" => fields.txn_number = value.as_exact_i64(),
+                "stmtId" => fields.stmt_id = value.as_exact_i64(),
                 "ts" => {
                     if let Value::Timestamp(time) = value {
                         fields.time = time.0;
@@ -305,11 +306,11 @@ impl<'a> Applier<'a> {
             core.unflushed.fetch_add(bytes, Ordering::Relaxed);
         }
         if std::mem::take(&mut self.catalog_changed) {
-            core.catalog.store(self.catalog.clone());
+            core.published.show_catalog(self.catalog.clone());
         }
         let counts = std::mem::take(&mut self.counts);
         counts.stamp(self.entry.time);
-        *core.last.lock() = self.reached;
+        core.published.advance(self.reached);
         counts.publish();
         if !self.garbage.is_empty() {
             core.garbage.lock().append(&mut self.garbage);

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::task::Waker;
 
 use ahash::AHashMap;
-use sheaf_bson::{DocBuf, RawDoc, Value, key};
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result};
 use uuid::Uuid;
 
 use crate::index::{Index, IndexKind, check_keys, id_index_spec, index_entries};
+use crate::keys::put_id_key;
 use crate::locks::Gate;
 use crate::oplog::{uuid_value, value_uuid};
 use crate::order::Mutex;
@@ -276,8 +277,8 @@ impl Collection {
     ) -> Collection {
         let raw = options.as_raw();
         let capped = raw.get("capped").is_some_and(|v| v.truthy()).then(|| Capped {
-            size: raw.get("size").and_then(whole).unwrap_or(0),
-            max: raw.get("max").and_then(whole).filter(|max| *max > 0),
+            size: raw.get("size").and_then(|v| v.as_exact_i64()).unwrap_or(0),
+            max: raw.get("max").and_then(|v| v.as_exact_i64()).filter(|max| *max > 0),
         });
         let view = raw.get("viewOn").and_then(|v| v.as_str()).map(|on| {
             let pipeline = raw.get("pipeline").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
@@ -340,8 +341,11 @@ impl Collection {
         let broken = || Error::new(Code::INTERNAL_ERROR, format!("catalog entry cannot be read: {doc:?}"));
         let namespace = doc.get("ns").and_then(|v| v.as_str()).ok_or_else(broken)?.to_owned();
         let uuid = value_uuid(doc.get("uuid")).ok_or_else(broken)?;
-        let ident =
-            doc.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
+        let ident = doc
+            .get("ident")
+            .and_then(|v| v.as_exact_i64())
+            .and_then(|n| u32::try_from(n).ok())
+            .ok_or_else(broken)?;
         let options = doc.get("options").and_then(|v| v.as_doc()).ok_or_else(broken)?;
         let capped = options.get("capped").is_some_and(|v| v.truthy());
         let mut indexes = Vec::new();
@@ -349,8 +353,11 @@ impl Collection {
             let entry = entry.as_doc().ok_or_else(broken)?;
             check_keys(&namespace, entry)?;
             let spec = entry.get("spec").and_then(|v| v.as_doc()).ok_or_else(broken)?;
-            let ident =
-                entry.get("ident").and_then(whole).and_then(|n| u32::try_from(n).ok()).ok_or_else(broken)?;
+            let ident = entry
+                .get("ident")
+                .and_then(|v| v.as_exact_i64())
+                .and_then(|n| u32::try_from(n).ok())
+                .ok_or_else(broken)?;
             let ready = entry.get("ready").is_some_and(|v| v.truthy());
             let mut index = Index::from_spec(spec, ident, ready, masks(ident))?;
             index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
@@ -380,25 +387,4 @@ pub(crate) fn id_index(spec: Option<&DocBuf>, ident: u32, capped: bool) -> Resul
     mark_id_index(&mut index, capped);
     index.unique = true;
     Ok(index)
-}
-
-/// A whole number of any numeric type.
-pub(crate) fn whole(value: Value<'_>) -> Option<i64> {
-    value.as_exact_i64()
-}
-
-/// Appends the record key of an `_id`.
-pub(crate) fn put_id_key(id: Value<'_>, out: &mut Vec<u8>) -> Result<()> {
-    if id.is_missing() {
-        bail!(Code::BAD_VALUE, "document has no _id");
-    }
-    key::encode_bound(id, false, out);
-    Ok(())
-}
-
-/// The record key of a document.
-pub(crate) fn id_key(doc: RawDoc<'_>) -> Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(24);
-    put_id_key(doc.get_or_missing("_id"), &mut out)?;
-    Ok(out)
 }

@@ -100,7 +100,7 @@ impl Core {
 
     fn log_chain(&self, mut payload: Vec<u8>, unit: Prepared) -> Result<OpTime> {
         self.check_alone_writable()?;
-        let mut at = *self.last.lock();
+        let mut at = self.published.last();
         let mut progress = Progress::new(self);
         let mut rest = &mut payload[..];
         while let Some((doc, after)) = split_first(rest) {

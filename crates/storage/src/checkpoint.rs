@@ -8,7 +8,7 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::ages::Old;
-use crate::catalog::{Collection, whole};
+use crate::catalog::Collection;
 use crate::core::{Core, LOCAL_IDENTS};
 use crate::db::{Cf, Db};
 use crate::hooks::HookPoint;
@@ -101,7 +101,7 @@ impl Core {
             if self.is_within_chain() {
                 return Ok(false);
             }
-            let at = *self.last.lock();
+            let at = self.published.last();
             if !self.wait_for_commit(at)? {
                 return Ok(false);
             }
@@ -129,7 +129,7 @@ impl Core {
             }
             // The log before the files, also with what came meanwhile.
             self.sync_for_checkpoint()?;
-            let at = *self.last.lock();
+            let at = self.published.last();
             self.begin_flush(at)?
         };
         self.end_flush(begun)?;
@@ -224,7 +224,7 @@ impl Core {
     /// pipeline would be in vain, and, done again and again, would keep this member from catching up or from letting others do so.
     fn is_nearly_committed(&self) -> Result<bool> {
         let Some(sequencer) = self.sequencer.get() else { return Ok(true) };
-        let at = self.last.lock().index;
+        let at = self.published.last().index;
         let began = Instant::now();
         while sequencer.commit_index() < at {
             if began.elapsed() > NEAR_PATIENCE {
@@ -270,7 +270,7 @@ impl Core {
             }
         });
         batch.put_cf(cf, catalog_key::APPLIED, applied.as_bytes());
-        for collection in self.catalog.load().all() {
+        for collection in self.published.peek_catalog().all() {
             if !collection.state.dirty.swap(false, Ordering::AcqRel) {
                 continue;
             }
@@ -292,7 +292,7 @@ impl Core {
         if retention.is_zero() {
             return u64::MAX;
         }
-        let last = self.last.lock().index;
+        let last = self.published.last().index;
         let old = match &mut *self.ages.lock() {
             Some(ages) => ages.old(Instant::now(), last, retention),
             None => Old::Index(0),
@@ -384,7 +384,7 @@ pub(crate) fn read_applied(db: &Db) -> Result<Bookkeeping> {
         });
     };
     let doc = RawDoc::new(&bytes);
-    let number = |name: &str| doc.get(name).and_then(whole).unwrap_or(0);
+    let number = |name: &str| doc.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0);
     let at =
         OpTime { term: number("term") as u64, index: number("index") as u64, time: number("time") as u64 };
     Ok(Bookkeeping {

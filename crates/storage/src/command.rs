@@ -8,11 +8,10 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
-use crate::build::side_ident;
-use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_index, split, whole};
+use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_index, split};
 use crate::core::{Core, Garbage};
 use crate::db::{Cf, Db, io_error};
-use crate::index::{Index, check_keys, index_entries};
+use crate::index::{Index, check_keys, index_entries, side_ident};
 use crate::keys::catalog_key;
 use crate::oplog;
 use crate::write::CreateCollection;
@@ -203,7 +202,7 @@ impl Command {
 
     /// Replaces the indexes that a `create` makes.
     pub fn set_indexes(&mut self, indexes: &[Arc<Index>]) {
-        let ident = self.storage_field("ident").and_then(whole).unwrap_or(0);
+        let ident = self.storage_field("ident").and_then(|v| v.as_exact_i64()).unwrap_or(0);
         let entries = index_entries(indexes);
         self.o = DocBuf::build(|doc| {
             for element in self.o.as_raw().iter().filter(|element| element.key() != "sheaf") {
@@ -289,7 +288,7 @@ impl Command {
         });
         let capped = options.as_raw().get("capped").is_some_and(|v| v.truthy());
         let broken = || Error::new(Code::INTERNAL_ERROR, "a create in the log lacks its numbers");
-        let ident = self.storage_field("ident").and_then(whole).ok_or_else(broken)? as u32;
+        let ident = self.storage_field("ident").and_then(|v| v.as_exact_i64()).ok_or_else(broken)? as u32;
         let uuid = self.uuid.ok_or_else(broken)?;
         let mut indexes = Vec::new();
         for entry in self.storage_field("indexes").and_then(|v| v.as_array()).ok_or_else(broken)?.values() {
@@ -364,7 +363,7 @@ impl Command {
         let all = self.storage_field("multikey").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
         let own = self.names().iter().position(|name| *name == index.name);
         if let Some(masks) = own.and_then(|at| all.values().nth(at)?.as_array()) {
-            let masks: Vec<u64> = masks.values().map(|v| whole(v).unwrap_or(0) as u64).collect();
+            let masks: Vec<u64> = masks.values().map(|v| v.as_exact_i64().unwrap_or(0) as u64).collect();
             index.multikey.add(&masks);
         }
     }
@@ -390,7 +389,7 @@ impl Command {
 
     /// Numbers that it gives to a collection and its indexes, or names.
     pub fn idents(&self) -> Vec<u32> {
-        let own = self.storage_field("ident").and_then(whole).map(|ident| ident as u32);
+        let own = self.storage_field("ident").and_then(|v| v.as_exact_i64()).map(|ident| ident as u32);
         own.into_iter().chain(self.index_idents()).collect()
     }
 
@@ -404,7 +403,7 @@ impl Command {
 
     fn index_idents(&self) -> Vec<u32> {
         let indexes = self.storage_field("indexes").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
-        let idents = indexes.values().filter_map(|v| v.as_doc()?.get("ident").and_then(whole));
+        let idents = indexes.values().filter_map(|v| v.as_doc()?.get("ident").and_then(|v| v.as_exact_i64()));
         idents.map(|ident| ident as u32).collect()
     }
 
@@ -444,7 +443,7 @@ impl Command {
 fn read_index_entry(entry: RawDoc<'_>) -> Result<Index> {
     check_keys("a collection in the log", entry)?;
     let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
-    let ident = entry.get("ident").and_then(whole).unwrap_or(0) as u32;
+    let ident = entry.get("ident").and_then(|v| v.as_exact_i64()).unwrap_or(0) as u32;
     let mut index = Index::from_spec(spec, ident, entry.get("ready").is_some_and(|v| v.truthy()), None)?;
     index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
     Ok(index)

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::Log;
 
-use crate::catalog::{Catalog, Collection};
+use crate::catalog::Collection;
 use crate::checkpoint::{Bookkeeping, read_applied};
 use crate::critical::Critical;
 use crate::db::{Cf, Db, io_error};
@@ -25,6 +24,7 @@ use crate::options::{OpTime, Options};
 use crate::order::{Condvar, Mutex, rank};
 use crate::pipeline::Pipeline;
 use crate::position::Position;
+use crate::published::Published;
 use crate::sequencer::stays_here;
 use crate::transaction::Recent;
 
@@ -54,16 +54,13 @@ pub(crate) struct Core {
     pub tuning: crate::tuning::Tuning,
     pub options: Options,
     pub db: Arc<Db>,
-    pub log: Option<Log>,
-    /// The log as a collection, whose tailing cursors wake with every commit.
-    pub oplog: Option<OplogCollection>,
-    pub catalog: ArcSwap<Catalog>,
+    pub log: Option<Arc<Log>>,
+    /// What readers see.
+    pub published: Arc<Published>,
     pub locks: LockTable,
     pub pipeline: Pipeline,
     pub durability: Durability,
     pub recent: Mutex<{ rank::RECENT }, Recent>,
-    /// Position of the newest commit.
-    pub last: Mutex<{ rank::LAST }, OpTime>,
     /// Position of the newest commit that is in RocksDB's files.
     pub flushed: Mutex<{ rank::FLUSHED }, OpTime>,
     pub next_ident: AtomicU32,
@@ -101,7 +98,6 @@ pub(crate) struct Core {
     pub file_key_bytes: AtomicU64,
     /// Payload buffers to be used again: large ones are costly to get from the system.
     buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
-    pub plans: crate::plans::ChosenPlans,
     pub commits: AtomicU64,
     pub flushes: AtomicU64,
     pub conflicts: AtomicU64,
@@ -134,7 +130,6 @@ pub(crate) struct Core {
     room: Mutex<{ rank::ROOM }, ()>,
     /// Why the last flush failed, until one succeeds.
     flush_error: Mutex<{ rank::LEAF }, Option<Error>>,
-    _lock: File,
 }
 
 #[derive(Default)]
@@ -203,7 +198,7 @@ impl Core {
                 tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
             }
             copies.check_log(log.stats().first_index)?;
-            Some(log)
+            Some(Arc::new(log))
         } else {
             None
         };
@@ -213,23 +208,22 @@ impl Core {
             .and_then(|folder| folder.sync_all())
             .map_err(|e| folder_error("syncing names", &options.path, &e))?;
         let mut catalog = crate::command::load_catalog(&db)?;
-        let oplog = options.journal.then(|| OplogCollection::new(options.oplog_bytes));
+        let journal = log.as_ref().filter(|_| options.journal);
+        let oplog = journal.map(|log| OplogCollection::new(log.clone(), options.oplog_bytes));
         if let Some(oplog) = &oplog {
             catalog.put(oplog.collection.clone());
         }
+        let published = Arc::new(Published::new(lock, db.clone(), catalog, oplog, applied));
         let mut core = Core {
             tuning: crate::tuning::Tuning::of(&options),
             file_key_bytes: AtomicU64::new(db.file_key_bytes()),
             db,
             log,
-            oplog,
-            catalog: ArcSwap::from_pointee(catalog),
+            published,
             locks: LockTable::new(),
             pipeline: Pipeline::default(),
             durability: Durability::default(),
-            plans: crate::plans::ChosenPlans::default(),
             recent: Mutex::default(),
-            last: Mutex::new(applied),
             flushed: Mutex::new(applied),
             next_ident: AtomicU32::new(next_ident),
             next_local_ident: AtomicU32::new(next_local_ident),
@@ -271,14 +265,13 @@ impl Core {
             flushed_room: Condvar::new(),
             room: Mutex::new(()),
             flush_error: Mutex::default(),
-            _lock: lock,
             options,
         };
         if ahead.is_some() {
             core.reconcile(known)?;
         }
         core.recover()?;
-        let last = *core.last.lock();
+        let last = core.published.last();
         *core.ages.lock() = Some(crate::ages::Ages::begin(Instant::now(), last.index, last.time));
         if !core.options.journal && core.log.take().is_some() {
             // From here on the flushed state is all there is; an old log must not be applied again.

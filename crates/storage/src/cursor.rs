@@ -90,7 +90,7 @@ impl Merged {
                     .is_some()
         });
         let own = own.map(|overlay| Own { overlay: overlay.clone(), next: None, current: false });
-        let cell = IterCell::open(&view.at.core.db, cf, options);
+        let cell = IterCell::open(&view.at.published.db, cf, options);
         Merged { cell, cf, forward: direction == Direction::Forward, lower, upper, below: false, own }
     }
 

@@ -63,7 +63,7 @@ impl Core {
         close_new: bool,
     ) -> Result<(OpTime, Vec<Closed>)> {
         let mut prepared = Prepared { since: Some(since), ..Prepared::default() };
-        let mut catalog = (*self.catalog.load_full()).clone();
+        let mut catalog = (*self.published.catalog()).clone();
         let version = catalog.version();
         let proofs: AHashSet<usize> = closed.iter().map(Closed::address).collect();
         let mut garbage = Vec::new();
@@ -114,7 +114,7 @@ impl Core {
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
-        self.builds.end_unwanted(&self.catalog.load());
+        self.builds.end_unwanted(&self.published.peek_catalog());
         Ok((at, new_closed))
     }
 
@@ -125,10 +125,14 @@ impl Core {
         interrupt: Interrupt<'_>,
     ) -> Result<(Arc<Collection>, Closed)> {
         loop {
-            let collection =
-                self.catalog.load().collection(namespace).cloned().ok_or_else(|| no_collection(namespace))?;
+            let collection = self
+                .published
+                .peek_catalog()
+                .collection(namespace)
+                .cloned()
+                .ok_or_else(|| no_collection(namespace))?;
             let closed = collection.state.gate.close(&self.options.block, interrupt)?;
-            let now = self.catalog.load();
+            let now = self.published.peek_catalog();
             if let Some(now) = now.collection(namespace).filter(|now| now.uuid == collection.uuid) {
                 return Ok((now.clone(), closed));
             }
@@ -144,7 +148,7 @@ impl Core {
         loop {
             let (collection, closed) = self.close(namespace, interrupt)?;
             let turn = self.ddl_turn(interrupt)?;
-            let now = self.catalog.load();
+            let now = self.published.peek_catalog();
             if let Some(now) = now.collection(namespace).filter(|now| now.uuid == collection.uuid) {
                 return Ok((now.clone(), closed, turn));
             }
@@ -177,7 +181,7 @@ impl Core {
 
     /// Errors: `NamespaceExists`.
     pub(crate) fn refuse_existing(&self, namespace: &str) -> Result<()> {
-        if let Some(existing) = self.catalog.load().collection(namespace) {
+        if let Some(existing) = self.published.peek_catalog().collection(namespace) {
             let what = if existing.is_view() { "view" } else { "collection" };
             bail!(Code::NAMESPACE_EXISTS, "a {what} '{namespace}' already exists");
         }
@@ -197,18 +201,18 @@ impl Core {
     }
 
     pub fn drop_database(&self, db: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        if db == "local" && self.oplog.is_some() {
+        if db == "local" && self.published.oplog.is_some() {
             bail!(Code::ILLEGAL_OPERATION, "Cannot drop '{db}' database while replication is active");
         }
         loop {
-            let collections: Vec<_> = self.catalog.load().collections(db).cloned().collect();
+            let collections: Vec<_> = self.published.peek_catalog().collections(db).cloned().collect();
             let mut closed = Vec::with_capacity(collections.len());
             for collection in &collections {
                 sheaf_meter::tick(4)?;
                 closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
             }
             let _turn = self.ddl_turn(interrupt)?;
-            let catalog = self.catalog.load_full();
+            let catalog = self.published.catalog();
             let known: AHashSet<_> = collections.iter().map(|collection| collection.uuid).collect();
             // A collection that has come meanwhile has no writers yet, or else this begins anew.
             let new = catalog.collections(db).filter(|c| !known.contains(&c.uuid));
@@ -246,7 +250,7 @@ impl Core {
         loop {
             let (uuids, closed) = self.close_for_rename(from, to, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
-            let catalog = self.catalog.load_full();
+            let catalog = self.published.catalog();
             let uuid_of = |name| catalog.collection(name).map(|collection| collection.uuid);
             let Some(source) = catalog.collection(from).filter(|_| uuids == [uuid_of(from), uuid_of(to)])
             else {
@@ -273,7 +277,7 @@ impl Core {
         to: &str,
         interrupt: Interrupt<'_>,
     ) -> Result<([Option<uuid::Uuid>; 2], Vec<Closed>)> {
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         let source = catalog.collection(from).ok_or_else(|| no_collection(from))?;
         let target = catalog.collection(to);
         let mut both: Vec<_> =
@@ -295,7 +299,7 @@ impl Core {
         let (collection, closed, _turn) = self.close_for_ddl(namespace, interrupt)?;
         let names = choose(&collection)?;
         if names.is_empty() {
-            return Ok(*self.last.lock());
+            return Ok(self.published.last());
         }
         for name in &names {
             match collection.index(name) {

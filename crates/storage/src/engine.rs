@@ -70,12 +70,12 @@ impl Engine {
 
     /// The newest published state.
     pub fn view(&self) -> Result<View> {
-        Ok(View::newest(self.core()))
+        Ok(View::newest(&self.core().published))
     }
 
     /// The newest catalog, without taking a snapshot.
     pub fn catalog(&self) -> Arc<Catalog> {
-        self.core().catalog.load_full()
+        self.core().published.catalog()
     }
 
     /// One record of the newest state, without taking a snapshot: the fast path of a find by `_id`.
@@ -137,7 +137,7 @@ impl Engine {
         assert!(core.sequencer.set(sequencer).is_ok(), "the sequencer is set once");
         core.note_majority_candidate(None);
         if committed {
-            let last = *core.last.lock();
+            let last = core.published.last();
             self.committed(last.index);
         }
         if let Err(error) = core.resume_builds() {
@@ -209,7 +209,7 @@ impl Engine {
 
     /// Position of the newest commit.
     pub fn last_applied(&self) -> OpTime {
-        *self.core().last.lock()
+        self.core().published.last()
     }
 
     /// Log index up to which commits survive a power failure.
@@ -302,7 +302,7 @@ impl Engine {
 
     /// Checks a collection's records against its indexes and counters. `full` also reads every index key.
     pub fn validate(&self, namespace: &str, full: bool, interrupt: Interrupt<'_>) -> Result<Validation> {
-        let view = View::newest(self.core());
+        let view = View::newest(&self.core().published);
         let mut outcome = Ok(Validation::default());
         (self.core().options.block)(&mut || outcome = validate(&view, namespace, full, interrupt));
         outcome
@@ -484,7 +484,7 @@ impl Core {
         let log = self.log.as_ref().map(|log| log.stats()).unwrap_or_default();
         // Not within the expression below: the lock would be held to its end, and whoever begins a transaction takes these
         // two locks in the other order.
-        let last_index = self.last.lock().index;
+        let last_index = self.published.last().index;
         let open_transactions = self.open_transactions();
         Stats {
             memtable_bytes: self.db.property("rocksdb.cur-size-all-mem-tables"),

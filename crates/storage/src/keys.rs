@@ -1,6 +1,7 @@
-//! Keys and values as they stand in RocksDB.
+//! Keys and values as they stand in RocksDB. It knows bytes and numbers, and nothing of who they belong to.
 
-use crate::index::Index;
+use sheaf_bson::{RawDoc, Value, key};
+use sheaf_errors::{Code, Result, bail};
 
 /// Length of the collection's or index's number before every key.
 pub(crate) const PREFIX: usize = 4;
@@ -17,24 +18,7 @@ pub(crate) fn prefix_range(ident: u32) -> ([u8; PREFIX], [u8; PREFIX]) {
     (ident.to_be_bytes(), (ident + 1).to_be_bytes())
 }
 
-/// An index entry's key: of unique indexes without the record key, so that a second one meets the first.
-pub(crate) fn entry_key(index: &Index, key: &[u8], record_key: &[u8], out: &mut Vec<u8>) {
-    prefixed(index.ident, key, out);
-    if !index.unique {
-        out.extend_from_slice(record_key);
-    }
-}
-
-/// An index entry's value: length of the record key, the record key if it is not in the key, type bits.
-pub(crate) fn entry_value(index: &Index, record_key: &[u8], type_bits: &[u8], out: &mut Vec<u8>) {
-    out.clear();
-    put_length(record_key.len(), out);
-    if index.unique {
-        out.extend_from_slice(record_key);
-    }
-    out.extend_from_slice(type_bits);
-}
-
+/// Appends a length, seven bits to a byte.
 pub(crate) fn put_length(mut n: usize, out: &mut Vec<u8>) {
     while n >= 0x80 {
         out.push(n as u8 | 0x80);
@@ -101,4 +85,20 @@ pub(crate) mod catalog_key {
 /// Record key of a capped collection's record.
 pub(crate) fn capped_key(rid: u64) -> [u8; 8] {
     rid.to_be_bytes()
+}
+
+/// Appends the record key of an `_id`.
+pub(crate) fn put_id_key(id: Value<'_>, out: &mut Vec<u8>) -> Result<()> {
+    if id.is_missing() {
+        bail!(Code::BAD_VALUE, "document has no _id");
+    }
+    key::encode_bound(id, false, out);
+    Ok(())
+}
+
+/// The record key of a document.
+pub(crate) fn id_key(doc: RawDoc<'_>) -> Result<Vec<u8>> {
+    let mut out = Vec::with_capacity(24);
+    put_id_key(doc.get_or_missing("_id"), &mut out)?;
+    Ok(out)
 }

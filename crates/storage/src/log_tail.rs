@@ -7,7 +7,6 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_log::Reader;
 
-use crate::catalog::whole;
 use crate::core::Core;
 use crate::options::OpTime;
 use crate::order::Mutex;
@@ -49,9 +48,9 @@ impl LogKnowledge {
     /// From what the last flush wrote.
     pub fn read(applied: RawDoc<'_>) -> LogKnowledge {
         let numbers = applied.get("terms").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
-        let numbers: Vec<u64> = numbers.values().filter_map(whole).map(|n| n as u64).collect();
+        let numbers: Vec<u64> = numbers.values().filter_map(|v| v.as_exact_i64()).map(|n| n as u64).collect();
         let mut runs: Vec<(u64, u64)> = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        let number = |name: &str| applied.get(name).and_then(whole).unwrap_or(0) as u64;
+        let number = |name: &str| applied.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
         if runs.is_empty() && number("index") > 0 {
             // Written by a version in which a log had one term only.
             runs.push((1, number("term")));
@@ -85,22 +84,18 @@ impl LogKnowledge {
 impl Core {
     /// A commit is the newest one from now on.
     pub fn advance(&self, at: OpTime) {
-        let mut last = self.last.lock();
+        let last = self.published.last();
         // Alone, a transaction of several entries is one commit.
         let next = at.index == last.index + 1 || at.index == last.index;
-        assert!(
-            next || !self.is_replica(),
-            "{at:?} is applied after {:?}: an entry between them is not",
-            *last
-        );
+        assert!(next || !self.is_replica(), "{at:?} is applied after {last:?}: an entry between them is not");
         if at.term != last.term || last.index == 0 {
             self.log_knowledge.note(at.index, at.term);
         }
-        *last = at;
+        self.published.advance(at);
     }
 
     pub fn log_tail(&self) -> Result<LogTail> {
-        let last = *self.last.lock();
+        let last = self.published.last();
         let flushed = *self.flushed.lock();
         let stable = self.stable();
         let Some(log) = self.log.as_ref().filter(|_| last.index > 0) else { return Ok(LogTail::default()) };

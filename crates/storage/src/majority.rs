@@ -74,7 +74,7 @@ impl Kept {
     }
 
     fn view(&self, core: &Arc<Core>) -> View {
-        View::of(SnapshotState::of(core, self.snapshot.clone(), self.time), self.catalog.clone())
+        View::of(SnapshotState::of(&core.published, self.snapshot.clone(), self.time), self.catalog.clone())
     }
 }
 
@@ -106,7 +106,7 @@ impl States {
 impl Core {
     /// Keeps the newest state, to which a unit has led, until the set has committed it. The pipeline is held.
     pub fn note_majority_candidate(&self, unit: Option<Span>) {
-        let last = *self.last.lock();
+        let last = self.published.last();
         let mut states = self.majority.0.lock();
         let before = states.waiting.back().or(states.current.as_ref());
         if before.is_some_and(|before| before.index >= last.index) {
@@ -119,7 +119,7 @@ impl Core {
         }
         let begins = unit.map_or(last.time, |unit| unit.last_begins);
         let snapshot = Arc::new(SnapshotCell::take(&self.db));
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         let (index, time, until) = (last.index, last.time, Arc::default());
         states.waiting.push_back(Kept { index, time, begins, until, snapshot, catalog });
         if states.waiting.len() > WAITING_MAX {
@@ -171,9 +171,7 @@ impl Core {
         drop(states);
         // Snapshots are given back without the lock.
         drop(gone);
-        if let Some(oplog) = &self.oplog {
-            oplog.collection.state.wake();
-        }
+        self.published.wake_log_readers();
     }
 
     /// The newest state that the set has committed; `None` before anything was committed since the start.

@@ -6,7 +6,7 @@
 use sheaf_bson::{Binary, DocWriter, RawDoc, Value};
 use uuid::Uuid;
 
-use crate::write::Statement;
+use crate::statement::Statement;
 
 /// Distances of the values from the end of the document.
 const WALL: usize = 9;

@@ -10,15 +10,15 @@ use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_log::Reader;
+use sheaf_log::{Log, Reader};
 use sheaf_meter::Held;
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, Collection, CollectionState};
-use crate::core::Core;
 use crate::oplog;
 use crate::options::OpTime;
 use crate::order::{Mutex, rank};
+use crate::published::Published;
 use crate::recovery::log_error;
 use crate::view::View;
 
@@ -49,6 +49,7 @@ const COUNTED_ENTRIES: u64 = 1024;
 /// The log as the catalog has it. It is not stored there, and its records are the log's.
 pub(crate) struct OplogCollection {
     pub collection: Arc<Collection>,
+    log: Arc<Log>,
     counts: Mutex<{ rank::OPLOG_COUNTS }, Counts>,
 }
 
@@ -62,12 +63,12 @@ struct Counts {
 }
 
 impl OplogCollection {
-    pub fn new(max_bytes: u64) -> Self {
+    pub fn new(log: Arc<Log>, max_bytes: u64) -> Self {
         let options = sheaf_bson::doc! { "capped": true, "size": max_bytes as i64, "autoIndexId": false };
         let state = Arc::new(CollectionState::new(0, 0));
         let namespace = OPLOG_NAMESPACE.to_owned();
         let collection = Collection::new(namespace, OPLOG_UUID, OPLOG_IDENT, options, Vec::new(), state);
-        OplogCollection { collection: Arc::new(collection), counts: Mutex::default() }
+        OplogCollection { collection: Arc::new(collection), log, counts: Mutex::default() }
     }
 }
 
@@ -98,35 +99,40 @@ impl Catalog {
 impl View {
     /// The log; `None` without a journal.
     pub fn oplog(&self) -> Option<Oplog> {
-        self.at.core.log.as_ref()?;
-        Some(Oplog { core: self.at.core.clone() })
+        self.at.published.oplog.as_ref()?;
+        Some(Oplog { published: self.at.published.clone() })
     }
 }
 
 /// The log, to be read. Cheap to clone.
 #[derive(Clone)]
 pub struct Oplog {
-    core: Arc<Core>,
+    /// It has an [`OplogCollection`].
+    published: Arc<Published>,
 }
 
 impl Oplog {
-    fn log(&self) -> Result<&sheaf_log::Log> {
-        self.core.log.as_ref().ok_or_else(|| Error::new(Code::ILLEGAL_OPERATION, "there is no log"))
+    fn of(&self) -> &OplogCollection {
+        self.published.oplog.as_ref().expect("the log is read only where there is one")
+    }
+
+    fn log(&self) -> &Log {
+        &self.of().log
     }
 
     /// Position of the newest commit.
     pub fn last(&self) -> OpTime {
-        *self.core.last.lock()
+        self.published.last()
     }
 
     /// Counts the operations; the log's collection gives the figures afterwards. The first call reads the log.
     pub fn count(&self) -> Result<()> {
-        let Some(oplog) = &self.core.oplog else { return Ok(()) };
+        let oplog = self.of();
         let mut counts = oplog.counts.lock();
-        let first = self.log()?.stats().first_index.max(1);
+        let first = self.log().stats().first_index.max(1);
         let last = self.last().index;
         counts.next = counts.next.max(first);
-        let mut reader = self.log()?.read_from(counts.next).map_err(|error| self.error(0, error))?;
+        let mut reader = self.log().read_from(counts.next).map_err(|error| self.error(0, error))?;
         while counts.next <= last {
             let Some(entry) = reader.next().map_err(|error| self.error(counts.next, error))? else { break };
             if counts.runs.back().is_none_or(|(start, ..)| counts.next - start >= COUNTED_ENTRIES) {
@@ -151,7 +157,7 @@ impl Oplog {
 
     /// A cursor that stands before the first operation at or after `time`.
     pub fn from_time(&self, time: Timestamp) -> Result<OplogCursor> {
-        let reader = self.log()?.read_from_time(time.0).map_err(|error| self.error(0, error))?;
+        let reader = self.log().read_from_time(time.0).map_err(|error| self.error(0, error))?;
         Ok(OplogCursor {
             oplog: self.clone(),
             reader,
@@ -203,7 +209,7 @@ impl Oplog {
 
     /// Time of the oldest operation that is left. `None`: nothing was ever removed.
     pub fn oldest(&self) -> Result<Option<Timestamp>> {
-        let log = self.log()?;
+        let log = self.log();
         let first = log.stats().first_index;
         if first <= 1 {
             return Ok(None);
@@ -217,7 +223,7 @@ impl Oplog {
 
     /// The error of a reader that stood at this entry.
     fn error(&self, index: u64, error: sheaf_log::Error) -> Error {
-        let first = self.core.log.as_ref().map_or(0, |log| log.stats().first_index);
+        let first = self.log().stats().first_index;
         let gone = matches!(error, sheaf_log::Error::Gone { .. }) || (index > 0 && index < first);
         if gone {
             return Error::new(
@@ -395,7 +401,7 @@ impl BackwardOplogCursor {
 
     /// Reads the entries before those given already, and keeps the newest of them.
     fn read_block(&mut self) -> Result<()> {
-        let log = self.oplog.log()?;
+        let log = self.oplog.log();
         let first = log.stats().first_index.max(1);
         if self.before <= first {
             return Ok(());

@@ -351,7 +351,7 @@ impl Core {
     /// Gives the group its times and appends it as one entry.
     fn write_log(&self, group: &mut [Prepared]) -> Result<SmallVec<[OpTime; 4]>> {
         self.check_alone_writable()?;
-        let before = *self.last.lock();
+        let before = self.published.last();
         let wall = (self.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
         let mut time = before.time;
@@ -394,16 +394,14 @@ impl Core {
             return Err(error);
         }
         if let Some(publish) = publish {
-            let catalog = publish(&self.catalog.load());
-            self.catalog.store(Arc::new(catalog));
+            let catalog = publish(&self.published.peek_catalog());
+            self.published.show_catalog(Arc::new(catalog));
         }
         counts.stamp(at.time);
         // Before anybody wakes: who looks after a change must find it.
         self.advance(at);
         counts.publish();
-        if let Some(oplog) = &self.oplog {
-            oplog.collection.state.wake();
-        }
+        self.published.wake_log_readers();
         self.give_buffer(payload);
         self.commits.fetch_add(1, Ordering::Relaxed);
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);

@@ -105,7 +105,7 @@ impl Core {
     /// back. Checkpoints have seen to both before they order a flush; this is for all others. Nothing else opens the gate, the
     /// end of the process neither: what waits here then is let go when it has no effect any more ([`Db::end_background`]).
     fn wait_before_flush(&self) {
-        let at = self.last.lock().index;
+        let at = self.published.last().index;
         let ordered = || self.ordered_seals.load(Ordering::Acquire) == self.db.events().sealed();
         let allowed = || self.flush_allowed.load(Ordering::Acquire) >= at || ordered();
         if allowed() {
@@ -135,7 +135,7 @@ impl Core {
     /// Brings what only checkpoints write to where the files are: from `known` to the newest position, which the files hold
     /// perhaps in the middle of an entry. Then the rest of that entry is applied.
     pub fn reconcile(&self, known: OpTime) -> Result<()> {
-        let held = *self.last.lock();
+        let held = self.published.last();
         tracing::warn!(
             checkpoint = known.index,
             files = held.index,
@@ -145,7 +145,7 @@ impl Core {
             Some(log) => self.read_between(log, known, held)?,
             None => (None, None),
         };
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         for collection in catalog.all().filter(|collection| !collection.is_view()) {
             for ident in collection.maintained().map(|index| index.ident).chain([collection.ident]) {
                 let next = if ident >= LOCAL_IDENTS { &self.next_local_ident } else { &self.next_ident };

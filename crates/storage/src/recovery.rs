@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use sheaf_errors::{Code, Error, Result};
 
 use crate::apply::apply_entries;
-use crate::build::side_ident;
 use crate::catalog::Collection;
 use crate::command::build_command;
 use crate::core::{Core, Garbage, LOCAL_IDENTS};
 use crate::db::{Cf, io_error};
+use crate::index::side_ident;
 use crate::keys::catalog_key;
 use crate::sequencer::LogEntry;
 
@@ -71,7 +71,7 @@ impl Core {
 
     /// Builds that had not committed leave nothing behind.
     fn drop_unfinished_builds(&self) -> Result<()> {
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         // What is in the log of a set, a later primary has to end.
         let ours = |c: &&Arc<Collection>| !self.is_replica() || crate::sequencer::stays_here(&c.namespace);
         for collection in catalog.all().filter(ours) {
@@ -135,7 +135,7 @@ impl Core {
             iter.next();
         }
         iter.status().map_err(io_error)?;
-        let index = self.last.lock().index;
+        let index = self.published.last().index;
         let mut garbage = self.garbage.lock();
         garbage.clear();
         if !prefixes.is_empty() {

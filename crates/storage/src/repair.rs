@@ -123,7 +123,7 @@ pub fn repair(options: Options, skip: &[OperationId]) -> Result<Repaired> {
                 record(&core, &skipped)?;
                 core.flush_whatever_the_set_has()?;
             }
-            *core.last.lock()
+            core.published.last()
         }
         Err(_) if failed.is_some() => OpTime::default(),
         Err(error) => return Err(error),

@@ -149,7 +149,7 @@ impl Core {
         time: &str,
         paths: &mut BTreeMap<Uuid, PathBuf>,
     ) -> Result<u64> {
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         let Some(collection) = catalog.by_uuid(uuid) else { return Ok(0) };
         let mut out: Option<(BufWriter<File>, PathBuf)> = None;
         let (mut full, mut count) = (Vec::new(), 0);

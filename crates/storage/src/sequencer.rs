@@ -210,7 +210,7 @@ impl Core {
         if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
             tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
             let began = std::time::Instant::now();
-            let applied = self.last.lock().index;
+            let applied = self.published.last().index;
             assert_eq!(first.index, applied + 1, "a unit follows on what is applied");
             let hooked = self.hooks.call(HookPoint::Apply);
             match hooked.and_then(|()| crate::apply::apply_entries(self, &unit.entries)) {
@@ -222,7 +222,7 @@ impl Core {
                         first.index,
                         last.term,
                         last.index,
-                        *self.last.lock(),
+                        self.published.last(),
                     );
                     self.cannot_apply(&what, &error);
                     return Err(error);
@@ -247,11 +247,9 @@ impl Core {
     /// Tells that a unit is in the log and visible.
     pub fn carried(&self, sequencer: &dyn Sequencer, seq: u64, unit: Option<Span>) {
         self.note_majority_candidate(unit);
-        if let Some(oplog) = &self.oplog {
-            oplog.collection.state.wake();
-        }
+        self.published.wake_log_readers();
         sequencer.carried_out(seq);
-        let index = self.last.lock().index;
+        let index = self.published.last().index;
         self.carried.lock().push_back((seq, index));
         // A sync may have come between the append and this.
         self.report_durable();
@@ -315,7 +313,7 @@ impl Core {
     /// Commits what stays on this member: applied without an entry in the log. A crash loses what no flush has kept.
     pub fn commit_here(&self, prepared: Prepared) -> Result<OpTime> {
         let _still = self.still();
-        let at = *self.last.lock();
+        let at = self.published.last();
         self.apply_unit(prepared, at, None)
     }
 }

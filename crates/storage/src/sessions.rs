@@ -15,13 +15,12 @@ use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 
-use crate::catalog::whole;
 use crate::changes::Sink;
 use crate::core::Core;
 use crate::db::{Cf, Db, io_error};
 use crate::oplog;
 use crate::pipeline::Prepared;
-use crate::write::Statement;
+use crate::statement::Statement;
 
 /// So many sessions are forgotten with one entry of the log.
 const FORGOTTEN_PER_ENTRY: usize = 1000;
@@ -80,7 +79,7 @@ impl Core {
         let Some(row) = self.db.get(Cf::Sessions, &record_key(lsid))? else { return Ok(None) };
         let row = RawDoc::new(&row);
         Ok(Some(SessionRecord {
-            txn_number: row.get("txnNum").and_then(whole).unwrap_or(-1),
+            txn_number: row.get("txnNum").and_then(|v| v.as_exact_i64()).unwrap_or(-1),
             committed: row.get("committed").is_some_and(|v| v.truthy()),
         }))
     }
@@ -88,7 +87,7 @@ impl Core {
     pub fn statement_result(&self, lsid: RawDoc<'_>, txn_number: i64, stmt: i32) -> Result<Option<DocBuf>> {
         let Some(row) = self.db.get(Cf::Sessions, &statement_key(lsid, stmt))? else { return Ok(None) };
         let row = RawDoc::new(&row);
-        if row.get("txnNum").and_then(whole) != Some(txn_number) {
+        if row.get("txnNum").and_then(|v| v.as_exact_i64()) != Some(txn_number) {
             return Ok(None);
         }
         let result = row.get("result").and_then(|v| v.as_doc());

@@ -248,7 +248,7 @@ impl Core {
         }
         self.copies.told.store(bytes, Ordering::Relaxed);
         let commit_point = self.sequencer.get().map_or(0, |sequencer| sequencer.commit_index());
-        let last = self.last.lock().index;
+        let last = self.published.last().index;
         tracing::warn!(
             commit_point,
             uncommitted = last.saturating_sub(commit_point),

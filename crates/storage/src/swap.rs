@@ -40,7 +40,7 @@ impl Core {
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         let since = self.others_entries.load(Ordering::Acquire);
-        let view = View::newest(self);
+        let view = View::newest(&self.published);
         let Some(source) = view.collection(from) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "source collection {from} does not exist");
         };
@@ -67,7 +67,7 @@ impl Core {
         let spec = capped_like(&source, "convertToCapped", size, true)?;
         let temporary = format!("{}.tmp.convertToCapped.{}", source.db(), Uuid::new_v4().simple());
         let made = self.create_closed(&temporary, &spec, since, interrupt)?;
-        self.copy_newest(&View::newest(self), &source, &made, size, interrupt)
+        self.copy_newest(&View::newest(&self.published), &source, &made, size, interrupt)
             .and_then(|_| self.hooks.call(HookPoint::Swap))
             .and_then(|()| self.swap(&made, &source, &closed, since, interrupt))
             .inspect_err(|_| self.take_back(&made))
@@ -86,7 +86,7 @@ impl Core {
         let command = create_command(self, namespace, spec)?;
         let uuid = command.uuid;
         let (_, closed) = self.run_commands_since(&[command], &[], since, true)?;
-        let catalog = self.catalog.load();
+        let catalog = self.published.peek_catalog();
         let collection = uuid.and_then(|uuid| catalog.by_uuid(&uuid)).cloned();
         match (collection, closed.into_iter().next()) {
             (Some(collection), Some(closed)) => Ok(Made { collection, closed }),
@@ -150,7 +150,7 @@ impl Core {
     pub fn drop_temporary_collections(&self, interrupt: Interrupt<'_>) -> Result<()> {
         let is_temporary =
             |c: &Collection| !c.is_view() && c.options.as_raw().get("temp").is_some_and(|v| v.truthy());
-        for collection in self.catalog.load_full().all().filter(|c| is_temporary(c)) {
+        for collection in self.published.catalog().all().filter(|c| is_temporary(c)) {
             let still = |now: &Collection| {
                 if now.uuid == collection.uuid && is_temporary(now) {
                     return Ok(());

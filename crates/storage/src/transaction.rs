@@ -11,19 +11,21 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Account;
 use smallvec::SmallVec;
 
-use crate::catalog::{Collection, put_id_key};
+use crate::catalog::Collection;
 use crate::changes::{BatchSink, Changes, record_lock};
 use crate::command::{Command, create_command};
 use crate::core::Core;
 use crate::db::Cf;
+use crate::keys::put_id_key;
 use crate::locks::{LockKey, Locked, Owner, Pass};
 use crate::oplog;
 use crate::options::{Interrupt, OpTime};
 use crate::overlay::Overlay;
 use crate::pipeline::{Counts, Prepared};
 use crate::sessions;
+use crate::statement::Statement;
 use crate::view::{SnapshotState, View};
-use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, refuse_view, write_conflict};
+use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view, write_conflict};
 
 /// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(5);
@@ -110,12 +112,12 @@ impl Transaction {
     pub(crate) fn begin(core: &Arc<Core>, session: Option<(DocBuf, i64)>) -> Result<Transaction> {
         let since = core.others_entries.load(std::sync::atomic::Ordering::Acquire);
         let (view, start) = loop {
-            let catalog = core.catalog.load_full();
+            let catalog = core.published.catalog();
             // Commits become visible under this lock, so the snapshot is exactly at `start`.
             let mut recent = core.recent.lock();
-            let at = Arc::new(SnapshotState::take(core));
+            let at = Arc::new(SnapshotState::take(&core.published));
             let start = recent.begin();
-            if Arc::ptr_eq(&catalog, &core.catalog.load()) {
+            if Arc::ptr_eq(&catalog, &core.published.peek_catalog()) {
                 break (View { at, catalog, overlay: Some(Arc::default()) }, start);
             }
             recent.end(start);
@@ -192,7 +194,7 @@ impl Transaction {
     /// Commits everything as one log entry; gives the position, or the newest one if nothing was written.
     pub fn commit(mut self, interrupt: Interrupt<'_>) -> Result<OpTime> {
         if self.is_read_only() {
-            return Ok(*self.core.last.lock());
+            return Ok(self.core.published.last());
         }
         let core = self.core.clone();
         let _pass = core.writes.pass(&core.options.block, interrupt)?;
@@ -230,7 +232,7 @@ impl Transaction {
         }
         // Somebody may have created one of these meanwhile; nobody can from here on.
         let _ddl = core.ddl.lock();
-        let mut catalog = (*core.catalog.load_full()).clone();
+        let mut catalog = (*core.published.catalog()).clone();
         for command in &self.created {
             if catalog.collection(command.target()).is_some() {
                 core.conflicts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -385,7 +387,7 @@ impl Write for Transaction {
         if own {
             return Ok(known);
         }
-        let now = self.core.catalog.load_full();
+        let now = self.core.published.catalog();
         let Some(collection) = now.collection(namespace) else {
             return match known {
                 None => Ok(None),
@@ -401,7 +403,12 @@ impl Write for Transaction {
         };
         let pass = collection.state.gate.pass(&self.core.options.block, &in_time)?;
         let unchanged = known.as_ref().is_some_and(|known| Arc::ptr_eq(known, collection))
-            && self.core.catalog.load().collection(namespace).is_some_and(|now| Arc::ptr_eq(now, collection));
+            && self
+                .core
+                .published
+                .peek_catalog()
+                .collection(namespace)
+                .is_some_and(|now| Arc::ptr_eq(now, collection));
         if !unchanged {
             return Err(snapshot_unavailable());
         }
@@ -445,7 +452,7 @@ impl Write for Transaction {
         if self.view.collection(namespace).is_some() {
             bail!(Code::NAMESPACE_EXISTS, "Collection {namespace} already exists.");
         }
-        if self.core.catalog.load().collection(namespace).is_some() {
+        if self.core.published.peek_catalog().collection(namespace).is_some() {
             return Err(self.conflict());
         }
         let lock = self.core.locks.key(3, namespace.as_bytes());

@@ -10,18 +10,19 @@ use sheaf_errors::Result;
 use sheaf_meter::Held;
 use smallvec::SmallVec;
 
-use crate::catalog::{Collection, put_id_key};
+use crate::catalog::Collection;
 use crate::changes::{BatchSink, Changes, record_lock_at};
 use crate::core::Core;
 use crate::db::Cf;
-use crate::keys::entry_parts;
+use crate::keys::{entry_parts, put_id_key};
 use crate::locks::{Closed, Gate, LockKey, Locked, Owner, Pass};
 use crate::options::{Interrupt, OpTime};
 use crate::pipeline::{Counts, Prepared};
 use crate::sequencer::stays_here;
 use crate::sessions;
+use crate::statement::Statement;
 use crate::view::View;
-use crate::write::{CreateCollection, Op, Statement, Write, duplicate_id, refuse_view};
+use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view};
 
 /// From so much on what is pending is counted with the operation's memory.
 const COUNTED_BYTES: usize = 1 << 20;
@@ -148,7 +149,7 @@ impl<'i> WriteUnit<'i> {
     /// Commits what is pending and gives the position of the last commit (of the newest state, if there was none).
     pub fn commit(mut self) -> Result<OpTime> {
         self.flush()?;
-        Ok(self.last.unwrap_or_else(|| *self.core.last.lock()))
+        Ok(self.last.unwrap_or_else(|| self.core.published.last()))
     }
 
     /// Position of this unit's last commit, if it has made one.
@@ -165,7 +166,7 @@ impl<'i> WriteUnit<'i> {
     pub fn flush(&mut self) -> Result<OpTime> {
         if self.payload.is_empty() {
             self.release();
-            return Ok(self.last.unwrap_or_else(|| *self.core.last.lock()));
+            return Ok(self.last.unwrap_or_else(|| self.core.published.last()));
         }
         let prepared = Prepared {
             payload: std::mem::take(&mut self.payload),
@@ -311,7 +312,7 @@ impl<'i> WriteUnit<'i> {
         let mut view = None;
         self.changes.check_unique(collection, |unique| {
             if !unique.index.unique {
-                return unique.taken(view.get_or_insert_with(|| View::newest(core)), record_key);
+                return unique.taken(view.get_or_insert_with(|| View::newest(&core.published)), record_key);
             }
             let found = core.db.get(Cf::Indexes, unique.entry)?;
             Ok(found.is_some_and(|found| entry_parts(true, unique.entry, &found).record_key != record_key))
@@ -357,7 +358,7 @@ pub(crate) fn rid_of(collection: &Collection, key: &[u8]) -> Option<u64> {
 impl Write for WriteUnit<'_> {
     fn view(&mut self) -> Result<View> {
         self.flush()?;
-        Ok(View::newest(&self.core))
+        Ok(View::newest(&self.core.published))
     }
 
     fn collection(&mut self, namespace: &str) -> Result<Option<Arc<Collection>>> {
@@ -369,7 +370,7 @@ impl Write for WriteUnit<'_> {
             self.passes.clear();
         }
         loop {
-            let catalog = self.core.catalog.load_full();
+            let catalog = self.core.published.catalog();
             let Some(collection) = catalog.collection(namespace) else { return Ok(None) };
             let pass = match collection.state.gate.try_pass() {
                 Some(pass) => pass,
@@ -380,7 +381,7 @@ impl Write for WriteUnit<'_> {
                     collection.state.gate.pass(&self.core.options.block, self.interrupt)?
                 }
             };
-            let now = self.core.catalog.load();
+            let now = self.core.published.peek_catalog();
             if now.collection(namespace).is_some_and(|current| Arc::ptr_eq(current, collection)) {
                 self.passes.push((collection.clone(), Admission::Passed(pass)));
                 return Ok(Some(collection.clone()));

@@ -4,11 +4,12 @@ use sheaf_bson::key::Decoder;
 use sheaf_bson::{DocBuf, MAX_DEPTH, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::catalog::{Collection, id_key};
+use crate::catalog::Collection;
 use crate::cursor::{Cut, Direction, Range};
 use crate::db::Cf;
+use crate::index::entry_key;
 use crate::index::{Index, IndexKind, KeyCache, KeySet};
-use crate::keys::{entry_key, entry_parts};
+use crate::keys::{entry_parts, id_key};
 use crate::options::Interrupt;
 use crate::view::View;
 
@@ -303,7 +304,7 @@ fn find_extra(
 
 /// Counters are compared when no commit came between, else they are of another state.
 fn check_counters(view: &View, collection: &Collection, counters: (u64, u64), found: &mut Validation) {
-    let still = view.at.core.last.lock().time == view.at.time;
+    let still = view.at.published.last().time == view.at.time;
     if still && counters.0 != found.records {
         found.error(format!(
             "fast count ({}) does not match number of records ({}) for collection '{}'",

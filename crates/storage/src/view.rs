@@ -8,13 +8,13 @@ use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_errors::Result;
 
 use crate::catalog::{Catalog, Collection};
-use crate::core::Core;
 use crate::cursor::{Direction, IndexCursor, Range, RecordCursor};
 use crate::db::{Cf, SnapshotCell};
 use crate::index::Index;
 use crate::keys::prefixed;
 use crate::overlay::Overlay;
 use crate::plans::ChosenPlans;
+use crate::published::Published;
 
 /// One consistent state: a snapshot with the catalog that describes it, and in a transaction its own
 /// writes. Cheap to clone; old states stay readable as long as a view on them lives.
@@ -29,33 +29,33 @@ pub(crate) struct SnapshotState {
     // Before the snapshot, because it points to it.
     pub options: ReadOptions,
     pub snapshot: Arc<SnapshotCell>,
-    pub core: Arc<Core>,
+    pub published: Arc<Published>,
     pub time: u64,
 }
 
 impl SnapshotState {
-    pub fn take(core: &Arc<Core>) -> SnapshotState {
-        let time = core.last.lock().time;
-        SnapshotState::of(core, Arc::new(SnapshotCell::take(&core.db)), time)
+    pub fn take(published: &Arc<Published>) -> SnapshotState {
+        let time = published.last().time;
+        SnapshotState::of(published, Arc::new(SnapshotCell::take(&published.db)), time)
     }
 
-    pub fn of(core: &Arc<Core>, snapshot: Arc<SnapshotCell>, time: u64) -> SnapshotState {
-        SnapshotState { options: snapshot.read_options(), snapshot, core: core.clone(), time }
+    pub fn of(published: &Arc<Published>, snapshot: Arc<SnapshotCell>, time: u64) -> SnapshotState {
+        SnapshotState { options: snapshot.read_options(), snapshot, published: published.clone(), time }
     }
 }
 
 impl View {
     /// The plans that were chosen for queries of a shape.
     pub fn plans(&self) -> &ChosenPlans {
-        &self.at.core.plans
+        &self.at.published.plans
     }
 
     /// The newest state. A catalog that changes meanwhile is read again, so that both belong together.
-    pub(crate) fn newest(core: &Arc<Core>) -> View {
+    pub(crate) fn newest(published: &Arc<Published>) -> View {
         loop {
-            let catalog = core.catalog.load_full();
-            let at = Arc::new(SnapshotState::take(core));
-            if Arc::ptr_eq(&catalog, &core.catalog.load()) {
+            let catalog = published.catalog();
+            let at = Arc::new(SnapshotState::take(published));
+            if Arc::ptr_eq(&catalog, &published.peek_catalog()) {
                 return View { at, catalog, overlay: None };
             }
         }
@@ -92,7 +92,7 @@ impl View {
         if let Some(own) = self.overlay.as_ref().and_then(|overlay| overlay.of(cf).get(full)) {
             return Ok(own.as_deref().map(Doc::borrowed));
         }
-        let found = self.at.core.db.get_with(cf, full, &self.at.options)?;
+        let found = self.at.published.db.get_with(cf, full, &self.at.options)?;
         Ok(found.map(Doc::pinned))
     }
 

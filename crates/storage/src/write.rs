@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use crate::catalog::Collection;
 use crate::oplog;
+use crate::statement::Statement;
 use crate::view::View;
 
 /// What `create` makes: a collection, a capped collection or a view, by its checked options.
@@ -19,19 +20,6 @@ pub struct CreateCollection {
     pub uuid: Option<Uuid>,
     /// The `_id` index's spec, if the caller has special wishes (name of a clustered index, collation).
     pub id_index: Option<DocBuf>,
-}
-
-/// Names the statement of a retryable write that the next operations belong to.
-#[derive(Clone, Debug)]
-pub struct Statement {
-    /// The session.
-    pub lsid: DocBuf,
-    /// The number of the retryable write.
-    pub txn_number: i64,
-    /// Which of its statements.
-    pub stmt_id: i32,
-    /// What a retry is answered with; `None` records `{n: 1}`.
-    pub result: Option<DocBuf>,
 }
 
 /// What statements do, alone ([`crate::WriteUnit`]) or in a transaction ([`crate::Transaction`]).

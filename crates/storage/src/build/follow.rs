@@ -45,7 +45,7 @@ impl Core {
     /// begun during recovery, where the end of the build may be behind the next entry.
     pub fn follow_build(&self, collection: &Uuid, idents: &[u32], at: OpTime) {
         let Some(core) = self.me.get().and_then(|me| me.upgrade()) else { return };
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         let Some(collection) = catalog.by_uuid(collection) else { return };
         let announced = |index: &&Arc<Index>| !index.ready && idents.contains(&index.ident);
         let indexes: Vec<Arc<Index>> = collection.maintained().filter(announced).cloned().collect();
@@ -58,8 +58,8 @@ impl Core {
     /// Takes up the builds that a restart has interrupted. Nobody writes yet.
     pub fn resume_builds(self: &Arc<Self>) -> Result<()> {
         let _still = self.still();
-        let at = *self.last.lock();
-        let catalog = self.catalog.load_full();
+        let at = self.published.last();
+        let catalog = self.published.catalog();
         for collection in catalog.all().filter(|c| !stays_here(&c.namespace)) {
             for index in collection.maintained().filter(|index| !index.ready) {
                 if self.mark_holds(index.ident, at)? {
@@ -86,7 +86,7 @@ impl Core {
     fn begin_following(self: &Arc<Self>, collection: &Arc<Collection>, indexes: Vec<Arc<Index>>, at: OpTime) {
         indexes.iter().for_each(|index| index.side.begin());
         let running = Running::new(self, collection, &indexes, false);
-        let (view, collection) = (Some(View::newest(self)), collection.clone());
+        let (view, collection) = (Some(View::newest(&self.published)), collection.clone());
         self.follow_on(Build { collection, indexes, view, at, skipped: Vec::new(), running });
     }
 

@@ -35,14 +35,14 @@ use crate::core::Core;
 use crate::cursor::{Direction, Range};
 use crate::db::Cf;
 use crate::ddl::NamedSpecs;
-use crate::index::{Index, IndexKind, KeySet, ends_operation};
-use crate::keys::{PREFIX, entry_value, prefixed, put_length, take_length};
+use crate::index::side::{DUPLICATES, side_key, side_value};
+use crate::index::{Index, IndexKind, KeySet, ends_operation, entry_value};
+use crate::keys::{PREFIX, prefixed, put_length, take_length};
 use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
 use crate::sequencer::stays_here;
 use crate::view::View;
 use files::Files;
-pub(crate) use side::{Side, side_ident};
 use sort::Sorter;
 use turn::Running;
 pub(crate) use turn::{Builds, Turn};
@@ -141,7 +141,7 @@ impl Core {
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         loop {
-            let before = self.catalog.load().collection(namespace).cloned();
+            let before = self.published.peek_catalog().collection(namespace).cloned();
             let built = self.build(namespace, interrupt, |current| {
                 let empty = current.count() == 0;
                 let mut indexes: Vec<Index> = Vec::new();
@@ -170,7 +170,7 @@ impl Core {
         before: Option<&Arc<Collection>>,
         interrupt: Interrupt<'_>,
     ) -> Result<()> {
-        let same = || match (self.catalog.load().collection(namespace), before) {
+        let same = || match (self.published.peek_catalog().collection(namespace), before) {
             (Some(now), Some(before)) => Arc::ptr_eq(now, before),
             _ => false,
         };
@@ -217,10 +217,10 @@ impl Core {
             let orphan = |index: &&Arc<Index>| !index.ready && !self.builds.has(index.ident);
             collection.maintained().filter(orphan).cloned().collect()
         };
-        for collection in self.catalog.load_full().all().filter(|c| !orphaned(c).is_empty()) {
+        for collection in self.published.catalog().all().filter(|c| !orphaned(c).is_empty()) {
             let closed = collection.state.gate.close(&self.options.block, &go_on)?;
             let _turn = self.ddl_turn(&go_on)?;
-            let catalog = self.catalog.load_full();
+            let catalog = self.published.catalog();
             let Some(current) = catalog.by_uuid(&collection.uuid) else { continue };
             let orphans = orphaned(current);
             if !orphans.is_empty() {
@@ -275,7 +275,7 @@ impl Core {
         wanted: impl Fn(&Collection) -> Result<Vec<Index>>,
     ) -> Result<Announced> {
         loop {
-            let Some(collection) = self.catalog.load().collection(namespace).cloned() else {
+            let Some(collection) = self.published.peek_catalog().collection(namespace).cloned() else {
                 bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
             };
             if collection.is_oplog() {
@@ -283,14 +283,18 @@ impl Core {
             }
             let closed = collection.state.gate.close(&self.options.block, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
-            let Some(current) =
-                self.catalog.load().collection(namespace).filter(|c| c.uuid == collection.uuid).cloned()
+            let Some(current) = self
+                .published
+                .peek_catalog()
+                .collection(namespace)
+                .filter(|c| c.uuid == collection.uuid)
+                .cloned()
             else {
                 continue;
             };
             let indexes: Vec<Arc<Index>> = wanted(&current)?.into_iter().map(Arc::new).collect();
             if indexes.is_empty() {
-                return Ok(Announced::Done(*self.last.lock()));
+                return Ok(Announced::Done(self.published.last()));
             }
             let ready = indexes.iter().all(|index| index.ready);
             // Indexes that are ready at once are an operation each, as in MongoDB's oplog.
@@ -305,7 +309,7 @@ impl Core {
             // nor leave changes before the first generation.
             let _still = self.still();
             self.check_no_others(self.ddl_began.load(Ordering::Acquire))?;
-            let view = View::newest(self);
+            let view = View::newest(&self.published);
             let Some(collection) = view.catalog.by_uuid(&collection.uuid).cloned() else { continue };
             let own = |index: &&Arc<Index>| indexes.iter().any(|made| made.ident == index.ident);
             let indexes: Vec<Arc<Index>> = collection.maintained().filter(own).cloned().collect();
@@ -325,7 +329,7 @@ impl Core {
         // Old states need not be kept any more.
         build.view = None;
         for index in build.indexes.iter().filter(|index| index.unique) {
-            self.carry_over(build, index, side::DUPLICATES, interrupt)?;
+            self.carry_over(build, index, DUPLICATES, interrupt)?;
         }
         for _ in 0..GENERATIONS_MAX {
             if !build.has_many_changes() {
@@ -433,7 +437,7 @@ impl Core {
         let mut duplicates = Files::new(self, folder, "duplicates");
         let mut index: Option<&Arc<Index>> = None;
         let mut last: Option<Vec<u8>> = None;
-        let (mut side_key, mut out) = (Vec::new(), Vec::new());
+        let (mut beside, mut out) = (Vec::new(), Vec::new());
         let mut seen = 0u64;
         sorter.finish(|full, value| {
             seen += 1;
@@ -450,9 +454,9 @@ impl Core {
             let (entry, record_key) = full.split_at(full.len().saturating_sub(len));
             if last.as_deref() == Some(entry) {
                 let key = &entry[PREFIX..];
-                side::side_key(ident, side::DUPLICATES, key, record_key, &mut side_key);
-                side::side_value(record_key, Some(type_bits), &mut out);
-                return duplicates.put(&side_key, &out);
+                side_key(ident, DUPLICATES, key, record_key, &mut beside);
+                side_value(record_key, Some(type_bits), &mut out);
+                return duplicates.put(&beside, &out);
             }
             last = Some(entry.to_vec());
             entry_value(index, record_key, type_bits, &mut out);
@@ -465,7 +469,7 @@ impl Core {
     fn finish(&self, build: &Build, closed: Closed, interrupt: Interrupt<'_>) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
         self.check_alive(build)?;
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         let Some(collection) = catalog.by_uuid(&build.collection.uuid) else {
             return Err(build.turn().aborted());
         };
@@ -500,7 +504,7 @@ impl Core {
 
     /// The collection or the indexes may have been dropped meanwhile, which ends the build.
     fn check_alive(&self, build: &Build) -> Result<()> {
-        let catalog = self.catalog.load();
+        let catalog = self.published.peek_catalog();
         let alive = catalog.by_uuid(&build.collection.uuid).is_some_and(|now| {
             build.indexes.iter().all(|index| now.maintained().any(|known| known.ident == index.ident))
         });
@@ -513,7 +517,7 @@ impl Core {
         let _shield = sheaf_meter::shield();
         let _turn = self.ddl.lock();
         self.ddl_began.store(self.others_entries.load(Ordering::Acquire), Ordering::Release);
-        let catalog = self.catalog.load_full();
+        let catalog = self.published.catalog();
         let collection = catalog.by_uuid(&build.collection.uuid);
         if let Some(collection) = collection
             && let Err(error) =

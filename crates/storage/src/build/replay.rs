@@ -20,13 +20,12 @@ use uuid::Uuid;
 use super::Folder;
 use super::files::Files;
 use super::follow::is_small;
-use super::side::side_ident;
 use super::sort::Sorter;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::db::{Cf, io_error};
-use crate::index::{Index, KeySet};
-use crate::keys::{PREFIX, entry_key, entry_value, prefix_range, put_length};
+use crate::index::{Index, KeySet, entry_key, entry_value, side_ident};
+use crate::keys::{PREFIX, prefix_range, put_length};
 use crate::options::OpTime;
 
 /// Stands in the place of an index's number.

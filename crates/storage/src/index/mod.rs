@@ -2,7 +2,9 @@
 
 mod accesses;
 mod cache;
+mod entry;
 mod keys;
+pub(crate) mod side;
 #[cfg(test)]
 mod tests;
 mod wildcard;
@@ -16,10 +18,11 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 
-use crate::build::Side;
 pub use accesses::Accesses;
 pub(crate) use cache::KeyCache;
+pub(crate) use entry::{entry_key, entry_value};
 pub(crate) use keys::KeySet;
+pub(crate) use side::{Side, side_ident};
 use wildcard::Coverage;
 
 /// How an index makes keys.
@@ -217,7 +220,7 @@ impl Index {
     /// The index's keys of a document, memcomparable, for explain, validate and tests.
     pub fn keys(&self, doc: RawDoc<'_>) -> Result<Vec<Vec<u8>>> {
         if self.kind == IndexKind::Id {
-            return Ok(vec![crate::catalog::id_key(doc)?]);
+            return Ok(vec![crate::keys::id_key(doc)?]);
         }
         let mut set = KeySet::default();
         self.generate(doc, &mut set)?;
@@ -306,7 +309,7 @@ pub(crate) fn index_entry(index: &Index) -> DocBuf {
 /// Errors: `MustUpgrade`. Keys of two kinds in one index would give wrong results.
 pub(crate) fn check_keys(namespace: &str, entry: RawDoc<'_>) -> Result<()> {
     let Some(keys) = entry.get("keys").and_then(|v| v.as_doc()) else { return Ok(()) };
-    let version = keys.get("version").and_then(crate::catalog::whole).unwrap_or(0);
+    let version = keys.get("version").and_then(|v| v.as_exact_i64()).unwrap_or(0);
     let collation = keys.get("collation").and_then(|v| v.as_str()).unwrap_or("");
     if (version, collation) == (KEY_VERSION, KEY_COLLATION) {
         return Ok(());

@@ -6,7 +6,7 @@ use sheaf_bson::doc;
 use super::support::*;
 use crate::catalog::Collection;
 use crate::db::Cf;
-use crate::keys::entry_key;
+use crate::index::entry_key;
 use crate::view::View;
 
 /// Changes what is on disk behind the engine's back.
@@ -14,7 +14,7 @@ fn tamper(engine: &crate::Engine, change: impl FnOnce(&View, &Collection, &mut W
     let view = engine.view().unwrap();
     let mut batch = WriteBatch::default();
     change(&view, view.collection(C).unwrap(), &mut batch);
-    view.at.core.db.write(batch).unwrap();
+    view.at.published.db.write(batch).unwrap();
 }
 
 fn indexed() -> (tempfile::TempDir, crate::Engine) {
@@ -36,7 +36,7 @@ fn a_missing_entry_is_named() {
         let key = index.keys(doc! { "_id": 2, "a": 20, "b": "x" }.as_raw()).unwrap().remove(0);
         let mut full = Vec::new();
         entry_key(index, &key, &record, &mut full);
-        batch.delete_cf(view.at.core.db.cf(Cf::Indexes), full);
+        batch.delete_cf(view.at.published.db.cf(Cf::Indexes), full);
     });
     let found = engine.validate(C, false, GO_ON).unwrap();
     assert_eq!((found.missing_count, found.extra_count), (1, 0));
@@ -60,7 +60,7 @@ fn an_extra_entry_is_named() {
         let record = collection.record_key(3.into()).unwrap();
         let mut full = Vec::new();
         crate::keys::prefixed(collection.ident, &record, &mut full);
-        batch.delete_cf(view.at.core.db.cf(Cf::Records), full);
+        batch.delete_cf(view.at.published.db.cf(Cf::Records), full);
     });
     let found = engine.validate(C, false, GO_ON).unwrap();
     assert_eq!((found.missing_count, found.extra_count), (0, 1));
@@ -77,7 +77,7 @@ fn a_corrupt_record_is_named() {
         record = collection.record_key(1.into()).unwrap();
         let mut full = Vec::new();
         crate::keys::prefixed(collection.ident, &record, &mut full);
-        batch.put_cf(view.at.core.db.cf(Cf::Records), full, [9, 0, 0, 0, 1]);
+        batch.put_cf(view.at.published.db.cf(Cf::Records), full, [9, 0, 0, 0, 1]);
     });
     let found = engine.validate(C, false, GO_ON).unwrap();
     assert_eq!(found.corrupt_records, [record]);

@@ -67,7 +67,7 @@ impl Server {
             client.clone(),
             Arc::new(Mongod(node.clone())),
         ));
-        let mut names: Vec<_> = sheaf_server::commands::all().map(|command| command.name).collect();
+        let mut names: Vec<_> = sheaf_server::commands::TABLE.all().map(|command| command.name).collect();
         names.sort_unstable();
         Server { runtime, node, client, stream, names, outcomes: BTreeMap::new(), _folder: folder }
     }

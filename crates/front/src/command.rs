@@ -1,4 +1,10 @@
-//! What a command is.
+//! What a command is, and everything that is said of it beside its code.
+//!
+//! A command's [`Spec`] has no defaults: each command states each property in its own file, and one that leaves one out
+//! does not compile. A role keeps its commands in a [`Table`], together with those that [every server has](crate::commands).
+
+mod privileges;
+mod table;
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
@@ -6,13 +12,17 @@ use sheaf_errors::Result;
 use crate::args::Args;
 use crate::reply::Reply;
 
+pub use privileges::{Action, Asked, Privilege, Privileges, Resource, When};
+pub use table::{Entry, Run, RunOnFront, Table};
+
 /// One command: its arguments, parsed, and how to run it.
 ///
-/// `'a` is the life of the request's bytes, which arguments borrow; `Op` is what a role's commands run with.
+/// `'a` is the life of the request's bytes, which arguments borrow; `Op` is what a role's commands run with. The commands
+/// of every server run with the [`Request`](crate::request::Request) itself.
 pub trait Command<'a, Op>: Sized {
     /// The canonical name, as `listCommands` shows it.
     const NAME: &'static str;
-    /// What dispatch must know before it parses.
+    /// What everybody may know of it.
     const SPEC: Spec;
 
     /// Reads the arguments. Fields not asked for are refused afterwards (see [`Args::finish`]).
@@ -22,54 +32,86 @@ pub trait Command<'a, Op>: Sized {
     fn run(self, op: &Op) -> Result<Reply>;
 }
 
-/// What dispatch must know about a command before it parses.
+/// A command's name and what everybody may know of it.
+#[derive(Debug)]
+pub struct Description {
+    /// Its canonical name.
+    pub name: &'static str,
+    /// The rest.
+    pub spec: Spec,
+}
+
+/// What everybody may know of a command before it is parsed.
 #[derive(Clone, Copy, Debug)]
 pub struct Spec {
     /// Other spellings (`ismaster`, `findandmodify`).
     pub aliases: &'static [&'static str],
+    /// The text of `listCommands`.
+    pub help: &'static str,
     /// Reads, writes, or neither.
     pub access: Access,
-    /// May be part of a multi-document transaction.
-    pub in_transaction: bool,
-    /// Takes `txnNumber` outside a transaction: a retryable write.
-    pub retryable: bool,
-    /// Runs against the `admin` database only.
-    pub admin_only: bool,
-    /// Part of the stable API version 1.
-    pub api_v1: bool,
-    /// May wait or run long: runs where it may block the thread.
-    pub may_block: bool,
-    /// Takes no time and touches no data: runs on the control threads for who has asked for nothing else yet.
-    pub control: bool,
-    /// Ends when its client has gone.
-    pub ends_with_client: bool,
-    /// Whether such a body writes, though the command reads otherwise: an aggregation into a collection.
-    pub writes_if: fn(RawDoc<'_>) -> bool,
-    /// Takes a `readConcern` other than local.
-    pub read_concern: bool,
-    /// Takes a `writeConcern`.
-    pub write_concern: bool,
+    /// What it may be to a session's transaction number.
+    pub transaction: Transaction,
     /// Where it runs on a member of a replica set that is not primary.
     pub secondary: Secondary,
-    /// Runs on a member that is neither primary nor secondary, too.
+    /// Whether it runs on a member that is neither primary nor secondary, too.
     pub maintenance: bool,
-    /// Only with `enableTestCommands=1`.
+    /// Whether it runs before its client has proved who it is.
+    pub authentication: Authentication,
+    /// Whether it is part of the stable API version 1.
+    pub api_v1: bool,
+    /// Whether it runs against the `admin` database only.
+    pub admin_only: bool,
+    /// Whether there is the command only with `enableTestCommands=1`.
     pub test_only: bool,
+    /// Which of the concerns it takes.
+    pub concerns: Concerns,
+    /// What its user must be allowed to do.
+    pub privileges: Privileges,
+    /// How a router runs it.
+    pub spread: Spread,
     /// The figure of `opcounters` that it counts in.
     pub counter: Counter,
-    /// Shown by `listCommands`.
-    pub help: &'static str,
+    /// The threads on which it runs.
+    pub threads: Threads,
+    /// Whether it ends when its client has gone.
+    pub ends_with_client: bool,
 }
 
 /// What a command does to data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub enum Access {
     /// Neither reads nor writes user data.
     None,
     /// Reads.
     Read,
+    /// Reads, and writes if this holds for its body: an aggregation into a collection.
+    ReadOrWrite(fn(RawDoc<'_>) -> bool),
     /// Writes.
     Write,
+}
+
+impl Access {
+    /// Whether it always writes.
+    pub fn is_write(self) -> bool {
+        matches!(self, Access::Write)
+    }
+
+    /// Whether a command that otherwise reads writes with this body.
+    pub fn writes_after_all(self, body: RawDoc<'_>) -> bool {
+        matches!(self, Access::ReadOrWrite(writes) if writes(body))
+    }
+}
+
+/// What a command may be to a session's transaction number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transaction {
+    /// No part of a multi-document transaction.
+    Refused,
+    /// A part of one.
+    Allowed,
+    /// A part of one, or a retryable write outside.
+    AllowedOrRetryable,
 }
 
 /// Whether a command runs on a member of a replica set that is not primary.
@@ -81,6 +123,63 @@ pub enum Secondary {
     OptIn,
     /// Always.
     Always,
+}
+
+/// Whether a command runs before its client has proved who it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Authentication {
+    /// It runs before: handshakes, and authentication itself.
+    Before,
+    /// It runs for those who have.
+    Required,
+}
+
+/// The concerns that a command takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Concerns {
+    /// A `readConcern` other than local.
+    pub read: bool,
+    /// A `writeConcern`.
+    pub write: bool,
+}
+
+impl Concerns {
+    /// Neither.
+    pub const NONE: Concerns = Concerns { read: false, write: false };
+    /// `readConcern`.
+    pub const READ: Concerns = Concerns { read: true, write: false };
+    /// `writeConcern`.
+    pub const WRITE: Concerns = Concerns { read: false, write: true };
+    /// Both.
+    pub const BOTH: Concerns = Concerns { read: true, write: true };
+}
+
+/// How a router runs a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Spread {
+    /// The router answers by itself.
+    Router,
+    /// The shards that may hold what the shard key in the request selects, all that own chunks without one; replies are
+    /// merged.
+    Targeted,
+    /// The primary shard of the database.
+    PrimaryShard,
+    /// The shards that own chunks of the collection.
+    Owners,
+    /// One shard that owns a chunk of the collection, as all know the same.
+    AnyOwner,
+    /// All shards; replies are merged.
+    AllShards,
+    /// The config servers.
+    ConfigServers,
+    /// The shards of one of the router's cursors.
+    CursorOwners,
+    /// The shards that take part in the transaction.
+    Participants,
+    /// As the command that stands in the request.
+    Inner,
+    /// Routers refuse it, or do not know it.
+    Refused,
 }
 
 /// The figures of `serverStatus.opcounters`.
@@ -100,155 +199,30 @@ pub enum Counter {
     Command,
 }
 
-impl Spec {
-    /// A command that touches no user data.
-    pub const fn plain() -> Spec {
-        Spec {
-            aliases: &[],
-            access: Access::None,
-            in_transaction: false,
-            retryable: false,
-            admin_only: false,
-            api_v1: false,
-            may_block: false,
-            control: false,
-            ends_with_client: false,
-            writes_if: |_| false,
-            read_concern: false,
-            write_concern: false,
-            secondary: Secondary::Always,
-            maintenance: true,
-            test_only: false,
-            counter: Counter::Command,
-            help: "",
-        }
-    }
-
-    /// A command that reads user data, with a read concern.
-    pub const fn read() -> Spec {
-        Spec {
-            access: Access::Read,
-            read_concern: true,
-            ends_with_client: true,
-            secondary: Secondary::OptIn,
-            maintenance: false,
-            ..Spec::plain()
-        }
-    }
-
-    /// A command that writes user data, with a write concern.
-    pub const fn write() -> Spec {
-        Spec {
-            access: Access::Write,
-            write_concern: true,
-            secondary: Secondary::Never,
-            maintenance: false,
-            ..Spec::plain()
-        }
-    }
-
-    /// Other spellings.
-    pub const fn aliases(mut self, aliases: &'static [&'static str]) -> Spec {
-        self.aliases = aliases;
-        self
-    }
-
-    /// May be part of a multi-document transaction.
-    pub const fn in_transaction(mut self) -> Spec {
-        self.in_transaction = true;
-        self
-    }
-
-    /// May be a retryable write.
-    pub const fn retryable(mut self) -> Spec {
-        self.retryable = true;
-        self
-    }
-
-    /// Runs against `admin` only.
-    pub const fn admin_only(mut self) -> Spec {
-        self.admin_only = true;
-        self
-    }
-
-    /// Part of the stable API.
-    pub const fn api_v1(mut self) -> Spec {
-        self.api_v1 = true;
-        self
-    }
-
-    /// May wait or run long.
-    pub const fn may_block(mut self) -> Spec {
-        self.may_block = true;
-        self
-    }
-
-    /// Takes no time and touches no data.
-    pub const fn control(mut self) -> Spec {
-        self.control = true;
-        self
-    }
-
-    /// Ends when its client has gone, as all do that only read.
-    pub const fn ends_with_client(mut self) -> Spec {
-        self.ends_with_client = true;
-        self
-    }
-
-    /// Writes if this holds for its body, though it reads otherwise.
-    pub const fn writes_if(mut self, writes_if: fn(RawDoc<'_>) -> bool) -> Spec {
-        self.writes_if = writes_if;
-        self
-    }
-
-    /// Takes a `readConcern`.
-    pub const fn read_concern(mut self) -> Spec {
-        self.read_concern = true;
-        self
-    }
-
-    /// Takes a `writeConcern`.
-    pub const fn write_concern(mut self) -> Spec {
-        self.write_concern = true;
-        self
-    }
-
-    /// Where it runs on a member that is not primary.
-    pub const fn secondary(mut self, secondary: Secondary) -> Spec {
-        self.secondary = secondary;
-        self
-    }
-
-    /// Runs on a member that is neither primary nor secondary, too.
-    pub const fn maintenance(mut self) -> Spec {
-        self.maintenance = true;
-        self
-    }
-
-    /// Only with `enableTestCommands=1`.
-    pub const fn test_only(mut self) -> Spec {
-        self.test_only = true;
-        self
-    }
-
-    /// Counts in this figure of `opcounters` instead of `command`.
-    pub const fn counter(mut self, counter: Counter) -> Spec {
-        self.counter = counter;
-        self
-    }
-
-    /// The text of `listCommands`.
-    pub const fn help(mut self, help: &'static str) -> Spec {
-        self.help = help;
-        self
-    }
+/// The threads on which a command runs.
+///
+/// Control commands run on the control threads for who has asked for nothing else yet: they touch no data, and are
+/// answered when those that do have stopped everything else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Threads {
+    /// A control command that takes no time.
+    Control,
+    /// A control command that may wait: it runs where it may block the thread.
+    ControlMayBlock,
+    /// A command that takes little time.
+    Data,
+    /// A command that may wait or run long: it runs where it may block the thread.
+    DataMayBlock,
 }
 
-/// A command as everybody may know it.
-#[derive(Debug)]
-pub struct Description {
-    /// Its canonical name.
-    pub name: &'static str,
-    /// What dispatch must know.
-    pub spec: Spec,
+impl Threads {
+    /// Whether it is a control command.
+    pub fn is_control(self) -> bool {
+        matches!(self, Threads::Control | Threads::ControlMayBlock)
+    }
+
+    /// Whether it runs where it may block the thread.
+    pub fn may_block(self) -> bool {
+        matches!(self, Threads::ControlMayBlock | Threads::DataMayBlock)
+    }
 }

@@ -209,7 +209,7 @@ impl<S: Socket> Connection<S> {
     /// Whether a message asks for what the control runtime does itself.
     fn asks_for_control(&self, message: &[u8]) -> bool {
         let found = sheaf_wire::command_name(message).and_then(|name| self.role.find(name));
-        found.is_some_and(|found| found.command.spec.control)
+        found.is_some_and(|found| found.command.spec.threads.is_control())
     }
 
     /// Whether what is done now, if it takes long, keeps others waiting.

@@ -18,7 +18,7 @@ use sheaf_wire::{Flags, Sequence};
 
 use crate::args::Fields;
 use crate::client::Client;
-use crate::command::{Access, Counter};
+use crate::command::Counter;
 use crate::generic::{GenericArgs, is_generic};
 use crate::outcome::Outcome;
 use crate::reactor::{self, give_way};
@@ -85,7 +85,7 @@ fn run_counted(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>, res
         }
     }
     request.deadline.set(deadline(&request, begin(&request, resumed)));
-    let long = command.spec.may_block || message.place == Place::ReactorLong;
+    let long = command.spec.threads.may_block() || message.place == Place::ReactorLong;
     let mut outcome =
         give_way(long && message.place != Place::Thread, || execute(role, &request, fields, resumed));
     crate::guard::after_operation(&client.meter);
@@ -114,7 +114,7 @@ fn begin(request: &Request<'_>, resumed: bool) -> Instant {
     client.stop.watch(request.started, request.only_reads());
     let op_id = request.front.next_op_id();
     current.begin(op_id, request.started, request.db, command.name, request.body, request.lsid());
-    current.needs_primary = command.spec.access == Access::Write || request.in_transaction();
+    current.needs_primary = command.spec.access.is_write() || request.in_transaction();
     request.started
 }
 
@@ -181,11 +181,11 @@ fn prepare<'a>(
         generic,
         api,
         part,
-        writes_after_all: (command.spec.writes_if)(message.body),
+        writes_after_all: command.spec.access.writes_after_all(message.body),
         arena: Bump::new(),
         started,
         deadline: Cell::new(None),
-        may_block: command.spec.may_block || message.place != Place::Reactor,
+        may_block: command.spec.threads.may_block() || message.place != Place::Reactor,
         exhaust: message.flags.exhaust_allowed(),
         exhaust_reply: Cell::new(false),
         hold_until: Cell::new(None),

@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use crate::buffers::Buffers;
 use crate::busy::BusyConnections;
 use crate::client::Client;
+use crate::command::Description;
 use crate::failpoint::FailPoints;
 use crate::metrics::{CommandCount, Metrics};
 use crate::options::Options;
@@ -34,6 +35,8 @@ pub struct Front {
     pub fail_points: FailPoints,
     /// Figures.
     pub metrics: Metrics,
+    /// The commands of this server, in the order of their names.
+    pub commands: Vec<&'static Description>,
     /// Calls of each command.
     pub command_counts: HashMap<&'static str, CommandCount, ahash::RandomState>,
     /// Profiling levels.
@@ -65,14 +68,16 @@ impl Front {
     /// Errors: `BadValue` for a bad `--setParameter`.
     pub fn new(
         options: Options,
-        commands: impl Iterator<Item = &'static str>,
+        commands: impl Iterator<Item = &'static Description>,
     ) -> sheaf_errors::Result<Arc<Self>> {
         let parameters = Parameters::default();
         for (name, value) in &options.parameters {
             parameters.set_at_start(name, value)?;
-            parameters.apply_to_log(name);
+            parameters.apply(name);
         }
-        let command_counts = commands.map(|name| (name, CommandCount::default())).collect();
+        let mut commands: Vec<_> = commands.collect();
+        commands.sort_by_key(|command| command.name);
+        let command_counts = commands.iter().map(|command| (command.name, CommandCount::default())).collect();
         let profiling = Profiling::new(options.profile_level, options.slow_ms, options.sample_rate);
         let memory = memory(&parameters);
         let buffers = || Buffers::new(&memory, memory.limit() / BUFFERS_SHARE);
@@ -88,6 +93,7 @@ impl Front {
             parameters,
             fail_points: FailPoints::default(),
             metrics: Metrics::default(),
+            commands,
             command_counts,
             profiling,
             started: Instant::now(),

@@ -1,5 +1,6 @@
 //! Server parameters: `getParameter`, `setParameter`, `--setParameter`.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
@@ -81,7 +82,11 @@ pub struct Parameters {
     values: RwLock<Vec<Setting>>,
     /// `requireApiVersion`, which every command asks for.
     pub require_api_version: AtomicBool,
+    told: OnceLock<Box<Told>>,
 }
+
+/// Is told of a parameter that has been set.
+type Told = dyn Fn(&Parameters, &str) + Send + Sync;
 
 impl Default for Parameters {
     fn default() -> Self {
@@ -94,7 +99,11 @@ impl Default for Parameters {
                 Text(text) => Setting::Text(text.to_owned()),
             })
             .collect();
-        Parameters { values: RwLock::new(values), require_api_version: AtomicBool::new(false) }
+        Parameters {
+            values: RwLock::new(values),
+            require_api_version: AtomicBool::new(false),
+            told: OnceLock::new(),
+        }
     }
 }
 
@@ -208,12 +217,22 @@ impl Parameters {
         Ok(())
     }
 
-    /// Tells the log, if the parameter is one of the log's.
-    pub fn apply_to_log(&self, name: &str) {
+    /// Has somebody told of parameters that are set at run time, besides the front itself: whoever a parameter belongs to.
+    /// Once.
+    pub fn tell(&self, whom: impl Fn(&Parameters, &str) + Send + Sync + 'static) {
+        assert!(self.told.set(Box::new(whom)).is_ok(), "whom parameters are told is said once");
+    }
+
+    /// Tells those to whom a parameter belongs that it has been set.
+    pub fn apply(&self, name: &str) {
         match name {
             "logLevel" => crate::log::set_verbosity(self.int(name)),
             "quiet" => crate::log::set_quiet(self.bool(name)),
-            _ => {}
+            _ => {
+                if let Some(told) = self.told.get() {
+                    told(self, name);
+                }
+            }
         }
     }
 

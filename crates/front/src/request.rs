@@ -310,7 +310,7 @@ impl<'n> Active<'n> {
     fn begin(front: &'n Front, access: Access) -> Self {
         let gauge = match access {
             Access::None => None,
-            Access::Read => Some(&front.metrics.active_reads),
+            Access::Read | Access::ReadOrWrite(_) => Some(&front.metrics.active_reads),
             Access::Write => Some(&front.metrics.active_writes),
         };
         if let Some(gauge) = gauge {

@@ -4,14 +4,15 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_errors::{Result, bail};
 use sheaf_front::args::{Args, Fields};
-use sheaf_front::command::{Command, Description, Spec};
+use sheaf_front::command::*;
+use sheaf_front::command_entry;
 use sheaf_front::front::Front;
 use sheaf_front::listener;
 use sheaf_front::outcome::Ran;
@@ -29,7 +30,24 @@ struct Hello;
 
 impl<'a> Command<'a, Operation<'a>> for Hello {
     const NAME: &'static str = "hello";
-    const SPEC: Spec = Spec::plain().control().aliases(&["isMaster", "ismaster"]);
+    const SPEC: Spec = Spec {
+        aliases: &["isMaster", "ismaster"],
+        help: "",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Before,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::None,
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();
@@ -52,7 +70,7 @@ struct Fails;
 
 impl<'a> Command<'a, Operation<'a>> for Fails {
     const NAME: &'static str = "fails";
-    const SPEC: Spec = Spec::plain();
+    const SPEC: Spec = Spec { aliases: &[], ..Hello::SPEC };
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(Fails)
@@ -63,22 +81,12 @@ impl<'a> Command<'a, Operation<'a>> for Fails {
     }
 }
 
-type Invoke = for<'a> fn(&mut Args<'a>, &Operation<'a>) -> Result<Reply>;
+type RunOnRouter = for<'a, 'o> fn(&mut Args<'a>, &'o Operation<'a>) -> Result<Reply>;
 
-fn invoke<'a, C: Command<'a, Operation<'a>>>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let command = C::parse(args)?;
-    args.finish()?;
-    command.run(op)
-}
+static COMMANDS: &[Entry<RunOnRouter>] =
+    &[command_entry!(Hello, Operation), command_entry!(Fails, Operation)];
 
-const fn describe<C: for<'a> Command<'a, Operation<'a>>>() -> Description {
-    Description { name: C::NAME, spec: C::SPEC }
-}
-
-static COMMANDS: [(Description, Invoke); 2] = [
-    (describe::<Hello>(), |args, op| invoke::<Hello>(args, op)),
-    (describe::<Fails>(), |args, op| invoke::<Fails>(args, op)),
-];
+static TABLE: LazyLock<Table<RunOnRouter>> = LazyLock::new(|| Table::new(&[COMMANDS]));
 
 struct Router(Arc<Front>);
 
@@ -88,9 +96,7 @@ impl Role for Router {
     }
 
     fn find(&self, name: &str) -> Option<Found> {
-        let known = |command: &Description| command.name == name || command.spec.aliases.contains(&name);
-        let at = COMMANDS.iter().position(|(command, _)| known(command))?;
-        Some(Found { command: &COMMANDS[at].0, at })
+        TABLE.find(name)
     }
 
     fn check(&self, request: &Request<'_>) -> Result<()> {
@@ -106,9 +112,12 @@ impl Role for Router {
 
     fn run<'a>(&'a self, request: &'a Request<'a>, fields: Fields<'a>) -> Ran {
         let op = Operation { request };
-        let result = request
-            .args(fields)
-            .and_then(|mut args| request.handle(|| COMMANDS[request.at].1(&mut args, &op)));
+        let result = request.args(fields).and_then(|mut args| {
+            request.handle(|| match TABLE.at(request.at) {
+                Run::Front(run) => run(&mut args, request),
+                Run::Role(run) => run(&mut args, &op),
+            })
+        });
         Ran::at_once(result)
     }
 }
@@ -133,7 +142,7 @@ fn a_role_without_data_answers_hello_and_refuses_the_rest() {
     sheaf_front::log::to_nowhere();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let options = sheaf_front::options::Options { port: 0, ..Default::default() };
-    let front = Front::new(options, COMMANDS.iter().map(|(command, _)| command.name)).unwrap();
+    let front = Front::new(options, TABLE.all()).unwrap();
     let listeners = runtime.block_on(async { listener::bind(&front) }).unwrap();
     runtime.spawn(listeners.run(Arc::new(Router(front.clone()))));
     let mut stream = TcpStream::connect(("127.0.0.1", front.port.load(Ordering::Relaxed) as u16)).unwrap();
@@ -153,6 +162,27 @@ fn a_role_without_data_answers_hello_and_refuses_the_rest() {
         72
     );
     assert_eq!(code(&mut stream, doc! { "hello": 1, "txnNumber": 1i64, "$db": "admin" }), 72);
+    // What every server answers, this one answers, too.
+    for command in [
+        doc! { "ping": 1, "$db": "admin" },
+        doc! { "buildInfo": 1, "$db": "admin" },
+        doc! { "hostInfo": 1, "$db": "admin" },
+        doc! { "getLog": "*", "$db": "admin" },
+        doc! { "getCmdLineOpts": 1, "$db": "admin" },
+        doc! { "getParameter": 1, "cursorTimeoutMillis": 1, "$db": "admin" },
+        doc! { "setParameter": 1, "cursorTimeoutMillis": 5000, "$db": "admin" },
+        doc! { "connectionStatus": 1, "$db": "admin" },
+        doc! { "whatsmyuri": 1, "$db": "admin" },
+        doc! { "killOp": 1, "op": 1_000_000, "$db": "admin" },
+        doc! { "connPoolStats": 1, "$db": "admin" },
+        doc! { "features": 1, "$db": "admin" },
+    ] {
+        assert_eq!(code(&mut stream, command.clone()), 0, "{command:?}");
+    }
+    assert_eq!(code(&mut stream, doc! { "saslStart": 1, "$db": "admin" }), 18);
+    let list = ask(&mut stream, &doc! { "listCommands": 1, "$db": "admin" });
+    let listed = list.as_raw().get("commands").and_then(|list| list.as_doc()).unwrap();
+    assert!(listed.get("hello").is_some() && listed.get("ping").is_some() && listed.get("find").is_none());
     // One command's panic is its own.
     assert_eq!(code(&mut stream, doc! { "fails": 1, "$db": "admin" }), 1);
     assert_eq!(code(&mut stream, doc! { "hello": 1, "$db": "admin" }), 0);

@@ -71,7 +71,7 @@ fn cluster_time(node: &Node, concern: &ReadConcern) -> Result<()> {
 pub fn concerns(node: &Node, request: &Request<'_>) -> Result<()> {
     let Request { command, ref generic, part, .. } = *request;
     if let Some(concern) = generic.write_concern {
-        if !command.spec.write_concern {
+        if !command.spec.concerns.write {
             bail!(Code::INVALID_OPTIONS, "Command does not support writeConcern");
         }
         if node.options.set_name.is_none() {
@@ -83,7 +83,7 @@ pub fn concerns(node: &Node, request: &Request<'_>) -> Result<()> {
     }
     let Some(concern) = generic.read_concern else { return Ok(()) };
     let level = concern.level.unwrap_or(ReadLevel::Local);
-    if !command.spec.read_concern && !part.in_transaction() && level != ReadLevel::Local {
+    if !command.spec.concerns.read && !part.in_transaction() && level != ReadLevel::Local {
         bail!(
             Code::INVALID_OPTIONS,
             "Command {} does not support {{ readConcern: {{ level: \"{}\", provenance: \"clientSupplied\" }} }} :: caused by :: read concern not supported",

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 
 use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_errors::{Code, Result};
+use sheaf_front::commands::build_info;
 use sheaf_storage::{CreateCollection, Engine, Interrupt, Write};
 
-use crate::commands::admin::build_info;
 use crate::node::Node;
 use crate::version::FEATURE_VERSION;
 

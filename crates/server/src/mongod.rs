@@ -14,6 +14,7 @@ use sheaf_front::request::Request;
 use sheaf_front::role::{Coming, Found, Role};
 use tokio::net::TcpStream;
 
+use crate::command::Run;
 use crate::commands;
 use crate::concern::ReadConcern;
 use crate::node::Node;
@@ -35,7 +36,7 @@ impl Role for Mongod {
     }
 
     fn find(&self, name: &str) -> Option<Found> {
-        commands::find(name)
+        commands::TABLE.find(name)
     }
 
     fn check(&self, request: &Request<'_>) -> Result<()> {
@@ -70,7 +71,10 @@ impl Role for Mongod {
         }
         let work = |op: &Operation<'a>| {
             let mut args = request.args(fields)?;
-            request.handle(|| (commands::at(request.at).invoke)(&mut args, op))
+            request.handle(|| match commands::TABLE.at(request.at) {
+                Run::Front(run) => run(&mut args, request),
+                Run::Role(run) => run(&mut args, op),
+            })
         };
         let result = match (&session, request.txn_number()) {
             (Some(session), Some(txn_number)) if request.part != TxnPart::Plain => {
@@ -128,7 +132,7 @@ fn ran(op: &Operation<'_>, result: Result<Reply>) -> Ran {
 /// The client's read concern, with the default level if it names none.
 fn read_concern(node: &Node, request: &Request<'_>) -> ReadConcern {
     let mut concern = request.read_concern();
-    let open = concern.level.is_none() && request.command.spec.read_concern;
+    let open = concern.level.is_none() && request.command.spec.concerns.read;
     if open && node.replica().is_some() && matches!(request.part, TxnPart::Plain | TxnPart::Start) {
         concern.level = node.defaults.current(node).read_level();
     }

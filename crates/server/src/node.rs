@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use sheaf_client::pool::Pool;
@@ -62,7 +63,7 @@ impl Node {
     /// Errors: `BadValue` for a bad `--setParameter`.
     pub fn new(front: sheaf_front::options::Options, options: Options) -> Result<Arc<Self>> {
         sheaf_exec::write::report_to(crate::log::events::failed_validation);
-        let front = Front::new(front, crate::commands::all().map(|command| command.name))?;
+        let front = Front::new(front, crate::commands::TABLE.all())?;
         let most = front.parameters.int("maxSessions").max(1) as usize;
         Ok(Arc::new(Node {
             options,
@@ -82,6 +83,15 @@ impl Node {
 
     /// Hands over the open storage engine; once, before the first connection is accepted.
     pub fn set_engine(&self, engine: Engine) {
+        let told = engine.clone();
+        self.parameters.tell(move |parameters, name| match name {
+            "journalCommitInterval" => {
+                let millis = parameters.int(name).max(1) as u64;
+                told.set_journal_commit_interval(Duration::from_millis(millis));
+            }
+            "syncdelay" => told.set_sync_delay(Duration::from_secs_f64(parameters.double(name).max(0.0))),
+            _ => {}
+        });
         assert!(self.engine.set(engine).is_ok(), "the engine is set once");
     }
 

@@ -11,7 +11,6 @@ use sheaf_front::role::{self, Coming};
 use sheaf_repl::write_concern::W;
 use sheaf_storage::OpTime;
 
-use crate::command::Access;
 use crate::concern::{Effective, ReadLevel};
 use crate::node::Node;
 use crate::op::Operation;
@@ -63,7 +62,7 @@ pub fn of(op: &Operation<'_>, result: &Result<Reply>) -> Result<Option<Box<dyn r
 /// `code` is that of the command's error.
 fn find(op: &Operation<'_>, code: Option<Code>) -> Result<Option<Wait>> {
     let ends = op.part.ends();
-    let writes = op.command.spec.access == Access::Write
+    let writes = op.command.spec.access.is_write()
         || ends
         || op.committed.get().is_some()
         // On a secondary the primary has run it, and waited.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Fields;
-use crate::command::Description;
+use crate::command::{Description, Transaction};
 use crate::concern::ReadLevel;
 use crate::front::Front;
 use crate::generic::GenericArgs;
@@ -133,7 +133,9 @@ pub fn session_arguments(
             (_, Some(_)) => TxnPart::Start,
             (_, None) => TxnPart::Continue,
         }),
-        (None, None) if command.spec.retryable => Ok(TxnPart::RetryableWrite),
+        (None, None) if command.spec.transaction == Transaction::AllowedOrRetryable => {
+            Ok(TxnPart::RetryableWrite)
+        }
         (None, None) => bail!(
             50768,
             "txnNumber may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
@@ -161,7 +163,7 @@ pub fn in_transaction(request: &Request<'_>) -> Result<()> {
         return Ok(());
     }
     let ends = part.ends();
-    if !ends && !command.spec.in_transaction {
+    if !ends && command.spec.transaction == Transaction::Refused {
         bail!(
             Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
             "Cannot run '{}' in a multi-document transaction.",

@@ -15,7 +15,7 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &Outcome) {
     let spec = &op.command.spec;
     let took = op.started.elapsed();
     let class = match spec.access {
-        Access::Read => Class::Read,
+        Access::Read | Access::ReadOrWrite(_) => Class::Read,
         Access::Write => Class::Write,
         Access::None => Class::Command,
     };

@@ -6,7 +6,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::change_stream::{CLUSTER_PARAMETERS, OPTIONS_PARAMETER};
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::commands::crud::writes::{collection_for_write, with_writer};
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -18,7 +18,24 @@ pub struct SetClusterParameter<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     const NAME: &'static str = "setClusterParameter";
-    const SPEC: Spec = Spec::write().admin_only().help("sets a parameter of the cluster");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "sets a parameter of the cluster",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::SetClusterParameter])]),
+        spread: Spread::ConfigServers,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let Value::Document(parameter) = args.own_value() else {
@@ -98,7 +115,24 @@ pub struct GetClusterParameter;
 
 impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
     const NAME: &'static str = "getClusterParameter";
-    const SPEC: Spec = Spec::plain().admin_only().help("values of parameters of the cluster");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "values of parameters of the cluster",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::GetClusterParameter])]),
+        spread: Spread::ConfigServers,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let name = |value: Value<'_>| match value {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose, NonNegative};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -21,8 +21,24 @@ const PATIENCE_MILLIS: i64 = 90_000;
 
 impl<'a> Command<'a, Operation<'a>> for Fsync {
     const NAME: &'static str = "fsync";
-    const SPEC: Spec =
-        Spec::plain().admin_only().may_block().help("writes everything to disk; can hold writes back");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "writes everything to disk; can hold writes back",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::Fsync])]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let lock = args.optional::<Loose>("lock")?.is_some_and(|b| b.0);
@@ -59,8 +75,24 @@ pub struct FsyncUnlock;
 
 impl<'a> Command<'a, Operation<'a>> for FsyncUnlock {
     const NAME: &'static str = "fsyncUnlock";
-    const SPEC: Spec =
-        Spec::plain().control().admin_only().may_block().help("lets writes go on after fsync with lock");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "lets writes go on after fsync with lock",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::Unlock])]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::ControlMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(FsyncUnlock)

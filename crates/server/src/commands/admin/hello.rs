@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Compressor;
 
 use crate::args::{Args, Array};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::node::shutting_down_error;
 use crate::op::Operation;
 use crate::parked::Waits;
@@ -29,11 +29,26 @@ pub struct Hello<'a> {
 /// `isMaster`, the older spelling.
 pub struct IsMaster<'a>(Hello<'a>);
 
-const SPEC: Spec = Spec::plain().control().help("reports how this node takes part in its topology");
-
 impl<'a> Command<'a, Operation<'a>> for Hello<'a> {
     const NAME: &'static str = "hello";
-    const SPEC: Spec = SPEC.api_v1();
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "reports how this node takes part in its topology",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Before,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::None,
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         parse(args, false)
@@ -46,7 +61,24 @@ impl<'a> Command<'a, Operation<'a>> for Hello<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for IsMaster<'a> {
     const NAME: &'static str = "isMaster";
-    const SPEC: Spec = SPEC.aliases(&["ismaster"]);
+    const SPEC: Spec = Spec {
+        aliases: &["ismaster"],
+        help: "reports how this node takes part in its topology",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Before,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::None,
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Ok(IsMaster(parse(args, true)?))

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -23,7 +23,24 @@ const STEP_DOWN_MILLIS: u64 = 120_000;
 
 impl<'a> Command<'a, Operation<'a>> for Shutdown {
     const NAME: &'static str = "shutdown";
-    const SPEC: Spec = Spec::plain().control().admin_only().may_block().help("stops the server");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "stops the server",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::Shutdown])]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::ControlMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let force = args.optional::<Loose>("force")?.is_some_and(|force| force.0);

@@ -11,7 +11,7 @@ use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, first_batch, parse_cx};
 use super::writes::check_writable;
 use crate::args::{Args, Array, Loose, NonNegative, check_collection_name};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::commands::ddl::names;
 use crate::concern::{ReadConcern, ReadLevel};
 use crate::forward;
@@ -34,8 +34,26 @@ pub struct Aggregate<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
     const NAME: &'static str = "aggregate";
-    const SPEC: Spec =
-        Spec::read().in_transaction().api_v1().write_concern().may_block().writes_if(pipeline_writes);
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "runs a pipeline",
+        access: Access::ReadOrWrite(pipeline_writes),
+        transaction: Transaction::Allowed,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::BOTH,
+        privileges: Privileges::ByCommand(
+            "find on the collection unless its first stage reads none, and what each stage needs; bypassDocumentValidation where it writes, if it is asked for",
+        ),
+        spread: Spread::Targeted,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Self::parse_as(args, false)

@@ -16,7 +16,7 @@ use sheaf_storage::{Collection, Uuid, Write};
 use super::query::{check_collation, first_batch, parse_cx, parse_filter, set_sort};
 use super::writes::{WriteFields, check_count, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_name, check_db_name};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::commands::ddl::names;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
@@ -37,7 +37,26 @@ pub struct BulkWrite<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
     const NAME: &'static str = "bulkWrite";
-    const SPEC: Spec = Spec::write().in_transaction().retryable().admin_only().api_v1();
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "writes to several collections at once",
+        access: Access::Write,
+        transaction: Transaction::AllowedOrRetryable,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::ByCommand(
+            "on each namespace that operations name: insert, update (and insert where one upserts), remove; bypassDocumentValidation if it is asked for",
+        ),
+        spread: Spread::Targeted,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let _ = args.own_value();

@@ -13,7 +13,7 @@ use sheaf_storage::Uuid;
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
 use crate::args::{Args, NonNegative};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -32,7 +32,24 @@ pub struct Count<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Count<'a> {
     const NAME: &'static str = "count";
-    const SPEC: Spec = Spec::read().api_v1().may_block();
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "counts documents",
+        access: Access::Read,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::READ,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::Find])]),
+        spread: Spread::Targeted,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let count = Count {

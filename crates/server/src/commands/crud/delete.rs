@@ -13,7 +13,7 @@ use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter};
 use super::writes::{Outcome, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Documents};
-use crate::command::{Command, Counter, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -30,7 +30,24 @@ pub struct Delete<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
     const NAME: &'static str = "delete";
-    const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Delete);
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "deletes documents",
+        access: Access::Write,
+        transaction: Transaction::AllowedOrRetryable,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::Remove])]),
+        spread: Spread::Targeted,
+        counter: Counter::Delete,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Ok(Delete {

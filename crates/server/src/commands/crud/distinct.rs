@@ -15,7 +15,7 @@ use sheaf_storage::{Collection, Uuid};
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -32,7 +32,24 @@ pub struct Distinct<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
     const NAME: &'static str = "distinct";
-    const SPEC: Spec = Spec::read().in_transaction().may_block();
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "lists the distinct values of a field",
+        access: Access::Read,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::READ,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::Find])]),
+        spread: Spread::Targeted,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let distinct = Distinct {

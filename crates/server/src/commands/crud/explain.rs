@@ -24,7 +24,7 @@ use super::pipeline::{database, parse};
 use super::query::parse_cx;
 use super::update::Update;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -36,7 +36,24 @@ pub struct Explain<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
     const NAME: &'static str = "explain";
-    const SPEC: Spec = Spec::read().api_v1().may_block();
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "tells how a command would run",
+        access: Access::Read,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::READ,
+        privileges: Privileges::ByCommand("those of the command that it explains"),
+        spread: Spread::Inner,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let command = match args.own_value() {
@@ -122,7 +139,7 @@ impl<'a> Command<'a, Operation<'a>> for Explain<'a> {
                 args.finish()?;
                 aggregate_inner(op, &command, verbosity, self.command)
             }
-            other if crate::commands::find(other).is_some() => {
+            other if crate::commands::TABLE.find(other).is_some() => {
                 bail!(Code::ILLEGAL_OPERATION, "Cannot explain cmd: {other}")
             }
             other => bail!(Code::COMMAND_NOT_FOUND, "Explain failed due to unknown command: {other}"),

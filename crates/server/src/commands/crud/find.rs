@@ -17,7 +17,7 @@ use super::query::{
     PlanCursor, check_collation, empty_cursor, first_batch, parse_cx, parse_filter, set_sort,
 };
 use crate::args::{Args, Loose, NonNegative};
-use crate::command::{Command, Counter, Spec};
+use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reactor::LONG_BYTES;
@@ -49,7 +49,24 @@ pub struct Find<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Find<'a> {
     const NAME: &'static str = "find";
-    const SPEC: Spec = Spec::read().in_transaction().api_v1().counter(Counter::Query);
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "finds documents",
+        access: Access::Read,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::READ,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::Find])]),
+        spread: Spread::Targeted,
+        counter: Counter::Query,
+        threads: Threads::Data,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let flag = |args: &mut Args<'a>, name| -> Result<bool> {

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{
-    Change, Delete, FindAndModify as Action, Modified, PointChange, UpdateStatement, WriteCx,
+    Change, Delete, FindAndModify as OneChange, Modified, PointChange, UpdateStatement, WriteCx,
     find_and_modify_by_id, run_find_and_modify,
 };
 use sheaf_expr::{Env, ParseCx};
@@ -19,7 +19,7 @@ use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter, set_sort};
 use super::writes::{Bypass, check_writable, collection_for_write, refuse_view, with_cx, with_writer};
 use crate::args::{Args, Array, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -45,7 +45,34 @@ pub struct FindAndModify<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
     const NAME: &'static str = "findAndModify";
-    const SPEC: Spec = Spec::write().aliases(&["findandmodify"]).in_transaction().retryable().api_v1();
+    const SPEC: Spec = Spec {
+        aliases: &["findandmodify"],
+        help: "changes or deletes one document and returns it",
+        access: Access::Write,
+        transaction: Transaction::AllowedOrRetryable,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Collection, &[Action::Find]),
+            Privilege::on(Resource::Collection, &[Action::Remove])
+                .if_asked("remove", |asked| asked.is_true("remove")),
+            Privilege::on(Resource::Collection, &[Action::Update])
+                .if_asked("no remove", |asked| !asked.is_true("remove")),
+            Privilege::on(Resource::Collection, &[Action::Insert])
+                .if_asked("upsert", |asked| asked.is_true("upsert")),
+            Privilege::on(Resource::Collection, &[Action::BypassDocumentValidation])
+                .if_asked("bypassDocumentValidation", |asked| asked.bypasses_validation()),
+        ]),
+        spread: Spread::Targeted,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let flag = |args: &mut Args<'a>, name| -> Result<bool> {
@@ -200,7 +227,7 @@ impl<'a> FindAndModify<'a> {
         Ok(Some(projection))
     }
 
-    fn action(&self, op: &Operation<'_>) -> Result<(Action, Option<Projection>)> {
+    fn action(&self, op: &Operation<'_>) -> Result<(OneChange, Option<Projection>)> {
         check_collation(self.collation)?;
         let mut cx = parse_cx(op, self.variables)?;
         let mut query = Query { hint: Hint::parse(self.hint)?, ..Query::default() };
@@ -208,18 +235,18 @@ impl<'a> FindAndModify<'a> {
         set_sort(&mut query, self.sort)?;
         let projection = self.projection(&mut cx)?;
         let action = if self.remove {
-            Action::Remove(Delete { query, multi: false })
+            OneChange::Remove(Delete { query, multi: false })
         } else {
             let update = Modification::parse(self.update, &self.array_filters, &mut cx)?;
             let statement = UpdateStatement { query, update, multi: false, upsert: self.upsert };
-            Action::Update { statement, new: self.new }
+            OneChange::Update { statement, new: self.new }
         };
         cx.finish_as("Failed to optimize pipeline")?;
         Ok((action, projection))
     }
 
     /// What it would do: for `explain`.
-    pub(super) fn explained(&self, op: &Operation<'_>) -> Result<Action> {
+    pub(super) fn explained(&self, op: &Operation<'_>) -> Result<OneChange> {
         self.action(op).map(|(action, _)| action)
     }
 

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 use super::change_stream;
 use super::query::batch_room;
 use crate::args::{Args, NonNegative};
-use crate::command::{Command, Counter, Secondary, Spec};
+use crate::command::*;
 use crate::cursors::{Batch, Filled};
 use crate::op::Operation;
 use crate::parked::Waits;
@@ -25,12 +25,26 @@ pub struct GetMore<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
     const NAME: &'static str = "getMore";
-    const SPEC: Spec = Spec::read()
-        .secondary(Secondary::Always)
-        .maintenance()
-        .in_transaction()
-        .api_v1()
-        .counter(Counter::GetMore);
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "returns the next documents of a cursor",
+        access: Access::Read,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::READ,
+        privileges: Privileges::ByCommand(
+            "those of the command that opened the cursor, of the user who opened it",
+        ),
+        spread: Spread::CursorOwners,
+        counter: Counter::GetMore,
+        threads: Threads::Data,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let id = match args.own_value() {

@@ -7,7 +7,7 @@ use super::writes::{
     Outcome, WriteFields, check_count, check_writable, collection_for_write, with_cx, with_writer,
 };
 use crate::args::{Args, Documents};
-use crate::command::{Command, Counter, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -23,7 +23,28 @@ pub struct Insert<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
     const NAME: &'static str = "insert";
-    const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Insert);
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "inserts documents",
+        access: Access::Write,
+        transaction: Transaction::AllowedOrRetryable,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Collection, &[Action::Insert]),
+            Privilege::on(Resource::Collection, &[Action::BypassDocumentValidation])
+                .if_asked("bypassDocumentValidation", |asked| asked.bypasses_validation()),
+        ]),
+        spread: Spread::Targeted,
+        counter: Counter::Insert,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Ok(Insert {

@@ -4,7 +4,7 @@ use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Array};
-use crate::command::{Access, Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -16,7 +16,25 @@ pub struct KillCursors<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for KillCursors<'a> {
     const NAME: &'static str = "killCursors";
-    const SPEC: Spec = Spec { access: Access::None, ..Spec::plain() }.in_transaction().api_v1();
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "closes cursors",
+        access: Access::None,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::KillAnyCursor])
+            .if_found("a cursor is another user's")]),
+        spread: Spread::CursorOwners,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

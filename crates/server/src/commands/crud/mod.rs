@@ -17,11 +17,12 @@ pub mod query;
 mod update;
 pub mod writes;
 
-use crate::command::Registered;
+use crate::command::{Entry, RunOnMongod};
+use crate::op::Operation;
 use crate::registered;
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[
+pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(find::Find),
     registered!(get_more::GetMore),
     registered!(kill_cursors::KillCursors),

@@ -10,8 +10,8 @@ use sheaf_exec::change_stream::SharedPosition;
 use sheaf_exec::database::{Db, Hooks};
 use sheaf_exec::plan::query::Hint;
 use sheaf_expr::ParseCx;
+use sheaf_front::operations;
 
-use crate::commands::diag::current_op;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
 use crate::op::{Interrupter, Operation};
@@ -56,9 +56,9 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
         }
         _ => {
             let idle = spec.get("idleConnections").is_some_and(|v| v.truthy());
-            let mut all = current_op::operations(node, idle);
+            let mut all = operations::under_way(node, &node.cursors, idle);
             if spec.get("idleCursors").is_some_and(|v| v.truthy()) {
-                all.extend(current_op::idle_cursors(node));
+                all.extend(operations::idle_cursors(node, &node.cursors));
             }
             Ok(all)
         }

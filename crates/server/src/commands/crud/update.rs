@@ -20,7 +20,7 @@ use super::writes::{
     with_writer,
 };
 use crate::args::{Args, Array, Documents, Loose};
-use crate::command::{Command, Counter, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -37,7 +37,30 @@ pub struct Update<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Update<'a> {
     const NAME: &'static str = "update";
-    const SPEC: Spec = Spec::write().in_transaction().retryable().api_v1().counter(Counter::Update);
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "updates documents",
+        access: Access::Write,
+        transaction: Transaction::AllowedOrRetryable,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Collection, &[Action::Update]),
+            Privilege::on(Resource::Collection, &[Action::Insert])
+                .if_asked("a statement upserts", |asked| asked.any_statement("updates", "upsert")),
+            Privilege::on(Resource::Collection, &[Action::BypassDocumentValidation])
+                .if_asked("bypassDocumentValidation", |asked| asked.bypasses_validation()),
+        ]),
+        spread: Spread::Targeted,
+        counter: Counter::Update,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Ok(Update {

@@ -4,7 +4,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use super::names;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -27,7 +27,24 @@ fn capped_size(args: &mut Args<'_>) -> Result<i64> {
 
 impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
     const NAME: &'static str = "convertToCapped";
-    const SPEC: Spec = Spec::write().may_block().help("makes a collection capped");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "makes a collection capped",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::ConvertToCapped])]),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;
@@ -56,7 +73,30 @@ pub struct CloneCollectionAsCapped<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for CloneCollectionAsCapped<'a> {
     const NAME: &'static str = "cloneCollectionAsCapped";
-    const SPEC: Spec = Spec::write().may_block().help("copies a collection into a capped one");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "copies a collection into a capped one",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Collection, &[Action::Find]),
+            Privilege::on(
+                Resource::CollectionIn("toCollection"),
+                &[Action::Insert, Action::CreateIndex, Action::ConvertToCapped],
+            ),
+        ]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let from = args.collection()?;

@@ -12,7 +12,7 @@ use super::{names, views};
 use index::IndexMod;
 
 use crate::args::{Args, Array, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -37,8 +37,28 @@ pub struct CollMod<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
     const NAME: &'static str = "collMod";
-    const SPEC: Spec =
-        Spec::write().may_block().api_v1().help("changes options of a collection, index or view");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "changes options of a collection, index or view",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Collection, &[Action::CollMod]),
+            Privilege::on(Resource::CollectionIn("viewOn"), &[Action::Find])
+                .if_found("viewOn, and the user may read the view"),
+        ]),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::stats;
 
 use crate::args::{Args, safe_i64};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -37,11 +37,24 @@ pub fn scale(value: Value<'_>, command: &str) -> Result<i64> {
 
 impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
     const NAME: &'static str = "collStats";
-    const SPEC: Spec = Spec::plain()
-        .ends_with_client()
-        .aliases(&["collstats"])
-        .may_block()
-        .help("figures about a collection");
+    const SPEC: Spec = Spec {
+        aliases: &["collstats"],
+        help: "figures about a collection",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::CollStats])]),
+        spread: Spread::Owners,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -5,7 +5,7 @@ use sheaf_exec::ddl::stats;
 
 use super::names;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -21,7 +21,24 @@ pub struct Compact<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Compact<'a> {
     const NAME: &'static str = "compact";
-    const SPEC: Spec = Spec::plain().may_block().help("gives space of a collection back");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "gives space of a collection back",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::Compact])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -13,7 +13,7 @@ use sheaf_storage::{Catalog, Collection, CreateCollection, Write};
 
 use super::{names, views};
 use crate::args::{Args, Array, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::commands::crud::query;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -31,8 +31,32 @@ pub struct Create<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Create<'a> {
     const NAME: &'static str = "create";
-    const SPEC: Spec =
-        Spec::write().in_transaction().may_block().api_v1().help("creates a collection or a view");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "creates a collection or a view",
+        access: Access::Write,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Collection, &[Action::CreateCollection])
+                .or(Action::Insert)
+                .if_asked("no viewOn", |asked| !asked.has("viewOn")),
+            Privilege::on(Resource::Collection, &[Action::CreateCollection])
+                .if_asked("viewOn", |asked| asked.has("viewOn")),
+            Privilege::on(Resource::CollectionIn("viewOn"), &[Action::Find])
+                .if_found("viewOn, and the user may read the view"),
+        ]),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -9,7 +9,7 @@ use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 
 use super::names;
 use crate::args::{Args, Documents};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -26,7 +26,24 @@ pub struct CreateIndexes<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for CreateIndexes<'a> {
     const NAME: &'static str = "createIndexes";
-    const SPEC: Spec = Spec::write().in_transaction().may_block().api_v1().help("builds indexes");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "builds indexes",
+        access: Access::Write,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::CreateIndex])]),
+        spread: Spread::Owners,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -10,7 +10,7 @@ use sheaf_storage::{Collection, Direction, Range, View};
 
 use super::names;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -35,7 +35,24 @@ struct Counted {
 
 impl<'a> Command<'a, Operation<'a>> for DataSize<'a> {
     const NAME: &'static str = "dataSize";
-    const SPEC: Spec = Spec::read().may_block().help("size of a range of a collection's documents");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "size of a range of a collection's documents",
+        access: Access::Read,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::READ,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::NamespaceIn("dataSize"), &[Action::Find])]),
+        spread: Spread::Owners,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let namespace = match args.own_value() {

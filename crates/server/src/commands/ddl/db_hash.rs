@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, Cut, Direction, Range, View};
 
 use crate::args::{Args, Array};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -19,8 +19,24 @@ pub struct DbHash<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for DbHash<'a> {
     const NAME: &'static str = "dbHash";
-    const SPEC: Spec =
-        Spec::read().aliases(&["dbhash"]).may_block().help("checksums of a database's collections");
+    const SPEC: Spec = Spec {
+        aliases: &["dbhash"],
+        help: "checksums of a database's collections",
+        access: Access::Read,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::READ,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Database, &[Action::DbHash])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let mut only = Vec::new();

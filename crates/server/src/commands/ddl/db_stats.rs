@@ -5,7 +5,7 @@ use sheaf_exec::ddl::stats;
 
 use super::coll_stats;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -17,8 +17,24 @@ pub struct DbStats {
 
 impl<'a> Command<'a, Operation<'a>> for DbStats {
     const NAME: &'static str = "dbStats";
-    const SPEC: Spec =
-        Spec::plain().ends_with_client().aliases(&["dbstats"]).may_block().help("figures about a database");
+    const SPEC: Spec = Spec {
+        aliases: &["dbstats"],
+        help: "figures about a database",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Database, &[Action::DbStats])]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: true,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let scale = coll_stats::scale(args.value("scale"), Self::NAME)?;

@@ -5,7 +5,7 @@ use sheaf_storage::{Collection, Uuid};
 
 use super::{names, views};
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -17,7 +17,24 @@ pub struct Drop<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
     const NAME: &'static str = "drop";
-    const SPEC: Spec = Spec::write().may_block().api_v1().help("drops a collection");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "drops a collection",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::DropCollection])]),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -3,7 +3,7 @@
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -12,7 +12,24 @@ pub struct DropDatabase;
 
 impl<'a> Command<'a, Operation<'a>> for DropDatabase {
     const NAME: &'static str = "dropDatabase";
-    const SPEC: Spec = Spec::write().may_block().api_v1().help("drops the current database");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "drops the current database",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Database, &[Action::DropDatabase])]),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let own = args.own_value();

@@ -10,7 +10,7 @@ use sheaf_storage::{Collection, Index, Uuid};
 
 use super::names;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -23,8 +23,24 @@ pub struct DropIndexes<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
     const NAME: &'static str = "dropIndexes";
-    const SPEC: Spec =
-        Spec::write().aliases(&["deleteIndexes"]).may_block().api_v1().help("drops indexes of a collection");
+    const SPEC: Spec = Spec {
+        aliases: &["deleteIndexes"],
+        help: "drops indexes of a collection",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::DropIndex])]),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -6,7 +6,7 @@ use sheaf_storage::{Collection, Uuid};
 
 use super::listing;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Secondary, Spec};
+use crate::command::*;
 use crate::commands::crud::query;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -18,10 +18,32 @@ pub struct ListCollections<'a> {
     batch_size: usize,
 }
 
+/// Whether more is shown than the names of what the user may read anyway.
+fn shows_more_than_own_names(asked: Asked<'_>) -> bool {
+    !(asked.is_true("nameOnly") && asked.is_true("authorizedCollections"))
+}
+
 impl<'a> Command<'a, Operation<'a>> for ListCollections<'a> {
     const NAME: &'static str = "listCollections";
-    const SPEC: Spec =
-        Spec::plain().secondary(Secondary::OptIn).api_v1().help("lists the collections of a database");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "lists the collections of a database",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Database, &[Action::ListCollections])
+            .if_asked("not both nameOnly and authorizedCollections", shows_more_than_own_names)]),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;

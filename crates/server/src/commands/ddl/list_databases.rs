@@ -5,7 +5,7 @@ use sheaf_errors::Result;
 use sheaf_exec::ddl::stats;
 
 use crate::args::{Args, Loose};
-use crate::command::{Command, Secondary, Spec};
+use crate::command::*;
 use crate::commands::crud::query;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -18,12 +18,27 @@ pub struct ListDatabases<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
     const NAME: &'static str = "listDatabases";
-    const SPEC: Spec = Spec::plain()
-        .secondary(Secondary::OptIn)
-        .admin_only()
-        .may_block()
-        .api_v1()
-        .help("lists the databases");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "lists the databases",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ListDatabases])
+            .if_asked("authorizedDatabases: false", |asked| {
+                asked.has("authorizedDatabases") && !asked.is_true("authorizedDatabases")
+            })]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let filter = args.optional("filter")?;

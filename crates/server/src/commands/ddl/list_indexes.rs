@@ -6,7 +6,7 @@ use sheaf_storage::Uuid;
 
 use super::{listing, names};
 use crate::args::Args;
-use crate::command::{Command, Counter, Secondary, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -24,11 +24,24 @@ enum Target<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for ListIndexes<'a> {
     const NAME: &'static str = "listIndexes";
-    const SPEC: Spec = Spec::plain()
-        .secondary(Secondary::OptIn)
-        .api_v1()
-        .counter(Counter::Command)
-        .help("lists a collection's indexes");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "lists a collection's indexes",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::ListIndexes])]),
+        spread: Spread::AnyOwner,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let target = match args.own_value() {

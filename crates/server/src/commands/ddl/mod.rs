@@ -25,11 +25,12 @@ mod search_indexes;
 mod validate;
 pub mod views;
 
-use crate::command::Registered;
+use crate::command::{Entry, RunOnMongod};
+use crate::op::Operation;
 use crate::registered;
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[
+pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(capped::CloneCollectionAsCapped<'_>),
     registered!(capped::ConvertToCapped<'_>),
     registered!(coll_mod::CollMod<'_>),

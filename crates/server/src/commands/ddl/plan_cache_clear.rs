@@ -4,7 +4,7 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Command, Secondary, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -15,7 +15,24 @@ pub struct PlanCacheClear<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for PlanCacheClear<'a> {
     const NAME: &'static str = "planCacheClear";
-    const SPEC: Spec = Spec::plain().secondary(Secondary::OptIn).help("forgets the plans of a collection");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "forgets the plans of a collection",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::OptIn,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::PlanCacheWrite])]),
+        spread: Spread::Owners,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

@@ -6,7 +6,7 @@ use sheaf_storage::Collection;
 
 use super::{drop_indexes, names};
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -17,7 +17,24 @@ pub struct ReIndex<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for ReIndex<'a> {
     const NAME: &'static str = "reIndex";
-    const SPEC: Spec = Spec::write().may_block().help("builds all indexes of a collection anew");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "builds all indexes of a collection anew",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::ReIndex])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Ok(ReIndex { collection: args.collection()? })

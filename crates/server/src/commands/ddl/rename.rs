@@ -6,7 +6,7 @@ use sheaf_storage::{Collection, Uuid};
 
 use super::names;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -20,7 +20,26 @@ pub struct RenameCollection<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
     const NAME: &'static str = "renameCollection";
-    const SPEC: Spec = Spec::write().admin_only().may_block().help("renames a collection");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "renames a collection",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::ByCommand(
+            "within a database renameCollectionSameDB on it, and find on both collections or on neither; else find and dropCollection on the old, insert and createIndex on the new; dropCollection on the new with dropTarget",
+        ),
+        spread: Spread::PrimaryShard,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let from = match args.own_value() {

@@ -8,7 +8,7 @@ use sheaf_storage::{Collection, Direction, Inconsistency, Range, Validation};
 
 use super::re_index;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -24,7 +24,24 @@ pub struct Validate<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for Validate<'a> {
     const NAME: &'static str = "validate";
-    const SPEC: Spec = Spec::plain().may_block().help("checks a collection and its indexes");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "checks a collection and its indexes",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Collection, &[Action::Validate])]),
+        spread: Spread::Owners,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let collection = args.collection()?;

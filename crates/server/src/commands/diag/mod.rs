@@ -1,21 +1,20 @@
 //! Commands that show what the server does.
 
-mod conn_pool;
-pub mod current_op;
+mod current_op;
+mod lock_info;
 pub mod profile;
 mod replication;
 mod server_status;
 mod top;
 
-use crate::command::Registered;
+use crate::command::{Entry, RunOnMongod};
+use crate::op::Operation;
 use crate::registered;
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[
-    registered!(conn_pool::ConnPoolStats),
-    registered!(conn_pool::LockInfo),
+pub static COMMANDS: &[Entry<RunOnMongod>] = &[
+    registered!(lock_info::LockInfo),
     registered!(current_op::CurrentOp<'_>),
-    registered!(current_op::KillOp),
     registered!(profile::Profile<'_>),
     registered!(server_status::ServerStatus<'_>),
     registered!(top::Top),

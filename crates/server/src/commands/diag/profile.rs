@@ -10,7 +10,7 @@ use sheaf_query::matcher::{Features, Matcher};
 use sheaf_storage::{CreateCollection, Write};
 
 use crate::args::{Args, safe_i64};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::node::Node;
 use crate::op::Operation;
 use crate::profile::ProfileSettings;
@@ -27,9 +27,38 @@ pub struct Profile<'a> {
     filter: Option<Value<'a>>,
 }
 
+/// Whether it is more than the question how things stand: `{profile: -1}`.
+fn changes_something(asked: Asked<'_>) -> bool {
+    let asks = asked.body.get("profile").and_then(safe_i64).is_some_and(|level| !(0..=2).contains(&level));
+    !asks || ["slowms", "sampleRate", "filter"].iter().any(|setting| asked.has(setting))
+}
+
 impl<'a> Command<'a, Operation<'a>> for Profile<'a> {
     const NAME: &'static str = "profile";
-    const SPEC: Spec = Spec::plain().help("the profiler's level and what counts as slow");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "the profiler's level and what counts as slow",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Database, &[Action::EnableProfiler])
+                .if_asked("something is to change", changes_something),
+            Privilege::on(Resource::CollectionNamed("system.profile"), &[Action::Find])
+                .or(Action::EnableProfiler)
+                .if_asked("nothing is to change", |asked| !changes_something(asked)),
+        ]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let own = args.own_value();

@@ -8,7 +8,7 @@ use sheaf_storage::{Collection, Index, IndexKind};
 
 use super::replication;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::metrics::Count;
 use crate::node::Node;
 use crate::op::Operation;
@@ -58,7 +58,24 @@ const ONLY_IN_SETS: [&str; 4] = ["electionMetrics", "flowControl", "oplogTruncat
 
 impl<'a> Command<'a, Operation<'a>> for ServerStatus<'a> {
     const NAME: &'static str = "serverStatus";
-    const SPEC: Spec = Spec::plain().help("figures about the whole server");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "figures about the whole server",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ServerStatus])]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();

@@ -3,7 +3,7 @@
 use sheaf_errors::Result;
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -12,7 +12,24 @@ pub struct Top;
 
 impl<'a> Command<'a, Operation<'a>> for Top {
     const NAME: &'static str = "top";
-    const SPEC: Spec = Spec::plain().admin_only().help("time spent per collection");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "time spent per collection",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::Top])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         // One of the commands of which MongoDB does not check the fields.

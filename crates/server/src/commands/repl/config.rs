@@ -8,7 +8,7 @@ use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 
 use super::replica;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -19,7 +19,24 @@ pub struct ReplSetGetConfig {
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetGetConfig {
     const NAME: &'static str = "replSetGetConfig";
-    const SPEC: Spec = Spec::plain().admin_only().help("configuration of the replica set");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "configuration of the replica set",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetGetConfig])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let commitment_status = args.optional::<Loose>("commitmentStatus")?.is_some_and(|flag| flag.0);
@@ -50,7 +67,24 @@ const STEP: Duration = Duration::from_millis(5);
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetReconfig<'a> {
     const NAME: &'static str = "replSetReconfig";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("changes the replica set's configuration");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "changes the replica set's configuration",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetConfigure])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let config = args.own_value();

@@ -11,7 +11,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_repl::write_concern::W;
 
 use crate::args::{Args, Loose};
-use crate::command::{Access, Command, Secondary, Spec};
+use crate::command::*;
 use crate::commands::crud::writes::{collection_for_write, with_writer};
 use crate::concern::{Effective, Provenance, ReadConcern, ReadLevel, WriteConcern};
 use crate::node::Node;
@@ -130,7 +130,24 @@ pub struct GetDefaultRwConcern {
 
 impl<'a> Command<'a, Operation<'a>> for GetDefaultRwConcern {
     const NAME: &'static str = "getDefaultRWConcern";
-    const SPEC: Spec = Spec::plain().admin_only().help("default read and write concerns");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "default read and write concerns",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::GetDefaultRwConcern])]),
+        spread: Spread::ConfigServers,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let in_memory = args.optional::<Loose>("inMemory")?.is_some_and(|flag| flag.0);
@@ -169,12 +186,24 @@ pub struct SetDefaultRwConcern<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for SetDefaultRwConcern<'a> {
     const NAME: &'static str = "setDefaultRWConcern";
-    const SPEC: Spec = Spec { access: Access::Write, ..Spec::plain() }
-        .secondary(Secondary::Never)
-        .admin_only()
-        .write_concern()
-        .may_block()
-        .help("sets default read and write concerns");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "sets default read and write concerns",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::SetDefaultRwConcern])]),
+        spread: Spread::ConfigServers,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let read: Option<RawDoc<'a>> = args.optional("defaultReadConcern")?;

@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::config::{CUSTOM_DEFAULTS, MemberConfig, ReplSetConfig};
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::forward;
 use crate::op::Operation;
 use crate::reply::Reply;
@@ -20,7 +20,24 @@ pub struct ReplSetInitiate<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetInitiate<'a> {
     const NAME: &'static str = "replSetInitiate";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("begins a replica set");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "begins a replica set",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetConfigure])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let config = match args.own_value() {

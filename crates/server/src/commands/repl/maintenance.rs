@@ -5,7 +5,7 @@ use sheaf_repl::MemberState;
 
 use super::replica;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -16,7 +16,24 @@ pub struct ReplSetFreeze {
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetFreeze {
     const NAME: &'static str = "replSetFreeze";
-    const SPEC: Spec = Spec::plain().admin_only().help("keeps this member from becoming primary");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "keeps this member from becoming primary",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetStateChange])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let secs = args.own_value().as_f64().map_or(0, |secs| secs as i64);
@@ -41,7 +58,24 @@ pub struct ReplSetMaintenance {
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetMaintenance {
     const NAME: &'static str = "replSetMaintenance";
-    const SPEC: Spec = Spec::plain().admin_only().help("takes this member out of use, or back");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "takes this member out of use, or back",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetStateChange])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let on = args.own_value().truthy();

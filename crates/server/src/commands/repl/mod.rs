@@ -21,13 +21,13 @@ use std::sync::Arc;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_repl::MemberState;
 
-use crate::command::Registered;
+use crate::command::{Entry, RunOnMongod};
 use crate::op::Operation;
 use crate::registered;
 use crate::replication::{Replica, not_yet_initialized};
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[
+pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(config::ReplSetGetConfig),
     registered!(config::ReplSetReconfig<'_>),
     registered!(defaults::GetDefaultRwConcern),

@@ -4,7 +4,7 @@ use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Access, Command, Secondary, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -16,12 +16,24 @@ pub struct AppendOplogNote<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for AppendOplogNote<'a> {
     const NAME: &'static str = "appendOplogNote";
-    const SPEC: Spec = Spec { access: Access::Write, ..Spec::plain() }
-        .secondary(Secondary::Never)
-        .admin_only()
-        .write_concern()
-        .may_block()
-        .help("adds an entry to the log that changes nothing");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "adds an entry to the log that changes nothing",
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::AppendOplogNote])]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let data = match args.value("data") {

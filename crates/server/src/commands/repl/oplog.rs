@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use super::enabled;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -23,7 +23,24 @@ const MEGABYTES_MAX: f64 = 1024.0 * 1024.0 * 1024.0;
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetResizeOplog {
     const NAME: &'static str = "replSetResizeOplog";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("changes how much log this member keeps");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "changes how much log this member keeps",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetResizeOplog])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let mut bounded = |name: &'static str, least: f64, most: f64| -> Result<Option<f64>> {

@@ -5,7 +5,7 @@ use sheaf_repl::status::StatusContext;
 
 use super::replica;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -14,7 +14,24 @@ pub struct ReplSetGetStatus;
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetGetStatus {
     const NAME: &'static str = "replSetGetStatus";
-    const SPEC: Spec = Spec::plain().control().admin_only().help("state of the replica set");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "state of the replica set",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetGetStatus])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 
 use super::replica;
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -26,7 +26,24 @@ const CATCH_UP_SECS: i64 = 10;
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetStepDown<'a> {
     const NAME: &'static str = "replSetStepDown";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("makes another member primary");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "makes another member primary",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetStateChange])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let step_down = ReplSetStepDown {
@@ -100,7 +117,24 @@ pub struct ReplSetStepUp;
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetStepUp {
     const NAME: &'static str = "replSetStepUp";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("makes this member primary");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "makes this member primary",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetStateChange])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.optional::<Loose>("skipDryRun")?;
@@ -131,7 +165,24 @@ pub struct ReplSetAbortPrimaryCatchUp;
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetAbortPrimaryCatchUp {
     const NAME: &'static str = "replSetAbortPrimaryCatchUp";
-    const SPEC: Spec = Spec::plain().admin_only().help("ends a new primary's catching up");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "ends a new primary's catching up",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetStateChange])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();

@@ -5,7 +5,7 @@ use sheaf_repl::{MemberState, Positions};
 
 use super::replica;
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -19,7 +19,24 @@ pub struct ReplSetSyncFrom<'a> {
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetSyncFrom<'a> {
     const NAME: &'static str = "replSetSyncFrom";
-    const SPEC: Spec = Spec::plain().admin_only().help("asks for another member to sync from");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "asks for another member to sync from",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::ReplSetStateChange])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let target = args.own_value().as_str().unwrap_or_default();

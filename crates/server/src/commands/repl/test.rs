@@ -8,7 +8,7 @@ use sheaf_repl::MemberState;
 
 use super::{enabled, replica};
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 
@@ -24,8 +24,24 @@ const STEP: Duration = Duration::from_millis(5);
 
 impl<'a> Command<'a, Operation<'a>> for ReplSetTest {
     const NAME: &'static str = "replSetTest";
-    const SPEC: Spec =
-        Spec::plain().admin_only().test_only().may_block().help("waits for what tests wait for");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "waits for what tests wait for",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: true,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::Internal])]),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let wait = match args.optional::<i64>("waitForMemberState")? {

@@ -4,7 +4,7 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::session::LogicalSessionId;
@@ -60,7 +60,24 @@ pub struct EndSessions(Vec<LogicalSessionId>);
 
 impl<'a> Command<'a, Operation<'a>> for EndSessions {
     const NAME: &'static str = "endSessions";
-    const SPEC: Spec = Spec::plain().api_v1().may_block().help("ends sessions");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "ends sessions",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::None,
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Ok(EndSessions(session_list(args, Self::NAME)?))
@@ -77,7 +94,24 @@ pub struct RefreshSessions(Vec<LogicalSessionId>);
 
 impl<'a> Command<'a, Operation<'a>> for RefreshSessions {
     const NAME: &'static str = "refreshSessions";
-    const SPEC: Spec = Spec::plain().api_v1().help("keeps sessions alive");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "keeps sessions alive",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::None,
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         Ok(RefreshSessions(session_list(args, Self::NAME)?))

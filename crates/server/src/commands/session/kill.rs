@@ -5,7 +5,7 @@ use sheaf_errors::{Code, Result, bail};
 
 use super::end::{own_documents, session_list};
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::session::LogicalSessionId;
@@ -15,7 +15,25 @@ pub struct KillSessions(Vec<LogicalSessionId>);
 
 impl<'a> Command<'a, Operation<'a>> for KillSessions {
     const NAME: &'static str = "killSessions";
-    const SPEC: Spec = Spec::plain().may_block().help("stops what sessions are doing");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "stops what sessions are doing",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::KillAnySession])
+            .if_found("a session is another user's")]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();
@@ -35,7 +53,24 @@ pub struct KillAllSessions {
 
 impl<'a> Command<'a, Operation<'a>> for KillAllSessions {
     const NAME: &'static str = "killAllSessions";
-    const SPEC: Spec = Spec::plain().may_block().help("stops what users' sessions are doing");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "stops what users' sessions are doing",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::KillAnySession])]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();
@@ -57,9 +92,36 @@ pub struct KillAllSessionsByPattern {
     ids: Vec<LogicalSessionId>,
 }
 
+/// Whether a pattern names users or roles.
+fn names_users(asked: Asked<'_>) -> bool {
+    let list = "killAllSessionsByPattern";
+    asked.any_statement(list, "users") || asked.any_statement(list, "roles")
+}
+
 impl<'a> Command<'a, Operation<'a>> for KillAllSessionsByPattern {
     const NAME: &'static str = "killAllSessionsByPattern";
-    const SPEC: Spec = Spec::plain().may_block().help("stops what the sessions of a pattern are doing");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "stops what the sessions of a pattern are doing",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Cluster, &[Action::KillAnySession]),
+            Privilege::on(Resource::Cluster, &[Action::Impersonate])
+                .if_asked("a pattern names users or roles", names_users),
+        ]),
+        spread: Spread::AllShards,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();

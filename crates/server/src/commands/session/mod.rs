@@ -5,11 +5,12 @@ mod kill;
 mod start;
 pub mod transaction;
 
-use crate::command::Registered;
+use crate::command::{Entry, RunOnMongod};
+use crate::op::Operation;
 use crate::registered;
 
 /// The commands of this group.
-pub const COMMANDS: &[Registered] = &[
+pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(end::EndSessions),
     registered!(end::RefreshSessions),
     registered!(kill::KillAllSessions),

@@ -3,7 +3,7 @@
 use sheaf_errors::Result;
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::session::LogicalSessionId;
@@ -13,7 +13,24 @@ pub struct StartSession;
 
 impl<'a> Command<'a, Operation<'a>> for StartSession {
     const NAME: &'static str = "startSession";
-    const SPEC: Spec = Spec::plain().help("makes a session");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "makes a session",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::None,
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore_rest();

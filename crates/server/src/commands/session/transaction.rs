@@ -3,20 +3,34 @@
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Command, Secondary, Spec};
+use crate::command::*;
 use crate::dispatch::end_fields;
 use crate::op::{Operation, TxnEnd};
 use crate::reply::Reply;
-
-const SPEC: Spec =
-    Spec::plain().secondary(Secondary::Never).admin_only().in_transaction().write_concern().api_v1();
 
 /// `{commitTransaction: 1}`.
 pub struct CommitTransaction;
 
 impl<'a> Command<'a, Operation<'a>> for CommitTransaction {
     const NAME: &'static str = "commitTransaction";
-    const SPEC: Spec = SPEC.may_block().help("commits a transaction");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "commits a transaction",
+        access: Access::None,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::None,
+        spread: Spread::Participants,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore(end_fields(Self::NAME));
@@ -46,7 +60,24 @@ pub struct AbortTransaction;
 
 impl<'a> Command<'a, Operation<'a>> for AbortTransaction {
     const NAME: &'static str = "abortTransaction";
-    const SPEC: Spec = SPEC.help("aborts a transaction");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "aborts a transaction",
+        access: Access::None,
+        transaction: Transaction::Allowed,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: true,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::None,
+        spread: Spread::Participants,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         args.ignore(end_fields(Self::NAME));

@@ -4,24 +4,40 @@ use sheaf_bson::DocWriter;
 use sheaf_errors::Result;
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
-use crate::op::Operation;
+use crate::command::*;
 use crate::reply::Reply;
+use crate::request::Request;
 use crate::version;
 
 /// `{buildInfo: 1}`.
 pub struct BuildInfo;
 
-impl<'a> Command<'a, Operation<'a>> for BuildInfo {
+impl<'a> Command<'a, Request<'a>> for BuildInfo {
     const NAME: &'static str = "buildInfo";
-    const SPEC: Spec =
-        Spec::plain().control().aliases(&["buildinfo"]).help("the server's version and how it was built");
+    const SPEC: Spec = Spec {
+        aliases: &["buildinfo"],
+        help: "the server's version and how it was built",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Before,
+        api_v1: false,
+        admin_only: false,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::None,
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(BuildInfo)
     }
 
-    fn run(self, _: &Operation<'a>) -> Result<Reply> {
+    fn run(self, _: &Request<'a>) -> Result<Reply> {
         Ok(Reply::ok().with_fields(write))
     }
 }

@@ -1,16 +1,14 @@
 //! `getParameter` and `setParameter`.
 
-use std::time::Duration;
-
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose};
-use crate::command::{Command, Spec};
+use crate::command::*;
 use crate::generic::is_generic;
-use crate::op::Operation;
 use crate::params::Parameters;
 use crate::reply::Reply;
+use crate::request::Request;
 
 /// `{getParameter: 1, name: 1, ...}`, `{getParameter: "*"}`, `{getParameter: {showDetails: true}, ...}`.
 pub struct GetParameter<'a> {
@@ -20,9 +18,26 @@ pub struct GetParameter<'a> {
     names: Vec<&'a str>,
 }
 
-impl<'a> Command<'a, Operation<'a>> for GetParameter<'a> {
+impl<'a> Command<'a, Request<'a>> for GetParameter<'a> {
     const NAME: &'static str = "getParameter";
-    const SPEC: Spec = Spec::plain().control().admin_only().help("values of server parameters");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "values of server parameters",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::GetParameter])]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let (mut all, mut details, mut set_at) = (false, false, None);
@@ -45,8 +60,8 @@ impl<'a> Command<'a, Operation<'a>> for GetParameter<'a> {
         Ok(GetParameter { all, details, set_at, names })
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let parameters = &op.node().parameters;
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        let parameters = &op.front.parameters;
         let mut reply = Reply::ok();
         let mut found = 0;
         for (name, at_runtime, at_startup) in Parameters::names() {
@@ -82,9 +97,26 @@ pub struct SetParameter<'a> {
     settings: Vec<(&'a str, Value<'a>)>,
 }
 
-impl<'a> Command<'a, Operation<'a>> for SetParameter<'a> {
+impl<'a> Command<'a, Request<'a>> for SetParameter<'a> {
     const NAME: &'static str = "setParameter";
-    const SPEC: Spec = Spec::plain().admin_only().help("sets a server parameter");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "sets a server parameter",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::SetParameter])]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Data,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let settings: Vec<_> = parameter_names(args.body())
@@ -98,30 +130,19 @@ impl<'a> Command<'a, Operation<'a>> for SetParameter<'a> {
         Ok(SetParameter { settings })
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let node = op.node();
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        let parameters = &op.front.parameters;
         // All or nothing.
-        self.settings.iter().try_for_each(|(name, value)| node.parameters.check(name, *value))?;
+        self.settings.iter().try_for_each(|(name, value)| parameters.check(name, *value))?;
         let mut reply = Reply::ok();
         for (at, (name, value)) in self.settings.iter().enumerate() {
-            let was = node.parameters.set(name, *value)?;
+            let was = parameters.set(name, *value)?;
             if at == 0 {
                 reply.fill(|doc| {
                     doc.append_all(was.as_raw());
                 });
             }
-            node.parameters.apply_to_log(name);
-            match *name {
-                "journalCommitInterval" => {
-                    let millis = node.parameters.int(name).max(1) as u64;
-                    op.engine().set_journal_commit_interval(Duration::from_millis(millis));
-                }
-                "syncdelay" => {
-                    let seconds = node.parameters.double(name).max(0.0);
-                    op.engine().set_sync_delay(Duration::from_secs_f64(seconds));
-                }
-                _ => {}
-            }
+            parameters.apply(name);
         }
         Ok(reply)
     }

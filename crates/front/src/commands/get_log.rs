@@ -4,9 +4,9 @@ use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
-use crate::command::{Command, Spec};
-use crate::op::Operation;
+use crate::command::*;
 use crate::reply::Reply;
+use crate::request::Request;
 
 /// `{getLog: "global" | "startupWarnings" | "*"}`.
 pub struct GetLog {
@@ -19,9 +19,26 @@ enum Which {
     StartupWarnings,
 }
 
-impl<'a> Command<'a, Operation<'a>> for GetLog {
+impl<'a> Command<'a, Request<'a>> for GetLog {
     const NAME: &'static str = "getLog";
-    const SPEC: Spec = Spec::plain().control().admin_only().help("the newest lines of the log");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "the newest lines of the log",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::GetLog])]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let which = match args.own_value() {
@@ -39,7 +56,7 @@ impl<'a> Command<'a, Operation<'a>> for GetLog {
         Ok(GetLog { which })
     }
 
-    fn run(self, _: &Operation<'a>) -> Result<Reply> {
+    fn run(self, _: &Request<'a>) -> Result<Reply> {
         let lines = match self.which {
             Which::Names => {
                 return Ok(Reply::ok().with_array("names", |names| {
@@ -60,9 +77,26 @@ impl<'a> Command<'a, Operation<'a>> for GetLog {
 /// `{logRotate: 1 | "server"}`.
 pub struct LogRotate;
 
-impl<'a> Command<'a, Operation<'a>> for LogRotate {
+impl<'a> Command<'a, Request<'a>> for LogRotate {
     const NAME: &'static str = "logRotate";
-    const SPEC: Spec = Spec::plain().admin_only().may_block().help("starts a new log file");
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "starts a new log file",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::LogRotate])]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         if let Value::String(kind) = args.own_value()
@@ -74,7 +108,7 @@ impl<'a> Command<'a, Operation<'a>> for LogRotate {
         Ok(LogRotate)
     }
 
-    fn run(self, _: &Operation<'a>) -> Result<Reply> {
+    fn run(self, _: &Request<'a>) -> Result<Reply> {
         if let Err(error) = crate::log::rotate(true) {
             bail!(Code::FILE_RENAME_FAILED, "Failed to rotate log: {error}");
         }

@@ -1,0 +1,218 @@
+//! What the user of a command must be allowed to do, in MongoDB's terms: actions on resources.
+
+use sheaf_bson::RawDoc;
+use sheaf_wire::Sequence;
+
+/// What the user of a command must be allowed to do.
+#[derive(Clone, Copy, Debug)]
+pub enum Privileges {
+    /// Nothing: everybody may run it who has authenticated (or anybody, see
+    /// [`Authentication`](super::Authentication)).
+    None,
+    /// All of these, where their conditions hold.
+    Needs(&'static [Privilege]),
+    /// What the request contains decides, beyond what conditions can say; in words for the table.
+    ByCommand(&'static str),
+}
+
+/// Actions on one resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Privilege {
+    /// Where.
+    pub resource: Resource,
+    /// All of them are needed.
+    pub actions: &'static [Action],
+    /// An action that does in place of all of them.
+    pub or: Option<Action>,
+    /// When they are needed.
+    pub when: When,
+}
+
+impl Privilege {
+    /// These actions, whatever is asked.
+    pub const fn on(resource: Resource, actions: &'static [Action]) -> Privilege {
+        Privilege { resource, actions, or: None, when: When::Always }
+    }
+
+    /// An action that does in their place.
+    pub const fn or(mut self, action: Action) -> Privilege {
+        self.or = Some(action);
+        self
+    }
+
+    /// Needed only by a request for which this holds; in words for the table.
+    pub const fn if_asked(mut self, words: &'static str, holds: fn(Asked<'_>) -> bool) -> Privilege {
+        self.when = When::Asked(words, holds);
+        self
+    }
+
+    /// Needed only in a case that the command finds out when it runs.
+    pub const fn if_found(mut self, words: &'static str) -> Privilege {
+        self.when = When::Found(words);
+        self
+    }
+}
+
+/// When actions are needed.
+#[derive(Clone, Copy, Debug)]
+pub enum When {
+    /// Always.
+    Always,
+    /// If this holds for the request.
+    Asked(&'static str, fn(Asked<'_>) -> bool),
+    /// In a case that the command finds out when it runs.
+    Found(&'static str),
+}
+
+/// What a condition looks at.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    /// The command as it came.
+    pub body: RawDoc<'a>,
+    /// Its kind-1 sequences.
+    pub sequences: &'a [Sequence<'a>],
+}
+
+impl<'a> Asked<'a> {
+    /// Whether this field is true.
+    pub fn is_true(self, field: &str) -> bool {
+        self.body.get(field).is_some_and(|value| value.truthy())
+    }
+
+    /// Whether there is this field.
+    pub fn has(self, field: &str) -> bool {
+        self.body.get(field).is_some()
+    }
+
+    /// Whether one of the statements in this list has a field that is true.
+    pub fn any_statement(self, list: &str, field: &str) -> bool {
+        let says = |statement: RawDoc<'_>| statement.get(field).is_some_and(|value| value.truthy());
+        if let Some(sequence) = self.sequences.iter().find(|sequence| sequence.name == list) {
+            return sequence.iter().any(says);
+        }
+        let statements = self.body.get(list).and_then(|list| list.as_array());
+        statements.is_some_and(|list| list.values().filter_map(|statement| statement.as_doc()).any(says))
+    }
+
+    /// Whether documents go in that validators would refuse.
+    pub fn bypasses_validation(self) -> bool {
+        self.is_true("bypassDocumentValidation")
+    }
+}
+
+/// Where actions happen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Resource {
+    /// The collection that the command's own value names.
+    Collection,
+    /// The collection of the command's database that this field names.
+    CollectionIn(&'static str),
+    /// This collection of the command's database.
+    CollectionNamed(&'static str),
+    /// The whole namespace that this field names.
+    NamespaceIn(&'static str),
+    /// The command's database.
+    Database,
+    /// The cluster.
+    Cluster,
+}
+
+macro_rules! actions {
+    ($($variant:ident = $name:literal,)*) => {
+        /// MongoDB's privilege actions, as far as commands here need them.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Action {
+            $(#[doc = concat!("`", $name, "`.")] $variant,)*
+        }
+
+        impl Action {
+            /// The manual's name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Action::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+actions! {
+    AppendOplogNote = "appendOplogNote",
+    BypassDocumentValidation = "bypassDocumentValidation",
+    CollMod = "collMod",
+    CollStats = "collStats",
+    Compact = "compact",
+    ConnPoolStats = "connPoolStats",
+    ConvertToCapped = "convertToCapped",
+    CreateCollection = "createCollection",
+    CreateIndex = "createIndex",
+    CreateSearchIndexes = "createSearchIndexes",
+    DbHash = "dbHash",
+    DbStats = "dbStats",
+    DropCollection = "dropCollection",
+    DropDatabase = "dropDatabase",
+    DropIndex = "dropIndex",
+    DropSearchIndex = "dropSearchIndex",
+    EnableProfiler = "enableProfiler",
+    Find = "find",
+    Fsync = "fsync",
+    GetClusterParameter = "getClusterParameter",
+    GetCmdLineOpts = "getCmdLineOpts",
+    GetDefaultRwConcern = "getDefaultRWConcern",
+    GetLog = "getLog",
+    GetParameter = "getParameter",
+    HostInfo = "hostInfo",
+    Impersonate = "impersonate",
+    Inprog = "inprog",
+    Insert = "insert",
+    Internal = "internal",
+    KillAnyCursor = "killAnyCursor",
+    KillAnySession = "killAnySession",
+    Killop = "killop",
+    ListCollections = "listCollections",
+    ListDatabases = "listDatabases",
+    ListIndexes = "listIndexes",
+    ListSearchIndexes = "listSearchIndexes",
+    LogRotate = "logRotate",
+    OidReset = "oidReset",
+    PlanCacheWrite = "planCacheWrite",
+    ReIndex = "reIndex",
+    Remove = "remove",
+    ReplSetConfigure = "replSetConfigure",
+    ReplSetGetConfig = "replSetGetConfig",
+    ReplSetGetStatus = "replSetGetStatus",
+    ReplSetResizeOplog = "replSetResizeOplog",
+    ReplSetStateChange = "replSetStateChange",
+    ServerStatus = "serverStatus",
+    SetClusterParameter = "setClusterParameter",
+    SetDefaultRwConcern = "setDefaultRWConcern",
+    SetParameter = "setParameter",
+    Shutdown = "shutdown",
+    Top = "top",
+    Unlock = "unlock",
+    Update = "update",
+    UpdateSearchIndex = "updateSearchIndex",
+    Validate = "validate",
+    ViewRole = "viewRole",
+    ViewUser = "viewUser",
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::doc;
+
+    use super::*;
+
+    #[test]
+    fn conditions_look_into_bodies_and_their_statements() {
+        let one =
+            doc! { "update": "c", "updates": [{ "q": {}, "u": {} }, { "q": {}, "u": {}, "upsert": true }] };
+        let asked = Asked { body: one.as_raw(), sequences: &[] };
+        assert!(asked.any_statement("updates", "upsert"));
+        assert!(!asked.any_statement("updates", "multi"));
+        assert!(asked.has("updates") && !asked.is_true("bypassDocumentValidation"));
+        let none = doc! { "update": "c", "bypassDocumentValidation": 1 };
+        let asked = Asked { body: none.as_raw(), sequences: &[] };
+        assert!(!asked.any_statement("updates", "upsert") && asked.bypasses_validation());
+    }
+}

@@ -1,0 +1,44 @@
+//! The commands of every server, whatever its role: they know connections, parameters and the log, and no data.
+
+mod authenticate;
+pub mod build_info;
+mod cmd_line;
+mod conn_pool;
+mod connection_status;
+mod fail_point;
+mod features;
+mod get_log;
+mod host_info;
+mod kill_op;
+mod list_commands;
+mod parameters;
+mod ping;
+mod test_version;
+
+use crate::command::{Entry, RunOnFront};
+use crate::command_entry;
+use crate::request::Request;
+
+/// The commands of every server.
+pub static COMMANDS: &[Entry<RunOnFront>] = &[
+    command_entry!(authenticate::Authenticate, Request),
+    command_entry!(authenticate::Logout, Request),
+    command_entry!(authenticate::SaslContinue, Request),
+    command_entry!(authenticate::SaslStart, Request),
+    command_entry!(build_info::BuildInfo, Request),
+    command_entry!(cmd_line::GetCmdLineOpts, Request),
+    command_entry!(conn_pool::ConnPoolStats, Request),
+    command_entry!(connection_status::ConnectionStatus, Request),
+    command_entry!(connection_status::WhatsMyUri, Request),
+    command_entry!(fail_point::ConfigureFailPoint<'_>, Request),
+    command_entry!(features::Features, Request),
+    command_entry!(get_log::GetLog, Request),
+    command_entry!(get_log::LogRotate, Request),
+    command_entry!(host_info::HostInfo, Request),
+    command_entry!(kill_op::KillOp, Request),
+    command_entry!(list_commands::ListCommands, Request),
+    command_entry!(parameters::GetParameter<'_>, Request),
+    command_entry!(parameters::SetParameter<'_>, Request),
+    command_entry!(ping::Ping, Request),
+    command_entry!(test_version::TestVersion2, Request),
+];

@@ -1,0 +1,57 @@
+//! `killOp`.
+
+use sheaf_bson::Value;
+use sheaf_errors::{Code, Result, bail};
+
+use crate::args::Args;
+use crate::command::*;
+use crate::reply::Reply;
+use crate::request::Request;
+
+/// `{killOp: 1, op: n}`.
+pub struct KillOp {
+    op_id: i64,
+}
+
+impl<'a> Command<'a, Request<'a>> for KillOp {
+    const NAME: &'static str = "killOp";
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: "stops an operation",
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Always,
+        maintenance: true,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::Needs(&[
+            Privilege::on(Resource::Cluster, &[Action::Killop]).if_found("the operation is another user's")
+        ]),
+        spread: Spread::Router,
+        counter: Counter::Command,
+        threads: Threads::Control,
+        ends_with_client: false,
+    };
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let value = args.value("op");
+        let op_id = match value {
+            Value::Missing => bail!(Code::NO_SUCH_KEY, "Did not provide \"op\" field"),
+            number => crate::args::exact_i64(number, "op")?,
+        };
+        Ok(KillOp { op_id })
+    }
+
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        for client in op.front.clients() {
+            if client.current.lock().op_id as i32 == self.op_id as i32 {
+                client.kill();
+            }
+        }
+        // MongoDB answers alike whether or not there was such an operation.
+        Ok(Reply::ok().with("info", "attempting to kill op"))
+    }
+}

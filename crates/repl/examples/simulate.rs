@@ -1,6 +1,6 @@
 //! Runs the simulator over many seeds, or one again.
 //!
-//! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME] [--faults-secs 120]` or
+//! `simulate --seeds 1000 [--from 1] [--jobs 2] [--mutation NAME] [--faults-secs 120] [--invariants no]` or
 //! `simulate --seed 42 [--tell 3000]`, which prints what happens from that time on
 #![allow(clippy::disallowed_methods, reason = "each simulation is one thread; several run at once")]
 
@@ -21,11 +21,20 @@ struct Arguments {
     mutation: Option<Mutation>,
     tell: Option<u64>,
     faults_secs: Option<u64>,
+    invariants: bool,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut parsed =
-        Arguments { from: 1, seeds: 300, jobs: 2, one: false, mutation: None, tell: None, faults_secs: None };
+    let mut parsed = Arguments {
+        from: 1,
+        seeds: 300,
+        jobs: 2,
+        one: false,
+        mutation: None,
+        tell: None,
+        faults_secs: None,
+        invariants: true,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(name) = words.next() {
         let value = words.next().ok_or(format!("{name} needs a value"))?;
@@ -36,6 +45,7 @@ fn arguments() -> Result<Arguments, String> {
             "--from" => parsed.from = number()?,
             "--tell" => parsed.tell = Some(number()?),
             "--faults-secs" => parsed.faults_secs = Some(number()?),
+            "--invariants" => parsed.invariants = value != "no",
             "--jobs" => parsed.jobs = number()?.max(1),
             "--mutation" => {
                 let found = Mutation::ALL.into_iter().find(|mutation| mutation.name() == value);
@@ -75,6 +85,7 @@ fn main() -> ExitCode {
                     }
                     let result = std::panic::catch_unwind(|| {
                         let mut plan = Plan::of(seed);
+                        plan.check_invariants = arguments.invariants;
                         if let Some(secs) = arguments.faults_secs {
                             plan.faults_millis = secs * 1000;
                         }

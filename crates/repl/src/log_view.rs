@@ -86,6 +86,31 @@ impl LogView {
         }
     }
 
+    /// Panics where the view contradicts itself. Takes the same time however many entries there are.
+    pub fn check(&self) {
+        let LogBounds { start, last, runs, .. } = &self.bounds;
+        assert!(start.index <= *last, "the log begins behind {start:?} and ends at {last}");
+        let rising = |pair: &[TermRun]| pair[0].first < pair[1].first && pair[0].term < pair[1].term;
+        assert!(runs.windows(2).all(rising), "terms do not rise with the index: {runs:?}");
+        let first = runs.first().map(|run| run.first);
+        assert_eq!(
+            first,
+            (start.index < *last).then_some(start.index + 1),
+            "the first entry has a term: {runs:?}"
+        );
+        assert!(runs.last().is_none_or(|run| run.first <= *last), "a term begins behind {last}: {runs:?}");
+        if let (Some(front), Some(back)) = (self.cache.front(), self.cache.back()) {
+            assert_eq!(back.index, *last, "the newest entries are kept");
+            assert_eq!(self.cache.len() as u64, back.index + 1 - front.index, "a kept entry is missing");
+            assert!(front.index > start.index, "an entry is kept that has left the log");
+        } else {
+            assert_eq!((self.cache_bytes, self.unwritten_bytes), (0, 0), "nothing is kept");
+        }
+        assert!(self.written <= *last, "{} is written, the log ends at {last}", self.written);
+        assert!(self.unwritten_bytes <= self.cache_bytes, "what is not written is kept");
+        assert!(self.fetched.is_empty(), "fetched entries are for one question only");
+    }
+
     fn truncate(&mut self, keep: u64) {
         while self.cache.back().is_some_and(|entry| entry.index > keep) {
             let entry = self.cache.pop_back().expect("there is a last one");

@@ -39,6 +39,7 @@ pub use metrics::{Attempts, CandidateMetrics, ElectionCounts, ElectionReason, Pa
 pub use status::{PeerStatus, Status};
 
 use hints::Hints;
+use invariants::Before;
 use metrics::Elections;
 use peers::Peer;
 use reading::Barriers;
@@ -64,6 +65,9 @@ pub struct Options {
     pub messages_in_flight_max: usize,
     /// `--setParameter allowMultipleArbiters=true`.
     pub allow_multiple_arbiters: bool,
+    /// Whether each poll ends with [`Member::check_invariants`]. On in debug builds and in this crate's tests; the simulator
+    /// turns it on.
+    pub check_invariants: bool,
 }
 
 impl Options {
@@ -88,6 +92,7 @@ impl Options {
             message_bytes_max: 1 << 20,
             messages_in_flight_max: 64,
             allow_multiple_arbiters: false,
+            check_invariants: cfg!(any(test, debug_assertions)),
         }
     }
 }
@@ -226,6 +231,8 @@ pub struct Member {
     role: Role,
     config_changed: bool,
     report_due: bool,
+    /// What the last poll left, where invariants are checked.
+    before: Option<Box<Before>>,
     out: Vec<Effect>,
 }
 
@@ -304,6 +311,7 @@ impl Member {
             role: Role::default(),
             config_changed: false,
             report_due: false,
+            before: None,
             out: Vec::new(),
         };
         if let Some((config, me)) = recovered.config {
@@ -404,8 +412,9 @@ impl Member {
         self.send_report();
         self.resolve_waiters();
         self.resolve_barriers();
-        if cfg!(debug_assertions) {
+        if self.options.check_invariants {
             self.check_invariants();
+            self.check_step();
         }
         std::mem::take(&mut self.out)
     }

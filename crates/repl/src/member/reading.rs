@@ -33,6 +33,12 @@ impl Barriers {
         }
     }
 
+    /// How many barriers have not ended.
+    pub fn len(&self) -> usize {
+        let asked = self.asked.iter().map(|(_, waiters)| waiters.len());
+        self.fresh.len() + asked.chain(self.answered.iter().map(|(_, waiters)| waiters.len())).sum::<usize>()
+    }
+
     pub fn take_all(&mut self) -> Vec<WaiterId> {
         let mut all = std::mem::take(&mut self.fresh);
         all.extend(self.asked.take().into_iter().flat_map(|(_, waiters)| waiters));

@@ -44,10 +44,27 @@ impl Waiting {
         waiter
     }
 
+    /// How many waits there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Panics where slots and register differ.
+    pub fn check(&self) {
+        let in_slots: usize = self.slots.iter().map(|slot| slot.waiters.len()).sum();
+        assert_eq!(in_slots, self.by_id.len(), "a wait is in its slot and in the register of all");
+        assert!(
+            self.by_id.last_key_value().is_none_or(|(last, _)| last.0 <= self.next),
+            "a wait nobody began"
+        );
+    }
+
     /// Forgets a wait. Returns whether there was one.
     fn remove(&mut self, waiter: WaiterId) -> bool {
         let Some((slot, index)) = self.by_id.remove(&waiter) else { return false };
-        self.slots[slot].waiters.remove(&(index, waiter))
+        let there = self.slots[slot].waiters.remove(&(index, waiter));
+        assert!(there, "{waiter:?} for {index} is not in its slot");
+        there
     }
 
     /// Takes out the waits of a slot up to an index.
@@ -107,7 +124,7 @@ impl Member {
 
     /// How many wait for a write concern.
     pub fn waiters(&self) -> usize {
-        self.waiting.by_id.len()
+        self.waiting.len()
     }
 
     /// How far the commit point is behind the end of this member's log: how many entries are not yet

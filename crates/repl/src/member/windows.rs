@@ -25,6 +25,12 @@ impl Window {
         self.bytes += bytes;
     }
 
+    /// Panics where the count is not that of what is under way.
+    pub fn check(&self) {
+        let bytes: usize = self.sent.iter().map(|(_, bytes)| bytes).sum();
+        assert_eq!(self.bytes, bytes, "{} messages are under way", self.sent.len());
+    }
+
     fn arrived(&mut self, index: u64) {
         while let Some((_, bytes)) = self.sent.front().filter(|(last, _)| *last <= index) {
             self.bytes -= bytes;

@@ -9,6 +9,7 @@ use crate::types::OpTime;
 
 use super::disk::Disk;
 use super::model::Model;
+use super::plan::Plan;
 
 /// A machine.
 pub(super) struct Node {
@@ -75,7 +76,7 @@ impl Node {
     }
 
     /// Starts the process on what the disk has.
-    pub fn start(&mut self, seed: u64, cache_bytes: usize) {
+    pub fn start(&mut self, seed: u64, plan: &Plan) {
         self.incarnation += 1;
         let image = &self.disk.image;
         let last = image.last();
@@ -89,10 +90,11 @@ impl Node {
         let options = Options {
             seed: seed ^ (self.incarnation << 40),
             incarnation: self.incarnation,
-            cache_bytes,
+            cache_bytes: plan.cache_bytes,
             message_bytes_max: 2000,
             messages_in_flight_max: 8,
             allow_multiple_arbiters: true,
+            check_invariants: plan.check_invariants,
             ..Options::new("rs")
         };
         let member =

@@ -43,6 +43,8 @@ pub struct Plan {
     pub restarts: bool,
     /// Whether a message may travel as a part of the one before it, as it does where a link is written late.
     pub together: bool,
+    /// Whether each member checks itself after each poll, in release builds too.
+    pub check_invariants: bool,
 }
 
 /// The name of machine `number`.
@@ -108,6 +110,7 @@ impl Plan {
             encode: rng.percent(25),
             restarts: rng.percent(50),
             together: rng.percent(50),
+            check_invariants: true,
         }
     }
 }

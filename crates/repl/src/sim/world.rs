@@ -228,7 +228,7 @@ impl World {
             return;
         }
         let seed = mix(self.plan.seed ^ node as u64);
-        self.nodes[node].start(seed, self.plan.cache_bytes);
+        self.nodes[node].start(seed, &self.plan);
         // Start-up has synced the log and applied all of it.
         for entry in &self.nodes[node].disk.image.entries {
             self.checker.applied(node, entry);

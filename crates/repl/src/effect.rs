@@ -91,7 +91,7 @@ pub struct Persist {
 }
 
 impl Persist {
-    /// What may be kept of term, vote and commit point before the rest of the unit is carried out. Where it takes the log's end
+    /// What may be kept of term, vote and commit point before the rest of the unit is applied. Where it takes the log's end
     /// back, or replaces the log, the commit point is one of the log to come: a start that comes in between must not take the
     /// log as it still is for committed so far.
     pub fn to_keep(&self, wanted: HardState, known: &HardState) -> HardState {

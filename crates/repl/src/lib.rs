@@ -1,7 +1,7 @@
 //! Replica sets as a pure state machine: messages, ticks and completions go in; messages, writes and decisions come out.
 //!
 //! - [`Member`] is one member of a set, around raft-rs. Its inputs change memory only; [`Member::poll`] gives
-//!   the [`Effect`]s that the driver carries out.
+//!   the [`Effect`]s that the driver performs.
 //! - [`config`] is MongoDB's replica-set configuration, [`write_concern`] what writes may wait for.
 //! - [`sim`] runs whole sets in one thread from one seed, with faults, and checks what must always hold.
 //!

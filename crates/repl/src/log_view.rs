@@ -49,7 +49,7 @@ impl LogView {
     }
 
     pub fn last(&self) -> OpTime {
-        OpTime::new(self.term_at(self.bounds.last).unwrap_or(0), self.bounds.last)
+        OpTime::new(self.term_at(self.bounds.last).expect("the last entry has a term"), self.bounds.last)
     }
 
     /// The term of the entry at `index`, if the log has it (or it is the one before the first).
@@ -72,7 +72,11 @@ impl LogView {
     /// Appends entries, which may replace those from the first one's index on.
     pub fn append(&mut self, entries: &[RaftEntry]) {
         let Some(first) = entries.first() else { return };
-        assert!(first.index > self.bounds.start.index && first.index <= self.bounds.last + 1);
+        let (start, last) = (self.bounds.start, self.bounds.last);
+        assert!(first.index > start.index, "entry {} would go before the log, {start:?}", first.index);
+        assert!(first.index <= last + 1, "entry {} would leave a gap behind {last}", first.index);
+        let term = self.term_at(first.index - 1);
+        assert!(term <= Some(first.term), "entry {} of term {} follows {term:?}", first.index, first.term);
         self.truncate(first.index - 1);
         for entry in entries {
             if self.bounds.runs.last().is_none_or(|run| run.term != entry.term) {
@@ -150,9 +154,10 @@ impl LogView {
 
     /// The driver has removed the entries up to and including `index`.
     pub fn compact(&mut self, index: u64) {
-        if index <= self.bounds.start.index || index > self.bounds.last {
+        if index <= self.bounds.start.index {
             return;
         }
+        assert!(index <= self.bounds.last, "{index} has left the log, which ends at {}", self.bounds.last);
         let term = self.term_at(index).expect("the index is within the log");
         let next = self.term_at(index + 1);
         self.bounds.start = OpTime::new(term, index);
@@ -170,6 +175,11 @@ impl LogView {
 
     /// The log begins anew after a copy of the data as of `at`.
     pub fn reset(&mut self, at: OpTime, time: u64) {
+        assert!(
+            at.index >= self.bounds.start.index,
+            "the log begins at {at:?} after {:?}",
+            self.bounds.start
+        );
         self.bounds = LogBounds { start: at, last: at.index, runs: Vec::new(), last_time: time };
         self.cache.clear();
         (self.cache_bytes, self.unwritten_bytes) = (0, 0);
@@ -195,6 +205,7 @@ fn weight(entry: &RaftEntry) -> usize {
 
 fn slice(entries: &VecDeque<RaftEntry>, low: u64, high: u64, max_bytes: Option<u64>) -> Vec<RaftEntry> {
     let Some(first) = entries.front() else { return Vec::new() };
+    assert!(first.index <= low, "entries from {low} on are asked of those from {} on", first.index);
     let mut bytes = 0;
     let mut out = Vec::new();
     for entry in entries.range((low - first.index) as usize..) {
@@ -229,8 +240,10 @@ impl Storage for LogView {
         if !context.can_async() {
             // Asked in order to apply them, or to look for configuration entries: payloads are applied
             // when they are appended and no entry changes the configuration, so a blank will do.
-            let blank =
-                |index| RaftEntry { index, term: self.term_at(index).unwrap_or(0), ..RaftEntry::default() };
+            let blank = |index| {
+                let term = self.term_at(index).expect("raft-rs reads entries of its log");
+                RaftEntry { index, term, ..RaftEntry::default() }
+            };
             return Ok((low..high).map(blank).collect());
         }
         let got = self.fetched.front().is_some_and(|entry| entry.index <= low)

@@ -1,8 +1,13 @@
 //! The driver of the replication core: threads, the order of effects, and storage's side of it.
 //!
-//! Two threads belong to it. One carries out units that come from other members (and what a primary has not carried out
-//! with its own commits); the other keeps the core's clock and does what may take time. A primary's own commits are
-//! carried out by the thread that commits.
+//! Two threads belong to it. One applies units that come from other members (and what a primary has not applied with its own
+//! commits); the other keeps the core's clock and does what may take time. A primary's own commits are applied by the thread
+//! that commits.
+//!
+//! Seven things happen to a write here, each with its word: a commit is *proposed* to the core ([`Sequencer::propose`]), the
+//! core's effects are *performed* ([`Replica::perform`]), which *sends* messages and queues units; a unit is *taken*
+//! ([`Sequencer::take`]), *applied* by storage (in the log and visible), then *acknowledged* as such to the core
+//! ([`Sequencer::carried_out`]), and *durable* after a sync.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +18,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_front::log::ids;
 use sheaf_repl::{
-    Body, Effect, Entry, Envelope, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
+    Body, Effect, Entry, Envelope, HardState, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
 };
 use sheaf_storage::critical::Critical;
 use sheaf_storage::order::{Condvar, Mutex};
@@ -63,7 +68,9 @@ impl Replica {
         }
         // Others take what has a lower number for old. A member that has lost its folder must not begin again with 1.
         let wall = front.clock.now_millis().max(0) as u64;
-        state.state.incarnation = wall.max(state.state.incarnation + 1);
+        let before = state.state.incarnation;
+        state.state.incarnation = wall.max(before + 1);
+        assert!(state.state.incarnation > before, "each start of a member has a higher number");
         state.save()?;
         let recovered = recovered(engine, &state)?;
         let all_committed = recovered.hard_state.commit == recovered.log.last;
@@ -98,7 +105,7 @@ impl Replica {
             flushable: AtomicU64::new(0),
             commit: Mutex::default(),
             durable_seq: AtomicU64::new(0),
-            carried_seq: AtomicU64::new(0),
+            applied_seq: AtomicU64::new(0),
             topology: watch::Sender::new(0),
             waiters: Mutex::default(),
             stepped_down: Mutex::default(),
@@ -116,7 +123,7 @@ impl Replica {
             time: if all_committed { last.time } else { core.commit_time() },
         });
         let links = Links::new(&replica, &front.parameters.text("peerAddresses"));
-        let _ = replica.links.set(links);
+        assert!(replica.links.set(links).is_ok(), "a member starts once");
         engine.set_sequencer(replica.clone(), all_committed);
         let runtime = tokio::runtime::Handle::current();
         let applier = replica.clone();
@@ -178,16 +185,16 @@ impl Replica {
         });
     }
 
-    /// Carries out what the core wants, in order.
-    pub(super) fn carry(&self, core: &mut Member) {
-        self.carry_here(core);
+    /// Performs the core's effects, in order, and wakes the thread that applies units.
+    pub(super) fn perform(&self, core: &mut Member) {
+        self.perform_effects(core);
         if !self.units.lock().is_empty() {
             self.units_work.notify_one();
         }
     }
 
-    /// [`Replica::carry`] by a thread that carries out the units itself.
-    fn carry_here(&self, core: &mut Member) {
+    /// Performs the core's effects, for a thread that applies the units itself.
+    fn perform_effects(&self, core: &mut Member) {
         for effect in core.poll() {
             match effect {
                 Effect::Send { host, envelope } => {
@@ -196,16 +203,14 @@ impl Replica {
                         links.send(&host, envelope, || core.is_address(&host));
                     }
                 }
-                Effect::Persist(unit) => self.units.lock().push_back(unit),
+                Effect::Persist(unit) => self.queue_unit(unit),
                 Effect::CommitPoint(at) => {
-                    let time = core.commit_time();
-                    *self.commit.lock() = OpTime { term: at.term, index: at.index, time };
-                    self.engine.committed(at.index);
+                    self.note_commit(OpTime { term: at.term, index: at.index, time: core.commit_time() });
                 }
                 Effect::Role(role) => {
                     let before = self.role();
                     self.set_role(role);
-                    let _ = self.jobs.send(Job::Role { before, now: role });
+                    self.order(Job::Role { before, now: role });
                 }
                 Effect::Resolved { waiter, outcome } => {
                     if let Some(sender) = self.waiters.lock().remove(&waiter) {
@@ -213,27 +218,43 @@ impl Replica {
                     }
                 }
                 Effect::Fetch { token, low, high, bytes_max } => {
-                    let _ = self.jobs.send(Job::Fetch { token, low, high, bytes_max });
+                    self.order(Job::Fetch { token, low, high, bytes_max });
                 }
                 Effect::InitialSync { source, at_least } => {
-                    let _ = self.jobs.send(Job::InitialSync { source, at_least });
+                    self.order(Job::InitialSync { source, at_least });
                 }
                 Effect::Refused { host, from, what } => self.refused(&host, from, &what),
-                Effect::SteppedDown(result) => {
-                    if let Some(sender) = self.stepped_down.lock().take() {
-                        let _ = sender.send(result);
-                    }
-                }
-                Effect::Reconfigured(result) => {
-                    if let Some(sender) = self.reconfigured.lock().take() {
-                        let _ = sender.send(result);
-                    }
-                }
+                Effect::SteppedDown(result) => answer(&self.stepped_down, result),
+                Effect::Reconfigured(result) => answer(&self.reconfigured, result),
             }
         }
         let flushable = core.commit_point().index.min(core.positions().durable.index);
         self.flushable.store(flushable, Ordering::Release);
         self.kept.lock().set(core.kept_bytes());
+    }
+
+    /// Puts a unit behind those that wait to be applied.
+    fn queue_unit(&self, unit: Persist) {
+        let mut units = self.units.lock();
+        let newest = units.back().map_or(unit.seq - 1, |newest| newest.seq);
+        assert_eq!(unit.seq, newest + 1, "the core numbers its units without gaps");
+        assert!(unit.seq > self.applied_seq.load(Ordering::Acquire), "unit {} is applied already", unit.seq);
+        units.push_back(unit);
+    }
+
+    fn note_commit(&self, at: OpTime) {
+        let before = std::mem::replace(&mut *self.commit.lock(), at);
+        assert!(
+            before.index < at.index && before.term <= at.term,
+            "the commit point {before:?} becomes {at:?}"
+        );
+        self.engine.committed(at.index);
+    }
+
+    /// Hands work to the thread that may take its time. It ends with this member, and what is asked of it then is not missed.
+    fn order(&self, job: Job) {
+        let sent = self.jobs.send(job);
+        assert!(sent.is_ok() || self.is_stopping(), "the clock's thread has ended before its member");
     }
 
     /// Says what was not believed, once in a while.
@@ -250,9 +271,9 @@ impl Replica {
         sheaf_front::log::warning("REPL", ids::MEMBER_REFUSED, "ReplCoord", text, Some(attributes));
     }
 
-    /// Carries out units that no commit of this member carries out.
+    /// Applies the units that no commit of this member applies.
     fn run_applier(&self) {
-        while !self.stopping.load(Ordering::Acquire) {
+        while !self.is_stopping() {
             {
                 let mut units = self.units.lock();
                 if units.is_empty() {
@@ -268,7 +289,7 @@ impl Replica {
                 Ok(true) => self.engine.ask_for_sync(),
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::error!(%error, "the log of the set cannot be carried out");
+                    tracing::error!(%error, "the log of the set cannot be applied");
                     std::thread::sleep(Duration::from_millis(500));
                 }
             }
@@ -278,7 +299,7 @@ impl Replica {
     /// Keeps the core's clock, and does what takes time.
     fn run_clock(self: &Arc<Self>, jobs: &mpsc::Receiver<Job>) {
         let mut next = Instant::now();
-        while !self.stopping.load(Ordering::Acquire) {
+        while !self.is_stopping() {
             let now = Instant::now();
             if now >= next {
                 let wall = self.front.clock.now_millis().max(0) as u64 / 1000;
@@ -301,7 +322,7 @@ impl Replica {
             match jobs.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(job) => self.work(job),
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
-                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+                Err(mpsc::RecvTimeoutError::Disconnected) => unreachable!("this member holds the sender"),
             }
         }
     }
@@ -362,6 +383,7 @@ impl Replica {
         if let Some(hard_state) = unit.hard_state.take() {
             let hard_state = unit.to_keep(hard_state, &file.state.hard_state);
             let known = &mut file.state.hard_state;
+            check_hard_state(known, &hard_state);
             // A commit point alone may be forgotten.
             changed |= (known.term, known.vote) != (hard_state.term, hard_state.vote);
             *known = hard_state;
@@ -388,17 +410,24 @@ impl Sequencer for Replica {
         let (time, payload) = seal(core.term(), core.cluster_time());
         let at = core.propose(time, payload)?;
         let before = self.units.lock().len();
-        self.carry_here(&mut core);
+        self.perform_effects(&mut core);
         let units = self.units.lock();
-        let own = units
-            .iter()
-            .skip(before)
-            .find(|unit| unit.entries.last().is_some_and(|e| e.at.index >= at.index));
-        own.map(|unit| unit.seq).ok_or_else(|| Error::new(Code::INTERNAL_ERROR, "a proposal was not written"))
+        let holds_it = |unit: &&Persist| unit.entries.last().is_some_and(|entry| entry.at.index >= at.index);
+        let own = units.iter().skip(before).find(holds_it);
+        let own = own.unwrap_or_else(|| panic!("the core took {at:?} and wants nothing written"));
+        let entry = own.entries.last().expect("it was found by its last entry");
+        assert_eq!((entry.at, entry.time), (at, time), "a primary's newest entry is its newest proposal");
+        Ok(own.seq)
     }
 
     fn take(&self) -> Result<Option<LogUnit>> {
         let Some(mut unit) = self.units.lock().pop_front() else { return Ok(None) };
+        let applied = self.applied_seq.load(Ordering::Acquire);
+        assert_eq!(
+            unit.seq,
+            applied + 1,
+            "one unit is taken at a time, and the next one follows on what is applied"
+        );
         self.keep(&mut unit);
         if let Some(rollback) = unit.rollback {
             self.roll_back(rollback);
@@ -414,14 +443,21 @@ impl Sequencer for Replica {
         let entries = unit.entries.into_iter().map(to_core).collect();
         let unit =
             Persist { seq: unit.seq, entries, hard_state: None, config: None, install: None, rollback: None };
-        self.units.lock().push_front(unit);
+        let mut units = self.units.lock();
+        assert!(
+            units.front().is_none_or(|next| next.seq == unit.seq + 1),
+            "unit {} is not the next",
+            unit.seq
+        );
+        units.push_front(unit);
+        drop(units);
         self.units_work.notify_one();
     }
 
     fn carried_out(&self, seq: u64) {
         // Whatever failed on the way: no unit is told of before those that come before it.
-        let before = self.carried_seq.swap(seq, Ordering::AcqRel);
-        assert_eq!(before + 1, seq, "units are carried out one after another");
+        let before = self.applied_seq.swap(seq, Ordering::AcqRel);
+        assert_eq!(before + 1, seq, "units are applied one after another");
         // Whoever waits for other members makes the messages go out at once; see `Replica::waiting`.
         self.with_unhurried(|core| {
             core.written(seq);
@@ -430,6 +466,8 @@ impl Sequencer for Replica {
     }
 
     fn durable(&self, seq: u64) {
+        let applied = self.applied_seq.load(Ordering::Acquire);
+        assert!(seq <= applied, "unit {seq} is told to be durable, and {applied} is the last one applied");
         if self.durable_seq.fetch_max(seq, Ordering::AcqRel) < seq {
             self.with(|core| core.durable(seq));
         }
@@ -456,11 +494,25 @@ impl Sequencer for Replica {
 
     fn compacted(&self, index: u64) {
         self.with(|core| {
+            assert!(index <= core.log().last, "{index} has left the log, which ends at {}", core.log().last);
             if index > core.log().start.index {
                 core.compacted(index.min(core.commit_point().index));
             }
         });
     }
+}
+
+/// Sends an answer that the core gives to a request ([`Replica::ask_and_wait`]).
+fn answer<T>(place: &crate::Asked<T>, result: Result<T>) {
+    let sender = place.lock().take().expect("the core answers what it was asked, once");
+    assert!(sender.send(result).is_ok(), "whoever has asked the core waits for its answer");
+}
+
+/// A term that fell, or a second vote in one, could elect two primaries.
+fn check_hard_state(known: &HardState, new: &HardState) {
+    assert!(known.term <= new.term, "term {} is to be kept after {}", new.term, known.term);
+    let given = known.term == new.term && known.vote.is_some();
+    assert!(!given || known.vote == new.vote, "{new:?} is to be kept, the vote was given: {known:?}");
 }
 
 fn to_core(entry: LogEntry) -> Entry {

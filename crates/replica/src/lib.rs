@@ -1,13 +1,13 @@
 //! A member of a replica set: the replication core (`sheaf-repl`) with sockets, threads, a clock and a disk.
 //!
 //! - [`Replica`] is what the rest of the server sees.
-//! - `driver` carries out what the core asks for, and orders the commits of storage.
+//! - `driver` performs the effects of the core, and orders the commits of storage.
 //! - `links` are the connections to other members, `receiving` those from them, `confirm` how they know each other; `state`
 //!   is what must never be forgotten.
 //! - `rollback` keeps writes that the set has not kept; `initial_sync` copies another member's data.
 //!
-//! Locks, outermost first: storage's pipeline, the state file, the core, what it tells ([`sheaf_storage::order`]). What the
-//! core tells is carried out under its lock, in order, and does nothing that waits.
+//! Locks, outermost first: storage's pipeline, the state file, the core, what it tells ([`sheaf_storage::order`]). The core's
+//! effects are performed under its lock, in order, and none of them waits.
 
 mod confirm;
 pub mod driver;
@@ -50,6 +50,9 @@ pub trait Host: Send + Sync {
     fn stepped_down(&self);
 }
 
+/// Where the answer to a request goes that the core has taken and not answered yet.
+type Asked<T> = Mutex<{ rank::TOLD }, Option<mpsc::Sender<Result<T>>>>;
+
 /// This process as a member of a replica set.
 pub struct Replica {
     front: Arc<Front>,
@@ -79,11 +82,11 @@ pub struct Replica {
     commit: Mutex<{ rank::TOLD }, OpTime>,
     durable_seq: AtomicU64,
     /// The last unit that is in the log and applied.
-    carried_seq: AtomicU64,
+    applied_seq: AtomicU64,
     topology: watch::Sender<u64>,
     waiters: Mutex<{ rank::TOLD }, HashMap<WaiterId, oneshot::Sender<Outcome>>>,
-    stepped_down: Mutex<{ rank::TOLD }, Option<mpsc::Sender<Result<()>>>>,
-    reconfigured: Mutex<{ rank::TOLD }, Option<mpsc::Sender<Result<ConfigVersion>>>>,
+    stepped_down: Asked<()>,
+    reconfigured: Asked<ConfigVersion>,
     /// How far the commit point is behind, for flow control.
     lag_millis: AtomicU64,
     /// How long commits have been held back because of that.
@@ -97,7 +100,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Locks the core, asks or tells it something, and carries out what it wants done.
+    /// Locks the core, asks or tells it something, and performs the effects of that.
     pub fn with<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
         let value = self.tell(work);
         self.flush_links();
@@ -117,8 +120,13 @@ impl Replica {
     fn tell<T>(&self, work: impl FnOnce(&mut Member) -> T) -> T {
         let mut core = self.core.lock();
         let value = work(&mut core);
-        self.carry(&mut core);
+        self.perform(&mut core);
         value
+    }
+
+    /// Whether [`Replica::stop`] was called.
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// Sends what the core wanted sent; the core is not locked.
@@ -211,8 +219,9 @@ impl Replica {
         let (sender, receiver) = oneshot::channel();
         let mut core = self.core.lock();
         let waiter = wait(&mut core)?;
-        self.waiters.lock().insert(waiter, sender);
-        self.carry(&mut core);
+        let before = self.waiters.lock().insert(waiter, sender);
+        assert!(before.is_none(), "{waiter:?} is waited for twice");
+        self.perform(&mut core);
         drop(core);
         self.flush_links();
         Ok((waiter, receiver))
@@ -231,50 +240,39 @@ impl Replica {
     pub fn initiate(&self, config: ReplSetConfig, me: u64) -> Result<()> {
         // What a standalone has written to `local` is in the log, from which a set does not take it.
         self.engine.checkpoint()?;
-        self.reconfiguring(|core| core.initiate(config, me)).map(|_| ())
+        self.ask_and_wait(&self.reconfigured, |core| core.initiate(config, me)).map(|_| ())
     }
 
     /// Changes the configuration; returns when it is installed here.
     pub fn reconfig(&self, config: ReplSetConfig, force: bool, me: Option<u64>) -> Result<ConfigVersion> {
-        self.reconfiguring(|core| core.reconfig(config, force, me))
-    }
-
-    fn reconfiguring(&self, work: impl FnOnce(&mut Member) -> Result<()>) -> Result<ConfigVersion> {
-        #[expect(clippy::disallowed_methods, reason = "one answer is sent")]
-        let (sender, receiver) = mpsc::channel();
-        {
-            let mut core = self.core.lock();
-            work(&mut core)?;
-            *self.reconfigured.lock() = Some(sender);
-            self.carry(&mut core);
-        }
-        self.flush_links();
-        receiver.recv().unwrap_or_else(|_| Err(sheaf_front::front::shutting_down_error()))
+        self.ask_and_wait(&self.reconfigured, |core| core.reconfig(config, force, me))
     }
 
     /// Hands the lead over; see [`Member::step_down`].
     pub fn step_down(&self, catch_up_millis: u64, period_millis: u64, force: bool) -> Result<()> {
-        self.leave_lead(|core| core.step_down(catch_up_millis, period_millis, force))
+        self.ask_and_wait(&self.stepped_down, |core| core.step_down(catch_up_millis, period_millis, force))
     }
 
-    fn leave_lead(&self, work: impl FnOnce(&mut Member) -> Result<()>) -> Result<()> {
+    /// Asks the core for something that takes a while, and waits for its answer, which the driver sends to `place`.
+    fn ask_and_wait<T>(&self, place: &Asked<T>, ask: impl FnOnce(&mut Member) -> Result<()>) -> Result<T> {
         #[expect(clippy::disallowed_methods, reason = "one answer is sent")]
         let (sender, receiver) = mpsc::channel();
         {
             let mut core = self.core.lock();
-            work(&mut core)?;
-            *self.stepped_down.lock() = Some(sender);
-            self.carry(&mut core);
+            ask(&mut core)?;
+            let before = place.lock().replace(sender);
+            assert!(before.is_none(), "the core has taken a second request before the first one's answer");
+            self.perform(&mut core);
         }
         self.flush_links();
-        receiver.recv().unwrap_or_else(|_| Err(sheaf_front::front::shutting_down_error()))
+        receiver.recv().expect("the core answers each request that it has taken")
     }
 
     /// Before this process ends: the lead goes to another member, if there is one that can have it within this time.
     pub fn hand_over(&self, millis: u64) {
         if self.is_writable() {
             // Without a successor it simply ends.
-            let _ = self.leave_lead(|core| core.hand_over(millis));
+            let _ = self.ask_and_wait(&self.stepped_down, |core| core.hand_over(millis));
         }
     }
 

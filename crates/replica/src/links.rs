@@ -21,6 +21,7 @@ use tokio::sync::Notify;
 use crate::Replica;
 use crate::confirm::{Hello, Nonce};
 use crate::memory::Share;
+use crate::receiving::MESSAGE_BYTES_MAX;
 
 /// The first word on a link: read as a message's length it would be above the largest allowed.
 pub const MAGIC: [u8; 4] = *b"ShMb";
@@ -198,7 +199,10 @@ impl Waiting {
     /// The next message.
     fn take(&mut self) -> Option<Envelope> {
         let envelope = self.messages.pop_front()?;
-        self.count(self.bytes - envelope.entry_bytes());
+        let (bytes, all) = (envelope.entry_bytes(), self.bytes);
+        assert!(bytes <= all, "a message of {bytes} bytes waits among {all}");
+        assert!(!self.messages.is_empty() || bytes == all, "{all} bytes wait in a message of {bytes}");
+        self.count(all - bytes);
         Some(envelope)
     }
 
@@ -300,6 +304,12 @@ impl Writer {
     /// Encodes messages that wait, one after another, until there is enough to be written: as they are they share their
     /// entries' memory with others.
     fn encode(&mut self, link: &Link) {
+        assert!(
+            self.written <= self.buffer.len(),
+            "{} of {} bytes are written",
+            self.written,
+            self.buffer.len()
+        );
         while self.buffer.len() < BUFFER_BYTES {
             let Some(envelope) = link.waiting.lock().take() else { break };
             if envelope.brings_entries() {
@@ -421,7 +431,9 @@ async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()>
     }
 }
 
+/// Adds a frame: the bytes behind their length.
 pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
+    assert!(bytes.len() <= MESSAGE_BYTES_MAX, "a frame of {} bytes, which nobody reads", bytes.len());
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);
 }

@@ -22,7 +22,7 @@ use crate::memory::Share;
 use crate::strangers::Stranger;
 
 /// The most that one message may have: an entry is a commit group, and a transaction can be large.
-const MESSAGE_BYTES_MAX: usize = 1 << 30;
+pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// How long the other side may take to say who it is.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
@@ -211,6 +211,7 @@ impl Receiver {
         let now = self.skip.min(self.buffer.len());
         self.buffer.advance(now);
         self.skip -= now;
+        assert!(self.skip == 0 || self.buffer.is_empty(), "{} bytes to skip, and some are read", self.skip);
     }
 
     /// Length and sender of the next message, if that much of it is there.

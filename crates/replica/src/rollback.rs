@@ -26,6 +26,9 @@ pub struct RollbackCount {
 impl Replica {
     /// Takes back the end of the log. The pipeline is held, everything before is applied.
     pub(super) fn roll_back(&self, rollback: Rollback) -> ! {
+        let (keep, last, commit) = (rollback.keep, rollback.last, self.commit_point());
+        assert!(keep.index < last.index, "a rollback takes nothing back: {rollback:?}");
+        assert!(keep.index >= commit.index, "{rollback:?} takes back {commit:?}, which is committed");
         // A disk that is full or broken must not make this member forget what it has to keep: it tries again.
         while let Err(error) = self.try_roll_back(rollback) {
             log_failure(&error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use raft::StateRole;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
-use super::{Body, Effect, ElectionReason, Member, member_id, raft_id};
+use super::{Body, Effect, ElectionReason, Member, errors, member_id, raft_id};
 use crate::config::ConfigVersion;
 use crate::log_view::time_of;
 use crate::types::{MemberState, OpTime};
@@ -93,7 +93,7 @@ impl Member {
         self.note_candidacy(reason);
         self.forget_lost_leader();
         if let Some(raft) = &mut self.raft {
-            let _ = raft.campaign();
+            errors::stepped(raft.campaign());
             self.after_step();
         }
     }
@@ -201,10 +201,11 @@ impl Member {
     /// Offers the lead to a member. No writes are taken until it has taken it, or has not for too long.
     pub(super) fn hand_over_to(&mut self, successor: u64) {
         let patience = self.hand_over_patience();
-        if let (Some(leading), Some(raft)) = (&mut self.leading, &mut self.raft) {
-            leading.hand_over_until = self.now + patience;
-            raft.transfer_leader(raft_id(successor));
-        }
+        assert_ne!(Some(successor), self.me, "a primary hands over to another member");
+        let leading = self.leading.as_mut().expect("only who leads hands the lead over");
+        leading.hand_over_until = self.now + patience;
+        let raft = self.raft.as_mut().expect("who leads has a raft node");
+        raft.transfer_leader(raft_id(successor));
     }
 
     /// How long who was offered the lead may take.
@@ -274,9 +275,9 @@ impl Member {
         if kind == MessageType::MsgRequestPreVote {
             self.yield_candidacy(from, &message);
         }
-        let Some(raft) = &mut self.raft else { return };
+        let raft = self.raft.as_mut().expect("what was noted above parks nobody");
         let vote_before = raft.raft.vote;
-        let _ = raft.step(message);
+        errors::stepped(raft.step(message));
         let voted = raft.raft.vote != vote_before && raft.raft.vote != raft::INVALID_ID;
         match kind {
             MessageType::MsgRequestVote if voted => {

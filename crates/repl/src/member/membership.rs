@@ -49,6 +49,8 @@ impl Member {
         for peer in self.peers.values_mut() {
             peer.config_sent = None;
         }
+        let member = me.is_none_or(|me| config.member(me).is_some());
+        assert!(member, "this member is {me:?}, which is not in the configuration that it installs");
         self.config = Some(config.clone());
         self.me = me;
         self.commit_at_install =
@@ -87,7 +89,7 @@ impl Member {
             return;
         }
         self.unpark_due = false;
-        let Some((mut log, hard_state)) = self.parked.take() else { return };
+        let (mut log, hard_state) = self.parked.take().expect("who is to join has a parked log");
         let state = conf_state(&config);
         log.hard_state.term = hard_state.term;
         log.hard_state.vote = hard_state.vote.map_or(0, raft_id);
@@ -118,7 +120,7 @@ impl Member {
 
     /// Leaves the consensus group, keeping log and term.
     fn park(&mut self) {
-        let Some(mut raft) = self.raft.take() else { return };
+        let mut raft = self.raft.take().expect("who leaves the group is in it");
         let leader = raft.raft.state == StateRole::Leader;
         // As the disk has it or will: a newer term or vote has not been told to anybody yet.
         let kept = &raft.store().hard_state;
@@ -136,7 +138,7 @@ impl Member {
     }
 
     fn change_conf_state(&mut self, me: u64, state: &ConfState) {
-        let Some(raft) = &mut self.raft else { return };
+        let raft = self.raft.as_mut().expect("who changes places is in the group");
         if raft.raft.id != raft_id(me) {
             // The member was given another `_id`, which only a forced reconfiguration can do.
             self.run_ready();
@@ -158,6 +160,7 @@ impl Member {
         // In two steps without anything in between: raft-rs makes larger changes in no other way.
         raft.apply_conf_change(&change).expect("a checked configuration has voters");
         let now = raft.apply_conf_change(&ConfChangeV2::default()).expect("the change is under way");
+        assert_eq!(raft.raft.prs().conf().voters().ids().len(), state.voters.len(), "voters of {now:?}");
         raft.mut_store().conf_state = now;
         self.after_step();
     }

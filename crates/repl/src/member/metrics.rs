@@ -184,7 +184,7 @@ impl Member {
 
     pub(super) fn note_won(&mut self) {
         let (reason, at) = self.elections.stood;
-        let Some(config) = &self.config else { return };
+        let config = self.config.as_ref().expect("who wins an election has a configuration");
         self.elections.counts.of(reason).successful += 1;
         self.elections.counts.caught_up += u64::from(config.members.len() > 1);
         self.elections.candidate = Some(CandidateMetrics {

@@ -1,7 +1,7 @@
 //! A member of a replica set as a state machine: inputs change it, [`Member::poll`] gives what to do.
 //!
 //! No input does anything but change memory; the driver calls [`Member::poll`] after one or several inputs
-//! and carries out the [`Effect`]s in order.
+//! and performs the [`Effect`]s in order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::rng::Rng;
 use crate::types::{HardState, LogBounds, OpTime, Positions};
 
 mod elections;
+mod errors;
 mod hints;
 mod invariants;
 mod membership;
@@ -247,7 +248,8 @@ impl Member {
             hard_state = HardState { term: last.term, vote: None, ..hard_state };
         }
         hard_state.commit = hard_state.commit.clamp(log.bounds().start.index, last.index);
-        let commit = OpTime::new(log.term_at(hard_state.commit).unwrap_or(0), hard_state.commit);
+        let term = log.term_at(hard_state.commit);
+        let commit = OpTime::new(term.expect("each entry of the log has a term"), hard_state.commit);
         log.snapshot_at = commit;
         let cluster_time = log.bounds().last_time;
         let term_begin = log.bounds().runs.last().and_then(|run| {
@@ -387,11 +389,12 @@ impl Member {
         message.set_msg_type(MessageType::MsgPropose);
         message.from = raft.raft.id;
         message.mut_entries().push(entry);
-        if raft.raft.step(message).is_err() {
-            return Err(not_primary());
-        }
+        let before = raft.raft.raft_log.last_index();
+        errors::taken(raft.raft.step(message))?;
+        let at = OpTime::new(raft.raft.term, raft.raft.raft_log.last_index());
+        assert_eq!(at.index, before + 1, "a proposal is the next entry");
         self.cluster_time = time;
-        Ok(OpTime::new(raft.raft.term, raft.raft.raft_log.last_index()))
+        Ok(at)
     }
 
     /// A cluster time was seen in a message; later ones are above it. A wall clock is none: what one that is wrong for a
@@ -559,6 +562,7 @@ impl Member {
     }
 
     fn persist(&mut self, pending: Pending, persist: Persist) {
+        assert_eq!((pending.seq, persist.seq), (self.next_seq, self.next_seq), "a unit has the next number");
         self.next_seq += 1;
         self.pending.push_back(pending);
         self.out.push(Effect::Persist(persist));

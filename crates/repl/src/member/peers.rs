@@ -79,7 +79,7 @@ impl Member {
         if newer {
             self.hurry_first_election();
         }
-        let Some(peer) = self.peers.get_mut(&from) else { return false };
+        let peer = self.peers.get_mut(&from).expect("the sender was noted above");
         let stale = ours.newer_than(envelope.config) && peer.config_sent.is_none_or(|sent| now >= sent + 50);
         if stale {
             peer.config_sent = Some(now);

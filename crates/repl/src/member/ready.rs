@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use raft::StateRole;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
 
-use super::{Body, Effect, EntryTime, Fetch, Leading, Member, Pending, Persist, member_id, raft_id};
+use super::{Body, Effect, EntryTime, Fetch, Leading, Member, Pending, Persist, errors, member_id, raft_id};
 use crate::effect::Rollback;
 use crate::log_view::{from_raft, time_of};
 use crate::types::{Entry, HardState, OpTime};
@@ -19,6 +19,7 @@ const TIMES_MAX: usize = 1 << 16;
 impl Member {
     /// Everything up to `seq` is in the log.
     pub fn written(&mut self, seq: u64) {
+        self.check_reported(seq);
         if let Some((last, time)) = self.last_of(seq) {
             self.positions.written = last;
             self.positions.times[0] = time;
@@ -30,6 +31,7 @@ impl Member {
 
     /// Everything up to `seq` is applied.
     pub fn applied(&mut self, seq: u64) {
+        self.check_reported(seq);
         self.applied_seq = self.applied_seq.max(seq);
         if let Some((last, time)) = self.last_of(seq) {
             self.positions.applied = last;
@@ -42,6 +44,7 @@ impl Member {
 
     /// Everything up to `seq` is durable.
     pub fn durable(&mut self, seq: u64) {
+        self.check_reported(seq);
         self.durable_seq = self.durable_seq.max(seq);
         if let Some((last, time)) = self.last_of(seq) {
             self.positions.durable = last;
@@ -49,6 +52,11 @@ impl Member {
             self.report_due = true;
         }
         self.acknowledge();
+    }
+
+    /// The driver can only have done what it was told to do.
+    fn check_reported(&self, seq: u64) {
+        assert!(seq < self.next_seq, "unit {seq} is reported, and the next one made is {}", self.next_seq);
     }
 
     /// The driver has removed the log's entries up to and including `index`, which is not above the
@@ -62,9 +70,10 @@ impl Member {
     pub fn fetched(&mut self, token: u64, entries: Vec<Entry>) {
         let Some(fetch) = self.fetches.remove(&token) else { return };
         let Some(raft) = &mut self.raft else { return };
-        if entries.is_empty() {
-            return;
-        }
+        let Some(first) = entries.first() else { return };
+        assert_eq!(first.at.index, fetch.low, "the driver reads what it was asked for");
+        let gap = entries.windows(2).find(|pair| pair[0].at.index + 1 != pair[1].at.index);
+        assert!(gap.is_none(), "the driver's log has a gap: {:?}", gap.map(|pair| [pair[0].at, pair[1].at]));
         raft.raft.raft_log.store.set_fetched(entries);
         for (_, context) in fetch.wanted {
             raft.on_entries_fetched(context);
@@ -99,7 +108,7 @@ impl Member {
         message.term = raft.raft.term;
         message.set_snapshot(snapshot);
         // A copy that the log already covers, or that came too late, is refused, which is as good.
-        let _ = raft.raft.step(message);
+        errors::stepped(raft.raft.step(message));
     }
 
     /// The copy could not be made; the primary will offer another.
@@ -132,7 +141,8 @@ impl Member {
             if !pending.acknowledged {
                 pending.acknowledged = true;
                 messages.append(&mut pending.messages);
-                if let (Some(number), Some(raft)) = (pending.ready, &mut self.raft) {
+                if let Some(number) = pending.ready {
+                    let raft = self.raft.as_mut().expect("units of a parked member are not raft-rs's");
                     raft.on_persist_ready(number);
                 }
             }
@@ -171,7 +181,7 @@ impl Member {
     }
 
     fn handle_ready(&mut self) {
-        let Some(raft) = &mut self.raft else { return };
+        let raft = self.raft.as_mut().expect("raft-rs has something ready");
         let mut ready = raft.ready();
         let leader = raft.raft.state == StateRole::Leader;
         let read_states = ready.take_read_states();
@@ -191,6 +201,8 @@ impl Member {
         if !ready.snapshot().is_empty() {
             let metadata = ready.snapshot().get_metadata();
             let at = OpTime::new(metadata.term, metadata.index);
+            let commit = self.commit;
+            assert!(at.index > commit.index, "a copy as of {at:?} replaces {commit:?}, which is committed");
             raft.raft.raft_log.store.reset(at, self.install_time);
             self.times =
                 VecDeque::from([EntryTime { index: at.index, time: self.install_time, since: self.now }]);
@@ -200,9 +212,8 @@ impl Member {
         self.note_read_states(&read_states);
         self.take_entries(ready.take_entries(), &mut persist);
         let (number, must_sync) = (ready.number(), ready.must_sync() || vote || persist.install.is_some());
-        if let Some(raft) = &mut self.raft {
-            raft.advance_append_async(ready);
-        }
+        let raft = self.raft.as_mut().expect("what was ready is raft-rs's");
+        raft.advance_append_async(ready);
         let unkept = self.pending.iter().any(|pending| pending.keeps_term());
         if leader && (vote || unkept) {
             // A single voter leads at once. Nothing of a term must be seen before the term is kept, however long the disk
@@ -224,8 +235,10 @@ impl Member {
 
     /// Entries to append, perhaps in place of the end of the log.
     fn take_entries(&mut self, entries: Vec<RaftEntry>, persist: &mut Persist) {
-        let (Some(first), Some(raft)) = (entries.first(), &mut self.raft) else { return };
-        let keep = first.index - 1;
+        let Some(first) = entries.first() else { return };
+        let raft = self.raft.as_mut().expect("entries are raft-rs's");
+        let (keep, commit) = (first.index - 1, self.commit);
+        assert!(keep >= commit.index, "entry {} would replace {commit:?}, which is committed", first.index);
         let log = &mut raft.raft.raft_log.store;
         if keep < log.last().index {
             let keep = OpTime::new(log.term_at(keep).expect("a log is cut within it"), keep);
@@ -286,9 +299,7 @@ impl Member {
             last.ready = Some(number);
             return;
         }
-        if let Some(raft) = &mut self.raft {
-            raft.on_persist_ready(number);
-        }
+        self.raft.as_mut().expect("what was ready is raft-rs's").on_persist_ready(number);
         for message in hold {
             self.send_raft(message);
         }
@@ -335,6 +346,7 @@ impl Member {
             && view.has(applied)
             && let Some(term) = view.term_at(index)
         {
+            assert!(term >= self.commit.term, "entry {index} of term {term} follows {:?}", self.commit);
             self.commit = OpTime::new(term, index);
             while let Some(entry) = self.times.front().copied().filter(|entry| entry.index <= index) {
                 self.times.pop_front();
@@ -369,7 +381,7 @@ impl Member {
     }
 
     fn won_lead(&mut self) {
-        let Some(raft) = &mut self.raft else { return };
+        let raft = self.raft.as_mut().expect("raft-rs has won an election");
         let begin = raft.raft.raft_log.last_index();
         // raft-rs has appended the entry that begins the term; it gets its cluster time here, in the log
         // and in the messages that carry it already.
@@ -398,7 +410,7 @@ impl Member {
     }
 
     pub(super) fn send_raft(&mut self, mut message: RaftMessage) {
-        let Some(to) = member_id(message.to) else { return };
+        let to = member_id(message.to).expect("raft-rs says who a message is for");
         let arbiter = self
             .config
             .as_ref()

@@ -253,9 +253,8 @@ impl Member {
                 self.end_reconfig(Err(error));
                 return;
             }
-            if let Some(reconfig) = &mut self.reconfig {
-                reconfig.phase = Phase::Persisting;
-            }
+            let reconfig = self.reconfig.as_mut().expect("it was under way above");
+            reconfig.phase = Phase::Persisting;
             self.persist_config(config, self.me);
         } else if self.now >= *deadline {
             let error = quorum_check_failed(&config, answered);
@@ -264,7 +263,7 @@ impl Member {
     }
 
     fn end_reconfig(&mut self, result: Result<()>) {
-        let Some(reconfig) = self.reconfig.take() else { return };
+        let reconfig = self.reconfig.take().expect("a reconfiguration that ends was under way");
         if reconfig.asked {
             let result = result.map(|()| reconfig.config.config_version());
             self.out.push(Effect::Reconfigured(result));
@@ -300,7 +299,7 @@ impl Member {
 
     /// A new primary puts its term into the configuration, so that it replaces all earlier ones.
     pub(super) fn stamp_config_term(&mut self) {
-        let Some(config) = self.config.clone() else { return };
+        let config = self.config.clone().expect("a primary has a configuration");
         let term = self.term() as i64;
         // A forced configuration has no term and goes by its version alone.
         if config.term != -1 && config.term < term {

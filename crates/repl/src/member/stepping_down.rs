@@ -3,7 +3,7 @@
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 use sheaf_errors::{Code, Error, Result};
 
-use super::{Effect, ElectionReason, Member, not_primary};
+use super::{Effect, ElectionReason, Member, errors, not_primary};
 use crate::types::MemberState;
 
 /// A step-down under way.
@@ -92,9 +92,7 @@ impl Member {
         if !self.is_handing_over()
             && let Some(successor) = self.successor(0.0)
         {
-            if let Some(step_down) = &mut self.step_down {
-                step_down.offered = true;
-            }
+            self.step_down.as_mut().expect("it was under way above").offered = true;
             self.hand_over_to(successor);
         }
     }
@@ -119,19 +117,17 @@ impl Member {
     fn make_last_offer(&mut self) -> bool {
         let Some(successor) = self.successor(0.0) else { return false };
         let patience = self.hand_over_patience();
-        match &mut self.step_down {
-            Some(step_down) if !step_down.offered => {
-                step_down.offered = true;
-                step_down.deadline = self.now + patience;
-            }
-            _ => return false,
+        let step_down = self.step_down.as_mut().expect("an offer is a part of a step-down");
+        if std::mem::replace(&mut step_down.offered, true) {
+            return false;
         }
+        step_down.deadline = self.now + patience;
         self.hand_over_to(successor);
         true
     }
 
     fn end_step_down(&mut self, until: u64, result: Result<()>) {
-        self.step_down = None;
+        assert!(self.step_down.take().is_some(), "a step-down that ends was under way");
         if result.is_ok() {
             self.frozen_until = self.frozen_until.max(until);
         }
@@ -188,7 +184,7 @@ impl Member {
             let mut now =
                 RaftMessage { from: raft.raft.leader_id, to: raft.raft.id, ..RaftMessage::default() };
             now.set_msg_type(MessageType::MsgTimeoutNow);
-            let _ = raft.step(now);
+            errors::stepped(raft.step(now));
             self.after_step();
         }
     }

@@ -141,7 +141,7 @@ impl Member {
         if self.waiting.by_id.is_empty() {
             return;
         }
-        let Some(config) = self.config.clone() else { return };
+        let config = self.config.clone().expect("nobody waits without a configuration");
         for number in 0..self.waiting.slots.len() {
             let slot = &self.waiting.slots[number];
             if slot.waiters.is_empty() {

@@ -33,6 +33,7 @@ impl Window {
 
     fn arrived(&mut self, index: u64) {
         while let Some((_, bytes)) = self.sent.front().filter(|(last, _)| *last <= index) {
+            assert!(self.bytes >= *bytes, "{bytes} of {} bytes have arrived", self.bytes);
             self.bytes -= bytes;
             self.sent.pop_front();
         }
@@ -108,7 +109,7 @@ impl Member {
     pub(super) fn forget_windows(&mut self) {
         self.windows.clear();
         let most = self.options.messages_in_flight_max;
-        let Some(raft) = &mut self.raft else { return };
+        let raft = self.raft.as_mut().expect("who has won an election has a raft node");
         raft.raft.mut_prs().iter_mut().for_each(|(_, progress)| progress.ins.set_cap(most));
     }
 }

@@ -112,7 +112,7 @@ pub struct Report {
     pub step_downs: u64,
     /// Processes that ended because a unit could not be applied.
     pub apply_failures: u64,
-    /// Processes that ended in the middle of carrying out what their core wanted.
+    /// Processes that ended between two effects of one poll.
     pub panics: u64,
     /// Processes that ended after a unit's term, vote and commit point were kept, and before its log was.
     pub half_kept: u64,

@@ -265,7 +265,7 @@ impl World {
         }
     }
 
-    /// Carries out what a member wants.
+    /// Performs a member's effects.
     pub(super) fn poll(&mut self, node: usize) {
         let plant = self.mutation == Some(Mutation::CommitOldTermByCount);
         let Some(member) = &mut self.nodes[node].member else { return };
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// Whether the process panics before the next effect is carried out, which ends it.
+    /// Whether the process panics before the next effect is performed, which ends it.
     fn panics_here(&mut self, node: usize) -> bool {
         let Some(left) = &mut self.nodes[node].panics_after else { return false };
         if *left > 0 {

@@ -57,6 +57,7 @@ pub fn read_document(from: &mut impl Read) -> io::Result<DocBuf> {
 }
 
 fn head(file: u32, offset: u64, bytes: &[u8]) -> [u8; HEAD] {
+    assert!(bytes.len() <= CHUNK_BYTES, "a chunk of {} bytes", bytes.len());
     let mut head = [0; HEAD];
     head[..4].copy_from_slice(&file.to_le_bytes());
     head[4..8].copy_from_slice(&(bytes.len() as u32).to_le_bytes());

@@ -214,11 +214,16 @@ impl Replica {
 
     /// Begins to copy data that is as new as `at_least`, first from the member `source`.
     pub(super) fn begin_initial_sync(self: &Arc<Self>, source: u64, at_least: OpTime) -> Result<()> {
-        if self.initial_sync.running.swap(true, Ordering::AcqRel) {
-            return Ok(());
-        }
+        let running = self.initial_sync.running.swap(true, Ordering::AcqRel);
+        assert!(!running, "the core asks for a second copy, as of {at_least:?}, while the first one is made");
         let replica = self.clone();
-        super::driver::spawn("sheaf-initial-sync", move || replica.run_initial_sync(source, at_least))
+        let begun =
+            super::driver::spawn("sheaf-initial-sync", move || replica.run_initial_sync(source, at_least));
+        if begun.is_err() {
+            // The core asks again when it is told.
+            self.initial_sync.running.store(false, Ordering::Release);
+        }
+        begun
     }
 
     fn run_initial_sync(&self, source: u64, at_least: OpTime) {
@@ -249,16 +254,12 @@ impl Replica {
         }
     }
 
-    fn stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
     /// `None`: it was tried so often that it shall begin from the start.
     fn try_sources(&self, source: u64, at_least: u64) -> Option<sheaf_storage::OpTime> {
         let target = &self.initial_sync.target;
         let mut failures = 0;
         let mut turn = 0;
-        while failures < ATTEMPTS_MAX && !self.stopping() {
+        while failures < ATTEMPTS_MAX && !self.is_stopping() {
             let sources = self.sources(source, target.begun_from(), turn);
             let Some(host) = sources.first() else { break };
             let before = target.progress.lock().received;
@@ -279,7 +280,7 @@ impl Replica {
             }
             self.pause(PAUSE);
         }
-        if !self.stopping() {
+        if !self.is_stopping() {
             target.forget();
             target.progress.lock().partial = None;
             self.pause(LONG_PAUSE);
@@ -289,7 +290,7 @@ impl Replica {
 
     fn pause(&self, length: Duration) {
         let until = Instant::now() + length;
-        while Instant::now() < until && !self.stopping() {
+        while Instant::now() < until && !self.is_stopping() {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -298,7 +299,7 @@ impl Replica {
         let target = &self.initial_sync.target;
         target.progress.lock().attempt = Some((Instant::now(), host.to_owned()));
         let limit = || self.front.parameters.int("initialSyncMaxBytesPerSec").max(0) as u64;
-        let stopped = || self.stopping();
+        let stopped = || self.is_stopping();
         let control = Control { bytes_per_second: &limit, stopped: &stopped };
         let who = self.who_for(host)?;
         let mut share = self.memory.share();
@@ -325,6 +326,8 @@ impl Replica {
 
     /// Takes the copy that was fetched into use, by a restart. The pipeline is held, everything before is applied.
     pub(super) fn install_copy(&self, at: OpTime) -> ! {
+        let commit = self.commit_point();
+        assert!(at.index > commit.index, "a copy as of {at:?} would replace {commit:?}, which is committed");
         let dbpath = self.dbpath.clone();
         let files = self.initial_sync.target.files();
         while let Err(error) = sheaf_storage::install_at_next_open(&dbpath, &files) {

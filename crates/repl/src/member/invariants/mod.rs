@@ -94,7 +94,7 @@ fn what_is_committed_stays_in_the_log(member: &Member) {
     }
 }
 
-/// The driver writes a unit before it applies it. What is taken back stays applied until that unit is carried out.
+/// The driver writes a unit before it applies it. What is taken back stays applied until that unit is applied itself.
 fn what_is_applied_was_written(member: &Member) {
     if member.is_undoing() {
         return;
@@ -104,7 +104,7 @@ fn what_is_applied_was_written(member: &Member) {
     assert!(start.index <= at.applied.index, "the log begins at {start:?}, behind {:?}", at.applied);
 }
 
-/// The log is what the disk has or is about to get. (A copy replaces log and state when its unit is carried out.)
+/// The log is what the disk has or is about to get. (A copy replaces log and state when its unit is applied.)
 fn what_is_said_of_the_disk_is_in_the_log(member: &Member) {
     if member.is_installing() {
         return;

@@ -80,7 +80,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         left = &left[count..];
     }
     for entry in entries {
-        core.log_knowledge.note(entry.index, entry.term);
+        core.durability.knowledge().note(entry.index, entry.term);
         applier.reached = position(entry);
     }
     applier.write()?;
@@ -248,7 +248,7 @@ impl<'a> Applier<'a> {
                 }
                 if !leave_out {
                     self.operation(&fields).map_err(|error| self.explain(doc, error))?;
-                } else if let Some(repair) = &self.core.options.repair {
+                } else if let Some(repair) = &self.core.base.options.repair {
                     repair.skipped(Unapplied::of(entry.term, entry.index, doc));
                 }
             }
@@ -262,7 +262,7 @@ impl<'a> Applier<'a> {
 
     /// Which operations of these entries, one after another, a repair leaves out.
     fn left_out(&self, entries: &[&'a LogEntry]) -> Vec<bool> {
-        let Some(repair) = &self.core.options.repair else { return Vec::new() };
+        let Some(repair) = &self.core.base.options.repair else { return Vec::new() };
         let mut out: Vec<bool> = Vec::new();
         for entry in entries {
             let operations: Vec<RawDoc<'_>> = oplog::documents(&entry.payload).collect();
@@ -295,7 +295,7 @@ impl<'a> Applier<'a> {
             let written = {
                 let mut recent = core.recent.lock();
                 recent.committed(&self.locks);
-                core.db.write(std::mem::take(&mut self.batch))
+                core.base.db.write(std::mem::take(&mut self.batch))
             };
             if written.is_err() {
                 self.cannot_write = true;
@@ -340,7 +340,7 @@ impl<'a> Applier<'a> {
                 if sessions::ends_sessions(fields.o2) {
                     // What is to go may be in the batch.
                     self.write()?;
-                    sessions::apply_ended(&self.core.db, fields.o2, &mut self.batch)?;
+                    sessions::apply_ended(&self.core.base.db, fields.o2, &mut self.batch)?;
                     self.done_to = self.done_to.max(fields.time);
                 }
                 Ok(())
@@ -359,7 +359,7 @@ impl<'a> Applier<'a> {
             }
         }
         if let (Some(lsid), Some(number)) = (fields.lsid, fields.txn_number) {
-            let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
+            let mut sink = BatchSink { db: &self.core.base.db, batch: &mut self.batch };
             sessions::put_record(lsid, number, true, &mut sink);
         }
         self.done_to = self.done_to.max(fields.time);
@@ -372,7 +372,7 @@ impl<'a> Applier<'a> {
 
     /// What other members do with their own collections is no concern of this one's.
     fn is_foreign(&self, namespace: &str) -> bool {
-        self.core.is_replica() && stays_here(namespace)
+        self.core.base.is_replica() && stays_here(namespace)
     }
 
     fn command(&mut self, fields: &Fields<'a>) -> Result<()> {
@@ -398,7 +398,7 @@ impl<'a> Applier<'a> {
         for ident in command.new_indexes() {
             self.core.clear_strays(ident, self.entry, &mut self.batch)?;
         }
-        applied.put(&self.core.db, &mut self.batch);
+        applied.put(&self.core.base.db, &mut self.batch);
         self.done_to = self.done_to.max(fields.time);
         self.catalog = Arc::new(applied.catalog);
         self.catalog_changed = true;
@@ -471,7 +471,7 @@ impl<'a> Applier<'a> {
             Some(Now::Made(doc)) => Some(doc.as_raw()),
             Some(Now::Gone) => None,
             None => {
-                stored = core.db.get(Cf::Records, &self.full)?;
+                stored = core.base.db.get(Cf::Records, &self.full)?;
                 stored.as_ref().map(|bytes| RawDoc::new(bytes))
             }
         };
@@ -510,7 +510,7 @@ impl<'a> Applier<'a> {
         now: Now<'a>,
     ) -> Result<()> {
         self.changes.compute(collection, key, op.before(), op.after(), &self.core.locks)?;
-        let mut sink = BatchSink { db: &self.core.db, batch: &mut self.batch };
+        let mut sink = BatchSink { db: &self.core.base.db, batch: &mut self.batch };
         if let Some(statement) = statement {
             sessions::put_statement(statement, &mut sink);
         }

@@ -74,7 +74,7 @@ struct Progress {
 
 impl Progress {
     fn new(core: &Core) -> Self {
-        let wall = (core.options.clock)();
+        let wall = (core.base.options.clock)();
         Progress { wall, first: ((wall / 1000) as u64) << 32, previous: None }
     }
 
@@ -92,14 +92,15 @@ impl Core {
     /// Commits a unit whose payload is a chain, one entry after the other. The pipeline is held.
     pub fn commit_chain(&self, mut unit: Prepared) -> Result<OpTime> {
         let payload = std::mem::take(&mut unit.payload);
-        match self.sequencer.get() {
+        match self.base.sequencer() {
             Some(sequencer) => self.propose_chain(&**sequencer, payload, unit),
             None => self.log_chain(payload, unit),
         }
     }
 
     fn log_chain(&self, mut payload: Vec<u8>, unit: Prepared) -> Result<OpTime> {
-        self.check_alone_writable()?;
+        self.durability.check_writable()?;
+        self.base.check_alone()?;
         let mut at = self.published.last();
         let mut progress = Progress::new(self);
         let mut rest = &mut payload[..];
@@ -118,9 +119,9 @@ impl Core {
     }
 
     fn log_part(&self, doc: &[u8], before: OpTime, time: u64) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        self.hooks.call(HookPoint::Append)?;
-        let at = log.append(before.term, time, &[doc]).map_err(|e| self.log_error(e))?;
+        let Some(log) = self.durability.log() else { return Ok(()) };
+        self.base.hooks.call(HookPoint::Append)?;
+        let at = log.append(before.term, time, &[doc]).map_err(|e| self.durability.log_error(e))?;
         assert_eq!(at.index, before.index + 1, "log and pipeline count alike");
         self.durability.appended();
         Ok(())

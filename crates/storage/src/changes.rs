@@ -133,7 +133,8 @@ impl Changes {
     /// Errors: `ExceededMemoryLimit`.
     pub fn check_long_keys(&self, core: &Core, collection: &Collection, op: Op<'_>) -> Result<()> {
         let used = core.file_key_bytes.load(Ordering::Relaxed);
-        if used < core.options.file_key_bytes_max() || self.longest_new_key(collection, op) <= LONG_KEY_BYTES
+        if used < core.base.options.file_key_bytes_max()
+            || self.longest_new_key(collection, op) <= LONG_KEY_BYTES
         {
             return Ok(());
         }

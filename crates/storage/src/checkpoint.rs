@@ -7,13 +7,12 @@ use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
 
-use crate::ages::Old;
 use crate::catalog::Collection;
 use crate::core::{Core, LOCAL_IDENTS};
 use crate::db::{Cf, Db};
+use crate::durability::LogKnowledge;
 use crate::hooks::HookPoint;
 use crate::keys::{catalog_key, prefix_range};
-use crate::log_tail::LogKnowledge;
 use crate::options::OpTime;
 use crate::order::MutexGuard;
 use crate::order::rank::CHECKPOINTING;
@@ -52,7 +51,7 @@ impl Core {
 
     /// [`Core::checkpoint`]; false if nothing was flushed.
     pub fn try_checkpoint(&self) -> Result<bool> {
-        if self.is_replica() && self.sequencer.get().is_none() {
+        if self.base.is_replica() && self.base.sequencer().is_none() {
             // Recovery cannot know yet what the set keeps of the log's end.
             return Ok(false);
         }
@@ -74,7 +73,7 @@ impl Core {
             return Err(Error::new(Code::INTERNAL_ERROR, "an earlier flush has not come to its end"));
         }
         let flushed = *self.flushed.lock();
-        work(&self.db, flushed)
+        work(&self.base.db, flushed)
     }
 
     /// One flush at a time; whoever cannot wait for another's is not held up by it.
@@ -88,7 +87,7 @@ impl Core {
     }
 
     fn flush_committed(&self) -> Result<bool> {
-        self.sync_for_checkpoint()?;
+        self.durability.sync_for_checkpoint()?;
         self.let_go_of_copies();
         self.check_room()?;
         if !self.is_nearly_committed()? {
@@ -97,7 +96,7 @@ impl Core {
         let begun = {
             let _still = self.still();
             // What is to be taken back must not be flushed.
-            self.check_writable()?;
+            self.durability.check_writable()?;
             if self.is_within_chain() {
                 return Ok(false);
             }
@@ -109,7 +108,7 @@ impl Core {
         };
         self.end_flush(begun)?;
         // The disk may have been full when it was opened.
-        crate::folder::keep_spare_room(&self.options.path);
+        crate::folder::keep_spare_room(&self.base.options.path);
         Ok(true)
     }
 
@@ -117,18 +116,18 @@ impl Core {
     /// as a rollback may need it; see [`crate::stable`]. In the middle of a transaction of several entries nothing is flushed.
     pub fn flush_ahead(&self) -> Result<()> {
         let _one = self.flush_turn()?;
-        self.sync_for_checkpoint()?;
+        self.durability.sync_for_checkpoint()?;
         self.check_room()?;
         self.let_go_of_copies();
         self.keep_copy()?;
         let begun = {
             let _still = self.still();
-            self.check_writable()?;
+            self.durability.check_writable()?;
             if self.is_within_chain() {
                 return Ok(());
             }
             // The log before the files, also with what came meanwhile.
-            self.sync_for_checkpoint()?;
+            self.durability.sync_for_checkpoint()?;
             let at = self.published.last();
             self.begin_flush(at)?
         };
@@ -139,16 +138,16 @@ impl Core {
 
     /// Has RocksDB switch memtables. The pipeline is held.
     fn begin_flush(&self, at: OpTime) -> Result<Begun> {
-        let failed = self.db.events().failed_flushes();
+        let failed = self.base.db.events().failed_flushes();
         let mut batch = WriteBatch::default();
         self.put_bookkeeping(at, &mut batch);
-        self.db.write(batch)?;
+        self.base.db.write(batch)?;
         *self.flushing_to.lock() = Some(at);
         self.flush_allowed.fetch_max(at.index, Ordering::AcqRel);
         // Returns when new memtables have taken over; the rest happens in the background.
-        self.db.flush()?;
+        self.base.db.flush()?;
         // What comes to the gate before anything else is sealed holds nothing behind `at`, whatever is committed meanwhile.
-        self.ordered_seals.store(self.db.events().sealed(), Ordering::Release);
+        self.ordered_seals.store(self.base.db.events().sealed(), Ordering::Release);
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
         self.flushing.store(bytes, Ordering::Relaxed);
         Ok(Begun { at, failed, bytes })
@@ -163,13 +162,14 @@ impl Core {
             self.unflushed.fetch_add(bytes, Ordering::Relaxed);
             return Err(error);
         }
-        self.hooks.call(HookPoint::Flushed)?;
-        self.file_key_bytes.store(self.db.file_key_bytes(), Ordering::Relaxed);
+        self.base.hooks.call(HookPoint::Flushed)?;
+        self.file_key_bytes.store(self.base.db.file_key_bytes(), Ordering::Relaxed);
         *self.flushed.lock() = at;
+        self.durability.flushed(at.index);
         *self.flushing_to.lock() = None;
         self.flushes.fetch_add(1, Ordering::Relaxed);
         self.flushed_room.notify_all();
-        self.tell(None, false);
+        self.durability.tell(None, false);
         self.let_go_of_copies();
         self.retain_log()
     }
@@ -191,39 +191,17 @@ impl Core {
 
     /// Removes the log's beginning as far as nobody needs it.
     fn retain_log(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        let stable = self.stable().index;
-        let unneeded = stable.min(self.old_enough(log)).min(self.log_pins.unneeded());
-        let began = Instant::now();
-        if log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))? > 0 {
-            self.truncations.0.fetch_add(1, Ordering::Relaxed);
-            self.truncations.1.fetch_add(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+        self.durability.retain_log(self.stable().index, self.published.last().index)?;
+        if let Some(log) = self.durability.log() {
+            self.tell_of_growth(log);
         }
-        if let Some(sequencer) = self.sequencer.get() {
-            sequencer.compacted(log.stats().first_index.saturating_sub(1).min(stable));
-        }
-        self.tell_of_growth(log);
-        Ok(())
-    }
-
-    /// RocksDB's files should not get ahead of the log: change streams would miss entries.
-    pub(crate) fn sync_for_checkpoint(&self) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
-        log.sync().map_err(|error| {
-            if log.has_failed() {
-                self.fail(&error.to_string());
-            }
-            Error::new(Code::LOG_WRITE_FAILED, error.to_string())
-        })?;
-        self.tell(None, false);
-        self.report_durable();
         Ok(())
     }
 
     /// Whether a majority has what is applied now, after a while in which commits go on. Where it is further behind, to hold the
     /// pipeline would be in vain, and, done again and again, would keep this member from catching up or from letting others do so.
     fn is_nearly_committed(&self) -> Result<bool> {
-        let Some(sequencer) = self.sequencer.get() else { return Ok(true) };
+        let Some(sequencer) = self.base.sequencer() else { return Ok(true) };
         let at = self.published.last().index;
         let began = Instant::now();
         while sequencer.commit_index() < at {
@@ -238,8 +216,8 @@ impl Core {
 
     /// Waits, the pipeline held, until a majority has everything that is applied here. False: it takes too long.
     fn wait_for_commit(&self, at: OpTime) -> Result<bool> {
-        let Some(sequencer) = self.sequencer.get() else { return Ok(true) };
-        self.sync_for_checkpoint()?;
+        let Some(sequencer) = self.base.sequencer() else { return Ok(true) };
+        self.durability.sync_for_checkpoint()?;
         let began = Instant::now();
         while sequencer.commit_index() < at.index {
             if began.elapsed() > COMMIT_PATIENCE {
@@ -254,17 +232,17 @@ impl Core {
     /// What a flush must contain besides the data: the position, and counters and multikey bits of
     /// changed collections. Commits do not carry them; the flush is where they must agree with the data.
     fn put_bookkeeping(&self, at: OpTime, batch: &mut WriteBatch) {
-        let cf = self.db.cf(Cf::Catalog);
+        let cf = self.base.db.cf(Cf::Catalog);
         let next = self.next_ident.load(Ordering::Acquire);
         let next_local = self.next_local_ident.load(Ordering::Acquire);
         let mut applied = sheaf_bson::doc! {
             "term": at.term as i64, "index": at.index as i64, "time": at.time as i64, "nextIdent": i64::from(next),
             "nextLocalIdent": i64::from(next_local), "batch": self.batches.load(Ordering::Acquire) as i64
         };
-        let first = self.log.as_ref().map_or(1, |log| log.stats().first_index);
+        let first = self.durability.log().map_or(1, |log| log.stats().first_index);
         applied.edit(|doc| {
             let mut terms = doc.array("terms");
-            for (first, term) in self.log_knowledge.runs(first, at.index) {
+            for (first, term) in self.durability.knowledge().runs(first, at.index) {
                 terms.push(first as i64);
                 terms.push(term as i64);
             }
@@ -286,36 +264,18 @@ impl Core {
         }
     }
 
-    /// Index up to which entries are old enough to be removed.
-    fn old_enough(&self, log: &sheaf_log::Log) -> u64 {
-        let retention = self.tuning.oplog_retention();
-        if retention.is_zero() {
-            return u64::MAX;
-        }
-        let last = self.published.last().index;
-        let old = match &mut *self.ages.lock() {
-            Some(ages) => ages.old(Instant::now(), last, retention),
-            None => Old::Index(0),
-        };
-        match old {
-            Old::Index(index) => index,
-            // A log that cannot be read keeps what it has.
-            Old::Time(time) => log.read_from_time(time).map_or(0, |reader| reader.index().saturating_sub(1)),
-        }
-    }
-
     /// Errors: the flush has failed or cannot end. What it should have written is still in memtables, and is part of the
     /// next one.
     fn wait_for_flush(&self, failed: u64) -> Result<()> {
         let began = Instant::now();
         let mut pause = Duration::from_micros(200);
-        let stuck = || self.hooks.call(HookPoint::Flush).is_err();
-        while stuck() || !self.db.flush_ended(failed)? {
+        let stuck = || self.base.hooks.call(HookPoint::Flush).is_err();
+        while stuck() || !self.base.db.flush_ended(failed)? {
             if began.elapsed() > FLUSH_PATIENCE && stuck() {
                 return Err(no_room());
             }
             // Before it stands one that RocksDB has begun by itself, with what the set has not committed. It may never.
-            if self.is_stopping() && self.db.events().is_held() && began.elapsed() > FLUSH_PATIENCE {
+            if self.is_stopping() && self.base.db.events().is_held() && began.elapsed() > FLUSH_PATIENCE {
                 return Err(Error::new(
                     Code::INTERRUPTED_AT_SHUTDOWN,
                     "a flush waits for the set's majority",
@@ -340,7 +300,7 @@ impl Core {
         }
         let range = |cf: Cf, ident: u32| {
             let (from, to) = prefix_range(ident);
-            self.db.raw().compact_range_cf(self.db.cf(cf), Some(from), Some(to));
+            self.base.db.raw().compact_range_cf(self.base.db.cf(cf), Some(from), Some(to));
         };
         range(Cf::Records, collection.ident);
         collection.indexes.iter().for_each(|index| range(Cf::Indexes, index.ident));
@@ -350,8 +310,8 @@ impl Core {
 
     /// A flush that cannot come to its end is not begun: it would take the room that the log may still have.
     pub(crate) fn check_room(&self) -> Result<()> {
-        let needed = self.db.property("rocksdb.cur-size-all-mem-tables") + ROOM_BYTES;
-        let lacks = fs4::available_space(&self.options.path).is_ok_and(|room| room < needed);
+        let needed = self.base.db.property("rocksdb.cur-size-all-mem-tables") + ROOM_BYTES;
+        let lacks = fs4::available_space(&self.base.options.path).is_ok_and(|room| room < needed);
         if lacks { Err(no_room()) } else { Ok(()) }
     }
 }

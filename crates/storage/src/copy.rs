@@ -10,7 +10,6 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use rocksdb::WriteBatch;
 use rocksdb::checkpoint::Checkpoint;
@@ -19,9 +18,9 @@ use sheaf_errors::{Code, Error, Result, bail};
 use crate::command::{drop_command, load_catalog};
 use crate::core::Core;
 use crate::db::{Db, io_error};
+use crate::durability::LogPin;
 use crate::engine::Engine;
 use crate::options::OpTime;
-use crate::order::{Mutex, rank};
 use crate::sequencer::stays_here;
 
 /// Its contents are the path of the copy, relative to the data folder.
@@ -49,35 +48,8 @@ impl Engine {
 impl Engine {
     /// Keeps the log from the last flush on, whatever its size, while the pin lives: who takes a copy needs it.
     pub fn pin_log(&self) -> LogPin {
-        let index = self.core().stable().index;
-        self.core().log_pins.0.lock().push(index);
-        LogPin { pins: self.core().log_pins.clone(), index }
-    }
-}
-
-/// See [`Engine::pin_log`].
-pub struct LogPin {
-    pins: Arc<LogPins>,
-    index: u64,
-}
-
-impl Drop for LogPin {
-    fn drop(&mut self) {
-        let mut pins = self.pins.0.lock();
-        if let Some(at) = pins.iter().position(|index| *index == self.index) {
-            pins.swap_remove(at);
-        }
-    }
-}
-
-/// Entries behind these indexes stay in the log.
-#[derive(Default)]
-pub(crate) struct LogPins(Mutex<{ rank::LEAF }, Vec<u64>>);
-
-impl LogPins {
-    /// Entries up to here may go.
-    pub fn unneeded(&self) -> u64 {
-        self.0.lock().iter().copied().min().unwrap_or(u64::MAX)
+        let core = self.core();
+        core.durability.pin_log(core.stable().index)
     }
 }
 

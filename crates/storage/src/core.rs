@@ -1,7 +1,7 @@
 //! What all parts of an open engine share, how it opens and closes, and its background work.
 
 use std::fs::{self, File};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,15 @@ use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::Log;
 
+use crate::base::Base;
 use crate::catalog::Collection;
 use crate::checkpoint::{Bookkeeping, read_applied};
 use crate::critical::Critical;
 use crate::db::{Cf, Db, io_error};
 use crate::durability::Durability;
 use crate::folder::{self, folder_error};
-use crate::hooks::Hooks;
 use crate::keys::prefix_range;
 use crate::locks::{Gate, LockTable};
-use crate::log_tail::LogKnowledge;
 use crate::oplog_reader::OplogCollection;
 use crate::options::{OpTime, Options};
 use crate::order::{Condvar, Mutex, rank};
@@ -50,11 +49,7 @@ const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
 const AHEAD_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Core {
-    /// What of the options can change.
-    pub tuning: crate::tuning::Tuning,
-    pub options: Options,
-    pub db: Arc<Db>,
-    pub log: Option<Arc<Log>>,
+    pub base: Arc<Base>,
     /// What readers see.
     pub published: Arc<Published>,
     pub locks: LockTable,
@@ -66,21 +61,13 @@ pub(crate) struct Core {
     pub next_ident: AtomicU32,
     /// Numbers of what stays on this member are apart: the others' are the log's to give.
     pub next_local_ident: AtomicU32,
-    /// What orders the commits of a member of a replica set.
-    pub sequencer: std::sync::OnceLock<Arc<dyn crate::sequencer::Sequencer>>,
     /// Itself, once it is open.
     pub me: std::sync::OnceLock<Weak<Core>>,
     /// The index builds at work here.
     pub builds: crate::build::Builds,
-    /// Units that were carried out and are not known to be durable: their numbers, and where the log ended with them.
-    pub carried: Mutex<{ rank::CARRIED }, std::collections::VecDeque<(u64, u64)>>,
     /// The entries at the log's end that begin a transaction whose last entry has not come; see [`crate::chain`].
     pub chain: Mutex<{ rank::LEAF }, Vec<crate::sequencer::LogEntry>>,
     pub majority: crate::majority::Majority,
-    /// `None` until the log's end is known.
-    pub ages: Mutex<{ rank::LEAF }, Option<crate::ages::Ages>>,
-    pub log_knowledge: LogKnowledge,
-    pub log_pins: Arc<crate::copy::LogPins>,
     /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
     pub others_entries: AtomicU64,
     /// That of the DDL under way.
@@ -103,13 +90,8 @@ pub(crate) struct Core {
     pub conflicts: AtomicU64,
     /// What was applied of the entries of others.
     pub applied: crate::stats::AppliedCount,
-    /// How often the log's beginning was removed, and how many microseconds that took.
-    pub truncations: (AtomicU64, AtomicU64),
     /// Collections that are out of the catalog but may still be read.
     pub garbage: Mutex<{ rank::GARBAGE }, Vec<Garbage>>,
-    pub hooks: Hooks,
-    failed: AtomicBool,
-    failure: Mutex<{ rank::LEAF }, Option<String>>,
     /// Up to where the log is in memtables and files. [`Core::last`] may be further: within a transaction over several
     /// entries, and where entries have no effect.
     pub position: Mutex<{ rank::LEAF }, OpTime>,
@@ -147,7 +129,7 @@ impl Keeper {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        self.db.end_background();
+        self.base.db.end_background();
     }
 }
 
@@ -213,29 +195,23 @@ impl Core {
         if let Some(oplog) = &oplog {
             catalog.put(oplog.collection.clone());
         }
+        let base = Arc::new(Base::new(options, db.clone()));
         let published = Arc::new(Published::new(lock, db.clone(), catalog, oplog, applied));
         let mut core = Core {
-            tuning: crate::tuning::Tuning::of(&options),
             file_key_bytes: AtomicU64::new(db.file_key_bytes()),
-            db,
-            log,
+            durability: Durability::new(base.clone(), log, log_knowledge, applied),
+            base,
             published,
             locks: LockTable::new(),
             pipeline: Pipeline::default(),
-            durability: Durability::default(),
             recent: Mutex::default(),
             flushed: Mutex::new(applied),
             next_ident: AtomicU32::new(next_ident),
             next_local_ident: AtomicU32::new(next_local_ident),
-            sequencer: std::sync::OnceLock::new(),
             me: std::sync::OnceLock::new(),
             builds: crate::build::Builds::default(),
-            carried: Mutex::default(),
             chain: Mutex::default(),
             majority: crate::majority::Majority::default(),
-            ages: Mutex::default(),
-            log_knowledge,
-            log_pins: Arc::default(),
             others_entries: AtomicU64::new(0),
             ddl_began: AtomicU64::new(0),
             ddl: Mutex::new(()),
@@ -248,37 +224,31 @@ impl Core {
             flushes: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
             applied: Default::default(),
-            truncations: Default::default(),
             garbage: Mutex::default(),
-            hooks: Hooks::default(),
-            failed: AtomicBool::new(false),
             position: Mutex::new(applied),
             batches: AtomicU64::new(ahead.map_or(batch, |held| held.batch)),
             flush_allowed: AtomicU64::new(0),
             ordered_seals: AtomicU64::new(0),
             flushing_to: Mutex::default(),
             copies,
-            failure: Mutex::default(),
             checkpointing: Mutex::new(()),
             keeper: Mutex::default(),
             keeper_work: Condvar::new(),
             flushed_room: Condvar::new(),
             room: Mutex::new(()),
             flush_error: Mutex::default(),
-            options,
         };
         if ahead.is_some() {
             core.reconcile(known)?;
         }
         core.recover()?;
-        let last = core.published.last();
-        *core.ages.lock() = Some(crate::ages::Ages::begin(Instant::now(), last.index, last.time));
-        if !core.options.journal && core.log.take().is_some() {
+        core.durability.begin(core.published.last());
+        if !core.base.options.journal && core.durability.close_log() {
             // From here on the flushed state is all there is; an old log must not be applied again.
             core.checkpoint()?;
             fs::remove_dir_all(&log_dir).map_err(|e| folder_error("removing the old log", &log_dir, &e))?;
         }
-        folder::keep_spare_room(&core.options.path);
+        folder::keep_spare_room(&core.base.options.path);
         Ok(Arc::new(core))
     }
 
@@ -298,15 +268,15 @@ impl Core {
         self.guard_flushes();
         self.keeper.lock().running = true;
         let mut threads = vec![spawn("sheaf-keeper", Core::run_keeper)?];
-        if self.log.is_some() {
-            threads.push(spawn("sheaf-sync", Core::run_syncs)?);
+        if self.durability.log().is_some() {
+            threads.push(spawn("sheaf-sync", |core| core.durability.run_syncs())?);
         }
         Ok(threads)
     }
 
     /// Ends background work.
     pub fn stop(&self) {
-        self.db.events().close();
+        self.base.db.events().close();
         self.durability.stop();
         self.keeper.lock().stop = true;
         self.keeper_work.notify_all();
@@ -318,37 +288,9 @@ impl Core {
         self.keeper.lock().stop
     }
 
-    pub fn is_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
-    }
-
-    /// Refuses all writes from now on.
-    pub fn fail(&self, why: &str) {
-        if self.refuse_writes(why) {
-            tracing::error!(why, "storage refuses writes from now on");
-        }
-    }
-
-    /// [`Core::fail`] as a matter of course. Returns whether writes were taken before.
-    pub fn refuse_writes(&self, why: &str) -> bool {
-        let first = !self.failed.swap(true, Ordering::AcqRel);
-        if first {
-            *self.failure.lock() = Some(why.to_owned());
-        }
-        first
-    }
-
-    pub fn check_writable(&self) -> Result<()> {
-        if !self.is_failed() {
-            return Ok(());
-        }
-        let why = self.failure.lock().clone().unwrap_or_default();
-        Err(Error::new(Code::LOG_WRITE_FAILED, format!("storage accepts no writes: {why}")))
-    }
-
     /// A number for a collection of this name, or for an index of it.
     pub fn new_ident(&self, namespace: &str) -> u32 {
-        let next = if self.is_replica() && stays_here(namespace) {
+        let next = if self.base.is_replica() && stays_here(namespace) {
             &self.next_local_ident
         } else {
             &self.next_ident
@@ -376,10 +318,10 @@ impl Core {
     ///
     /// Errors: what ends the operation (killed, `maxTimeMS`, shutdown); `OutOfDiskSpace` if there is no room for a flush.
     pub fn wait_for_room(&self) -> Result<()> {
-        if self.db.events().is_stopped() {
+        if self.base.db.events().is_stopped() {
             return Err(self.stopped());
         }
-        let limit = self.options.memtable_bytes();
+        let limit = self.base.options.memtable_bytes();
         let used = self.unflushed.load(Ordering::Relaxed);
         if used >= limit {
             self.ask_for_flush();
@@ -388,7 +330,7 @@ impl Core {
             return Ok(());
         }
         let mut outcome = Ok(());
-        (self.options.block)(&mut || {
+        (self.base.options.block)(&mut || {
             while self.lacks_memory(limit) && outcome.is_ok() {
                 outcome = match self.flush_error.lock().clone() {
                     Some(error) => Err(error),
@@ -402,9 +344,9 @@ impl Core {
 
     fn lacks_memory(&self, limit: u64) -> bool {
         self.in_memtables() >= limit * 2
-            && !self.is_failed()
+            && !self.durability.is_failed()
             // The commit of a primary that has lost its office would be refused anyway.
-            && self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
+            && self.base.sequencer().is_none_or(|sequencer| sequencer.takes_writes())
             && self.keeper.lock().works()
     }
 
@@ -415,18 +357,18 @@ impl Core {
 
     /// The error of writes after RocksDB has stopped.
     fn stopped(&self) -> Error {
-        let why = self.db.events().last_error();
+        let why = self.base.db.events().last_error();
         let code =
-            if self.db.events().may_go_on() { Code::OUT_OF_DISK_SPACE } else { Code::LOG_WRITE_FAILED };
+            if self.base.db.events().may_go_on() { Code::OUT_OF_DISK_SPACE } else { Code::LOG_WRITE_FAILED };
         Error::new(code, format!("storage accepts no writes until it is opened anew: {why}"))
     }
 
     /// After a failed write: what is in the log, and is not in memtables, a restart will apply. If one is to come, nobody
     /// must act on the state in between.
     pub fn wait_for_restart(&self) {
-        let comes = || self.db.events().may_go_on() && self.options.reopen.is_some();
-        (self.options.block)(&mut || {
-            while comes() && !self.is_stopping() && !self.is_failed() {
+        let comes = || self.base.db.events().may_go_on() && self.base.options.reopen.is_some();
+        (self.base.options.block)(&mut || {
+            while comes() && !self.is_stopping() && !self.durability.is_failed() {
                 std::thread::sleep(Duration::from_millis(50));
             }
         });
@@ -434,19 +376,19 @@ impl Core {
 
     /// Has the folder opened anew, where RocksDB has stopped for want of room (or the like) and there is room again.
     fn restart_if_stopped(&self) {
-        if let Some(reopen) = &self.options.reopen
-            && self.db.events().may_go_on()
-            && !self.is_failed()
+        if let Some(reopen) = &self.base.options.reopen
+            && self.base.db.events().may_go_on()
+            && !self.durability.is_failed()
             && self.check_room().is_ok()
         {
-            reopen(&self.db.events().last_error());
+            reopen(&self.base.db.events().last_error());
         }
     }
 
     /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
     /// for long. What it has may never be committed, and the unit that takes it back must come through.
     pub fn make_room(&self) {
-        let limit = self.options.memtable_bytes();
+        let limit = self.base.options.memtable_bytes();
         let used = self.unflushed.load(Ordering::Relaxed);
         if used >= limit {
             self.ask_for_flush();
@@ -458,7 +400,7 @@ impl Core {
 
     /// Whether memtables hold as much as they may, with those that are being flushed.
     pub fn is_crowded(&self) -> bool {
-        self.in_memtables() >= self.options.memtable_bytes() * 2
+        self.in_memtables() >= self.base.options.memtable_bytes() * 2
     }
 
     pub fn ask_for_flush(&self) {
@@ -473,7 +415,7 @@ impl Core {
         let mut last_flush = Instant::now();
         // What an earlier run has left is to go soon: a server that crashes again and again must not gather it.
         let mut patience = Duration::ZERO;
-        let mut failures = self.db.events().failed_flushes();
+        let mut failures = self.base.db.events().failed_flushes();
         let mut retry = RETRY_MIN;
         let mut full_since = None;
         loop {
@@ -493,14 +435,18 @@ impl Core {
                 tracing::warn!(%error, "a stable copy cannot be removed");
             }
             let unflushed = self.unflushed.load(Ordering::Relaxed);
-            let delay = self.tuning.sync_delay();
+            let delay = self.base.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;
             let garbage = last_flush.elapsed() >= patience && !self.garbage.lock().is_empty();
             patience = GARBAGE_PATIENCE;
             // One that has failed, whoever asked for it, is done again.
-            let failed = self.db.events().failed_flushes() != failures || self.flush_error.lock().is_some();
-            if failed || unflushed >= self.options.memtable_bytes() || ((old || garbage) && unflushed > 0) {
-                failures = self.db.events().failed_flushes();
+            let failed =
+                self.base.db.events().failed_flushes() != failures || self.flush_error.lock().is_some();
+            if failed
+                || unflushed >= self.base.options.memtable_bytes()
+                || ((old || garbage) && unflushed > 0)
+            {
+                failures = self.base.db.events().failed_flushes();
                 let error = self.flush_for_room(&mut full_since).err();
                 if let Some(error) = &error {
                     let first = self.flush_error.lock().is_none();
@@ -521,9 +467,9 @@ impl Core {
 
     /// Flushes what is committed; where memory is full and the commit point has been behind for a while, also what is not.
     fn flush_for_room(&self, full_since: &mut Option<Instant>) -> Result<()> {
-        let limit = self.options.memtable_bytes();
+        let limit = self.base.options.memtable_bytes();
         let used = || self.unflushed.load(Ordering::Relaxed);
-        if self.try_checkpoint()? || !self.is_ordered() || used() < limit {
+        if self.try_checkpoint()? || !self.base.is_ordered() || used() < limit {
             *full_since = None;
             return Ok(());
         }
@@ -567,11 +513,11 @@ impl Core {
         let mut batch = WriteBatch::default();
         for (cf, ident) in prefixes {
             let (from, to) = prefix_range(*ident);
-            self.db.raw().delete_file_in_range_cf(self.db.cf(*cf), from, to).map_err(io_error)?;
-            batch.delete_range_cf(self.db.cf(*cf), from, to);
-            batch.delete_cf(self.db.cf(Cf::Catalog), crate::command::garbage_key(*cf, *ident));
+            self.base.db.raw().delete_file_in_range_cf(self.base.db.cf(*cf), from, to).map_err(io_error)?;
+            batch.delete_range_cf(self.base.db.cf(*cf), from, to);
+            batch.delete_cf(self.base.db.cf(Cf::Catalog), crate::command::garbage_key(*cf, *ident));
         }
-        self.db.write(batch)
+        self.base.db.write(batch)
     }
 }
 

@@ -80,7 +80,7 @@ impl Core {
                 }
             }
             let applied = command.apply(catalog)?;
-            applied.put(&self.db, &mut prepared.batch);
+            applied.put(&self.base.db, &mut prepared.batch);
             command.log(&mut prepared.payload);
             garbage.extend(applied.garbage);
             gone.extend(applied.gone);
@@ -110,7 +110,7 @@ impl Core {
             };
             if now.version() == version { catalog } else { own.iter().fold(now.clone(), again) }
         }));
-        let stays = self.is_replica() && commands.iter().all(|command| stays_here(command.target()));
+        let stays = self.base.is_replica() && commands.iter().all(|command| stays_here(command.target()));
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.garbage.lock().extend(garbage);
@@ -131,7 +131,7 @@ impl Core {
                 .collection(namespace)
                 .cloned()
                 .ok_or_else(|| no_collection(namespace))?;
-            let closed = collection.state.gate.close(&self.options.block, interrupt)?;
+            let closed = collection.state.gate.close(&self.base.options.block, interrupt)?;
             let now = self.published.peek_catalog();
             if let Some(now) = now.collection(namespace).filter(|now| now.uuid == collection.uuid) {
                 return Ok((now.clone(), closed));
@@ -157,7 +157,7 @@ impl Core {
 
     /// The DDL lock, and a pass through `fsyncLock`'s gate.
     pub fn ddl_turn(&self, interrupt: Interrupt<'_>) -> Result<DdlTurn<'_>> {
-        let pass = self.writes.pass(&self.options.block, interrupt)?;
+        let pass = self.writes.pass(&self.base.options.block, interrupt)?;
         loop {
             interrupt()?;
             if let Some(guard) = self.ddl.try_lock_for(std::time::Duration::from_millis(20)) {
@@ -209,7 +209,7 @@ impl Core {
             let mut closed = Vec::with_capacity(collections.len());
             for collection in &collections {
                 sheaf_meter::tick(4)?;
-                closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
+                closed.push(collection.state.gate.close(&self.base.options.block, interrupt)?);
             }
             let _turn = self.ddl_turn(interrupt)?;
             let catalog = self.published.catalog();
@@ -220,7 +220,7 @@ impl Core {
                 continue;
             };
             closed.extend(more);
-            let stays = |c: &&Arc<Collection>| self.is_replica() && stays_here(&c.namespace);
+            let stays = |c: &&Arc<Collection>| self.base.is_replica() && stays_here(&c.namespace);
             let own: Vec<Command> = catalog.collections(db).filter(stays).map(drop_command).collect();
             if !own.is_empty() {
                 self.run_commands(&own, &closed)?;
@@ -241,7 +241,7 @@ impl Core {
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         [from, to].into_iter().try_for_each(|namespace| refuse_oplog(namespace, "rename"))?;
-        if self.is_replica() && stays_here(from) != stays_here(to) {
+        if self.base.is_replica() && stays_here(from) != stays_here(to) {
             bail!(
                 Code::ILLEGAL_OPERATION,
                 "Cannot rename collections between a replicated and an unreplicated database"
@@ -285,7 +285,7 @@ impl Core {
         both.sort_by(|a, b| a.namespace.cmp(&b.namespace));
         let mut closed = Vec::new();
         for collection in both {
-            closed.push(collection.state.gate.close(&self.options.block, interrupt)?);
+            closed.push(collection.state.gate.close(&self.base.options.block, interrupt)?);
         }
         Ok(([Some(source.uuid), target.map(|target| target.uuid)], closed))
     }

@@ -11,10 +11,10 @@ use crate::catalog::{Catalog, Collection};
 use crate::core::Core;
 use crate::db::Cf;
 use crate::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
+use crate::durability::LogTail;
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::{prefix_range, prefixed};
-use crate::log_tail::LogTail;
 use crate::oplog;
 use crate::options::{Interrupt, OpTime, Options};
 use crate::pipeline::Prepared;
@@ -52,7 +52,7 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.stop();
         // A flush that may not go on keeps the rest from being dropped.
-        self.core.db.end_background();
+        self.core.base.db.end_background();
     }
 }
 
@@ -82,7 +82,7 @@ impl Engine {
     pub fn get(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
         let mut full = Vec::with_capacity(key.len() + 4);
         prefixed(collection.ident, key, &mut full);
-        Ok(self.core().db.get(Cf::Records, &full)?.map(Doc::pinned))
+        Ok(self.core().base.db.get(Cf::Records, &full)?.map(Doc::pinned))
     }
 
     /// Starts a group of plain writes (each document atomic by itself).
@@ -97,22 +97,22 @@ impl Engine {
 
     /// Sets how often the log is synced when nobody asks.
     pub fn set_journal_commit_interval(&self, interval: std::time::Duration) {
-        self.core().tuning.set_journal_commit_interval(interval);
+        self.core().base.tuning.set_journal_commit_interval(interval);
     }
 
     /// Sets how often memtables are flushed; zero: only when they are full.
     pub fn set_sync_delay(&self, delay: std::time::Duration) {
-        self.core().tuning.set_sync_delay(delay);
+        self.core().base.tuning.set_sync_delay(delay);
     }
 
     /// How old entries of the log must be to be removed; zero: its size alone decides.
     pub fn oplog_retention(&self) -> std::time::Duration {
-        self.core().tuning.oplog_retention()
+        self.core().base.tuning.oplog_retention()
     }
 
     /// How much log is kept at least, in bytes.
     pub fn oplog_bytes(&self) -> u64 {
-        self.core().log.as_ref().map_or(0, |log| log.retain_bytes())
+        self.core().durability.log().map_or(0, |log| log.retain_bytes())
     }
 
     /// Position of the newest commit that is in RocksDB's files.
@@ -122,11 +122,11 @@ impl Engine {
 
     /// Sets how much log is kept at least (`replSetResizeOplog`), in bytes and by the age of its entries.
     pub fn set_oplog_size(&self, bytes: Option<u64>, retention: Option<std::time::Duration>) {
-        if let (Some(bytes), Some(log)) = (bytes, &self.core().log) {
+        if let (Some(bytes), Some(log)) = (bytes, self.core().durability.log()) {
             log.set_retain_bytes(bytes);
         }
         if let Some(retention) = retention {
-            self.core().tuning.set_oplog_retention(retention);
+            self.core().base.tuning.set_oplog_retention(retention);
         }
     }
 
@@ -134,7 +134,7 @@ impl Engine {
     /// `committed` says that everything in the log is known to be kept by the set.
     pub fn set_sequencer(&self, sequencer: Arc<dyn Sequencer>, committed: bool) {
         let core = self.core();
-        assert!(core.sequencer.set(sequencer).is_ok(), "the sequencer is set once");
+        core.base.set_sequencer(sequencer);
         core.note_majority_candidate(None);
         if committed {
             let last = core.published.last();
@@ -157,12 +157,12 @@ impl Engine {
 
     /// Has the log synced soon, without anybody here waiting for it.
     pub fn ask_for_sync(&self) {
-        self.core().ask_for_sync();
+        self.core().durability.ask_for_sync();
     }
 
     /// Syncs what is in the log now, on this thread if nobody is at it: other members wait for it.
     pub fn sync_for_others(&self) {
-        self.core().sync_for_others();
+        self.core().durability.sync_for_others();
     }
 
     /// The newest state that a majority of the set has; `None` until something was committed since the start.
@@ -187,13 +187,13 @@ impl Engine {
 
     /// Entries `low..high` of the log, about `bytes_max` of them.
     pub fn log_entries(&self, low: u64, high: u64, bytes_max: u64) -> Result<Vec<LogEntry>> {
-        self.core().log_entries(low, high, bytes_max)
+        self.core().durability.log_entries(low, high, bytes_max)
     }
 
     /// Commits an entry without effect on data: `{op: "n", o: ...}`.
     pub fn write_noop(&self, o: RawDoc<'_>, interrupt: Interrupt<'_>) -> Result<OpTime> {
         let core = self.core();
-        let _pass = core.writes.pass(&core.options.block, interrupt)?;
+        let _pass = core.writes.pass(&core.base.options.block, interrupt)?;
         let mut prepared = Prepared::default();
         oplog::write(&mut prepared.payload, "n", "", None, None, |doc| {
             doc.append("o", o);
@@ -214,7 +214,7 @@ impl Engine {
 
     /// Log index up to which commits survive a power failure.
     pub fn durable_index(&self) -> u64 {
-        self.core().durable_index()
+        self.core().durability.durable_index()
     }
 
     /// Waits until commits up to `index` are on stable storage, asking for a sync.
@@ -234,7 +234,7 @@ impl Engine {
 
     /// Sets what is called at this point, for tests that stand in the way of the disk.
     pub fn set_hook(&self, point: HookPoint, hook: Option<Hook>) {
-        self.core().hooks.set(point, hook);
+        self.core().base.hooks.set(point, hook);
     }
 
     /// Flushes memtables and syncs the log: the `fsync` command.
@@ -259,7 +259,7 @@ impl Engine {
 
     /// Whether writes are refused for good (failed sync or disk), with the reason.
     pub fn check_writable(&self) -> Result<()> {
-        self.core().check_writable()
+        self.core().durability.check_writable()
     }
 
     /// Figures for `serverStatus`.
@@ -269,8 +269,8 @@ impl Engine {
 
     /// Has the block cache give back most of what it has, and keep to that; or lets it grow again.
     pub fn shrink_cache(&self, small: bool) {
-        let bytes = self.core().options.block_cache_bytes();
-        self.core().db.set_cache_bytes(if small { bytes / 4 } else { bytes });
+        let bytes = self.core().base.options.block_cache_bytes();
+        self.core().base.db.set_cache_bytes(if small { bytes / 4 } else { bytes });
     }
 
     /// What this member of a set has applied of the entries that others have ordered.
@@ -281,7 +281,7 @@ impl Engine {
     /// Bytes that a collection's records take on disk and in memtables (an estimate).
     pub fn storage_bytes(&self, collection: &Collection) -> u64 {
         let (from, to) = prefix_range(collection.ident);
-        self.core().db.size_of(Cf::Records, &from, &to)
+        self.core().base.db.size_of(Cf::Records, &from, &to)
     }
 
     /// Bytes that an index takes on disk and in memtables (an estimate).
@@ -290,13 +290,13 @@ impl Engine {
             return 0;
         }
         let (from, to) = prefix_range(index.ident);
-        self.core().db.size_of(Cf::Indexes, &from, &to)
+        self.core().base.db.size_of(Cf::Indexes, &from, &to)
     }
 
     /// Compacts a collection's records and indexes now: `compact`.
     pub fn compact(&self, collection: &Collection) -> Result<()> {
         let mut outcome = Ok(());
-        (self.core().options.block)(&mut || outcome = self.core().compact(collection));
+        (self.core().base.options.block)(&mut || outcome = self.core().compact(collection));
         outcome
     }
 
@@ -304,7 +304,7 @@ impl Engine {
     pub fn validate(&self, namespace: &str, full: bool, interrupt: Interrupt<'_>) -> Result<Validation> {
         let view = View::newest(&self.core().published);
         let mut outcome = Ok(Validation::default());
-        (self.core().options.block)(&mut || outcome = validate(&view, namespace, full, interrupt));
+        (self.core().base.options.block)(&mut || outcome = validate(&view, namespace, full, interrupt));
         outcome
     }
 
@@ -333,7 +333,7 @@ impl Engine {
 
     /// Reads the log from this index on, as oplog documents. `None` without a journal.
     pub fn read_log(&self, index: u64) -> Option<Result<sheaf_log::Reader, sheaf_log::Error>> {
-        self.core().log.as_ref().map(|log| log.read_from(index))
+        self.core().durability.log().map(|log| log.read_from(index))
     }
 
     /// Ends background work and, if `clean`, flushes. What the log holds need not be flushed, only applied again by the next
@@ -343,13 +343,15 @@ impl Engine {
     pub fn shutdown(&self, clean: bool) -> Result<Option<Error>> {
         let core = self.core();
         self.0.stop();
-        let flushed = if clean && !core.is_failed() { core.checkpoint() } else { Ok(()) };
+        let flushed = if clean && !core.durability.is_failed() { core.checkpoint() } else { Ok(()) };
         let outcome = match flushed {
-            Err(error) if core.log.is_some() => core.sync_for_checkpoint().map(|()| Some(error)),
+            Err(error) if core.durability.log().is_some() => {
+                core.durability.sync_for_checkpoint().map(|()| Some(error))
+            }
             flushed => flushed.map(|()| None),
         };
-        core.refuse_writes("the engine is shut down");
-        core.db.end_background();
+        core.durability.refuse_writes("the engine is shut down");
+        core.base.db.end_background();
         outcome
     }
 
@@ -481,15 +483,16 @@ impl Core {
     }
 
     fn stats(&self) -> Stats {
-        let log = self.log.as_ref().map(|log| log.stats()).unwrap_or_default();
+        let log = self.durability.log().map(|log| log.stats()).unwrap_or_default();
         // Not within the expression below: the lock would be held to its end, and whoever begins a transaction takes these
         // two locks in the other order.
         let last_index = self.published.last().index;
         let open_transactions = self.open_transactions();
+        let truncations = self.durability.truncations();
         Stats {
-            memtable_bytes: self.db.property("rocksdb.cur-size-all-mem-tables"),
-            cache_capacity: self.options.block_cache_bytes(),
-            cache_used: self.db.cache_used(),
+            memtable_bytes: self.base.db.property("rocksdb.cur-size-all-mem-tables"),
+            cache_capacity: self.base.options.block_cache_bytes(),
+            cache_used: self.base.db.cache_used(),
             log_bytes: log.bytes,
             log_first_index: log.first_index,
             log_last_index: last_index,
@@ -497,15 +500,15 @@ impl Core {
             log_append_bytes: log.append_bytes,
             log_syncs: log.syncs,
             log_sync_micros: log.sync_micros,
-            log_truncations: self.truncations.0.load(Ordering::Relaxed),
-            log_truncation_micros: self.truncations.1.load(Ordering::Relaxed),
+            log_truncations: truncations.0,
+            log_truncation_micros: truncations.1,
             commits: self.commits.load(Ordering::Relaxed),
             flushes: self.flushes.load(Ordering::Relaxed),
             open_transactions,
             lock_waits: self.locks.waits.load(Ordering::Relaxed),
             conflicts: self.conflicts.load(Ordering::Relaxed),
-            sst_bytes: self.db.property("rocksdb.total-sst-files-size"),
-            blob_bytes: self.db.property("rocksdb.total-blob-file-size"),
+            sst_bytes: self.base.db.property("rocksdb.total-sst-files-size"),
+            blob_bytes: self.base.db.property("rocksdb.total-blob-file-size"),
         }
     }
 }

@@ -54,7 +54,7 @@ impl Core {
             if let Some(count) = self.write_locks.again() {
                 return Ok(count);
             }
-            let closed = self.writes.close(&self.options.block, interrupt)?;
+            let closed = self.writes.close(&self.base.options.block, interrupt)?;
             self.checkpoint()?;
             // Who has gone meanwhile would never unlock.
             interrupt()?;

@@ -20,8 +20,8 @@
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "a test sends a message or two"))]
 
-mod ages;
 mod apply;
+mod base;
 mod build;
 mod catalog;
 mod chain;
@@ -44,7 +44,6 @@ mod index;
 mod keys;
 mod listener;
 mod locks;
-mod log_tail;
 mod majority;
 mod manifest;
 mod oplog;
@@ -77,13 +76,13 @@ mod write;
 
 pub use catalog::{Capped, Catalog, Collection};
 pub use check::check_entry;
-pub use copy::{Copied, LogPin, install_at_next_open};
+pub use copy::{Copied, install_at_next_open};
 pub use cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, RecordCursor};
 pub use ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
+pub use durability::{LogPin, LogTail};
 pub use engine::Engine;
 pub use hooks::{Hook, HookPoint};
 pub use index::{Accesses, Index, IndexKind};
-pub use log_tail::LogTail;
 pub use oplog_reader::{BackwardOplogCursor, OPLOG_NAMESPACE, Oplog, OplogCursor};
 pub use options::{Block, Interrupt, OpTime, Options, Reopen};
 pub use plans::ChosenPlans;

@@ -118,7 +118,7 @@ impl Core {
             before.until.store(unit.begins, Ordering::Release);
         }
         let begins = unit.map_or(last.time, |unit| unit.last_begins);
-        let snapshot = Arc::new(SnapshotCell::take(&self.db));
+        let snapshot = Arc::new(SnapshotCell::take(&self.base.db));
         let catalog = self.published.catalog();
         let (index, time, until) = (last.index, last.time, Arc::default());
         states.waiting.push_back(Kept { index, time, begins, until, snapshot, catalog });

@@ -222,7 +222,7 @@ impl Core {
                 return self.commit_chain(prepared);
             }
             let mut alone = [prepared];
-            if let Some(sequencer) = self.sequencer.get() {
+            if let Some(sequencer) = self.base.sequencer() {
                 let (seq, span, times) = self.order_group(&**sequencer, &mut alone)?;
                 let [unit] = alone;
                 let at = self.apply_own(unit, times[0])?;
@@ -239,7 +239,7 @@ impl Core {
         let waiting = Critical::enter("the queue of the commit pipeline");
         queue.waiting.push_back(ticket.clone());
         drop(queue);
-        let left = ticket.wait(&self.options.block);
+        let left = ticket.wait(&self.base.options.block);
         drop(waiting);
         match left {
             Slot::Done(result) => result,
@@ -303,7 +303,7 @@ impl Core {
     }
 
     fn commit_group(&self, mut group: Vec<Prepared>) -> Vec<Result<OpTime>> {
-        if let Some(sequencer) = self.sequencer.get() {
+        if let Some(sequencer) = self.base.sequencer() {
             return match self.order_group(&**sequencer, &mut group) {
                 Ok((seq, span, times)) => {
                     let apply = |(unit, at)| self.apply_own(unit, at);
@@ -324,13 +324,13 @@ impl Core {
 
     /// Holds a commit back a little where the set is far behind.
     fn wait_for_followers(&self) -> Result<()> {
-        let pause = self.sequencer.get().map_or(Duration::ZERO, |sequencer| sequencer.pause());
+        let pause = self.base.sequencer().map_or(Duration::ZERO, |sequencer| sequencer.pause());
         if pause.is_zero() {
             return Ok(());
         }
         let until = Instant::now() + pause;
         let mut outcome = Ok(());
-        (self.options.block)(&mut || {
+        (self.base.options.block)(&mut || {
             while Instant::now() < until && outcome.is_ok() {
                 std::thread::sleep(until.saturating_duration_since(Instant::now()).min(LOOK_UP));
                 outcome = sheaf_meter::check();
@@ -339,20 +339,12 @@ impl Core {
         outcome
     }
 
-    /// Errors: this node orders nothing by itself, or storage takes no writes.
-    pub(crate) fn check_alone_writable(&self) -> Result<()> {
-        self.check_writable()?;
-        if self.is_replica() {
-            return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"));
-        }
-        Ok(())
-    }
-
     /// Gives the group its times and appends it as one entry.
     fn write_log(&self, group: &mut [Prepared]) -> Result<SmallVec<[OpTime; 4]>> {
-        self.check_alone_writable()?;
+        self.durability.check_writable()?;
+        self.base.check_alone()?;
         let before = self.published.last();
-        let wall = (self.options.clock)();
+        let wall = (self.base.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
         let mut time = before.time;
         let mut times = SmallVec::new();
@@ -363,9 +355,9 @@ impl Core {
             });
             times.push(OpTime { term: before.term, index: before.index + 1, time });
         }
-        if let Some(log) = &self.log {
+        if let Some(log) = self.durability.log() {
             let parts: SmallVec<[&[u8]; 4]> = group.iter().map(|unit| &unit.payload[..]).collect();
-            let at = log.append(before.term, time, &parts).map_err(|e| self.log_error(e))?;
+            let at = log.append(before.term, time, &parts).map_err(|e| self.durability.log_error(e))?;
             assert_eq!(at.index, before.index + 1, "log and pipeline count alike");
             self.durability.appended();
         }
@@ -385,12 +377,12 @@ impl Core {
         let written = {
             let mut recent = self.recent.lock();
             recent.committed(&locks);
-            self.db.write(batch)
+            self.base.db.write(batch)
         };
         if let Err(error) = written {
             // The log has what the memtables have not: only a restart can bring them together.
             self.wait_for_restart();
-            self.fail(&format!("applying a commit failed: {error}"));
+            self.durability.fail(&format!("applying a commit failed: {error}"));
             return Err(error);
         }
         if let Some(publish) = publish {
@@ -413,17 +405,6 @@ impl Core {
     /// Errors: the member is stopping.
     pub(crate) fn apply_own(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
         self.apply(unit, at).inspect_err(|error| self.cannot_apply(&format!("entry {at:?}"), error))
-    }
-
-    /// Maps a log error, remembering when it is for good.
-    pub(crate) fn log_error(&self, error: sheaf_log::Error) -> Error {
-        if error.is_disk_full() {
-            return Error::new(Code::OUT_OF_DISK_SPACE, format!("No space left on device: {error}"));
-        }
-        if self.log.as_ref().is_some_and(|log| log.has_failed()) {
-            self.fail(&error.to_string());
-        }
-        Error::new(Code::LOG_WRITE_FAILED, error.to_string())
     }
 }
 

@@ -78,14 +78,18 @@ impl Core {
             *position
         };
         let number = self.batches.fetch_add(1, Ordering::AcqRel) + 1;
-        batch.put_cf(self.db.cf(Cf::Catalog), catalog_key::POSITION, Position { at, batch: number }.encode());
+        batch.put_cf(
+            self.base.db.cf(Cf::Catalog),
+            catalog_key::POSITION,
+            Position { at, batch: number }.encode(),
+        );
     }
 
     /// Has every flush wait, whatever has caused it, until what it writes may be in files.
     pub fn guard_flushes(self: &Arc<Self>) {
         let me = Arc::downgrade(self);
-        let events = Arc::downgrade(self.db.events());
-        self.db.events().set_gate(Box::new(move || {
+        let events = Arc::downgrade(self.base.db.events());
+        self.base.db.events().set_gate(Box::new(move || {
             let Some(core) = me.upgrade() else {
                 // It is being dropped, which ends all flushes first.
                 while events.upgrade().is_some_and(|events| !events.is_void()) {
@@ -106,14 +110,14 @@ impl Core {
     /// end of the process neither: what waits here then is let go when it has no effect any more ([`Db::end_background`]).
     fn wait_before_flush(&self) {
         let at = self.published.last().index;
-        let ordered = || self.ordered_seals.load(Ordering::Acquire) == self.db.events().sealed();
+        let ordered = || self.ordered_seals.load(Ordering::Acquire) == self.base.db.events().sealed();
         let allowed = || self.flush_allowed.load(Ordering::Acquire) >= at || ordered();
         if allowed() {
             return;
         }
         tracing::debug!(index = at, "RocksDB flushes by itself");
-        self.db.events().hold(|| {
-            while !allowed() && !self.may_flush(at) && !self.db.events().is_void() {
+        self.base.db.events().hold(|| {
+            while !allowed() && !self.may_flush(at) && !self.base.db.events().is_void() {
                 std::thread::sleep(GATE_PAUSE);
             }
         });
@@ -121,12 +125,12 @@ impl Core {
 
     /// Whether the log and the set have everything up to this entry for good.
     fn may_flush(&self, at: u64) -> bool {
-        let durable = match &self.log {
+        let durable = match self.durability.log() {
             Some(log) => log.durable_index() >= at || log.sync().is_ok_and(|index| index >= at),
             None => true,
         };
         let committed = || {
-            self.sequencer.get().is_none_or(|sequencer| sequencer.commit_index() >= at)
+            self.base.sequencer().is_none_or(|sequencer| sequencer.commit_index() >= at)
                 || self.may_flush_ahead(at)
         };
         durable && committed()
@@ -141,7 +145,7 @@ impl Core {
             files = held.index,
             "RocksDB had flushed by itself before the crash; counters are made anew"
         );
-        let (touched, rest) = match &self.log {
+        let (touched, rest) = match self.durability.log() {
             Some(log) => self.read_between(log, known, held)?,
             None => (None, None),
         };
@@ -151,7 +155,7 @@ impl Core {
                 let next = if ident >= LOCAL_IDENTS { &self.next_local_ident } else { &self.next_ident };
                 next.fetch_max(ident + 1, Ordering::AcqRel);
             }
-            let unlogged = self.is_replica() && stays_here(&collection.namespace);
+            let unlogged = self.base.is_replica() && stays_here(&collection.namespace);
             if unlogged || touched.as_ref().is_none_or(|touched| touched.contains(&collection.uuid)) {
                 self.recount(collection)?;
             }
@@ -178,7 +182,7 @@ impl Core {
         };
         while reader.index() <= held.index {
             let Some(entry) = reader.next().map_err(log_error)? else { return Ok((None, None)) };
-            self.log_knowledge.note(entry.at.index, entry.at.term);
+            self.durability.knowledge().note(entry.at.index, entry.at.term);
             for doc in oplog::documents(&entry.payload) {
                 let fields = Fields::read(doc);
                 self.note_operation(&fields, &mut touched);
@@ -209,7 +213,7 @@ impl Core {
         let (from, to) = prefix_range(collection.ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(to);
-        let mut iter = self.db.raw().raw_iterator_cf_opt(self.db.cf(Cf::Records), options);
+        let mut iter = self.base.db.raw().raw_iterator_cf_opt(self.base.db.cf(Cf::Records), options);
         let (mut docs, mut bytes) = (0i64, 0i64);
         let mut keys = KeySet::default();
         iter.seek(from);

@@ -29,7 +29,7 @@ impl Core {
         let mut last_flush = started;
         let flushed = *self.flushed.lock();
         let mut count = 0;
-        if let Some(log) = &self.log {
+        if let Some(log) = self.durability.log() {
             let mut reader = log.read_from(flushed.index + 1).map_err(log_error)?;
             loop {
                 let entries = read_some(&mut reader)?;
@@ -40,12 +40,12 @@ impl Core {
                 count += entries.len();
                 // What was read need not lie beside what is being flushed.
                 drop(entries);
-                let full = self.unflushed.load(Ordering::Relaxed) >= self.options.memtable_bytes();
+                let full = self.unflushed.load(Ordering::Relaxed) >= self.base.options.memtable_bytes();
                 // A repair changes nothing unless it comes to the end.
-                if (full || last_flush.elapsed() >= FLUSH_AFTER) && self.options.repair.is_none() {
+                if (full || last_flush.elapsed() >= FLUSH_AFTER) && self.base.options.repair.is_none() {
                     // In a set only the replication core, which begins later, knows what of it is committed.
                     let flushed =
-                        if self.is_replica() && full { self.flush_ahead() } else { self.checkpoint() };
+                        if self.base.is_replica() && full { self.flush_ahead() } else { self.checkpoint() };
                     match flushed {
                         // A full disk must not keep the data from being read.
                         Err(error) if error.code() == Code::OUT_OF_DISK_SPACE => tracing::warn!(%error),
@@ -55,7 +55,7 @@ impl Core {
                 }
             }
         }
-        if !self.is_replica() {
+        if !self.base.is_replica() {
             // In a set the rest may come from others.
             self.end_chain();
         }
@@ -73,7 +73,8 @@ impl Core {
     fn drop_unfinished_builds(&self) -> Result<()> {
         let catalog = self.published.catalog();
         // What is in the log of a set, a later primary has to end.
-        let ours = |c: &&Arc<Collection>| !self.is_replica() || crate::sequencer::stays_here(&c.namespace);
+        let ours =
+            |c: &&Arc<Collection>| !self.base.is_replica() || crate::sequencer::stays_here(&c.namespace);
         for collection in catalog.all().filter(ours) {
             let unfinished: Vec<_> = collection.maintained().filter(|index| !index.ready).cloned().collect();
             if unfinished.is_empty() {
@@ -91,14 +92,14 @@ impl Core {
         let next = self.next_ident.load(Ordering::Acquire);
         let known =
             self.garbage.lock().iter().flat_map(|garbage| garbage.prefixes.clone()).collect::<Vec<_>>();
-        let mut iter = self.db.raw().raw_iterator_cf(self.db.cf(Cf::Indexes));
+        let mut iter = self.base.db.raw().raw_iterator_cf(self.base.db.cf(Cf::Indexes));
         let next_local = self.next_local_ident.load(Ordering::Acquire);
         let beside = side_ident(0);
         // In each space the numbers behind the last one given away.
         for (first, end) in [
             (next, LOCAL_IDENTS),
             (next_local, beside),
-            (beside + if self.is_replica() { next } else { 0 }, beside + LOCAL_IDENTS),
+            (beside + if self.base.is_replica() { next } else { 0 }, beside + LOCAL_IDENTS),
             (beside + next_local, u32::MAX),
         ] {
             iter.seek(first.to_be_bytes());
@@ -109,7 +110,7 @@ impl Core {
                 }
                 let own = ident & !beside;
                 // The log of the set may yet tell of an index whose files came with a copy.
-                let expected = self.is_replica() && self.has_mark(own)?;
+                let expected = self.base.is_replica() && self.has_mark(own)?;
                 if !known.contains(&(Cf::Indexes, ident)) && !expected {
                     self.remove_prefixes(&[(Cf::Indexes, ident)])?;
                 }
@@ -125,7 +126,7 @@ impl Core {
     /// Takes up what was dropped before the crash and perhaps not removed.
     fn resume_garbage(&self) -> Result<()> {
         let mut prefixes = Vec::new();
-        let mut iter = self.db.raw().raw_iterator_cf(self.db.cf(Cf::Catalog));
+        let mut iter = self.base.db.raw().raw_iterator_cf(self.base.db.cf(Cf::Catalog));
         iter.seek([catalog_key::GARBAGE]);
         while let Some(key) = iter.key().filter(|key| key[0] == catalog_key::GARBAGE) {
             if let [_, cf, a, b, c, d] = *key {

@@ -162,12 +162,12 @@ impl Repair {
 
 /// Keeps what is left out, for good, before the data without it is.
 fn record(core: &Core, skipped: &[Unapplied]) -> Result<()> {
-    let path = core.options.path.join(FILE);
+    let path = core.base.options.path.join(FILE);
     let mut lines = String::new();
     for unapplied in skipped {
         let line = sheaf_bson::doc! {
             "skipped": &unapplied.id.to_string(),
-            "at": Value::DateTime((core.options.clock)()),
+            "at": Value::DateTime((core.base.options.clock)()),
             "operation": &unapplied.operation
         };
         lines.push_str(&to_json(line.as_raw(), Style::Canonical));
@@ -177,7 +177,7 @@ fn record(core: &Core, skipped: &[Unapplied]) -> Result<()> {
     let written = OpenOptions::new().create(true).append(true).open(&path).and_then(|mut file| {
         file.write_all(lines.as_bytes())?;
         file.sync_all()?;
-        File::open(&core.options.path)?.sync_all()
+        File::open(&core.base.options.path)?.sync_all()
     });
     written.map_err(|error| {
         Error::new(Code::FILE_STREAM_FAILED, format!("writing {} failed: {error}", path.display()))
@@ -191,9 +191,9 @@ pub(crate) fn unappliable(core: &Core, term: u64, index: u64, operation: RawDoc<
     let (id, what) = (unapplied.id, unapplied.summary());
     let text = format!("entry {id} of the log ({what}) cannot be applied: {}", error.message());
     let starting = core.me.get().is_none();
-    let way_out = format!("; `sheaf repair --dbpath {}` shows it", core.options.path.display());
+    let way_out = format!("; `sheaf repair --dbpath {}` shows it", core.base.options.path.display());
     let text = if starting { text + &way_out } else { text };
-    if let Some(repair) = &core.options.repair {
+    if let Some(repair) = &core.base.options.repair {
         repair.failed(unapplied);
     }
     Error::new(error.code(), text)

@@ -82,7 +82,7 @@ impl Core {
             bytes += key.map_or(0, |(_, key)| key.len() + KEY_COST);
         })?;
         let parts = (bytes / keys_bytes + 1) as u64;
-        let time = file_time((self.options.clock)());
+        let time = file_time((self.base.options.clock)());
         let mut paths = BTreeMap::new();
         for part in 0..parts {
             // A key that is touched often is always in the same part.
@@ -112,7 +112,7 @@ impl Core {
 
     /// The kind of each operation after `keep`, up to `last`, and which document it concerns, if it is one that others have.
     fn each_touched(&self, keep: u64, last: u64, each: &mut Each<'_>) -> Result<()> {
-        let Some(log) = self.log.as_ref().filter(|_| keep < last) else { return Ok(()) };
+        let Some(log) = self.durability.log().filter(|_| keep < last) else { return Ok(()) };
         // A transaction that loses its end is lost whole: its beginning goes, too, though its entries stay.
         let mut first = keep + 1;
         let continues = |first: u64| -> Result<bool> {
@@ -155,7 +155,7 @@ impl Core {
         let (mut full, mut count) = (Vec::new(), 0);
         for key in keys {
             prefixed(collection.ident, key, &mut full);
-            let Some(doc) = self.db.get(Cf::Records, &full)? else { continue };
+            let Some(doc) = self.base.db.get(Cf::Records, &full)? else { continue };
             let (file, path) = match (&mut out, paths.get(uuid)) {
                 (Some(out), _) => out,
                 (out, Some(path)) => out.insert(append(path)?),
@@ -173,8 +173,10 @@ impl Core {
     }
 
     fn truncate_log(&self, keep: u64) -> Result<()> {
-        self.fail("the end of the log is taken back");
-        let Some(log) = &self.log else { bail!(Code::ILLEGAL_OPERATION, "there is no log to be cut") };
+        self.durability.fail("the end of the log is taken back");
+        let Some(log) = self.durability.log() else {
+            bail!(Code::ILLEGAL_OPERATION, "there is no log to be cut")
+        };
         let base = self.base_for(keep)?;
         let at = if keep == base.index {
             Position { term: base.term, index: base.index, time: base.time }
@@ -186,7 +188,7 @@ impl Core {
             }
         };
         log.truncate_after(at).map_err(log_error)?;
-        self.hooks.call(HookPoint::StableCopy)
+        self.base.hooks.call(HookPoint::StableCopy)
     }
 }
 

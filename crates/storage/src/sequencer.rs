@@ -91,16 +91,6 @@ pub(crate) fn stays_here(namespace: &str) -> bool {
 const CARRIED_AT_ONCE: usize = 1 << 20;
 
 impl Core {
-    /// Whether this is a member of a replica set.
-    pub fn is_replica(&self) -> bool {
-        self.options.replica
-    }
-
-    /// Whether a set orders the commits now.
-    pub fn is_ordered(&self) -> bool {
-        self.sequencer.get().is_some()
-    }
-
     /// Proposes the group, and carries out what comes before it. Its own entry is in the log afterwards, not yet applied.
     pub fn order_group(
         &self,
@@ -108,9 +98,9 @@ impl Core {
         group: &mut [Prepared],
     ) -> Result<(u64, Option<Span>, SmallVec<[OpTime; 4]>)> {
         // This member was a secondary meanwhile, and others have written to what was read and locked here.
-        self.check_writable()?;
+        self.durability.check_writable()?;
         group.iter().filter_map(|unit| unit.since).try_for_each(|since| self.check_no_others(since))?;
-        let wall = (self.options.clock)();
+        let wall = (self.base.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
         let own = sequencer.propose(&mut |term, after| {
@@ -177,13 +167,13 @@ impl Core {
     /// Carries out the units that are ready; where memtables are full, no more than a megabyte or one of them. Returns whether
     /// there were any.
     pub fn carry_out(&self) -> Result<bool> {
-        let Some(sequencer) = self.sequencer.get().cloned() else { return Ok(false) };
+        let Some(sequencer) = self.base.sequencer().cloned() else { return Ok(false) };
         self.make_room();
         let _still = self.still();
         if self.is_stopping() {
             return Ok(false);
         }
-        self.check_writable()?;
+        self.durability.check_writable()?;
         let (mut any, mut bytes) = (false, 0);
         while let Some(unit) = sequencer.take()? {
             bytes += unit.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
@@ -212,7 +202,7 @@ impl Core {
             let began = std::time::Instant::now();
             let applied = self.published.last().index;
             assert_eq!(first.index, applied + 1, "a unit follows on what is applied");
-            let hooked = self.hooks.call(HookPoint::Apply);
+            let hooked = self.base.hooks.call(HookPoint::Apply);
             match hooked.and_then(|()| crate::apply::apply_entries(self, &unit.entries)) {
                 Ok(ops) => self.applied.add(ops, began.elapsed()),
                 Err(error) => {
@@ -241,7 +231,7 @@ impl Core {
         if !self.is_stopping() {
             critical::stop(&why);
         }
-        self.refuse_writes(&why);
+        self.durability.refuse_writes(&why);
     }
 
     /// Tells that a unit is in the log and visible.
@@ -249,27 +239,7 @@ impl Core {
         self.note_majority_candidate(unit);
         self.published.wake_log_readers();
         sequencer.carried_out(seq);
-        let index = self.published.last().index;
-        self.carried.lock().push_back((seq, index));
-        // A sync may have come between the append and this.
-        self.report_durable();
-    }
-
-    /// Tells of the units that the log has on stable storage. Called after every sync and after every unit, so that whichever
-    /// of the two is later sees the other.
-    pub fn report_durable(&self) {
-        let Some(sequencer) = self.sequencer.get() else { return };
-        let mut newest = None;
-        {
-            let mut carried = self.carried.lock();
-            let durable = self.durable_index();
-            while carried.front().is_some_and(|(_, index)| *index <= durable) {
-                newest = carried.pop_front();
-            }
-        }
-        if let Some((seq, _)) = newest {
-            sequencer.durable(seq);
-        }
+        self.durability.carried(seq, self.published.last().index);
     }
 
     /// What the set has ordered must go into the log. A full disk is waited for: meanwhile this member, if it leads, is
@@ -277,17 +247,16 @@ impl Core {
     ///
     /// Errors: `InterruptedDueToReplStateChange` if there is no room and `gives_up`.
     fn append_entries(&self, entries: &[LogEntry], gives_up: &dyn Fn() -> bool) -> Result<()> {
-        let Some(log) = &self.log else { return Ok(()) };
+        let Some(log) = self.durability.log() else { return Ok(()) };
         let last = log.last().index;
         let entries = &entries[entries.partition_point(|entry| entry.index <= last)..];
         let run: SmallVec<[(u64, u64, &[u8]); 4]> =
             entries.iter().map(|entry| (entry.term, entry.time, &entry.payload[..])).collect();
         let mut done = 0;
         while done < run.len() {
-            let appended = self
-                .hooks
-                .call(HookPoint::Append)
-                .and_then(|()| log.append_run(&run[done..]).map_err(|error| self.log_error(error)));
+            let appended = self.base.hooks.call(HookPoint::Append).and_then(|()| {
+                log.append_run(&run[done..]).map_err(|error| self.durability.log_error(error))
+            });
             match appended {
                 Ok((count, at)) => {
                     done += count;
@@ -296,8 +265,10 @@ impl Core {
                 }
                 Err(error) => {
                     tracing::error!(%error, "the log cannot be appended to; trying again");
-                    (self.options.block)(&mut || std::thread::sleep(std::time::Duration::from_millis(200)));
-                    assert!(!self.is_failed(), "the log has failed: {error}");
+                    (self.base.options.block)(&mut || {
+                        std::thread::sleep(std::time::Duration::from_millis(200))
+                    });
+                    assert!(!self.durability.is_failed(), "the log has failed: {error}");
                     if gives_up() {
                         return Err(Error::new(
                             Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,

@@ -76,7 +76,7 @@ pub(crate) fn put_record(lsid: RawDoc<'_>, txn_number: i64, committed: bool, sin
 
 impl Core {
     pub fn session_record(&self, lsid: RawDoc<'_>) -> Result<Option<SessionRecord>> {
-        let Some(row) = self.db.get(Cf::Sessions, &record_key(lsid))? else { return Ok(None) };
+        let Some(row) = self.base.db.get(Cf::Sessions, &record_key(lsid))? else { return Ok(None) };
         let row = RawDoc::new(&row);
         Ok(Some(SessionRecord {
             txn_number: row.get("txnNum").and_then(|v| v.as_exact_i64()).unwrap_or(-1),
@@ -85,7 +85,7 @@ impl Core {
     }
 
     pub fn statement_result(&self, lsid: RawDoc<'_>, txn_number: i64, stmt: i32) -> Result<Option<DocBuf>> {
-        let Some(row) = self.db.get(Cf::Sessions, &statement_key(lsid, stmt))? else { return Ok(None) };
+        let Some(row) = self.base.db.get(Cf::Sessions, &statement_key(lsid, stmt))? else { return Ok(None) };
         let row = RawDoc::new(&row);
         if row.get("txnNum").and_then(|v| v.as_exact_i64()) != Some(txn_number) {
             return Ok(None);
@@ -97,7 +97,7 @@ impl Core {
     /// Sessions that something is on record of (their raw `lsid` documents), in order, behind `after`; at most `most`.
     pub fn recorded_sessions(&self, after: Option<RawDoc<'_>>, most: usize) -> Result<Vec<DocBuf>> {
         let mut found: Vec<DocBuf> = Vec::new();
-        let mut iter = self.db.raw().raw_iterator_cf(self.db.cf(Cf::Sessions));
+        let mut iter = self.base.db.raw().raw_iterator_cf(self.base.db.cf(Cf::Sessions));
         match after {
             Some(after) => iter.seek(end_of(after)),
             None => iter.seek_to_first(),
@@ -124,7 +124,7 @@ impl Core {
             let mut prepared = Prepared { since, ..Prepared::default() };
             let mut recorded = Vec::new();
             for lsid in some {
-                if remove_rows(&self.db, lsid.as_raw(), &mut prepared.batch)? {
+                if remove_rows(&self.base.db, lsid.as_raw(), &mut prepared.batch)? {
                     recorded.push(lsid);
                 }
             }

@@ -123,7 +123,7 @@ impl Core {
     }
 
     fn path_of(&self, at: OpTime) -> PathBuf {
-        self.options.path.join(FOLDER).join(name_of(at))
+        self.base.options.path.join(FOLDER).join(name_of(at))
     }
 
     /// Up to where entries may be in RocksDB's files: a flush that was begun may end at any time.
@@ -158,7 +158,7 @@ impl Core {
         if !exact() {
             return Ok(());
         }
-        let home = self.options.path.join(FOLDER);
+        let home = self.base.options.path.join(FOLDER);
         fs::create_dir_all(&home).map_err(|e| failed("creating", &home, &e))?;
         let path = self.path_of(flushed);
         // Of an attempt whose end failed.
@@ -175,17 +175,17 @@ impl Core {
             return remove(&path);
         }
         self.copies.at.lock().push(flushed);
-        self.hooks.call(HookPoint::StableCopy)
+        self.base.hooks.call(HookPoint::StableCopy)
     }
 
     fn make_copy(&self, home: &Path, path: &Path) -> Result<()> {
-        self.hooks.call(HookPoint::StableCopy)?;
-        let checkpoint = Checkpoint::new(self.db.raw()).map_err(io_error)?;
+        self.base.hooks.call(HookPoint::StableCopy)?;
+        let checkpoint = Checkpoint::new(self.base.db.raw()).map_err(io_error)?;
         // The highest figure means: flush nothing.
         checkpoint.create_checkpoint_with_log_size(path, u64::MAX).map_err(io_error)?;
-        self.hooks.call(HookPoint::StableCopy)?;
+        self.base.hooks.call(HookPoint::StableCopy)?;
         sync(home)?;
-        sync(&self.options.path)
+        sync(&self.base.options.path)
     }
 
     /// Lets go of the copies that the commit point has made needless. Flushes stand still meanwhile.
@@ -203,7 +203,7 @@ impl Core {
     }
 
     fn forget_needless(&self) -> Result<()> {
-        let Some(sequencer) = self.sequencer.get() else { return Ok(()) };
+        let Some(sequencer) = self.base.sequencer() else { return Ok(()) };
         let commit = sequencer.commit_index();
         let reach = self.files_reach();
         let needless: Vec<OpTime> = {
@@ -213,13 +213,13 @@ impl Core {
             copies[..keep].to_vec()
         };
         for at in needless {
-            self.hooks.call(HookPoint::StableCopy)?;
+            self.base.hooks.call(HookPoint::StableCopy)?;
             let path = self.path_of(at);
             let old = path.with_file_name(format!("{}.{OLD}", name_of(at)));
             remove(&old)?;
             fs::rename(&path, &old).map_err(|e| failed("moving", &path, &e))?;
-            sync(&self.options.path.join(FOLDER))?;
-            self.hooks.call(HookPoint::StableCopy)?;
+            sync(&self.base.options.path.join(FOLDER))?;
+            self.base.hooks.call(HookPoint::StableCopy)?;
             // From here on the log behind it may go.
             self.copies.at.lock().retain(|kept| *kept != at);
             remove(&old)?;
@@ -247,7 +247,7 @@ impl Core {
             return;
         }
         self.copies.told.store(bytes, Ordering::Relaxed);
-        let commit_point = self.sequencer.get().map_or(0, |sequencer| sequencer.commit_index());
+        let commit_point = self.base.sequencer().map_or(0, |sequencer| sequencer.commit_index());
         let last = self.published.last().index;
         tracing::warn!(
             commit_point,
@@ -277,8 +277,8 @@ impl Core {
             );
         };
         let name = format!("{FOLDER}/{}", name_of(copy));
-        write_durably(&self.options.path.join(INSTALL), name.as_bytes())?;
-        self.hooks.call(HookPoint::StableCopy)?;
+        write_durably(&self.base.options.path.join(INSTALL), name.as_bytes())?;
+        self.base.hooks.call(HookPoint::StableCopy)?;
         Ok(copy)
     }
 }

@@ -68,7 +68,7 @@ impl Core {
         let temporary = format!("{}.tmp.convertToCapped.{}", source.db(), Uuid::new_v4().simple());
         let made = self.create_closed(&temporary, &spec, since, interrupt)?;
         self.copy_newest(&View::newest(&self.published), &source, &made, size, interrupt)
-            .and_then(|_| self.hooks.call(HookPoint::Swap))
+            .and_then(|_| self.base.hooks.call(HookPoint::Swap))
             .and_then(|()| self.swap(&made, &source, &closed, since, interrupt))
             .inspect_err(|_| self.take_back(&made))
     }

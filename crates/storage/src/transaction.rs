@@ -164,7 +164,7 @@ impl Transaction {
     fn take_memory(&mut self) -> Result<()> {
         let overlay = self.view.overlay.as_ref().map_or(0, |overlay| overlay.bytes());
         let bytes = (self.payload.len() + 2 * overlay) as u64;
-        let limit = self.core.options.transaction_bytes;
+        let limit = self.core.base.options.transaction_bytes;
         if bytes > limit {
             bail!(
                 Code::TRANSACTION_TOO_LARGE,
@@ -197,15 +197,15 @@ impl Transaction {
             return Ok(self.core.published.last());
         }
         let core = self.core.clone();
-        let _pass = core.writes.pass(&core.options.block, interrupt)?;
+        let _pass = core.writes.pass(&core.base.options.block, interrupt)?;
         let mut batch = WriteBatch::default();
         // What is in the batch is given back at once: a large transaction is not in memory twice.
         let mut overlay = Arc::unwrap_or_clone(self.view.overlay.take().unwrap_or_default());
         for (cf, written) in overlay.take() {
             for (key, value) in written {
                 match value {
-                    Some(value) => batch.put_cf(core.db.cf(cf), key, value),
-                    None => batch.delete_cf(core.db.cf(cf), key),
+                    Some(value) => batch.put_cf(core.base.db.cf(cf), key, value),
+                    None => batch.delete_cf(core.base.db.cf(cf), key),
                 }
             }
         }
@@ -214,7 +214,7 @@ impl Transaction {
                 lsid.as_raw(),
                 *number,
                 true,
-                &mut BatchSink { db: &core.db, batch: &mut batch },
+                &mut BatchSink { db: &core.base.db, batch: &mut batch },
             );
         }
         let (payload, chained) = self.oplog_entries();
@@ -239,7 +239,7 @@ impl Transaction {
                 return Err(write_conflict());
             }
             let applied = command.apply_existing(catalog, self.view.collection(command.target()))?;
-            applied.put(&core.db, &mut prepared.batch);
+            applied.put(&core.base.db, &mut prepared.batch);
             catalog = applied.catalog;
         }
         prepared.publish = Some(Box::new(move |_| catalog));
@@ -257,7 +257,7 @@ impl Transaction {
         let created: Vec<u8> = self.created.iter().flat_map(|command| command.inner().into_bytes()).collect();
         let payload = std::mem::take(&mut self.payload);
         let operations = || oplog::documents(&created).chain(oplog::documents(&payload));
-        let bytes_max = self.core.options.transaction_entry_bytes;
+        let bytes_max = self.core.base.options.transaction_entry_bytes;
         let chained = created.len() + payload.len() > bytes_max && operations().nth(1).is_some();
         let mut out = Vec::with_capacity(payload.len() + 256);
         let (mut left, mut count) = (operations().peekable(), 0i64);
@@ -401,7 +401,7 @@ impl Write for Transaction {
             }
             bail!(Code::LOCK_TIMEOUT, "Unable to acquire IX lock on '{namespace}' within 5ms.")
         };
-        let pass = collection.state.gate.pass(&self.core.options.block, &in_time)?;
+        let pass = collection.state.gate.pass(&self.core.base.options.block, &in_time)?;
         let unchanged = known.as_ref().is_some_and(|known| Arc::ptr_eq(known, collection))
             && self
                 .core

@@ -218,7 +218,7 @@ impl<'i> WriteUnit<'i> {
             self.flush()?;
             self.release();
             kept = false;
-            self.core.locks.wait(busy, &self.core.options.block, self.interrupt)?;
+            self.core.locks.wait(busy, &self.core.base.options.block, self.interrupt)?;
         }
     }
 
@@ -245,7 +245,7 @@ impl<'i> WriteUnit<'i> {
             "{} is written to without a pass through its gate",
             collection.namespace
         );
-        if self.core.is_replica() {
+        if self.core.base.is_replica() {
             let stays = stays_here(&collection.namespace);
             if stays != self.stays {
                 self.flush()?;
@@ -254,7 +254,7 @@ impl<'i> WriteUnit<'i> {
         }
         if self.fsync_pass.is_none() {
             let gate: &Arc<Gate> = &self.core.writes;
-            self.fsync_pass = Some(gate.pass(&self.core.options.block, self.interrupt)?);
+            self.fsync_pass = Some(gate.pass(&self.core.base.options.block, self.interrupt)?);
         }
         Ok(())
     }
@@ -275,7 +275,7 @@ impl<'i> WriteUnit<'i> {
         op.log(&mut self.payload, collection, rid, self.statement.as_ref());
         let room = op.after().map_or(0, |doc| doc.len()) + self.changes.record.len() + SMALL_BATCH_BYTES;
         let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
-        let mut sink = BatchSink { db: &self.core.db, batch };
+        let mut sink = BatchSink { db: &self.core.base.db, batch };
         if let Some(statement) = &self.statement {
             sessions::put_statement(statement, &mut sink);
         }
@@ -287,7 +287,9 @@ impl<'i> WriteUnit<'i> {
     /// Commits what is pending where it is much, or where there is no memory for it.
     fn flush_what_is_large(&mut self) -> Result<()> {
         let pending = self.payload.len() + self.batch.as_ref().map_or(0, WriteBatch::size_in_bytes);
-        if pending > COUNTED_BYTES && (!self.count(pending) || pending > self.core.options.pending_bytes()) {
+        if pending > COUNTED_BYTES
+            && (!self.count(pending) || pending > self.core.base.options.pending_bytes())
+        {
             self.flush()?;
         }
         Ok(())
@@ -314,7 +316,7 @@ impl<'i> WriteUnit<'i> {
             if !unique.index.unique {
                 return unique.taken(view.get_or_insert_with(|| View::newest(&core.published)), record_key);
             }
-            let found = core.db.get(Cf::Indexes, unique.entry)?;
+            let found = core.base.db.get(Cf::Indexes, unique.entry)?;
             Ok(found.is_some_and(|found| entry_parts(true, unique.entry, &found).record_key != record_key))
         })
     }
@@ -342,7 +344,7 @@ impl<'i> WriteUnit<'i> {
         self.lock_all(&locks)?;
         self.changes.locks = locks;
         self.begin_write(collection)?;
-        if self.core.db.get(Cf::Records, &self.changes.record)?.is_some() {
+        if self.core.base.db.get(Cf::Records, &self.changes.record)?.is_some() {
             return Err(duplicate_id(collection, doc));
         }
         self.check_unique(collection, record_key)?;
@@ -378,7 +380,7 @@ impl Write for WriteUnit<'_> {
                     // DDL may be waiting for what this unit holds.
                     self.flush()?;
                     self.passes.clear();
-                    collection.state.gate.pass(&self.core.options.block, self.interrupt)?
+                    collection.state.gate.pass(&self.core.base.options.block, self.interrupt)?
                 }
             };
             let now = self.core.published.peek_catalog();
@@ -396,7 +398,7 @@ impl Write for WriteUnit<'_> {
         let lock = record_lock_at(&self.core.locks, &full);
         self.settle(&[lock])?;
         self.lock_all(&[lock])?;
-        let found = self.core.db.get(Cf::Records, &full).map(|found| found.map(|doc| doc.to_vec()));
+        let found = self.core.base.db.get(Cf::Records, &full).map(|found| found.map(|doc| doc.to_vec()));
         self.key = full;
         found
     }
@@ -436,7 +438,7 @@ impl Write for WriteUnit<'_> {
     }
 
     fn reserve(&mut self, bytes: usize) {
-        let bytes = bytes.min(self.core.options.pending_bytes() / 2);
+        let bytes = bytes.min(self.core.base.options.pending_bytes() / 2);
         let room = bytes + bytes / 8 + SMALL_BATCH_BYTES;
         self.payload.reserve(room);
         if self.batch.is_none() {
@@ -462,7 +464,7 @@ impl WriteUnit<'_> {
         self.begin_write(collection)?;
         if !(settled && kept) {
             // The record's lock had to be given up for a while: somebody may have used it.
-            let now = self.core.db.get(Cf::Records, &self.changes.record)?;
+            let now = self.core.base.db.get(Cf::Records, &self.changes.record)?;
             if now.is_none_or(|now| op.before().is_none_or(|old| *now != *old.as_bytes())) {
                 return Err(crate::write::write_conflict());
             }

@@ -55,7 +55,7 @@ impl<'o> Files<'o> {
         }
         if self.writer.is_none() {
             let path = self.dir.join(format!("{}{:06}.sst", self.name, self.paths.len()));
-            let writer = SstFileWriter::create(self.core.db.index_options());
+            let writer = SstFileWriter::create(self.core.base.db.index_options());
             writer.open(&path).map_err(io_error)?;
             self.paths.push(path);
             self.writer = Some(writer);
@@ -92,6 +92,10 @@ impl Core {
         options.set_snapshot_consistency(false);
         // A flush is ours to trigger, with its log position. There is nothing of these indexes in memtables.
         options.set_allow_blocking_flush(false);
-        self.db.raw().ingest_external_file_cf_opts(self.db.cf(Cf::Indexes), &options, files).map_err(io_error)
+        self.base
+            .db
+            .raw()
+            .ingest_external_file_cf_opts(self.base.db.cf(Cf::Indexes), &options, files)
+            .map_err(io_error)
     }
 }

@@ -100,7 +100,7 @@ impl Core {
             let Some(error) = followed.err().filter(|_| !over) else { return };
             tracing::warn!(%error, collection = collection.namespace, "an index build of another primary has failed");
             // Nobody else ends it, where this member leads.
-            if core.leads()
+            if core.base.leads()
                 && let Err(error) = core.abort_orphaned_builds()
             {
                 tracing::warn!(%error, "index builds of an earlier primary stay for now");
@@ -140,10 +140,10 @@ impl Core {
         let mut generations = 0;
         loop {
             go_on()?;
-            if self.leads() {
+            if self.base.leads() {
                 match self.finish_as_primary(build, &go_on) {
                     // Not any more.
-                    Err(_) if !self.leads() => {}
+                    Err(_) if !self.base.leads() => {}
                     ended => return ended,
                 }
             }
@@ -158,7 +158,7 @@ impl Core {
 
     /// This member was made primary while it built.
     fn finish_as_primary(&self, build: &Build, interrupt: Interrupt<'_>) -> Result<()> {
-        let closed = build.collection.state.gate.close(&self.options.block, interrupt)?;
+        let closed = build.collection.state.gate.close(&self.base.options.block, interrupt)?;
         let ended = self.finish(build, closed, interrupt)?;
         tracing::info!(
             collection = build.collection.namespace,

@@ -175,7 +175,7 @@ impl Core {
             _ => false,
         };
         let mut outcome = Ok(());
-        (self.options.block)(&mut || {
+        (self.base.options.block)(&mut || {
             while outcome.is_ok() && same() {
                 std::thread::sleep(PATIENCE);
                 outcome = interrupt();
@@ -218,7 +218,7 @@ impl Core {
             collection.maintained().filter(orphan).cloned().collect()
         };
         for collection in self.published.catalog().all().filter(|c| !orphaned(c).is_empty()) {
-            let closed = collection.state.gate.close(&self.options.block, &go_on)?;
+            let closed = collection.state.gate.close(&self.base.options.block, &go_on)?;
             let _turn = self.ddl_turn(&go_on)?;
             let catalog = self.published.catalog();
             let Some(current) = catalog.by_uuid(&collection.uuid) else { continue };
@@ -246,7 +246,7 @@ impl Core {
         };
         match self.run_build(&mut build, interrupt) {
             // The next primary decides what becomes of it.
-            Err(error) if !self.leads() && !stays_here(namespace) => {
+            Err(error) if !self.base.leads() && !stays_here(namespace) => {
                 self.follow_on(build);
                 Err(error)
             }
@@ -256,15 +256,10 @@ impl Core {
 
     fn run_build(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<OpTime> {
         let mut filled = Ok(());
-        (self.options.block)(&mut || filled = self.fill(build, interrupt));
+        (self.base.options.block)(&mut || filled = self.fill(build, interrupt));
         filled?;
-        let closed = build.collection.state.gate.close(&self.options.block, interrupt)?;
+        let closed = build.collection.state.gate.close(&self.base.options.block, interrupt)?;
         self.finish(build, closed, interrupt)
-    }
-
-    /// Whether this member takes writes.
-    fn leads(&self) -> bool {
-        self.sequencer.get().is_none_or(|sequencer| sequencer.takes_writes())
     }
 
     /// Puts the indexes into the catalog: ready ones, if there are no documents.
@@ -281,7 +276,7 @@ impl Core {
             if collection.is_oplog() {
                 bail!(Code::CANNOT_CREATE_INDEX, "cannot have an index on the oplog");
             }
-            let closed = collection.state.gate.close(&self.options.block, interrupt)?;
+            let closed = collection.state.gate.close(&self.base.options.block, interrupt)?;
             let _turn = self.ddl_turn(interrupt)?;
             let Some(current) = self
                 .published
@@ -341,8 +336,8 @@ impl Core {
     }
 
     fn fill_from_snapshot(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
-        let folder = Folder::create(&self.options.path, &build.turn().id)?;
-        let mut sorter = Sorter::new(&folder.0, self.options.sort_bytes());
+        let folder = Folder::create(&self.base.options.path, &build.turn().id)?;
+        let mut sorter = Sorter::new(&folder.0, self.base.options.sort_bytes());
         build.skipped.clear();
         self.scan(build, &mut sorter, interrupt)?;
         let check = || interrupt().and_then(|()| self.check_alive(build));
@@ -377,7 +372,7 @@ impl Core {
             interrupt()?;
             if Instant::now() < deadline { Ok(()) } else { Err(timeout()) }
         };
-        match collection.state.gate.close(&self.options.block, &in_time) {
+        match collection.state.gate.close(&self.base.options.block, &in_time) {
             Ok(closed) => Ok(Some(closed)),
             Err(error) if error.code() == Code::LOCK_TIMEOUT => {
                 std::thread::sleep(PATIENCE);
@@ -475,7 +470,7 @@ impl Core {
         };
         self.check_skipped(build)?;
         let settle = || build.indexes.iter().try_for_each(|index| self.settle(collection, index));
-        if self.is_replica() && !stays_here(&collection.namespace) {
+        if self.base.is_replica() && !stays_here(&collection.namespace) {
             // Entries that others have ordered are applied past the gate. None may come between, or have come.
             let _still = self.still();
             self.check_no_others(self.ddl_began.load(Ordering::Acquire))?;
@@ -494,7 +489,7 @@ impl Core {
         let (mut full, mut keys) = (Vec::new(), KeySet::default());
         for record_key in &build.skipped {
             prefixed(build.collection.ident, record_key, &mut full);
-            let Some(doc) = self.db.get(Cf::Records, &full)? else { continue };
+            let Some(doc) = self.base.db.get(Cf::Records, &full)? else { continue };
             for index in &build.indexes {
                 index.generate(RawDoc::new(&doc), &mut keys)?;
             }

@@ -87,26 +87,27 @@ impl Core {
 
     /// Whether files of the index have come in that show nothing but what the log has, up to the entry `at`.
     pub(super) fn mark_holds(&self, ident: u32, at: OpTime) -> Result<bool> {
-        let Some(mark) = self.db.get(Cf::Indexes, &mark_key(ident))? else { return Ok(false) };
+        let Some(mark) = self.base.db.get(Cf::Indexes, &mark_key(ident))? else { return Ok(false) };
         let number = |from: usize| mark.get(from..from + 8)?.try_into().ok().map(u64::from_le_bytes);
         let (Some(term), Some(index)) = (number(0), number(8)) else { return Ok(false) };
-        let known = if index == at.index { Some(at.term) } else { self.log_knowledge.term_of(index) };
+        let known =
+            if index == at.index { Some(at.term) } else { self.durability.knowledge().term_of(index) };
         Ok(index <= at.index && known == Some(term))
     }
 
     /// Whether files of an index of this number have come in, for whatever build.
     pub fn has_mark(&self, ident: u32) -> Result<bool> {
-        Ok(self.db.get(Cf::Indexes, &mark_key(ident))?.is_some())
+        Ok(self.base.db.get(Cf::Indexes, &mark_key(ident))?.is_some())
     }
 
     /// Before an index of this number is made by the entry `at`: whatever is there of an index of the same number that the
     /// log has not kept is removed.
     pub fn clear_strays(&self, ident: u32, at: OpTime, batch: &mut WriteBatch) -> Result<()> {
-        let mark = self.db.get(Cf::Indexes, &mark_key(ident))?;
+        let mark = self.base.db.get(Cf::Indexes, &mark_key(ident))?;
         if mark.as_ref().is_some_and(|mark| **mark == mark_value(at)) {
             return Ok(());
         }
-        let cf = self.db.cf(Cf::Indexes);
+        let cf = self.base.db.cf(Cf::Indexes);
         for ident in [ident, side_ident(ident)] {
             if self.has_entries(ident)? {
                 let (from, to) = prefix_range(ident);
@@ -124,7 +125,7 @@ impl Core {
         let (from, to) = prefix_range(ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(to.to_vec());
-        let mut iter = self.db.raw().raw_iterator_cf_opt(self.db.cf(Cf::Indexes), options);
+        let mut iter = self.base.db.raw().raw_iterator_cf_opt(self.base.db.cf(Cf::Indexes), options);
         iter.seek(from);
         iter.status().map_err(io_error)?;
         Ok(iter.valid())
@@ -136,7 +137,7 @@ impl Core {
         indexes: &[Arc<Index>],
         at: OpTime,
     ) -> Result<()> {
-        let cf = self.db.cf(Cf::Indexes);
+        let cf = self.base.db.cf(Cf::Indexes);
         let mut batch = WriteBatch::default();
         let mut clean = true;
         for index in indexes {
@@ -158,8 +159,8 @@ impl Core {
 
     /// False if RocksDB did not take the files in.
     fn build_by_files(&self, collection: &Collection, indexes: &[Arc<Index>], at: OpTime) -> Result<bool> {
-        let folder = Folder::create(&self.options.path, &Uuid::new_v4())?;
-        let mut sorter = Sorter::new(&folder.0, self.options.sort_bytes());
+        let folder = Folder::create(&self.base.options.path, &Uuid::new_v4())?;
+        let mut sorter = Sorter::new(&folder.0, self.base.options.sort_bytes());
         let mut value = Vec::new();
         self.each_entry(collection, indexes, |index, record_key, key, type_bits| {
             value.clear();
@@ -184,7 +185,7 @@ impl Core {
     }
 
     fn build_in_memtables(&self, collection: &Collection, indexes: &[Arc<Index>]) -> Result<()> {
-        let cf = self.db.cf(Cf::Indexes);
+        let cf = self.base.db.cf(Cf::Indexes);
         let mut batch = WriteBatch::default();
         let (mut entry, mut value) = (Vec::new(), Vec::new());
         self.each_entry(collection, indexes, |index, record_key, key, type_bits| {
@@ -209,7 +210,7 @@ impl Core {
         let (from, to) = prefix_range(collection.ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(to.to_vec());
-        let mut iter = self.db.raw().raw_iterator_cf_opt(self.db.cf(Cf::Records), options);
+        let mut iter = self.base.db.raw().raw_iterator_cf_opt(self.base.db.cf(Cf::Records), options);
         iter.seek(from);
         let mut keys = KeySet::default();
         while let Some((full, doc)) = iter.item() {

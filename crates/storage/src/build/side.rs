@@ -57,7 +57,7 @@ impl Core {
         to: &[u8],
         write: &dyn Fn(rocksdb::WriteBatch) -> Result<()>,
     ) -> Result<()> {
-        let cf = self.db.cf(Cf::Indexes);
+        let cf = self.base.db.cf(Cf::Indexes);
         let mut iter = self.iterate(from, to);
         let mut batch = rocksdb::WriteBatch::default();
         let mut unwritten = Unwritten::new();
@@ -99,7 +99,7 @@ impl Core {
         let owned = |value: &[u8]| crate::keys::entry_parts(true, entry, value).record_key == record_key;
         Ok(match unwritten.get(entry) {
             Some(value) => value.as_ref().is_some_and(|value| !owned(value)),
-            None => self.db.get(Cf::Indexes, entry)?.is_some_and(|value| !owned(&value)),
+            None => self.base.db.get(Cf::Indexes, entry)?.is_some_and(|value| !owned(&value)),
         })
     }
 
@@ -122,8 +122,8 @@ impl Core {
         }
         let (from, to) = prefix_range(side_ident(index.ident));
         let mut batch = rocksdb::WriteBatch::default();
-        batch.delete_range_cf(self.db.cf(Cf::Indexes), from, to);
-        batch.delete_cf(self.db.cf(Cf::Indexes), super::replay::mark_key(index.ident));
+        batch.delete_range_cf(self.base.db.cf(Cf::Indexes), from, to);
+        batch.delete_cf(self.base.db.cf(Cf::Indexes), super::replay::mark_key(index.ident));
         self.write_unlogged(batch)
     }
 
@@ -136,10 +136,10 @@ impl Core {
         known: &mut KeyCache,
     ) -> Result<()> {
         sheaf_meter::tick(DECIDE)?;
-        let cf = self.db.cf(Cf::Indexes);
+        let cf = self.base.db.cf(Cf::Indexes);
         let (mut entry, mut value) = (Vec::new(), Vec::new());
         entry_key(index, change.key, change.record_key, &mut entry);
-        let found = self.db.get(Cf::Indexes, &entry)?.map(|value| value.to_vec());
+        let found = self.base.db.get(Cf::Indexes, &entry)?.map(|value| value.to_vec());
         let owner = found.as_ref().map(|value| crate::keys::entry_parts(true, &entry, value).record_key);
         let mut batch = rocksdb::WriteBatch::default();
         match self.type_bits_of(collection, index, change.record_key, change.key, known)? {
@@ -170,7 +170,7 @@ impl Core {
         let keys = known.keys_of(record_key, |keys| {
             let mut full = Vec::new();
             prefixed(collection.ident, record_key, &mut full);
-            let Some(doc) = self.db.get(Cf::Records, &full)? else { return Ok(false) };
+            let Some(doc) = self.base.db.get(Cf::Records, &full)? else { return Ok(false) };
             match index.generate(RawDoc::new(&doc), keys) {
                 Ok(()) => Ok(true),
                 // It can have no entry then.
@@ -190,7 +190,7 @@ impl Core {
         let (from, to) = prefix_range(ident);
         let first = [&from[..], &[FIRST]].concat();
         let mut batch = rocksdb::WriteBatch::default();
-        batch.delete_range_cf(self.db.cf(Cf::Indexes), &first[..], &to[..]);
+        batch.delete_range_cf(self.base.db.cf(Cf::Indexes), &first[..], &to[..]);
         self.write_unlogged(batch)
     }
 
@@ -198,7 +198,7 @@ impl Core {
     fn iterate(&self, from: &[u8], to: &[u8]) -> rocksdb::DBRawIterator<'_> {
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(to.to_vec());
-        let mut iter = self.db.raw().raw_iterator_cf_opt(self.db.cf(Cf::Indexes), options);
+        let mut iter = self.base.db.raw().raw_iterator_cf_opt(self.base.db.cf(Cf::Indexes), options);
         iter.seek(from);
         iter
     }
@@ -207,7 +207,7 @@ impl Core {
     /// room in memtables, since a member that follows others does this with the pipeline held.
     pub(super) fn write_unlogged(&self, batch: rocksdb::WriteBatch) -> Result<()> {
         let bytes = batch.size_in_bytes() as u64;
-        self.db.write(batch)?;
+        self.base.db.write(batch)?;
         self.unflushed.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }

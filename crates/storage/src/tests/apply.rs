@@ -106,7 +106,7 @@ impl Follower {
 }
 
 fn rows(engine: &Engine, cf: Cf, ident: Option<u32>) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let db = &engine.core().db;
+    let db = &engine.core().base.db;
     let mut iter = db.raw().raw_iterator_cf(db.cf(cf));
     let (from, to) = ident.map_or(([0; 4], [0xff; 4]), prefix_range);
     iter.seek(from);

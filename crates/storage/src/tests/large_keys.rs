@@ -89,7 +89,7 @@ fn alike(n: usize) -> DocBuf {
 
 /// Table files of records: how many there are, and the most keys that one has.
 fn record_files(engine: &Engine) -> (usize, u64) {
-    let files = engine.core().db.raw().live_files().unwrap();
+    let files = engine.core().base.db.raw().live_files().unwrap();
     let counts: Vec<u64> = files
         .iter()
         .filter(|file| file.column_family_name == "records")
@@ -171,7 +171,7 @@ fn an_index_of_long_keys_that_begin_alike_is_built_in_several_files() {
         insert(&engine, C, &doc! { "_id": n, "a": key.as_str() }).unwrap();
     }
     build(&engine, C, &index_spec(doc! { "a": 1 }, "a_1", doc! {})).unwrap();
-    let files = engine.core().db.raw().live_files().unwrap();
+    let files = engine.core().base.db.raw().live_files().unwrap();
     let counts: Vec<u64> = files
         .iter()
         .filter(|file| file.column_family_name == "indexes")

@@ -10,7 +10,7 @@ use crate::Engine;
 
 /// A flush as RocksDB begins one by itself, to its end.
 fn flush_unordered(engine: &Engine) {
-    let db = &engine.core().db;
+    let db = &engine.core().base.db;
     let failed = db.events().failed_flushes();
     db.flush().unwrap();
     while !db.flush_ended(failed).unwrap() {
@@ -169,9 +169,9 @@ fn a_flush_that_nobody_ordered_does_not_pass_when_the_process_ends() {
         assert!(member.engine.core().try_checkpoint().unwrap());
         insert(&member.engine, C, &doc! { "_id": 1 }).unwrap();
         let core = member.engine.core();
-        core.db.flush().unwrap();
+        core.base.db.flush().unwrap();
         // It has come to the gate, and stands there.
-        while !core.db.events().is_held() {
+        while !core.base.db.events().is_held() {
             std::thread::yield_now();
         }
         if orderly {

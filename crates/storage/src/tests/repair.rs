@@ -25,7 +25,7 @@ fn folder() -> tempfile::TempDir {
         time
     });
     let core = engine.core();
-    core.log.as_ref().unwrap().append(last.term, time, &[&payload]).unwrap();
+    core.durability.log().unwrap().append(last.term, time, &[&payload]).unwrap();
     // As a crash would leave it.
     let copy = crash_copy(dir.path());
     drop(engine);
@@ -80,7 +80,7 @@ fn folder_with_chain() -> tempfile::TempDir {
         crate::oplog::stamp_link(&mut payload, before);
         crate::oplog::stamp(&mut payload, last.term, 0, || time);
         before = Some((last.term, time));
-        engine.core().log.as_ref().unwrap().append(last.term, time, &[&payload]).unwrap();
+        engine.core().durability.log().unwrap().append(last.term, time, &[&payload]).unwrap();
     }
     let copy = crash_copy(dir.path());
     drop(engine);

@@ -177,7 +177,7 @@ impl WriteUnit<'_> {
         let (lower, upper) = prefix_range(collection.ident);
         let mut options = rocksdb::ReadOptions::default();
         options.set_iterate_upper_bound(upper.to_vec());
-        let mut cell = IterCell::open(&self.core.db, Cf::Records, options);
+        let mut cell = IterCell::open(&self.core.base.db, Cf::Records, options);
         match &self.trimmed {
             Some(key) if key.starts_with(&lower) => {
                 if cell.step(|iter| iter.seek(key))? && cell.iter().key() == Some(key) {
@@ -197,7 +197,7 @@ impl WriteUnit<'_> {
         let mut same = true;
         for (key, old) in records {
             prefixed(collection.ident, key, &mut full);
-            same = same && self.core.db.get(Cf::Records, &full)?.is_some_and(|now| *now == **old);
+            same = same && self.core.base.db.get(Cf::Records, &full)?.is_some_and(|now| *now == **old);
         }
         self.key = full;
         Ok(same)

@@ -7,6 +7,7 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_log::Reader;
 
+use super::Durability;
 use crate::core::Core;
 use crate::options::OpTime;
 use crate::order::Mutex;
@@ -87,9 +88,12 @@ impl Core {
         let last = self.published.last();
         // Alone, a transaction of several entries is one commit.
         let next = at.index == last.index + 1 || at.index == last.index;
-        assert!(next || !self.is_replica(), "{at:?} is applied after {last:?}: an entry between them is not");
+        assert!(
+            next || !self.base.is_replica(),
+            "{at:?} is applied after {last:?}: an entry between them is not"
+        );
         if at.term != last.term || last.index == 0 {
-            self.log_knowledge.note(at.index, at.term);
+            self.durability.knowledge().note(at.index, at.term);
         }
         self.published.advance(at);
     }
@@ -98,9 +102,11 @@ impl Core {
         let last = self.published.last();
         let flushed = *self.flushed.lock();
         let stable = self.stable();
-        let Some(log) = self.log.as_ref().filter(|_| last.index > 0) else { return Ok(LogTail::default()) };
+        let Some(log) = self.durability.log().filter(|_| last.index > 0) else {
+            return Ok(LogTail::default());
+        };
         let first = log.stats().first_index.max(1);
-        let mut runs = self.log_knowledge.runs(first, last.index);
+        let mut runs = self.durability.knowledge().runs(first, last.index);
         let mut tail = LogTail { last, committed: stable.index, ..LogTail::default() };
         if first > 1 {
             let term = runs.first().filter(|(start, _)| *start < first).map_or(flushed.term, |run| run.1);
@@ -133,11 +139,13 @@ impl Core {
         }
         Ok(tail)
     }
+}
 
+impl Durability {
     /// Entries `low..high`, about `bytes_max` of them but one at least; fewer where the log ends, none where the first of
     /// them is gone.
     pub fn log_entries(&self, low: u64, high: u64, bytes_max: u64) -> Result<Vec<LogEntry>> {
-        let Some(log) = &self.log else { return Ok(Vec::new()) };
+        let Some(log) = self.log() else { return Ok(Vec::new()) };
         let mut entries: Vec<LogEntry> = Vec::new();
         let mut bytes = 0;
         let mut reader = match self.reader_at(low) {
@@ -158,7 +166,7 @@ impl Core {
             bytes += entry.payload.len() as u64;
             entries.push(entry.into());
         }
-        let mut readers = self.log_knowledge.readers.lock();
+        let mut readers = self.knowledge.readers.lock();
         if readers.len() >= READERS_MAX {
             readers.remove(0);
         }
@@ -167,7 +175,7 @@ impl Core {
     }
 
     fn reader_at(&self, index: u64) -> Option<Reader> {
-        let mut readers = self.log_knowledge.readers.lock();
+        let mut readers = self.knowledge.readers.lock();
         let at = readers.iter().position(|reader| reader.index() == index)?;
         Some(readers.remove(at))
     }

@@ -1,0 +1,63 @@
+//! What all owners of an open engine stand on: options, RocksDB, the hooks of tests, and the set that orders commits.
+
+use std::sync::{Arc, OnceLock};
+
+use sheaf_errors::{Code, Error, Result};
+
+use crate::db::Db;
+use crate::hooks::Hooks;
+use crate::options::Options;
+use crate::sequencer::Sequencer;
+use crate::tuning::Tuning;
+
+/// The common ground. It has no lock, and nothing in it changes but by its own rules.
+pub(crate) struct Base {
+    pub options: Options,
+    /// What of the options can change.
+    pub tuning: Tuning,
+    pub db: Arc<Db>,
+    pub hooks: Hooks,
+    sequencer: OnceLock<Arc<dyn Sequencer>>,
+}
+
+impl Base {
+    /// Nobody orders the commits yet.
+    pub fn new(options: Options, db: Arc<Db>) -> Base {
+        let tuning = Tuning::of(&options);
+        Base { options, tuning, db, hooks: Hooks::default(), sequencer: OnceLock::new() }
+    }
+
+    /// Whether this is a member of a replica set.
+    pub fn is_replica(&self) -> bool {
+        self.options.replica
+    }
+
+    /// What orders the commits of a member of a replica set; `None` before the member has begun, and where a node is alone.
+    pub fn sequencer(&self) -> Option<&Arc<dyn Sequencer>> {
+        self.sequencer.get()
+    }
+
+    /// A member begins: its set orders the commits from now on. Once.
+    pub fn set_sequencer(&self, sequencer: Arc<dyn Sequencer>) {
+        assert!(self.is_replica(), "a node that is alone has been given a sequencer");
+        assert!(self.sequencer.set(sequencer).is_ok(), "the sequencer is set once");
+    }
+
+    /// Whether a set orders the commits now.
+    pub fn is_ordered(&self) -> bool {
+        self.sequencer().is_some()
+    }
+
+    /// Whether this member takes writes.
+    pub fn leads(&self) -> bool {
+        self.sequencer().is_none_or(|sequencer| sequencer.takes_writes())
+    }
+
+    /// Errors: this node orders nothing by itself.
+    pub fn check_alone(&self) -> Result<()> {
+        if self.is_replica() {
+            return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"));
+        }
+        Ok(())
+    }
+}

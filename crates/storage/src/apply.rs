@@ -86,7 +86,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
     applier.write()?;
     // Entries that change nothing lengthen the log as well: a flush lets go of it.
     let bytes: u64 = entries.iter().map(|entry| entry.payload.len() as u64).sum();
-    core.unflushed.fetch_add(bytes.saturating_sub(applier.put), Ordering::Relaxed);
+    core.flushes.note_written(bytes.saturating_sub(applier.put));
     *core.chain.lock() = left.iter().copied().cloned().collect();
     Ok(applier.done)
 }
@@ -303,7 +303,7 @@ impl<'a> Applier<'a> {
             }
             written?;
             self.put += bytes;
-            core.unflushed.fetch_add(bytes, Ordering::Relaxed);
+            core.flushes.note_written(bytes);
         }
         if std::mem::take(&mut self.catalog_changed) {
             core.published.show_catalog(self.catalog.clone());

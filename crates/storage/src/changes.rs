@@ -1,8 +1,6 @@
 //! What one document's insert, update or delete means in keys: the same code for plain writes,
 //! transactions and recovery, so that applying the log gives what the write gave.
 
-use std::sync::atomic::Ordering;
-
 use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
@@ -132,7 +130,7 @@ impl Changes {
     ///
     /// Errors: `ExceededMemoryLimit`.
     pub fn check_long_keys(&self, core: &Core, collection: &Collection, op: Op<'_>) -> Result<()> {
-        let used = core.file_key_bytes.load(Ordering::Relaxed);
+        let used = core.flushes.file_key_bytes();
         if used < core.base.options.file_key_bytes_max()
             || self.longest_new_key(collection, op) <= LONG_KEY_BYTES
         {

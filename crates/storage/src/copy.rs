@@ -49,7 +49,7 @@ impl Engine {
     /// Keeps the log from the last flush on, whatever its size, while the pin lives: who takes a copy needs it.
     pub fn pin_log(&self) -> LogPin {
         let core = self.core();
-        core.durability.pin_log(core.stable().index)
+        core.durability.pin_log(core.flushes.stable().index)
     }
 }
 
@@ -59,7 +59,7 @@ impl Core {
             if let Some(parent) = folder.parent() {
                 fs::create_dir_all(parent).map_err(|e| failed("creating", parent, &e))?;
             }
-            if let Some((at, copy)) = self.stable_copy() {
+            if let Some((at, copy)) = self.flushes.stable_copy() {
                 // The data are ahead of what is committed.
                 link_copy(&copy, folder)?;
                 return Ok(at);
@@ -130,7 +130,7 @@ pub(crate) fn install_in_steps(folder: &Path, step: &mut dyn FnMut()) -> Result<
     if copy.is_dir() {
         write_durably(&folder.join(COPIED), b"")?;
         step();
-        crate::stable::discard(folder)?;
+        crate::flush::stable::discard(folder)?;
         step();
         // The log first: without it, the old data are merely old.
         for old in [&log, &data] {

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
 
 use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result, bail};
@@ -11,16 +10,16 @@ use sheaf_log::Log;
 
 use crate::base::Base;
 use crate::catalog::Collection;
-use crate::checkpoint::{Bookkeeping, read_applied};
 use crate::critical::Critical;
 use crate::db::{Cf, Db, io_error};
 use crate::durability::Durability;
+use crate::flush::{Bookkeeping, Flushes, read_applied};
 use crate::folder::{self, folder_error};
 use crate::keys::prefix_range;
 use crate::locks::{Gate, LockTable};
 use crate::oplog_reader::OplogCollection;
 use crate::options::{OpTime, Options};
-use crate::order::{Condvar, Mutex, rank};
+use crate::order::{Mutex, rank};
 use crate::pipeline::Pipeline;
 use crate::position::Position;
 use crate::published::Published;
@@ -31,22 +30,8 @@ use crate::transaction::Recent;
 const BUFFERS_MAX: usize = 4;
 const BUFFER_BYTES_MAX: usize = 8 << 20;
 
-/// Dropped data that waits for a flush gets one after this time.
-const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
-
-/// A flush that has failed is tried again after the shorter of these times, then less and less often.
-const RETRY_MIN: Duration = Duration::from_millis(500);
-const RETRY_MAX: Duration = Duration::from_secs(5);
-
 /// Numbers of collections and indexes that stay on a member of a replica set begin here.
 pub(crate) const LOCAL_IDENTS: u32 = 1 << 30;
-
-/// A member that follows waits no longer than this for a flush before it goes on.
-const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
-
-/// With full memory the commit point may be behind for so long, or until half as much has come again, before a flush goes
-/// ahead of it.
-const AHEAD_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Core {
     pub base: Arc<Base>,
@@ -54,10 +39,9 @@ pub(crate) struct Core {
     pub published: Arc<Published>,
     pub locks: LockTable,
     pub pipeline: Pipeline,
+    pub flushes: Flushes,
     pub durability: Durability,
     pub recent: Mutex<{ rank::RECENT }, Recent>,
-    /// Position of the newest commit that is in RocksDB's files.
-    pub flushed: Mutex<{ rank::FLUSHED }, OpTime>,
     pub next_ident: AtomicU32,
     /// Numbers of what stays on this member are apart: the others' are the log's to give.
     pub next_local_ident: AtomicU32,
@@ -77,16 +61,9 @@ pub(crate) struct Core {
     /// Commits pass; `fsyncLock` closes it.
     pub writes: Arc<Gate>,
     pub write_locks: crate::fsync_lock::WriteLocks,
-    /// Bytes of batches since the last flush began.
-    pub unflushed: AtomicU64,
-    /// The same of what a flush is writing: it is in memory until it is on disk.
-    pub flushing: AtomicU64,
-    /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
-    pub file_key_bytes: AtomicU64,
     /// Payload buffers to be used again: large ones are costly to get from the system.
     buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
     pub commits: AtomicU64,
-    pub flushes: AtomicU64,
     pub conflicts: AtomicU64,
     /// What was applied of the entries of others.
     pub applied: crate::stats::AppliedCount,
@@ -97,34 +74,6 @@ pub(crate) struct Core {
     pub position: Mutex<{ rank::LEAF }, OpTime>,
     /// Batches of commits that have been written, in all runs.
     pub batches: AtomicU64,
-    /// Index up to which files may hold the log's operations: a checkpoint has asked the log and the set.
-    pub flush_allowed: AtomicU64,
-    /// How many memtables had been sealed with the last flush that a checkpoint has ordered.
-    pub ordered_seals: AtomicU64,
-    /// A flush up to here has begun and is not known to be on disk.
-    pub flushing_to: Mutex<{ rank::LEAF }, Option<OpTime>>,
-    /// What the files held before they were flushed ahead of the commit point.
-    pub copies: crate::stable::StableCopies,
-    pub checkpointing: Mutex<{ rank::CHECKPOINTING }, ()>,
-    keeper: Mutex<{ rank::LEAF }, Keeper>,
-    keeper_work: Condvar,
-    pub flushed_room: Condvar,
-    room: Mutex<{ rank::ROOM }, ()>,
-    /// Why the last flush failed, until one succeeds.
-    flush_error: Mutex<{ rank::LEAF }, Option<Error>>,
-}
-
-#[derive(Default)]
-struct Keeper {
-    running: bool,
-    stop: bool,
-    asked: bool,
-}
-
-impl Keeper {
-    fn works(&self) -> bool {
-        self.running && !self.stop
-    }
 }
 
 impl Drop for Core {
@@ -150,7 +99,7 @@ impl Core {
         folder::check_format(&options.path)?;
         crate::build::clear_folder(&options.path)?;
         crate::copy::finish_install(&options.path)?;
-        crate::stable::finish_rollback(&options.path)?;
+        crate::flush::stable::finish_rollback(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
         crate::copy::forget_local(&options.path, &db)?;
         let Bookkeeping { at: known, batch, next_ident, next_local_ident, log_knowledge } =
@@ -166,7 +115,7 @@ impl Core {
         }
         let ahead = held.filter(|held| held.batch > batch && held.at.index >= known.index);
         let applied = ahead.map_or(known, |held| held.at);
-        let copies = crate::stable::StableCopies::open(&options.path, applied)?;
+        let copies = crate::flush::stable::StableCopies::open(&options.path, applied)?;
         let log_dir = options.path.join("log");
         // Without a journal, what an earlier run logged must still be applied once.
         let use_log = options.journal || log_dir.is_dir();
@@ -198,14 +147,13 @@ impl Core {
         let base = Arc::new(Base::new(options, db.clone()));
         let published = Arc::new(Published::new(lock, db.clone(), catalog, oplog, applied));
         let mut core = Core {
-            file_key_bytes: AtomicU64::new(db.file_key_bytes()),
+            flushes: Flushes::new(base.clone(), applied, copies),
             durability: Durability::new(base.clone(), log, log_knowledge, applied),
             base,
             published,
             locks: LockTable::new(),
             pipeline: Pipeline::default(),
             recent: Mutex::default(),
-            flushed: Mutex::new(applied),
             next_ident: AtomicU32::new(next_ident),
             next_local_ident: AtomicU32::new(next_local_ident),
             me: std::sync::OnceLock::new(),
@@ -217,26 +165,13 @@ impl Core {
             ddl: Mutex::new(()),
             writes: Arc::default(),
             write_locks: Default::default(),
-            unflushed: AtomicU64::new(0),
-            flushing: AtomicU64::new(0),
             buffers: Mutex::default(),
             commits: AtomicU64::new(0),
-            flushes: AtomicU64::new(0),
             conflicts: AtomicU64::new(0),
             applied: Default::default(),
             garbage: Mutex::default(),
             position: Mutex::new(applied),
             batches: AtomicU64::new(ahead.map_or(batch, |held| held.batch)),
-            flush_allowed: AtomicU64::new(0),
-            ordered_seals: AtomicU64::new(0),
-            flushing_to: Mutex::default(),
-            copies,
-            checkpointing: Mutex::new(()),
-            keeper: Mutex::default(),
-            keeper_work: Condvar::new(),
-            flushed_room: Condvar::new(),
-            room: Mutex::new(()),
-            flush_error: Mutex::default(),
         };
         if ahead.is_some() {
             core.reconcile(known)?;
@@ -266,7 +201,7 @@ impl Core {
         };
         let _ = self.me.set(Arc::downgrade(self));
         self.guard_flushes();
-        self.keeper.lock().running = true;
+        self.flushes.begin();
         let mut threads = vec![spawn("sheaf-keeper", Core::run_keeper)?];
         if self.durability.log().is_some() {
             threads.push(spawn("sheaf-sync", |core| core.durability.run_syncs())?);
@@ -278,14 +213,12 @@ impl Core {
     pub fn stop(&self) {
         self.base.db.events().close();
         self.durability.stop();
-        self.keeper.lock().stop = true;
-        self.keeper_work.notify_all();
-        self.flushed_room.notify_all();
+        self.flushes.stop();
     }
 
     /// Whether background work is to end.
     pub fn is_stopping(&self) -> bool {
-        self.keeper.lock().stop
+        self.flushes.is_stopping()
     }
 
     /// A number for a collection of this name, or for an index of it.
@@ -314,187 +247,16 @@ impl Core {
         }
     }
 
-    /// Writers that are faster than the disk wait here, so that memtables keep to their memory.
-    ///
-    /// Errors: what ends the operation (killed, `maxTimeMS`, shutdown); `OutOfDiskSpace` if there is no room for a flush.
-    pub fn wait_for_room(&self) -> Result<()> {
-        if self.base.db.events().is_stopped() {
-            return Err(self.stopped());
-        }
-        let limit = self.base.options.memtable_bytes();
-        let used = self.unflushed.load(Ordering::Relaxed);
-        if used >= limit {
-            self.ask_for_flush();
-        }
-        if used + self.flushing.load(Ordering::Relaxed) < limit * 2 {
-            return Ok(());
-        }
-        let mut outcome = Ok(());
-        (self.base.options.block)(&mut || {
-            while self.lacks_memory(limit) && outcome.is_ok() {
-                outcome = match self.flush_error.lock().clone() {
-                    Some(error) => Err(error),
-                    None => sheaf_meter::check(),
-                };
-                self.flushed_room.wait_for(&mut self.room.lock(), Duration::from_millis(20));
-            }
-        });
-        outcome
-    }
-
-    fn lacks_memory(&self, limit: u64) -> bool {
-        self.in_memtables() >= limit * 2
-            && !self.durability.is_failed()
-            // The commit of a primary that has lost its office would be refused anyway.
-            && self.base.sequencer().is_none_or(|sequencer| sequencer.takes_writes())
-            && self.keeper.lock().works()
-    }
-
-    /// Bytes of batches that memtables hold, those included that are being flushed.
-    fn in_memtables(&self) -> u64 {
-        self.unflushed.load(Ordering::Relaxed) + self.flushing.load(Ordering::Relaxed)
-    }
-
-    /// The error of writes after RocksDB has stopped.
-    fn stopped(&self) -> Error {
-        let why = self.base.db.events().last_error();
-        let code =
-            if self.base.db.events().may_go_on() { Code::OUT_OF_DISK_SPACE } else { Code::LOG_WRITE_FAILED };
-        Error::new(code, format!("storage accepts no writes until it is opened anew: {why}"))
-    }
-
-    /// After a failed write: what is in the log, and is not in memtables, a restart will apply. If one is to come, nobody
-    /// must act on the state in between.
-    pub fn wait_for_restart(&self) {
-        let comes = || self.base.db.events().may_go_on() && self.base.options.reopen.is_some();
-        (self.base.options.block)(&mut || {
-            while comes() && !self.is_stopping() && !self.durability.is_failed() {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        });
-    }
-
-    /// Has the folder opened anew, where RocksDB has stopped for want of room (or the like) and there is room again.
-    fn restart_if_stopped(&self) {
-        if let Some(reopen) = &self.base.options.reopen
-            && self.base.db.events().may_go_on()
-            && !self.durability.is_failed()
-            && self.check_room().is_ok()
-        {
-            reopen(&self.base.db.events().last_error());
-        }
-    }
-
-    /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
-    /// for long. What it has may never be committed, and the unit that takes it back must come through.
-    pub fn make_room(&self) {
-        let limit = self.base.options.memtable_bytes();
-        let used = self.unflushed.load(Ordering::Relaxed);
-        if used >= limit {
-            self.ask_for_flush();
-        }
-        if self.is_crowded() && self.keeper.lock().works() {
-            self.flushed_room.wait_for(&mut self.room.lock(), FOLLOWER_PATIENCE);
-        }
-    }
-
-    /// Whether memtables hold as much as they may, with those that are being flushed.
-    pub fn is_crowded(&self) -> bool {
-        self.in_memtables() >= self.base.options.memtable_bytes() * 2
-    }
-
-    pub fn ask_for_flush(&self) {
-        let mut keeper = self.keeper.lock();
-        if !keeper.asked {
-            keeper.asked = true;
-            self.keeper_work.notify_one();
-        }
-    }
-
-    fn run_keeper(&self) {
-        let mut last_flush = Instant::now();
-        // What an earlier run has left is to go soon: a server that crashes again and again must not gather it.
-        let mut patience = Duration::ZERO;
-        let mut failures = self.base.db.events().failed_flushes();
-        let mut retry = RETRY_MIN;
-        let mut full_since = None;
-        loop {
-            {
-                let mut keeper = self.keeper.lock();
-                if !keeper.asked && !keeper.stop {
-                    self.keeper_work.wait_for(&mut keeper, Duration::from_millis(500));
-                }
-                if keeper.stop {
-                    return;
-                }
-                keeper.asked = false;
-            }
-            self.restart_if_stopped();
-            self.collect_garbage();
-            if let Err(error) = self.catch_up_with_commits() {
-                tracing::warn!(%error, "a stable copy cannot be removed");
-            }
-            let unflushed = self.unflushed.load(Ordering::Relaxed);
-            let delay = self.base.tuning.sync_delay();
-            let old = !delay.is_zero() && last_flush.elapsed() >= delay;
-            let garbage = last_flush.elapsed() >= patience && !self.garbage.lock().is_empty();
-            patience = GARBAGE_PATIENCE;
-            // One that has failed, whoever asked for it, is done again.
-            let failed =
-                self.base.db.events().failed_flushes() != failures || self.flush_error.lock().is_some();
-            if failed
-                || unflushed >= self.base.options.memtable_bytes()
-                || ((old || garbage) && unflushed > 0)
-            {
-                failures = self.base.db.events().failed_flushes();
-                let error = self.flush_for_room(&mut full_since).err();
-                if let Some(error) = &error {
-                    let first = self.flush_error.lock().is_none();
-                    if first {
-                        tracing::error!(%error, "flushing memtables failed; trying again");
-                    }
-                    // Once, and then less and less often: each time leaves a memtable behind.
-                    retry = if first { RETRY_MIN } else { (retry * 2).min(RETRY_MAX) };
-                    self.keeper_pause(retry);
-                }
-                *self.flush_error.lock() = error;
-                last_flush = Instant::now();
-            } else if old {
-                last_flush = Instant::now();
-            }
-        }
-    }
-
-    /// Flushes what is committed; where memory is full and the commit point has been behind for a while, also what is not.
-    fn flush_for_room(&self, full_since: &mut Option<Instant>) -> Result<()> {
-        let limit = self.base.options.memtable_bytes();
-        let used = || self.unflushed.load(Ordering::Relaxed);
-        if self.try_checkpoint()? || !self.base.is_ordered() || used() < limit {
-            *full_since = None;
-            return Ok(());
-        }
-        let since = *full_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= AHEAD_PATIENCE || used() >= limit / 2 * 3 {
-            self.flush_ahead()?;
-            *full_since = None;
-        }
-        Ok(())
-    }
-
-    /// Waits, unless background work is to end.
-    fn keeper_pause(&self, pause: Duration) {
-        let began = Instant::now();
-        let mut keeper = self.keeper.lock();
-        while !keeper.stop && began.elapsed() < pause {
-            self.keeper_work.wait_for(&mut keeper, pause.saturating_sub(began.elapsed()));
-        }
+    /// Whether data of dropped collections and indexes waits for its removal.
+    pub fn has_garbage(&self) -> bool {
+        !self.garbage.lock().is_empty()
     }
 
     /// Removes the data of dropped collections and indexes that nobody can read any more.
     pub fn collect_garbage(&self) {
         let ready: Vec<Garbage> = {
             let mut garbage = self.garbage.lock();
-            let flushed = self.flushed.lock().index;
+            let flushed = self.flushes.flushed().index;
             let unused = |g: &Garbage| g.holder.as_ref().is_none_or(|holder| Arc::strong_count(holder) == 1);
             let (ready, wait) =
                 garbage.drain(..).partition(|garbage| garbage.index <= flushed && unused(garbage));

@@ -117,7 +117,7 @@ impl Engine {
 
     /// Position of the newest commit that is in RocksDB's files.
     pub fn last_flushed(&self) -> OpTime {
-        *self.core().flushed.lock()
+        self.core().flushes.flushed()
     }
 
     /// Sets how much log is kept at least (`replSetResizeOplog`), in bytes and by the age of its entries.
@@ -503,7 +503,7 @@ impl Core {
             log_truncations: truncations.0,
             log_truncation_micros: truncations.1,
             commits: self.commits.load(Ordering::Relaxed),
-            flushes: self.flushes.load(Ordering::Relaxed),
+            flushes: self.flushes.count(),
             open_transactions,
             lock_waits: self.locks.waits.load(Ordering::Relaxed),
             conflicts: self.conflicts.load(Ordering::Relaxed),

@@ -396,7 +396,7 @@ impl Core {
         self.published.wake_log_readers();
         self.give_buffer(payload);
         self.commits.fetch_add(1, Ordering::Relaxed);
-        self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        self.flushes.note_written(bytes);
         Ok(at)
     }
 

@@ -27,7 +27,7 @@ impl Core {
     pub fn recover(&self) -> Result<()> {
         let started = Instant::now();
         let mut last_flush = started;
-        let flushed = *self.flushed.lock();
+        let flushed = self.flushes.flushed();
         let mut count = 0;
         if let Some(log) = self.durability.log() {
             let mut reader = log.read_from(flushed.index + 1).map_err(log_error)?;
@@ -40,7 +40,7 @@ impl Core {
                 count += entries.len();
                 // What was read need not lie beside what is being flushed.
                 drop(entries);
-                let full = self.unflushed.load(Ordering::Relaxed) >= self.base.options.memtable_bytes();
+                let full = self.flushes.is_due();
                 // A repair changes nothing unless it comes to the end.
                 if (full || last_flush.elapsed() >= FLUSH_AFTER) && self.base.options.repair.is_none() {
                     // In a set only the replication core, which begins later, knows what of it is committed.

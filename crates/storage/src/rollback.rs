@@ -1,7 +1,7 @@
 //! Taking back the end of the log that a replica set has not kept.
 //!
 //! As a rule RocksDB's files do not hold it: they are flushed up to the set's commit point. Where they were flushed ahead of
-//! it, what they held before is there ([`crate::stable`]). So it is enough to cut the log and to open the folder anew. Before that, what the documents are that the rollback changes or removes is written to files, one
+//! it, what they held before is there ([`crate::flush::stable`]). So it is enough to cut the log and to open the folder anew. Before that, what the documents are that the rollback changes or removes is written to files, one
 //! document after another, as `mongorestore` reads them:
 //!
 //! ```text
@@ -177,7 +177,7 @@ impl Core {
         let Some(log) = self.durability.log() else {
             bail!(Code::ILLEGAL_OPERATION, "there is no log to be cut")
         };
-        let base = self.base_for(keep)?;
+        let base = self.flushes.base_for(keep)?;
         let at = if keep == base.index {
             Position { term: base.term, index: base.index, time: base.time }
         } else {

@@ -168,7 +168,7 @@ impl Core {
     /// there were any.
     pub fn carry_out(&self) -> Result<bool> {
         let Some(sequencer) = self.base.sequencer().cloned() else { return Ok(false) };
-        self.make_room();
+        self.flushes.make_room();
         let _still = self.still();
         if self.is_stopping() {
             return Ok(false);
@@ -180,7 +180,7 @@ impl Core {
             self.carry_out_unit(&*sequencer, unit, &|| false)?;
             any = true;
             // No flush begins while the pipeline is held.
-            if bytes >= CARRIED_AT_ONCE && self.is_crowded() {
+            if bytes >= CARRIED_AT_ONCE && self.flushes.is_crowded() {
                 break;
             }
         }

@@ -1,7 +1,5 @@
 //! Carrying over what writers have left beside an index ([`crate::index::Side`]) while it was built.
 
-use std::sync::atomic::Ordering;
-
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 
@@ -208,7 +206,7 @@ impl Core {
     pub(super) fn write_unlogged(&self, batch: rocksdb::WriteBatch) -> Result<()> {
         let bytes = batch.size_in_bytes() as u64;
         self.base.db.write(batch)?;
-        self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+        self.flushes.note_written(bytes);
         Ok(())
     }
 }

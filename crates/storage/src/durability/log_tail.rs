@@ -100,8 +100,8 @@ impl Core {
 
     pub fn log_tail(&self) -> Result<LogTail> {
         let last = self.published.last();
-        let flushed = *self.flushed.lock();
-        let stable = self.stable();
+        let flushed = self.flushes.flushed();
+        let stable = self.flushes.stable();
         let Some(log) = self.durability.log().filter(|_| last.index > 0) else {
             return Ok(LogTail::default());
         };

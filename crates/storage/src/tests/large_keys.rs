@@ -130,7 +130,7 @@ fn long_keys_are_refused_where_those_of_files_take_too_much() {
         assert!(n < 20);
     };
     assert_eq!(refused.code(), sheaf_errors::Code::EXCEEDED_MEMORY_LIMIT, "{refused}");
-    assert!(engine.core().file_key_bytes.load(std::sync::atomic::Ordering::Relaxed) >= 8 << 20);
+    assert!(engine.core().flushes.file_key_bytes() >= 8 << 20);
     // So are those of an index, and in a transaction.
     let short = |n: i32| doc! { "_id": n, "a": "short" };
     let long = |n: i32| doc! { "_id": n, "a": "a".repeat(KEY_BYTES).as_str() };

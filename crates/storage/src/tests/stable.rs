@@ -12,7 +12,7 @@ use sheaf_errors::{Code, Error};
 use super::apply::state;
 use super::member::Member;
 use super::support::*;
-use crate::stable::finish_in_steps;
+use crate::flush::stable::finish_in_steps;
 use crate::{HookPoint, OpTime, Options, Write};
 
 fn copies(folder: &Path) -> Vec<PathBuf> {
@@ -65,8 +65,8 @@ fn writes_go_on_while_the_commit_point_stands_still() {
     });
     is_done.recv_timeout(Duration::from_secs(120)).expect("writers wait for ever");
     let core = member.engine.core();
-    assert!(core.flushed.lock().index > committed.index);
-    assert_eq!(core.stable(), committed);
+    assert!(core.flushes.flushed().index > committed.index);
+    assert_eq!(core.flushes.stable(), committed);
     assert_eq!(member.engine.log_tail().unwrap().committed, committed.index);
     assert!(!copies(dir.path()).is_empty());
     assert_eq!(all(&member.engine, C).len(), 510);
@@ -79,7 +79,9 @@ fn writes_go_on_while_the_commit_point_stands_still() {
 
     member.commit(member.engine.last_applied().index);
     eventually("the copies are in the way for ever", || copies(dir.path()).is_empty());
-    eventually("the flushed state is the stable one again", || core.stable() == *core.flushed.lock());
+    eventually("the flushed state is the stable one again", || {
+        core.flushes.stable() == core.flushes.flushed()
+    });
     drop(member);
     let member = Member::open(dir.path());
     assert_eq!(all(&member.engine, C).len(), 510);
@@ -112,12 +114,12 @@ fn the_log_is_kept_back_to_the_stable_copy_and_no_longer() {
     // Of the second copy: it is of the first of these flushes. There is no third, and the commit point passes the second.
     member.commit(ends[1].index);
     fill();
-    assert_eq!(member.engine.core().stable(), ends[0]);
+    assert_eq!(member.engine.core().flushes.stable(), ends[0]);
     assert!(first() > committed.index + 1 && first() <= ends[0].index + 1, "{}", first());
     // The next copy was made by that flush.
     member.commit(ends[3].index);
     member.engine.core().catch_up_with_commits().unwrap();
-    assert_eq!(member.engine.core().stable(), ends[3]);
+    assert_eq!(member.engine.core().flushes.stable(), ends[3]);
     assert!(first() > ends[0].index + 1);
 }
 
@@ -235,7 +237,7 @@ fn crashes_at_every_step() {
 fn a_copy_that_cannot_be_made_holds_flushes_back() {
     let (dir, member) = primary();
     put(&member, 10..20, "a");
-    let flushed = *member.engine.core().flushed.lock();
+    let flushed = member.engine.core().flushes.flushed();
     let fails = Arc::new(AtomicBool::new(true));
     let failing = fails.clone();
     let hook = move || match failing.load(Ordering::Acquire) {
@@ -244,7 +246,7 @@ fn a_copy_that_cannot_be_made_holds_flushes_back() {
     };
     member.engine.set_hook(HookPoint::StableCopy, Some(Arc::new(hook)));
     assert_eq!(member.engine.core().flush_ahead().unwrap_err().code(), Code::OUT_OF_DISK_SPACE);
-    assert_eq!(*member.engine.core().flushed.lock(), flushed);
+    assert_eq!(member.engine.core().flushes.flushed(), flushed);
     assert!(copies(dir.path()).is_empty());
     fails.store(false, Ordering::Release);
     member.engine.core().flush_ahead().unwrap();
@@ -268,8 +270,8 @@ fn recovery_flushes_ahead() {
     let member = Member::open(crash.path());
     assert!(all(&member.engine, C) == expected);
     let core = member.engine.core();
-    assert!(core.flushes.load(Ordering::Relaxed) > 0 || core.flushed.lock().index > committed.index);
-    assert_eq!(core.stable(), committed);
+    assert!(core.flushes.count() > 0 || core.flushes.flushed().index > committed.index);
+    assert_eq!(core.flushes.stable(), committed);
     member.engine.truncate_log(committed.index).unwrap();
     drop(member);
     assert_eq!(Member::open(crash.path()).engine.last_applied(), committed);

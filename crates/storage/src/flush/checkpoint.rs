@@ -14,17 +14,12 @@ use crate::durability::LogKnowledge;
 use crate::hooks::HookPoint;
 use crate::keys::{catalog_key, prefix_range};
 use crate::options::OpTime;
-use crate::order::MutexGuard;
-use crate::order::rank::CHECKPOINTING;
 
 /// Writers are held back for this long at most while a flush waits for the set's majority.
 const COMMIT_PATIENCE: Duration = Duration::from_millis(100);
 
 /// And so long it waits before it holds them back, for the majority to come near.
 const NEAR_PATIENCE: Duration = Duration::from_millis(200);
-
-/// So often those who wait for another's flush look whether they still may.
-const LOOK_UP: Duration = Duration::from_millis(10);
 
 /// A flush that does not end for so long is given up; the next one has it to do.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(1);
@@ -55,35 +50,25 @@ impl Core {
             // Recovery cannot know yet what the set keeps of the log's end.
             return Ok(false);
         }
-        let _one = self.flush_turn()?;
+        let _one = self.flushes.take_turn()?;
         self.flush_committed()
     }
 
     /// [`Core::checkpoint`] where nobody has asked the set: an operator has decided what is kept.
     pub fn flush_whatever_the_set_has(&self) -> Result<()> {
-        let _one = self.flush_turn()?;
+        let _one = self.flushes.take_turn()?;
         self.flush_committed().map(|_| ())
     }
 
     /// Flushes if the set allows it, and hands over RocksDB and the position that its files hold; they hold still meanwhile.
     pub fn with_flushed<T>(&self, work: impl FnOnce(&Db, OpTime) -> Result<T>) -> Result<T> {
-        let _one = self.flush_turn()?;
+        let _one = self.flushes.take_turn()?;
         self.flush_committed()?;
-        if self.flushing_to.lock().is_some() {
+        if self.flushes.flushing_to.lock().is_some() {
             return Err(Error::new(Code::INTERNAL_ERROR, "an earlier flush has not come to its end"));
         }
-        let flushed = *self.flushed.lock();
+        let flushed = self.flushes.flushed();
         work(&self.base.db, flushed)
-    }
-
-    /// One flush at a time; whoever cannot wait for another's is not held up by it.
-    fn flush_turn(&self) -> Result<MutexGuard<'_, CHECKPOINTING, ()>> {
-        loop {
-            sheaf_meter::check()?;
-            if let Some(turn) = self.checkpointing.try_lock_for(LOOK_UP) {
-                return Ok(turn);
-            }
-        }
     }
 
     fn flush_committed(&self) -> Result<bool> {
@@ -113,13 +98,13 @@ impl Core {
     }
 
     /// Flushes without waiting for the set's majority. A copy of what the files hold until then stays beside them for as long
-    /// as a rollback may need it; see [`crate::stable`]. In the middle of a transaction of several entries nothing is flushed.
+    /// as a rollback may need it; see [`super::stable`]. In the middle of a transaction of several entries nothing is flushed.
     pub fn flush_ahead(&self) -> Result<()> {
-        let _one = self.flush_turn()?;
+        let _one = self.flushes.take_turn()?;
         self.durability.sync_for_checkpoint()?;
         self.check_room()?;
         self.let_go_of_copies();
-        self.keep_copy()?;
+        self.flushes.keep_copy()?;
         let begun = {
             let _still = self.still();
             self.durability.check_writable()?;
@@ -142,58 +127,50 @@ impl Core {
         let mut batch = WriteBatch::default();
         self.put_bookkeeping(at, &mut batch);
         self.base.db.write(batch)?;
-        *self.flushing_to.lock() = Some(at);
-        self.flush_allowed.fetch_max(at.index, Ordering::AcqRel);
+        *self.flushes.flushing_to.lock() = Some(at);
+        self.flushes.allowed.fetch_max(at.index, Ordering::AcqRel);
         // Returns when new memtables have taken over; the rest happens in the background.
         self.base.db.flush()?;
         // What comes to the gate before anything else is sealed holds nothing behind `at`, whatever is committed meanwhile.
-        self.ordered_seals.store(self.base.db.events().sealed(), Ordering::Release);
-        let bytes = self.unflushed.swap(0, Ordering::Relaxed);
-        self.flushing.store(bytes, Ordering::Relaxed);
+        self.flushes.ordered_seals.store(self.base.db.events().sealed(), Ordering::Release);
+        let bytes = self.flushes.move_to_flush();
         Ok(Begun { at, failed, bytes })
     }
 
     /// Waits until what was begun is on disk, and lets go of what is not needed any more.
     fn end_flush(&self, Begun { at, failed, bytes }: Begun) -> Result<()> {
         let waited = self.wait_for_flush(failed);
-        self.flushing.store(0, Ordering::Relaxed);
-        if let Err(error) = waited {
-            // It is still in memory.
-            self.unflushed.fetch_add(bytes, Ordering::Relaxed);
-            return Err(error);
-        }
+        self.flushes.flush_over(bytes, waited.is_ok());
+        waited?;
         self.base.hooks.call(HookPoint::Flushed)?;
-        self.file_key_bytes.store(self.base.db.file_key_bytes(), Ordering::Relaxed);
-        *self.flushed.lock() = at;
+        self.flushes.file_key_bytes.store(self.base.db.file_key_bytes(), Ordering::Relaxed);
+        self.flushes.ended(at);
         self.durability.flushed(at.index);
-        *self.flushing_to.lock() = None;
-        self.flushes.fetch_add(1, Ordering::Relaxed);
-        self.flushed_room.notify_all();
         self.durability.tell(None, false);
         self.let_go_of_copies();
         self.retain_log()
     }
 
-    /// [`Core::forget_copies`]. What stays behind costs room and keeps the log long; a flush does not fail for it.
+    /// [`Flushes::forget_copies`](super::Flushes::forget_copies). What stays behind costs room and keeps the log long; a flush does not fail for it.
     fn let_go_of_copies(&self) {
-        if let Err(error) = self.forget_copies() {
+        if let Err(error) = self.flushes.forget_copies() {
             tracing::warn!(%error, "a stable copy cannot be removed");
         }
     }
 
     /// Removes copies and entries of the log that the commit point has made needless since the last flush.
     pub fn catch_up_with_commits(&self) -> Result<()> {
-        let Some(before) = self.copies.oldest() else { return Ok(()) };
-        let _one = self.flush_turn()?;
-        self.forget_copies()?;
-        if self.copies.oldest() == Some(before) { Ok(()) } else { self.retain_log() }
+        let Some(before) = self.flushes.copies.oldest() else { return Ok(()) };
+        let _one = self.flushes.take_turn()?;
+        self.flushes.forget_copies()?;
+        if self.flushes.copies.oldest() == Some(before) { Ok(()) } else { self.retain_log() }
     }
 
     /// Removes the log's beginning as far as nobody needs it.
     fn retain_log(&self) -> Result<()> {
-        self.durability.retain_log(self.stable().index, self.published.last().index)?;
+        self.durability.retain_log(self.flushes.stable().index, self.published.last().index)?;
         if let Some(log) = self.durability.log() {
-            self.tell_of_growth(log);
+            self.flushes.tell_of_growth(log, self.published.last().index);
         }
         Ok(())
     }

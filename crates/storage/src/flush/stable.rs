@@ -28,8 +28,8 @@ use rocksdb::checkpoint::Checkpoint;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_log::Log;
 
+use super::Flushes;
 use crate::copy::{failed, remove, sync, write_durably};
-use crate::core::Core;
 use crate::db::io_error;
 use crate::hooks::HookPoint;
 use crate::options::OpTime;
@@ -107,12 +107,12 @@ impl StableCopies {
     }
 }
 
-impl Core {
+impl Flushes {
     /// Up to where everything that the folder holds, in its data or in a copy, is committed; a rollback need not, and
     /// cannot, go back behind it.
     pub fn stable(&self) -> OpTime {
         // In this order: whoever flushes ahead has made a copy before, and copies go when what is flushed is committed.
-        let flushed = *self.flushed.lock();
+        let flushed = self.flushed();
         self.copies.oldest().unwrap_or(flushed)
     }
 
@@ -129,7 +129,7 @@ impl Core {
     /// Up to where entries may be in RocksDB's files: a flush that was begun may end at any time.
     fn files_reach(&self) -> u64 {
         let under_way = self.flushing_to.lock().map_or(0, |to| to.index);
-        under_way.max(self.flushed.lock().index).max(self.copies.let_through.load(Ordering::Acquire))
+        under_way.max(self.flushed().index).max(self.copies.let_through.load(Ordering::Acquire))
     }
 
     /// Whether RocksDB may flush, for reasons of its own, entries up to here that the set has not committed.
@@ -144,7 +144,7 @@ impl Core {
 
     /// Keeps what the files hold now, as far as there is no such copy yet. Flushes stand still meanwhile.
     pub(crate) fn keep_copy(&self) -> Result<()> {
-        let flushed = *self.flushed.lock();
+        let flushed = self.flushed();
         let first;
         {
             let copies = self.copies.at.lock();
@@ -239,7 +239,7 @@ impl Core {
     }
 
     /// Says that the log grows, the first time and whenever it has doubled.
-    pub(crate) fn tell_of_growth(&self, log: &Log) {
+    pub(crate) fn tell_of_growth(&self, log: &Log, last: u64) {
         let Some(oldest) = self.copies.oldest() else { return };
         let bytes = log.stats().bytes;
         let told = self.copies.told.load(Ordering::Relaxed);
@@ -248,7 +248,6 @@ impl Core {
         }
         self.copies.told.store(bytes, Ordering::Relaxed);
         let commit_point = self.base.sequencer().map_or(0, |sequencer| sequencer.commit_index());
-        let last = self.published.last().index;
         tracing::warn!(
             commit_point,
             uncommitted = last.saturating_sub(commit_point),
@@ -267,7 +266,7 @@ impl Core {
     pub(crate) fn base_for(&self, keep: u64) -> Result<OpTime> {
         let reach = self.files_reach();
         if keep >= reach {
-            return Ok(*self.flushed.lock());
+            return Ok(self.flushed());
         }
         // Not a newer one: it may hold what is kept now and taken back later, and then nothing would be left to go back to.
         let Some(copy) = self.copies.oldest().filter(|oldest| oldest.index <= keep) else {

@@ -1,0 +1,157 @@
+//! The thread that flushes by memory and by age, and clears away what nobody needs any more.
+
+use std::time::{Duration, Instant};
+
+use sheaf_errors::Result;
+
+use super::Flushes;
+use crate::core::Core;
+
+/// Dropped data that waits for a flush gets one after this time.
+const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A flush that has failed is tried again after the shorter of these times, then less and less often.
+const RETRY_MIN: Duration = Duration::from_millis(500);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// With full memory the commit point may be behind for so long, or until half as much has come again, before a flush goes
+/// ahead of it.
+const AHEAD_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the keeper is told.
+#[derive(Default)]
+pub(super) struct Keeper {
+    running: bool,
+    stop: bool,
+    asked: bool,
+}
+
+impl Keeper {
+    /// Whether somebody will flush.
+    pub fn works(&self) -> bool {
+        self.running && !self.stop
+    }
+}
+
+impl Flushes {
+    /// The keeper is about to begin.
+    pub fn begin(&self) {
+        let mut keeper = self.keeper.lock();
+        assert!(!keeper.running, "there is one keeper");
+        keeper.running = true;
+    }
+
+    /// Ends the keeper, and the waits of writers for it.
+    pub fn stop(&self) {
+        self.keeper.lock().stop = true;
+        self.keeper_work.notify_all();
+        self.room_made.notify_all();
+    }
+
+    /// Whether background work is to end.
+    pub fn is_stopping(&self) -> bool {
+        self.keeper.lock().stop
+    }
+
+    /// Has the keeper look at once whether a flush is due.
+    pub fn ask(&self) {
+        let mut keeper = self.keeper.lock();
+        if !keeper.asked {
+            keeper.asked = true;
+            self.keeper_work.notify_one();
+        }
+    }
+
+    /// Waits, unless background work is to end.
+    fn keeper_pause(&self, pause: Duration) {
+        let began = Instant::now();
+        let mut keeper = self.keeper.lock();
+        while !keeper.stop && began.elapsed() < pause {
+            self.keeper_work.wait_for(&mut keeper, pause.saturating_sub(began.elapsed()));
+        }
+    }
+
+    /// Waits until there may be something to do. False: it is over.
+    fn keeper_wait(&self) -> bool {
+        let mut keeper = self.keeper.lock();
+        if !keeper.asked && !keeper.stop {
+            self.keeper_work.wait_for(&mut keeper, Duration::from_millis(500));
+        }
+        keeper.asked = false;
+        !keeper.stop
+    }
+}
+
+impl Core {
+    /// Has the folder opened anew, where RocksDB has stopped for want of room (or the like) and there is room again.
+    fn restart_if_stopped(&self) {
+        if let Some(reopen) = &self.base.options.reopen
+            && self.base.db.events().may_go_on()
+            && !self.durability.is_failed()
+            && self.check_room().is_ok()
+        {
+            reopen(&self.base.db.events().last_error());
+        }
+    }
+
+    /// The keeper's work, until background work is to end.
+    pub fn run_keeper(&self) {
+        let flushes = &self.flushes;
+        let mut last_flush = Instant::now();
+        // What an earlier run has left is to go soon: a server that crashes again and again must not gather it.
+        let mut patience = Duration::ZERO;
+        let mut failures = self.base.db.events().failed_flushes();
+        let mut retry = RETRY_MIN;
+        let mut full_since = None;
+        loop {
+            if !flushes.keeper_wait() {
+                return;
+            }
+            self.restart_if_stopped();
+            self.collect_garbage();
+            if let Err(error) = self.catch_up_with_commits() {
+                tracing::warn!(%error, "a stable copy cannot be removed");
+            }
+            let unflushed = flushes.unflushed();
+            let delay = self.base.tuning.sync_delay();
+            let old = !delay.is_zero() && last_flush.elapsed() >= delay;
+            let garbage = last_flush.elapsed() >= patience && self.has_garbage();
+            patience = GARBAGE_PATIENCE;
+            // One that has failed, whoever asked for it, is done again.
+            let failed = self.base.db.events().failed_flushes() != failures || flushes.error.lock().is_some();
+            if failed || flushes.is_due() || ((old || garbage) && unflushed > 0) {
+                failures = self.base.db.events().failed_flushes();
+                let error = self.flush_for_room(&mut full_since).err();
+                if let Some(error) = &error {
+                    let first = flushes.error.lock().is_none();
+                    if first {
+                        tracing::error!(%error, "flushing memtables failed; trying again");
+                    }
+                    // Once, and then less and less often: each time leaves a memtable behind.
+                    retry = if first { RETRY_MIN } else { (retry * 2).min(RETRY_MAX) };
+                    flushes.keeper_pause(retry);
+                }
+                *flushes.error.lock() = error;
+                last_flush = Instant::now();
+            } else if old {
+                last_flush = Instant::now();
+            }
+        }
+    }
+
+    /// Flushes what is committed; where memory is full and the commit point has been behind for a while, also what is not.
+    fn flush_for_room(&self, full_since: &mut Option<Instant>) -> Result<()> {
+        let limit = self.base.options.memtable_bytes();
+        let used = || self.flushes.unflushed();
+        if self.try_checkpoint()? || !self.base.is_ordered() || used() < limit {
+            *full_since = None;
+            return Ok(());
+        }
+        let since = *full_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= AHEAD_PATIENCE || used() >= limit / 2 * 3 {
+            self.flush_ahead()?;
+            *full_since = None;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! When what is committed becomes part of RocksDB's files, and how much of it waits for that in memory.
+//!
+//! - [`checkpoint`]: flushes, ordered with the pipeline held, and what goes with them;
+//! - [`gate`]: flushes that RocksDB begins by itself wait until what they write may be in files;
+//! - [`keeper`]: the thread that flushes by memory and by age, and clears away;
+//! - [`room`]: writers that are faster than the disk wait;
+//! - [`stable`]: flushes ahead of the set's commit point, and the way back behind them.
+
+mod checkpoint;
+mod gate;
+mod keeper;
+mod room;
+pub(crate) mod stable;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sheaf_errors::{Error, Result};
+
+use crate::base::Base;
+use crate::options::OpTime;
+use crate::order::rank::CHECKPOINTING;
+use crate::order::{Condvar, Mutex, MutexGuard, rank};
+pub(crate) use checkpoint::{Bookkeeping, read_applied};
+use keeper::Keeper;
+use stable::StableCopies;
+
+/// So often those who wait for another's flush look whether they still may.
+const LOOK_UP: Duration = Duration::from_millis(10);
+
+/// The owner of flushes. Its locks have the ranks [`rank::CHECKPOINTING`] (one flush at a time, held over all of it),
+/// [`rank::FLUSHED`] (where the files are) and [`rank::ROOM`] (writers who wait); the rest are leaves.
+pub(crate) struct Flushes {
+    base: Arc<Base>,
+    turn: Mutex<{ rank::CHECKPOINTING }, ()>,
+    /// Position of the newest commit that is in RocksDB's files.
+    flushed: Mutex<{ rank::FLUSHED }, OpTime>,
+    /// A flush up to here has begun and is not known to be on disk.
+    flushing_to: Mutex<{ rank::LEAF }, Option<OpTime>>,
+    /// Bytes of batches since the last flush began.
+    unflushed: AtomicU64,
+    /// The same of what a flush is writing: it is in memory until it is on disk.
+    flushing: AtomicU64,
+    /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
+    file_key_bytes: AtomicU64,
+    /// How many there were.
+    count: AtomicU64,
+    /// Index up to which files may hold the log's operations: a checkpoint has asked the log and the set.
+    allowed: AtomicU64,
+    /// How many memtables had been sealed with the last flush that a checkpoint has ordered.
+    ordered_seals: AtomicU64,
+    /// What the files held before they were flushed ahead of the commit point.
+    copies: StableCopies,
+    keeper: Mutex<{ rank::LEAF }, Keeper>,
+    keeper_work: Condvar,
+    room: Mutex<{ rank::ROOM }, ()>,
+    room_made: Condvar,
+    /// Why the last flush failed, until one succeeds.
+    error: Mutex<{ rank::LEAF }, Option<Error>>,
+}
+
+impl Flushes {
+    /// Of files that hold everything up to `flushed`.
+    pub fn new(base: Arc<Base>, flushed: OpTime, copies: StableCopies) -> Flushes {
+        Flushes {
+            turn: Mutex::new(()),
+            flushed: Mutex::new(flushed),
+            flushing_to: Mutex::default(),
+            unflushed: AtomicU64::new(0),
+            flushing: AtomicU64::new(0),
+            file_key_bytes: AtomicU64::new(base.db.file_key_bytes()),
+            count: AtomicU64::new(0),
+            allowed: AtomicU64::new(0),
+            ordered_seals: AtomicU64::new(0),
+            copies,
+            keeper: Mutex::default(),
+            keeper_work: Condvar::new(),
+            room: Mutex::new(()),
+            room_made: Condvar::new(),
+            error: Mutex::default(),
+            base,
+        }
+    }
+
+    /// Position of the newest commit that is in RocksDB's files.
+    pub fn flushed(&self) -> OpTime {
+        *self.flushed.lock()
+    }
+
+    /// How many flushes there were.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
+    pub fn file_key_bytes(&self) -> u64 {
+        self.file_key_bytes.load(Ordering::Relaxed)
+    }
+
+    /// One flush at a time; whoever cannot wait for another's is not held up by it.
+    fn take_turn(&self) -> Result<MutexGuard<'_, CHECKPOINTING, ()>> {
+        loop {
+            sheaf_meter::check()?;
+            if let Some(turn) = self.turn.try_lock_for(LOOK_UP) {
+                return Ok(turn);
+            }
+        }
+    }
+
+    /// The files hold everything up to this position. The flush's turn is held.
+    fn ended(&self, at: OpTime) {
+        let under_way = self.flushing_to.lock().take();
+        assert_eq!(under_way, Some(at), "the flush that has ended is the one that was begun");
+        let mut flushed = self.flushed.lock();
+        assert!(
+            at.index >= flushed.index && at.term >= flushed.term,
+            "a flush up to {at:?} has ended after one up to {flushed:?}",
+            flushed = *flushed
+        );
+        *flushed = at;
+        drop(flushed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.room_made.notify_all();
+    }
+}

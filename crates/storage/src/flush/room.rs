@@ -1,0 +1,125 @@
+//! Memory of memtables: what is in them, and who waits until there is less.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sheaf_errors::{Code, Error, Result};
+
+use super::Flushes;
+use crate::core::Core;
+
+/// A member that follows waits no longer than this for a flush before it goes on.
+const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
+
+impl Flushes {
+    /// A batch of this size is in memtables.
+    pub fn note_written(&self, bytes: u64) {
+        self.unflushed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes of batches since the last flush began.
+    pub fn unflushed(&self) -> u64 {
+        self.unflushed.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of batches that memtables hold, those included that are being flushed.
+    fn in_memtables(&self) -> u64 {
+        self.unflushed() + self.flushing.load(Ordering::Relaxed)
+    }
+
+    /// Whether memtables hold as much as may come together before a flush.
+    pub fn is_due(&self) -> bool {
+        self.unflushed() >= self.base.options.memtable_bytes()
+    }
+
+    /// Whether memtables hold as much as they may, with those that are being flushed.
+    pub fn is_crowded(&self) -> bool {
+        self.in_memtables() >= self.base.options.memtable_bytes() * 2
+    }
+
+    /// What memtables hold is being flushed from now on. Gives how much that is.
+    pub(super) fn move_to_flush(&self) -> u64 {
+        let bytes = self.unflushed.swap(0, Ordering::Relaxed);
+        let before = self.flushing.swap(bytes, Ordering::Relaxed);
+        assert_eq!(before, 0, "a flush has begun while {before} bytes of another are being written");
+        bytes
+    }
+
+    /// The flush of so much is over; what could not be written is in memory as before.
+    pub(super) fn flush_over(&self, bytes: u64, written: bool) {
+        let flushing = self.flushing.swap(0, Ordering::Relaxed);
+        assert_eq!(flushing, bytes, "the flush that is over is the one that was begun");
+        if !written {
+            self.note_written(bytes);
+        }
+    }
+
+    /// [`Core::wait_for_room`] for a member that follows: it is held back a little where flushes do not keep up, but never
+    /// for long. What it has may never be committed, and the unit that takes it back must come through.
+    pub fn make_room(&self) {
+        if self.is_due() {
+            self.ask();
+        }
+        if self.is_crowded() && self.keeper.lock().works() {
+            self.room_made.wait_for(&mut self.room.lock(), FOLLOWER_PATIENCE);
+        }
+    }
+
+    /// The error of writes after RocksDB has stopped.
+    fn stopped(&self) -> Error {
+        let events = self.base.db.events();
+        let code = if events.may_go_on() { Code::OUT_OF_DISK_SPACE } else { Code::LOG_WRITE_FAILED };
+        Error::new(
+            code,
+            format!("storage accepts no writes until it is opened anew: {}", events.last_error()),
+        )
+    }
+}
+
+impl Core {
+    /// Writers that are faster than the disk wait here, so that memtables keep to their memory.
+    ///
+    /// Errors: what ends the operation (killed, `maxTimeMS`, shutdown); `OutOfDiskSpace` if there is no room for a flush.
+    pub fn wait_for_room(&self) -> Result<()> {
+        let flushes = &self.flushes;
+        if self.base.db.events().is_stopped() {
+            return Err(flushes.stopped());
+        }
+        if flushes.is_due() {
+            flushes.ask();
+        }
+        if !flushes.is_crowded() {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        (self.base.options.block)(&mut || {
+            while self.lacks_memory() && outcome.is_ok() {
+                outcome = match flushes.error.lock().clone() {
+                    Some(error) => Err(error),
+                    None => sheaf_meter::check(),
+                };
+                flushes.room_made.wait_for(&mut flushes.room.lock(), Duration::from_millis(20));
+            }
+        });
+        outcome
+    }
+
+    fn lacks_memory(&self) -> bool {
+        self.flushes.is_crowded()
+            && !self.durability.is_failed()
+            // The commit of a primary that has lost its office would be refused anyway.
+            && self.base.leads()
+            && self.flushes.keeper.lock().works()
+    }
+
+    /// After a failed write: what is in the log, and is not in memtables, a restart will apply. If one is to come, nobody
+    /// must act on the state in between.
+    pub fn wait_for_restart(&self) {
+        let comes = || self.base.db.events().may_go_on() && self.base.options.reopen.is_some();
+        (self.base.options.block)(&mut || {
+            while comes() && !self.is_stopping() && !self.durability.is_failed() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+    }
+}

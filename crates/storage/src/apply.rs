@@ -16,16 +16,17 @@ use sheaf_query::diff::apply_diff;
 use smallvec::SmallVec;
 
 use crate::catalog::{Catalog, Collection};
-use crate::chain::{self, Run};
 use crate::changes::{BatchSink, Changes};
-use crate::command::Command;
-use crate::core::{Core, Garbage};
+use crate::commit::chain::{self, Run};
+use crate::commit::pipeline::Counts;
+use crate::core::Core;
 use crate::db::Cf;
+use crate::definitions::Garbage;
+use crate::definitions::command::Command;
 use crate::keys::{capped_key, prefixed, put_id_key};
 use crate::locks::LockKey;
 use crate::oplog;
 use crate::options::OpTime;
-use crate::pipeline::Counts;
 use crate::repair::{Unapplied, unappliable};
 use crate::sequencer::{LogEntry, stays_here};
 use crate::sessions;
@@ -43,7 +44,7 @@ const BATCH_BYTES: usize = 4 << 20;
 pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<AppliedOps> {
     let _shield = sheaf_meter::shield();
     // The beginning of a transaction whose other entries may be among these.
-    let open = std::mem::take(&mut *core.chain.lock());
+    let open = core.commits.take_chain();
     let all: SmallVec<[&LogEntry; 8]> = open.iter().chain(entries).collect();
     let mut applier = Applier {
         core,
@@ -56,7 +57,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         locks: Vec::new(),
         garbage: Vec::new(),
         reached: core.published.last(),
-        applied: *core.position.lock(),
+        applied: core.commits.position().at,
         done_to: 0,
         entry: OpTime::default(),
         in_transaction: false,
@@ -67,7 +68,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
         full: Vec::new(),
     };
     if entries.iter().any(has_effect) {
-        core.others_entries.fetch_add(1, Ordering::AcqRel);
+        core.commits.note_others();
     }
     let mut left = &all[..];
     while !left.is_empty() {
@@ -87,7 +88,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
     // Entries that change nothing lengthen the log as well: a flush lets go of it.
     let bytes: u64 = entries.iter().map(|entry| entry.payload.len() as u64).sum();
     core.flushes.note_written(bytes.saturating_sub(applier.put));
-    *core.chain.lock() = left.iter().copied().cloned().collect();
+    core.commits.keep_chain(left.iter().copied().cloned().collect());
     Ok(applier.done)
 }
 
@@ -290,13 +291,8 @@ impl<'a> Applier<'a> {
             // Nothing of the entry at work, or the last operation of it.
             let at =
                 if self.done_to > 0 { OpTime { time: self.done_to, ..self.entry } } else { self.applied };
-            core.put_position(Some(at), &mut self.batch);
-            let bytes = self.batch.size_in_bytes() as u64;
-            let written = {
-                let mut recent = core.recent.lock();
-                recent.committed(&self.locks);
-                core.base.db.write(std::mem::take(&mut self.batch))
-            };
+            let batch = std::mem::take(&mut self.batch);
+            let (bytes, written) = core.commits.write(batch, &self.locks, Some(at));
             if written.is_err() {
                 self.cannot_write = true;
                 core.wait_for_restart();
@@ -313,7 +309,7 @@ impl<'a> Applier<'a> {
         core.published.advance(self.reached);
         counts.publish();
         if !self.garbage.is_empty() {
-            core.garbage.lock().append(&mut self.garbage);
+            core.definitions.discard(self.garbage.drain(..));
         }
         self.written.clear();
         self.locks.clear();
@@ -388,7 +384,7 @@ impl<'a> Applier<'a> {
             self.write()?;
         }
         for ident in command.idents() {
-            self.core.next_ident.fetch_max(ident + 1, Ordering::AcqRel);
+            self.core.definitions.note_ident(ident);
         }
         if command.is_build_commit() {
             let collection = command.collection(&self.catalog)?;
@@ -413,7 +409,7 @@ impl<'a> Applier<'a> {
             return Ok(());
         }
         self.write()?;
-        self.core.builds.end_unwanted(&self.catalog);
+        self.core.definitions.builds().end_unwanted(&self.catalog);
         if let Some(collection) = command.uuid.filter(|_| command.is_build_start()) {
             self.core.follow_build(&collection, &command.new_indexes(), self.entry);
         }
@@ -509,7 +505,7 @@ impl<'a> Applier<'a> {
         statement: Option<&Statement>,
         now: Now<'a>,
     ) -> Result<()> {
-        self.changes.compute(collection, key, op.before(), op.after(), &self.core.locks)?;
+        self.changes.compute(collection, key, op.before(), op.after(), self.core.commits.locks())?;
         let mut sink = BatchSink { db: &self.core.base.db, batch: &mut self.batch };
         if let Some(statement) = statement {
             sessions::put_statement(statement, &mut sink);

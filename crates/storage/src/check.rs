@@ -6,7 +6,7 @@
 use sheaf_bson::{MAX_DEPTH, RawDoc, Value};
 
 use crate::apply::Fields;
-use crate::command::Command;
+use crate::definitions::command::Command;
 use crate::oplog;
 
 /// An operation wraps what it is about: a transaction's list, the operation, `o`, and for an update the parts of its `diff`.

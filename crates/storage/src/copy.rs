@@ -15,9 +15,9 @@ use rocksdb::WriteBatch;
 use rocksdb::checkpoint::Checkpoint;
 use sheaf_errors::{Code, Error, Result, bail};
 
-use crate::command::{drop_command, load_catalog};
 use crate::core::Core;
 use crate::db::{Db, io_error};
+use crate::definitions::command::{drop_command, load_catalog};
 use crate::durability::LogPin;
 use crate::engine::Engine;
 use crate::options::OpTime;

@@ -8,16 +8,16 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Error, Result};
 
 use crate::catalog::{Catalog, Collection};
+use crate::commit::pipeline::Prepared;
 use crate::core::Core;
 use crate::db::Cf;
-use crate::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
+use crate::definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 use crate::durability::LogTail;
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::{prefix_range, prefixed};
 use crate::oplog;
 use crate::options::{Interrupt, OpTime, Options};
-use crate::pipeline::Prepared;
 use crate::sequencer::{LogEntry, Sequencer};
 use crate::sessions::SessionRecord;
 use crate::stats::{Applied, Stats};
@@ -44,7 +44,7 @@ impl Handle {
             // A thread that panicked has said so already.
             let _ = thread.join();
         }
-        self.core.builds.join();
+        self.core.definitions.builds().join();
     }
 }
 
@@ -193,7 +193,7 @@ impl Engine {
     /// Commits an entry without effect on data: `{op: "n", o: ...}`.
     pub fn write_noop(&self, o: RawDoc<'_>, interrupt: Interrupt<'_>) -> Result<OpTime> {
         let core = self.core();
-        let _pass = core.writes.pass(&core.base.options.block, interrupt)?;
+        let _pass = core.commits.pass(interrupt)?;
         let mut prepared = Prepared::default();
         oplog::write(&mut prepared.payload, "n", "", None, None, |doc| {
             doc.append("o", o);
@@ -254,7 +254,7 @@ impl Engine {
 
     /// How often writes are locked.
     pub fn write_lock_count(&self) -> u64 {
-        self.core().write_locks.count()
+        self.core().commits.write_lock_count()
     }
 
     /// Whether writes are refused for good (failed sync or disk), with the reason.
@@ -275,7 +275,7 @@ impl Engine {
 
     /// What this member of a set has applied of the entries that others have ordered.
     pub fn applied(&self) -> Applied {
-        self.core().applied.get()
+        self.core().commits.applied().get()
     }
 
     /// Bytes that a collection's records take on disk and in memtables (an estimate).
@@ -479,7 +479,7 @@ impl Engine {
 impl Core {
     /// Whether some transaction is open.
     pub fn open_transactions(&self) -> u64 {
-        self.recent.lock().open_count()
+        self.commits.recent().open_count()
     }
 
     fn stats(&self) -> Stats {
@@ -502,11 +502,11 @@ impl Core {
             log_sync_micros: log.sync_micros,
             log_truncations: truncations.0,
             log_truncation_micros: truncations.1,
-            commits: self.commits.load(Ordering::Relaxed),
+            commits: self.commits.count(),
             flushes: self.flushes.count(),
             open_transactions,
-            lock_waits: self.locks.waits.load(Ordering::Relaxed),
-            conflicts: self.conflicts.load(Ordering::Relaxed),
+            lock_waits: self.commits.locks().waits.load(Ordering::Relaxed),
+            conflicts: self.commits.conflicts(),
             sst_bytes: self.base.db.property("rocksdb.total-sst-files-size"),
             blob_bytes: self.base.db.property("rocksdb.total-blob-file-size"),
         }

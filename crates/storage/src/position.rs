@@ -1,6 +1,6 @@
 //! What RocksDB's files hold, and the log's part that is in them.
 //!
-//! Every batch of a commit carries its position ([`Core::put_position`]). Flushes are atomic over all column families, so
+//! Every batch of a commit carries its position ([`Commits::write`](crate::commit::Commits::write)). Flushes are atomic over all column families, so
 //! whatever has caused a flush (a manual compaction begins with one), the files hold the log up to one position, and they
 //! say which. Start-up goes on from there.
 //!
@@ -12,7 +12,6 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_log::Log;
@@ -20,9 +19,9 @@ use uuid::Uuid;
 
 use crate::apply::{Fields, apply_entries};
 use crate::catalog::Collection;
-use crate::command::Command;
-use crate::core::{Core, LOCAL_IDENTS};
+use crate::core::Core;
 use crate::db::{Cf, Db};
+use crate::definitions::command::Command;
 use crate::index::{IndexKind, KeySet};
 use crate::keys::{catalog_key, prefix_range};
 use crate::oplog;
@@ -42,7 +41,8 @@ pub(crate) struct Position {
 impl Position {
     const LEN: usize = 32;
 
-    fn encode(self) -> [u8; Self::LEN] {
+    /// As it stands in the catalog.
+    pub fn encode(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         for (at, n) in [self.at.term, self.at.index, self.at.time, self.batch].into_iter().enumerate() {
             bytes[at * 8..at * 8 + 8].copy_from_slice(&n.to_le_bytes());
@@ -64,22 +64,6 @@ impl Position {
 }
 
 impl Core {
-    /// Notes in a batch that it ends at this operation; `None`: it has nothing that is in the log. The pipeline is held, or
-    /// nobody else is there yet.
-    pub fn put_position(&self, at: Option<OpTime>, batch: &mut WriteBatch) {
-        let at = {
-            let mut position = self.position.lock();
-            *position = at.unwrap_or(*position);
-            *position
-        };
-        let number = self.batches.fetch_add(1, Ordering::AcqRel) + 1;
-        batch.put_cf(
-            self.base.db.cf(Cf::Catalog),
-            catalog_key::POSITION,
-            Position { at, batch: number }.encode(),
-        );
-    }
-
     /// Brings what only checkpoints write to where the files are: from `known` to the newest position, which the files hold
     /// perhaps in the middle of an entry. Then the rest of that entry is applied.
     pub fn reconcile(&self, known: OpTime) -> Result<()> {
@@ -96,8 +80,7 @@ impl Core {
         let catalog = self.published.catalog();
         for collection in catalog.all().filter(|collection| !collection.is_view()) {
             for ident in collection.maintained().map(|index| index.ident).chain([collection.ident]) {
-                let next = if ident >= LOCAL_IDENTS { &self.next_local_ident } else { &self.next_ident };
-                next.fetch_max(ident + 1, Ordering::AcqRel);
+                self.definitions.note_ident(ident);
             }
             let unlogged = self.base.is_replica() && stays_here(&collection.namespace);
             if unlogged || touched.as_ref().is_none_or(|touched| touched.contains(&collection.uuid)) {
@@ -147,7 +130,7 @@ impl Core {
             && let Some(command) = Command::from_oplog(fields.doc)
         {
             for ident in command.idents() {
-                self.next_ident.fetch_max(ident + 1, Ordering::AcqRel);
+                self.definitions.note_ident(ident);
             }
         }
     }

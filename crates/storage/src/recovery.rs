@@ -3,16 +3,16 @@
 //! It is the same code that applies what other members of a set have ordered ([`crate::apply`]).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Error, Result};
 
 use crate::apply::apply_entries;
 use crate::catalog::Collection;
-use crate::command::build_command;
-use crate::core::{Core, Garbage, LOCAL_IDENTS};
+use crate::core::Core;
 use crate::db::{Cf, io_error};
+use crate::definitions::command::build_command;
+use crate::definitions::{Garbage, LOCAL_IDENTS};
 use crate::index::side_ident;
 use crate::keys::catalog_key;
 use crate::sequencer::LogEntry;
@@ -89,11 +89,9 @@ impl Core {
 
     /// Index files that came in last longer than the log's unsynced end, in which the index may have been created.
     fn remove_unknown_indexes(&self) -> Result<()> {
-        let next = self.next_ident.load(Ordering::Acquire);
-        let known =
-            self.garbage.lock().iter().flat_map(|garbage| garbage.prefixes.clone()).collect::<Vec<_>>();
+        let (next, next_local) = self.definitions.next_idents();
+        let known = self.definitions.garbage_prefixes();
         let mut iter = self.base.db.raw().raw_iterator_cf(self.base.db.cf(Cf::Indexes));
-        let next_local = self.next_local_ident.load(Ordering::Acquire);
         let beside = side_ident(0);
         // In each space the numbers behind the last one given away.
         for (first, end) in [
@@ -112,11 +110,10 @@ impl Core {
                 // The log of the set may yet tell of an index whose files came with a copy.
                 let expected = self.base.is_replica() && self.has_mark(own)?;
                 if !known.contains(&(Cf::Indexes, ident)) && !expected {
-                    self.remove_prefixes(&[(Cf::Indexes, ident)])?;
+                    self.definitions.remove_prefixes(&[(Cf::Indexes, ident)])?;
                 }
                 // RocksDB takes in no files where memtables hold a deletion, so the number is not for a next index.
-                let next = if own >= LOCAL_IDENTS { &self.next_local_ident } else { &self.next_ident };
-                next.fetch_max(own + 1, Ordering::AcqRel);
+                self.definitions.note_ident(own);
                 iter.seek((ident + 1).to_be_bytes());
             }
         }
@@ -137,11 +134,8 @@ impl Core {
         }
         iter.status().map_err(io_error)?;
         let index = self.published.last().index;
-        let mut garbage = self.garbage.lock();
-        garbage.clear();
-        if !prefixes.is_empty() {
-            garbage.push(Garbage { holder: None, prefixes, index });
-        }
+        let found = (!prefixes.is_empty()).then_some(Garbage { holder: None, prefixes, index });
+        self.definitions.replace_garbage(found);
         Ok(())
     }
 }

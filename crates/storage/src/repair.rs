@@ -190,7 +190,7 @@ pub(crate) fn unappliable(core: &Core, term: u64, index: u64, operation: RawDoc<
     let unapplied = Unapplied { why, ..Unapplied::of(term, index, operation) };
     let (id, what) = (unapplied.id, unapplied.summary());
     let text = format!("entry {id} of the log ({what}) cannot be applied: {}", error.message());
-    let starting = core.me.get().is_none();
+    let starting = core.me().is_none();
     let way_out = format!("; `sheaf repair --dbpath {}` shows it", core.base.options.path.display());
     let text = if starting { text + &way_out } else { text };
     if let Some(repair) = &core.base.options.repair {

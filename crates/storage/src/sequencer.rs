@@ -5,19 +5,17 @@
 //! back units of writing in the one order that the log must have. What others have proposed comes the same way. Units
 //! are carried out with the pipeline held, so the log has one writer.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use sheaf_errors::{Code, Error, Result};
 use smallvec::SmallVec;
 
+use crate::commit::majority::Span;
+use crate::commit::pipeline::Prepared;
 use crate::core::Core;
 use crate::critical;
 use crate::hooks::HookPoint;
-use crate::majority::Span;
 use crate::oplog;
 use crate::options::OpTime;
-use crate::pipeline::Prepared;
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +97,10 @@ impl Core {
     ) -> Result<(u64, Option<Span>, SmallVec<[OpTime; 4]>)> {
         // This member was a secondary meanwhile, and others have written to what was read and locked here.
         self.durability.check_writable()?;
-        group.iter().filter_map(|unit| unit.since).try_for_each(|since| self.check_no_others(since))?;
+        group
+            .iter()
+            .filter_map(|unit| unit.since)
+            .try_for_each(|since| self.commits.check_no_others(since))?;
         let wall = (self.base.options.clock)();
         let first = ((wall / 1000) as u64) << 32;
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
@@ -153,17 +154,6 @@ impl Core {
         }
     }
 
-    /// Errors: `InterruptedDueToReplStateChange` if [`Core::others_entries`] is not what it was.
-    pub fn check_no_others(&self, since: u64) -> Result<()> {
-        if self.others_entries.load(Ordering::Acquire) == since {
-            return Ok(());
-        }
-        Err(Error::new(
-            Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
-            "operation was interrupted: the member's state changed while it ran",
-        ))
-    }
-
     /// Carries out the units that are ready; where memtables are full, no more than a megabyte or one of them. Returns whether
     /// there were any.
     pub fn carry_out(&self) -> Result<bool> {
@@ -204,7 +194,7 @@ impl Core {
             assert_eq!(first.index, applied + 1, "a unit follows on what is applied");
             let hooked = self.base.hooks.call(HookPoint::Apply);
             match hooked.and_then(|()| crate::apply::apply_entries(self, &unit.entries)) {
-                Ok(ops) => self.applied.add(ops, began.elapsed()),
+                Ok(ops) => self.commits.applied().add(ops, began.elapsed()),
                 Err(error) => {
                     let what = format!(
                         "entries ({}, {}) to ({}, {}), applied up to {:?}",
@@ -218,7 +208,7 @@ impl Core {
                     return Err(error);
                 }
             }
-            self.commits.fetch_add(1, Ordering::Relaxed);
+            self.commits.count_one();
         }
         self.carried(sequencer, unit.seq, Span::of(&unit.entries));
         Ok(())

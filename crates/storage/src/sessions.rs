@@ -9,17 +9,15 @@
 //! They go when the session has ended: by an entry of the log, `{op: "n", o2: {endedSessions: [lsid, ...]}}`, so that every
 //! member forgets them at the same place in the order of writes, and recovery does too.
 
-use std::sync::atomic::Ordering;
-
 use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 
 use crate::changes::Sink;
+use crate::commit::pipeline::Prepared;
 use crate::core::Core;
 use crate::db::{Cf, Db, io_error};
 use crate::oplog;
-use crate::pipeline::Prepared;
 use crate::statement::Statement;
 
 /// So many sessions are forgotten with one entry of the log.
@@ -119,8 +117,8 @@ impl Core {
     /// Nobody may run a retryable write or transaction of these sessions meanwhile.
     pub fn forget_sessions(&self, lsids: &[DocBuf]) -> Result<bool> {
         for some in lsids.chunks(FORGOTTEN_PER_ENTRY) {
-            let Some(_pass) = self.writes.try_pass() else { return Ok(false) };
-            let since = Some(self.others_entries.load(Ordering::Acquire));
+            let Some(_pass) = self.commits.try_pass() else { return Ok(false) };
+            let since = Some(self.commits.others());
             let mut prepared = Prepared { since, ..Prepared::default() };
             let mut recorded = Vec::new();
             for lsid in some {

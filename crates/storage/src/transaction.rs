@@ -1,10 +1,8 @@
 //! Multi-document transactions: snapshot isolation, first committer wins, nobody waits.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ahash::AHashMap;
 use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
@@ -13,15 +11,15 @@ use smallvec::SmallVec;
 
 use crate::catalog::Collection;
 use crate::changes::{BatchSink, Changes, record_lock};
-use crate::command::{Command, create_command};
+use crate::commit::pipeline::{Counts, Prepared};
 use crate::core::Core;
 use crate::db::Cf;
+use crate::definitions::command::{Command, create_command};
 use crate::keys::put_id_key;
 use crate::locks::{LockKey, Locked, Owner, Pass};
 use crate::oplog;
 use crate::options::{Interrupt, OpTime};
 use crate::overlay::Overlay;
-use crate::pipeline::{Counts, Prepared};
 use crate::sessions;
 use crate::statement::Statement;
 use crate::view::{SnapshotState, View};
@@ -31,59 +29,6 @@ use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view, write
 const LOCK_TIMEOUT: Duration = Duration::from_millis(5);
 /// Memory is taken in steps of this size.
 const MEMORY_STEP: u64 = 64 << 10;
-
-/// What has been committed since the oldest open transaction began; empty while none is open.
-#[derive(Default)]
-pub(crate) struct Recent {
-    sequence: u64,
-    /// Starts of open transactions, counted.
-    open: BTreeMap<u64, usize>,
-    written: AHashMap<LockKey, u64>,
-    order: VecDeque<(u64, Box<[LockKey]>)>,
-}
-
-impl Recent {
-    /// A unit is about to become visible.
-    pub fn committed(&mut self, locks: &[LockKey]) {
-        self.sequence += 1;
-        if !self.open.is_empty() && !locks.is_empty() {
-            self.written.extend(locks.iter().map(|lock| (*lock, self.sequence)));
-            self.order.push_back((self.sequence, locks.into()));
-        }
-    }
-
-    fn begin(&mut self) -> u64 {
-        *self.open.entry(self.sequence).or_default() += 1;
-        self.sequence
-    }
-
-    fn end(&mut self, start: u64) {
-        if let Some(count) = self.open.get_mut(&start) {
-            *count -= 1;
-            if *count == 0 {
-                self.open.remove(&start);
-            }
-        }
-        let oldest = self.open.first_key_value().map_or(u64::MAX, |(start, _)| *start);
-        while self.order.front().is_some_and(|(sequence, _)| *sequence <= oldest) {
-            if let Some((sequence, locks)) = self.order.pop_front() {
-                for lock in locks.iter() {
-                    if self.written.get(lock) == Some(&sequence) {
-                        self.written.remove(lock);
-                    }
-                }
-            }
-        }
-    }
-
-    fn written_since(&self, lock: LockKey, start: u64) -> bool {
-        self.written.get(&lock).is_some_and(|sequence| *sequence > start)
-    }
-
-    pub fn open_count(&self) -> u64 {
-        self.open.values().map(|count| *count as u64).sum()
-    }
-}
 
 /// A multi-document transaction. Dropped without commit it aborts.
 pub struct Transaction {
@@ -101,7 +46,7 @@ pub struct Transaction {
     session: Option<(DocBuf, i64)>,
     /// Collections that exist only here until the commit: their commands.
     created: Vec<Command>,
-    /// [`Core::others_entries`] at the start.
+    /// [`Commits::others`](crate::commit::Commits::others) at the start.
     since: u64,
     /// Its own account among those of operations; it lives longer than these.
     account: Option<Arc<Account>>,
@@ -110,11 +55,11 @@ pub struct Transaction {
 
 impl Transaction {
     pub(crate) fn begin(core: &Arc<Core>, session: Option<(DocBuf, i64)>) -> Result<Transaction> {
-        let since = core.others_entries.load(std::sync::atomic::Ordering::Acquire);
+        let since = core.commits.others();
         let (view, start) = loop {
             let catalog = core.published.catalog();
             // Commits become visible under this lock, so the snapshot is exactly at `start`.
-            let mut recent = core.recent.lock();
+            let mut recent = core.commits.recent();
             let at = Arc::new(SnapshotState::take(&core.published));
             let start = recent.begin();
             if Arc::ptr_eq(&catalog, &core.published.peek_catalog()) {
@@ -130,7 +75,7 @@ impl Transaction {
             core: core.clone(),
             view,
             start,
-            owner: core.locks.owner(),
+            owner: core.commits.locks().owner(),
             locks: Vec::new(),
             payload: Vec::new(),
             counts: Counts::default(),
@@ -197,7 +142,7 @@ impl Transaction {
             return Ok(self.core.published.last());
         }
         let core = self.core.clone();
-        let _pass = core.writes.pass(&core.base.options.block, interrupt)?;
+        let _pass = core.commits.pass(interrupt)?;
         let mut batch = WriteBatch::default();
         // What is in the batch is given back at once: a large transaction is not in memory twice.
         let mut overlay = Arc::unwrap_or_clone(self.view.overlay.take().unwrap_or_default());
@@ -231,11 +176,11 @@ impl Transaction {
             return core.commit(prepared);
         }
         // Somebody may have created one of these meanwhile; nobody can from here on.
-        let _ddl = core.ddl.lock();
+        let _turn = core.definitions.take_turn(|| core.commits.others());
         let mut catalog = (*core.published.catalog()).clone();
         for command in &self.created {
             if catalog.collection(command.target()).is_some() {
-                core.conflicts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                core.commits.count_conflict();
                 return Err(write_conflict());
             }
             let applied = command.apply_existing(catalog, self.view.collection(command.target()))?;
@@ -246,7 +191,7 @@ impl Transaction {
         core.commit(prepared)
     }
 
-    /// One `applyOps` document, or the [chain](crate::chain) of them that a large transaction is.
+    /// One `applyOps` document, or the [chain](crate::commit::chain) of them that a large transaction is.
     fn oplog_entries(&mut self) -> (Vec<u8>, bool) {
         let statement = self.session.as_ref().map(|(lsid, number)| Statement {
             lsid: lsid.clone(),
@@ -303,7 +248,12 @@ impl Transaction {
         }
         let mut indexes = collection.indexes.clone();
         for spec in specs {
-            let index = crate::index::Index::from_spec(*spec, self.core.new_ident(namespace), true, None)?;
+            let index = crate::index::Index::from_spec(
+                *spec,
+                self.core.definitions.new_ident(namespace),
+                true,
+                None,
+            )?;
             if indexes.iter().all(|known| known.name != index.name) {
                 indexes.push(Arc::new(index));
             }
@@ -315,18 +265,18 @@ impl Transaction {
     }
 
     fn conflict(&self) -> Error {
-        self.core.conflicts.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.core.commits.count_conflict();
         write_conflict()
     }
 
     fn lock_all(&mut self, keys: &[LockKey]) -> Result<()> {
         for key in keys {
-            match self.core.locks.try_lock(*key, self.owner) {
+            match self.core.commits.locks().try_lock(*key, self.owner) {
                 Locked::Taken => self.locks.push(*key),
                 Locked::Already => continue,
                 Locked::Busy => return Err(self.conflict()),
             }
-            if self.core.recent.lock().written_since(*key, self.start) {
+            if self.core.commits.recent().written_since(*key, self.start) {
                 return Err(self.conflict());
             }
         }
@@ -353,7 +303,7 @@ impl Transaction {
             "{} is written to without a pass through its gate",
             collection.namespace
         );
-        self.changes.compute(collection, record_key, op.before(), op.after(), &self.core.locks)?;
+        self.changes.compute(collection, record_key, op.before(), op.after(), self.core.commits.locks())?;
         self.changes.check_long_keys(&self.core, collection, op)?;
         let locks = self.changes.locks.clone();
         self.lock_all(&locks)?;
@@ -417,7 +367,7 @@ impl Write for Transaction {
     }
 
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let lock = record_lock(&self.core.locks, collection, key);
+        let lock = record_lock(self.core.commits.locks(), collection, key);
         self.lock_all(&[lock])?;
         Ok(self.view.get(collection, key)?.map(|doc| doc.to_vec()))
     }
@@ -455,7 +405,7 @@ impl Write for Transaction {
         if self.core.published.peek_catalog().collection(namespace).is_some() {
             return Err(self.conflict());
         }
-        let lock = self.core.locks.key(3, namespace.as_bytes());
+        let lock = self.core.commits.locks().key(3, namespace.as_bytes());
         self.lock_all(&[lock])?;
         let command = create_command(&self.core, namespace, &spec)?;
         let applied = command.apply((*self.view.catalog).clone())?;
@@ -486,7 +436,7 @@ fn snapshot_unavailable() -> Error {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        self.core.locks.unlock(&self.locks);
-        self.core.recent.lock().end(self.start);
+        self.core.commits.locks().unlock(&self.locks);
+        self.core.commits.recent().end(self.start);
     }
 }

@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 
 use crate::catalog::Collection;
 use crate::changes::{BatchSink, Changes, record_lock_at};
+use crate::commit::pipeline::{Counts, Prepared};
 use crate::core::Core;
 use crate::db::Cf;
 use crate::keys::{entry_parts, put_id_key};
-use crate::locks::{Closed, Gate, LockKey, Locked, Owner, Pass};
+use crate::locks::{Closed, LockKey, Locked, Owner, Pass};
 use crate::options::{Interrupt, OpTime};
-use crate::pipeline::{Counts, Prepared};
 use crate::sequencer::stays_here;
 use crate::sessions;
 use crate::statement::Statement;
@@ -56,7 +56,7 @@ pub struct WriteUnit<'i> {
     memory: Held,
     /// What is pending goes neither into the log nor to other members.
     stays: bool,
-    /// [`Core::others_entries`] at the start.
+    /// [`Commits::others`](crate::commit::Commits::others) at the start.
     since: u64,
 }
 
@@ -125,9 +125,9 @@ impl<'i> WriteUnit<'i> {
     pub(crate) fn new(core: Arc<Core>, interrupt: Interrupt<'i>) -> Self {
         let Scratch { changes, key, locks } = SCRATCH.take().unwrap_or_default();
         WriteUnit {
-            since: core.others_entries.load(std::sync::atomic::Ordering::Acquire),
-            owner: core.locks.owner(),
-            payload: core.take_buffer(),
+            since: core.commits.others(),
+            owner: core.commits.locks().owner(),
+            payload: core.commits.take_buffer(),
             core,
             interrupt,
             batch: None,
@@ -178,7 +178,7 @@ impl<'i> WriteUnit<'i> {
             since: Some(self.since),
         };
         let result = if self.stays { self.core.commit_here(prepared) } else { self.core.commit(prepared) };
-        self.core.locks.unlock(&self.locks);
+        self.core.commits.locks().unlock(&self.locks);
         self.locks.clear();
         self.pending.clear();
         self.trimmed = None;
@@ -191,7 +191,7 @@ impl<'i> WriteUnit<'i> {
 
     /// Gives back all locks; nothing may be pending.
     fn release(&mut self) {
-        self.core.locks.unlock(&self.locks);
+        self.core.commits.locks().unlock(&self.locks);
         self.locks.clear();
         self.pending.clear();
         self.fsync_pass = None;
@@ -203,7 +203,7 @@ impl<'i> WriteUnit<'i> {
         let mut kept = true;
         loop {
             let before = self.locks.len();
-            let busy = keys.iter().find(|key| match self.core.locks.try_lock(**key, self.owner) {
+            let busy = keys.iter().find(|key| match self.core.commits.locks().try_lock(**key, self.owner) {
                 Locked::Taken => {
                     self.locks.push(**key);
                     false
@@ -213,12 +213,12 @@ impl<'i> WriteUnit<'i> {
             });
             let Some(busy) = busy.copied() else { return Ok(kept) };
             let taken = self.locks.split_off(before);
-            self.core.locks.unlock(&taken);
+            self.core.commits.locks().unlock(&taken);
             // Nobody waits while holding: what is pending goes through first.
             self.flush()?;
             self.release();
             kept = false;
-            self.core.locks.wait(busy, &self.core.base.options.block, self.interrupt)?;
+            self.core.commits.locks().wait(busy, &self.core.base.options.block, self.interrupt)?;
         }
     }
 
@@ -253,8 +253,7 @@ impl<'i> WriteUnit<'i> {
             }
         }
         if self.fsync_pass.is_none() {
-            let gate: &Arc<Gate> = &self.core.writes;
-            self.fsync_pass = Some(gate.pass(&self.core.base.options.block, self.interrupt)?);
+            self.fsync_pass = Some(self.core.commits.pass(self.interrupt)?);
         }
         Ok(())
     }
@@ -337,7 +336,7 @@ impl<'i> WriteUnit<'i> {
     ) -> Result<()> {
         put_id_key(doc.get_or_missing("_id"), record_key)?;
         self.begin_write(collection)?;
-        self.changes.compute(collection, record_key, None, Some(doc), &self.core.locks)?;
+        self.changes.compute(collection, record_key, None, Some(doc), self.core.commits.locks())?;
         self.changes.check_long_keys(&self.core, collection, Op::Insert(doc))?;
         let locks = std::mem::take(&mut self.changes.locks);
         self.settle(&locks)?;
@@ -395,7 +394,7 @@ impl Write for WriteUnit<'_> {
         self.begin_write(collection)?;
         let mut full = std::mem::take(&mut self.key);
         crate::keys::prefixed(collection.ident, key, &mut full);
-        let lock = record_lock_at(&self.core.locks, &full);
+        let lock = record_lock_at(self.core.commits.locks(), &full);
         self.settle(&[lock])?;
         self.lock_all(&[lock])?;
         let found = self.core.base.db.get(Cf::Records, &full).map(|found| found.map(|doc| doc.to_vec()));
@@ -455,7 +454,7 @@ impl WriteUnit<'_> {
     /// An update or delete of a record that is locked and was read.
     fn change(&mut self, collection: &Arc<Collection>, key: &[u8], op: Op<'_>) -> Result<()> {
         self.begin_write(collection)?;
-        self.changes.compute(collection, key, op.before(), op.after(), &self.core.locks)?;
+        self.changes.compute(collection, key, op.before(), op.after(), self.core.commits.locks())?;
         self.changes.check_long_keys(&self.core, collection, op)?;
         let locks = std::mem::take(&mut self.changes.locks);
         let settled = self.settle(&locks)?;
@@ -476,7 +475,7 @@ impl WriteUnit<'_> {
 
 impl Drop for WriteUnit<'_> {
     fn drop(&mut self) {
-        self.core.locks.unlock(&self.locks);
+        self.core.commits.locks().unlock(&self.locks);
         self.locks.clear();
         if self.locks.capacity() <= SCRATCH_LOCKS_MAX && self.changes.capacity() <= SCRATCH_BYTES_MAX {
             SCRATCH.set(Some(Scratch {

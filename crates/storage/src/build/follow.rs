@@ -44,12 +44,12 @@ impl Core {
     /// Begins a build that the entry `at` has announced and that is in the catalog now. The pipeline is held. Nothing is
     /// begun during recovery, where the end of the build may be behind the next entry.
     pub fn follow_build(&self, collection: &Uuid, idents: &[u32], at: OpTime) {
-        let Some(core) = self.me.get().and_then(|me| me.upgrade()) else { return };
+        let Some(core) = self.me() else { return };
         let catalog = self.published.catalog();
         let Some(collection) = catalog.by_uuid(collection) else { return };
         let announced = |index: &&Arc<Index>| !index.ready && idents.contains(&index.ident);
         let indexes: Vec<Arc<Index>> = collection.maintained().filter(announced).cloned().collect();
-        if indexes.is_empty() || is_small(collection) || self.builds.count() >= BUILDS_MAX {
+        if indexes.is_empty() || is_small(collection) || self.definitions.builds().count() >= BUILDS_MAX {
             return;
         }
         core.begin_following(collection, indexes, at);
@@ -107,7 +107,7 @@ impl Core {
             }
         });
         match spawned {
-            Ok(thread) => self.builds.add_thread(thread),
+            Ok(thread) => self.definitions.builds().add_thread(thread),
             // The entry that ends the build makes the index.
             Err(error) => tracing::warn!(%error, "no thread for an index build"),
         }

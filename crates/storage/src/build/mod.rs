@@ -22,7 +22,6 @@ mod turn;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc};
@@ -30,11 +29,11 @@ use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
 use crate::catalog::Collection;
-use crate::command::{build_command, create_indexes_command};
 use crate::core::Core;
 use crate::cursor::{Direction, Range};
 use crate::db::Cf;
-use crate::ddl::NamedSpecs;
+use crate::definitions::command::{build_command, create_indexes_command};
+use crate::definitions::ddl::NamedSpecs;
 use crate::index::side::{DUPLICATES, side_key, side_value};
 use crate::index::{Index, IndexKind, KeySet, ends_operation, entry_value};
 use crate::keys::{PREFIX, prefixed, put_length, take_length};
@@ -146,7 +145,8 @@ impl Core {
                 let empty = current.count() == 0;
                 let mut indexes: Vec<Index> = Vec::new();
                 for spec in wanted(current)? {
-                    let index = Index::from_spec(spec.as_raw(), self.new_ident(namespace), empty, None)?;
+                    let index =
+                        Index::from_spec(spec.as_raw(), self.definitions.new_ident(namespace), empty, None)?;
                     if !exists_already(current, &index)? && indexes.iter().all(|i| i.name != index.name) {
                         indexes.push(index);
                     }
@@ -202,7 +202,8 @@ impl Core {
                     }
                     Some(_) => {}
                 }
-                let mut index = Index::from_spec(spec.as_raw(), self.new_ident(namespace), false, None)?;
+                let mut index =
+                    Index::from_spec(spec.as_raw(), self.definitions.new_ident(namespace), false, None)?;
                 index.replaces = true;
                 indexes.push(index);
             }
@@ -214,7 +215,7 @@ impl Core {
     pub fn abort_orphaned_builds(&self) -> Result<()> {
         let go_on = || Ok(());
         let orphaned = |collection: &Collection| -> Vec<Arc<Index>> {
-            let orphan = |index: &&Arc<Index>| !index.ready && !self.builds.has(index.ident);
+            let orphan = |index: &&Arc<Index>| !index.ready && !self.definitions.builds().has(index.ident);
             collection.maintained().filter(orphan).cloned().collect()
         };
         for collection in self.published.catalog().all().filter(|c| !orphaned(c).is_empty()) {
@@ -303,7 +304,7 @@ impl Core {
             // Entries that others have ordered come past the gate. None may be in the snapshot of which the mark would not tell,
             // nor leave changes before the first generation.
             let _still = self.still();
-            self.check_no_others(self.ddl_began.load(Ordering::Acquire))?;
+            self.commits.check_no_others(self.definitions.began())?;
             let view = View::newest(&self.published);
             let Some(collection) = view.catalog.by_uuid(&collection.uuid).cloned() else { continue };
             let own = |index: &&Arc<Index>| indexes.iter().any(|made| made.ident == index.ident);
@@ -473,7 +474,7 @@ impl Core {
         if self.base.is_replica() && !stays_here(&collection.namespace) {
             // Entries that others have ordered are applied past the gate. None may come between, or have come.
             let _still = self.still();
-            self.check_no_others(self.ddl_began.load(Ordering::Acquire))?;
+            self.commits.check_no_others(self.definitions.began())?;
             build.turn().write(settle)?;
         } else {
             build.turn().write(settle)?;
@@ -510,8 +511,7 @@ impl Core {
     fn give_up(&self, build: &Build, error: Error) -> Error {
         // Also what was killed has to be cleared away.
         let _shield = sheaf_meter::shield();
-        let _turn = self.ddl.lock();
-        self.ddl_began.store(self.others_entries.load(Ordering::Acquire), Ordering::Release);
+        let _turn = self.definitions.take_turn(|| self.commits.others());
         let catalog = self.published.catalog();
         let collection = catalog.by_uuid(&build.collection.uuid);
         if let Some(collection) = collection

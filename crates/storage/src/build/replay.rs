@@ -71,7 +71,7 @@ impl Core {
         let built = |index: &&Arc<Index>| !index.ready && names.contains(&index.name.as_str());
         let mut missing = Vec::new();
         for index in collection.maintained().filter(built) {
-            let filled = self.builds.end_filled(index.ident);
+            let filled = self.definitions.builds().end_filled(index.ident);
             if !self.mark_holds(index.ident, at)? {
                 missing.push(index.clone());
                 continue;

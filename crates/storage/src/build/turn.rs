@@ -192,7 +192,7 @@ impl Running {
         let over = AtomicBool::new(false);
         let changed = Condvar::new();
         let turn = Arc::new(Turn { collection: collection.clone(), id, idents, phase, changed, over });
-        core.builds.turns.lock().push(turn.clone());
+        core.definitions.builds().turns.lock().push(turn.clone());
         Running { core: core.clone(), turn }
     }
 }
@@ -200,6 +200,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.turn.end();
-        self.core.builds.turns.lock().retain(|turn| !Arc::ptr_eq(turn, &self.turn));
+        self.core.definitions.builds().turns.lock().retain(|turn| !Arc::ptr_eq(turn, &self.turn));
     }
 }

@@ -8,8 +8,9 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::catalog::Collection;
-use crate::core::{Core, LOCAL_IDENTS};
+use crate::core::Core;
 use crate::db::{Cf, Db};
+use crate::definitions::LOCAL_IDENTS;
 use crate::durability::LogKnowledge;
 use crate::hooks::HookPoint;
 use crate::keys::{catalog_key, prefix_range};
@@ -82,7 +83,7 @@ impl Core {
             let _still = self.still();
             // What is to be taken back must not be flushed.
             self.durability.check_writable()?;
-            if self.is_within_chain() {
+            if self.commits.is_within_chain() {
                 return Ok(false);
             }
             let at = self.published.last();
@@ -108,7 +109,7 @@ impl Core {
         let begun = {
             let _still = self.still();
             self.durability.check_writable()?;
-            if self.is_within_chain() {
+            if self.commits.is_within_chain() {
                 return Ok(());
             }
             // The log before the files, also with what came meanwhile.
@@ -210,11 +211,10 @@ impl Core {
     /// changed collections. Commits do not carry them; the flush is where they must agree with the data.
     fn put_bookkeeping(&self, at: OpTime, batch: &mut WriteBatch) {
         let cf = self.base.db.cf(Cf::Catalog);
-        let next = self.next_ident.load(Ordering::Acquire);
-        let next_local = self.next_local_ident.load(Ordering::Acquire);
+        let (next, next_local) = self.definitions.next_idents();
         let mut applied = sheaf_bson::doc! {
             "term": at.term as i64, "index": at.index as i64, "time": at.time as i64, "nextIdent": i64::from(next),
-            "nextLocalIdent": i64::from(next_local), "batch": self.batches.load(Ordering::Acquire) as i64
+            "nextLocalIdent": i64::from(next_local), "batch": self.commits.position().batch as i64
         };
         let first = self.durability.log().map_or(1, |log| log.stats().first_index);
         applied.edit(|doc| {
@@ -303,9 +303,8 @@ pub(crate) struct Bookkeeping {
     pub at: OpTime,
     /// Number of the last batch before it.
     pub batch: u64,
-    /// The next free numbers.
-    pub next_ident: u32,
-    pub next_local_ident: u32,
+    /// The next free numbers: everywhere, and on this member only.
+    pub idents: (u32, u32),
     pub log_knowledge: LogKnowledge,
 }
 
@@ -315,8 +314,7 @@ pub(crate) fn read_applied(db: &Db) -> Result<Bookkeeping> {
         return Ok(Bookkeeping {
             at: OpTime { term: 1, index: 0, time: 0 },
             batch: 0,
-            next_ident: 1,
-            next_local_ident: LOCAL_IDENTS,
+            idents: (1, LOCAL_IDENTS),
             log_knowledge: LogKnowledge::default(),
         });
     };
@@ -327,8 +325,7 @@ pub(crate) fn read_applied(db: &Db) -> Result<Bookkeeping> {
     Ok(Bookkeeping {
         at,
         batch: number("batch") as u64,
-        next_ident: number("nextIdent").max(1) as u32,
-        next_local_ident: (number("nextLocalIdent") as u32).max(LOCAL_IDENTS),
+        idents: (number("nextIdent").max(1) as u32, (number("nextLocalIdent") as u32).max(LOCAL_IDENTS)),
         log_knowledge: LogKnowledge::read(doc),
     })
 }

@@ -108,14 +108,14 @@ impl Core {
                 return;
             }
             self.restart_if_stopped();
-            self.collect_garbage();
+            self.definitions.collect_garbage(self.flushes.flushed().index);
             if let Err(error) = self.catch_up_with_commits() {
                 tracing::warn!(%error, "a stable copy cannot be removed");
             }
             let unflushed = flushes.unflushed();
             let delay = self.base.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;
-            let garbage = last_flush.elapsed() >= patience && self.has_garbage();
+            let garbage = last_flush.elapsed() >= patience && self.definitions.has_garbage();
             patience = GARBAGE_PATIENCE;
             // One that has failed, whoever asked for it, is done again.
             let failed = self.base.db.events().failed_flushes() != failures || flushes.error.lock().is_some();

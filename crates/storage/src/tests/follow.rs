@@ -85,7 +85,7 @@ fn wait_filled(member: &Member) {
     let core = member.engine.core();
     let catalog = member.engine.catalog();
     let ident = catalog.collection(C).unwrap().index(NAME).unwrap().ident;
-    wait("the files are in", || core.builds.is_filled(ident));
+    wait("the files are in", || core.definitions.builds().is_filled(ident));
 }
 
 fn is_ready(engine: &Engine) -> bool {
@@ -125,7 +125,7 @@ fn a_member_builds_while_it_follows() {
             assert!(is_ready(&member.engine));
             member.follow(&primary, u64::MAX - 1);
             assert_same_data(&primary, &member.engine);
-            wait("the thread ends", || member.engine.core().builds.count() == 0);
+            wait("the thread ends", || member.engine.core().definitions.builds().count() == 0);
             drop(member);
             assert_same_data(&primary, &Member::open(other.path()).engine);
         }
@@ -255,7 +255,7 @@ fn an_aborted_build_leaves_nothing() {
         member.follow(&primary, entry_of(&primary, "startIndexBuild", from));
         wait_filled(&member);
         member.follow(&primary, u64::MAX - 1);
-        wait("the thread ends", || member.engine.core().builds.count() == 0);
+        wait("the thread ends", || member.engine.core().definitions.builds().count() == 0);
         assert!(state(&primary) == state(&member.engine), "{end}");
     }
 }

@@ -148,7 +148,10 @@ fn a_rollback_behind_what_is_flushed() {
     assert_eq!(saved.documents, 11);
     member.engine.drop_collection(C, GO_ON).unwrap();
     member.engine.core().flush_ahead().unwrap();
-    member.engine.core().collect_garbage();
+    {
+        let core = member.engine.core();
+        core.definitions.collect_garbage(core.flushes.flushed().index)
+    };
 
     member.engine.truncate_log(keep.index).unwrap();
     drop(member);
@@ -319,7 +322,10 @@ fn random_walk(seed: u64) {
             8 => match dice.roll(4) {
                 0 if engine.catalog().collection("db.d").is_some() => {
                     engine.drop_collection("db.d", GO_ON).unwrap();
-                    engine.core().collect_garbage();
+                    {
+                        let core = engine.core();
+                        core.definitions.collect_garbage(core.flushes.flushed().index)
+                    };
                 }
                 0 => create(engine, "db.d", doc! {}),
                 1 => drop(drop_indexes(engine, C, &["b_1"])),

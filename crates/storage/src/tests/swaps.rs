@@ -12,7 +12,7 @@ use sheaf_errors::{Code, Error, Result};
 
 use super::member::Member;
 use super::support::*;
-use crate::command::drop_command;
+use crate::definitions::command::drop_command;
 use crate::{CollectionChange, CreateCollection, Engine, HookPoint, Write};
 
 const SIZE: i64 = 1 << 24;

@@ -46,7 +46,7 @@ impl WriteUnit<'_> {
         if len > size {
             bail!(Code::BAD_VALUE, "object to insert exceeds cappedMaxSize");
         }
-        let lock = capped_lock(&self.core.locks, collection);
+        let lock = capped_lock(self.core.commits.locks(), collection);
         while !self.fits(collection, limits, 0, 0)
             && !self.trim(collection, lock, limits, 0, EXCESS_STEP, None)?
         {}
@@ -78,11 +78,11 @@ impl WriteUnit<'_> {
         };
         let mut locks = vec![lock];
         for (key, old) in &victims {
-            self.changes.compute(collection, key, Some(RawDoc::new(old)), None, &self.core.locks)?;
+            self.changes.compute(collection, key, Some(RawDoc::new(old)), None, self.core.commits.locks())?;
             locks.extend_from_slice(&self.changes.locks);
         }
         if let Some(doc) = doc {
-            self.changes.compute(collection, &record_key, None, Some(doc), &self.core.locks)?;
+            self.changes.compute(collection, &record_key, None, Some(doc), self.core.commits.locks())?;
             self.changes.check_long_keys(&self.core, collection, Op::Insert(doc))?;
             let new = self.changes.locks.clone();
             if !self.settle(&new)? {
@@ -115,7 +115,7 @@ impl WriteUnit<'_> {
         let statement = self.statement.take();
         for (key, old) in victims {
             let old = RawDoc::new(old);
-            self.changes.compute(collection, key, Some(old), None, &self.core.locks)?;
+            self.changes.compute(collection, key, Some(old), None, self.core.commits.locks())?;
             let rid = key.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes));
             self.put(collection, key, Op::Delete(old), rid);
         }
@@ -125,7 +125,7 @@ impl WriteUnit<'_> {
         }
         if let Some(doc) = doc {
             let record_key = capped_key(rid);
-            self.changes.compute(collection, &record_key, None, Some(doc), &self.core.locks)?;
+            self.changes.compute(collection, &record_key, None, Some(doc), self.core.commits.locks())?;
             collection.state.next_key.store(rid + 1, Ordering::Release);
             self.put(collection, &record_key, Op::Insert(doc), Some(rid));
         }

@@ -4,14 +4,15 @@
 //! held. Checks that belong to callers (options, expected UUIDs) come as closures and are asked then.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ahash::AHashSet;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
+use super::command::{Command, create_command, drop_command, index_names_command, no_collection};
 use crate::catalog::{Catalog, Collection};
-use crate::command::{Command, create_command, drop_command, index_names_command, no_collection};
+use crate::commit::pipeline::Prepared;
 use crate::core::Core;
 use crate::index::IndexKind;
 use crate::locks::{Closed, Pass};
@@ -20,7 +21,6 @@ use crate::oplog_reader::refuse_oplog;
 use crate::options::{Interrupt, OpTime};
 use crate::order::MutexGuard;
 use crate::order::rank::DDL;
-use crate::pipeline::Prepared;
 use crate::sequencer::stays_here;
 use crate::write::CreateCollection;
 
@@ -45,15 +45,18 @@ pub type RenameCheck<'c> = &'c dyn Fn(&Collection, Option<&Collection>) -> Resul
 /// The DDL's turn: the lock, and a pass through `fsyncLock`'s gate.
 pub(crate) type DdlTurn<'c> = (MutexGuard<'c, DDL, ()>, Pass);
 
+/// So often those who wait for another's DDL look whether they still may.
+const LOOK_UP: Duration = Duration::from_millis(20);
+
 impl Core {
     /// Runs commands as one commit. The caller has the DDL's turn and has closed the gates of the collections that they
     /// change, for which `closed` is the proof. They open after the turn is over: the order of locks goes that way.
     pub fn run_commands(&self, commands: &[Command], closed: &[Closed]) -> Result<OpTime> {
-        let since = self.ddl_began.load(Ordering::Acquire);
+        let since = self.definitions.began();
         Ok(self.run_commands_since(commands, closed, since, false)?.0)
     }
 
-    /// [`Core::run_commands`], which depends on what was read when [`Core::others_entries`] was `since`. With `close_new`
+    /// [`Core::run_commands`], which depends on what was read when [`Commits::others`](crate::commit::Commits::others) was `since`. With `close_new`
     /// the collections that are made come with their gates closed, before anybody can see them.
     pub(crate) fn run_commands_since(
         &self,
@@ -75,7 +78,7 @@ impl Core {
             for changed in command.closes(&catalog) {
                 if !proofs.contains(&changed.state.gate.address()) {
                     // Others have ordered something since: then this is not what was closed.
-                    self.check_no_others(since)?;
+                    self.commits.check_no_others(since)?;
                     panic!("{} is changed while its gate is open: {command:?}", changed.namespace);
                 }
             }
@@ -113,8 +116,8 @@ impl Core {
         let stays = self.base.is_replica() && commands.iter().all(|command| stays_here(command.target()));
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
-        self.garbage.lock().extend(garbage);
-        self.builds.end_unwanted(&self.published.peek_catalog());
+        self.definitions.discard(garbage);
+        self.definitions.builds().end_unwanted(&self.published.peek_catalog());
         Ok((at, new_closed))
     }
 
@@ -157,12 +160,12 @@ impl Core {
 
     /// The DDL lock, and a pass through `fsyncLock`'s gate.
     pub fn ddl_turn(&self, interrupt: Interrupt<'_>) -> Result<DdlTurn<'_>> {
-        let pass = self.writes.pass(&self.base.options.block, interrupt)?;
+        let pass = self.commits.pass(interrupt)?;
         loop {
             interrupt()?;
-            if let Some(guard) = self.ddl.try_lock_for(std::time::Duration::from_millis(20)) {
-                self.ddl_began.store(self.others_entries.load(Ordering::Acquire), Ordering::Release);
-                return Ok((guard, pass));
+            let others = || self.commits.others();
+            if let Some(turn) = self.definitions.try_turn(LOOK_UP, others) {
+                return Ok((turn, pass));
             }
         }
     }

@@ -9,8 +9,9 @@ use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
 use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_index, split};
-use crate::core::{Core, Garbage};
+use crate::core::Core;
 use crate::db::{Cf, Db, io_error};
+use crate::definitions::Garbage;
 use crate::index::{Index, check_keys, index_entries, side_ident};
 use crate::keys::catalog_key;
 use crate::oplog;
@@ -135,10 +136,10 @@ pub(crate) fn create_command(core: &Core, namespace: &str, spec: &CreateCollecti
     let indexes = if raw.get("viewOn").is_some() {
         Vec::new()
     } else {
-        vec![Arc::new(id_index(spec.id_index.as_ref(), core.new_ident(namespace), capped)?)]
+        vec![Arc::new(id_index(spec.id_index.as_ref(), core.definitions.new_ident(namespace), capped)?)]
     };
     let entries = index_entries(&indexes);
-    let ident = core.new_ident(namespace);
+    let ident = core.definitions.new_ident(namespace);
     let o = DocBuf::build(|doc| {
         doc.append("create", split(namespace).1).append_all(raw);
         doc.document("sheaf").append("ident", i64::from(ident)).append("indexes", &entries);

@@ -6,18 +6,19 @@
 //! first entry of a new primary, which has only the beginning of the chain) ends the chain: it has had no effect, and never
 //! will have.
 //!
-//! Who applies entries of others keeps those of a chain that is not yet whole ([`Core::chain`]). They count as applied, but
+//! Who applies entries of others keeps those of a chain that is not yet whole ([`Commits::keep_chain`]). They count as applied, but
 //! nothing is flushed meanwhile: recovery must meet the first of them again.
 
 use bytes::Bytes;
 use sheaf_errors::{Code, Error, Result};
 
+use super::Commits;
+use crate::commit::majority::Span;
+use crate::commit::pipeline::Prepared;
 use crate::core::Core;
 use crate::hooks::HookPoint;
-use crate::majority::Span;
 use crate::oplog;
 use crate::options::OpTime;
-use crate::pipeline::Prepared;
 use crate::sequencer::{LogEntry, Sequencer};
 
 /// What entries at the front of a list are to each other.
@@ -133,7 +134,7 @@ impl Core {
         mut payload: Vec<u8>,
         unit: Prepared,
     ) -> Result<OpTime> {
-        unit.since.map_or(Ok(()), |since| self.check_no_others(since))?;
+        unit.since.map_or(Ok(()), |since| self.commits.check_no_others(since))?;
         let mut progress = Progress::new(self);
         let mut rest = &mut payload[..];
         loop {
@@ -198,7 +199,7 @@ impl Core {
 
     /// The last entry of an own chain is in the log: it must take effect together with all before it, here and elsewhere.
     fn check_whole(&self, last: &LogEntry) {
-        let chain = std::mem::take(&mut *self.chain.lock());
+        let chain = self.commits.take_chain();
         let all: Vec<&LogEntry> = chain.iter().chain([last]).collect();
         let follow = all.windows(2).all(|pair| pair[0].index + 1 == pair[1].index);
         let found = run(&all);
@@ -210,14 +211,9 @@ impl Core {
         );
     }
 
-    /// Whether the log ends within a transaction whose other entries may follow: nothing may be flushed then.
-    pub fn is_within_chain(&self) -> bool {
-        !self.chain.lock().is_empty()
-    }
-
     /// Another entry follows, or none ever will: what began there has no effect.
     pub fn end_chain(&self) {
-        let chain = std::mem::take(&mut *self.chain.lock());
+        let chain = self.commits.take_chain();
         if let (Some(first), Some(last)) = (chain.first(), chain.last()) {
             tracing::info!(
                 first = first.index,
@@ -225,5 +221,27 @@ impl Core {
                 "a transaction in the log has no end; it is passed over"
             );
         }
+    }
+}
+
+impl Commits {
+    /// Whether the log ends within a transaction whose other entries may follow: nothing may be flushed then.
+    pub fn is_within_chain(&self) -> bool {
+        !self.chain.lock().is_empty()
+    }
+
+    /// Takes the beginning of a transaction at the log's end; whoever takes it applies it, or puts it back.
+    pub fn take_chain(&self) -> Vec<LogEntry> {
+        std::mem::take(&mut *self.chain.lock())
+    }
+
+    /// Keeps the beginning of a transaction at the log's end.
+    pub fn keep_chain(&self, entries: Vec<LogEntry>) {
+        let follow = entries.windows(2).all(|pair| {
+            pair[0].index + 1 == pair[1].index && pair[0].term == pair[1].term && pair[0].time < pair[1].time
+        });
+        assert!(follow, "the entries of an open transaction do not follow each other");
+        let before = std::mem::replace(&mut *self.chain.lock(), entries);
+        assert!(before.is_empty(), "{} entries of an open transaction would be forgotten", before.len());
     }
 }

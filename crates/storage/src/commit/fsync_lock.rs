@@ -45,20 +45,21 @@ impl Core {
     pub fn lock_writes(&self, interrupt: Interrupt<'_>) -> Result<u64> {
         loop {
             interrupt()?;
-            if let Some(count) = self.write_locks.again() {
+            if let Some(count) = self.commits.write_locks.again() {
                 return Ok(count);
             }
-            let Some(_closing) = self.write_locks.closing.try_lock_for(Duration::from_millis(20)) else {
+            let Some(_closing) = self.commits.write_locks.closing.try_lock_for(Duration::from_millis(20))
+            else {
                 continue;
             };
-            if let Some(count) = self.write_locks.again() {
+            if let Some(count) = self.commits.write_locks.again() {
                 return Ok(count);
             }
-            let closed = self.writes.close(&self.base.options.block, interrupt)?;
+            let closed = self.commits.gate.close(&self.base.options.block, interrupt)?;
             self.checkpoint()?;
             // Who has gone meanwhile would never unlock.
             interrupt()?;
-            *self.write_locks.held.lock() = Held { closed: Some(closed), count: 1 };
+            *self.commits.write_locks.held.lock() = Held { closed: Some(closed), count: 1 };
             return Ok(1);
         }
     }
@@ -66,7 +67,7 @@ impl Core {
     /// See [`crate::Engine::unlock_writes`].
     pub fn unlock_writes(&self) -> Result<u64> {
         let (left, opened) = {
-            let mut held = self.write_locks.held.lock();
+            let mut held = self.commits.write_locks.held.lock();
             if held.count == 0 {
                 bail!(Code::ILLEGAL_OPERATION, "fsyncUnlock called when not locked");
             }

@@ -11,6 +11,7 @@ use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result};
 use smallvec::SmallVec;
 
+use super::Commits;
 use crate::catalog::{Catalog, CollectionState};
 use crate::core::Core;
 use crate::critical::Critical;
@@ -92,7 +93,7 @@ pub(crate) type Publish = Box<dyn FnOnce(&Catalog) -> Catalog + Send>;
 pub(crate) struct Prepared {
     /// Oplog documents.
     pub payload: Vec<u8>,
-    /// Whether these are a chain, each an entry of its own; see [`crate::chain`].
+    /// Whether these are a chain, each an entry of its own; see [`crate::commit::chain`].
     pub chained: bool,
     pub batch: WriteBatch,
     pub counts: Counts,
@@ -100,7 +101,7 @@ pub(crate) struct Prepared {
     pub locks: Written,
     /// Changes the catalog, between apply and publish.
     pub publish: Option<Publish>,
-    /// [`Core::others_entries`] when its preparation began. `None`: it depends on no state.
+    /// [`Commits::others`](crate::commit::Commits::others) when its preparation began. `None`: it depends on no state.
     pub since: Option<u64>,
 }
 
@@ -150,14 +151,9 @@ impl Ticket {
 }
 
 #[derive(Default)]
-struct Queue {
+pub(super) struct Queue {
     busy: bool,
     waiting: std::collections::VecDeque<Arc<Ticket>>,
-}
-
-#[derive(Default)]
-pub(crate) struct Pipeline {
-    queue: Mutex<{ rank::QUEUE }, Queue>,
 }
 
 /// The pipeline held still: no commit is between log and publish while it lives. A panic of its holder ends the process: those
@@ -174,11 +170,11 @@ impl<'p> Still<'p> {
 impl Drop for Still<'_> {
     fn drop(&mut self) {
         self.2.end();
-        self.0.pipeline.hand_on();
+        self.0.commits.hand_on();
     }
 }
 
-impl Pipeline {
+impl Commits {
     /// Gives the pipeline to the next in the queue, or leaves it idle.
     fn hand_on(&self) {
         let mut queue = self.queue.lock();
@@ -213,7 +209,7 @@ impl Core {
         // From here on it is done, and others' units with it: nobody's time is over before it is applied.
         let _shield = sheaf_meter::shield();
         about_to_wait(rank::PIPELINE);
-        let mut queue = self.pipeline.queue.lock();
+        let mut queue = self.commits.queue.lock();
         if !queue.busy {
             queue.busy = true;
             drop(queue);
@@ -257,7 +253,7 @@ impl Core {
         let mut bytes = own.payload.len();
         let mut group = vec![own];
         let mut tickets = Vec::new();
-        let mut queue = self.pipeline.queue.lock();
+        let mut queue = self.commits.queue.lock();
         while bytes < GROUP_BYTES
             && let Some(ticket) = queue.waiting.front()
         {
@@ -286,7 +282,7 @@ impl Core {
     /// Holds the pipeline still: waits for commits under way, lets none start until it is dropped.
     pub fn still(&self) -> Still<'_> {
         about_to_wait(rank::PIPELINE);
-        let mut queue = self.pipeline.queue.lock();
+        let mut queue = self.commits.queue.lock();
         if !queue.busy {
             queue.busy = true;
             return Still::new(self);
@@ -371,14 +367,8 @@ impl Core {
 
     /// `logged`: where it is in the log, if it is there.
     pub(crate) fn apply_unit(&self, unit: Prepared, at: OpTime, logged: Option<OpTime>) -> Result<OpTime> {
-        let Prepared { payload, mut batch, counts, locks, publish, .. } = unit;
-        self.put_position(logged, &mut batch);
-        let bytes = batch.size_in_bytes() as u64;
-        let written = {
-            let mut recent = self.recent.lock();
-            recent.committed(&locks);
-            self.base.db.write(batch)
-        };
+        let Prepared { payload, batch, counts, locks, publish, .. } = unit;
+        let (bytes, written) = self.commits.write(batch, &locks, logged);
         if let Err(error) = written {
             // The log has what the memtables have not: only a restart can bring them together.
             self.wait_for_restart();
@@ -394,8 +384,8 @@ impl Core {
         self.advance(at);
         counts.publish();
         self.published.wake_log_readers();
-        self.give_buffer(payload);
-        self.commits.fetch_add(1, Ordering::Relaxed);
+        self.commits.give_buffer(payload);
+        self.commits.count_one();
         self.flushes.note_written(bytes);
         Ok(at)
     }

@@ -5,17 +5,16 @@
 //! writes to a half of it, and no other DDL can be in its way: whoever holds these gates waits for no other gate.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Result, bail};
 use uuid::Uuid;
 
 use crate::catalog::Collection;
-use crate::command::{create_command, drop_command};
 use crate::core::Core;
 use crate::cursor::{Direction, Range};
-use crate::ddl::rename_command;
+use crate::definitions::command::{create_command, drop_command};
+use crate::definitions::ddl::rename_command;
 use crate::hooks::HookPoint;
 use crate::locks::Closed;
 use crate::oplog_reader::refuse_oplog;
@@ -39,7 +38,7 @@ impl Core {
         size: i64,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        let since = self.others_entries.load(Ordering::Acquire);
+        let since = self.commits.others();
         let view = View::newest(&self.published);
         let Some(source) = view.collection(from) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "source collection {from} does not exist");
@@ -62,7 +61,7 @@ impl Core {
     ) -> Result<OpTime> {
         refuse_oplog(namespace, "convert")?;
         // What others order from here on is past the gate: then this must not happen.
-        let since = self.others_entries.load(Ordering::Acquire);
+        let since = self.commits.others();
         let (source, closed) = self.close(namespace, interrupt)?;
         let spec = capped_like(&source, "convertToCapped", size, true)?;
         let temporary = format!("{}.tmp.convertToCapped.{}", source.db(), Uuid::new_v4().simple());

@@ -107,7 +107,7 @@ impl Core {
     /// Keeps the newest state, to which a unit has led, until the set has committed it. The pipeline is held.
     pub fn note_majority_candidate(&self, unit: Option<Span>) {
         let last = self.published.last();
-        let mut states = self.majority.0.lock();
+        let mut states = self.commits.majority.0.lock();
         let before = states.waiting.back().or(states.current.as_ref());
         if before.is_some_and(|before| before.index >= last.index) {
             return;
@@ -135,7 +135,7 @@ impl Core {
     /// Keeps few of the states that wait. As long as a snapshot lives compaction keeps what it sees, and the commit point may
     /// stand still for hours.
     pub fn thin_majority_candidates(&self) {
-        let mut states = self.majority.0.lock();
+        let mut states = self.commits.majority.0.lock();
         let surplus = states.waiting.len().saturating_sub(1);
         let each = surplus.div_ceil(WAITING_AHEAD).max(1);
         let (mut at, mut kept, mut gone) = (0, VecDeque::new(), Vec::new());
@@ -151,7 +151,7 @@ impl Core {
 
     /// The commit point has come to this index.
     pub fn majority_committed(&self, index: u64) {
-        let mut states = self.majority.0.lock();
+        let mut states = self.commits.majority.0.lock();
         let mut gone = Vec::new();
         while states.waiting.front().is_some_and(|kept| kept.index <= index) {
             let kept = states.waiting.pop_front();
@@ -176,12 +176,12 @@ impl Core {
 
     /// The newest state that the set has committed; `None` before anything was committed since the start.
     pub fn majority_view(self: &Arc<Self>) -> Option<View> {
-        self.majority.0.lock().current.as_ref().map(|kept| kept.view(self))
+        self.commits.majority.0.lock().current.as_ref().map(|kept| kept.view(self))
     }
 
     /// The same, whose time can be named for some minutes.
     pub fn snapshot_view(self: &Arc<Self>) -> Option<View> {
-        let mut states = self.majority.0.lock();
+        let mut states = self.commits.majority.0.lock();
         states.forget_old();
         let current = states.current.clone()?;
         if !states.past.iter().any(|(kept, _, named)| *named && kept.index == current.index) {
@@ -192,7 +192,7 @@ impl Core {
 
     /// The committed state at a cluster time, if it is still kept.
     pub fn view_at(self: &Arc<Self>, time: u64) -> Option<View> {
-        let mut states = self.majority.0.lock();
+        let mut states = self.commits.majority.0.lock();
         states.forget_old();
         if let Some((kept, used, named)) = states.past.iter_mut().find(|(kept, ..)| kept.holds(time)) {
             (*used, *named) = (Instant::now(), true);

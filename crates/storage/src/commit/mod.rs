@@ -1,0 +1,216 @@
+//! Commits: who may write what, in which order it becomes visible, and what of it a set has agreed to.
+//!
+//! - [`pipeline`]: order, log, apply, publish;
+//! - [`chain`]: transactions that are several entries of the log;
+//! - [`recent`]: what transactions look at for conflicts;
+//! - [`majority`]: states that a majority of the set has;
+//! - [`fsync_lock`]: all commits held back.
+
+pub(crate) mod chain;
+mod fsync_lock;
+pub(crate) mod majority;
+pub(crate) mod pipeline;
+mod recent;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rocksdb::WriteBatch;
+use sheaf_errors::{Code, Error, Result};
+
+use crate::base::Base;
+use crate::db::Cf;
+use crate::keys::catalog_key;
+use crate::locks::{Gate, LockKey, LockTable, Pass};
+use crate::options::{Interrupt, OpTime};
+use crate::order::{Mutex, MutexGuard, rank};
+use crate::position::Position;
+use crate::sequencer::LogEntry;
+use crate::stats::AppliedCount;
+use fsync_lock::WriteLocks;
+use majority::Majority;
+use pipeline::Queue;
+use recent::Recent;
+
+/// Buffers kept, and the largest one that is.
+const BUFFERS_MAX: usize = 4;
+const BUFFER_BYTES_MAX: usize = 8 << 20;
+
+/// The owner of commits. The pipeline itself has the rank [`rank::PIPELINE`]; who waits for it is under [`rank::QUEUE`] and
+/// [`rank::SLOT`]. Batches become visible under [`rank::RECENT`], states of the set are under [`rank::MAJORITY`], the locks of
+/// `fsyncLock` under [`rank::WRITE_LOCKS`] and its gate under [`rank::GATES`]; the rest are leaves.
+pub(crate) struct Commits {
+    base: Arc<Base>,
+    queue: Mutex<{ rank::QUEUE }, Queue>,
+    /// On record keys and unique index keys.
+    locks: LockTable,
+    recent: Mutex<{ rank::RECENT }, Recent>,
+    /// The entries at the log's end that begin a transaction whose last entry has not come; see [`chain`].
+    chain: Mutex<{ rank::LEAF }, Vec<LogEntry>>,
+    /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
+    others: AtomicU64,
+    majority: Majority,
+    /// Commits pass; `fsyncLock` closes it.
+    gate: Arc<Gate>,
+    write_locks: WriteLocks,
+    /// Payload buffers to be used again: large ones are costly to get from the system.
+    buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
+    /// Up to where the log is in memtables and files, and the number of the last batch, in all runs. What is published may be
+    /// further: within a transaction over several entries, and where entries have no effect.
+    position: Mutex<{ rank::LEAF }, Position>,
+    count: AtomicU64,
+    conflicts: AtomicU64,
+    /// What was applied of the entries of others.
+    applied: AppliedCount,
+}
+
+impl Commits {
+    /// Which go on from here.
+    pub fn new(base: Arc<Base>, position: Position) -> Commits {
+        Commits {
+            base,
+            queue: Mutex::default(),
+            locks: LockTable::new(),
+            recent: Mutex::default(),
+            chain: Mutex::default(),
+            others: AtomicU64::new(0),
+            majority: Majority::default(),
+            gate: Arc::default(),
+            write_locks: WriteLocks::default(),
+            buffers: Mutex::default(),
+            position: Mutex::new(position),
+            count: AtomicU64::new(0),
+            conflicts: AtomicU64::new(0),
+            applied: AppliedCount::default(),
+        }
+    }
+
+    /// Locks on record keys and unique index keys.
+    pub fn locks(&self) -> &LockTable {
+        &self.locks
+    }
+
+    /// What transactions look at for conflicts.
+    pub fn recent(&self) -> MutexGuard<'_, { rank::RECENT }, Recent> {
+        self.recent.lock()
+    }
+
+    /// A pass through `fsyncLock`'s gate.
+    pub fn pass(&self, interrupt: Interrupt<'_>) -> Result<Pass> {
+        self.gate.pass(&self.base.options.block, interrupt)
+    }
+
+    /// [`Commits::pass`], if nobody has to be waited for.
+    pub fn try_pass(&self) -> Option<Pass> {
+        self.gate.try_pass()
+    }
+
+    // ---- what others have ordered ----
+
+    /// How often others have ordered something. What depends on the state now must not be committed when there are more.
+    pub fn others(&self) -> u64 {
+        self.others.load(Ordering::Acquire)
+    }
+
+    /// Others have ordered something.
+    pub fn note_others(&self) {
+        self.others.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Errors: `InterruptedDueToReplStateChange` if [`Commits::others`] is not what it was.
+    pub fn check_no_others(&self, since: u64) -> Result<()> {
+        let now = self.others();
+        assert!(since <= now, "what others have ordered is counted backwards: {since}, then {now}");
+        if now == since {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+            "operation was interrupted: the member's state changed while it ran",
+        ))
+    }
+
+    // ---- batches ----
+
+    /// Where the newest batch ends, and its number.
+    pub fn position(&self) -> Position {
+        *self.position.lock()
+    }
+
+    /// Writes a batch that ends at this operation of the log (`None`: nothing of it is in the log) and has these locks. It is
+    /// visible when this returns. The pipeline is held, or nobody else is there yet. Gives its size as well.
+    pub fn write(&self, mut batch: WriteBatch, locks: &[LockKey], at: Option<OpTime>) -> (u64, Result<()>) {
+        let db = &self.base.db;
+        let next = self.next_position(at);
+        batch.put_cf(db.cf(Cf::Catalog), catalog_key::POSITION, next.encode());
+        let bytes = batch.size_in_bytes() as u64;
+        let mut recent = self.recent.lock();
+        recent.committed(locks);
+        (bytes, db.write(batch))
+    }
+
+    /// The position of the next batch.
+    fn next_position(&self, at: Option<OpTime>) -> Position {
+        let mut position = self.position.lock();
+        if let Some(at) = at {
+            let before = position.at;
+            assert!(
+                at.term >= before.term && (at.index, at.time) >= (before.index, before.time),
+                "a batch ends at {at:?}, and one before it at {before:?}"
+            );
+            position.at = at;
+        }
+        position.batch += 1;
+        *position
+    }
+
+    /// An empty buffer for a payload.
+    pub fn take_buffer(&self) -> Vec<u8> {
+        let buffer = self.buffers.lock().pop().unwrap_or_default();
+        debug_assert!(buffer.is_empty(), "a buffer has come back with {} bytes of a commit", buffer.len());
+        buffer
+    }
+
+    /// Takes a payload's buffer back, to be used again.
+    pub fn give_buffer(&self, mut buffer: Vec<u8>) {
+        if (1..=BUFFER_BYTES_MAX).contains(&buffer.capacity()) {
+            buffer.clear();
+            let mut buffers = self.buffers.lock();
+            if buffers.len() < BUFFERS_MAX {
+                buffers.push(buffer);
+            }
+        }
+    }
+
+    // ---- figures ----
+
+    /// Counts a commit.
+    pub fn count_one(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many there were.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Counts a transaction's conflict.
+    pub fn count_conflict(&self) {
+        self.conflicts.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many conflicts transactions have met.
+    pub fn conflicts(&self) -> u64 {
+        self.conflicts.load(Ordering::Relaxed)
+    }
+
+    /// What was applied of the entries of others.
+    pub fn applied(&self) -> &AppliedCount {
+        &self.applied
+    }
+
+    /// How often writes are locked by `fsyncLock`.
+    pub fn write_lock_count(&self) -> u64 {
+        self.write_locks.count()
+    }
+}

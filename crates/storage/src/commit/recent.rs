@@ -1,0 +1,63 @@
+//! What has been committed lately, for transactions that look for conflicts.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ahash::AHashMap;
+
+use crate::locks::LockKey;
+
+/// What has been committed since the oldest open transaction began; empty while none is open.
+#[derive(Default)]
+pub(crate) struct Recent {
+    sequence: u64,
+    /// Starts of open transactions, counted.
+    open: BTreeMap<u64, usize>,
+    written: AHashMap<LockKey, u64>,
+    order: VecDeque<(u64, Box<[LockKey]>)>,
+}
+
+impl Recent {
+    /// A unit is about to become visible.
+    pub fn committed(&mut self, locks: &[LockKey]) {
+        self.sequence += 1;
+        if !self.open.is_empty() && !locks.is_empty() {
+            self.written.extend(locks.iter().map(|lock| (*lock, self.sequence)));
+            self.order.push_back((self.sequence, locks.into()));
+        }
+    }
+
+    /// A transaction begins, with a snapshot that shows all that is committed.
+    pub fn begin(&mut self) -> u64 {
+        *self.open.entry(self.sequence).or_default() += 1;
+        self.sequence
+    }
+
+    /// A transaction that began there is over.
+    pub fn end(&mut self, start: u64) {
+        let count = self.open.get_mut(&start).expect("a transaction that ends is among the open ones");
+        *count -= 1;
+        if *count == 0 {
+            self.open.remove(&start);
+        }
+        let oldest = self.open.first_key_value().map_or(u64::MAX, |(start, _)| *start);
+        while self.order.front().is_some_and(|(sequence, _)| *sequence <= oldest) {
+            if let Some((sequence, locks)) = self.order.pop_front() {
+                for lock in locks.iter() {
+                    if self.written.get(lock) == Some(&sequence) {
+                        self.written.remove(lock);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether somebody has written this since a transaction began there.
+    pub fn written_since(&self, lock: LockKey, start: u64) -> bool {
+        self.written.get(&lock).is_some_and(|sequence| *sequence > start)
+    }
+
+    /// How many transactions are open.
+    pub fn open_count(&self) -> u64 {
+        self.open.values().map(|count| *count as u64).sum()
+    }
+}

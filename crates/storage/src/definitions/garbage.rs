@@ -1,0 +1,75 @@
+//! Data of what was dropped: it is removed when no view can see it any more, and when the drop is in RocksDB's files.
+
+use std::sync::Arc;
+
+use rocksdb::WriteBatch;
+use sheaf_errors::Result;
+
+use super::Definitions;
+use crate::catalog::Collection;
+use crate::db::{Cf, io_error};
+use crate::keys::prefix_range;
+
+/// Data of a dropped collection or index; removed when no view can see it any more.
+pub(crate) struct Garbage {
+    /// Keeps count of those who can still read it.
+    pub holder: Option<Arc<Collection>>,
+    pub prefixes: Vec<(Cf, u32)>,
+    /// The commit that dropped it. Until that is flushed, a recovery begins before it and needs the data.
+    pub index: u64,
+}
+
+impl Definitions {
+    /// Has this data removed when it may be.
+    pub fn discard(&self, more: impl IntoIterator<Item = Garbage>) {
+        self.garbage.lock().extend(more);
+    }
+
+    /// Puts this in the place of all that waits: what a start has found.
+    pub fn replace_garbage(&self, all: Option<Garbage>) {
+        let mut garbage = self.garbage.lock();
+        garbage.clear();
+        garbage.extend(all);
+    }
+
+    /// Whether data of dropped collections and indexes waits for its removal.
+    pub fn has_garbage(&self) -> bool {
+        !self.garbage.lock().is_empty()
+    }
+
+    /// What waits.
+    pub fn garbage_prefixes(&self) -> Vec<(Cf, u32)> {
+        self.garbage.lock().iter().flat_map(|garbage| garbage.prefixes.clone()).collect()
+    }
+
+    /// Removes the data of dropped collections and indexes that nobody can read any more, where the files hold everything up
+    /// to `flushed`.
+    pub fn collect_garbage(&self, flushed: u64) {
+        let ready: Vec<Garbage> = {
+            let mut garbage = self.garbage.lock();
+            let unused = |g: &Garbage| g.holder.as_ref().is_none_or(|holder| Arc::strong_count(holder) == 1);
+            let (ready, wait) =
+                garbage.drain(..).partition(|garbage| garbage.index <= flushed && unused(garbage));
+            *garbage = wait;
+            ready
+        };
+        for garbage in ready {
+            if let Err(error) = self.remove_prefixes(&garbage.prefixes) {
+                tracing::warn!(%error, "data of a dropped collection stays until the next start");
+            }
+        }
+    }
+
+    /// Deletes everything under these numbers. Needs no log: start-up does it again if it was lost.
+    pub fn remove_prefixes(&self, prefixes: &[(Cf, u32)]) -> Result<()> {
+        let db = &self.base.db;
+        let mut batch = WriteBatch::default();
+        for (cf, ident) in prefixes {
+            let (from, to) = prefix_range(*ident);
+            db.raw().delete_file_in_range_cf(db.cf(*cf), from, to).map_err(io_error)?;
+            batch.delete_range_cf(db.cf(*cf), from, to);
+            batch.delete_cf(db.cf(Cf::Catalog), super::command::garbage_key(*cf, *ident));
+        }
+        db.write(batch)
+    }
+}

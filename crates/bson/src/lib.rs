@@ -9,6 +9,7 @@
 //! - [`number`]: the numeric semantics that operators share, over [`Decimal128`] arithmetic.
 
 mod build;
+pub mod calendar;
 mod compare;
 mod decimal;
 mod hash;
@@ -35,6 +36,6 @@ pub use hash::{hashed_index_value, hashed_index_value_seeded};
 pub use id::{ObjectIdGenerator, ParseIdError, parse_uuid, uuid_text};
 pub use owned::{Ordered, OwnedValue};
 pub use raw::{Element, Iter, RawDoc};
-pub use text::value_text;
+pub use text::{document_text, element_text, value_text};
 pub use validate::{MAX_DEPTH, MAX_DOCUMENT_SIZE, MAX_STORED_DEPTH, is_deeper, validate};
 pub use value::{Binary, CodeWithScope, DbPointer, Decimal128, ObjectId, Regex, Timestamp, Type, Value};

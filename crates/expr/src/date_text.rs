@@ -242,7 +242,7 @@ fn resolve_day(
         }
         // Read, days of the year count from 0 (printed, from 1), and run on into the next year.
         (Some(year), None, None, (None, None, None), Some(day)) => {
-            Ok(time::days_from_civil(year, 1, 1) + day)
+            Ok(sheaf_bson::calendar::days_from_civil(year, 1, 1) + day)
         }
         (None, None, None, (Some(year), week, day), None) => {
             let (week, day) = (week.unwrap_or(1), day.unwrap_or(1));
@@ -367,7 +367,7 @@ fn read_year_first(at: &mut Reader<'_>) -> Option<i64> {
             return Some(time::iso_year_start(year) + (week - 1) * 7 + day - 1);
         }
         if at.rest.bytes().take_while(u8::is_ascii_digit).count() == 3 {
-            return Some(time::days_from_civil(year, 1, 1) + at.digits(3, 3)? - 1);
+            return Some(sheaf_bson::calendar::days_from_civil(year, 1, 1) + at.digits(3, 3)? - 1);
         }
         let month = if at.peek()?.is_ascii_alphabetic() { at.month_name()? } else { at.digits(1, 2)? };
         // A month alone is its first day.

@@ -166,12 +166,24 @@ impl<S: Socket> Connection<S> {
         if let Err(reason) = how {
             let attributes = sheaf_bson::doc! { "remote": &self.client.remote_text(), "error": &reason };
             let text = "Error receiving request from client. Ending connection from remote";
-            crate::log::debug("NETWORK", 22988, &context, text, Some(attributes));
+            crate::log::debug(
+                "NETWORK",
+                crate::log::ids::CONNECTION_BROKEN,
+                &context,
+                text,
+                Some(attributes),
+            );
         }
         self.front.disconnect(&self.client);
         if !crate::log::is_quiet() {
             let attributes = self.client.about(&self.front);
-            crate::log::info("NETWORK", 22944, &context, "Connection ended", Some(attributes));
+            crate::log::info(
+                "NETWORK",
+                crate::log::ids::CONNECTION_ENDED,
+                &context,
+                "Connection ended",
+                Some(attributes),
+            );
         }
     }
 

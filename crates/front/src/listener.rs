@@ -126,7 +126,13 @@ impl Listeners {
         }
         let port = role.front().port.load(Ordering::Relaxed) as i32;
         let attributes = doc! { "port": port, "ssl": "off" };
-        crate::log::info("NETWORK", 23016, "listener", "Waiting for connections", Some(attributes));
+        crate::log::info(
+            "NETWORK",
+            crate::log::ids::WAITING_FOR_CONNECTIONS,
+            "listener",
+            "Waiting for connections",
+            Some(attributes),
+        );
         role.front().until_shutdown().await;
     }
 }
@@ -134,7 +140,13 @@ impl Listeners {
 async fn accept_tcp(listener: TcpListener, role: Arc<dyn Role>) {
     if let Ok(address) = listener.local_addr() {
         let attributes = doc! { "address": &address.to_string() };
-        crate::log::info("NETWORK", 23015, "listener", "Listening on", Some(attributes));
+        crate::log::info(
+            "NETWORK",
+            crate::log::ids::LISTENING_ON,
+            "listener",
+            "Listening on",
+            Some(attributes),
+        );
     }
     loop {
         let accepted = tokio::select! {
@@ -159,7 +171,7 @@ async fn accept_tcp(listener: TcpListener, role: Arc<dyn Role>) {
 
 async fn accept_unix(listener: UnixListener, path: PathBuf, role: Arc<dyn Role>) {
     let attributes = doc! { "address": &path.display().to_string() };
-    crate::log::info("NETWORK", 23015, "listener", "Listening on", Some(attributes));
+    crate::log::info("NETWORK", crate::log::ids::LISTENING_ON, "listener", "Listening on", Some(attributes));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -181,7 +193,13 @@ async fn accept_unix(listener: UnixListener, path: PathBuf, role: Arc<dyn Role>)
 /// Out of file descriptors, mostly: wait for some to be given back instead of spinning.
 async fn refused(error: &io::Error) {
     let attributes = doc! { "error": &error.to_string() };
-    crate::log::warning("NETWORK", 23022, "listener", "Error accepting new connection", Some(attributes));
+    crate::log::warning(
+        "NETWORK",
+        crate::log::ids::NOT_ACCEPTED,
+        "listener",
+        "Error accepting new connection",
+        Some(attributes),
+    );
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
@@ -190,13 +208,19 @@ fn admit(front: &Front, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
     match &client {
         Some(client) if !crate::log::is_quiet() => {
             let attributes = client.about(front);
-            crate::log::info("NETWORK", 22943, "listener", "Connection accepted", Some(attributes));
+            crate::log::info(
+                "NETWORK",
+                crate::log::ids::CONNECTION_ACCEPTED,
+                "listener",
+                "Connection accepted",
+                Some(attributes),
+            );
         }
         None => {
             let attributes = doc! { "connectionCount": front.connection_count() as i64 };
             crate::log::info(
                 "NETWORK",
-                22942,
+                crate::log::ids::CONNECTION_REFUSED,
                 "listener",
                 "Connection refused because there are too many open connections",
                 Some(attributes),

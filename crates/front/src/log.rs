@@ -3,9 +3,9 @@
 //! Severity, component and id are mongod's own for the messages that tools look for
 //! ("Waiting for connections", "Slow query"); messages of ours have those of [`ids`].
 
+pub mod date;
 pub mod events;
 pub mod ids;
-pub mod json;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,6 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use sheaf_bson::DocBuf;
+use sheaf_bson::json::{self, Style};
 
 /// How bad a message is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -127,7 +128,7 @@ pub fn rotate(rename: bool) -> io::Result<()> {
 }
 
 fn rotated_name(path: &Path) -> PathBuf {
-    let stamp = json::iso_date(now_millis());
+    let stamp = date::iso_date(now_millis());
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(stamp[..19].replace(':', "-"));
@@ -164,16 +165,16 @@ pub fn write(
     }
     let mut line = String::with_capacity(256);
     line.push_str("{\"t\":{\"$date\":\"");
-    line.push_str(&json::iso_date(now_millis()));
+    line.push_str(&date::iso_date(now_millis()));
     let quoted = format!("\"{component}\",");
     line.push_str(&format!("\"}},\"s\":\"{}\",  \"c\":{quoted:<12}\"id\":{id},", severity.letter()));
     line.push_str(" \"ctx\":");
-    json::string(&mut line, context);
+    json::put_string(&mut line, context);
     line.push_str(",\"msg\":");
-    json::string(&mut line, message);
+    json::put_string(&mut line, message);
     if let Some(attributes) = attributes {
         line.push_str(",\"attr\":");
-        json::document(&mut line, attributes.as_raw());
+        json::put_document(&mut line, attributes.as_raw(), Style::Log);
     }
     line.push('}');
     keep(&logger.recent, &line);

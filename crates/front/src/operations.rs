@@ -11,7 +11,7 @@ use crate::front::Front;
 /// A document for each operation under way, and with `all` for each idle connection.
 pub fn under_way<C: Cursor + 'static>(front: &Front, cursors: &Cursors<C>, all: bool) -> Vec<DocBuf> {
     let host = front.host_and_port();
-    let now = crate::log::json::iso_date(front.clock.now_millis());
+    let now = crate::log::date::iso_date(front.clock.now_millis());
     let describe = |client: Arc<Client>| {
         let active = client.current.lock().op_id != 0;
         (active || all).then(|| describe(cursors, &client, &host, &now))

@@ -6,8 +6,6 @@
 use sheaf_bson::{DocBuf, Element, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::print;
-
 /// A parsed collation.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Collation {
@@ -62,19 +60,19 @@ impl Collation {
                 bail!(
                     Code::BAD_VALUE,
                     "Field 'locale' cannot be 'simple' in: {}. If 'simple' is specified, no other fields are allowed",
-                    print::document(spec)
+                    sheaf_bson::document_text(spec)
                 );
             }
             return Ok(Collation::Simple);
         }
         if !is_locale(locale) {
-            bail!(Code::BAD_VALUE, "Field 'locale' is invalid in: {}", print::document(spec));
+            bail!(Code::BAD_VALUE, "Field 'locale' is invalid in: {}", sheaf_bson::document_text(spec));
         }
         if rules.backwards && rules.strength == 1 && spec.get("backwards").is_some() {
             bail!(
                 Code::BAD_VALUE,
                 "'backwards' is invalid with 'strength' of 1 in: {}",
-                print::document(spec)
+                sheaf_bson::document_text(spec)
             );
         }
         if rules.case_first != "off" && !rules.case_level && rules.strength < 3 {
@@ -131,7 +129,7 @@ fn read_field(rules: &mut Rules, element: Element<'_>) -> Result<()> {
                 bail!(
                     Code::BAD_VALUE,
                     "Enumeration value '{}' for field 'collation.strength' is not a valid value.",
-                    print::value(value)
+                    sheaf_bson::value_text(value)
                 );
             }
             rules.strength = strength as i32;

@@ -15,7 +15,6 @@ pub mod diff;
 pub mod matcher;
 mod owned;
 pub mod path;
-mod print;
 pub mod projection;
 pub mod schema;
 pub mod sort;

@@ -316,7 +316,13 @@ impl Replica {
                 if stopped {
                     let text = "Flow control is engaged and the sustainer point is not moving. Please check the health of all \
                                 secondaries.";
-                    sheaf_front::log::warning("STORAGE", 22225, "ReplCoord", text, None);
+                    sheaf_front::log::warning(
+                        "STORAGE",
+                        sheaf_front::log::ids::FLOW_CONTROL_STANDS,
+                        "ReplCoord",
+                        text,
+                        None,
+                    );
                 }
             }
             match jobs.recv_timeout(next.saturating_duration_since(Instant::now())) {
@@ -352,7 +358,7 @@ impl Replica {
             };
             sheaf_front::log::info(
                 "REPL",
-                21358,
+                sheaf_front::log::ids::MEMBER_STATE_CHANGED,
                 "ReplCoord",
                 "Replica set state transition",
                 Some(attributes),

@@ -47,7 +47,13 @@ impl Replica {
             "lastKept": rollback.keep.index as i64,
             "last": rollback.last.index as i64,
         };
-        sheaf_front::log::warning("ROLLBACK", 21608, "ReplCoord", "Rolling back", Some(attributes));
+        sheaf_front::log::warning(
+            "ROLLBACK",
+            sheaf_front::log::ids::ROLLING_BACK,
+            "ReplCoord",
+            "Rolling back",
+            Some(attributes),
+        );
         file.state.rollbacks.count += 1;
         file.state.rollbacks.documents += saved.documents;
         file.save()?;

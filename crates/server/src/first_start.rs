@@ -86,7 +86,7 @@ pub fn log_start(node: &Node) -> Result<()> {
         out.append("hostname", &hostname);
         // The log has whole seconds here.
         out.append("startTime", Value::DateTime(now - now % 1000));
-        out.append("startTimeLocal", &crate::log::json::long_date(now));
+        out.append("startTimeLocal", &crate::log::date::long_date(now));
         out.append("cmdLine", &node.front().options.parsed);
         out.append("pid", i64::from(std::process::id()));
         build_info::write(&mut out.document("buildinfo"));

@@ -50,7 +50,13 @@ pub async fn run(node: Arc<Node>) {
             if let Err(error) = tokio::task::block_in_place(|| crate::first_start::note_sessions(&node)) {
                 let about = sheaf_bson::doc! { "error": error.message() };
                 let text = "Failed to refresh session cache, will try again at the next refresh interval";
-                crate::log::warning("CONTROL", 20710, "LogicalSessionCacheRefresh", text, Some(about));
+                crate::log::warning(
+                    "CONTROL",
+                    crate::log::ids::SESSIONS_NOT_REFRESHED,
+                    "LogicalSessionCacheRefresh",
+                    text,
+                    Some(about),
+                );
             }
         }
     }

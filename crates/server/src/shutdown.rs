@@ -64,7 +64,7 @@ impl Node {
         self.quiesce.began.notify_waiters();
         let attributes = doc! { "quiesceTimeMillis": limit.as_millis() as i64 };
         let text = "Entering quiesce mode for shutdown";
-        crate::log::info("REPL", 4794602, "SignalHandler", text, Some(attributes));
+        crate::log::info("REPL", crate::log::ids::QUIESCE_MODE, "SignalHandler", text, Some(attributes));
         loop {
             let now = Instant::now();
             let clients = self.clients();

@@ -40,7 +40,7 @@ impl Host for Node {
         self.role_changes.fetch_add(1, Ordering::AcqRel);
         *self.metrics.last_transition.lock() = "stepUp";
         let text = "Transition to primary complete; database writes are now permitted";
-        crate::log::info("REPL", 21331, "OplogApplier-0", text, None);
+        crate::log::info("REPL", crate::log::ids::BECAME_PRIMARY, "OplogApplier-0", text, None);
         let prepared: Result<()> = first_start::prepare(self.engine(), &|| self.until_end())
             .and_then(|()| first_start::prepare_sessions(self));
         if let Err(error) = prepared {

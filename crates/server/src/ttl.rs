@@ -120,6 +120,12 @@ fn delete(node: &Arc<Node>, client: &Arc<Client>, collection: &Collection, filte
     } else {
         // The collection may have been dropped meanwhile; the next pass sees what there is then.
         let attributes = doc! { "namespace": &collection.namespace, "error": reply };
-        crate::log::warning("INDEX", 22537, "TTLMonitor", "TTLMonitor was interrupted", Some(attributes));
+        crate::log::warning(
+            "INDEX",
+            crate::log::ids::TTL_INTERRUPTED,
+            "TTLMonitor",
+            "TTLMonitor was interrupted",
+            Some(attributes),
+        );
     }
 }

@@ -86,7 +86,7 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
     }
     log::info(
         "CONTROL",
-        23138,
+        log::ids::SHUTTING_DOWN,
         "initandlisten",
         "Shutting down",
         Some(sheaf_bson::doc! { "exitCode": i32::from(code) }),

@@ -1,12 +1,14 @@
 //! Dates as ISO 8601 text in UTC.
 
+use crate::calendar::{civil_from_days, days_from_civil};
+
 const DAY_MILLIS: i64 = 86_400_000;
 
 /// `2024-02-29T12:30:00.500Z` for years 1970 to 9999, `None` for others. Zero milliseconds are left
 /// out unless `millis_always`.
 pub fn iso_date(millis: i64, millis_always: bool) -> Option<String> {
     let (days, rest) = (millis.div_euclid(DAY_MILLIS), millis.rem_euclid(DAY_MILLIS));
-    let (year, month, day) = civil(days);
+    let (year, month, day) = civil_from_days(days);
     if !(1970..=9999).contains(&year) {
         return None;
     }
@@ -32,8 +34,8 @@ pub fn parse_iso_date(text: &str) -> Option<i64> {
     }
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
-    let days = days_of(year, month, day);
-    if civil(days) != (year, month, day) || hour > 23 || minute > 59 || second > 59 {
+    let days = days_from_civil(year, month, day);
+    if civil_from_days(days) != (year, month, day) || hour > 23 || minute > 59 || second > 59 {
         return None;
     }
     let mut at = 19;
@@ -62,27 +64,6 @@ pub fn parse_iso_date(text: &str) -> Option<i64> {
         _ => return None,
     };
     Some(days * DAY_MILLIS + ((hour * 60 + minute - offset) * 60 + second) * 1000 + millis)
-}
-
-/// Days since the epoch as year, month and day. Years are counted from March, so that the leap day
-/// is the last one.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    (year_of_era + era * 400 + i64::from(month <= 2), month, day)
-}
-
-/// The inverse of [`civil`]; days beyond a month's end count into the next month.
-fn days_of(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ fn date_from_parts<'a>(call: &'a Call, cx: Cx<'a, '_>) -> Result<Value<'a>> {
     let days = if iso {
         time::iso_year_start(year) + (month - 1) * 7 + day - 1
     } else {
-        time::days_from_civil(year, month, 1) + day - 1
+        sheaf_bson::calendar::days_from_civil(year, month, 1) + day - 1
     };
     match time_of_day.and_then(|time| days.checked_mul(time::MILLIS_PER_DAY)?.checked_add(time)) {
         Some(local) => Ok(Value::DateTime(zone.to_utc(local))),

@@ -1,15 +1,14 @@
 //! Dates by units: `$dateAdd`, `$dateSubtract`, `$dateDiff`, `$dateTrunc`.
 
 use sheaf_bson::Value;
+use sheaf_bson::calendar::days_from_civil;
 use sheaf_errors::{Code, Result, bail};
 
 use super::date_parts::zone_of;
 use super::show;
 use crate::expr::{Call, Cx};
 use crate::operator::{Named, Operator, named};
-use crate::time::{
-    self, Civil, MILLIS_PER_DAY, MILLIS_PER_HOUR, MILLIS_PER_MINUTE, MILLIS_PER_SECOND, Zone, days_from_civil,
-};
+use crate::time::{self, Civil, MILLIS_PER_DAY, MILLIS_PER_HOUR, MILLIS_PER_MINUTE, MILLIS_PER_SECOND, Zone};
 
 pub(crate) static OPERATORS: &[Operator] = &[
     named("$dateAdd", &ADD, |call, cx| date_add(call, cx, 1)),

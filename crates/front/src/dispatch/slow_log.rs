@@ -83,9 +83,9 @@ fn log_slow(op: &Request<'_>, outcome: &Outcome, took: Duration, slow: bool) {
     });
     let context = op.client.context();
     if slow {
-        crate::log::info("COMMAND", 51803, &context, "Slow query", Some(attributes));
+        crate::log::info("COMMAND", crate::log::ids::SLOW_QUERY, &context, "Slow query", Some(attributes));
     } else {
-        crate::log::debug("COMMAND", 51803, &context, "Slow query", Some(attributes));
+        crate::log::debug("COMMAND", crate::log::ids::SLOW_QUERY, &context, "Slow query", Some(attributes));
     }
 }
 

@@ -46,7 +46,13 @@ pub fn failed_validation(namespace: &str, document: RawDoc<'_>, error: &Error) {
         }
     });
     let context = super::current_context();
-    super::warning("STORAGE", 20294, &context, "Document would fail validation", Some(attributes));
+    super::warning(
+        "STORAGE",
+        ids::VALIDATION_FAILED,
+        &context,
+        "Document would fail validation",
+        Some(attributes),
+    );
 }
 
 struct ToLog;

@@ -1,5 +1,5 @@
-//! The ids of log lines that are Sheaf's own; mongod's are below 99,000,000. Tools and people find a line by its id, so
-//! each names one message for good: one that is no longer written is not used again.
+//! The ids of log lines. Tools and people find a line by its id, so each names one message for good: one that is no longer
+//! written is not used again. mongod's own are below 99,000,000, and stand for the same message there.
 
 macro_rules! ids {
     ($($(#[$about:meta])+ $name:ident = $id:literal;)+) => {
@@ -11,6 +11,68 @@ macro_rules! ids {
 }
 
 ids! {
+    /// A document fails its collection's validator.
+    VALIDATION_FAILED = 20294;
+    /// `validate` has found a document that is damaged.
+    DOCUMENT_CORRUPT = 20404;
+    /// The profiler cannot write its entry.
+    PROFILE_FAILED = 20504;
+    /// The data cannot be opened, and the process ends.
+    STORAGE_NOT_OPEN = 20557;
+    /// There is no listener, and the process ends.
+    NO_LISTENER = 20568;
+    /// Sessions cannot be written to `config.system.sessions`.
+    SESSIONS_NOT_REFRESHED = 20710;
+    /// This member has become primary and accepts writes.
+    BECAME_PRIMARY = 21331;
+    /// This member has another state in its set.
+    MEMBER_STATE_CHANGED = 21358;
+    /// `replSetStepDown` was asked for.
+    STEPPING_DOWN = 21579;
+    /// A rollback begins.
+    ROLLING_BACK = 21608;
+    /// There is no access control.
+    NO_ACCESS_CONTROL = 22120;
+    /// The process may open few files.
+    FEW_DESCRIPTORS = 22184;
+    /// Writers are held back, and the commit point does not move.
+    FLOW_CONTROL_STANDS = 22225;
+    /// Expired documents cannot be deleted.
+    TTL_INTERRUPTED = 22537;
+    /// A connection was refused because there are too many.
+    CONNECTION_REFUSED = 22942;
+    /// A connection was accepted.
+    CONNECTION_ACCEPTED = 22943;
+    /// A connection has ended.
+    CONNECTION_ENDED = 22944;
+    /// A request cannot be read; its connection ends.
+    CONNECTION_BROKEN = 22988;
+    /// The server listens on this address.
+    LISTENING_ON = 23015;
+    /// The server is ready.
+    WAITING_FOR_CONNECTIONS = 23016;
+    /// A connection cannot be accepted.
+    NOT_ACCEPTED = 23022;
+    /// An address cannot be listened on.
+    LISTENER_FAILED = 23024;
+    /// The process ends, with this exit code.
+    SHUTTING_DOWN = 23138;
+    /// A signal came that ends the process.
+    SIGNAL_RECEIVED = 23377;
+    /// What a client has told about itself.
+    CLIENT_METADATA = 51800;
+    /// An operation was slow.
+    SLOW_QUERY = 51803;
+    /// The server starts.
+    STARTING = 4_615_611;
+    /// `shutdown` was received.
+    SHUTDOWN_COMMAND = 4_695_400;
+    /// Commands under way are interrupted for the shutdown.
+    ENDING_COMMANDS = 4_784_901;
+    /// This member sends its clients to others before it ends.
+    QUIESCE_MODE = 4_794_602;
+    /// `validate` has found a document that its validator refuses.
+    DOCUMENT_NOT_COMPLIANT = 5_363_500;
     /// A command has panicked.
     COMMAND_PANICKED = 99_000_001;
     /// What storage keeps of a session cannot be removed.
@@ -74,7 +136,10 @@ mod tests {
     #[test]
     fn no_id_is_used_twice() {
         for (at, (name, id)) in ALL.iter().enumerate() {
-            assert!((99_000_001..99_001_000).contains(id), "{name} is {id}");
+            assert!(
+                (20_000..10_000_000).contains(id) || (99_000_001..99_001_000).contains(id),
+                "{name} is {id}"
+            );
             if let Some((other, _)) = ALL[..at].iter().find(|(_, earlier)| earlier == id) {
                 panic!("{name} and {other} are both {id}");
             }
@@ -88,7 +153,7 @@ mod tests {
         for path in sources(crates) {
             let text =
                 fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            let lines = text.lines().enumerate().filter(|(_, line)| has_id(line));
+            let lines = text.lines().enumerate().filter(|(_, line)| has_id(line) || logs_a_number(line));
             found.extend(lines.map(|(at, line)| format!("{}:{}: {}", path.display(), at + 1, line.trim())));
         }
         found.retain(|line| !line.contains("front/src/log/ids.rs"));
@@ -100,6 +165,19 @@ mod tests {
         let plain = format!("warning({OURS}012, text)");
         assert!(has_id(&plain) && has_id(&plain.replace(OURS, "99_000_")));
         assert!(!has_id("4_107_542_399_000") && !has_id("99_000"));
+        let number = format!("info({}, 23015, text)", "\"NETWORK\"");
+        assert!(logs_a_number(&number) && !logs_a_number(&number.replace("23015", "ids::LISTENING_ON")));
+    }
+
+    /// Whether a line logs by a number instead of a name: a severity, a component and a number.
+    fn logs_a_number(line: &str) -> bool {
+        let call =
+            ["info(", "warning(", "error(", "debug(", "fatal("].iter().find_map(|call| line.split_once(call));
+        let Some(argument) = call.and_then(|(_, arguments)| arguments.strip_prefix('"')) else {
+            return false;
+        };
+        let id = argument.split_once("\", ").map(|(_, rest)| rest);
+        id.is_some_and(|id| id.starts_with(|c: char| c.is_ascii_digit()))
     }
 
     fn sources(folder: &Path) -> Vec<PathBuf> {

@@ -7,13 +7,13 @@ use super::ast::{BitsOp, InList, Test, TypeSet, binary_bit};
 use super::regex::Regex;
 use crate::owned::own;
 use crate::path::inner;
-use crate::print;
 
 /// An integer operand, whatever its numeric type; for the errors it is printed with its name.
 pub(super) fn integer(element: Element<'_>) -> Result<i64> {
     let value = element.value();
-    let fail =
-        |text: &str| Err(Error::failed_to_parse(format!("{text}: {}", print::element(element.key(), value))));
+    let fail = |text: &str| {
+        Err(Error::failed_to_parse(format!("{text}: {}", sheaf_bson::element_text(element.key(), value))))
+    };
     if !value.is_number() {
         return fail("Expected a number in");
     }
@@ -34,7 +34,7 @@ pub(crate) fn non_negative(element: Element<'_>) -> Result<i64> {
     match integer(element)? {
         n if n < 0 => Err(Error::failed_to_parse(format!(
             "Expected a non-negative number in: {}",
-            print::element(element.key(), element.value())
+            sheaf_bson::element_text(element.key(), element.value())
         ))),
         n => Ok(n),
     }
@@ -47,7 +47,7 @@ pub(super) fn non_negative_i32(element: Element<'_>) -> Result<u32> {
         Ok(n) => Ok(n as u32),
         Err(_) => Err(Error::failed_to_parse(format!(
             "Cannot represent as a 32-bit integer: {}",
-            print::element(element.key(), element.value())
+            sheaf_bson::element_text(element.key(), element.value())
         ))),
     }
 }
@@ -123,7 +123,7 @@ pub(super) fn bits(op: BitsOp, field: &str, element: Element<'_>) -> Result<Test
         value => bail!(
             Code::BAD_VALUE,
             "{field} takes an Array, a number, or a BinData but received: {}",
-            print::element(element.key(), value)
+            sheaf_bson::element_text(element.key(), value)
         ),
     };
     let mask = positions.iter().filter(|at| **at < 64).fold(0, |mask, at| mask | 1u64 << at);
@@ -176,7 +176,7 @@ fn type_number(value: Value<'_>) -> String {
     match value {
         Value::Double(n) if n.is_nan() => "nan".into(),
         Value::Double(n) => format!("{n}"),
-        other => print::value(other),
+        other => sheaf_bson::value_text(other),
     }
 }
 

@@ -169,7 +169,7 @@ impl Parser<'_> {
             bail!(
                 Code::BAD_VALUE,
                 "exceeded maximum query tree depth of {MAX_TREE_DEPTH} at {}",
-                crate::print::document(filter)
+                sheaf_bson::document_text(filter)
             );
         }
         self.depth += 1;
@@ -322,7 +322,7 @@ impl Parser<'_> {
             bail!(
                 Code::BAD_VALUE,
                 "exceeded maximum query tree depth of {MAX_TREE_DEPTH} at {}",
-                crate::print::document(operators)
+                sheaf_bson::document_text(operators)
             );
         }
         self.depth += 1;

@@ -62,7 +62,7 @@ fn is_expression(spec: RawDoc<'_>, path: &str) -> Result<bool> {
              {}, while parsing object {}",
             spec.count(),
             path,
-            crate::print::document(spec)
+            sheaf_bson::document_text(spec)
         ),
     }
 }

@@ -8,7 +8,6 @@ use sheaf_meter::Held;
 use super::tree::{Field, Node, Slice, join};
 use super::{Kind, Mode, Projection};
 use crate::matcher::{Features, MatchExpr, Matcher};
-use crate::print;
 
 /// What has been seen so far.
 struct Parser<'p> {
@@ -178,7 +177,7 @@ impl Parser<'_> {
                 format!(
                     "Invalid $slice syntax. The given syntax {} did not match the find() syntax because :: {problem} \
                      :: The given syntax did not match the expression $slice syntax. :: caused by :: {}",
-                    print::document(spec),
+                    sheaf_bson::document_text(spec),
                     error.message()
                 ),
             )
@@ -217,7 +216,7 @@ impl Parser<'_> {
                     value => bail!(
                         31310,
                         "Cannot use an expression {} in an exclusion projection",
-                        print::element(path, value)
+                        sheaf_bson::element_text(path, value)
                     ),
                 }
             }

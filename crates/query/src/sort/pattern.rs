@@ -5,7 +5,6 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, FieldPath};
 
 use crate::path::Path;
-use crate::print;
 
 /// Most keys that a pattern may have.
 const PARTS_MAX: usize = 32;
@@ -55,7 +54,11 @@ impl FindSort {
             return SortPattern::parse(sort).map(FindSort::Pattern);
         };
         if sort.count() != 1 {
-            bail!(Code::BAD_VALUE, "Cannot include '$natural' in compound sort: {}", print::document(sort));
+            bail!(
+                Code::BAD_VALUE,
+                "Cannot include '$natural' in compound sort: {}",
+                sheaf_bson::document_text(sort)
+            );
         }
         match direction_of(natural.value()) {
             Some(descending) => Ok(FindSort::Natural(descending)),
@@ -163,11 +166,11 @@ fn parse_part(element: Element<'_>) -> Result<SortPart> {
             Value::String(kind @ ("randVal" | "searchScore" | "vectorSearchScore" | "geoNearDistance")) => {
                 Ok(SortPart { on: SortOn::Meta(kind.into()), descending: kind != "geoNearDistance" })
             }
-            _ => bail!(31138, "Illegal $meta sort: {}", print::element(name, value)),
+            _ => bail!(31138, "Illegal $meta sort: {}", sheaf_bson::element_text(name, value)),
         };
     }
     if !value.is_number() {
-        bail!(15974, "Illegal key in $sort specification: {}", print::element(name, value));
+        bail!(15974, "Illegal key in $sort specification: {}", sheaf_bson::element_text(name, value));
     }
     let Some(descending) = direction_of(value) else {
         bail!(15975, "$sort key ordering must be 1 (for ascending) or -1 (for descending)");

@@ -15,7 +15,6 @@ use super::array_filter::ArrayFilters;
 use super::ops::{OpCx, Outcome};
 use super::too_deep;
 use super::tree::{ArrayNode, Node, ObjectNode, name_order};
-use crate::print;
 
 /// An array is never extended by more nulls than this.
 const MAX_PADDING: usize = 1_500_000;
@@ -124,7 +123,7 @@ impl<'a> Walk<'a> {
                 bail!(
                     Code::BAD_VALUE,
                     "Cannot apply array updates to non-array element {}",
-                    print::element(key, old)
+                    sheaf_bson::element_text(key, old)
                 )
             }
             (_, Value::Document(doc)) => {
@@ -371,7 +370,7 @@ impl<'a> Walk<'a> {
                 Node::Leaf(op) if op.creates() => bail!(
                     Code::PATH_NOT_VIABLE,
                     "Cannot create field '{name}' in element {{{}}}",
-                    print::element(key, value)
+                    sheaf_bson::element_text(key, value)
                 ),
                 Node::Leaf(_) => {
                     let rest: String = below.iter().flat_map(|part| [".", part]).collect();
@@ -379,7 +378,7 @@ impl<'a> Walk<'a> {
                         Code::PATH_NOT_VIABLE,
                         "Cannot use the part ({name}) of ({}.{name}{rest}) to traverse the element ({{{}}})",
                         self.dotted(),
-                        print::element(key, value)
+                        sheaf_bson::element_text(key, value)
                     )
                 }
                 Node::Array(_) => bail!(

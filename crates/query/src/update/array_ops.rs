@@ -9,7 +9,6 @@ use sheaf_expr::ParseCx;
 
 use crate::matcher::{Features, Matcher, is_path_operator};
 use crate::owned::{name_bytes, own, own_all};
-use crate::print;
 
 /// `$push` with its modifiers.
 #[derive(Clone, Debug)]
@@ -111,7 +110,7 @@ fn integer(clause: &str, value: Value<'_>) -> Result<i64> {
         None if value.is_number() => bail!(
             Code::BAD_VALUE,
             "The value for {clause} must be an integer value but was given: {}",
-            print::value(value)
+            sheaf_bson::value_text(value)
         ),
         None if clause == "$position" => bail!(
             Code::BAD_VALUE,
@@ -212,7 +211,11 @@ pub(super) fn parse_add_to_set(value: Value<'_>) -> Result<Vec<OwnedValue>> {
         );
     };
     if clauses.next().is_some() {
-        bail!(Code::BAD_VALUE, "Found unexpected fields after $each in $addToSet: {}", print::document(each));
+        bail!(
+            Code::BAD_VALUE,
+            "Found unexpected fields after $each in $addToSet: {}",
+            sheaf_bson::document_text(each)
+        );
     }
     let mut distinct: Vec<OwnedValue> = Vec::new();
     let mut seen = HashSet::new();

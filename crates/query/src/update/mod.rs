@@ -22,8 +22,6 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_meter::Held;
 
-use crate::print;
-
 pub use pipeline::{ReplaceRoot, unset_spec};
 pub use simple::{SimpleOutcome, SimpleUpdate};
 pub use upsert::Equalities;
@@ -179,12 +177,12 @@ impl Update {
                 Code::IMMUTABLE_FIELD,
                 "After applying the update, the '_id' (required and immutable) field was found to have been \
                  removed --{}",
-                print::document(old)
+                sheaf_bson::document_text(old)
             ),
             _ => bail!(
                 Code::IMMUTABLE_FIELD,
                 "After applying the update, the (immutable) field '_id' was found to have been altered to {}",
-                print::element("_id", after)
+                sheaf_bson::element_text("_id", after)
             ),
         }
     }

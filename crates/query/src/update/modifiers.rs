@@ -15,7 +15,6 @@ use super::check_path_depth;
 use super::ops::{Op, OpCx, is_operator};
 use super::tree::{ObjectNode, identifier, path_bytes};
 use crate::owned::name_bytes;
-use crate::print;
 
 /// Parsed modifiers.
 #[derive(Debug, Default)]
@@ -51,7 +50,7 @@ impl Modifiers {
                     "Modifiers operate on fields but we found type {} instead. For example: {{$mod: {{<field>: \
                      ...}}}} not {{{}}}",
                     operator.value().type_name(),
-                    print::element(name, operator.value())
+                    sheaf_bson::element_text(name, operator.value())
                 );
             };
             for argument in arguments.iter() {
@@ -75,7 +74,7 @@ impl Modifiers {
             Some(unused) => bail!(
                 Code::FAILED_TO_PARSE,
                 "The array filter for identifier '{unused}' was not used in the update {}",
-                print::document(doc)
+                sheaf_bson::document_text(doc)
             ),
         }
     }
@@ -132,7 +131,7 @@ impl Modifiers {
             bail!(
                 Code::BAD_VALUE,
                 "The 'to' field for $rename must be a string: {}",
-                print::element(source, argument.value())
+                sheaf_bson::element_text(source, argument.value())
             );
         };
         if target.contains('\0') {
@@ -142,7 +141,7 @@ impl Modifiers {
             bail!(
                 Code::BAD_VALUE,
                 "The source and target field for $rename must differ: {}",
-                print::element(source, argument.value())
+                sheaf_bson::element_text(source, argument.value())
             );
         }
         for (path, which) in [(source, "source"), (target, "destination")] {
@@ -241,7 +240,7 @@ fn rename_source<'a>(doc: RawDoc<'a>, path: &str, fields: &mut Fields<'a>) -> Re
             blocking => bail!(
                 Code::PATH_NOT_VIABLE,
                 "cannot use the part ({above} of {path}) to traverse the element ({{{}}})",
-                print::element(above, blocking)
+                sheaf_bson::element_text(above, blocking)
             ),
         };
         if next.is_missing() {
@@ -271,7 +270,7 @@ fn check_rename_target<'a>(doc: RawDoc<'a>, path: &str, fields: &mut Fields<'a>)
 }
 
 fn array_end(doc: RawDoc<'_>, path: &str, which: &str, array: &str) -> Error {
-    let id = doc.get("_id").map_or_else(|| "no id".to_owned(), |id| print::element("_id", id));
+    let id = doc.get("_id").map_or_else(|| "no id".to_owned(), |id| sheaf_bson::element_text("_id", id));
     Error::bad_value(format!(
         "The {which} field cannot be an array element, '{path}' in doc with {id} has an array field called '{array}'"
     ))

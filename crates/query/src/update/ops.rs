@@ -8,7 +8,6 @@ use sheaf_errors::{Code, Error, Result, bail};
 
 use super::array_ops::{self, Pull, Push};
 use crate::owned::{own, own_all};
-use crate::print;
 use sheaf_expr::ParseCx;
 
 /// What an operator makes of a value.
@@ -73,7 +72,7 @@ impl OpCx<'_> {
     /// `_id: 1`, which names the document in messages.
     pub(super) fn id_text(&self) -> String {
         match self.root.get("_id") {
-            Some(id) => print::element("_id", id),
+            Some(id) => sheaf_bson::element_text("_id", id),
             None => "no id".to_owned(),
         }
     }
@@ -258,7 +257,7 @@ fn numeric(argument: Element<'_>, verb: &str) -> Result<OwnedValue> {
         bail!(
             Code::TYPE_MISMATCH,
             "Cannot {verb} with non-numeric argument: {{{}}}",
-            print::element(argument.key(), value)
+            sheaf_bson::element_text(argument.key(), value)
         );
     }
     Ok(OwnedValue::from(value))
@@ -302,14 +301,22 @@ fn current_date(value: Value<'_>) -> Result<bool> {
 fn pop(argument: Element<'_>) -> Result<bool> {
     let value = argument.value();
     if !value.is_number() {
-        bail!(Code::FAILED_TO_PARSE, "Expected a number in: {}", print::element(argument.key(), value));
+        bail!(
+            Code::FAILED_TO_PARSE,
+            "Expected a number in: {}",
+            sheaf_bson::element_text(argument.key(), value)
+        );
     }
     match value.as_exact_i64() {
         Some(1) => Ok(false),
         Some(-1) => Ok(true),
         Some(other) => bail!(Code::FAILED_TO_PARSE, "$pop expects 1 or -1, found: {other}"),
         None => {
-            bail!(Code::FAILED_TO_PARSE, "Expected an integer: {}", print::element(argument.key(), value))
+            bail!(
+                Code::FAILED_TO_PARSE,
+                "Expected an integer: {}",
+                sheaf_bson::element_text(argument.key(), value)
+            )
         }
     }
 }
@@ -333,7 +340,7 @@ fn bits(value: Value<'_>) -> Result<Vec<(BitOp, OwnedValue)>> {
                 Code::FAILED_TO_PARSE,
                 "The $bit modifier only supports 'and', 'or', and 'xor', not '{other}' which is an unknown \
                  operator: {{{}}}",
-                print::element(other, element.value())
+                sheaf_bson::element_text(other, element.value())
             ),
         };
         if !matches!(element.value(), Value::Int32(_) | Value::Int64(_)) {
@@ -341,7 +348,7 @@ fn bits(value: Value<'_>) -> Result<Vec<(BitOp, OwnedValue)>> {
                 Code::BAD_VALUE,
                 "The $bit modifier field must be an Integer(32/64 bit); a '{}' is not supported here: {{{}}}",
                 element.value().type_name(),
-                print::element(element.key(), element.value())
+                sheaf_bson::element_text(element.key(), element.value())
             );
         }
         sheaf_meter::grow(size_of::<BitOp>())?;
@@ -402,7 +409,7 @@ fn calculate<'a>(
         Error::bad_value(format!(
             "Failed to apply {operator} operations to current value (({}){}) for document {{{}}}",
             shell_type(old),
-            print::value(old),
+            sheaf_bson::value_text(old),
             cx.id_text()
         ))
     })

@@ -4,7 +4,6 @@ use sheaf_bson::{Bump, DocBuf, DocWriter, MAX_DEPTH, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 
-use crate::print;
 use crate::projection::{Mode, Projection};
 
 /// `$replaceRoot` and `$replaceWith`: the document that an expression gives.
@@ -48,9 +47,9 @@ impl ReplaceRoot {
                 "{} must evaluate to an object, but resulting value was: {}. Type of resulting value: '{}'. Input \
                  document: {}",
                 self.called,
-                if other.is_missing() { "MISSING".to_owned() } else { print::value(other) },
+                if other.is_missing() { "MISSING".to_owned() } else { sheaf_bson::value_text(other) },
                 other.type_name(),
-                print::document(doc)
+                sheaf_bson::document_text(doc)
             ),
         }
     }

@@ -57,7 +57,7 @@ fn announce(node: &Node) {
     };
     log::events::listen();
     log::events::listen_for_panics();
-    log::info("CONTROL", 4615611, "initandlisten", "Sheaf starting", Some(attributes));
+    log::info("CONTROL", log::ids::STARTING, "initandlisten", "Sheaf starting", Some(attributes));
     warn_about_host();
 }
 
@@ -70,8 +70,8 @@ fn bind(node: &Node) -> Result<Listeners, u8> {
         let attributes = sheaf_bson::doc! {
             "error": { "code": 9001, "codeName": "SocketException", "errmsg": &*format!("{text} [{}]", error.address) }
         };
-        fatal("CONTROL", 20568, "initandlisten", "Error setting up listener", attributes.clone());
-        fatal("NETWORK", 23024, "initandlisten", "Failed to set up listener", attributes);
+        fatal("CONTROL", log::ids::NO_LISTENER, "initandlisten", "Error setting up listener", attributes.clone());
+        fatal("NETWORK", log::ids::LISTENER_FAILED, "initandlisten", "Failed to set up listener", attributes);
         exit::NET_ERROR
     })
 }
@@ -79,7 +79,13 @@ fn bind(node: &Node) -> Result<Listeners, u8> {
 fn open(node: &Arc<Node>, settings: &Settings) -> Result<Engine, u8> {
     tokio::task::block_in_place(|| open_engine(node, settings)).map_err(|text| {
         let attributes = sheaf_bson::doc! { "error": &text };
-        fatal("STORAGE", 20557, "initandlisten", "DBException in initAndListen, terminating", attributes);
+        fatal(
+            "STORAGE",
+            log::ids::STORAGE_NOT_OPEN,
+            "initandlisten",
+            "DBException in initAndListen, terminating",
+            attributes,
+        );
         exit::UNCAUGHT
     })
 }
@@ -187,7 +193,13 @@ fn listen_for_signals(node: &Arc<Node>, settings: &Settings) {
 }
 
 async fn end(node: &Arc<Node>, engine: &Engine, tasks: [JoinHandle<()>; 2]) -> Result<(), u8> {
-    log::info("CONTROL", 4784901, "SignalHandler", "Shutting down: commands under way are interrupted", None);
+    log::info(
+        "CONTROL",
+        log::ids::ENDING_COMMANDS,
+        "SignalHandler",
+        "Shutting down: commands under way are interrupted",
+        None,
+    );
     // Running commands see the flag at their next check; then nothing writes any more.
     tokio::time::sleep(Duration::from_millis(150)).await;
     tokio::task::block_in_place(|| stop_engine(node, engine)).map_err(|error| {
@@ -236,7 +248,7 @@ fn warn_about_host() {
         let attributes = sheaf_bson::doc! { "currentValue": files as i64, "recommendedMinimum": 64_000i64 };
         log::warning(
             "CONTROL",
-            22184,
+            log::ids::FEW_DESCRIPTORS,
             "initandlisten",
             "Soft rlimits for open file descriptors too low",
             Some(attributes),
@@ -244,7 +256,7 @@ fn warn_about_host() {
     }
     log::warning(
         "CONTROL",
-        22120,
+        log::ids::NO_ACCESS_CONTROL,
         "initandlisten",
         "Access control is not enabled for the database. Read and write access to data and configuration is unrestricted",
         None,

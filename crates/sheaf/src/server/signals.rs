@@ -41,7 +41,13 @@ impl Signals {
                 () = node.until_shutdown() => return,
             };
             let attributes = sheaf_bson::doc! { "signal": number, "error": called };
-            log::info("CONTROL", 23377, "SignalHandler", "Received signal", Some(attributes));
+            log::info(
+                "CONTROL",
+                log::ids::SIGNAL_RECEIVED,
+                "SignalHandler",
+                "Received signal",
+                Some(attributes),
+            );
             if let Some(replica) = node.replica().cloned() {
                 // Another member takes over while this one still answers. Together with what is under way it has this time.
                 let millis = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;

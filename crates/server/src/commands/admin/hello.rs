@@ -182,7 +182,13 @@ fn handshake(hello: &Hello<'_>, op: &Operation<'_>) -> Result<Vec<Compressor>> {
         let attributes = sheaf_bson::doc! {
             "remote": &op.client().remote_text(), "client": &op.client().context(), "doc": metadata,
         };
-        crate::log::info("NETWORK", 51800, &op.client().context(), "client metadata", Some(attributes));
+        crate::log::info(
+            "NETWORK",
+            crate::log::ids::CLIENT_METADATA,
+            &op.client().context(),
+            "client metadata",
+            Some(attributes),
+        );
     }
     shake.done = true;
     if !hello.legacy || hello.hello_ok == Some(true) {

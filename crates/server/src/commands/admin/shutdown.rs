@@ -52,7 +52,13 @@ impl<'a> Command<'a, Operation<'a>> for Shutdown {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        crate::log::info("COMMAND", 4695400, &op.client().context(), "Shutdown command received", None);
+        crate::log::info(
+            "COMMAND",
+            crate::log::ids::SHUTDOWN_COMMAND,
+            &op.client().context(),
+            "Shutdown command received",
+            None,
+        );
         let began = Instant::now();
         if let Some(replica) = op.node().replica().filter(|replica| replica.is_writable()) {
             let millis = self.timeout_secs as u64 * 1000;

@@ -127,7 +127,7 @@ impl<'a> Command<'a, Operation<'a>> for Validate<'a> {
             let about = doc! { "namespace": &namespace, "invalidDocuments": found.invalid_documents as i64 };
             crate::log::error(
                 "STORAGE",
-                20404,
+                crate::log::ids::DOCUMENT_CORRUPT,
                 &op.client().context(),
                 "Document corruption details",
                 Some(about),
@@ -176,7 +176,13 @@ fn non_compliant(op: &Operation<'_>, collection: &Collection) -> Result<u64> {
             failing += 1;
             let about = doc! { "namespace": &collection.namespace, "id": cursor.doc().get_or_missing("_id") };
             let text = "Document is not compliant with the collection's schema";
-            crate::log::warning("STORAGE", 5_363_500, &op.client().context(), text, Some(about));
+            crate::log::warning(
+                "STORAGE",
+                crate::log::ids::DOCUMENT_NOT_COMPLIANT,
+                &op.client().context(),
+                text,
+                Some(about),
+            );
         }
     }
     Ok(failing)

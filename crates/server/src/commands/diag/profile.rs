@@ -123,7 +123,7 @@ pub fn record(node: &Node, op: &Request<'_>, entry: &DocBuf) {
         let attributes = doc! { "error": error.message() };
         crate::log::warning(
             "COMMAND",
-            20504,
+            crate::log::ids::PROFILE_FAILED,
             &op.client().context(),
             "Caught exception while trying to profile operation",
             Some(attributes),

@@ -59,7 +59,7 @@ impl<'a> Command<'a, Operation<'a>> for ReplSetStepDown<'a> {
         let replica = replica(op)?;
         let (period_secs, catch_up_secs) = self.times()?;
         let text = "Attempting to step down in response to replSetStepDown command";
-        crate::log::info("COMMAND", 21579, &op.client().context(), text, None);
+        crate::log::info("COMMAND", crate::log::ids::STEPPING_DOWN, &op.client().context(), text, None);
         let stepped_down = replica.step_down(millis(catch_up_secs), millis(period_secs), self.force);
         stepped_down.map_err(|error| dated(error, op.now_millis()))?;
         Ok(Reply::ok())
@@ -99,7 +99,7 @@ fn dated(error: Error, now_millis: i64) -> Error {
     if error.code() != Code::EXCEEDED_TIME_LIMIT {
         return error;
     }
-    let date = crate::log::json::iso_date(now_millis);
+    let date = crate::log::date::iso_date(now_millis);
     let text = error.message().replace("the end of the catch up period", &date);
     Error::new(error.code(), text)
 }

@@ -76,7 +76,13 @@ impl Member {
 
     fn doubt_raft(&self, message: &RaftMessage) -> Option<String> {
         let last = self.view().last();
-        match message.get_msg_type() {
+        // raft-rs takes what has no term for a message of its own, and looks no further. Only who has never heard of a term
+        // says so, when it refuses to vote.
+        let kind = message.get_msg_type();
+        if message.term == 0 && !(kind == MessageType::MsgRequestPreVoteResponse && message.reject) {
+            return Some(format!("a {kind:?} without a term"));
+        }
+        match kind {
             MessageType::MsgAppendResponse => {
                 let beyond = self.is_leader()
                     && message.term == self.term()

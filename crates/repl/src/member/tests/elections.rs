@@ -148,22 +148,6 @@ fn a_step_down_hands_over_at_once() {
     assert_eq!(set.member(0).step_down(0, 0, false).unwrap_err().message(), "not primary so can't step down");
 }
 
-#[test]
-fn a_step_down_without_a_successor_needs_force() {
-    let mut set = three();
-    set.cut(1);
-    set.cut(2);
-    set.member(0).step_down(1000, 5000, false).unwrap();
-    set.run(2000);
-    let refused = set.node(0).stepped_down.take().unwrap().unwrap_err();
-    assert_eq!(refused.code(), Code::EXCEEDED_TIME_LIMIT);
-    assert_eq!(set.primary(), Some(0));
-    set.member(0).step_down(1000, 5000, true).unwrap();
-    set.run(2000);
-    assert_eq!(set.node(0).stepped_down.take(), Some(Ok(())));
-    assert_eq!(set.primary(), None);
-}
-
 /// Who ends waits for those only who could follow.
 #[test]
 fn a_member_that_ends_waits_only_for_who_can_follow() {

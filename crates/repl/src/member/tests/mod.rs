@@ -9,7 +9,7 @@ use sheaf_errors::{Code, Error};
 
 use super::{Member, Options, Recovered};
 use crate::config::{ConfigVersion, MemberConfig, ReplSetConfig};
-use crate::effect::{Effect, Rollback, WaiterId};
+use crate::effect::{Effect, WaiterId};
 use crate::message::{Body, Envelope};
 use crate::types::{Entry, HardState, LogBounds, MemberState, OpTime, TermRun};
 use crate::write_concern::{Outcome, W, WriteConcern};
@@ -23,7 +23,6 @@ mod writes;
 struct Node {
     member: Member,
     log: Vec<Entry>,
-    rollbacks: Vec<Rollback>,
     resolved: BTreeMap<WaiterId, Outcome>,
     stepped_down: Option<Result<(), Error>>,
     reconfigured: Option<Result<ConfigVersion, Error>>,
@@ -80,7 +79,6 @@ impl Set {
         let node = Node {
             member: Member::new(options, Recovered::default()),
             log: Vec::new(),
-            rollbacks: Vec::new(),
             resolved: BTreeMap::new(),
             stepped_down: None,
             reconfigured: None,
@@ -174,7 +172,6 @@ impl Set {
             Effect::Persist(persist) => {
                 if let Some(rollback) = persist.rollback {
                     node.log.truncate(rollback.keep.index as usize);
-                    node.rollbacks.push(rollback);
                 }
                 node.log.extend(persist.entries);
                 node.member.written(persist.seq);

@@ -40,28 +40,6 @@ fn a_cancelled_wait_is_not_answered() {
 }
 
 #[test]
-fn an_isolated_primary_steps_down_and_its_writes_are_rolled_back() {
-    let mut set = three();
-    set.write(0, WriteConcern::majority());
-    let kept = set.member(0).positions().applied;
-    set.cut(0);
-    let lost = set.write(0, WriteConcern::majority());
-    let last = set.propose(0);
-    set.run(40_000);
-    assert_eq!(set.state(0), MemberState::Secondary);
-    assert_eq!(set.outcome(0, lost), Some(Outcome::NotPrimary));
-    let primary = set.primary().unwrap();
-    assert_ne!(primary, 0);
-    set.write(primary, WriteConcern::majority());
-    set.heal();
-    set.run(5000);
-    assert_eq!(set.node(0).rollbacks, vec![Rollback { keep: kept, last }]);
-    let log = set.node(primary).log.clone();
-    assert_eq!(set.node(0).log, log);
-    assert_eq!(set.state(0), MemberState::Secondary);
-}
-
-#[test]
 fn an_arbiter_votes_and_holds_nothing() {
     let mut config = ReplSetConfig::new("rs", members(3));
     config.members[2].arbiter_only = true;

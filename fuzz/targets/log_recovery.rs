@@ -6,13 +6,13 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 
 use libfuzzer_sys::fuzz_target;
-use sheaf_log::{Log, Options, Position};
+use sheaf_log::{Log, Options, OpTime};
 
 fuzz_target!(|data: &[u8]| {
     let Some((kind, data)) = data.split_first() else { return };
     let dir = tempfile::tempdir().expect("a folder");
     let options = || Options { segment_bytes: 1 << 20, ..Options::new(dir.path()) };
-    let open = || Log::open(options(), Position::default());
+    let open = || Log::open(options(), OpTime::default());
     {
         let (log, _) = open().expect("a new log");
         for time in 1..=u64::from(kind % 3) {

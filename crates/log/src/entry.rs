@@ -1,27 +1,18 @@
 //! One entry's bytes.
 
+use crate::position::OpTime;
+
 /// Bytes of an entry before its payload.
 pub const HEADER_LEN: usize = 40;
 
 /// Largest payload: what a length field of sane value may say. A group is far smaller.
 pub(crate) const MAX_PAYLOAD: usize = 1 << 30;
 
-/// Where an entry stands: in which term, at which index, and its cluster time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// Raft term.
-    pub term: u64,
-    /// 1, 2, 3, ... without gaps.
-    pub index: u64,
-    /// Cluster time of the entry's last operation.
-    pub time: u64,
-}
-
 /// An entry read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Term, index and time.
-    pub at: Position,
+    pub at: OpTime,
     /// What was appended.
     pub payload: Vec<u8>,
 }
@@ -31,7 +22,7 @@ pub struct Entry {
 pub(crate) struct Header {
     pub length: u32,
     pub crc: u32,
-    pub at: Position,
+    pub at: OpTime,
     /// The log was durable up to this index when the entry was written.
     pub durable: u64,
 }
@@ -68,7 +59,7 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER_LEN], salt: Salt) -> Option<Header> {
         let u32_at = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let u64_at = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
-        let at = Position { term: u64_at(8), index: u64_at(16), time: u64_at(24) };
+        let at = OpTime { term: u64_at(8), index: u64_at(16), time: u64_at(24) };
         let durable = if salt.checks() {
             if u32_at(CHECK) != salt.check(&bytes[..CHECK]) {
                 return None;
@@ -85,7 +76,7 @@ impl Header {
     }
 
     /// The header's bytes for these parts of a payload, checksum included.
-    pub fn encode(at: Position, durable: u64, parts: &[&[u8]], salt: Salt) -> [u8; HEADER_LEN] {
+    pub fn encode(at: OpTime, durable: u64, parts: &[&[u8]], salt: Salt) -> [u8; HEADER_LEN] {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let mut bytes = [0; HEADER_LEN];
         bytes[0..4].copy_from_slice(&(length as u32).to_le_bytes());
@@ -130,7 +121,7 @@ mod tests {
 
     #[test]
     fn headers_read_back_with_their_salt_only() {
-        let at = Position { term: 3, index: 1 << 40, time: 77 };
+        let at = OpTime { term: 3, index: 1 << 40, time: 77 };
         for (salt, durable) in [(Salt::new(), at.index - 5), (Salt::new(), 7), (Salt(0), 7)] {
             let bytes = Header::encode(at, durable, &[b"ab", b"c"], salt);
             let header = Header::decode(&bytes, salt).unwrap();

@@ -26,14 +26,16 @@
 mod entry;
 mod files;
 mod log;
+mod position;
 mod reader;
 mod recover;
 mod segment;
 #[cfg(test)]
 mod tests;
 
-pub use entry::{Entry, HEADER_LEN, Position};
+pub use entry::{Entry, HEADER_LEN};
 pub use log::{Log, Options, Recovered, Stats};
+pub use position::{LogPosition, OpTime};
 pub use reader::Reader;
 
 /// What can go wrong with the log.

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Position, Salt};
+use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Salt};
 use crate::files::{ReadFiles, Reserve};
+use crate::position::OpTime;
 use crate::reader::Reader;
 use crate::recover::recover;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
@@ -44,7 +45,7 @@ impl Options {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Recovered {
     /// The last whole entry (or what the caller said was applied, when the log holds nothing newer).
-    pub last: Position,
+    pub last: OpTime,
     /// Bytes of a torn tail that were cut off.
     pub cut_bytes: u64,
 }
@@ -113,7 +114,7 @@ struct Writer {
     zeroed: u64,
     /// `offset` when room was last asked for.
     room_asked: u64,
-    last: Position,
+    last: OpTime,
     /// Files with bytes that no sync has covered yet, oldest first; the current one is the last. They stay here until a
     /// sync has succeeded: another one that begins meanwhile must not answer for what that one has not yet done.
     unsynced: Vec<Arc<File>>,
@@ -172,10 +173,10 @@ impl Log {
     /// before `applied` starts anew behind it.
     ///
     /// ```
-    /// use sheaf_log::{Log, Options, Position};
+    /// use sheaf_log::{Log, Options, OpTime};
     ///
     /// # let folder = tempfile::tempdir().unwrap();
-    /// let (log, _) = Log::open(Options::new(folder.path()), Position::default())?;
+    /// let (log, _) = Log::open(Options::new(folder.path()), OpTime::default())?;
     /// // Term 1, time 7; the payload is these parts one after another.
     /// let position = log.append(1, 7, &[b"first ", b"entry"])?;
     /// assert_eq!(log.sync()?, position.index);
@@ -184,7 +185,7 @@ impl Log {
     /// assert_eq!((entry.at, &entry.payload[..]), (position, &b"first entry"[..]));
     /// # Ok::<(), sheaf_log::Error>(())
     /// ```
-    pub fn open(options: Options, applied: Position) -> Result<(Log, Recovered)> {
+    pub fn open(options: Options, applied: OpTime) -> Result<(Log, Recovered)> {
         fs::create_dir_all(&options.dir).map_err(|e| Error::io("creating the log folder", e))?;
         let dir = Arc::new(File::open(&options.dir).map_err(|e| Error::io("opening the log folder", e))?);
         let reserve = Reserve::for_writer(&dir);
@@ -251,12 +252,12 @@ impl Log {
 
     /// Appends one entry, whose payload is these parts one after another, with one `write`. After an
     /// error nothing of it is in the log.
-    pub fn append(&self, term: u64, time: u64, parts: &[&[u8]]) -> Result<Position> {
+    pub fn append(&self, term: u64, time: u64, parts: &[&[u8]]) -> Result<OpTime> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         assert!(length <= MAX_PAYLOAD, "a log entry of {length} bytes");
         let size = (HEADER_LEN + length) as u64;
         let mut writer = self.writer_for(size)?;
-        let at = Position { term, index: writer.last.index + 1, time };
+        let at = OpTime { term, index: writer.last.index + 1, time };
         let header =
             Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts, writer.salt);
         let written = write_entry(&writer.file, &header, parts);
@@ -266,7 +267,7 @@ impl Log {
 
     /// Appends the first of these entries (term, time, payload), as many as one `write` may carry, at least one. Gives
     /// how many, and the position of the last of them. After an error nothing of them is in the log.
-    pub fn append_run(&self, entries: &[(u64, u64, &[u8])]) -> Result<(usize, Position)> {
+    pub fn append_run(&self, entries: &[(u64, u64, &[u8])]) -> Result<(usize, OpTime)> {
         let size_of = |payload: &[u8]| (HEADER_LEN + payload.len()) as u64;
         let first = entries.first().map_or(0, |(.., payload)| size_of(payload));
         let mut writer = self.writer_for(first)?;
@@ -280,7 +281,7 @@ impl Log {
                 break;
             }
             size += size_of(payload);
-            at = Position { term: *term, index: at.index + 1, time: *time };
+            at = OpTime { term: *term, index: at.index + 1, time: *time };
             headers.push(Header::encode(at, durable, &[payload], writer.salt));
         }
         let pairs = headers.iter().zip(entries);
@@ -322,7 +323,7 @@ impl Log {
         &self,
         writer: &mut Writer,
         written: std::io::Result<()>,
-        last: Position,
+        last: OpTime,
         entries: usize,
         size: u64,
     ) -> Result<()> {
@@ -434,7 +435,7 @@ impl Log {
     }
 
     /// Position of the last entry.
-    pub fn last(&self) -> Position {
+    pub fn last(&self) -> OpTime {
         lock(&self.writer).last
     }
 
@@ -497,12 +498,12 @@ impl Log {
 
     /// Cuts all entries after `at`, for good: what a rollback does. The next append gets `at.index + 1`. A crash on the way
     /// leaves a log that ends somewhere between.
-    pub fn truncate_after(&self, at: Position) -> Result<()> {
+    pub fn truncate_after(&self, at: OpTime) -> Result<()> {
         self.truncate_in_steps(at, &mut || {})
     }
 
     /// `step` is called between the changes of the folder.
-    pub(crate) fn truncate_in_steps(&self, at: Position, step: &mut dyn FnMut()) -> Result<()> {
+    pub(crate) fn truncate_in_steps(&self, at: OpTime, step: &mut dyn FnMut()) -> Result<()> {
         let mut writer = lock(&self.writer);
         if at.index >= writer.last.index {
             return Ok(());

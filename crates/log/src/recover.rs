@@ -5,8 +5,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use crate::entry::{HEADER_LEN, Header, Position, Salt};
+use crate::entry::{HEADER_LEN, Header, Salt};
 use crate::log::Shared;
+use crate::position::OpTime;
 use crate::segment::{MAGIC, SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};
 
@@ -185,7 +186,7 @@ impl Scanner {
 /// The end of the log as recovery found it.
 #[derive(Debug, Default)]
 pub(crate) struct Tail {
-    pub last: Position,
+    pub last: OpTime,
     /// Bytes that were cut off.
     pub cut_bytes: u64,
     /// Bytes of payloads that were checksummed in the segment that was cut.
@@ -196,7 +197,7 @@ pub(crate) struct Tail {
 /// Scans the segments from the one that holds `applied + 1` on, cuts a torn tail, removes segments
 /// behind it, and leaves each segment's `bytes` at its last whole entry. `torn` are those from the first on whose header is
 /// not whole.
-pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: Position) -> Result<Tail> {
+pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: OpTime) -> Result<Tail> {
     if let ([], [alone]) = (segments.as_slice(), torn.as_slice()) {
         remove_unfinished(alone, applied)?;
         return Ok(Tail { last: applied, ..Tail::default() });
@@ -254,7 +255,7 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
 /// Removes the only segment, whose header is not whole: the folder is new, and power was lost before it was synced.
 ///
 /// Errors: it had been more than begun, so that it is damaged.
-fn remove_unfinished(segment: &Segment, applied: Position) -> Result<()> {
+fn remove_unfinished(segment: &Segment, applied: OpTime) -> Result<()> {
     let mut head = [0; SEGMENT_HEADER_LEN as usize];
     let mut scanner = Scanner::of(segment)?;
     if let Some(bytes) = scanner.bytes_at(0, head.len())? {
@@ -277,7 +278,7 @@ fn cut(
     segments: &mut Vec<Segment>,
     at: usize,
     scanner: &mut Scanner,
-    applied: Position,
+    applied: OpTime,
     tail: &mut Tail,
 ) -> Result<()> {
     let offset = scanner.offset;

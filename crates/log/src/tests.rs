@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use crate::entry::{HEADER_LEN, Header, Salt};
 use crate::recover::recover;
 use crate::segment::{list, segment_header};
-use crate::{Error, Log, Options, Position};
+use crate::{Error, Log, OpTime, Options};
 
 fn options(dir: &Path) -> Options {
     Options { dir: dir.to_owned(), segment_bytes: 400, retain_bytes: 0 }
@@ -18,7 +18,7 @@ fn entries(log: &Log, from: u64) -> Vec<(u64, Vec<u8>)> {
 }
 
 fn fill(dir: &Path, payloads: &[Vec<u8>], sync_each: bool) {
-    let (log, _) = Log::open(options(dir), Position::default()).unwrap();
+    let (log, _) = Log::open(options(dir), OpTime::default()).unwrap();
     for (n, payload) in payloads.iter().enumerate() {
         let (head, tail) = payload.split_at(payload.len() / 2);
         log.append(1, 10 * (n as u64 + 1), &[head, tail]).unwrap();
@@ -40,7 +40,7 @@ fn reads_back_across_segments_and_follows_appends() {
     let dir = tempfile::tempdir().unwrap();
     let payloads: Vec<Vec<u8>> = (0..20u8).map(|n| vec![n; 50]).collect();
     fill(dir.path(), &payloads, false);
-    let (log, recovered) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (log, recovered) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     assert_eq!((recovered.last.index, recovered.last.time, recovered.cut_bytes), (20, 200, 0));
     assert!(segment_files(dir.path()).len() > 3);
     assert_eq!(entries(&log, 1).len(), 20);
@@ -62,15 +62,15 @@ fn reads_back_across_segments_and_follows_appends() {
 fn retention_keeps_what_is_needed() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), &vec![vec![1; 100]; 20], false);
-    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     assert_eq!(log.retain(0).unwrap(), 0);
     assert!(log.retain(9).unwrap() > 0);
     assert_eq!(entries(&log, 10).first().unwrap().0, 10);
     assert!(matches!(log.read_from(1), Err(Error::Gone { .. })));
 }
 
-fn at(index: u64) -> Position {
-    Position { term: 1, index, time: index * 10 }
+fn at(index: u64) -> OpTime {
+    OpTime { term: 1, index, time: index * 10 }
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn cutting_back_and_going_on() {
         let dir = tempfile::tempdir().unwrap();
         fill(dir.path(), &vec![vec![1; 100]; 20], true);
         {
-            let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+            let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
             log.truncate_after(at(keep)).unwrap();
             assert_eq!((log.last(), log.durable_index()), (at(keep), keep));
             assert_eq!(entries(&log, 1).len(), keep as usize);
@@ -88,7 +88,7 @@ fn cutting_back_and_going_on() {
             assert_eq!(log.durable_index(), keep);
             assert_eq!(log.sync().unwrap(), keep + 1);
         }
-        let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+        let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
         assert_eq!(entries(&log, 1).len() as u64, keep + 1);
         assert_eq!(entries(&log, keep + 1), vec![(keep + 1, b"new".to_vec())]);
     }
@@ -106,14 +106,14 @@ fn copy_of(dir: &Path) -> tempfile::TempDir {
 fn a_crash_while_cutting_leaves_a_log_that_ends_between() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), &vec![vec![1; 100]; 20], true);
-    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     let mut copies = Vec::new();
     log.truncate_in_steps(at(7), &mut || copies.push(copy_of(dir.path()))).unwrap();
     assert!(copies.len() > 5);
     let mut last = 20;
     for copy in &copies {
         for _ in 0..2 {
-            let (log, recovered) = Log::open(options(copy.path()), Position::default()).unwrap();
+            let (log, recovered) = Log::open(options(copy.path()), OpTime::default()).unwrap();
             assert_eq!(recovered.cut_bytes, 0);
             assert!((7..=last).contains(&recovered.last.index));
             last = recovered.last.index;
@@ -134,7 +134,7 @@ fn a_crash_while_cutting_leaves_a_log_that_ends_between() {
 fn starts_anew_behind_what_is_applied() {
     let dir = tempfile::tempdir().unwrap();
     fill(dir.path(), &vec![vec![1; 100]; 5], true);
-    let applied = Position { term: 3, index: 50, time: 999 };
+    let applied = OpTime { term: 3, index: 50, time: 999 };
     let (log, recovered) = Log::open(options(dir.path()), applied).unwrap();
     assert_eq!(recovered.last, applied);
     assert_eq!(log.append(3, 1000, &[b"x"]).unwrap().index, 51);
@@ -145,7 +145,7 @@ fn starts_anew_behind_what_is_applied() {
 fn room_ahead_is_zeros_and_no_part_of_the_log() {
     let dir = tempfile::tempdir().unwrap();
     let wide = |dir: &Path| Options { segment_bytes: 64 << 20, ..options(dir) };
-    let (log, _) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(wide(dir.path()), OpTime::default()).unwrap();
     log.append(1, 10, &[b"one"]).unwrap();
     log.sync().unwrap();
     log.make_room();
@@ -162,7 +162,7 @@ fn room_ahead_is_zeros_and_no_part_of_the_log() {
     assert_eq!(entries(&log, 1).len(), 50);
     drop(log);
     for round in 0..3 {
-        let (log, recovered) = Log::open(wide(dir.path()), Position::default()).unwrap();
+        let (log, recovered) = Log::open(wide(dir.path()), OpTime::default()).unwrap();
         assert_eq!((recovered.last.index, recovered.cut_bytes), (50 + round, 0));
         log.append(1, 1000 + round, &[b"again"]).unwrap();
         log.sync().unwrap();
@@ -175,7 +175,7 @@ fn room_ahead_is_zeros_and_no_part_of_the_log() {
 fn a_torn_entry_before_zeros_is_cut() {
     let dir = tempfile::tempdir().unwrap();
     let wide = |dir: &Path| Options { segment_bytes: 64 << 20, ..options(dir) };
-    let (log, _) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(wide(dir.path()), OpTime::default()).unwrap();
     for n in 1..=3u64 {
         log.append(1, n, &[&[n as u8; 500]]).unwrap();
         log.sync().unwrap();
@@ -189,13 +189,13 @@ fn a_torn_entry_before_zeros_is_cut() {
     let last = 32 + 3 * 540;
     bytes[last + 200..last + 300].fill(0);
     fs::write(&file, &bytes).unwrap();
-    let (log, recovered) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    let (log, recovered) = Log::open(wide(dir.path()), OpTime::default()).unwrap();
     assert_eq!(recovered.last.index, 3);
     assert!(recovered.cut_bytes > 0);
     // What is written over it leaves no trace of it behind.
     log.append(1, 4, &[b"x"]).unwrap();
     drop(log);
-    let (log, recovered) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    let (log, recovered) = Log::open(wide(dir.path()), OpTime::default()).unwrap();
     assert_eq!((recovered.last.index, recovered.cut_bytes), (4, 0));
     assert_eq!(entries(&log, 4), vec![(4, b"x".to_vec())]);
 }
@@ -209,7 +209,7 @@ fn an_unsynced_end_of_a_segment_may_be_lost_though_the_next_one_is_there() {
         assert!(files.len() > 2);
         let len = fs::metadata(&files[0]).unwrap().len();
         fs::OpenOptions::new().write(true).open(&files[0]).unwrap().set_len(len - 140).unwrap();
-        match Log::open(options(dir.path()), Position::default()) {
+        match Log::open(options(dir.path()), OpTime::default()) {
             Ok((log, recovered)) => {
                 assert!(!durable);
                 assert_eq!(entries(&log, 1).len() as u64, recovered.last.index);
@@ -230,7 +230,7 @@ fn the_header_of_a_segment_in_between_may_be_lost() {
         let mut bytes = fs::read(&files[1]).unwrap();
         bytes[..32].fill(0);
         fs::write(&files[1], &bytes).unwrap();
-        match Log::open(options(dir.path()), Position::default()) {
+        match Log::open(options(dir.path()), OpTime::default()) {
             Ok((log, recovered)) => {
                 assert!(!durable && recovered.cut_bytes > 0);
                 assert_eq!(entries(&log, 1).len() as u64, recovered.last.index);
@@ -238,7 +238,7 @@ fn the_header_of_a_segment_in_between_may_be_lost() {
                 // What is appended now is not followed by what was there before.
                 let next = log.append(2, 9, &[b"anew"]).unwrap();
                 drop(log);
-                let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+                let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
                 assert_eq!(log.last(), next);
             }
             Err(error) => assert!(durable && matches!(error, Error::Damaged { .. }), "{error}"),
@@ -251,7 +251,7 @@ fn the_header_of_a_segment_in_between_may_be_lost() {
 fn a_damaged_header_of_the_only_segment_is_damage() {
     let dir = tempfile::tempdir().unwrap();
     let wide = |dir: &Path| Options { segment_bytes: 1 << 20, ..options(dir) };
-    let (log, _) = Log::open(wide(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(wide(dir.path()), OpTime::default()).unwrap();
     for _ in 0..8 {
         log.append(1, 10, &[&[1; 100]]).unwrap();
         log.sync().unwrap();
@@ -263,7 +263,7 @@ fn a_damaged_header_of_the_only_segment_is_damage() {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
         fs::write(&file, &bytes).unwrap();
-        let opened = Log::open(wide(dir.path()), Position::default());
+        let opened = Log::open(wide(dir.path()), OpTime::default());
         assert!(matches!(opened, Err(Error::Damaged { .. })), "byte {at}: {:?}", opened.err());
         assert_eq!(fs::read(&file).unwrap(), bytes);
     }
@@ -284,7 +284,7 @@ fn a_first_segment_that_was_only_begun_is_made_anew() {
     for bytes in [Vec::new(), vec![0; 10], vec![0; 4096], segment_header(1, salt)[..20].to_vec()] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(format!("{:020}.log", 1)), bytes).unwrap();
-        let (log, recovered) = Log::open(options(dir.path()), Position::default()).unwrap();
+        let (log, recovered) = Log::open(options(dir.path()), OpTime::default()).unwrap();
         assert_eq!(recovered.last.index, 0);
         assert_eq!(log.append(1, 1, &[b"x"]).unwrap().index, 1);
     }
@@ -293,7 +293,7 @@ fn a_first_segment_that_was_only_begun_is_made_anew() {
 #[test]
 fn a_sync_does_not_rely_on_one_that_has_not_ended() {
     let dir = tempfile::tempdir().unwrap();
-    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     for _ in 0..6 {
         log.append(1, 1, &[&[1; 100]]).unwrap();
     }
@@ -320,7 +320,7 @@ fn what_recovery_has_read_is_synced_as_a_whole() {
     fill(dir.path(), &vec![vec![1; 100]; 6], false);
     let files = segment_files(dir.path()).len() as u64;
     assert!(files > 2);
-    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     assert_eq!(log.stats().files_synced, files);
     drop(log);
     let (log, _) = Log::open(options(dir.path()), at(6)).unwrap();
@@ -335,7 +335,7 @@ fn forged(len: usize, payload: usize, salt: Salt, whole: bool) -> Vec<u8> {
     let mut at = len % HEADER_LEN;
     while at + step <= len {
         let index = 4 + (at / step) as u64;
-        let position = Position { term: 1, index, time: 1000 + index };
+        let position = OpTime { term: 1, index, time: 1000 + index };
         let covered = if whole { &bytes[at + HEADER_LEN..at + step] } else { &[] };
         let mut header = Header::encode(position, 3, &[covered], salt);
         header[..4].copy_from_slice(&(payload as u32).to_le_bytes());
@@ -364,13 +364,13 @@ fn a_log_of_version_1_is_read_and_goes_on() {
     let dir = old_folder(&[3; 300]);
     let wide = || Options { segment_bytes: 64 << 20, ..options(dir.path()) };
     for round in 0..3 {
-        let (log, recovered) = Log::open(wide(), Position::default()).unwrap();
+        let (log, recovered) = Log::open(wide(), OpTime::default()).unwrap();
         assert_eq!(recovered.last.index, 1 + round);
         assert_eq!(log.append(1, 100 + round, &[b"more"]).unwrap().index, 2 + round);
         log.sync().unwrap();
     }
     assert_eq!(segment_files(dir.path()).len(), 1);
-    let (log, _) = Log::open(wide(), Position::default()).unwrap();
+    let (log, _) = Log::open(wide(), OpTime::default()).unwrap();
     assert_eq!(entries(&log, 1)[0], (1, b"first".to_vec()));
     assert_eq!(entries(&log, 4), vec![(4, b"more".to_vec())]);
 }
@@ -381,7 +381,7 @@ fn a_document_that_looks_like_entries_makes_no_work() {
     let document = forged(1 << 20, 100_000 - HEADER_LEN, Salt(0), false);
     let dir = old_folder(&document);
     let (mut segments, torn) = list(dir.path()).unwrap();
-    let tail = recover(&mut segments, torn, Position::default()).unwrap();
+    let tail = recover(&mut segments, torn, OpTime::default()).unwrap();
     assert_eq!(tail.last.index, 1);
     assert!(tail.checksummed < 24 << 20, "{} bytes were checksummed", tail.checksummed);
 }
@@ -392,7 +392,7 @@ fn a_document_with_whole_entries_in_it_does_not_pass_for_the_log() {
         let dir = tempfile::tempdir().unwrap();
         let wide = || Options { segment_bytes: 64 << 20, ..options(dir.path()) };
         {
-            let (log, _) = Log::open(wide(), Position::default()).unwrap();
+            let (log, _) = Log::open(wide(), OpTime::default()).unwrap();
             log.append(1, 1, &[b"first"]).unwrap();
             log.sync().unwrap();
             // Synced by nobody when the power fails; its last page is lost.
@@ -404,10 +404,10 @@ fn a_document_with_whole_entries_in_it_does_not_pass_for_the_log() {
         bytes[len - 500..].fill(0);
         fs::write(&file, bytes).unwrap();
         let (mut segments, torn) = list(dir.path()).unwrap();
-        let tail = recover(&mut segments, torn, Position::default()).unwrap();
+        let tail = recover(&mut segments, torn, OpTime::default()).unwrap();
         assert_eq!(tail.last.index, 1);
         assert!(tail.checksummed <= 100_100, "{} bytes were checksummed", tail.checksummed);
-        let (log, _) = Log::open(wide(), Position::default()).unwrap();
+        let (log, _) = Log::open(wide(), OpTime::default()).unwrap();
         assert_eq!(log.append(1, 3, &[b"on"]).unwrap().index, 2);
     }
 }
@@ -432,7 +432,7 @@ proptest! {
         fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(keep as u64).unwrap();
         let mut end = 32;
         let whole = payloads.iter().take_while(|p| { end += 40 + p.len(); end <= keep }).count();
-        let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+        let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
         let found = entries(&log, 1);
         prop_assert_eq!(found.len(), whole);
         for (at, (_, payload)) in found.iter().enumerate() {
@@ -458,7 +458,7 @@ proptest! {
         let mut bytes = fs::read(file).unwrap();
         bytes[at] ^= 1 << bit;
         fs::write(file, &bytes).unwrap();
-        match Log::open(options(dir.path()), Position::default()) {
+        match Log::open(options(dir.path()), OpTime::default()) {
             Err(Error::Damaged { .. } | Error::TooNew { .. }) => {}
             Err(other) => prop_assert!(false, "{}", other),
             Ok((log, recovered)) => {
@@ -478,7 +478,7 @@ proptest! {
 #[test]
 fn a_run_of_entries_is_as_good_as_one_after_another() {
     let dir = tempfile::tempdir().unwrap();
-    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     let payloads: Vec<Vec<u8>> = (0..40u8).map(|n| vec![n; usize::from(n) * 9]).collect();
     let run: Vec<(u64, u64, &[u8])> =
         payloads.iter().enumerate().map(|(n, payload)| (1, 10 * (n as u64 + 1), &payload[..])).collect();
@@ -495,6 +495,6 @@ fn a_run_of_entries_is_as_good_as_one_after_another() {
     let stored: Vec<Vec<u8>> = entries(&log, 1).into_iter().map(|(_, payload)| payload).collect();
     assert_eq!((&stored[..40], &stored[40][..]), (&payloads[..], &b"last"[..]));
     drop(log);
-    let (_, recovered) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (_, recovered) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     assert_eq!((recovered.last.index, recovered.cut_bytes), (41, 0));
 }

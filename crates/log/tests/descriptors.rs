@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::path::Path;
 
-use sheaf_log::{Log, Options, Position, Reader};
+use sheaf_log::{Log, OpTime, Options, Reader};
 
 const READERS: u64 = 200;
 
@@ -51,7 +51,7 @@ fn next(reader: &mut Reader, index: u64) {
 fn readers_share_few_descriptors_and_the_log_keeps_its_own() {
     limit_descriptors();
     let dir = tempfile::tempdir().unwrap();
-    let (log, _) = Log::open(options(dir.path()), Position::default()).unwrap();
+    let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
     append(&log, READERS);
     let mut readers: Vec<Reader> = (1..=READERS).map(|index| log.read_from(index).unwrap()).collect();
     readers.extend((1..=READERS).map(|index| log.read_from_time(index * 10 - 3).unwrap()));
@@ -76,7 +76,7 @@ fn readers_share_few_descriptors_and_the_log_keeps_its_own() {
     append(&log, 1);
     readers.iter_mut().for_each(|reader| next(reader, READERS + 21));
     // A cut has to open the segment that it cuts.
-    log.truncate_after(Position { term: 1, index: 50, time: 500 }).unwrap();
+    log.truncate_after(OpTime { term: 1, index: 50, time: 500 }).unwrap();
     append(&log, 20);
     assert!(descriptors(dir.path()) <= held);
     drop(others);

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sheaf_repl::sim::{Mutation, Plan, Report, World};
+use sheaf_repl::sim::{Mutation, Plan, Tally, World};
 
 /// After how many seeds a line is printed.
 const PROGRESS_SEEDS: u64 = 5000;
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     let next = Arc::new(AtomicU64::new(arguments.from));
     let end = arguments.from + arguments.seeds;
     let failures = Arc::new(Mutex::new(0u64));
-    let total = Arc::new(Mutex::new(Report::default()));
+    let total = Arc::new(Mutex::new(Tally::default()));
     let threads: Vec<_> = (0..arguments.jobs)
         .map(|_| {
             let (next, failures, total) = (next.clone(), failures.clone(), total.clone());
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn add(total: &mut Report, one: &Report) {
+fn add(total: &mut Tally, one: &Tally) {
     total.trace ^= one.trace;
     total.events += one.events;
     total.committed += one.committed;

@@ -10,7 +10,7 @@ use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Sna
 
 use crate::config::{ConfigVersion, ReplSetConfig};
 use crate::message::{Body, Envelope, Heartbeat, Report};
-use crate::types::{MemberState, OpTime, Positions};
+use crate::types::{LogPosition, MemberState, Positions};
 
 /// First byte of every message: the version of this form.
 const VERSION: u8 = 2;
@@ -254,8 +254,8 @@ impl Reader<'_> {
         Ok(self.bytes.slice(start..start + length))
     }
 
-    fn op_time(&mut self) -> Result<OpTime> {
-        Ok(OpTime { term: self.u64()?, index: self.u64()? })
+    fn op_time(&mut self) -> Result<LogPosition> {
+        Ok(LogPosition { term: self.u64()?, index: self.u64()? })
     }
 
     fn report(&mut self) -> Result<Report> {
@@ -357,7 +357,7 @@ mod tests {
     use crate::rng::Rng;
 
     fn message(rng: &mut Rng) -> Envelope {
-        let mut op_time = || OpTime { term: rng.below(9), index: rng.below(1000) };
+        let mut op_time = || LogPosition { term: rng.below(9), index: rng.below(1000) };
         let positions =
             Positions { written: op_time(), applied: op_time(), durable: op_time(), times: [7, u64::MAX, 0] };
         let report = Report { term: 3, positions };

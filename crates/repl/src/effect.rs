@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::config::{ConfigVersion, ReplSetConfig};
 use crate::message::Envelope;
-use crate::types::{Entry, HardState, MemberState, OpTime};
-use crate::write_concern::Outcome;
+use crate::types::{Entry, HardState, LogPosition, MemberState};
+use crate::write_concern::WaitOutcome;
 
 /// Something for the driver to do, in the order given.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,15 +21,15 @@ pub enum Effect {
     Persist(Persist),
     /// Everything up to here is majority-committed and applied here: it may be flushed and shown to
     /// majority readers.
-    CommitPoint(OpTime),
+    CommitPoint(LogPosition),
     /// What this member is has changed, or who the primary is.
-    Role(Role),
+    Role(MemberRole),
     /// A wait is over.
     Resolved {
         /// Which.
         waiter: WaiterId,
         /// How it ended.
-        outcome: Outcome,
+        outcome: WaitOutcome,
     },
     /// Read entries `low..high` of the log, about `bytes_max` of them, and call `fetched`.
     Fetch {
@@ -48,7 +48,7 @@ pub enum Effect {
         /// `_id` of the member to copy from.
         source: u64,
         /// The copy must be at least as new as this.
-        at_least: OpTime,
+        at_least: LogPosition,
     },
     /// A message cannot be true and was not read: to be told to whoever looks after this member.
     Refused {
@@ -83,7 +83,7 @@ pub struct Persist {
     /// Configuration to keep, and which of its members this is.
     pub config: Option<(Arc<ReplSetConfig>, Option<u64>)>,
     /// Replace data and log by the copy that initial sync made.
-    pub install: Option<OpTime>,
+    pub install: Option<LogPosition>,
     /// Take back the end of the log, and what was applied of it.
     pub rollback: Option<Rollback>,
     /// Entries to append and apply.
@@ -108,14 +108,14 @@ impl Persist {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rollback {
     /// The last entry that stays. It is never before the commit point.
-    pub keep: OpTime,
+    pub keep: LogPosition,
     /// The last entry that goes: entries after `keep` up to here are written to `rollback/`.
-    pub last: OpTime,
+    pub last: LogPosition,
 }
 
 /// What a member is, as others shall see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Role {
+pub struct MemberRole {
     /// Its state.
     pub state: MemberState,
     /// Its term.
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_still_to_be_taken_back_is_not_committed() {
-        let at = |index| OpTime::new(7, index);
+        let at = |index| LogPosition::new(7, index);
         let known = HardState { term: 6, vote: None, commit: 90 };
         let wanted = HardState { term: 7, vote: Some(1), commit: 200 };
         let kept = |rollback, install| {

@@ -21,10 +21,10 @@ mod types;
 pub mod write_concern;
 
 pub use codec::DecodeError;
-pub use effect::{Effect, Persist, Role, Rollback, WaiterId};
+pub use effect::{Effect, MemberRole, Persist, Rollback, WaiterId};
 pub use member::{
-    Attempts, CandidateMetrics, ElectionCounts, ElectionReason, Member, Options, ParticipantMetrics,
+    Attempts, CandidateMetrics, ElectionCounts, ElectionReason, Member, MemberOptions, ParticipantMetrics,
     PeerStatus, Recovered, Status,
 };
 pub use message::{Body, Envelope, Heartbeat, Report};
-pub use types::{Entry, HardState, LogBounds, MemberState, OpTime, Positions, TermRun};
+pub use types::{Entry, HardState, LogBounds, LogPosition, MemberState, Positions, TermRun};

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use raft::eraftpb::{ConfState, Entry as RaftEntry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-use crate::types::{Entry, LogBounds, OpTime, TermRun};
+use crate::types::{Entry, LogBounds, LogPosition, TermRun};
 
 /// Entries that the driver shall read from its log.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct LogView {
     pub hard_state: HardState,
     pub conf_state: ConfState,
     /// What a member that lost touch is offered: a copy of the data as of here.
-    pub snapshot_at: OpTime,
+    pub snapshot_at: LogPosition,
     wanted: RefCell<Vec<Wanted>>,
     fetched: VecDeque<RaftEntry>,
 }
@@ -48,8 +48,8 @@ impl LogView {
         &self.bounds
     }
 
-    pub fn last(&self) -> OpTime {
-        OpTime::new(self.term_at(self.bounds.last).expect("the last entry has a term"), self.bounds.last)
+    pub fn last(&self) -> LogPosition {
+        LogPosition::new(self.term_at(self.bounds.last).expect("the last entry has a term"), self.bounds.last)
     }
 
     /// The term of the entry at `index`, if the log has it (or it is the one before the first).
@@ -65,7 +65,7 @@ impl LogView {
     }
 
     /// Whether the log has exactly this entry, and so everything before it.
-    pub fn has(&self, at: OpTime) -> bool {
+    pub fn has(&self, at: LogPosition) -> bool {
         self.term_at(at.index) == Some(at.term)
     }
 
@@ -160,7 +160,7 @@ impl LogView {
         assert!(index <= self.bounds.last, "{index} has left the log, which ends at {}", self.bounds.last);
         let term = self.term_at(index).expect("the index is within the log");
         let next = self.term_at(index + 1);
-        self.bounds.start = OpTime::new(term, index);
+        self.bounds.start = LogPosition::new(term, index);
         self.bounds.runs.retain(|run| run.first > index);
         if let Some(term) = next
             && self.bounds.runs.first().is_none_or(|run| run.first != index + 1)
@@ -174,7 +174,7 @@ impl LogView {
     }
 
     /// The log begins anew after a copy of the data as of `at`.
-    pub fn reset(&mut self, at: OpTime, time: u64) {
+    pub fn reset(&mut self, at: LogPosition, time: u64) {
         assert!(
             at.index >= self.bounds.start.index,
             "the log begins at {at:?} after {:?}",
@@ -303,5 +303,5 @@ pub(crate) fn to_raft(entry: &Entry) -> RaftEntry {
 }
 
 pub(crate) fn from_raft(entry: &RaftEntry) -> Entry {
-    Entry { at: OpTime::new(entry.term, entry.index), time: time_of(entry), payload: entry.data.clone() }
+    Entry { at: LogPosition::new(entry.term, entry.index), time: time_of(entry), payload: entry.data.clone() }
 }

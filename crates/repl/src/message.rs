@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::{ConfigVersion, ReplSetConfig};
 use crate::log_view::time_of;
-use crate::types::{MemberState, OpTime, Positions};
+use crate::types::{LogPosition, MemberState, Positions};
 
 /// A message with its address.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,13 +82,13 @@ fn follows(message: &raft::eraftpb::Message, next: &raft::eraftpb::Message) -> b
 
 impl Envelope {
     /// The entries that it brings: position, cluster time, payload.
-    pub fn entries(&self) -> impl Iterator<Item = (OpTime, u64, &[u8])> {
+    pub fn entries(&self) -> impl Iterator<Item = (LogPosition, u64, &[u8])> {
         let message = match &self.body {
             Body::Raft(message) => Some(message),
             _ => None,
         };
         let entries = message.into_iter().flat_map(|message| message.entries.iter());
-        entries.map(|entry| (OpTime::new(entry.term, entry.index), time_of(entry), &entry.data[..]))
+        entries.map(|entry| (LogPosition::new(entry.term, entry.index), time_of(entry), &entry.data[..]))
     }
 
     /// The payloads of the entries that it brings.
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn the_newer_report_of_a_term_is_enough() {
         let report = |term, index| {
-            let positions = Positions { written: OpTime { term, index }, ..Positions::default() };
+            let positions = Positions { written: LogPosition { term, index }, ..Positions::default() };
             envelope(Body::Progress(Report { term, positions }))
         };
         let mut first = report(3, 10);

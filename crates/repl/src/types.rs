@@ -1,30 +1,13 @@
 //! The small types that every part of the core shares.
 
 use bytes::Bytes;
-
-/// A position in the log: MongoDB's OpTime, with the log's index in place of the timestamp.
-///
-/// Two logs that hold an entry of the same term and index are equal up to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpTime {
-    /// The election term in which the entry was made.
-    pub term: u64,
-    /// The entry's index; 0 is the position before the first entry.
-    pub index: u64,
-}
-
-impl OpTime {
-    /// The position of this term and index.
-    pub fn new(term: u64, index: u64) -> Self {
-        OpTime { term, index }
-    }
-}
+pub use sheaf_log::LogPosition;
 
 /// One entry of the log: a commit group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     /// Where it stands.
-    pub at: OpTime,
+    pub at: LogPosition,
     /// Cluster time of its last operation; grows with the index.
     pub time: u64,
     /// The operations, opaque to this crate. Empty is the no-op with which a new primary begins its term.
@@ -55,7 +38,7 @@ pub struct TermRun {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogBounds {
     /// The position before the first entry that the log still has.
-    pub start: OpTime,
+    pub start: LogPosition,
     /// Index of the last entry; `start.index` when the log is empty.
     pub last: u64,
     /// Terms of the entries after `start`.
@@ -68,11 +51,11 @@ pub struct LogBounds {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Positions {
     /// Appended to the log.
-    pub written: OpTime,
+    pub written: LogPosition,
     /// Applied, thus visible to local reads.
-    pub applied: OpTime,
+    pub applied: LogPosition,
     /// Survives a crash of the machine.
-    pub durable: OpTime,
+    pub durable: LogPosition,
     /// Cluster times of these three.
     pub times: [u64; 3],
 }

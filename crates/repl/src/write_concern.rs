@@ -3,7 +3,7 @@
 use sheaf_errors::{Code, Error, Result};
 
 use crate::config::ReplSetConfig;
-use crate::types::{OpTime, Positions};
+use crate::types::{LogPosition, Positions};
 
 /// The `w` of a write concern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,7 +48,7 @@ impl WriteConcern {
 
 /// How a wait ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum WaitOutcome {
     /// The write concern is met.
     Satisfied,
     /// This member is no longer primary; whether the write lasts is not known.
@@ -129,7 +129,7 @@ pub fn reached(
     positions: &dyn Fn(u64) -> Positions,
 ) -> u64 {
     let of = |positions: &Positions| -> u64 {
-        let at: OpTime =
+        let at: LogPosition =
             if concern.journal { positions.applied.min(positions.durable) } else { positions.applied };
         at.index
     };
@@ -191,7 +191,7 @@ mod tests {
     /// Members 0 to 4 have applied up to 50, 40, 30, 20, 10 and made durable up to half of that.
     fn of(id: u64) -> Positions {
         let index = 50 - 10 * id;
-        let (applied, durable) = (OpTime::new(1, index), OpTime::new(1, index / 2));
+        let (applied, durable) = (LogPosition::new(1, index), LogPosition::new(1, index / 2));
         Positions { written: applied, applied, durable, times: [0; 3] }
     }
 

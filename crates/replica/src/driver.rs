@@ -18,7 +18,8 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_front::log::ids;
 use sheaf_repl::{
-    Body, Effect, Entry, Envelope, HardState, LogBounds, Member, Options, Persist, Recovered, Role, TermRun,
+    Body, Effect, Entry, Envelope, HardState, LogBounds, LogPosition, Member, MemberOptions, MemberRole,
+    Persist, Recovered, TermRun,
 };
 use sheaf_storage::critical::Critical;
 use sheaf_storage::order::{Condvar, Mutex};
@@ -41,9 +42,9 @@ pub(super) enum Job {
     /// Read entries of the log for the core.
     Fetch { token: u64, low: u64, high: u64, bytes_max: u64 },
     /// Copy the data of another member.
-    InitialSync { source: u64, at_least: sheaf_repl::OpTime },
+    InitialSync { source: u64, at_least: LogPosition },
     /// The role changed.
-    Role { before: Role, now: Role },
+    Role { before: MemberRole, now: MemberRole },
 }
 
 impl Replica {
@@ -75,8 +76,12 @@ impl Replica {
         let recovered = recovered(engine, &state)?;
         let all_committed = recovered.hard_state.commit == recovered.log.last;
         let core = Member::new(
-            Options { seed: rand::random(), incarnation: state.state.incarnation, ..Options::new(set_name) }
-                .within(sheaf_front::system::memory_limit()),
+            MemberOptions {
+                seed: rand::random(),
+                incarnation: state.state.incarnation,
+                ..MemberOptions::new(set_name)
+            }
+            .within(sheaf_front::system::memory_limit()),
             recovered,
         );
         #[expect(clippy::disallowed_methods, reason = "roles come as elections do, fetches as members lag")]
@@ -117,10 +122,8 @@ impl Replica {
             started: Instant::now(),
             stopping: AtomicBool::new(false),
         });
-        *replica.commit.lock() = replica.with(|core| OpTime {
-            term: core.commit_point().term,
-            index: core.commit_point().index,
-            time: if all_committed { last.time } else { core.commit_time() },
+        *replica.commit.lock() = replica.with(|core| {
+            core.commit_point().at_time(if all_committed { last.time } else { core.commit_time() })
         });
         let links = Links::new(&replica, &front.parameters.text("peerAddresses"));
         assert!(replica.links.set(links).is_ok(), "a member starts once");
@@ -205,7 +208,7 @@ impl Replica {
                 }
                 Effect::Persist(unit) => self.queue_unit(unit),
                 Effect::CommitPoint(at) => {
-                    self.note_commit(OpTime { term: at.term, index: at.index, time: core.commit_time() });
+                    self.note_commit(at.at_time(core.commit_time()));
                 }
                 Effect::Role(role) => {
                     let before = self.role();
@@ -350,7 +353,7 @@ impl Replica {
         }
     }
 
-    fn role_changed(self: &Arc<Self>, before: Role, now: Role) {
+    fn role_changed(self: &Arc<Self>, before: MemberRole, now: MemberRole) {
         let Some(host) = self.host.upgrade() else { return };
         if before.state != now.state {
             let attributes = sheaf_bson::doc! {
@@ -522,7 +525,7 @@ fn check_hard_state(known: &HardState, new: &HardState) {
 }
 
 fn to_core(entry: LogEntry) -> Entry {
-    Entry { at: sheaf_repl::OpTime::new(entry.term, entry.index), time: entry.time, payload: entry.payload }
+    Entry { at: LogPosition::new(entry.term, entry.index), time: entry.time, payload: entry.payload }
 }
 
 fn from_core(entry: Entry) -> LogEntry {
@@ -580,7 +583,7 @@ fn recovered(engine: &Engine, state: &StateFile) -> Result<Recovered> {
     Ok(Recovered {
         hard_state,
         log: LogBounds {
-            start: sheaf_repl::OpTime::new(tail.start.0, tail.start.1),
+            start: LogPosition::new(tail.start.0, tail.start.1),
             last: tail.last.index,
             runs: tail.runs.iter().map(|(first, term)| TermRun { first: *first, term: *term }).collect(),
             last_time: tail.last.time,

@@ -31,8 +31,8 @@ use sheaf_bson::{DocBuf, Timestamp};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::front::Front;
 use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
-use sheaf_repl::write_concern::{Outcome, WriteConcern};
-use sheaf_repl::{Member, MemberState, Persist, Role, WaiterId};
+use sheaf_repl::write_concern::{WaitOutcome, WriteConcern};
+use sheaf_repl::{Member, MemberRole, MemberState, Persist, WaiterId};
 use sheaf_storage::order::{Condvar, Mutex, rank};
 use sheaf_storage::{Engine, Interrupt, OpTime};
 use tokio::sync::{oneshot, watch};
@@ -74,7 +74,7 @@ pub struct Replica {
     strangers: strangers::Strangers,
     initial_sync: initial_sync::InitialSync,
     jobs: mpsc::Sender<driver::Job>,
-    role: Mutex<{ rank::TOLD }, Role>,
+    role: Mutex<{ rank::TOLD }, MemberRole>,
     writable: AtomicBool,
     readable: AtomicBool,
     /// Index up to which flushes may go.
@@ -84,7 +84,7 @@ pub struct Replica {
     /// The last unit that is in the log and applied.
     applied_seq: AtomicU64,
     topology: watch::Sender<u64>,
-    waiters: Mutex<{ rank::TOLD }, HashMap<WaiterId, oneshot::Sender<Outcome>>>,
+    waiters: Mutex<{ rank::TOLD }, HashMap<WaiterId, oneshot::Sender<WaitOutcome>>>,
     stepped_down: Asked<()>,
     reconfigured: Asked<ConfigVersion>,
     /// How far the commit point is behind, for flow control.
@@ -147,7 +147,7 @@ impl Replica {
     }
 
     /// What this member is.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> MemberRole {
         *self.role.lock()
     }
 
@@ -188,15 +188,13 @@ impl Replica {
     /// limit here; dropping the future gives up, which callers do who are `limited`.
     ///
     /// Errors: `NotWritablePrimary`, `UnsatisfiableWriteConcern`, `UnknownReplWriteConcern`.
-    pub async fn wait(&self, at: OpTime, concern: WriteConcern, limited: bool) -> Result<Outcome> {
-        let index = at.index;
-        let at = sheaf_repl::OpTime::new(at.term, at.index);
+    pub async fn wait(&self, at: OpTime, concern: WriteConcern, limited: bool) -> Result<WaitOutcome> {
         let disk = concern.journal || concern.w == sheaf_repl::write_concern::W::Majority;
-        let (waiter, receiver) = self.waiting(|core| core.wait(at, concern))?;
+        let (waiter, receiver) = self.waiting(|core| core.wait(at.position(), concern))?;
         // A majority may need this member's own disk. A lone waiter syncs by itself, while the messages travel; not one
         // that would wait for the disk past its time.
         if disk && !limited {
-            self.engine.on_durable(index, Box::new(|_| ()));
+            self.engine.on_durable(at.index, Box::new(|_| ()));
         } else if disk {
             self.engine.ask_for_sync();
         }
@@ -206,7 +204,7 @@ impl Replica {
     /// Waits until it is sure that this member was primary after this call; see [`Member::read_barrier`].
     ///
     /// Errors: `NotWritablePrimary`.
-    pub async fn read_barrier(&self) -> Result<Outcome> {
+    pub async fn read_barrier(&self) -> Result<WaitOutcome> {
         let (waiter, receiver) = self.waiting(Member::read_barrier)?;
         self.engine.ask_for_sync();
         self.resolved(waiter, receiver).await
@@ -215,7 +213,7 @@ impl Replica {
     fn waiting(
         &self,
         wait: impl FnOnce(&mut Member) -> Result<WaiterId>,
-    ) -> Result<(WaiterId, oneshot::Receiver<Outcome>)> {
+    ) -> Result<(WaiterId, oneshot::Receiver<WaitOutcome>)> {
         let (sender, receiver) = oneshot::channel();
         let mut core = self.core.lock();
         let waiter = wait(&mut core)?;
@@ -227,7 +225,11 @@ impl Replica {
         Ok((waiter, receiver))
     }
 
-    async fn resolved(&self, waiter: WaiterId, receiver: oneshot::Receiver<Outcome>) -> Result<Outcome> {
+    async fn resolved(
+        &self,
+        waiter: WaiterId,
+        receiver: oneshot::Receiver<WaitOutcome>,
+    ) -> Result<WaitOutcome> {
         let given_up = GivenUp(self, waiter);
         let outcome = receiver.await;
         std::mem::forget(given_up);
@@ -359,7 +361,7 @@ impl Replica {
         self.links.get().map_or_else(|| host.to_owned(), |links| links.address(host))
     }
 
-    fn set_role(&self, role: Role) {
+    fn set_role(&self, role: MemberRole) {
         let readable = matches!(role.state, MemberState::Primary | MemberState::Secondary);
         self.readable.store(readable, Ordering::Release);
         self.writable.store(role.writable, Ordering::Release);

@@ -163,7 +163,7 @@ async fn fulfilled(node: &Node, wait: &Wait) -> Result<()> {
 
 /// Waits until enough members have it.
 async fn replicated(replica: &Replica, wait: &Wait) -> Result<()> {
-    use sheaf_repl::write_concern::Outcome as Ended;
+    use sheaf_repl::write_concern::WaitOutcome as Ended;
     let stepped_down =
         || Error::new(Code::PRIMARY_STEPPED_DOWN, "Primary stepped down while waiting for replication");
     let mut ended = replica.wait(wait.at, wait.concern.for_set(), wait.is_limited()).await;

@@ -79,8 +79,7 @@ impl Core {
             let mut log_options = sheaf_log::Options::new(&log_dir);
             log_options.retain_bytes = options.oplog_bytes;
             log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
-            let at = sheaf_log::Position { term: applied.term, index: applied.index, time: applied.time };
-            let (log, recovered) = Log::open(log_options, at).map_err(log_open_error)?;
+            let (log, recovered) = Log::open(log_options, applied).map_err(log_open_error)?;
             if recovered.cut_bytes > 0 {
                 tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sheaf_errors::Result;
+pub use sheaf_log::OpTime;
 
 /// Runs a closure that may wait long; the server sets it to `tokio::task::block_in_place`.
 pub type Block = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
@@ -119,14 +120,3 @@ const PENDING_BYTES_MAX: u64 = 32 << 20;
 
 /// What a machine of a gigabyte has by default is not small.
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
-
-/// Where a commit stands in the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct OpTime {
-    /// Raft term.
-    pub term: u64,
-    /// Log index of the entry; what `wait_durable` takes.
-    pub index: u64,
-    /// Cluster time of the last operation (`operationTime`).
-    pub time: u64,
-}

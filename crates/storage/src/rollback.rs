@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_log::Position;
 use uuid::Uuid;
 
 use crate::apply::Fields;
@@ -179,7 +178,7 @@ impl Core {
         };
         let base = self.flushes.base_for(keep)?;
         let at = if keep == base.index {
-            Position { term: base.term, index: base.index, time: base.time }
+            base
         } else {
             let mut reader = log.read_from(keep).map_err(log_error)?;
             match reader.next().map_err(log_error)? {

@@ -9,7 +9,7 @@ use raft::eraftpb::{Message as RaftMessage, MessageType};
 use super::{Body, Effect, ElectionReason, Member, errors, member_id, raft_id};
 use crate::config::ConfigVersion;
 use crate::log_view::time_of;
-use crate::types::{MemberState, OpTime};
+use crate::types::{LogPosition, MemberState};
 
 /// Ticks of raft-rs in an election time-out.
 pub(super) const ELECTION_TICKS: usize = 20;
@@ -303,7 +303,7 @@ impl Member {
         let (Some(config), Some(me)) = (&self.config, self.me) else { return };
         let rank = |id: u64| (config.member(id).map_or(0.0, |member| member.priority), Reverse(id));
         let last = self.view().last();
-        let theirs = OpTime::new(message.log_term, message.index);
+        let theirs = LogPosition::new(message.log_term, message.index);
         let better = theirs > last || (theirs == last && rank(from) > rank(me));
         let Some(raft) = &mut self.raft else { return };
         if raft.raft.state == StateRole::PreCandidate && better && self.yielded < YIELDS_MAX {
@@ -366,7 +366,7 @@ impl Member {
     /// when the log turns out to have it all.
     fn take_snapshot_offer(&mut self, message: &mut RaftMessage) -> bool {
         let metadata = message.get_snapshot().get_metadata();
-        let at = OpTime::new(metadata.term, metadata.index);
+        let at = LogPosition::new(metadata.term, metadata.index);
         if message.term < self.term() || self.my_config().is_none_or(|me| me.arbiter_only) {
             return false;
         }

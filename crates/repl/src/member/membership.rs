@@ -7,7 +7,7 @@ use raft::{Config as RaftConfig, RawNode, StateRole};
 use slog::{Discard, Logger, o};
 
 use super::elections::{ELECTION_TICKS, HEARTBEAT_TICKS};
-use super::{Body, Effect, HardState, Member, Role, member_id, raft_id};
+use super::{Body, Effect, HardState, Member, MemberRole, member_id, raft_id};
 use crate::config::ReplSetConfig;
 use crate::types::MemberState;
 
@@ -198,7 +198,7 @@ impl Member {
 
     /// Says so when this member's role, the primary it knows, or the configuration has changed.
     pub(super) fn refresh_role(&mut self) {
-        let role = Role {
+        let role = MemberRole {
             state: self.state(),
             term: self.term(),
             primary: self.primary(),
@@ -208,9 +208,9 @@ impl Member {
         self.elections.last_primary = role.primary.or(self.elections.last_primary);
         let config_changed = std::mem::take(&mut self.config_changed);
         if config_changed || role != self.role {
-            let seen = |role: &Role| (role.state, role.primary, role.writable);
+            let seen = |role: &MemberRole| (role.state, role.primary, role.writable);
             if config_changed || seen(&role) != seen(&self.role) {
-                self.role = Role { topology_version: role.topology_version + 1, ..role };
+                self.role = MemberRole { topology_version: role.topology_version + 1, ..role };
                 self.hurry_pings();
             } else {
                 self.role = role;

@@ -3,7 +3,7 @@
 
 use super::Member;
 use crate::status::OpTimeAndTime;
-use crate::types::{OpTime, Positions};
+use crate::types::{LogPosition, Positions};
 
 /// Why a member stood for election, in mongod's words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -135,7 +135,7 @@ pub(super) struct Elections {
     /// The primary known last.
     pub last_primary: Option<u64>,
     /// The entry that began the newest term in the log, with its cluster time.
-    pub term_begin: Option<(OpTime, u64)>,
+    pub term_begin: Option<(LogPosition, u64)>,
 }
 
 fn written(positions: &Positions) -> OpTimeAndTime {

@@ -12,11 +12,11 @@ use raft::{RawNode, StateRole};
 use sheaf_errors::{Code, Error, Result};
 
 use crate::config::{ConfigVersion, MemberConfig, ReplSetConfig};
-use crate::effect::{Effect, Persist, Role, WaiterId};
+use crate::effect::{Effect, MemberRole, Persist, WaiterId};
 use crate::log_view::LogView;
 use crate::message::{Body, Envelope, Heartbeat, Report};
 use crate::rng::Rng;
-use crate::types::{HardState, LogBounds, OpTime, Positions};
+use crate::types::{HardState, LogBounds, LogPosition, Positions};
 
 mod elections;
 mod errors;
@@ -51,7 +51,7 @@ use windows::Window;
 
 /// How a member is set up. Everything that may change while it runs is in the configuration.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct MemberOptions {
     /// `--replSet`: configurations of another set are refused.
     pub set_name: String,
     /// Seed of the election time-outs.
@@ -71,7 +71,7 @@ pub struct Options {
     pub check_invariants: bool,
 }
 
-impl Options {
+impl MemberOptions {
     /// Keeps and sends ahead no more than fits a machine with so many bytes of memory: the entries kept have a 32nd of
     /// it, those on the way to one member a 64th. From 4 GB on the defaults remain.
     #[must_use]
@@ -85,7 +85,7 @@ impl Options {
 
     /// Options for this set name, otherwise defaults.
     pub fn new(set_name: impl Into<String>) -> Self {
-        Options {
+        MemberOptions {
             set_name: set_name.into(),
             seed: 0,
             incarnation: 1,
@@ -119,7 +119,7 @@ struct Pending {
     /// May be sent when it is acknowledged.
     messages: Vec<RaftMessage>,
     /// Where the log ends with it.
-    last: OpTime,
+    last: LogPosition,
     last_time: u64,
     /// Holds a term or a vote: nothing may be said of it before it is durable.
     vote: bool,
@@ -168,7 +168,7 @@ struct Leading {
 
 /// One member's core. See the module's page.
 pub struct Member {
-    options: Options,
+    options: MemberOptions,
     rng: Rng,
     /// Milliseconds of this member's own time; stands still while the process does.
     now: u64,
@@ -191,7 +191,7 @@ pub struct Member {
     applied_seq: u64,
     durable_seq: u64,
     positions: Positions,
-    commit: OpTime,
+    commit: LogPosition,
     commit_time: u64,
     /// The entries after the commit point; some of them where these are many.
     times: VecDeque<EntryTime>,
@@ -229,7 +229,7 @@ pub struct Member {
     /// Less is kept and sent ahead than otherwise.
     sparing: bool,
     next_token: u64,
-    role: Role,
+    role: MemberRole,
     config_changed: bool,
     report_due: bool,
     /// What the last poll left, where invariants are checked.
@@ -239,7 +239,7 @@ pub struct Member {
 
 impl Member {
     /// A member with what it found on its disk.
-    pub fn new(options: Options, recovered: Recovered) -> Self {
+    pub fn new(options: MemberOptions, recovered: Recovered) -> Self {
         let mut log = LogView::new(recovered.log);
         let last = log.last();
         let mut hard_state = recovered.hard_state;
@@ -249,12 +249,12 @@ impl Member {
         }
         hard_state.commit = hard_state.commit.clamp(log.bounds().start.index, last.index);
         let term = log.term_at(hard_state.commit);
-        let commit = OpTime::new(term.expect("each entry of the log has a term"), hard_state.commit);
+        let commit = LogPosition::new(term.expect("each entry of the log has a term"), hard_state.commit);
         log.snapshot_at = commit;
         let cluster_time = log.bounds().last_time;
         let term_begin = log.bounds().runs.last().and_then(|run| {
             let time = recovered.times.iter().find(|(of, _)| *of == run.first)?.1;
-            Some((OpTime::new(run.term, run.first), time))
+            Some((LogPosition::new(run.term, run.first), time))
         });
         let mut member = Member {
             rng: Rng::new(options.seed),
@@ -310,7 +310,7 @@ impl Member {
             windows: BTreeMap::new(),
             sparing: false,
             next_token: 1,
-            role: Role::default(),
+            role: MemberRole::default(),
             config_changed: false,
             report_due: false,
             before: None,
@@ -374,7 +374,7 @@ impl Member {
     }
 
     /// Appends a commit group. Its position is final unless this member loses the lead.
-    pub fn propose(&mut self, time: u64, payload: Bytes) -> Result<OpTime> {
+    pub fn propose(&mut self, time: u64, payload: Bytes) -> Result<LogPosition> {
         if !self.is_writable() {
             return Err(not_primary());
         }
@@ -391,7 +391,7 @@ impl Member {
         message.mut_entries().push(entry);
         let before = raft.raft.raft_log.last_index();
         errors::taken(raft.raft.step(message))?;
-        let at = OpTime::new(raft.raft.term, raft.raft.raft_log.last_index());
+        let at = LogPosition::new(raft.raft.term, raft.raft.raft_log.last_index());
         assert_eq!(at.index, before + 1, "a proposal is the next entry");
         self.cluster_time = time;
         Ok(at)
@@ -459,7 +459,7 @@ impl Member {
     }
 
     /// What this member is.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> MemberRole {
         self.role
     }
 
@@ -469,7 +469,7 @@ impl Member {
     }
 
     /// The commit point, as far as it is applied here.
-    pub fn commit_point(&self) -> OpTime {
+    pub fn commit_point(&self) -> LogPosition {
         self.commit
     }
 

@@ -6,7 +6,7 @@ use raft::ProgressState;
 
 use super::{Body, Envelope, Heartbeat, Member, Report, raft_id};
 use crate::config::ConfigVersion;
-use crate::types::{MemberState, OpTime, Positions};
+use crate::types::{LogPosition, MemberState, Positions};
 
 /// What is known of another member.
 #[derive(Clone, Debug, Default)]
@@ -126,7 +126,7 @@ impl Member {
         let mut in_log = peer.in_log;
         if current {
             let view = self.view();
-            let raise = |known: &mut OpTime, said: OpTime| {
+            let raise = |known: &mut LogPosition, said: LogPosition| {
                 if said.index > known.index && view.has(said) {
                     *known = said;
                 }
@@ -146,7 +146,7 @@ impl Member {
 
     /// The consensus protocol's own acknowledgement, which comes after applying and making durable.
     pub(super) fn note_match(&mut self, from: u64, term: u64, index: u64) {
-        let Some(at) = self.view().term_at(index).map(|of| OpTime::new(of, index)) else { return };
+        let Some(at) = self.view().term_at(index).map(|of| LogPosition::new(of, index)) else { return };
         let journaled = self.config.as_ref().is_none_or(|c| c.write_concern_majority_journal_default);
         if self.is_leader()
             && term == self.term()

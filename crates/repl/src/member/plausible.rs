@@ -11,7 +11,7 @@ use raft::eraftpb::{Message as RaftMessage, MessageType};
 use super::{Body, Effect, Envelope, Member};
 use crate::config::ReplSetConfig;
 use crate::log_view::time_of;
-use crate::types::OpTime;
+use crate::types::LogPosition;
 
 /// How many elections a member may have missed. One a second for eleven days.
 const TERMS_AHEAD_MAX: u64 = 1_000_000;
@@ -92,7 +92,7 @@ impl Member {
                     format!("it has entry {}, and this primary has only {}", message.index, last.index)
                 })
             }
-            MessageType::MsgAppend if OpTime::new(message.log_term, message.index) == last => {
+            MessageType::MsgAppend if LogPosition::new(message.log_term, message.index) == last => {
                 let first = message.entries.first().map(time_of)?;
                 let before = self.view().bounds().last_time;
                 (first <= before)

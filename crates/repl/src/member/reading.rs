@@ -9,7 +9,7 @@ use raft::ReadState;
 use sheaf_errors::{Code, Error, Result};
 
 use super::{Effect, Member, WaiterId};
-use crate::write_concern::Outcome;
+use crate::write_concern::WaitOutcome;
 
 /// Barriers on their way. One question is under way at a time and answers all who had asked before it; it is
 /// repeated with the heartbeats until it is answered.
@@ -97,7 +97,7 @@ impl Member {
             std::mem::take(&mut self.barriers.answered).into_iter().partition(|(index, _)| *index <= commit);
         self.barriers.answered = rest;
         for waiter in passed.into_iter().flat_map(|(_, waiters)| waiters) {
-            self.out.push(Effect::Resolved { waiter, outcome: Outcome::Satisfied });
+            self.out.push(Effect::Resolved { waiter, outcome: WaitOutcome::Satisfied });
         }
     }
 }

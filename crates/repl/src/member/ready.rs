@@ -8,7 +8,7 @@ use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Sna
 use super::{Body, Effect, EntryTime, Fetch, Leading, Member, Pending, Persist, errors, member_id, raft_id};
 use crate::effect::Rollback;
 use crate::log_view::{from_raft, time_of};
-use crate::types::{Entry, HardState, OpTime};
+use crate::types::{Entry, HardState, LogPosition};
 
 /// Entries that were asked for and have not come are asked for again after this.
 const ASK_AGAIN_MILLIS: u64 = 2000;
@@ -85,7 +85,7 @@ impl Member {
     /// the [`Persist`] with `install` says when to take it.
     ///
     /// `time` is the cluster time of the entry at `at`.
-    pub fn initial_sync_finished(&mut self, at: OpTime, time: u64) {
+    pub fn initial_sync_finished(&mut self, at: LogPosition, time: u64) {
         self.syncing = false;
         self.install_time = time;
         let Some(raft) = &mut self.raft else { return };
@@ -117,7 +117,7 @@ impl Member {
     }
 
     /// Where the log ended with the newest unit not after `seq`, if that is still remembered.
-    fn last_of(&self, seq: u64) -> Option<(OpTime, u64)> {
+    fn last_of(&self, seq: u64) -> Option<(LogPosition, u64)> {
         let unit = self.pending.iter().rev().find(|pending| pending.seq <= seq)?;
         Some((unit.last, unit.last_time))
     }
@@ -200,7 +200,7 @@ impl Member {
         }
         if !ready.snapshot().is_empty() {
             let metadata = ready.snapshot().get_metadata();
-            let at = OpTime::new(metadata.term, metadata.index);
+            let at = LogPosition::new(metadata.term, metadata.index);
             let commit = self.commit;
             assert!(at.index > commit.index, "a copy as of {at:?} replaces {commit:?}, which is committed");
             raft.raft.raft_log.store.reset(at, self.install_time);
@@ -241,10 +241,10 @@ impl Member {
         assert!(keep >= commit.index, "entry {} would replace {commit:?}, which is committed", first.index);
         let log = &mut raft.raft.raft_log.store;
         if keep < log.last().index {
-            let keep = OpTime::new(log.term_at(keep).expect("a log is cut within it"), keep);
+            let keep = LogPosition::new(log.term_at(keep).expect("a log is cut within it"), keep);
             persist.rollback = Some(Rollback { keep, last: log.last() });
             // What is cut off is not durable any more, nor will it be when earlier units are.
-            let cut = |at: &mut OpTime| *at = if at.index > keep.index { keep } else { *at };
+            let cut = |at: &mut LogPosition| *at = if at.index > keep.index { keep } else { *at };
             cut(&mut self.positions.written);
             cut(&mut self.positions.durable);
             self.pending.iter_mut().for_each(|pending| cut(&mut pending.last));
@@ -253,7 +253,7 @@ impl Member {
         log.append(&entries);
         for entry in &entries {
             if term.replace(entry.term).is_some_and(|before| before != entry.term) {
-                self.elections.term_begin = Some((OpTime::new(entry.term, entry.index), time_of(entry)));
+                self.elections.term_begin = Some((LogPosition::new(entry.term, entry.index), time_of(entry)));
             }
         }
         while self.times.back().is_some_and(|entry| entry.index > keep) {
@@ -347,12 +347,12 @@ impl Member {
             && let Some(term) = view.term_at(index)
         {
             assert!(term >= self.commit.term, "entry {index} of term {term} follows {:?}", self.commit);
-            self.commit = OpTime::new(term, index);
+            self.commit = LogPosition::new(term, index);
             while let Some(entry) = self.times.front().copied().filter(|entry| entry.index <= index) {
                 self.times.pop_front();
                 self.commit_time = entry.time;
             }
-            self.view_mut().snapshot_at = OpTime::new(term, index);
+            self.view_mut().snapshot_at = LogPosition::new(term, index);
             self.out.push(Effect::CommitPoint(self.commit));
             self.note_available();
         }

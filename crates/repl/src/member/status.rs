@@ -4,7 +4,7 @@ use sheaf_errors::{Code, Error, Result};
 
 use super::{CandidateMetrics, Member, ParticipantMetrics};
 use crate::config::{ConfigVersion, ReplSetConfig};
-use crate::types::{MemberState, OpTime, Positions};
+use crate::types::{LogPosition, MemberState, Positions};
 
 /// A member's view of its set.
 #[derive(Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct Status {
     /// How far it is.
     pub positions: Positions,
     /// The commit point as applied here.
-    pub commit: OpTime,
+    pub commit: LogPosition,
     /// Its cluster time.
     pub commit_time: u64,
     /// The configuration installed.

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sheaf_errors::Result;
 
 use super::{Effect, Member, WaiterId, not_primary};
-use crate::types::OpTime;
-use crate::write_concern::{Outcome, W, WriteConcern, check_satisfiable, reached};
+use crate::types::LogPosition;
+use crate::write_concern::{W, WaitOutcome, WriteConcern, check_satisfiable, reached};
 
 /// The waits, by what they wait for and then by position, so that progress touches only those it ends.
 #[derive(Default)]
@@ -92,7 +92,7 @@ impl Member {
     /// `at` may be anything that this member has applied, also of earlier terms and from before the log's
     /// first entry: a retried write waits for its first execution. What is committed already is known to be
     /// so by every member, not just the primary.
-    pub fn wait(&mut self, at: OpTime, concern: WriteConcern) -> Result<WaiterId> {
+    pub fn wait(&mut self, at: LogPosition, concern: WriteConcern) -> Result<WaiterId> {
         let Some(config) = &self.config else { return Err(not_primary()) };
         check_satisfiable(config, &concern)?;
         let journaled = !concern.journal || config.write_concern_majority_journal_default;
@@ -106,7 +106,7 @@ impl Member {
     }
 
     /// Whether the entry at `at` is one of those that the set has committed, as far as this member knows.
-    fn has_committed(&self, at: OpTime) -> bool {
+    fn has_committed(&self, at: LogPosition) -> bool {
         let view = self.view();
         let start = view.bounds().start;
         // Of entries that have left the log only that much is known: terms grow with the index. A position
@@ -149,11 +149,11 @@ impl Member {
             }
             let of = |id: u64| self.positions_of(id);
             let reached = reached(&config, &slot.concern, &self.positions, self.commit.index, &of);
-            self.resolve_slot(number, reached, Outcome::Satisfied);
+            self.resolve_slot(number, reached, WaitOutcome::Satisfied);
         }
     }
 
-    fn resolve_slot(&mut self, number: usize, upto: u64, outcome: Outcome) {
+    fn resolve_slot(&mut self, number: usize, upto: u64, outcome: WaitOutcome) {
         for (_, waiter) in self.waiting.take(number, upto) {
             self.out.push(Effect::Resolved { waiter, outcome: outcome.clone() });
         }
@@ -162,10 +162,10 @@ impl Member {
     /// Nobody's wait can be answered by a member that is no longer primary.
     pub(super) fn resolve_not_primary(&mut self) {
         for number in 0..self.waiting.slots.len() {
-            self.resolve_slot(number, u64::MAX, Outcome::NotPrimary);
+            self.resolve_slot(number, u64::MAX, WaitOutcome::NotPrimary);
         }
         for waiter in self.barriers.take_all() {
-            self.out.push(Effect::Resolved { waiter, outcome: Outcome::NotPrimary });
+            self.out.push(Effect::Resolved { waiter, outcome: WaitOutcome::NotPrimary });
         }
     }
 
@@ -174,7 +174,7 @@ impl Member {
         let Some(config) = self.config.clone() else { return };
         for number in 0..self.waiting.slots.len() {
             if check_satisfiable(&config, &self.waiting.slots[number].concern).is_err() {
-                self.resolve_slot(number, u64::MAX, Outcome::Unsatisfiable);
+                self.resolve_slot(number, u64::MAX, WaitOutcome::Unsatisfiable);
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::types::{Entry, OpTime};
+use crate::types::{Entry, LogPosition};
 use crate::write_concern::{W, WriteConcern};
 
 use super::model::{link, operation};
@@ -10,7 +10,7 @@ use super::model::{link, operation};
 /// A client's write.
 #[derive(Clone, Debug)]
 pub(super) struct Write {
-    pub at: OpTime,
+    pub at: LogPosition,
     pub concern: WriteConcern,
     pub acknowledged: bool,
 }
@@ -20,7 +20,7 @@ pub(super) struct Write {
 pub(super) struct Checker {
     /// The committed log: hash up to each entry, first for none.
     chains: Vec<u64>,
-    committed: Vec<OpTime>,
+    committed: Vec<LogPosition>,
     /// In which term of the member that first knew each was committed.
     committed_in: Vec<u64>,
     primaries: BTreeMap<u64, usize>,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::effect::WaiterId;
-use crate::write_concern::{Outcome, W, WriteConcern};
+use crate::write_concern::{W, WaitOutcome, WriteConcern};
 
 use super::Mutation;
 use super::checks::Write;
@@ -112,19 +112,19 @@ impl World {
         WriteConcern { w, journal: self.rng.percent(self.plan.journal_percent) }
     }
 
-    pub(super) fn resolved(&mut self, node: usize, waiter: WaiterId, outcome: Outcome) {
+    pub(super) fn resolved(&mut self, node: usize, waiter: WaiterId, outcome: WaitOutcome) {
         let incarnation = self.nodes[node].incarnation;
         if let Some(committed) = self.clients.reading.remove(&(node, incarnation, waiter)) {
             self.trace(waiter.0 << 4 ^ outcome.clone() as u64);
             match outcome {
-                Outcome::Satisfied => self.check_read(node, committed),
+                WaitOutcome::Satisfied => self.check_read(node, committed),
                 _ => self.report.reads_refused += 1,
             }
             return;
         }
         let Some(uid) = self.clients.waiting.remove(&(node, incarnation, waiter)) else { return };
         self.trace(uid << 4 ^ outcome.clone() as u64);
-        if outcome != Outcome::Satisfied {
+        if outcome != WaitOutcome::Satisfied {
             return;
         }
         if self.clients.calm_since.is_some_and(|since| uid >= since) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::config::ReplSetConfig;
 use crate::effect::Persist;
 use crate::rng::Rng;
-use crate::types::{Entry, HardState, LogBounds, OpTime, TermRun};
+use crate::types::{Entry, HardState, LogBounds, LogPosition, TermRun};
 
 use super::model::{Model, link};
 
@@ -15,7 +15,7 @@ pub(super) struct Image {
     pub hard_state: HardState,
     pub config: Option<(Arc<ReplSetConfig>, Option<u64>)>,
     /// The position before the first entry, and the hash of the log up to there.
-    pub start: OpTime,
+    pub start: LogPosition,
     pub start_chain: u64,
     pub entries: Vec<Entry>,
     /// Hash of the log up to each entry.
@@ -23,7 +23,7 @@ pub(super) struct Image {
 }
 
 impl Image {
-    pub fn last(&self) -> OpTime {
+    pub fn last(&self) -> LogPosition {
         self.entries.last().map_or(self.start, |entry| entry.at)
     }
 
@@ -143,7 +143,7 @@ impl Disk {
     }
 
     /// Data and log become the copy's, all at once.
-    fn install(&mut self, at: OpTime) {
+    fn install(&mut self, at: LogPosition) {
         let model = self.incoming.take().filter(|model| model.at == at).expect("the copy is there");
         self.image.start = at;
         self.image.start_chain = model.chain;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::{MemberConfig, ReplSetConfig};
 
-use super::node::Node;
+use super::machine::Machine;
 use super::world::{Event, World};
 
 impl World {
@@ -249,7 +249,7 @@ impl World {
     pub(super) fn look_after_members(&mut self) {
         self.after(3000, Event::Operator);
         let primary =
-            |node: &&Node| node.member.as_ref().is_some_and(|m| m.is_writable() && m.config_committed());
+            |node: &&Machine| node.member.as_ref().is_some_and(|m| m.is_writable() && m.config_committed());
         let Some(config) =
             self.nodes.iter().find(primary).and_then(|node| node.member.as_ref()?.config().cloned())
         else {

@@ -2,7 +2,7 @@
 //!
 //! [`run`] plays a seed: first with faults, then without, and checks all the time what must always hold
 //! ([`checks`]), and at the end that the set has come to rest in one state. Nothing in it depends on
-//! anything but the seed, so that a failing seed fails again in the same way; [`Report::trace`] is a hash
+//! anything but the seed, so that a failing seed fails again in the same way; [`Tally::trace`] is a hash
 //! of everything that happened.
 
 pub mod checks;
@@ -10,8 +10,8 @@ mod clients;
 mod disk;
 pub mod failover;
 mod faults;
+mod machine;
 mod model;
-mod node;
 mod plan;
 mod storage;
 mod tell;
@@ -81,7 +81,7 @@ impl Mutation {
 
 /// What a run did, and the hash of all of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct Tally {
     /// Hash of every event and effect in order.
     pub trace: u64,
     /// Events played.
@@ -143,6 +143,6 @@ impl std::fmt::Display for Failure {
 }
 
 /// Plays one seed.
-pub fn run(seed: u64, mutation: Option<Mutation>) -> Result<Report, Failure> {
+pub fn run(seed: u64, mutation: Option<Mutation>) -> Result<Tally, Failure> {
     World::new(Plan::of(seed), mutation).play()
 }

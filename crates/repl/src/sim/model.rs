@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::rng::mix;
-use crate::types::{Entry, OpTime};
+use crate::types::{Entry, LogPosition};
 
 /// The applied state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Model {
     /// The last entry applied.
-    pub at: OpTime,
+    pub at: LogPosition,
     /// Its cluster time.
     pub time: u64,
     /// Per key, how many writes and a hash of them in order.

@@ -1,7 +1,7 @@
 //! Disks at work: units written, applied, synced; entries read again; copies made.
 
 use crate::effect::Persist;
-use crate::types::OpTime;
+use crate::types::LogPosition;
 
 use super::Mutation;
 use super::checks::Checker;
@@ -143,7 +143,7 @@ impl World {
         self.check(check);
     }
 
-    pub(super) fn check_installed(&mut self, node: usize, at: OpTime) {
+    pub(super) fn check_installed(&mut self, node: usize, at: LogPosition) {
         let chain = self.nodes[node].disk.flushed.chain;
         if self.checker.chain(at.index) != Some(chain) {
             self.check(Err(format!(
@@ -242,7 +242,7 @@ impl World {
         }
     }
 
-    pub(super) fn commit_point(&mut self, node: usize, at: OpTime) {
+    pub(super) fn commit_point(&mut self, node: usize, at: LogPosition) {
         self.trace(at.index << 8 ^ 7);
         let from = self.nodes[node].commit.index.max(self.nodes[node].disk.image.start.index);
         let term = self.nodes[node].member.as_ref().map_or(0, |member| member.term());
@@ -288,7 +288,7 @@ impl World {
         self.nodes[node].told = true;
     }
 
-    pub(super) fn initial_sync(&mut self, node: usize, source: u64, at_least: OpTime) {
+    pub(super) fn initial_sync(&mut self, node: usize, source: u64, at_least: LogPosition) {
         let config = self.nodes[node].member.as_ref().and_then(|member| member.config().cloned());
         let host = config.and_then(|config| config.member(source).map(|member| member.host.clone()));
         let incarnation = self.nodes[node].incarnation;
@@ -298,7 +298,7 @@ impl World {
         self.after(millis, Event::Copied { node, incarnation, source, at_least });
     }
 
-    pub(super) fn copied(&mut self, node: usize, source: usize, at_least: OpTime) {
+    pub(super) fn copied(&mut self, node: usize, source: usize, at_least: LogPosition) {
         let cut = self.cut[source][node] && !self.calm;
         let from = &self.nodes[source];
         let at = from.member.as_ref().map(|member| member.commit_point());

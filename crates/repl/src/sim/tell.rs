@@ -3,14 +3,14 @@
 use crate::effect::Effect;
 use crate::message::Body;
 
-use super::node::Node;
+use super::machine::Machine;
 use super::world::World;
 
 impl World {
     /// Why the set is not at rest, if it is not.
     pub(super) fn unrest(&self) -> Option<String> {
-        let writable = |node: &&Node| node.member.as_ref().is_some_and(|member| member.is_writable());
-        let primaries: Vec<&Node> = self.nodes.iter().filter(writable).collect();
+        let writable = |node: &&Machine| node.member.as_ref().is_some_and(|member| member.is_writable());
+        let primaries: Vec<&Machine> = self.nodes.iter().filter(writable).collect();
         let [primary] = primaries[..] else {
             return Some(format!("{} members take writes", primaries.len()));
         };

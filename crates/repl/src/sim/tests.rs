@@ -1,13 +1,13 @@
 //! The seeds of every build, and whether the checks can see.
 
 use super::failover::{self, Case};
-use super::{Failure, Mutation, Plan, Report, World, run};
+use super::{Failure, Mutation, Plan, Tally, World, run};
 
 /// Seeds that every build plays.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;
 
-fn play_half(half: u64) -> Result<Report, Failure> {
-    let mut total = Report::default();
+fn play_half(half: u64) -> Result<Tally, Failure> {
+    let mut total = Tally::default();
     for seed in SEEDS.filter(|seed| seed % 2 == half) {
         let report = run(seed, None)?;
         total.rollbacks += report.rollbacks;
@@ -76,7 +76,7 @@ fn a_seed_plays_the_same_again() {
 const ASSERTION: &str = "an assertion";
 
 /// A planted bug may also run into an assertion of the core's.
-fn play_with(seed: u64, mutation: Mutation) -> Result<Report, Failure> {
+fn play_with(seed: u64, mutation: Mutation) -> Result<Tally, Failure> {
     std::panic::catch_unwind(|| run(seed, Some(mutation)))
         .unwrap_or_else(|_| Err(Failure { seed, at: 0, what: ASSERTION.to_owned() }))
 }

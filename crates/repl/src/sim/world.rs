@@ -7,14 +7,14 @@ use raft::eraftpb::MessageType;
 use crate::effect::Effect;
 use crate::message::{Body, Envelope};
 use crate::rng::{Rng, mix};
-use crate::types::{MemberState, OpTime};
+use crate::types::{LogPosition, MemberState};
 
 use super::checks::Checker;
 use super::clients::Clients;
-use super::node::Node;
+use super::machine::Machine;
 use super::plan::host;
 use super::tell;
-use super::{Failure, Mutation, Plan, Report};
+use super::{Failure, Mutation, Plan, Tally};
 
 /// Something that happens at a time.
 pub(super) enum Event {
@@ -23,7 +23,7 @@ pub(super) enum Event {
     Write { node: usize, incarnation: u64 },
     Apply { node: usize, incarnation: u64 },
     Synced { node: usize, incarnation: u64, ops: usize, seq: u64 },
-    Copied { node: usize, incarnation: u64, source: usize, at_least: OpTime },
+    Copied { node: usize, incarnation: u64, source: usize, at_least: LogPosition },
     ConnectionLost { node: usize, incarnation: u64, peer: usize },
     Contest { node: usize, incarnation: u64, peer: usize },
     Client,
@@ -62,13 +62,13 @@ pub struct World {
     next_event: u64,
     /// Where in the queue the last message of each way is.
     newest_sent: BTreeMap<(usize, usize), (u64, u64)>,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<Machine>,
     /// `cut[from][to]`: nothing gets through.
     pub(super) cut: Vec<Vec<bool>>,
     pub(super) calm: bool,
     pub(super) checker: Checker,
     pub(super) clients: Clients,
-    pub(super) report: Report,
+    pub(super) report: Tally,
     pub(super) failure: Option<String>,
     /// From when on effects are printed.
     pub(super) tell_from: Option<u64>,
@@ -89,12 +89,12 @@ impl World {
             queue: BTreeMap::new(),
             next_event: 0,
             newest_sent: BTreeMap::new(),
-            nodes: (0..count).map(|number| Node::new(&host(number))).collect(),
+            nodes: (0..count).map(|number| Machine::new(&host(number))).collect(),
             cut: vec![vec![false; count]; count],
             calm: false,
             checker: Checker::new(),
             clients: Clients::default(),
-            report: Report::default(),
+            report: Tally::default(),
             failure: None,
             tell_from: None,
             next_id: plan.config.members.len() as u64,
@@ -113,7 +113,7 @@ impl World {
     }
 
     /// Plays until the end of the plan.
-    pub fn play(mut self) -> Result<Report, Failure> {
+    pub fn play(mut self) -> Result<Tally, Failure> {
         self.initiate();
         self.after(50, Event::Client);
         self.after(1000, Event::Fault);

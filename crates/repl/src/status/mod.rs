@@ -2,7 +2,7 @@
 
 use sheaf_bson::{DocWriter, Sink, Timestamp};
 
-use crate::types::OpTime;
+use crate::types::LogPosition;
 
 mod hello;
 mod report;
@@ -16,7 +16,7 @@ pub use report::StatusContext;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpTimeAndTime {
     /// The position.
-    pub at: OpTime,
+    pub at: LogPosition,
     /// Its cluster time.
     pub time: u64,
 }

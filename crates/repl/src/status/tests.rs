@@ -6,8 +6,8 @@ use sheaf_bson::{DocBuf, ObjectId, json};
 
 use super::election_id;
 use crate::config::{MemberConfig, ReplSetConfig};
-use crate::member::{Member, Options, Recovered};
-use crate::types::{HardState, LogBounds, OpTime, TermRun};
+use crate::member::{Member, MemberOptions, Recovered};
+use crate::types::{HardState, LogBounds, LogPosition, TermRun};
 
 fn hello(member: &Member) -> String {
     let doc = DocBuf::build(|doc| member.hello().write(doc, ObjectId([1; 12]), false));
@@ -16,7 +16,7 @@ fn hello(member: &Member) -> String {
 
 #[test]
 fn a_member_without_a_set_says_so() {
-    let member = Member::new(Options::new("rs"), Recovered::default());
+    let member = Member::new(MemberOptions::new("rs"), Recovered::default());
     assert_eq!(
         hello(&member),
         concat!(
@@ -37,11 +37,11 @@ fn a_restarted_member_is_a_secondary_of_a_set() {
     let config = ReplSetConfig { version: 3, term: 2, ..ReplSetConfig::new("rs", members) };
     let seconds = 1_700_000_000_u64;
     let mut member = Member::new(
-        Options::new("rs"),
+        MemberOptions::new("rs"),
         Recovered {
             hard_state: HardState { term: 2, vote: None, commit: 4 },
             log: LogBounds {
-                start: OpTime::default(),
+                start: LogPosition::default(),
                 last: 5,
                 runs: vec![TermRun { first: 1, term: 2 }],
                 last_time: (seconds << 32) + 9,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use raft::eraftpb::{Message, MessageType};
 use sheaf_repl::config::{MemberConfig, ReplSetConfig};
-use sheaf_repl::{Body, Effect, Entry, Envelope, HardState, Member, Options, Persist, Recovered};
+use sheaf_repl::{Body, Effect, Entry, Envelope, HardState, Member, MemberOptions, Persist, Recovered};
 
 use super::words;
 
@@ -146,11 +146,11 @@ impl Set {
 
     fn add(&mut self, member: usize) {
         assert_eq!(member, self.nodes.len(), "members are added in order");
-        let options = Options {
+        let options = MemberOptions {
             seed: member as u64,
             allow_multiple_arbiters: true,
             check_invariants: true,
-            ..Options::new("rs")
+            ..MemberOptions::new("rs")
         };
         let member = Member::new(options, Recovered::default());
         let (units, log, kept) = (VecDeque::new(), BTreeMap::new(), HardState::default());

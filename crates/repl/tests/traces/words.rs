@@ -2,9 +2,9 @@
 
 use raft::eraftpb::{Message, MessageType};
 use sheaf_repl::write_concern::{W, WriteConcern};
-use sheaf_repl::{Body, Effect, Entry, Envelope, OpTime, Persist, Role};
+use sheaf_repl::{Body, Effect, Entry, Envelope, LogPosition, MemberRole, Persist};
 
-pub fn at(at: OpTime) -> String {
+pub fn at(at: LogPosition) -> String {
     format!("({},{})", at.term, at.index)
 }
 
@@ -13,10 +13,10 @@ fn entries(entries: &[Entry]) -> String {
 }
 
 /// `(1,4)`.
-pub fn parse_at(word: &str) -> OpTime {
+pub fn parse_at(word: &str) -> LogPosition {
     let numbers = word.trim_matches(['(', ')']).split_once(',');
     let (term, index) = numbers.unwrap_or_else(|| panic!("{word} is no position"));
-    OpTime::new(term.parse().unwrap(), index.parse().unwrap())
+    LogPosition::new(term.parse().unwrap(), index.parse().unwrap())
 }
 
 /// `majority`, `2` or `2j`.
@@ -51,7 +51,7 @@ pub fn effect(effect: &Effect, name: &dyn Fn(&str) -> String) -> Option<String> 
     })
 }
 
-pub fn role(now: &Role) -> String {
+pub fn role(now: &MemberRole) -> String {
     let primary = now.primary.map_or("no primary".to_owned(), |id| format!("primary {id}"));
     let writable = if now.writable { ", takes writes" } else { "" };
     format!("is {} in term {}, {primary}{writable}", now.state.name(), now.term)
@@ -95,12 +95,12 @@ pub fn message(envelope: &Envelope) -> Option<String> {
 
 fn raft_message(message: &Message) -> String {
     let mut words = vec![format!("{:?} term {}", message.get_msg_type(), message.term)];
-    let before = at(OpTime::new(message.log_term, message.index));
+    let before = at(LogPosition::new(message.log_term, message.index));
     match message.get_msg_type() {
         MessageType::MsgAppend => {
             words.push(format!("after {before}"));
             if !message.entries.is_empty() {
-                let of = |entry: &raft::eraftpb::Entry| at(OpTime::new(entry.term, entry.index));
+                let of = |entry: &raft::eraftpb::Entry| at(LogPosition::new(entry.term, entry.index));
                 words.push(format!(
                     "entries {}",
                     message.entries.iter().map(of).collect::<Vec<_>>().join(" ")
@@ -113,14 +113,14 @@ fn raft_message(message: &Message) -> String {
         MessageType::MsgHeartbeat => words.push(format!("commit {}", message.commit)),
         MessageType::MsgSnapshot => {
             let metadata = message.get_snapshot().get_metadata();
-            words.push(format!("as of {}", at(OpTime::new(metadata.term, metadata.index))));
+            words.push(format!("as of {}", at(LogPosition::new(metadata.term, metadata.index))));
         }
         _ => {}
     }
     if message.reject {
         words.push("rejected".to_owned());
         if message.get_msg_type() == MessageType::MsgAppendResponse {
-            words.push(format!("hint {}", at(OpTime::new(message.log_term, message.reject_hint))));
+            words.push(format!("hint {}", at(LogPosition::new(message.log_term, message.reject_hint))));
         }
     }
     words.join(" ")

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
-use sheaf_repl::{Member, OpTime};
+use sheaf_repl::{LogPosition, Member};
+use sheaf_storage::OpTime;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -213,7 +214,7 @@ impl Replica {
     }
 
     /// Begins to copy data that is as new as `at_least`, first from the member `source`.
-    pub(super) fn begin_initial_sync(self: &Arc<Self>, source: u64, at_least: OpTime) -> Result<()> {
+    pub(super) fn begin_initial_sync(self: &Arc<Self>, source: u64, at_least: LogPosition) -> Result<()> {
         let running = self.initial_sync.running.swap(true, Ordering::AcqRel);
         assert!(!running, "the core asks for a second copy, as of {at_least:?}, while the first one is made");
         let replica = self.clone();
@@ -226,7 +227,7 @@ impl Replica {
         begun
     }
 
-    fn run_initial_sync(&self, source: u64, at_least: OpTime) {
+    fn run_initial_sync(&self, source: u64, at_least: LogPosition) {
         let sync = &self.initial_sync;
         let wall = self.front.clock.now_millis();
         {
@@ -248,14 +249,14 @@ impl Replica {
         match fetched {
             Some(at) => {
                 log("Initial sync has fetched a copy", &sheaf_bson::doc! { "index": at.index as i64 });
-                self.with(|core| core.initial_sync_finished(OpTime::new(at.term, at.index), at.time));
+                self.with(|core| core.initial_sync_finished(at.position(), at.time));
             }
             None => self.with(Member::initial_sync_failed),
         }
     }
 
     /// `None`: it was tried so often that it shall begin from the start.
-    fn try_sources(&self, source: u64, at_least: u64) -> Option<sheaf_storage::OpTime> {
+    fn try_sources(&self, source: u64, at_least: u64) -> Option<OpTime> {
         let target = &self.initial_sync.target;
         let mut failures = 0;
         let mut turn = 0;
@@ -295,7 +296,7 @@ impl Replica {
         }
     }
 
-    fn fetch_from(&self, host: &str, at_least: u64) -> io::Result<sheaf_storage::OpTime> {
+    fn fetch_from(&self, host: &str, at_least: u64) -> io::Result<OpTime> {
         let target = &self.initial_sync.target;
         target.progress.lock().attempt = Some((Instant::now(), host.to_owned()));
         let limit = || self.front.parameters.int("initialSyncMaxBytesPerSec").max(0) as u64;
@@ -325,7 +326,7 @@ impl Replica {
     }
 
     /// Takes the copy that was fetched into use, by a restart. The pipeline is held, everything before is applied.
-    pub(super) fn install_copy(&self, at: OpTime) -> ! {
+    pub(super) fn install_copy(&self, at: LogPosition) -> ! {
         let commit = self.commit_point();
         assert!(at.index > commit.index, "a copy as of {at:?} would replace {commit:?}, which is committed");
         let dbpath = self.dbpath.clone();

@@ -1,7 +1,7 @@
 //! What holds of a member whenever [`Member::poll`] has run: one function for each, with the reason why it holds.
 //!
 //! [`Member::check_invariants`] goes through all of them. It runs at the end of each poll where
-//! [`Options::check_invariants`](super::Options) is set: in this crate's tests, in debug builds, and in the simulator,
+//! [`MemberOptions::check_invariants`](super::MemberOptions) is set: in tests, in debug builds, and in the simulator,
 //! however it is built. What a single input must find is asserted where that input is read, in every build.
 //!
 //! Nothing here is about what another member says: that is refused ([`super::plausible`]), never asserted. What comes from

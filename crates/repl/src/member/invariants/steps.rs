@@ -2,21 +2,21 @@
 
 use super::Member;
 use crate::config::ConfigVersion;
-use crate::types::{OpTime, Positions};
+use crate::types::{LogPosition, Positions};
 
 /// A member as the last poll left it.
 #[derive(Clone, Debug)]
 pub(in crate::member) struct Before {
     term: u64,
     vote: Option<u64>,
-    commit: OpTime,
+    commit: LogPosition,
     positions: Positions,
     seqs: [u64; 3],
     config: ConfigVersion,
     cluster_time: u64,
     topology_version: u64,
-    start: OpTime,
-    last: OpTime,
+    start: LogPosition,
+    last: LogPosition,
     /// Term and first entry of a primary.
     leading: Option<(u64, u64)>,
     undoing: bool,

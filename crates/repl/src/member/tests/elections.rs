@@ -10,7 +10,7 @@ fn a_single_voter_says_nothing_of_a_term_that_its_disk_does_not_have() {
     config.term = 0;
     let hard_state = HardState { term: 1, vote: None, commit: 0 };
     let recovered = Recovered { hard_state, config: Some((config, Some(0))), ..Recovered::default() };
-    let mut member = Member::new(Options::new("rs"), recovered);
+    let mut member = Member::new(MemberOptions::new("rs"), recovered);
     let mut units = Vec::new();
     let mut told = 0;
     let mut run = |member: &mut Member, from: u64, millis: u64, units: &mut Vec<u64>| {
@@ -189,7 +189,7 @@ fn a_set_that_starts_again_has_a_primary_soon() {
         let primary = set.primary().unwrap();
         (primary, set.write(primary, WriteConcern::majority()))
     };
-    assert_eq!(set.outcome(waiter.0, waiter.1), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(waiter.0, waiter.1), Some(WaitOutcome::Satisfied));
 }
 
 /// Members that may not stand do not go on naming a primary that is gone.
@@ -219,7 +219,7 @@ fn a_forced_step_down_hands_over_too() {
     for force in [false, true] {
         let mut set = three();
         let waiter = set.write(0, WriteConcern::majority());
-        assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+        assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
         set.member(0).step_down(0, 60_000, force).unwrap();
         assert!(!set.member(0).is_writable());
         set.settle();
@@ -287,7 +287,7 @@ fn the_largest_set_works() {
     }
     let mut set = Set::of(config);
     let waiter = set.write(0, WriteConcern::nodes(50).journaled());
-    assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
     set.cut(0);
     set.run(30_000);
     assert!(set.primary().is_some_and(|primary| (1..7).contains(&primary)));

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sheaf_errors::{Code, Error};
 
-use super::{Member, Options, Recovered};
+use super::{Member, MemberOptions, Recovered};
 use crate::config::{ConfigVersion, MemberConfig, ReplSetConfig};
 use crate::effect::{Effect, WaiterId};
 use crate::message::{Body, Envelope};
-use crate::types::{Entry, HardState, LogBounds, MemberState, OpTime, TermRun};
-use crate::write_concern::{Outcome, W, WriteConcern};
+use crate::types::{Entry, HardState, LogBounds, LogPosition, MemberState, TermRun};
+use crate::write_concern::{W, WaitOutcome, WriteConcern};
 
 mod elections;
 mod reconfiguration;
@@ -23,7 +23,7 @@ mod writes;
 struct Node {
     member: Member,
     log: Vec<Entry>,
-    resolved: BTreeMap<WaiterId, Outcome>,
+    resolved: BTreeMap<WaiterId, WaitOutcome>,
     stepped_down: Option<Result<(), Error>>,
     reconfigured: Option<Result<ConfigVersion, Error>>,
     syncs: u32,
@@ -75,7 +75,8 @@ impl Set {
     }
 
     fn add(&mut self, number: usize) {
-        let options = Options { seed: number as u64, allow_multiple_arbiters: true, ..Options::new("rs") };
+        let options =
+            MemberOptions { seed: number as u64, allow_multiple_arbiters: true, ..MemberOptions::new("rs") };
         let node = Node {
             member: Member::new(options, Recovered::default()),
             log: Vec::new(),
@@ -200,7 +201,7 @@ impl Set {
     }
 
     /// A write, without letting anybody react to it.
-    fn propose(&mut self, number: usize) -> OpTime {
+    fn propose(&mut self, number: usize) -> LogPosition {
         let time = (1_000_000 + self.now / 1000) << 32 | 1;
         let member = self.member(number);
         let time = time.max(member.cluster_time() + 1);
@@ -214,7 +215,7 @@ impl Set {
         waiter
     }
 
-    fn outcome(&mut self, number: usize, waiter: WaiterId) -> Option<Outcome> {
+    fn outcome(&mut self, number: usize, waiter: WaiterId) -> Option<WaitOutcome> {
         self.node(number).resolved.get(&waiter).cloned()
     }
 
@@ -226,7 +227,7 @@ impl Set {
         let recovered = Recovered {
             hard_state: HardState { term, vote: Some(0), commit: 0 },
             log: LogBounds {
-                start: OpTime::default(),
+                start: LogPosition::default(),
                 last: last.at.index,
                 runs: vec![TermRun { first: 1, term: 1 }],
                 last_time: last.time,
@@ -234,7 +235,7 @@ impl Set {
             times: log.iter().map(|entry| (entry.at.index, entry.time)).collect(),
             config,
         };
-        let options = Options { seed: number as u64, incarnation: 2, ..Options::new("rs") };
+        let options = MemberOptions { seed: number as u64, incarnation: 2, ..MemberOptions::new("rs") };
         self.node(number).member = Member::new(options, recovered);
     }
 

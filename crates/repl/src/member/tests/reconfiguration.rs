@@ -15,14 +15,14 @@ fn a_new_voter_votes_once_it_has_the_data() {
     assert_eq!((config.version, config.member(3).unwrap().newly_added), (3, false));
     assert!(set.member(0).config_committed());
     let all = set.write(0, WriteConcern::nodes(4));
-    assert_eq!(set.outcome(0, all), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, all), Some(WaitOutcome::Satisfied));
     // And goes again.
     let waiter = {
         set.cut(3);
         set.write(0, WriteConcern::nodes(4))
     };
     set.reconfig(0, |config| drop(config.members.pop())).unwrap();
-    assert_eq!(set.outcome(0, waiter), Some(Outcome::Unsatisfiable));
+    assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Unsatisfiable));
     set.heal();
     set.run(5000);
     assert_eq!(set.state(3), MemberState::Removed);
@@ -64,7 +64,7 @@ fn a_reconfiguration_must_be_safe() {
 fn force_makes_a_set_of_what_is_left() {
     let mut set = three();
     let waiter = set.write(0, WriteConcern::majority());
-    assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
     set.cut(0);
     set.cut(2);
     set.run(40_000);
@@ -77,7 +77,7 @@ fn force_makes_a_set_of_what_is_left() {
     let version = set.member(1).config().unwrap().config_version();
     assert!(version.version > 10_000 && version.term == -1, "{version:?}");
     let waiter = set.write(1, WriteConcern::majority());
-    assert_eq!(set.outcome(1, waiter), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(1, waiter), Some(WaitOutcome::Satisfied));
     // The others learn that they are out.
     set.heal();
     set.run(10_000);
@@ -96,7 +96,7 @@ fn force_makes_a_set_of_what_is_left() {
     set.reconfig(1, |config| config.members.push(MemberConfig::new(5, host(2)))).unwrap();
     set.run(30_000);
     let waiter = set.write(1, WriteConcern::nodes(2));
-    assert_eq!(set.outcome(1, waiter), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(1, waiter), Some(WaitOutcome::Satisfied));
 }
 
 #[test]

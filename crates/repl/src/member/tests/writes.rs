@@ -11,12 +11,12 @@ fn write_concerns_count_who_has_it() {
     let majority = set.write(0, WriteConcern::majority());
     let three = set.write(0, WriteConcern::nodes(3));
     for waiter in [one, two, majority] {
-        assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+        assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
     }
     assert_eq!(set.outcome(0, three), None);
     set.heal();
     set.run(3000);
-    assert_eq!(set.outcome(0, three), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, three), Some(WaitOutcome::Satisfied));
     let at = set.propose(0);
     let never = set.member(0).wait(at, WriteConcern::nodes(4)).unwrap_err();
     assert_eq!(never.code(), Code::UNSATISFIABLE_WRITE_CONCERN);
@@ -67,7 +67,7 @@ fn where_one_member_holds_data_it_commits_alone() {
     }
     let mut set = Set::of(config);
     let waiter = set.write(0, WriteConcern::majority());
-    assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_member_with_a_copy_follows_from_there() {
         times: vec![(copy.index, time)],
         config: Some((config.as_ref().clone(), Some(2))),
     };
-    set.node(2).member = Member::new(Options { incarnation: 2, ..Options::new("rs") }, recovered);
+    set.node(2).member = Member::new(MemberOptions { incarnation: 2, ..MemberOptions::new("rs") }, recovered);
     set.run(5000);
     assert_eq!(set.node(2).syncs, 1);
     assert_eq!(set.member(2).commit_point(), set.member(0).commit_point());
@@ -140,7 +140,7 @@ fn a_member_with_a_copy_follows_from_there() {
 fn a_standalone_becomes_the_first_member() {
     let mut set = Set::uninitiated(3);
     let entry = |index: u64| Entry {
-        at: OpTime::new(1, index),
+        at: LogPosition::new(1, index),
         time: (900_000 << 32) + index,
         payload: Bytes::from_static(b"x"),
     };
@@ -148,7 +148,7 @@ fn a_standalone_becomes_the_first_member() {
     let recovered = Recovered {
         hard_state: HardState { term: 1, vote: None, commit: 5 },
         log: LogBounds {
-            start: OpTime::default(),
+            start: LogPosition::default(),
             last: 5,
             runs: vec![TermRun { first: 1, term: 1 }],
             last_time: (900_000 << 32) + 5,
@@ -156,7 +156,7 @@ fn a_standalone_becomes_the_first_member() {
         times: vec![(5, (900_000 << 32) + 5)],
         config: None,
     };
-    set.node(0).member = Member::new(Options::new("rs"), recovered);
+    set.node(0).member = Member::new(MemberOptions::new("rs"), recovered);
     set.node(0).log = log.clone();
     set.member(0).initiate(ReplSetConfig::new("rs", members(3)), 0).unwrap();
     set.settle();
@@ -174,7 +174,7 @@ fn a_standalone_becomes_the_first_member() {
     assert!(served > 0);
     let waiter = set.write(0, WriteConcern::nodes(3));
     set.run(3000);
-    assert_eq!(set.outcome(0, waiter), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, waiter), Some(WaitOutcome::Satisfied));
     assert_eq!(set.node(2).log[..5], log[..]);
 }
 
@@ -188,19 +188,19 @@ fn what_is_committed_can_be_waited_for_on_every_member() {
         set.write(0, WriteConcern::majority());
     }
     let primary = step_down(&mut set);
-    let lost_term = OpTime::new(first.term + 7, first.index);
+    let lost_term = LogPosition::new(first.term + 7, first.index);
     for compacted in [false, true] {
         for number in 0..3 {
             let waiter = set.member(number).wait(first, WriteConcern::majority()).unwrap();
             set.settle();
-            assert_eq!(set.outcome(number, waiter), Some(Outcome::Satisfied));
+            assert_eq!(set.outcome(number, waiter), Some(WaitOutcome::Satisfied));
             let error = set.member(number).wait(lost_term, WriteConcern::majority()).unwrap_err();
             assert_eq!(error.code(), Code::NOT_WRITABLE_PRIMARY);
             let all = set.member(number).wait(first, WriteConcern::nodes(3));
             assert_eq!(all.is_ok(), number == primary);
             set.settle();
             if let Ok(waiter) = all {
-                assert_eq!(set.outcome(number, waiter), Some(Outcome::Satisfied));
+                assert_eq!(set.outcome(number, waiter), Some(WaitOutcome::Satisfied));
             }
             if !compacted {
                 let commit = set.member(number).commit_point().index;
@@ -234,7 +234,7 @@ fn waits_come_and_go_by_the_thousand() {
     set.run(3000);
     assert_eq!(set.member(0).waiters(), 0);
     assert!(waits[..15_000].iter().all(|waiter| !set.nodes[&host(0)].resolved.contains_key(waiter)));
-    let done = |waiter: &&WaiterId| set.nodes[&host(0)].resolved.get(waiter) == Some(&Outcome::Satisfied);
+    let done = |waiter: &&WaiterId| set.nodes[&host(0)].resolved.get(waiter) == Some(&WaitOutcome::Satisfied);
     assert_eq!(waits[15_000..].iter().filter(done).count(), 15_000);
 }
 
@@ -261,7 +261,7 @@ fn a_linearizable_read_asks_a_majority() {
     set.write(0, WriteConcern::majority());
     let barrier = set.member(0).read_barrier().unwrap();
     set.settle();
-    assert_eq!(set.outcome(0, barrier), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, barrier), Some(WaitOutcome::Satisfied));
     let error = set.member(1).read_barrier().unwrap_err();
     assert_eq!(error.message(), "cannot satisfy linearizable read concern on non-primary node");
     // One that was cut off cannot know, and then learns that it is none any more.
@@ -273,7 +273,7 @@ fn a_linearizable_read_asks_a_majority() {
     assert!(set.member(0).is_writable());
     assert_eq!(set.outcome(0, barrier), None);
     set.run(40_000);
-    assert_eq!(set.outcome(0, barrier), Some(Outcome::NotPrimary));
+    assert_eq!(set.outcome(0, barrier), Some(WaitOutcome::NotPrimary));
     assert_eq!(set.outcome(0, given_up), None);
 }
 
@@ -286,12 +286,12 @@ fn a_question_that_was_lost_is_asked_again() {
     assert_eq!(set.outcome(0, barrier), None);
     set.heal();
     set.run(2000);
-    assert_eq!(set.outcome(0, barrier), Some(Outcome::Satisfied));
+    assert_eq!(set.outcome(0, barrier), Some(WaitOutcome::Satisfied));
     // A set of one has nobody to ask.
     let mut alone = Set::of(ReplSetConfig::new("rs", members(1)));
     let barrier = alone.member(0).read_barrier().unwrap();
     alone.settle();
-    assert_eq!(alone.outcome(0, barrier), Some(Outcome::Satisfied));
+    assert_eq!(alone.outcome(0, barrier), Some(WaitOutcome::Satisfied));
 }
 
 /// A clock that is wrong for a moment must not become the set's time.
@@ -312,7 +312,7 @@ fn a_wall_clock_is_no_cluster_time() {
 #[test]
 fn a_small_machine_keeps_and_sends_ahead_less() {
     let sizes = |memory: u64| {
-        let options = Options::new("rs").within(memory);
+        let options = MemberOptions::new("rs").within(memory);
         (options.cache_bytes >> 20, options.messages_in_flight_max)
     };
     assert_eq!(sizes(64 << 30), (64, 64));

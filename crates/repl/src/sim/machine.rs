@@ -4,15 +4,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::effect::Persist;
-use crate::member::{Member, Options, Recovered};
-use crate::types::OpTime;
+use crate::member::{Member, MemberOptions, Recovered};
+use crate::types::LogPosition;
 
 use super::disk::Disk;
 use super::model::Model;
 use super::plan::Plan;
 
 /// A machine.
-pub(super) struct Node {
+pub(super) struct Machine {
     pub host: Arc<str>,
     pub disk: Disk,
     /// The process, if it runs.
@@ -42,15 +42,15 @@ pub(super) struct Node {
     /// It has refused a configuration because it did not know the sender.
     pub knows_nobody: bool,
     /// The commit point that the process has told.
-    pub commit: OpTime,
+    pub commit: LogPosition,
     /// What the process said its core had committed when it last became primary.
     pub committed_at_election: Option<(u64, u64)>,
     pub primary: bool,
 }
 
-impl Node {
+impl Machine {
     pub fn new(host: &str) -> Self {
-        Node {
+        Machine {
             host: Arc::from(host),
             disk: Disk::default(),
             member: None,
@@ -69,7 +69,7 @@ impl Node {
             panics_after: None,
             ends_half_kept: false,
             knows_nobody: false,
-            commit: OpTime::default(),
+            commit: LogPosition::default(),
             committed_at_election: None,
             primary: false,
         }
@@ -87,7 +87,7 @@ impl Node {
         hard_state.commit = hard_state.commit.min(last.index).max(self.disk.flushed.at.index);
         let times = image.entries.iter().filter(|entry| entry.at.index >= hard_state.commit);
         let times = times.map(|entry| (entry.at.index, entry.time)).collect();
-        let options = Options {
+        let options = MemberOptions {
             seed: seed ^ (self.incarnation << 40),
             incarnation: self.incarnation,
             cache_bytes: plan.cache_bytes,
@@ -95,7 +95,7 @@ impl Node {
             messages_in_flight_max: 8,
             allow_multiple_arbiters: true,
             check_invariants: plan.check_invariants,
-            ..Options::new("rs")
+            ..MemberOptions::new("rs")
         };
         let member =
             Member::new(options, Recovered { hard_state, log: image.bounds(last_time), times, config });

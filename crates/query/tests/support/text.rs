@@ -2,7 +2,7 @@
 //!
 //! Numbers without a point are int32 if they fit, else int64; with one they are doubles.
 
-use sheaf_bson::{Decimal128, DocBuf, ObjectId, OwnedValue, RawDoc, Timestamp, Value};
+use sheaf_bson::{Binary, Decimal128, DocBuf, ObjectId, OwnedValue, RawDoc, Timestamp, Value};
 
 /// Reads one value.
 pub fn parse(text: &str) -> OwnedValue {
@@ -131,7 +131,7 @@ impl<'t> Reader<'t> {
             "Infinity" => Value::Double(f64::INFINITY),
             "-Infinity" => Value::Double(f64::NEG_INFINITY),
             "NumberLong" | "Long" | "NumberDecimal" | "Decimal" | "ISODate" | "Date" | "Timestamp"
-            | "ObjectId" => {
+            | "ObjectId" | "UUID" => {
                 return self.call(word);
             }
             number if number.contains(['.', 'e']) => Value::Double(number.parse().expect("a double")),
@@ -161,6 +161,7 @@ impl<'t> Reader<'t> {
                     increment.trim().parse().unwrap(),
                 ))
             }
+            "UUID" => return uuid(argument),
             _ => {
                 let mut id = [0; 12];
                 for (at, byte) in id.iter_mut().enumerate() {
@@ -170,6 +171,12 @@ impl<'t> Reader<'t> {
             }
         })
     }
+}
+
+/// The UUID whose sixteen bytes are all this number.
+fn uuid(byte: &str) -> OwnedValue {
+    let bytes = [byte.parse().expect("one byte, of which a UUID has sixteen"); 16];
+    OwnedValue::from(Value::Binary(Binary { subtype: 4, bytes: &bytes }))
 }
 
 /// Prints a document on one line, types told apart.
@@ -199,6 +206,11 @@ pub fn show_value(value: Value<'_>) -> String {
             format!("ObjectId(\"{hex}\")")
         }
         Value::Regex(regex) => format!("/{}/{}", regex.pattern, regex.options),
+        Value::Binary(Binary { subtype: 4, bytes: [first, rest @ ..] })
+            if rest.len() == 15 && rest.iter().all(|byte| byte == first) =>
+        {
+            format!("UUID({first})")
+        }
         Value::Document(doc) => {
             let fields: Vec<String> =
                 doc.iter().map(|e| format!("{}: {}", show_key(e.key()), show_value(e.value()))).collect();

@@ -177,29 +177,3 @@ impl<'a> Command<'a, Operation<'a>> for GetClusterParameter {
         }))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn checked_options() {
-        let images = |value: Value<'_>| doc! { "preAndPostImages": { "expireAfterSeconds": value } };
-        for (options, code) in [
-            (images(Value::Int32(5)), 0),
-            (images(Value::String("off")), 0),
-            (images(Value::Int32(0)), Code::BAD_VALUE.0),
-            (images(Value::Double(1.5)), Code::BAD_VALUE.0),
-            (images(Value::String("on")), Code::BAD_VALUE.0),
-            (doc! { "preAndPostImages": {} }, Code::BAD_VALUE.0),
-            (doc! { "x": 1 }, 40415),
-            (doc! { "preAndPostImages": { "x": 1 } }, 40415),
-        ] {
-            assert_eq!(
-                check(options.as_raw()).map_or_else(|error| error.code().0, |()| 0),
-                code,
-                "{options:?}"
-            );
-        }
-    }
-}

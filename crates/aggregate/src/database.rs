@@ -1,14 +1,13 @@
 //! What stages need from the rest of the server.
 
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
+use sheaf_rows::{BoxOperator, Cx, Operator};
 
 use crate::pipeline::Pipeline;
-use crate::source::{BoxSource, RunCx};
 
 /// A database and a collection in it.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -84,33 +83,29 @@ impl StatsSource {
     }
 }
 
-/// The rest of the server, as stages see it. One value lives as long as one command; it is given with every
-/// pull, so that a cursor holds no snapshot between its batches.
-pub trait Database {
-    /// For the sources that the implementor makes itself and that find their own state again here.
-    fn as_any(&self) -> &dyn Any;
-
-    /// The error to end with, if the operation was killed or is out of time.
-    fn check_interrupt(&self) -> Result<()>;
-
+/// The rest of the server, as stages see it. One value lives as long as a pipeline runs, over all batches of its cursor;
+/// what belongs to one command comes with the [`Cx`].
+pub trait Database: Send + Sync {
     /// Starts a pipeline on a namespace, which may be a view or not exist (it is empty then). The implementor
     /// may run leading stages itself, through [`Pipeline::head`], and opens the rest with
     /// [`Pipeline::open_from`]. Variables that the pipeline reads are set in the context of the pulls.
-    fn run(&self, namespace: &Namespace, pipeline: &Arc<Pipeline>, cx: &RunCx<'_>) -> Result<BoxSource>;
+    fn run(&self, namespace: &Namespace, pipeline: &Arc<Pipeline>, cx: &mut Cx<'_>) -> Result<BoxOperator>;
 
-    /// Whether [`Database::find_equal`] can use an index (or another fast path) for this field.
-    fn can_find_equal(&self, namespace: &Namespace, field: &str) -> Result<bool>;
-
-    /// All documents that match `{field: {$eq: value}}` (missing, null, array and regular expression as a query
-    /// by equality treats them), in any order.
-    fn find_equal(&self, namespace: &Namespace, field: &str, value: Value<'_>) -> Result<Vec<DocBuf>>;
+    /// Plans questions for documents whose field equals a value; `None` if no index helps to answer them.
+    fn prepare_equal(&self, namespace: &Namespace, field: &str) -> Result<Option<Box<dyn Probe>>>;
 
     /// The documents of a stage that reads no collection's documents. `spec` is the stage's argument.
-    fn stats(&self, source: StatsSource, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Vec<DocBuf>>;
+    fn stats(
+        &self,
+        source: StatsSource,
+        namespace: &Namespace,
+        spec: RawDoc<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<Vec<DocBuf>>;
 
     /// Starts `$out`: gives the writer of a temporary collection that takes the target's place in the end.
     /// `spec` is the stage's argument, which may hold `timeseries`.
-    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn OutWriter>>;
+    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>>;
 
     /// The index that tells documents apart by exactly these fields, which `$merge` needs. `_id` alone always has
     /// one, also where there is no collection yet.
@@ -118,7 +113,12 @@ pub trait Database {
 
     /// Finds the target of `$merge`: the document whose fields equal those of `key`. Its names are the dotted
     /// paths of `on`; null also stands for a missing field.
-    fn find_merge_target(&self, namespace: &Namespace, key: RawDoc<'_>) -> Result<Option<DocBuf>>;
+    fn find_merge_target(
+        &self,
+        namespace: &Namespace,
+        key: RawDoc<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<Option<DocBuf>>;
 
     /// Writes one document for `$merge`. A [`MergeWrite::Replace`] gives the version that was read, `old`; if it
     /// has changed since, the result is false and the stage tries again.
@@ -128,10 +128,8 @@ pub trait Database {
         write: MergeWrite,
         old: Option<RawDoc<'_>>,
         document: RawDoc<'_>,
+        cx: &Cx<'_>,
     ) -> Result<bool>;
-
-    /// Where a sort that outgrows its memory puts its runs; `None` if there is no such place.
-    fn sort_runs(&self) -> Result<Option<Box<dyn sheaf_query::sort::Runs + Send>>>;
 
     /// Twelve bytes that no other ObjectId has.
     fn new_object_id(&self) -> sheaf_bson::ObjectId;
@@ -140,11 +138,21 @@ pub trait Database {
     fn random(&self) -> u64;
 }
 
+/// A database that the operators of a pipeline share.
+pub type SharedDatabase = Arc<dyn Database>;
+
+/// A lookup by one field, planned once and asked many times. Its rows are what the last question found.
+pub trait Probe: Operator {
+    /// Begins to look for all documents that match `{field: {$eq: value}}` (missing, null, array and regular expression as
+    /// a query by equality treats them), which come in any order.
+    fn find(&mut self, value: Value<'_>, cx: &mut Cx<'_>) -> Result<()>;
+}
+
 /// Writes the documents of `$out`.
 pub trait OutWriter: Send {
     /// Adds one document (it has an `_id`, which stands first).
-    fn write(&mut self, database: &dyn Database, document: DocBuf) -> Result<()>;
+    fn write(&mut self, document: DocBuf, cx: &Cx<'_>) -> Result<()>;
 
     /// Puts the new collection in the target's place.
-    fn finish(&mut self, database: &dyn Database) -> Result<()>;
+    fn finish(&mut self, cx: &Cx<'_>) -> Result<()>;
 }

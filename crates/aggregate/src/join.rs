@@ -1,7 +1,8 @@
 //! Finding the documents of another collection by equality: what `$lookup` and `$graphLookup` do for each
 //! document that they see.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::mem::take;
 
 use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Type, Value};
 use sheaf_errors::Result;
@@ -9,117 +10,203 @@ use sheaf_expr::ParseCx;
 use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::path::Path;
+use sheaf_rows::{Cx, Figures, pull, tally};
 use smallvec::SmallVec;
 
-use crate::database::Namespace;
+use crate::database::{Namespace, Probe, SharedDatabase};
 use crate::pipeline::SharedPipeline;
-use crate::source::RunCx;
 
 /// Joins on one field of another collection: through an index if there is one, else through a table of all its
 /// documents, read once.
 pub(crate) struct Join {
+    database: SharedDatabase,
     from: Namespace,
     field: Path,
     everything: SharedPipeline,
     way: Option<Way>,
+    /// What other ways than an index have read.
+    figures: Figures,
+    /// The figures of all ways together, as they were shown last.
+    shown: Figures,
 }
 
 enum Way {
-    Index,
+    Index(Probing),
     Table {
         documents: Vec<DocBuf>,
         by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState>,
+        /// The places of what was found, from the last to the next.
+        found: Vec<u32>,
+        current: u32,
         /// The account of both.
         _held: Held,
     },
     /// The collection is larger than memory allows: it is read for every question.
-    Scan,
+    Scan {
+        found: Vec<DocBuf>,
+        current: Option<DocBuf>,
+        held: Held,
+    },
+}
+
+/// An index being asked for one value after the other.
+struct Probing {
+    probe: Box<dyn Probe>,
+    /// The values that are still to be asked for, from the last to the next.
+    values: Vec<OwnedValue>,
+    /// The `_id` of what was given, if there are several values: each document comes once.
+    seen: Option<HashSet<OwnedValue, ahash::RandomState>>,
+    held: Held,
+}
+
+impl Probing {
+    fn begin(&mut self, values: &mut Vec<OwnedValue>, cx: &mut Cx<'_>) -> Result<()> {
+        self.seen = None;
+        self.held = Held::default();
+        if let [only] = &values[..] {
+            return self.probe.find(only.as_value(), cx);
+        }
+        self.seen = Some(HashSet::default());
+        self.held = sheaf_meter::reserve(0)?;
+        self.values = take(values);
+        self.values.reverse();
+        self.next_value(cx).map(|_| ())
+    }
+
+    fn next_value(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+        let Some(value) = self.values.pop() else { return Ok(false) };
+        self.probe.find(value.as_value(), cx)?;
+        Ok(true)
+    }
+
+    fn next(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+        loop {
+            if !pull(&mut *self.probe, cx)? {
+                if !self.next_value(cx)? {
+                    return Ok(false);
+                }
+                continue;
+            }
+            let Some(seen) = &mut self.seen else { return Ok(true) };
+            let id = OwnedValue::from(self.probe.row().document().get_or_missing("_id"));
+            self.held.grow(id.memory_bytes() as u64 + 64)?;
+            if seen.insert(id) {
+                return Ok(true);
+            }
+        }
+    }
 }
 
 impl Join {
-    pub(crate) fn new(from: Namespace, field: &str) -> Self {
-        Join { from, field: Path::new(field), everything: SharedPipeline::default(), way: None }
+    pub(crate) fn new(database: SharedDatabase, from: Namespace, field: &str) -> Self {
+        Join {
+            database,
+            from,
+            field: Path::new(field),
+            everything: SharedPipeline::default(),
+            way: None,
+            figures: Figures::default(),
+            shown: Figures::default(),
+        }
     }
 
-    /// The documents whose field equals one of `values`, each once.
-    pub(crate) fn find(&mut self, values: &[OwnedValue], cx: &mut RunCx<'_>) -> Result<Vec<DocBuf>> {
-        let way = match self.way.take() {
+    /// Begins to look for the documents whose field equals one of `values`, each once.
+    pub(crate) fn find(&mut self, values: &mut Vec<OwnedValue>, cx: &mut Cx<'_>) -> Result<()> {
+        let mut way = match self.way.take() {
             Some(way) => way,
             None => self.choose(cx)?,
         };
-        let found = match &way {
-            Way::Index => self.by_index(values, cx),
-            Way::Table { documents, by_value, .. } => {
-                let mut places: Vec<u32> =
-                    values.iter().filter_map(|value| by_value.get(value)).flatten().copied().collect();
-                places.sort_unstable();
-                places.dedup();
-                let mut held = sheaf_meter::reserve(0)?;
-                let copy = |place: u32| {
-                    let document = &documents[place as usize];
-                    held.grow(document.as_bytes().len() as u64 + 64)?;
-                    Ok(document.clone())
-                };
-                places.into_iter().map(copy).collect()
+        match &mut way {
+            Way::Index(probing) => probing.begin(values, cx)?,
+            Way::Table { by_value, found, .. } => {
+                found.clear();
+                found.extend(values.iter().filter_map(|value| by_value.get(value)).flatten());
+                found.sort_unstable_by(|a, b| b.cmp(a));
+                found.dedup();
             }
-            Way::Scan => self.by_scan(values, cx),
-        };
+            Way::Scan { found, held, .. } => (*found, *held) = self.scan(values, cx)?,
+        }
         self.way = Some(way);
-        found
+        Ok(())
     }
 
-    fn by_index(&self, values: &[OwnedValue], cx: &mut RunCx<'_>) -> Result<Vec<DocBuf>> {
-        if let [only] = values {
-            return cx.database.find_equal(&self.from, self.field.dotted(), only.as_value());
-        }
-        let mut found: Vec<DocBuf> = Vec::new();
-        let mut seen: std::collections::HashSet<OwnedValue, ahash::RandomState> = Default::default();
-        let mut held = sheaf_meter::reserve(0)?;
-        for value in values {
-            for document in cx.database.find_equal(&self.from, self.field.dotted(), value.as_value())? {
-                if seen.insert(OwnedValue::from(document.as_raw().get_or_missing("_id"))) {
-                    held.grow(document.as_bytes().len() as u64 + 128)?;
-                    found.push(document);
-                }
+    /// Moves to the next document that was found.
+    pub(crate) fn next(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+        match self.way.as_mut().expect("nothing was looked for") {
+            Way::Index(probing) => probing.next(cx),
+            Way::Table { found, current, .. } => Ok(found.pop().map(|place| *current = place).is_some()),
+            Way::Scan { found, current, .. } => {
+                *current = found.pop();
+                Ok(current.is_some())
             }
         }
-        Ok(found)
     }
 
-    fn by_scan(&self, values: &[OwnedValue], cx: &mut RunCx<'_>) -> Result<Vec<DocBuf>> {
+    /// The document that [`Join::next`] moved to.
+    pub(crate) fn document(&self) -> RawDoc<'_> {
+        match self.way.as_ref().expect("nothing was looked for") {
+            Way::Index(probing) => probing.probe.row().document(),
+            Way::Table { documents, current, .. } => documents[*current as usize].as_raw(),
+            Way::Scan { current, .. } => current.as_ref().expect("there is no such document").as_raw(),
+        }
+    }
+
+    /// Lets go of the state that is read.
+    pub(crate) fn suspend(&mut self) {
+        if let Some(Way::Index(probing)) = &mut self.way {
+            probing.probe.suspend();
+        }
+    }
+
+    /// What was read of the other collection.
+    pub(crate) fn figures(&mut self) -> &mut Figures {
+        self.shown = self.figures.clone();
+        if let Some(Way::Index(probing)) = &mut self.way {
+            self.shown.add_foreign(&tally(&mut *probing.probe));
+        }
+        &mut self.shown
+    }
+
+    /// The documents that a scan of the whole collection finds, from the last to the first.
+    fn scan(&mut self, values: &[OwnedValue], cx: &mut Cx<'_>) -> Result<(Vec<DocBuf>, Held)> {
         let filter = DocBuf::build(|out| {
             let mut field = out.document(self.field.dotted());
             let mut list = field.array("$in");
             values.iter().for_each(|value| _ = list.push(value));
         });
         let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
-        let mut source = cx.database.run(&self.from, &self.everything, cx)?;
+        let mut all = self.database.run(&self.from, &self.everything, cx)?;
         let mut found = Vec::new();
         let mut held = sheaf_meter::reserve(0)?;
-        while let Some(document) = source.next(cx)? {
+        while pull(&mut all, cx)? {
             cx.check_interrupt()?;
-            if matcher.matches_doc(document.as_raw())? {
-                held.grow(document.as_bytes().len() as u64 + 64)?;
-                found.push(document);
+            let document = all.row().document();
+            if matcher.matches_doc(document)? {
+                held.grow(document.len() as u64 + 64)?;
+                found.push(DocBuf::from(document));
             }
         }
-        Ok(found)
+        self.figures.add_foreign(&tally(&mut *all));
+        found.reverse();
+        Ok((found, held))
     }
 
     /// Decides how to join, and reads the other collection if that takes a table.
-    fn choose(&self, cx: &mut RunCx<'_>) -> Result<Way> {
-        if cx.database.can_find_equal(&self.from, self.field.dotted())? {
-            return Ok(Way::Index);
+    fn choose(&mut self, cx: &mut Cx<'_>) -> Result<Way> {
+        if let Some(probe) = self.database.prepare_equal(&self.from, self.field.dotted())? {
+            let probing = Probing { probe, values: Vec::new(), seen: None, held: Held::default() };
+            return Ok(Way::Index(probing));
         }
-        let mut source = cx.database.run(&self.from, &self.everything, cx)?;
+        let mut all = self.database.run(&self.from, &self.everything, cx)?;
         let mut documents = Vec::new();
         let mut by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState> = HashMap::default();
         let mut held = sheaf_meter::reserve(0)?;
-        while let Some(document) = source.next(cx)? {
+        while pull(&mut all, cx)? {
             cx.check_interrupt()?;
-            let mut bytes = document.as_bytes().len() + 64;
+            let document = all.row().document();
+            let mut bytes = document.len() + 64;
             let place = documents.len() as u32;
-            self.each_value(document.as_raw(), |value| {
+            self.each_value(document, |value| {
                 bytes += value.memory_bytes() + 64;
                 let places = by_value.entry(value).or_default();
                 if places.last() != Some(&place) {
@@ -127,12 +214,13 @@ impl Join {
                 }
             })?;
             held.grow(bytes as u64)?;
-            if held.bytes() > cx.options.stage_memory_bytes as u64 {
-                return Ok(Way::Scan);
+            if held.bytes() > cx.limits.memory_bytes as u64 {
+                return Ok(Way::Scan { found: Vec::new(), current: None, held: Held::default() });
             }
-            documents.push(document);
+            documents.push(DocBuf::from(document));
         }
-        Ok(Way::Table { documents, by_value, _held: held })
+        self.figures.add_foreign(&tally(&mut *all));
+        Ok(Way::Table { documents, by_value, found: Vec::new(), current: 0, _held: held })
     }
 
     /// Every value that an equality on the field can match in a document.
@@ -149,20 +237,18 @@ impl Join {
     }
 }
 
-/// The values at the local side of a join: an array stands for its elements, nothing for null.
-pub(crate) fn local_values(document: RawDoc<'_>, path: &[Box<str>]) -> Vec<OwnedValue> {
-    let mut values = values_at(document, path);
+/// Adds the values at the local side of a join: an array stands for its elements, nothing for null.
+pub(crate) fn local_values(document: RawDoc<'_>, path: &[Box<str>], values: &mut Vec<OwnedValue>) {
+    values.clear();
+    collect(Value::Document(document), path, values);
     if values.is_empty() {
         values.push(OwnedValue::from(Value::Null));
     }
-    values
 }
 
-/// The values at a path: an array stands for its elements.
-pub(crate) fn values_at(document: RawDoc<'_>, path: &[Box<str>]) -> Vec<OwnedValue> {
-    let mut values = Vec::new();
-    collect(Value::Document(document), path, &mut values);
-    values
+/// Adds the values at a path: an array stands for its elements.
+pub(crate) fn values_at(document: RawDoc<'_>, path: &[Box<str>], values: &mut Vec<OwnedValue>) {
+    collect(Value::Document(document), path, values);
 }
 
 fn collect(value: Value<'_>, path: &[Box<str>], values: &mut Vec<OwnedValue>) {

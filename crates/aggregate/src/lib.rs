@@ -1,8 +1,8 @@
 //! The aggregation pipeline: stages as pull operators over streams of raw documents, and the accumulators.
 //!
-//! [`Pipeline::parse`] reads and optimises a pipeline; [`Pipeline::open`] starts it over a [`Source`] of documents and
-//! gives a [`Source`] of results, pulled with a [`RunCx`]. What a stage needs from outside (other collections,
-//! statistics, writing) it asks of the [`Database`] that the context holds. A planner can take over the leading stages,
+//! [`Pipeline::parse`] reads and optimises a pipeline; [`Pipeline::open`] starts it over an [`Operator`](sheaf_rows::Operator)
+//! that gives documents and makes one that gives results. What a stage needs from outside (other collections,
+//! statistics, writing) it asks of the [`Database`] that it was opened with. A planner can take over the leading stages,
 //! which [`Pipeline::head`] shows it.
 //!
 //! To add a stage: write its file under `stages`, a variant of [`Stage`], and its entry in [`STAGES`]. To add an
@@ -14,19 +14,19 @@ mod join;
 mod optimize;
 mod pipeline;
 mod print;
-mod source;
 mod spool;
 mod stage;
 pub mod stages;
 
-use sheaf_bson::{DocBuf, MAX_DEPTH, MAX_DOCUMENT_SIZE, Value};
+use sheaf_bson::{MAX_DEPTH, MAX_DOCUMENT_SIZE, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
-pub use database::{Database, MergeIndex, MergeWrite, Namespace, OutWriter, StatsSource};
+pub use database::{
+    Database, MergeIndex, MergeWrite, Namespace, OutWriter, Probe, SharedDatabase, StatsSource,
+};
 pub use pipeline::{Head, Pipeline};
 pub use print::document as print_document;
-pub use source::{BoxSource, Documents, Empty, RunCx, RunOptions, Source, Spills};
 pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stage_entry};
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.
@@ -37,24 +37,24 @@ const MAX_OUTPUT_SIZE: usize = MAX_DOCUMENT_SIZE + 16 * 1024;
 
 /// Refuses a document that is larger or nested deeper than any stage may make: stage by stage it could get so deep that
 /// walking it exhausts the stack.
-pub(crate) fn check_made(document: &DocBuf) -> Result<()> {
+pub(crate) fn check_made(document: RawDoc<'_>) -> Result<()> {
     check(document, MAX_INTERNAL_SIZE)?;
-    sheaf_expr::check_nesting(Value::Document(document.as_raw()))
+    sheaf_expr::check_nesting(Value::Document(document))
 }
 
 /// Refuses a document that is too large to leave a pipeline; whoever sends results of pipelines calls this.
-pub fn check_output_size(document: &DocBuf) -> Result<()> {
+pub fn check_output_size(document: RawDoc<'_>) -> Result<()> {
     check(document, MAX_OUTPUT_SIZE)
 }
 
 /// Refuses to store what is no valid document, whichever expression is at fault: it would be refused by everybody who reads
 /// it, other members of a set above all.
-pub(crate) fn check_valid(document: &DocBuf) -> Result<()> {
+pub(crate) fn check_valid(document: RawDoc<'_>) -> Result<()> {
     sheaf_bson::validate(document.as_bytes(), MAX_DEPTH).map(|_| ())
 }
 
-fn check(document: &DocBuf, limit: usize) -> Result<()> {
-    let size = document.as_bytes().len();
+fn check(document: RawDoc<'_>, limit: usize) -> Result<()> {
+    let size = document.len();
     if size > limit {
         bail!(
             Code::BSON_OBJECT_TOO_LARGE,

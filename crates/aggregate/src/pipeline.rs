@@ -8,9 +8,10 @@ use sheaf_expr::{Deps, ParseCx};
 use sheaf_meter::{ALLOCATION, Held};
 use sheaf_query::matcher::Matcher;
 
-use crate::database::Namespace;
+use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Step};
+
+use crate::database::{Namespace, SharedDatabase};
 use crate::optimize;
-use crate::source::{BoxSource, Deep, Empty, Large};
 use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
 use crate::stages::change_stream::{self, ChangeStream};
 use crate::stages::group::GroupRun;
@@ -220,12 +221,12 @@ impl Pipeline {
     }
 
     /// Starts the pipeline over the documents of its collection.
-    pub fn open(&self, input: BoxSource) -> BoxSource {
-        self.open_from(0, input)
+    pub fn open(&self, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        self.open_from(0, input, database)
     }
 
     /// Starts the stages from this one on, over a source that has done the work of those before.
-    pub fn open_from(&self, first: usize, input: BoxSource) -> BoxSource {
+    pub fn open_from(&self, first: usize, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
         let pushed_down = self.pushed_down();
         let mut source = input;
         let (mut at, mut opened) = (first, 0u32);
@@ -236,9 +237,9 @@ impl Pipeline {
                 }
                 (Stage::Lookup(lookup), Some(Stage::Unwind(unwind))) if unwind.path == lookup.output => {
                     at += 1;
-                    Box::new(LookupUnwindRun::new(lookup.clone(), unwind.clone(), source))
+                    Box::new(LookupUnwindRun::new(lookup.clone(), unwind.clone(), source, database.clone()))
                 }
-                (stage, _) => stage.open(source),
+                (stage, _) => stage.open(source, database),
             };
             at += 1;
             opened += 1;
@@ -246,7 +247,11 @@ impl Pipeline {
                 source = Box::new(Deep::new(source));
             }
         }
-        if self.held.is_empty() { source } else { Box::new(Large { source, _held: self.held.clone() }) }
+        if self.held.is_empty() {
+            source
+        } else {
+            Box::new(Large { inner: source, _held: self.held.clone() })
+        }
     }
 
     /// The number of leading stages that mongod gives to its execution engine below the pipeline: a `$group` or
@@ -262,8 +267,8 @@ impl Pipeline {
     }
 
     /// Starts a pipeline that [has its own source](Pipeline::has_own_source).
-    pub fn open_own(&self) -> BoxSource {
-        self.open(Box::new(Empty))
+    pub fn open_own(&self, database: &SharedDatabase) -> BoxOperator {
+        self.open(Box::new(Empty::default()), database)
     }
 
     /// The leading stages that a planner can take over.
@@ -317,6 +322,26 @@ impl Pipeline {
     /// The namespace that the pipeline writes (`$out`, `$merge`).
     pub fn target_namespace(&self) -> Option<&Namespace> {
         self.stages.last().and_then(Stage::target_namespace)
+    }
+}
+
+/// A running pipeline whose stages are large: their memory is the cursor's for as long as it runs.
+struct Large {
+    inner: BoxOperator,
+    _held: Vec<Arc<Held>>,
+}
+
+impl Operator for Large {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.inner.work(cx)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.inner.row()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.inner);
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 use sheaf_meter::Held;
 use sheaf_query::sort::{Run, Runs};
 
-use crate::source::{RunCx, Source};
+use sheaf_rows::{Cx, Operator, Row, Step, temporary_runs};
 
 /// Documents in the order in which they came.
 pub(crate) struct Spool {
@@ -18,25 +18,24 @@ pub(crate) struct Spool {
 }
 
 impl Spool {
-    pub(crate) fn new(cx: &RunCx<'_>) -> Result<Spool> {
-        let runs = if cx.options.allow_disk_use { cx.database.sort_runs()? } else { None };
+    pub(crate) fn new(cx: &Cx<'_>) -> Result<Spool> {
+        let runs = cx.limits.allow_disk_use.then(temporary_runs);
         Ok(Spool { documents: Arc::default(), held: sheaf_meter::reserve(0)?, runs })
     }
 
     /// Keeps a document.
     ///
     /// Errors: `QueryExceededMemoryLimitNoDiskUseAllowed`.
-    pub(crate) fn add(&mut self, document: DocBuf, cx: &RunCx<'_>) -> Result<()> {
+    pub(crate) fn add(&mut self, document: DocBuf, cx: &Cx<'_>) -> Result<()> {
         self.held.grow(document.as_bytes().len() as u64 + 64)?;
         let documents = Arc::get_mut(&mut self.documents).expect("nobody reads before all have come");
         documents.push(document);
-        if self.held.bytes() <= cx.options.stage_memory_bytes as u64 {
+        if self.held.bytes() <= cx.limits.memory_bytes as u64 {
             return Ok(());
         }
         cx.check_memory(self.held.bytes() as usize, |limit| {
             format!("Exceeded memory limit of {limit} bytes for $facet, but didn't allow external sort.")
         })?;
-        // Without a place on disk there is only the operation's memory.
         if let Some(runs) = &mut self.runs {
             runs.write(&mut documents.iter().map(|document| (&[][..], document.as_bytes())))?;
             documents.clear();
@@ -51,7 +50,13 @@ impl Spool {
             Some(runs) => runs.open()?,
             None => Vec::new(),
         };
-        Ok(Reading { runs: runs.into_iter(), run: None, documents: self.documents.clone(), at: 0 })
+        Ok(Reading {
+            runs: runs.into_iter(),
+            run: None,
+            documents: self.documents.clone(),
+            at: 0,
+            read: Vec::new(),
+        })
     }
 }
 
@@ -60,21 +65,33 @@ pub(crate) struct Reading {
     runs: std::vec::IntoIter<Run>,
     run: Option<Run>,
     documents: Arc<Vec<DocBuf>>,
+    /// How many of the documents in memory were given.
     at: usize,
+    /// The document that came from disk last.
+    read: Vec<u8>,
 }
 
-impl Source for Reading {
-    fn next(&mut self, _cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+impl Operator for Reading {
+    fn work(&mut self, _cx: &mut Cx<'_>) -> Result<Step> {
         loop {
             if let Some(item) = self.run.as_mut().and_then(Iterator::next) {
-                return Ok(Some(DocBuf::from_bytes(item?.1)));
+                self.read = item?.1;
+                return Ok(Step::Row);
             }
             self.run = self.runs.next();
             if self.run.is_none() {
-                let document = self.documents.get(self.at).cloned();
                 self.at += 1;
-                return Ok(document);
+                return Ok(if self.at <= self.documents.len() { Step::Row } else { Step::Eof });
             }
         }
     }
+
+    fn row(&self) -> Row<'_> {
+        match self.at {
+            0 => Row::of(RawDoc::new(&self.read)),
+            at => self.documents.get(at - 1).map_or(Row::default(), |document| Row::of(document.as_raw())),
+        }
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
 }

@@ -6,8 +6,9 @@ use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, ParseCx};
 
-use crate::database::Namespace;
-use crate::source::BoxSource;
+use sheaf_rows::{BoxOperator, Limit, Skip};
+
+use crate::database::{Namespace, SharedDatabase};
 use crate::stages::*;
 
 /// The deepest nesting of pipelines in pipelines.
@@ -218,31 +219,33 @@ pub enum Reads {
 
 impl Stage {
     /// Starts the stage over its input.
-    pub fn open(&self, input: BoxSource) -> BoxSource {
+    pub fn open(&self, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
         match self {
             Stage::Match(stage) => Box::new(simple::MatchRun::new(stage.clone(), input)),
-            Stage::Limit(limit) => Box::new(simple::LimitRun::new(*limit, input)),
-            Stage::Skip(skip) => Box::new(simple::SkipRun::new(*skip, input)),
-            Stage::Sort(stage) => Box::new(sort::SortRun::new(stage.clone(), input)),
+            Stage::Limit(limit) => Box::new(Limit::new(input, *limit)),
+            Stage::Skip(skip) => Box::new(Skip::new(input, *skip)),
+            Stage::Sort(stage) => Box::new(sheaf_rows::Sort::new(input, stage.pattern.clone(), stage.limit)),
             Stage::Project(stage) => Box::new(project::ProjectRun::new(stage.clone(), input)),
             Stage::ReplaceRoot(stage) => Box::new(project::ReplaceRun::new(stage.clone(), input)),
             Stage::Group(stage) => Box::new(group::GroupRun::new(stage.clone(), input)),
             Stage::BucketAuto(stage) => Box::new(bucket_auto::BucketAutoRun::new(stage.clone(), input)),
             Stage::Count(field) => Box::new(simple::CountRun::new(field.clone(), input)),
             Stage::Unwind(stage) => Box::new(unwind::UnwindRun::new(stage.clone(), input)),
-            Stage::Sample(size) => Box::new(sample::SampleRun::new(*size, input)),
-            Stage::Facet(stage) => Box::new(facet::FacetRun::new(stage.clone(), input)),
-            Stage::Lookup(stage) => Box::new(lookup::LookupRun::new(stage.clone(), input)),
-            Stage::GraphLookup(stage) => Box::new(graph_lookup::GraphLookupRun::new(stage.clone(), input)),
-            Stage::Union(stage) => Box::new(union::UnionRun::new(stage.clone(), input)),
+            Stage::Sample(size) => Box::new(sample::SampleRun::new(*size, input, database.clone())),
+            Stage::Facet(stage) => Box::new(facet::FacetRun::new(stage.clone(), input, database.clone())),
+            Stage::Lookup(stage) => Box::new(lookup::LookupRun::new(stage.clone(), input, database.clone())),
+            Stage::GraphLookup(stage) => {
+                Box::new(graph_lookup::GraphLookupRun::new(stage.clone(), input, database.clone()))
+            }
+            Stage::Union(stage) => Box::new(union::UnionRun::new(stage.clone(), input, database.clone())),
             Stage::Redact(stage) => Box::new(redact::RedactRun::new(stage.clone(), input)),
             Stage::Documents(stage) => Box::new(documents::DocumentsRun::new(stage.clone())),
-            Stage::Stats(stage) => Box::new(stats::StatsRun::new(stage.clone())),
+            Stage::Stats(stage) => Box::new(stats::StatsRun::new(stage.clone(), database.clone())),
             // Who can read the log opens the stream, and the stages behind it.
             Stage::ChangeStream(_) => input,
             Stage::SplitLargeEvent(stage) => Box::new(change_stream::SplitRun::new(stage.clone(), input)),
-            Stage::Out(stage) => Box::new(out::OutRun::new(stage.clone(), input)),
-            Stage::Merge(stage) => Box::new(merge::MergeRun::new(stage.clone(), input)),
+            Stage::Out(stage) => Box::new(out::OutRun::new(stage.clone(), input, database.clone())),
+            Stage::Merge(stage) => Box::new(merge::MergeRun::new(stage.clone(), input, database.clone())),
         }
     }
 

@@ -3,21 +3,21 @@
 
 mod nowhere;
 
-use nowhere::Nowhere;
-use sheaf_aggregate::{Namespace, Pipeline, RunCx, RunOptions};
+use nowhere::{go_on, nowhere};
+use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{ArrayBuf, Value, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_expr::ParseCx;
+use sheaf_rows::{Cx, Limits, pull};
 
 fn run(stages: &ArrayBuf) -> Result<usize> {
     let mut cx = ParseCx::new();
     let pipeline = Pipeline::parse(stages.as_raw(), &Namespace::new("t", ""), &mut cx)?;
     cx.finish()?;
-    let database = Nowhere;
-    let mut run = RunCx::new(&database, RunOptions::default());
-    let mut source = pipeline.open_own();
+    let mut cx = Cx::new(Limits::default(), &go_on);
+    let mut run = pipeline.open_own(&nowhere());
     let mut count = 0;
-    while source.next(&mut run)?.is_some() {
+    while pull(&mut run, &mut cx)? {
         count += 1;
     }
     Ok(count)

@@ -5,26 +5,34 @@ mod nowhere;
 
 use std::sync::Arc;
 
-use nowhere::Nowhere;
-use sheaf_aggregate::{BoxSource, Namespace, Pipeline, RunCx, RunOptions, Source};
+use nowhere::{go_on, nowhere};
+use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{ArrayBuf, DocBuf, array, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_expr::ParseCx;
 use sheaf_meter::{Meter, Process};
+use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Row, Step, pull};
 
 /// Documents of about 100 kB, 400 MB in all.
-struct Many(i32);
+#[derive(Default)]
+struct Many(i32, DocBuf);
 
-impl Source for Many {
-    fn next(&mut self, _cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+impl Operator for Many {
+    fn work(&mut self, _cx: &mut Cx<'_>) -> Result<Step> {
         self.0 += 1;
-        let pad = "x".repeat(100_000);
-        Ok((self.0 <= 4000).then(|| DocBuf::new().with("_id", self.0).with("pad", &*pad)))
+        self.1 = DocBuf::new().with("_id", self.0).with("pad", &*"x".repeat(100_000));
+        Ok(if self.0 <= 4000 { Step::Row } else { Step::Eof })
     }
+
+    fn row(&self) -> Row<'_> {
+        Row::of(self.1.as_raw())
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
 }
 
-fn input() -> BoxSource {
-    Box::new(Many(0))
+fn input() -> BoxOperator {
+    Box::new(Many::default())
 }
 
 /// What comes out, and the most memory that was in use.
@@ -34,14 +42,13 @@ fn run(stages: &ArrayBuf) -> (Result<Vec<DocBuf>>, u64) {
     let entered = sheaf_meter::enter(meter);
     let mut cx = ParseCx::new();
     let pipeline = Pipeline::parse(stages.as_raw(), &Namespace::new("t", "c"), &mut cx).unwrap();
-    let database = Nowhere;
-    let mut run = RunCx::new(&database, RunOptions::default());
-    let mut source = pipeline.open(input());
+    let mut cx = Cx::new(Limits::default(), &go_on);
+    let mut source = pipeline.open(input(), &nowhere());
     let (mut found, mut most) = (Vec::new(), 0);
     let ended = loop {
-        match source.next(&mut run) {
-            Ok(Some(document)) => found.push(document),
-            Ok(None) => break Ok(found),
+        match pull(&mut source, &mut cx) {
+            Ok(true) => found.push(DocBuf::from(source.row().document())),
+            Ok(false) => break Ok(found),
             Err(error) => break Err(error),
         }
         most = most.max(process.used());
@@ -95,10 +102,10 @@ fn parse(stages: &ArrayBuf) -> (Result<()>, u64) {
     let entered = sheaf_meter::enter(Meter::background(&process));
     let parsed = Pipeline::parse(stages.as_raw(), &Namespace::new("t", "c"), &mut ParseCx::new());
     let used = process.used();
-    let (mut run, database) = (None, Nowhere);
+    let mut run = None;
     let parsed = parsed.map(|pipeline| {
         // What runs keeps the memory.
-        run = Some((pipeline.open(input()), RunCx::new(&database, RunOptions::default())));
+        run = Some(pipeline.open(input(), &nowhere()));
         drop(pipeline);
         assert_eq!(process.used(), used);
     });

@@ -7,11 +7,12 @@ mod text;
 
 mod nowhere;
 
-use nowhere::Nowhere;
+use nowhere::{go_on, nowhere};
 use proptest::prelude::*;
-use sheaf_aggregate::{BoxSource, Documents, Namespace, Pipeline, RunCx, RunOptions, Stage};
+use sheaf_aggregate::{Namespace, Pipeline, Stage};
 use sheaf_bson::{ArrayBuf, DocBuf};
 use sheaf_expr::ParseCx;
+use sheaf_rows::{BoxOperator, Cx, Documents, Limits, Operator, pull};
 
 const STAGES: &[&str] = &[
     "{$match: {a: {$gt: 1}}}",
@@ -62,11 +63,11 @@ fn parse(stages: &[&str]) -> Pipeline {
     pipeline
 }
 
-fn drain(mut source: BoxSource) -> Result<Vec<DocBuf>, i32> {
-    let mut cx = RunCx::new(&Nowhere, RunOptions::default());
+fn drain(mut run: BoxOperator) -> Result<Vec<DocBuf>, i32> {
+    let mut cx = Cx::new(Limits::default(), &go_on);
     let mut found = Vec::new();
-    while let Some(document) = source.next(&mut cx).map_err(|error| error.code().0)? {
-        found.push(document);
+    while pull(&mut run, &mut cx).map_err(|error| error.code().0)? {
+        found.push(DocBuf::from(run.row().document()));
     }
     Ok(found)
 }
@@ -76,10 +77,10 @@ proptest! {
     #[test]
     fn optimising_changes_no_result(picks in proptest::collection::vec(0..STAGES.len(), 1..6)) {
         let stages: Vec<&str> = picks.iter().map(|pick| STAGES[*pick]).collect();
-        let whole = drain(parse(&stages).open(Box::new(Documents::new(documents()))));
-        let mut source: BoxSource = Box::new(Documents::new(documents()));
+        let whole = drain(parse(&stages).open(Box::new(Documents::new(documents())), &nowhere()));
+        let mut source: BoxOperator = Box::new(Documents::new(documents()));
         for stage in &stages {
-            source = parse(&[*stage]).open(source);
+            source = parse(&[*stage]).open(source, &nowhere());
         }
         prop_assert_eq!(whole, drain(source), "{:?}", stages);
     }

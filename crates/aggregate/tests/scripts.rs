@@ -4,73 +4,111 @@
 #[path = "../../query/tests/support/text.rs"]
 mod text;
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::{Arc, Mutex};
 
 use sheaf_aggregate::{
-    BoxSource, Database, Documents, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, RunCx,
-    RunOptions, StatsSource,
+    Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value, compare};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
+use sheaf_rows::{BoxOperator, Cx, Documents, Limits, Operator, Row, Step, pull};
 
 /// Collections in memory. Fields named in `indexed` can be found by equality.
 #[derive(Default)]
-struct Memory {
-    collections: RefCell<BTreeMap<String, Vec<DocBuf>>>,
-    indexed: RefCell<Vec<String>>,
-    ids: Cell<u8>,
-    random: Cell<u64>,
+struct Contents {
+    collections: Mutex<BTreeMap<String, Vec<DocBuf>>>,
+    indexed: Mutex<Vec<String>>,
+    ids: AtomicU8,
+    random: AtomicU64,
 }
+
+/// A handle to them.
+#[derive(Clone, Default)]
+struct Memory(Arc<Contents>);
 
 impl Memory {
     fn documents(&self, namespace: &Namespace) -> Vec<DocBuf> {
-        self.collections.borrow().get(&namespace.collection).cloned().unwrap_or_default()
+        self.0.collections.lock().unwrap().get(&namespace.collection).cloned().unwrap_or_default()
+    }
+}
+
+/// Looks through all documents for each question.
+struct Searching {
+    documents: Vec<DocBuf>,
+    field: String,
+    found: Documents,
+}
+
+impl Operator for Searching {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.found.work(cx)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.found.row()
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
+}
+
+impl Probe for Searching {
+    fn find(&mut self, value: Value<'_>, _cx: &mut Cx<'_>) -> Result<()> {
+        let filter = DocBuf::new().with(&self.field, &DocBuf::new().with("$eq", value));
+        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
+        let matches = |document: &&DocBuf| matcher.matches_doc(document.as_raw()).unwrap();
+        self.found = Documents::new(self.documents.iter().filter(matches).cloned().collect());
+        Ok(())
     }
 }
 
 impl Database for Memory {
-    fn as_any(&self) -> &dyn Any {
-        self
+    fn run(&self, namespace: &Namespace, pipeline: &Arc<Pipeline>, _cx: &mut Cx<'_>) -> Result<BoxOperator> {
+        let database: SharedDatabase = Arc::new(self.clone());
+        Ok(pipeline.open(Box::new(Documents::new(self.documents(namespace))), &database))
     }
 
-    fn check_interrupt(&self) -> Result<()> {
-        Ok(())
+    fn prepare_equal(&self, namespace: &Namespace, field: &str) -> Result<Option<Box<dyn Probe>>> {
+        if !self.0.indexed.lock().unwrap().iter().any(|indexed| indexed == field) {
+            return Ok(None);
+        }
+        let (documents, found) = (self.documents(namespace), Documents::new(Vec::new()));
+        Ok(Some(Box::new(Searching { documents, field: field.to_owned(), found })))
     }
 
-    fn run(&self, namespace: &Namespace, pipeline: &Arc<Pipeline>, _cx: &RunCx<'_>) -> Result<BoxSource> {
-        Ok(pipeline.open(Box::new(Documents::new(self.documents(namespace)))))
-    }
-
-    fn can_find_equal(&self, _namespace: &Namespace, field: &str) -> Result<bool> {
-        Ok(self.indexed.borrow().iter().any(|indexed| indexed == field))
-    }
-
-    fn find_equal(&self, namespace: &Namespace, field: &str, value: Value<'_>) -> Result<Vec<DocBuf>> {
-        let filter = DocBuf::new().with(field, &DocBuf::new().with("$eq", value));
-        let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
-        let documents = self.documents(namespace);
-        Ok(documents.into_iter().filter(|document| matcher.matches_doc(document.as_raw()).unwrap()).collect())
-    }
-
-    fn stats(&self, source: StatsSource, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
+    fn stats(
+        &self,
+        source: StatsSource,
+        namespace: &Namespace,
+        spec: RawDoc<'_>,
+        _cx: &mut Cx<'_>,
+    ) -> Result<Vec<DocBuf>> {
         Ok(vec![DocBuf::new().with("stats", &format!("{source:?} {namespace}")).with("spec", spec)])
     }
 
-    fn begin_out(&self, namespace: &Namespace, _spec: Value<'_>) -> Result<Box<dyn OutWriter>> {
-        Ok(Box::new(Writer { target: namespace.collection.clone(), documents: Vec::new() }))
+    fn begin_out(&self, namespace: &Namespace, _spec: Value<'_>, _cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+        Ok(Box::new(Writer {
+            memory: self.clone(),
+            target: namespace.collection.clone(),
+            documents: Vec::new(),
+        }))
     }
 
     fn merge_index(&self, _namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {
-        let unique = on == ["_id"] || self.indexed.borrow().as_slice() == on;
+        let unique = on == ["_id"] || self.0.indexed.lock().unwrap().as_slice() == on;
         Ok(unique.then_some(MergeIndex { sparse: true }))
     }
 
-    fn find_merge_target(&self, namespace: &Namespace, key: RawDoc<'_>) -> Result<Option<DocBuf>> {
+    fn find_merge_target(
+        &self,
+        namespace: &Namespace,
+        key: RawDoc<'_>,
+        _cx: &mut Cx<'_>,
+    ) -> Result<Option<DocBuf>> {
         let matcher = Matcher::parse(key, &mut ParseCx::new())?;
         Ok(self
             .documents(namespace)
@@ -84,8 +122,9 @@ impl Database for Memory {
         write: MergeWrite,
         old: Option<RawDoc<'_>>,
         document: RawDoc<'_>,
+        _cx: &Cx<'_>,
     ) -> Result<bool> {
-        let mut collections = self.collections.borrow_mut();
+        let mut collections = self.0.collections.lock().unwrap();
         let documents = collections.entry(namespace.collection.clone()).or_default();
         let id = document.get_or_missing("_id");
         let place = documents.iter().position(|d| compare(d.as_raw().get_or_missing("_id"), id).is_eq());
@@ -101,37 +140,32 @@ impl Database for Memory {
         Ok(true)
     }
 
-    fn sort_runs(&self) -> Result<Option<Box<dyn sheaf_query::sort::Runs + Send>>> {
-        Ok(None)
-    }
-
     fn new_object_id(&self) -> ObjectId {
-        self.ids.set(self.ids.get() + 1);
-        ObjectId([self.ids.get(); 12])
+        ObjectId([self.0.ids.fetch_add(1, Relaxed) + 1; 12])
     }
 
     fn random(&self) -> u64 {
-        let next =
-            self.random.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.random.set(next);
-        next
+        let step = |n: u64| n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let before = self.0.random.fetch_update(Relaxed, Relaxed, |n| Some(step(n)));
+        step(before.expect("it is always updated"))
     }
 }
 
 struct Writer {
+    memory: Memory,
     target: String,
     documents: Vec<DocBuf>,
 }
 
 impl OutWriter for Writer {
-    fn write(&mut self, _database: &dyn Database, document: DocBuf) -> Result<()> {
+    fn write(&mut self, document: DocBuf, _cx: &Cx<'_>) -> Result<()> {
         self.documents.push(document);
         Ok(())
     }
 
-    fn finish(&mut self, database: &dyn Database) -> Result<()> {
-        let memory = database.as_any().downcast_ref::<Memory>().unwrap();
-        memory.collections.borrow_mut().insert(self.target.clone(), std::mem::take(&mut self.documents));
+    fn finish(&mut self, _cx: &Cx<'_>) -> Result<()> {
+        let mut collections = self.memory.0.collections.lock().unwrap();
+        collections.insert(self.target.clone(), std::mem::take(&mut self.documents));
         Ok(())
     }
 }
@@ -147,17 +181,19 @@ fn pipeline(memory: &Memory, collection: &str, stages: &str, sorted: bool) -> Re
     let mut cx = ParseCx::new().with_now(0);
     let parsed = Pipeline::parse(stages, &namespace, &mut cx)?;
     cx.finish()?;
-    let input: BoxSource = Box::new(Documents::new(memory.documents(&namespace)));
-    let mut source = parsed.open(input);
-    let options = RunOptions { stage_memory_bytes: 1 << 20, allow_disk_use: false, now_millis: 0 };
-    let mut cx = RunCx::new(memory, options);
+    let database: SharedDatabase = Arc::new(memory.clone());
+    let mut run = parsed.open(Box::new(Documents::new(memory.documents(&namespace))), &database);
+    let limits = Limits { memory_bytes: 1 << 20, allow_disk_use: false, now_millis: 0 };
+    let go_on = || Ok(());
+    let mut cx = Cx::new(limits, &go_on);
     let mut lines = Vec::new();
-    while let Some(document) = source.next(&mut cx)? {
+    while pull(&mut run, &mut cx)? {
+        let document = run.row().document();
         let valid = sheaf_bson::validate(document.as_bytes(), sheaf_bson::MAX_DEPTH);
         assert_eq!(valid, Ok(document.as_bytes().len()));
-        lines.push(text::show(document.as_raw()));
+        lines.push(text::show(document));
     }
-    assert!(source.next(&mut cx)?.is_none(), "a source that ended goes on");
+    assert!(!pull(&mut run, &mut cx)?, "what has ended goes on");
     if sorted {
         lines.sort();
     }
@@ -176,13 +212,13 @@ fn run(case: &str) -> String {
         let (collection, rest) = line.split_once(' ').unwrap_or((line, ""));
         let (command, argument) = rest.split_once(' ').unwrap_or((rest, ""));
         if collection == "index" {
-            memory.indexed.borrow_mut().push(command.to_owned());
+            memory.0.indexed.lock().unwrap().push(command.to_owned());
             continue;
         }
         match command {
             "insert" => {
                 let document = text::parse_doc(argument);
-                memory.collections.borrow_mut().entry(collection.to_owned()).or_default().push(document);
+                memory.0.collections.lock().unwrap().entry(collection.to_owned()).or_default().push(document);
                 continue;
             }
             "aggregate" | "group" => {

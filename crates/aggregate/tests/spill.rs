@@ -3,12 +3,14 @@
 
 mod nowhere;
 
-use nowhere::Nowhere;
+use nowhere::{go_on, nowhere};
 use proptest::prelude::*;
-use sheaf_aggregate::{Documents, Namespace, Pipeline, RunCx, RunOptions, Spills};
+use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{DocBuf, OwnedValue, Value, json};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
+use sheaf_query::sort::Spills;
+use sheaf_rows::{Cx, Documents, Limits, Operator, pull, report};
 
 const STAGES: &[&str] = &[
     r#"[{"$group": {"_id": "$k", "n": {"$sum": "$v"}, "mean": {"$avg": "$v"}, "most": {"$max": "$v"}, "one": {"$first": "$w"}}},
@@ -23,17 +25,23 @@ const STAGES: &[&str] = &[
     r#"[{"$sortByCount": "$k"}, {"$sort": {"count": 1, "_id": 1}}]"#,
 ];
 
-fn run(stages: &str, documents: &[DocBuf], options: RunOptions) -> Result<(Vec<DocBuf>, Spills)> {
+fn run(stages: &str, documents: &[DocBuf], limits: Limits) -> Result<(Vec<DocBuf>, Spills)> {
     let stages = json::parse_array(stages).expect("JSON");
     let pipeline =
         Pipeline::parse(stages.as_raw(), &Namespace::new("test", "c"), &mut ParseCx::new().with_now(0))?;
-    let mut source = pipeline.open(Box::new(Documents::new(documents.to_vec())));
-    let mut cx = RunCx::new(&Nowhere, options);
+    let mut run = pipeline.open(Box::new(Documents::new(documents.to_vec())), &nowhere());
+    let mut cx = Cx::new(limits, &go_on);
     let mut output = Vec::new();
-    while let Some(document) = source.next(&mut cx)? {
-        output.push(document);
+    while pull(&mut run, &mut cx)? {
+        output.push(DocBuf::from(run.row().document()));
     }
-    Ok((output, cx.spills()))
+    let mut spills = Spills::default();
+    report(&mut run, &mut |figures| {
+        spills.count += figures.spilled.count;
+        spills.records += figures.spilled.records;
+        spills.bytes += figures.spilled.bytes;
+    });
+    Ok((output, spills))
 }
 
 fn number() -> impl Strategy<Value = OwnedValue> {
@@ -64,9 +72,9 @@ proptest! {
     #[test]
     fn spilled_is_as_in_memory(documents in documents(), memory in 1usize..6000) {
         for stages in STAGES {
-            let expected = run(stages, &documents, RunOptions::default()).unwrap();
+            let expected = run(stages, &documents, Limits::default()).unwrap();
             prop_assert_eq!(expected.1.count, 0);
-            let little = RunOptions { stage_memory_bytes: memory, ..RunOptions::default() };
+            let little = Limits { memory_bytes: memory, ..Limits::default() };
             prop_assert_eq!(run(stages, &documents, little).unwrap().0, expected.0);
         }
     }
@@ -75,9 +83,9 @@ proptest! {
 #[test]
 fn little_memory_is_an_error_without_the_disk_and_is_counted_with_it() {
     let documents: Vec<DocBuf> = (0..100).map(|n| sheaf_bson::doc! { "k": n, "v": n }).collect();
-    let little = RunOptions { stage_memory_bytes: 1000, ..RunOptions::default() };
+    let little = Limits { memory_bytes: 1000, ..Limits::default() };
     for stages in STAGES {
-        let refused = run(stages, &documents, RunOptions { allow_disk_use: false, ..little });
+        let refused = run(stages, &documents, Limits { allow_disk_use: false, ..little });
         assert_eq!(refused.unwrap_err().code().0, 292, "{stages}");
         let spills = run(stages, &documents, little).unwrap().1;
         assert!(spills.count > 0 && spills.records > 0 && spills.bytes > 0, "{stages}");

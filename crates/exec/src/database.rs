@@ -1,35 +1,28 @@
 //! The database as pipelines see it: collections, views, `$out` and `$merge`.
 
 mod out;
-pub(crate) mod source;
 mod stats;
-pub mod tally;
 
-use std::any::Any;
-use std::cell::{Cell, RefCell};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::ops::Deref;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sheaf_aggregate::{
-    BoxSource, Database, Documents, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, RunCx,
-    StatsSource,
+    Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{ClusterClock, ParseCx};
 use sheaf_query::matcher::Matcher;
-use sheaf_query::sort::Runs;
-use sheaf_storage::{Collection, Engine, IndexKind, OpTime, OplogCursor, View, Write};
+use sheaf_rows::{BoxOperator, Cx, Empty, Operator, pull};
+use sheaf_storage::{Collection, Engine, OpTime, View, Write};
 
 use crate::change_stream::{ChangeStreamSource, SharedPosition};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::query::Hint;
-use crate::run::{Executor, ReadCx};
+use crate::run::{EqualProbe, Executor, Reads, equals_only_itself};
 use crate::write::Validator;
-use source::Planned;
-use tally::Tally;
 
 /// Views upon views upon views: no deeper than this.
 const MAX_VIEW_DEPTH: usize = 20;
@@ -40,11 +33,8 @@ pub type ServerStats = Box<dyn Fn(StatsSource, RawDoc<'_>) -> Result<Vec<DocBuf>
 /// Gives the latencies of a namespace, with histograms or without.
 pub type LatencyStats = Box<dyn Fn(&str, bool) -> DocBuf + Send + Sync>;
 
-/// What the server adds: things that storage does not know. It is owned, because a pipeline's sources find
-/// their database again by its type.
+/// What the server adds: things that storage does not know.
 pub struct Hooks {
-    /// The error to end with, if the operation was killed or is out of time.
-    pub interrupt: Box<dyn Fn() -> Result<()> + Send + Sync>,
     /// The documents of `$currentOp` and `$listLocalSessions`.
     pub server_stats: ServerStats,
     /// `latencyStats` of a namespace, with histograms or without.
@@ -63,117 +53,85 @@ pub struct Hooks {
     pub bypass_validation: bool,
 }
 
-/// The database for one command.
-pub struct Db {
+/// The database of one pipeline, over all batches of its cursor. A handle: clones are the same database.
+#[derive(Clone)]
+pub struct Db(Arc<Inner>);
+
+/// What a [`Db`] has.
+pub struct Inner {
     engine: Engine,
-    view: View,
-    now_millis: i64,
+    reads: Reads,
     hooks: Hooks,
-    /// Tells one command's database from the next one's.
-    pub(crate) id: u64,
-    /// Runs that hold something of the view.
-    open: RefCell<Vec<Weak<dyn Suspend + Send + Sync>>>,
-    committed: Cell<Option<OpTime>>,
-    /// Plan summaries and figures of the runs opened.
-    summary: RefCell<Option<String>>,
+    /// Position of the newest commit that the pipeline made.
+    committed: Mutex<Option<OpTime>>,
+    /// The plan summary of the run that was opened first.
+    summary: Mutex<Option<String>>,
     /// Which plans the command allows on its own collection.
-    hint: RefCell<Option<(String, Hint)>>,
-    /// The stage that is at work, if stages are measured.
-    tally: RefCell<Option<Arc<Tally>>>,
-    /// The position of a change stream that the command has opened.
-    change_stream: RefCell<Option<SharedPosition>>,
-    /// How long documents before changes are shown, once it was asked for.
-    image_seconds: Cell<Option<Option<i64>>>,
+    hint: Option<(String, Hint)>,
+    /// The position of a change stream that was opened.
+    change_stream: Mutex<Option<SharedPosition>>,
+}
+
+impl Deref for Db {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
 }
 
 impl Db {
-    /// The database at a view.
-    pub fn new(engine: Engine, view: View, now_millis: i64, hooks: Hooks) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Db {
+    /// A database that reads what `reads` says. The hint holds for this namespace.
+    pub fn new(engine: Engine, reads: Reads, hooks: Hooks, hint: Option<(&Namespace, Hint)>) -> Self {
+        let hint = hint.filter(|(_, hint)| *hint != Hint::None);
+        Db(Arc::new(Inner {
             engine,
-            view,
-            now_millis,
+            reads,
             hooks,
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            open: RefCell::default(),
-            committed: Cell::new(None),
-            summary: RefCell::new(None),
-            hint: RefCell::new(None),
-            tally: RefCell::new(None),
-            change_stream: RefCell::new(None),
-            image_seconds: Cell::new(None),
-        }
+            committed: Mutex::new(None),
+            summary: Mutex::new(None),
+            hint: hint.map(|(namespace, hint)| (namespace.to_string(), hint)),
+            change_stream: Mutex::new(None),
+        }))
     }
 
-    /// Sets which plans are allowed on the command's own collection.
-    pub fn hint(&self, namespace: &Namespace, hint: Hint) {
-        if hint != Hint::None {
-            self.hint.replace(Some((namespace.to_string(), hint)));
-        }
+    /// The same database, as the operators of pipelines share it.
+    pub fn shared(&self) -> SharedDatabase {
+        Arc::new(self.clone())
     }
 
-    /// Position of the newest commit that the pipeline made.
-    pub fn committed(&self) -> Option<OpTime> {
-        self.committed.get()
+    /// Position of the newest commit that the pipeline has made since this was asked last.
+    pub fn take_committed(&self) -> Option<OpTime> {
+        self.committed.lock().take()
     }
 
     /// The plan summary of the pipeline's first run.
     pub fn plan_summary(&self) -> Option<String> {
-        self.summary.borrow().clone()
+        self.summary.lock().clone()
     }
 
     /// The position of the change stream that was opened with this.
     pub fn change_stream(&self) -> Option<SharedPosition> {
-        self.change_stream.borrow().clone()
-    }
-
-    /// Whether a document that was kept at this time for change streams may be shown no more.
-    pub(crate) fn image_is_expired(&self, wall_millis: i64) -> Result<bool> {
-        let limit = match self.image_seconds.get() {
-            Some(limit) => limit,
-            None => {
-                let limit = crate::change_stream::image_seconds(&self.view)?;
-                self.image_seconds.set(Some(limit));
-                limit
-            }
-        };
-        let age = self.now_millis.saturating_sub(wall_millis);
-        Ok(limit.is_some_and(|seconds| age > seconds.saturating_mul(1000)))
-    }
-
-    /// Lets all runs go of the view; a cursor calls it at the end of each batch.
-    pub fn suspend(&self) {
-        for run in self.open.borrow_mut().drain(..) {
-            if let Some(run) = run.upgrade() {
-                run.suspend();
-            }
-        }
-    }
-
-    /// Notes what holds memory or the view until the end of the batch.
-    pub(crate) fn open<T: Suspend + Send + Sync + 'static>(&self, run: &Arc<T>) {
-        let run: Weak<T> = Arc::downgrade(run);
-        self.open.borrow_mut().push(run);
+        self.change_stream.lock().clone()
     }
 
     fn note_commit(&self, position: OpTime) {
-        let newest = self.committed.get().map_or(position, |before| before.max(position));
-        self.committed.set(Some(newest));
+        let mut committed = self.committed.lock();
+        *committed = Some(committed.map_or(position, |before| before.max(position)));
     }
 
-    /// The state that is read.
-    pub fn view(&self) -> &View {
-        &self.view
+    /// What the pipeline reads.
+    pub fn reads(&self) -> &Reads {
+        &self.reads
     }
 
-    pub(crate) fn read<T>(&self, work: impl FnOnce(&ReadCx<'_>) -> Result<T>) -> Result<T> {
-        let interrupt = &*self.hooks.interrupt;
-        work(&ReadCx::new(&self.view, &interrupt, self.now_millis))
+    /// The state that is read at present.
+    pub(crate) fn view(&self) -> View {
+        self.reads.view()
     }
 
-    fn collection(&self, namespace: &Namespace) -> Option<&Arc<Collection>> {
-        self.view.collection(&namespace.to_string())
+    fn collection(&self, namespace: &Namespace) -> Option<Arc<Collection>> {
+        self.view().collection(&namespace.to_string()).cloned()
     }
 
     /// Runs a pipeline on a namespace, resolving views.
@@ -181,19 +139,20 @@ impl Db {
         &self,
         namespace: &Namespace,
         pipeline: &Arc<Pipeline>,
-        cx: &RunCx<'_>,
+        cx: &mut Cx<'_>,
         depth: usize,
-    ) -> Result<BoxSource> {
+    ) -> Result<BoxOperator> {
+        let shared = self.shared();
         if let Some(stream) = pipeline.change_stream() {
             let source = ChangeStreamSource::open(self, namespace, stream.clone())?;
-            self.change_stream.replace(Some(source.position()));
-            return Ok(pipeline.open_from(1, Box::new(source)));
+            *self.change_stream.lock() = Some(source.position());
+            return Ok(pipeline.open_from(1, Box::new(source), &shared));
         }
         if pipeline.has_own_source() {
-            return Ok(pipeline.open_own());
+            return Ok(pipeline.open_own(&shared));
         }
         let Some(collection) = self.collection(namespace) else {
-            return Ok(pipeline.open(Box::new(Documents::new(Vec::new()))));
+            return Ok(pipeline.open(Box::new(Empty::default()), &shared));
         };
         if let Some((on, stages)) = &collection.view {
             if depth >= MAX_VIEW_DEPTH {
@@ -209,10 +168,9 @@ impl Db {
             );
             return self.run_at(&under, &joined, cx, depth + 1);
         }
-        let (executor, done) = self.plan(collection, pipeline, cx)?;
-        self.summary.borrow_mut().get_or_insert_with(|| executor.plan().summary());
-        let tally = self.tally.borrow().clone();
-        Ok(pipeline.open_from(done, Box::new(Planned::new(executor, tally))))
+        let (executor, done) = self.plan(&collection, pipeline, cx)?;
+        self.summary.lock().get_or_insert_with(|| executor.plan().summary());
+        Ok(pipeline.open_from(done, Box::new(executor), &shared))
     }
 
     /// Plans the leading stages; gives the run and the number of stages that it does the work of.
@@ -220,44 +178,15 @@ impl Db {
         &self,
         collection: &Arc<Collection>,
         pipeline: &Pipeline,
-        cx: &RunCx<'_>,
+        cx: &mut Cx<'_>,
     ) -> Result<(Executor, usize)> {
         let (mut query, done) = head_query(pipeline);
-        if let Some((namespace, hint)) = &*self.hint.borrow()
+        if let Some((namespace, hint)) = &self.hint
             && *namespace == collection.namespace
         {
             query.hint = hint.clone();
         }
-        let variables: Vec<_> = cx.variables().map(|(slot, value)| (slot, value.clone())).collect();
-        let executor = self.read(|read| {
-            let read = ReadCx { variables: &variables, allow_disk_use: cx.options.allow_disk_use, ..*read };
-            find::open(&query, collection, &read)
-        })?;
-        Ok((executor, done))
-    }
-
-    /// All documents that match a filter.
-    fn find_all(
-        &self,
-        collection: &Arc<Collection>,
-        filter: RawDoc<'_>,
-        limit: Option<u64>,
-    ) -> Result<Vec<DocBuf>> {
-        let matcher = Matcher::parse(filter, &mut ParseCx::new())?;
-        let query = Query { limit, ..Query::filtered(matcher) };
-        self.read(|read| {
-            let mut executor = find::open(&query, collection, read)?;
-            let mut found = Vec::new();
-            let mut held = sheaf_meter::reserve(0)?;
-            while let Some(doc) = executor.next_document(read)? {
-                held.grow(doc.len() as u64 + 64)?;
-                found.push(DocBuf::from_bytes(doc));
-            }
-            if let Some(tally) = &*self.tally.borrow() {
-                tally.read(&executor);
-            }
-            Ok(found)
-        })
+        Ok((find::open(&query, collection, &self.reads, cx)?, done))
     }
 }
 
@@ -271,7 +200,7 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     }
     if let Some(sort) = head.sort {
         query.sort_spec = sort.pattern.to_doc();
-        query.sort = Some(Arc::new(sort.pattern.clone()));
+        query.sort = Some(sort.pattern.clone());
     }
     query.skip = head.skip;
     query.limit = head.limit;
@@ -318,56 +247,28 @@ pub fn resolve_view(
 }
 
 impl Database for Db {
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-
-    fn check_interrupt(&self) -> Result<()> {
-        (self.hooks.interrupt)()
-    }
-
-    fn run(&self, namespace: &Namespace, pipeline: &Arc<Pipeline>, cx: &RunCx<'_>) -> Result<BoxSource> {
+    fn run(&self, namespace: &Namespace, pipeline: &Arc<Pipeline>, cx: &mut Cx<'_>) -> Result<BoxOperator> {
         self.run_at(namespace, pipeline, cx, 0)
     }
 
-    fn can_find_equal(&self, namespace: &Namespace, field: &str) -> Result<bool> {
-        let Some(collection) = self.collection(namespace) else { return Ok(false) };
+    fn prepare_equal(&self, namespace: &Namespace, field: &str) -> Result<Option<Box<dyn Probe>>> {
+        let Some(collection) = self.collection(namespace) else { return Ok(None) };
         if collection.is_view() {
-            return Ok(false);
+            return Ok(None);
         }
-        Ok(collection.indexes.iter().any(|index| {
-            index.ready
-                && !index.hidden
-                && index.partial.is_none()
-                && !index.sparse
-                && matches!(index.kind, IndexKind::Id | IndexKind::Btree | IndexKind::Hashed)
-                && index.fields.first().is_some_and(|(path, _)| path == field)
-        }))
+        let probe = EqualProbe::plan(&collection, field, &self.reads);
+        Ok(probe.map(|probe| Box::new(probe) as Box<dyn Probe>))
     }
 
-    fn find_equal(&self, namespace: &Namespace, field: &str, value: Value<'_>) -> Result<Vec<DocBuf>> {
-        let Some(collection) = self.collection(namespace) else { return Ok(Vec::new()) };
-        if field == "_id" && crate::index::clustered_by_id(collection) && equals_only_itself(value) {
-            let key = collection.record_key(value)?;
-            if let Some(index) = collection.indexes.first() {
-                index.accesses.count();
-            }
-            let found = self.view.get(collection, &key)?;
-            if let (Some(tally), Some(index)) = (&*self.tally.borrow(), collection.indexes.first()) {
-                tally.read_one(&index.name, found.is_some());
-            }
-            return Ok(found.map(|doc| DocBuf::from(doc.as_raw())).into_iter().collect());
-        }
-        let value = if value.is_nullish() { Value::Null } else { value };
-        let filter = DocBuf::build(|out| {
-            out.document(field).append("$eq", value);
-        });
-        self.find_all(collection, filter.as_raw(), None)
-    }
-
-    fn stats(&self, source: StatsSource, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
+    fn stats(
+        &self,
+        source: StatsSource,
+        namespace: &Namespace,
+        spec: RawDoc<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<Vec<DocBuf>> {
         match source {
-            StatsSource::CollStats => stats::coll_stats(self, namespace, spec),
+            StatsSource::CollStats => stats::coll_stats(self, namespace, spec, cx.limits.now_millis),
             StatsSource::IndexStats => stats::index_stats(self, namespace),
             StatsSource::CurrentOp | StatsSource::ListLocalSessions => {
                 (self.hooks.server_stats)(source, spec)
@@ -375,8 +276,8 @@ impl Database for Db {
         }
     }
 
-    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn OutWriter>> {
-        out::begin(self, namespace, spec)
+    fn begin_out(&self, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+        out::begin(self, namespace, spec, cx)
     }
 
     fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {
@@ -394,7 +295,12 @@ impl Database for Db {
         Ok(found.map(|index| MergeIndex { sparse: index.sparse }))
     }
 
-    fn find_merge_target(&self, namespace: &Namespace, key: RawDoc<'_>) -> Result<Option<DocBuf>> {
+    fn find_merge_target(
+        &self,
+        namespace: &Namespace,
+        key: RawDoc<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<Option<DocBuf>> {
         // Documents that this very pipeline has written must be seen, so the newest state is read.
         let view = self.engine.view()?;
         let Some(collection) = view.collection(&namespace.to_string()).cloned() else { return Ok(None) };
@@ -413,10 +319,8 @@ impl Database for Db {
         });
         let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
         let query = Query { limit: Some(1), ..Query::filtered(matcher) };
-        let interrupt = &*self.hooks.interrupt;
-        let read = ReadCx::new(&view, &interrupt, self.now_millis);
-        let found = find::open(&query, &collection, &read)?.next_document(&read)?;
-        Ok(found.map(DocBuf::from_bytes))
+        let mut run = find::open(&query, &collection, &Reads::at(view), cx)?;
+        Ok(pull(&mut run, cx)?.then(|| DocBuf::from(run.row().document())))
     }
 
     fn merge_write(
@@ -425,10 +329,10 @@ impl Database for Db {
         write: MergeWrite,
         old: Option<RawDoc<'_>>,
         document: RawDoc<'_>,
+        cx: &Cx<'_>,
     ) -> Result<bool> {
         self.refuse_in_transaction("$merge")?;
-        let interrupt = &*self.hooks.interrupt;
-        let mut unit = self.engine.write(&interrupt);
+        let mut unit = self.engine.write(cx.interrupt());
         let collection = out::collection_for_write(&mut unit, &namespace.to_string())?;
         let validator = if self.hooks.bypass_validation { None } else { Validator::of(&collection)? };
         if let Some(validator) = &validator {
@@ -450,11 +354,6 @@ impl Database for Db {
         Ok(true)
     }
 
-    fn sort_runs(&self) -> Result<Option<Box<dyn Runs + Send>>> {
-        let spills = self.tally.borrow().as_ref().map(|tally| tally.spills.clone());
-        Ok(Some(crate::run::temporary_runs(spills)))
-    }
-
     fn new_object_id(&self) -> ObjectId {
         (self.hooks.new_object_id)()
     }
@@ -470,33 +369,5 @@ impl Db {
             bail!(Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION, "{stage} cannot be used in a transaction");
         }
         Ok(())
-    }
-}
-
-fn equals_only_itself(value: Value<'_>) -> bool {
-    !matches!(value, Value::Missing | Value::Null | Value::Undefined | Value::Array(_) | Value::Regex(_))
-}
-
-impl Drop for Db {
-    fn drop(&mut self) {
-        self.suspend();
-    }
-}
-
-/// What reads for a command, and may be kept for the next one.
-pub(crate) trait Suspend {
-    /// The command's batch has come to its end.
-    fn suspend(&self);
-}
-
-impl Suspend for Mutex<Executor> {
-    fn suspend(&self) {
-        self.lock().suspend();
-    }
-}
-
-impl Suspend for Mutex<OplogCursor> {
-    fn suspend(&self) {
-        self.lock().suspend();
     }
 }

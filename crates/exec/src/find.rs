@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use sheaf_errors::Result;
+use sheaf_rows::{Cx, Step};
 use sheaf_storage::Collection;
 
 use crate::plan::cache::{self, Choice};
 use crate::plan::{Node, Query, choose};
-use crate::run::{Executor, ReadCx, Step};
+use crate::run::{Executor, Reads};
 
 /// Works that a trial gives each candidate.
 const TRIAL_WORKS: usize = 10_000;
@@ -17,22 +18,28 @@ const TRIAL_RESULTS: u64 = 101;
 const TRIAL_BYTES: u64 = 16 << 20;
 
 /// Plans the query and readies its run. With several candidates, a short trial of all decides.
-pub fn open(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Executor> {
-    let executor = choose_plan(query, collection, cx)?;
+pub fn open(query: &Query, collection: &Arc<Collection>, reads: &Reads, cx: &mut Cx<'_>) -> Result<Executor> {
+    let executor = choose_plan(query, collection, reads, cx)?;
     crate::usage::note(executor.plan(), collection, query.tailable);
     Ok(executor)
 }
 
-fn choose_plan(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Executor> {
+fn choose_plan(
+    query: &Query,
+    collection: &Arc<Collection>,
+    reads: &Reads,
+    cx: &mut Cx<'_>,
+) -> Result<Executor> {
     let mut plans = choose::candidates(query, collection)?;
     if plans.len() == 1 {
-        return Executor::new(Arc::new(plans.remove(0)), collection.clone(), query.tailable);
+        return Executor::new(Arc::new(plans.remove(0)), collection.clone(), reads, query.tailable);
     }
-    if let Some(plan) = cache::lookup(query, collection, cx.view, &plans) {
-        return Executor::new(plan, collection.clone(), query.tailable);
+    let view = reads.view();
+    if let Some(plan) = cache::lookup(query, collection, &view, &plans) {
+        return Executor::new(plan, collection.clone(), reads, query.tailable);
     }
-    let trial = try_out(plans, collection, cx)?;
-    cache::store(query, collection, cx.view, &Choice::of(trial.winner.plan()));
+    let trial = try_out(plans, collection, reads, cx)?;
+    cache::store(query, collection, &view, &Choice::of(trial.winner.plan()));
     Ok(trial.winner)
 }
 
@@ -47,14 +54,19 @@ pub struct Trial {
 }
 
 /// Runs all candidates side by side for a little while.
-pub fn try_out(plans: Vec<Node>, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Trial> {
-    try_with(plans, cx, |plan| Executor::new(Arc::new(plan), collection.clone(), false))
+pub fn try_out(
+    plans: Vec<Node>,
+    collection: &Arc<Collection>,
+    reads: &Reads,
+    cx: &mut Cx<'_>,
+) -> Result<Trial> {
+    try_with(plans, cx, |plan| Executor::new(Arc::new(plan), collection.clone(), reads, false))
 }
 
 /// Like [`try_out`], with runs made by `start`.
 pub fn try_with(
     plans: Vec<Node>,
-    cx: &ReadCx<'_>,
+    cx: &mut Cx<'_>,
     mut start: impl FnMut(Node) -> Result<Executor>,
 ) -> Result<Trial> {
     let mut runs = Vec::with_capacity(plans.len());
@@ -70,6 +82,7 @@ pub fn try_with(
             }
             alive = true;
             tally.works += 1;
+            cx.check_interrupt()?;
             match run.trial_step(cx) {
                 Ok(Step::Row) => tally.rows += 1,
                 Ok(Step::More) => {}

@@ -6,10 +6,11 @@ use sheaf_bson::{DocBuf, doc};
 use sheaf_errors::{Code, Result};
 use sheaf_exec::find;
 use sheaf_exec::plan::Query;
-use sheaf_exec::run::ReadCx;
+use sheaf_exec::run::Reads;
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::{Mode, Projection};
+use sheaf_rows::{Cx, Limits, pull};
 use sheaf_storage::{CreateCollection, Engine, Options, Write};
 
 #[test]
@@ -25,17 +26,17 @@ fn a_projection_gives_200_levels_at_most() {
     unit.commit().unwrap();
     let view = engine.view().unwrap();
     let collection = view.collection("test.c").unwrap();
-    let read = |levels: usize| -> Result<Option<Vec<u8>>> {
+    let read = |levels: usize| -> Result<bool> {
         let path = vec!["p"; levels].join(".");
         let projection =
             Projection::parse(DocBuf::new().with(&path, "$$ROOT").as_raw(), Mode::Find, &mut ParseCx::new())?;
         let mut query = Query::filtered(Matcher::parse(doc! {}.as_raw(), &mut ParseCx::new())?);
         query.projection = Some(Arc::new(projection));
-        let cx = ReadCx::new(&view, &go_on, 0);
-        find::open(&query, collection, &cx)?.next_document(&cx)
+        let mut cx = Cx::new(Limits::default(), &go_on);
+        pull(&mut find::open(&query, collection, &Reads::at(view.clone()), &mut cx)?, &mut cx)
     };
     // The document has 152 levels itself.
-    assert!(read(40).unwrap().is_some());
+    assert!(read(40).unwrap());
     for levels in [60, 190] {
         let error = read(levels).unwrap_err();
         assert_eq!(error.code(), Code::OVERFLOW, "{levels}: {error}");

@@ -9,10 +9,11 @@ use proptest::test_runner::{Config, TestRunner};
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, doc};
 use sheaf_exec::plan::query::Hint;
 use sheaf_exec::plan::{Node, Query, choose};
-use sheaf_exec::run::{Executor, ReadCx};
+use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::{Env, ParseCx};
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
+use sheaf_rows::{Cx, Limits, Operator, pull};
 use sheaf_storage::{Collection, CreateCollection, Engine, Options, Write};
 
 /// Every index that a random query may use.
@@ -194,12 +195,12 @@ fn fill(
     unit.commit().unwrap();
 }
 
-fn stored(collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Vec<DocBuf> {
+fn stored(collection: &Arc<Collection>, reads: &Reads, cx: &mut Cx<'_>) -> Vec<DocBuf> {
     let plan = Node::CollScan { filter: None, backward: false, range: None };
-    let mut run = Executor::new(Arc::new(plan), collection.clone(), false).unwrap();
+    let mut run = Executor::new(Arc::new(plan), collection.clone(), reads, false).unwrap();
     let mut docs = Vec::new();
-    while let Some(doc) = run.next_document(cx).unwrap() {
-        docs.push(DocBuf::from_bytes(doc));
+    while pull(&mut run, cx).unwrap() {
+        docs.push(DocBuf::from(run.row().document()));
     }
     docs
 }
@@ -208,15 +209,16 @@ fn check_plan(
     plan: Node,
     query: &Query,
     collection: &Arc<Collection>,
-    cx: &ReadCx<'_>,
+    reads: &Reads,
+    cx: &mut Cx<'_>,
     expected: &BTreeSet<i64>,
 ) {
     let summary = plan.summary();
-    let mut run = Executor::new(Arc::new(plan), collection.clone(), false).unwrap();
+    let mut run = Executor::new(Arc::new(plan), collection.clone(), reads, false).unwrap();
     let mut found = Vec::new();
     let mut keys: Vec<Vec<u8>> = Vec::new();
-    while let Some(doc) = run.next_document(cx).unwrap() {
-        let doc = RawDoc::new(&doc);
+    while pull(&mut run, cx).unwrap() {
+        let doc = run.row().document();
         found.push(doc.get("_id").unwrap().as_exact_i64().unwrap());
         if let Some(pattern) = &query.sort {
             let mut key = Vec::new();
@@ -258,8 +260,8 @@ fn compare_all() {
         let view = engine.view().unwrap();
         let collection = view.collection(&namespace).unwrap().clone();
         let go_on = || Ok(());
-        let cx = ReadCx::new(&view, &go_on, 0);
-        let docs = stored(&collection, &cx);
+        let (reads, mut cx) = (Reads::at(view.clone()), Cx::new(Limits::default(), &go_on));
+        let docs = stored(&collection, &reads, &mut cx);
         for (filter, sort) in queries {
             let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap();
             let arena = Bump::new();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_exec::find;
 use sheaf_exec::plan::Query;
-use sheaf_exec::run::ReadCx;
+use sheaf_exec::run::Reads;
 use sheaf_expr::ParseCx;
 use sheaf_meter::{Meter, Process};
 use sheaf_query::matcher::Matcher;
+use sheaf_rows::{Cx, Limits, Operator, pull};
 use sheaf_storage::{CreateCollection, Engine, Options, Write};
 
 const COUNT: i32 = 40;
@@ -43,18 +44,18 @@ fn large_documents_end_a_trial_and_are_counted() {
     let go_on = || Ok(());
     let process = Process::new(100 * MB, 100 * MB);
     let _entered = sheaf_meter::enter(Meter::new(&process, Arc::new(|| Ok(()))));
-    let cx = ReadCx::new(&view, &go_on, 0);
+    let mut cx = Cx::new(Limits::default(), &go_on);
     let filter = doc! { "a": 1, "b": 1 };
     let query = Query::filtered(Matcher::parse(filter.as_raw(), &mut ParseCx::new()).unwrap());
 
-    let mut run = find::open(&query, &collection, &cx).unwrap();
+    let mut run = find::open(&query, &collection, &Reads::at(view), &mut cx).unwrap();
     // The loser's rows are gone, the winner's are still to be given.
     let (kept, examined) = (process.used(), run.examined().1);
     assert!((4 * MB..=17 * MB).contains(&kept) && examined <= 17, "{kept} bytes, {examined} documents");
 
     let mut ids = Vec::new();
-    while let Some(document) = run.next_document(&cx).unwrap() {
-        ids.push(RawDoc::new(&document).get("_id").unwrap().as_exact_i64().unwrap());
+    while pull(&mut run, &mut cx).unwrap() {
+        ids.push(run.row().document().get("_id").unwrap().as_exact_i64().unwrap());
         assert!(process.used() <= kept);
     }
     assert_eq!(ids, (0..i64::from(COUNT)).collect::<Vec<_>>());

@@ -11,11 +11,11 @@ use smallvec::SmallVec;
 
 use super::bucket::{check_group_by, parse_output};
 use super::granularity::Granularity;
-use super::rows::{Row, Rows};
+use super::set_aside::{AsideRow, SetAside};
 use crate::accumulators::{Accumulation, State};
 use crate::print;
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Reads, Stage, StageCx};
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, pull};
 
 /// A parsed `$bucketAuto`.
 #[derive(Debug)]
@@ -92,14 +92,19 @@ impl BucketAuto {
     }
 
     /// What is left of the documents, sorted, and how many there are.
-    fn sorted(&self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<(Input, u64)> {
-        let mut rows = Rows::new(cx)?;
+    fn sorted(
+        &self,
+        input: &mut BoxOperator,
+        cx: &mut Cx<'_>,
+        figures: &mut Figures,
+    ) -> Result<(Input, u64)> {
+        let mut rows = SetAside::new(cx);
         let mut arena = Bump::new();
         let (mut key, mut count) = (Vec::new(), 0);
-        while let Some(document) = input.next(cx)? {
+        while pull(input, cx)? {
             arena.reset();
-            let env = cx.env(&arena);
-            let document = document.as_raw();
+            let env = cx.env_of(input.row(), &arena);
+            let document = input.row().document();
             let value = self.group_by.eval(document, &env)?;
             if self.granularity.is_some() {
                 check_granular(value)?;
@@ -113,12 +118,12 @@ impl BucketAuto {
             count += 1;
             cx.check_interrupt()?;
         }
-        let mut rows = rows.finish(cx)?;
-        Ok((Input { next: Row::next(&mut rows)?, rows }, count))
+        let mut rows = rows.finish(figures)?;
+        Ok((Input { next: AsideRow::next(&mut rows)?, rows }, count))
     }
 
     /// The buckets.
-    fn fill(&self, input: &mut Input, count: u64, cx: &RunCx<'_>) -> Result<(Vec<DocBuf>, Held)> {
+    fn fill(&self, input: &mut Input, count: u64, cx: &Cx<'_>) -> Result<(Vec<DocBuf>, Held)> {
         let mut output = Vec::new();
         let mut held = sheaf_meter::reserve(0)?;
         // Rounding to nearest, so that the number of documents per bucket is as even as can be.
@@ -159,7 +164,7 @@ impl BucketAuto {
 /// Rows with a look at the next one.
 struct Input {
     rows: Sorted,
-    next: Option<Row>,
+    next: Option<AsideRow>,
 }
 
 impl Input {
@@ -178,7 +183,7 @@ struct Bucket<'s> {
 }
 
 impl<'s> Bucket<'s> {
-    fn start(stage: &'s BucketAuto, cx: &RunCx<'_>) -> Result<Self> {
+    fn start(stage: &'s BucketAuto, cx: &Cx<'_>) -> Result<Self> {
         let arena = Bump::new();
         let env = cx.env(&arena);
         let states = stage.accumulations.iter().map(|a| a.start(Value::Document(RawDoc::EMPTY), &env));
@@ -192,7 +197,7 @@ impl<'s> Bucket<'s> {
             state.add(value)?;
         }
         self.last = OwnedValue::from(row.filed_under());
-        input.next = Row::next(&mut input.rows)?;
+        input.next = AsideRow::next(&mut input.rows)?;
         sheaf_meter::tick(4)?;
         Ok(true)
     }
@@ -231,27 +236,50 @@ fn check_granular(value: Value<'_>) -> Result<()> {
 }
 
 /// Runs `$bucketAuto`.
-pub struct BucketAutoRun {
+pub(crate) struct BucketAutoRun {
     stage: Arc<BucketAuto>,
-    input: Option<BoxSource>,
-    buckets: std::vec::IntoIter<DocBuf>,
+    input: BoxOperator,
+    /// The buckets, once all documents have come.
+    buckets: Option<std::vec::IntoIter<DocBuf>>,
+    current: Option<DocBuf>,
     held: Held,
+    figures: Figures,
 }
 
 impl BucketAutoRun {
-    pub(crate) fn new(stage: Arc<BucketAuto>, input: BoxSource) -> Self {
-        BucketAutoRun { stage, input: Some(input), buckets: Vec::new().into_iter(), held: Held::default() }
+    pub(crate) fn new(stage: Arc<BucketAuto>, input: BoxOperator) -> Self {
+        BucketAutoRun {
+            stage,
+            input,
+            buckets: None,
+            current: None,
+            held: Held::default(),
+            figures: Figures::default(),
+        }
     }
 }
 
-impl Source for BucketAutoRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        if let Some(input) = self.input.take() {
-            let (mut rows, count) = self.stage.sorted(input, cx)?;
+impl Operator for BucketAutoRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.buckets.is_none() {
+            let (mut rows, count) = self.stage.sorted(&mut self.input, cx, &mut self.figures)?;
             let (buckets, held) = self.stage.fill(&mut rows, count, cx)?;
-            self.buckets = buckets.into_iter();
+            self.buckets = Some(buckets.into_iter());
             self.held = held;
         }
-        Ok(self.buckets.next())
+        self.current = self.buckets.as_mut().and_then(Iterator::next);
+        Ok(if self.current.is_some() { Step::Row } else { Step::Eof })
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.current.as_ref().map_or(Row::default(), |bucket| Row::of(bucket.as_raw()))
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }

@@ -8,8 +8,8 @@ use sheaf_expr::Expr;
 use sheaf_meter::{ALLOCATION, Held};
 
 use crate::print;
-use crate::source::{RunCx, Source};
 use crate::stage::{Place, Stage, StageCx};
+use sheaf_rows::{Cx, Operator, Row, Step};
 
 /// A parsed `$documents`.
 #[derive(Debug)]
@@ -30,42 +30,53 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
 const DOCUMENT_BYTES: u64 = (size_of::<DocBuf>() + ALLOCATION) as u64;
 
 /// Runs `$documents`.
-pub struct DocumentsRun {
-    stage: Option<Arc<Documents>>,
-    documents: std::vec::IntoIter<DocBuf>,
+pub(crate) struct DocumentsRun {
+    stage: Arc<Documents>,
+    /// The documents, once the expression was evaluated.
+    documents: Option<sheaf_rows::Documents>,
     held: Held,
 }
 
 impl DocumentsRun {
     pub(crate) fn new(stage: Arc<Documents>) -> Self {
-        DocumentsRun { stage: Some(stage), documents: Vec::new().into_iter(), held: Held::default() }
+        DocumentsRun { stage, documents: None, held: Held::default() }
+    }
+
+    fn evaluate(&mut self, cx: &Cx<'_>) -> Result<sheaf_rows::Documents> {
+        let arena = Bump::new();
+        let Value::Array(array) = self.stage.array.eval(RawDoc::EMPTY, &cx.env(&arena))? else {
+            bail!(5858203, "an array is expected");
+        };
+        self.held = sheaf_meter::reserve(DOCUMENT_BYTES * array.count() as u64 + array.len() as u64)?;
+        let mut documents = Vec::new();
+        for value in array.values() {
+            match value {
+                Value::Document(document) => documents.push(DocBuf::from(document)),
+                other => bail!(
+                    40228,
+                    "'newRoot' expression  must evaluate to an object, but resulting value was: {}. Type of \
+                     resulting value: '{}'. Input document: {}",
+                    print::value(other),
+                    other.type_name(),
+                    print::document(RawDoc::EMPTY)
+                ),
+            }
+        }
+        Ok(sheaf_rows::Documents::new(documents))
     }
 }
 
-impl Source for DocumentsRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        if let Some(stage) = self.stage.take() {
-            let arena = Bump::new();
-            let Value::Array(array) = stage.array.eval(RawDoc::EMPTY, &cx.env(&arena))? else {
-                bail!(5858203, "an array is expected");
-            };
-            self.held = sheaf_meter::reserve(DOCUMENT_BYTES * array.count() as u64 + array.len() as u64)?;
-            let mut documents = Vec::new();
-            for value in array.values() {
-                match value {
-                    Value::Document(document) => documents.push(DocBuf::from(document)),
-                    other => bail!(
-                        40228,
-                        "'newRoot' expression  must evaluate to an object, but resulting value was: {}. Type of \
-                         resulting value: '{}'. Input document: {}",
-                        print::value(other),
-                        other.type_name(),
-                        print::document(RawDoc::EMPTY)
-                    ),
-                }
-            }
-            self.documents = documents.into_iter();
+impl Operator for DocumentsRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.documents.is_none() {
+            self.documents = Some(self.evaluate(cx)?);
         }
-        Ok(self.documents.next())
+        self.documents.as_mut().map_or(Ok(Step::Eof), |documents| documents.work(cx))
     }
+
+    fn row(&self) -> Row<'_> {
+        self.documents.as_ref().map_or(Row::default(), Operator::row)
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
 }

@@ -9,7 +9,9 @@ use sheaf_meter::ALLOCATION;
 
 use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::print;
-use crate::source::{BoxSource, RunCx, Source};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, pull};
+
+use crate::database::SharedDatabase;
 use crate::spool::Spool;
 use crate::stage::{Place, Reads, Stage, StageCx};
 
@@ -82,52 +84,68 @@ impl Facet {
 }
 
 /// Runs `$facet`.
-pub struct FacetRun {
+pub(crate) struct FacetRun {
     stage: Arc<Facet>,
-    input: Option<BoxSource>,
+    /// The documents; taken by the only facet if there is just one.
+    input: Option<BoxOperator>,
+    database: SharedDatabase,
+    output: Option<DocBuf>,
 }
 
 impl FacetRun {
-    pub(crate) fn new(stage: Arc<Facet>, input: BoxSource) -> Self {
-        FacetRun { stage, input: Some(input) }
+    pub(crate) fn new(stage: Arc<Facet>, input: BoxOperator, database: SharedDatabase) -> Self {
+        FacetRun { stage, input: Some(input), database, output: None }
     }
 
-    /// Keeps what the facets read of the documents, for all of them.
-    fn gather(&self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<Spool> {
-        let mut deps = Deps::new();
-        let read = self.stage.dependencies(&mut deps);
-        let fields: Option<Vec<String>> = (read == Reads::Only && !deps.whole_document).then(|| {
-            let first = |path: &String| path.split('.').next().unwrap_or("").to_owned();
-            deps.paths.iter().map(first).collect()
-        });
-        let mut spool = Spool::new(cx)?;
-        while let Some(document) = input.next(cx)? {
-            let document = match &fields {
-                None => document,
-                Some(fields) => DocBuf::build(|out| {
-                    let wanted = |element: &Element<'_>| fields.iter().any(|field| field == element.key());
-                    document
-                        .as_raw()
-                        .iter()
-                        .filter(wanted)
-                        .for_each(|element| _ = out.append_element(element));
-                }),
-            };
-            spool.add(document, cx)?;
-            cx.check_interrupt()?;
+    fn run(&self, mut input: BoxOperator, cx: &mut Cx<'_>) -> Result<DocBuf> {
+        let mut output = DocBuf::new();
+        if let [(name, pipeline)] = &*self.stage.facets {
+            // Nobody else needs the documents.
+            run_facet(pipeline.open(input, &self.database), name, &mut output, cx)?;
+            return Ok(output);
         }
-        Ok(spool)
+        let mut spool = gather(&self.stage, &mut input, cx)?;
+        for (name, pipeline) in &self.stage.facets {
+            let facet = pipeline.open(Box::new(spool.read()?), &self.database);
+            run_facet(facet, name, &mut output, cx)?;
+        }
+        Ok(output)
     }
 }
 
+/// Keeps what the facets read of the documents, for all of them.
+fn gather(stage: &Facet, input: &mut BoxOperator, cx: &mut Cx<'_>) -> Result<Spool> {
+    let mut deps = Deps::new();
+    let read = stage.dependencies(&mut deps);
+    let fields: Option<Vec<String>> = (read == Reads::Only && !deps.whole_document).then(|| {
+        let first = |path: &String| path.split('.').next().unwrap_or("").to_owned();
+        deps.paths.iter().map(first).collect()
+    });
+    let mut spool = Spool::new(cx)?;
+    while pull(input, cx)? {
+        let document = input.row().document();
+        let kept = match &fields {
+            None => DocBuf::from(document),
+            Some(fields) => DocBuf::build(|out| {
+                let wanted = |element: &Element<'_>| fields.iter().any(|field| field == element.key());
+                document.iter().filter(wanted).for_each(|element| _ = out.append_element(element));
+            }),
+        };
+        spool.add(kept, cx)?;
+        cx.check_interrupt()?;
+    }
+    Ok(spool)
+}
+
 /// Pulls a facet to its end and writes what came as the output's field.
-fn run_facet(mut facet: BoxSource, name: &str, output: &mut DocBuf, cx: &mut RunCx<'_>) -> Result<()> {
+fn run_facet(mut facet: BoxOperator, name: &str, output: &mut DocBuf, cx: &mut Cx<'_>) -> Result<()> {
     let mut held = sheaf_meter::reserve(0)?;
     let mut array = Vec::new();
     {
         let mut out = ArrayWriter::new(&mut array);
-        while let Some(document) = facet.next(cx)? {
-            held.grow(document.as_bytes().len() as u64)?;
+        while pull(&mut facet, cx)? {
+            let document = facet.row().document();
+            held.grow(document.len() as u64)?;
             out.push_raw_document(document.as_bytes());
             let bytes = out.size();
             if bytes > crate::MAX_INTERNAL_SIZE {
@@ -141,22 +159,23 @@ fn run_facet(mut facet: BoxSource, name: &str, output: &mut DocBuf, cx: &mut Run
         }
     }
     output.append(name, Value::Array(RawDoc::new(&array)));
-    crate::check_made(output)
+    crate::check_made(output.as_raw())
 }
 
-impl Source for FacetRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(input) = self.input.take() else { return Ok(None) };
-        let mut output = DocBuf::new();
-        if let [(name, pipeline)] = &*self.stage.facets {
-            // Nobody else needs the documents.
-            run_facet(pipeline.open(input), name, &mut output, cx)?;
-            return Ok(Some(output));
+impl Operator for FacetRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let Some(input) = self.input.take() else { return Ok(Step::Eof) };
+        self.output = Some(self.run(input, cx)?);
+        Ok(Step::Row)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.output.as_ref().map_or(Row::default(), |output| Row::of(output.as_raw()))
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        if let Some(input) = &mut self.input {
+            visit(input);
         }
-        let mut spool = self.gather(input, cx)?;
-        for (name, pipeline) in &self.stage.facets {
-            run_facet(pipeline.open(Box::new(spool.read()?)), name, &mut output, cx)?;
-        }
-        Ok(Some(output))
     }
 }

@@ -3,16 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, FieldPath};
 use sheaf_query::matcher::Matcher;
 
 use super::unwind::rewrite;
-use crate::database::Namespace;
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
+
+use crate::database::{Namespace, SharedDatabase};
 use crate::join::{Join, values_at};
 use crate::print;
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Stage, StageCx};
 
 /// A parsed `$graphLookup`.
@@ -92,24 +93,26 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
 }
 
 /// Runs `$graphLookup`.
-pub struct GraphLookupRun {
+pub(crate) struct GraphLookupRun {
     stage: Arc<GraphLookup>,
-    input: BoxSource,
+    input: BoxOperator,
     join: Join,
     arena: Bump,
+    output: Option<DocBuf>,
 }
 
 impl GraphLookupRun {
-    pub(crate) fn new(stage: Arc<GraphLookup>, input: BoxSource) -> Self {
-        let join = Join::new(stage.from.clone(), &stage.connect_to.dotted());
-        GraphLookupRun { stage, input, join, arena: Bump::new() }
+    pub(crate) fn new(stage: Arc<GraphLookup>, input: BoxOperator, database: SharedDatabase) -> Self {
+        let join = Join::new(database, stage.from.clone(), &stage.connect_to.dotted());
+        GraphLookupRun { stage, input, join, arena: Bump::new(), output: None }
     }
 
     /// Breadth first: every document once, at the least depth at which it is reached.
-    fn search(&mut self, document: RawDoc<'_>, cx: &mut RunCx<'_>) -> Result<Vec<DocBuf>> {
-        let stage = self.stage.clone();
-        self.arena.reset();
-        let mut frontier: Vec<OwnedValue> = match stage.start.eval(document, &cx.env(&self.arena))? {
+    fn search(&mut self, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+        let GraphLookupRun { stage, input, join, arena, .. } = self;
+        arena.reset();
+        let row = input.row();
+        let mut frontier: Vec<OwnedValue> = match stage.start.eval(row.document(), &cx.env_of(row, arena))? {
             Value::Array(items) => items.values().map(OwnedValue::from).collect(),
             Value::Missing => vec![OwnedValue::from(Value::Null)],
             value => vec![OwnedValue::from(value)],
@@ -124,25 +127,26 @@ impl GraphLookupRun {
                 break;
             }
             let mut next = Vec::new();
-            for reached in self.join.find(&frontier, cx)? {
+            join.find(&mut frontier, cx)?;
+            while join.next(cx)? {
                 cx.check_interrupt()?;
-                let raw = reached.as_raw();
+                let reached = join.document();
                 if let Some(restrict) = &stage.restrict
-                    && !restrict.matches(raw, &cx.env(&self.arena))?
+                    && !restrict.matches(reached, &cx.env(arena))?
                 {
                     continue;
                 }
-                if seen.insert(OwnedValue::from(raw.get_or_missing("_id")), ()).is_some() {
+                if seen.insert(OwnedValue::from(reached.get_or_missing("_id")), ()).is_some() {
                     continue;
                 }
-                next.extend(values_at(raw, stage.connect_from.parts()));
-                held.grow(raw.len() as u64 + 256)?;
-                if held.bytes() > cx.options.stage_memory_bytes as u64 {
+                values_at(reached, stage.connect_from.parts(), &mut next);
+                held.grow(reached.len() as u64 + 256)?;
+                if held.bytes() > cx.limits.memory_bytes as u64 {
                     bail!(40099, "$graphLookup reached maximum memory consumption");
                 }
                 found.push(match &stage.depth_field {
-                    Some(path) => rewrite(raw, path.parts(), Value::Int64(depth)),
-                    None => reached,
+                    Some(path) => rewrite(reached, path.parts(), Value::Int64(depth)),
+                    None => DocBuf::from(reached),
                 });
             }
             frontier = next;
@@ -152,15 +156,38 @@ impl GraphLookupRun {
     }
 }
 
-impl Source for GraphLookupRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(document) = self.input.next(cx)? else { return Ok(None) };
-        let found = self.search(document.as_raw(), cx)?;
+impl Operator for GraphLookupRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
+        }
+        let found = self.search(cx)?;
         let array = sheaf_bson::ArrayBuf::build(|out| {
             found.iter().for_each(|document| _ = out.push_raw_document(document.as_bytes()));
         });
-        let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(array.as_raw()));
-        crate::check_made(&output)?;
-        Ok(Some(output))
+        let path = self.stage.output.parts();
+        let output = rewrite(self.input.row().document(), path, Value::Array(array.as_raw()));
+        crate::check_made(output.as_raw())?;
+        self.output = Some(output);
+        Ok(Step::Row)
+    }
+
+    fn row(&self) -> Row<'_> {
+        let output = self.output.as_ref().map(DocBuf::as_raw);
+        Row { doc: output, ..self.input.row() }
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn suspend(&mut self) {
+        self.input.suspend();
+        self.join.suspend();
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(self.join.figures())
     }
 }

@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, compare, hash_value};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare, hash_value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use sheaf_meter::Held;
 use smallvec::SmallVec;
 
 use crate::accumulators::{Accumulation, State};
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Reads, Stage, StageCx};
 use crate::stages::sort::Sort;
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
 mod spill;
 
@@ -126,7 +126,7 @@ impl Running {
             // An accumulator that saw nothing gives null, so that the output's shape does not vary.
             document.append(accumulation.field(), if value.is_missing() { Value::Null } else { value });
         }
-        crate::check_made(&document)?;
+        crate::check_made(document.as_raw())?;
         Ok(document)
     }
 }
@@ -220,31 +220,40 @@ const STATE_BYTES: usize = 64;
 const COUNTED_BYTES: u64 = 64 << 10;
 
 /// Runs `$group`.
-pub struct GroupRun {
+pub(crate) struct GroupRun {
     stage: Arc<Group>,
-    input: Option<BoxSource>,
-    groups: Groups,
+    input: BoxOperator,
+    state: Gathering,
     arena: Bump,
     pushed_down: bool,
     /// The account of the groups in memory.
     held: Held,
+    /// The group being given.
+    current: Option<DocBuf>,
+    figures: Figures,
 }
 
-/// The groups coming out.
-enum Groups {
-    InMemory(std::vec::IntoIter<Option<Running>>),
-    Spilled(Box<Merged>),
+/// How far a `$group` has come.
+enum Gathering {
+    /// Documents come in; those beyond the memory are set aside.
+    Taking(Table, Option<Spill>),
+    /// The groups come out of memory.
+    Giving(std::vec::IntoIter<Option<Running>>),
+    /// The groups come out of memory and from disk.
+    Merging(Box<Merged>),
 }
 
 impl GroupRun {
-    pub(crate) fn new(stage: Arc<Group>, input: BoxSource) -> Self {
+    pub(crate) fn new(stage: Arc<Group>, input: BoxOperator) -> Self {
         GroupRun {
             stage,
-            input: Some(input),
-            groups: Groups::InMemory(Vec::new().into_iter()),
+            input,
+            state: Gathering::Taking(Table::default(), None),
             arena: Bump::new(),
             pushed_down: false,
             held: Held::default(),
+            current: None,
+            figures: Figures::default(),
         }
     }
 
@@ -254,36 +263,43 @@ impl GroupRun {
         self
     }
 
-    fn gather(&mut self, mut input: BoxSource, cx: &mut RunCx<'_>) -> Result<()> {
-        let mut table = Table::default();
-        self.held = sheaf_meter::reserve(0)?;
-        let mut spill: Option<Spill> = None;
-        while let Some(document) = input.next(cx)? {
-            self.arena.reset();
-            let taken = take_in(&self.stage, &document, &mut table, spill.as_mut(), cx, &self.arena);
-            taken.map_err(|error| if self.pushed_down { engine_error(error) } else { error })?;
-            if table.held > cx.options.stage_memory_bytes && spill.is_none() {
-                cx.check_memory(table.held, |_| {
-                    "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
-                        .to_owned()
-                })?;
-                spill = Some(Spill::new(cx)?);
-            }
-            self.held.set((table.held as u64).next_multiple_of(COUNTED_BYTES))?;
-            cx.check_interrupt()?;
-        }
-        self.groups = match spill {
-            Some(spill) => Groups::Spilled(Box::new(spill.finish(table, cx)?)),
-            None => Groups::InMemory(table.groups.into_iter()),
+    /// Takes in the input's row.
+    fn take(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let Gathering::Taking(table, spill) = &mut self.state else {
+            unreachable!("documents come before the first group is given");
         };
-        Ok(())
+        self.arena.reset();
+        let env = cx.env_of(self.input.row(), &self.arena);
+        let taken = take_in(&self.stage, self.input.row().document(), table, spill.as_mut(), &env);
+        taken.map_err(|error| if self.pushed_down { engine_error(error) } else { error })?;
+        if table.held > cx.limits.memory_bytes && spill.is_none() {
+            cx.check_memory(table.held, |_| {
+                "Exceeded memory limit for $group, but didn't allow external sort. Pass allowDiskUse:true to opt in."
+                    .to_owned()
+            })?;
+            *spill = Some(Spill::new(cx));
+        }
+        let bytes = (table.held as u64).next_multiple_of(COUNTED_BYTES);
+        if bytes == self.held.bytes() {
+            return Ok(());
+        }
+        if self.held.bytes() == 0 {
+            self.held = sheaf_meter::reserve(0)?;
+        }
+        self.held.set(bytes)
     }
 
-    fn next_group(&mut self, cx: &mut RunCx<'_>) -> Result<Option<Running>> {
-        match &mut self.groups {
-            Groups::InMemory(groups) => Ok(groups.next().flatten()),
-            Groups::Spilled(merged) => merged.next(&self.stage, cx),
-        }
+    /// All documents have come.
+    fn finish(&mut self) -> Result<()> {
+        let taking = std::mem::replace(&mut self.state, Gathering::Giving(Vec::new().into_iter()));
+        let Gathering::Taking(table, spill) = taking else {
+            unreachable!("the input comes to its end once");
+        };
+        self.state = match spill {
+            Some(spill) => Gathering::Merging(Box::new(spill.finish(table, &mut self.figures)?)),
+            None => Gathering::Giving(table.groups.into_iter()),
+        };
+        Ok(())
     }
 }
 
@@ -297,23 +313,20 @@ fn engine_error(error: Error) -> Error {
     }
 }
 
-fn take_in(
-    stage: &Group,
-    document: &DocBuf,
+fn take_in<'a>(
+    stage: &'a Group,
+    document: RawDoc<'a>,
     table: &mut Table,
     spill: Option<&mut Spill>,
-    cx: &RunCx<'_>,
-    arena: &Bump,
+    env: &Env<'a>,
 ) -> Result<()> {
-    let env = cx.env(arena);
-    let document = document.as_raw();
-    let id = stage.id.eval(document, &env)?;
+    let id = stage.id.eval(document, env)?;
     let id = if id.is_missing() { Value::Null } else { id };
-    let mut values = stage.accumulations.iter().map(|accumulation| accumulation.value(document, &env));
+    let mut values = stage.accumulations.iter().map(|accumulation| accumulation.value(document, env));
     if let Some(spill) = spill {
         return spill.take_in(stage, id, values, table);
     }
-    let group = table.get_or_start(id, || Running::start(stage, id, &env))?;
+    let group = table.get_or_start(id, || Running::start(stage, id, env))?;
     if !stage.grows {
         return values.zip(&mut group.states).try_for_each(|(value, state)| state.add(value?));
     }
@@ -327,15 +340,40 @@ fn take_in(
     Ok(())
 }
 
-impl Source for GroupRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        if let Some(input) = self.input.take() {
-            self.gather(input, cx)?;
-        }
+impl Operator for GroupRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let group = match &mut self.state {
+            Gathering::Taking(..) => {
+                match self.input.work(cx)? {
+                    Step::Row => self.take(cx)?,
+                    Step::More => {}
+                    Step::Eof => self.finish()?,
+                }
+                return Ok(Step::More);
+            }
+            Gathering::Giving(groups) => groups
+                .next()
+                .map(|group| group.expect("no group is taken out of a table that is not spilled")),
+            Gathering::Merging(merged) => merged.next(&self.stage, cx)?,
+        };
         self.arena.reset();
-        match self.next_group(cx)? {
-            Some(group) => group.finish(&self.stage.accumulations, &self.arena).map(Some),
-            None => Ok(None),
-        }
+        let Some(group) = group else {
+            self.held = Held::default();
+            return Ok(Step::Eof);
+        };
+        self.current = Some(group.finish(&self.stage.accumulations, &self.arena)?);
+        Ok(Step::Row)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.current.as_ref().map_or(Row::default(), |group| Row::of(group.as_raw()))
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }

@@ -2,17 +2,18 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_bson::{ArrayWriter, Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, Slot};
 use sheaf_meter::Held;
 
-use super::unwind::{Unwind, rewrite};
-use crate::database::Namespace;
+use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, pull, tally};
+
+use super::unwind::{Unwind, rewrite, rewrite_into};
+use crate::database::{Namespace, SharedDatabase};
 use crate::join::{Join, local_values};
 use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::print;
-use crate::source::{BoxSource, Documents, RunCx, Source};
 use crate::stage::{Place, Reads, Stage, StageCx};
 
 /// A parsed `$lookup`.
@@ -184,96 +185,181 @@ impl Lookup {
 }
 
 /// Runs `$lookup`.
-pub struct LookupRun {
+pub(crate) struct LookupRun {
     stage: Arc<Lookup>,
-    input: BoxSource,
+    input: BoxOperator,
+    database: SharedDatabase,
     join: Option<Join>,
     /// The found documents, if they are the same for every document.
     cached: Option<Cached>,
     constant: bool,
     arena: Bump,
+    /// The values that are looked for.
+    values: Vec<OwnedValue>,
+    /// The array of what was found, and the document that it became a part of.
+    array: Vec<u8>,
+    output: Vec<u8>,
+    /// What pipelines have read.
+    figures: Figures,
+    shown: Figures,
 }
 
 impl LookupRun {
-    pub(crate) fn new(stage: Arc<Lookup>, input: BoxSource) -> Self {
-        let join = stage.equality.as_ref().map(|(_, foreign)| Join::new(stage.from.clone(), foreign));
+    pub(crate) fn new(stage: Arc<Lookup>, input: BoxOperator, database: SharedDatabase) -> Self {
+        let equality = stage.equality.as_ref();
+        let join = equality.map(|(_, foreign)| Join::new(database.clone(), stage.from.clone(), foreign));
         let constant = stage.is_constant();
-        LookupRun { stage, input, join, cached: None, constant, arena: Bump::new() }
+        LookupRun {
+            stage,
+            input,
+            database,
+            join,
+            cached: None,
+            constant,
+            arena: Bump::new(),
+            values: Vec::new(),
+            array: Vec::new(),
+            output: Vec::new(),
+            figures: Figures::default(),
+            shown: Figures::default(),
+        }
     }
 
-    /// Starts looking for what belongs to a document.
-    fn find(&mut self, document: RawDoc<'_>, cx: &mut RunCx<'_>) -> Result<Found> {
+    /// Starts looking for what belongs to the input's row.
+    fn find(&mut self, cx: &mut Cx<'_>) -> Result<Found> {
         if let Some(cached) = &self.cached {
             return Ok(Found::Cached(cached.clone(), 0));
         }
         let stage = self.stage.clone();
-        let joined = match (&mut self.join, &stage.equality) {
-            (Some(join), Some((local, _))) => Some(join.find(&local_values(document, local.parts()), cx)?),
-            _ => None,
-        };
-        let Some(pipeline) = &stage.pipeline else {
-            return Ok(Found::Joined(joined.unwrap_or_default().into_iter()));
-        };
+        if let (Some(join), Some((local, _))) = (&mut self.join, &stage.equality) {
+            local_values(self.input.row().document(), local.parts(), &mut self.values);
+            join.find(&mut self.values, cx)?;
+        }
+        let Some(pipeline) = &stage.pipeline else { return Ok(Found::Joined) };
+        let joined = self.join.as_mut().map(|join| gather(join, cx)).transpose()?;
         self.arena.reset();
-        let mut values = Vec::with_capacity(stage.variables.len());
+        let mut variables = Vec::with_capacity(stage.variables.len());
         {
-            let env = cx.env(&self.arena);
+            let row = self.input.row();
+            let env = cx.env_of(row, &self.arena);
             for (slot, expr) in &stage.variables {
-                values.push((*slot, OwnedValue::from(expr.eval(document, &env)?)));
+                variables.push((*slot, OwnedValue::from(expr.eval(row.document(), &env)?)));
             }
         }
-        let source = cx.lend_variables(&mut values, |cx| match joined {
-            Some(documents) => Ok(pipeline.open(Box::new(Documents::new(documents)))),
-            None if pipeline.has_own_source() => Ok(pipeline.open_own()),
-            None => cx.database.run(&stage.from, pipeline, cx),
+        let database = &self.database;
+        let mut kept = sheaf_meter::reserve(0)?;
+        let run = cx.lend_variables(&mut variables, |cx| match joined {
+            Some((documents, held)) => {
+                kept = held;
+                Ok(pipeline.open(Box::new(Documents::new(documents)), database))
+            }
+            None if pipeline.has_own_source() => Ok(pipeline.open_own(database)),
+            None => database.run(&stage.from, pipeline, cx),
         })?;
         let keep = self.constant.then(Vec::new);
-        Ok(Found::Running { source, variables: values, keep, kept: sheaf_meter::reserve(0)? })
+        Ok(Found::Running { run, variables, keep, kept })
     }
 
-    /// The next document that was found.
-    fn pull(&mut self, found: &mut Found, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
+    /// Moves to the next document that was found.
+    fn next(&mut self, found: &mut Found, cx: &mut Cx<'_>) -> Result<bool> {
         match found {
-            Found::Joined(documents) => Ok(documents.next()),
+            Found::Joined => self.join.as_mut().expect("without a pipeline there is an equality").next(cx),
             Found::Cached(documents, at) => {
                 *at += 1;
-                Ok(documents.0.get(*at - 1).cloned())
+                Ok(*at <= documents.0.len())
             }
-            Found::Running { source, variables, keep, kept } => {
-                let document = cx.lend_variables(variables, |cx| source.next(cx))?;
-                match (&document, &mut *keep) {
-                    (Some(document), Some(documents)) => {
-                        let bytes = document.as_bytes().len() as u64 + 64;
+            Found::Running { run, variables, keep, kept } => {
+                let more = cx.lend_variables(variables, |cx| pull(run, cx))?;
+                if !more {
+                    self.figures.add_foreign(&tally(run));
+                }
+                match (more, &mut *keep) {
+                    (true, Some(documents)) => {
+                        let document = run.row().document();
+                        let bytes = document.len() as u64 + 64;
                         // What is too much to be kept is found again for every document.
                         if kept.bytes() + bytes > CACHED_BYTES || kept.grow(bytes).is_err() {
                             *keep = None;
                             kept.set(0)?;
                         } else {
-                            documents.push(document.clone());
+                            documents.push(DocBuf::from(document));
                         }
                     }
-                    (None, Some(documents)) => {
+                    (false, Some(documents)) => {
                         let documents = std::mem::take(documents);
                         self.cached = Some(Arc::new((documents, std::mem::take(kept))));
                         *keep = None;
                     }
                     (_, None) => {}
                 }
-                Ok(document)
+                Ok(more)
             }
         }
     }
+
+    /// The document that [`LookupRun::next`] moved to.
+    fn found<'f>(&'f self, found: &'f Found) -> RawDoc<'f> {
+        match found {
+            Found::Joined => self.join.as_ref().expect("without a pipeline there is an equality").document(),
+            Found::Cached(documents, at) => documents.0[at - 1].as_raw(),
+            Found::Running { run, .. } => run.row().document(),
+        }
+    }
+
+    /// Collects what belongs to the input's row.
+    fn join_row(&mut self, cx: &mut Cx<'_>) -> Result<()> {
+        let mut found = self.find(cx)?;
+        let mut array = std::mem::take(&mut self.array);
+        array.clear();
+        let mut out = ArrayWriter::new(&mut array);
+        let mut held = Held::default();
+        while self.next(&mut found, cx)? {
+            cx.check_interrupt()?;
+            out.push_raw_document(self.found(&found).as_bytes());
+            // The found documents must fit into one document.
+            let size = out.size();
+            if size > crate::MAX_INTERNAL_SIZE {
+                bail!(
+                    4568,
+                    "Total size of documents in {} matching pipeline's $lookup stage exceeds {} bytes",
+                    self.stage.from.collection,
+                    crate::MAX_INTERNAL_SIZE
+                );
+            }
+            if size as u64 > held.bytes() + COUNTED_BYTES {
+                if held.bytes() == 0 {
+                    held = sheaf_meter::reserve(0)?;
+                }
+                held.set(size as u64)?;
+            }
+        }
+        drop(out);
+        self.array = array;
+        let (document, path) = (self.input.row().document(), self.stage.output.parts());
+        rewrite_into(document, path, Value::Array(RawDoc::new(&self.array)), &mut self.output);
+        crate::check_made(RawDoc::new(&self.output))
+    }
+}
+
+/// What a join found, with its account.
+fn gather(join: &mut Join, cx: &mut Cx<'_>) -> Result<(Vec<DocBuf>, Held)> {
+    let (mut documents, mut held) = (Vec::new(), sheaf_meter::reserve(0)?);
+    while join.next(cx)? {
+        held.grow(join.document().len() as u64 + 64)?;
+        documents.push(DocBuf::from(join.document()));
+    }
+    Ok((documents, held))
 }
 
 /// What is found for a document, coming one by one.
 enum Found {
     /// By equality alone.
-    Joined(std::vec::IntoIter<DocBuf>),
+    Joined,
     /// The same as for every other document.
     Cached(Cached, usize),
     /// By a pipeline, whose variables are set while it is pulled.
     Running {
-        source: BoxSource,
+        run: BoxOperator,
         variables: Vec<(Slot, OwnedValue)>,
         /// What came so far, if it can be kept for other documents.
         keep: Option<Vec<DocBuf>>,
@@ -287,77 +373,116 @@ type Cached = Arc<(Vec<DocBuf>, Held)>;
 /// More than this is not kept.
 const CACHED_BYTES: u64 = 16 << 20;
 
-impl Source for LookupRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(document) = self.input.next(cx)? else { return Ok(None) };
-        cx.check_interrupt()?;
-        let mut found = self.find(document.as_raw(), cx)?;
-        let mut array = Vec::new();
-        let mut held = sheaf_meter::reserve(0)?;
-        {
-            let mut out = sheaf_bson::ArrayWriter::new(&mut array);
-            while let Some(joined) = self.pull(&mut found, cx)? {
-                cx.check_interrupt()?;
-                held.grow(joined.as_bytes().len() as u64)?;
-                out.push_raw_document(joined.as_bytes());
-                // The found documents must fit into one document.
-                if out.size() > crate::MAX_INTERNAL_SIZE {
-                    bail!(
-                        4568,
-                        "Total size of documents in {} matching pipeline's $lookup stage exceeds {} bytes",
-                        self.stage.from.collection,
-                        crate::MAX_INTERNAL_SIZE
-                    );
-                }
-            }
+/// The memory of an array is accounted in steps of this.
+const COUNTED_BYTES: u64 = 256 << 10;
+
+impl Operator for LookupRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step == Step::Row {
+            self.join_row(cx)?;
         }
-        let output = rewrite(document.as_raw(), self.stage.output.parts(), Value::Array(RawDoc::new(&array)));
-        crate::check_made(&output)?;
-        Ok(Some(output))
+        Ok(step)
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row { doc: Some(RawDoc::new(&self.output)), ..self.input.row() }
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn suspend(&mut self) {
+        self.input.suspend();
+        if let Some(join) = &mut self.join {
+            join.suspend();
+        }
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        self.shown = self.figures.clone();
+        if let Some(join) = &mut self.join {
+            self.shown.add_foreign(join.figures());
+        }
+        Some(&mut self.shown)
     }
 }
 
 /// Runs a `$lookup` whose array is unwound at once: the array is never built, so that it may be of any size.
-pub struct LookupUnwindRun {
+pub(crate) struct LookupUnwindRun {
     lookup: LookupRun,
     unwind: Arc<Unwind>,
-    /// The document whose finds are coming, and how many have come.
-    current: Option<(DocBuf, Found, i64)>,
+    /// The document whose finds are coming.
+    document: Vec<u8>,
+    /// They, and how many have come.
+    current: Option<(Found, i64)>,
+    output: Option<DocBuf>,
 }
 
 impl LookupUnwindRun {
-    pub(crate) fn new(lookup: Arc<Lookup>, unwind: Arc<Unwind>, input: BoxSource) -> Self {
-        LookupUnwindRun { lookup: LookupRun::new(lookup, input), unwind, current: None }
+    pub(crate) fn new(
+        lookup: Arc<Lookup>,
+        unwind: Arc<Unwind>,
+        input: BoxOperator,
+        database: SharedDatabase,
+    ) -> Self {
+        let lookup = LookupRun::new(lookup, input, database);
+        LookupUnwindRun { lookup, unwind, document: Vec::new(), current: None, output: None }
+    }
+
+    /// Gives the next document that was found; [`Step::More`] if there is none.
+    fn give(&mut self, mut found: Found, index: i64, cx: &mut Cx<'_>) -> Result<Step> {
+        let (document, parts) = (RawDoc::new(&self.document), self.unwind.path.parts());
+        if self.lookup.next(&mut found, cx)? {
+            let joined = Value::Document(self.lookup.found(&found));
+            let output = rewrite(document, parts, joined);
+            crate::check_made(output.as_raw())?;
+            self.output = Some(self.unwind.with_index(output, Value::Int64(index)));
+            self.current = Some((found, index + 1));
+            return Ok(Step::Row);
+        }
+        if index > 0 || !self.unwind.preserve_null_and_empty {
+            return Ok(Step::More);
+        }
+        let without = rewrite(document, parts, Value::Missing);
+        self.output = Some(self.unwind.with_index(without, Value::Null));
+        Ok(Step::Row)
     }
 }
 
-impl Source for LookupUnwindRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let unwind = self.unwind.clone();
-        let parts = unwind.path.parts();
-        loop {
-            cx.check_interrupt()?;
-            let (document, mut found, index) = match self.current.take() {
-                Some(current) => current,
-                None => {
-                    let Some(document) = self.lookup.input.next(cx)? else { return Ok(None) };
-                    let found = self.lookup.find(document.as_raw(), cx)?;
-                    (document, found, 0)
-                }
-            };
-            match self.lookup.pull(&mut found, cx)? {
-                Some(joined) => {
-                    let output = rewrite(document.as_raw(), parts, Value::Document(joined.as_raw()));
-                    crate::check_made(&output)?;
-                    self.current = Some((document, found, index + 1));
-                    return Ok(Some(unwind.with_index(output, Value::Int64(index))));
-                }
-                None if index == 0 && unwind.preserve_null_and_empty => {
-                    let without = rewrite(document.as_raw(), parts, Value::Missing);
-                    return Ok(Some(unwind.with_index(without, Value::Null)));
-                }
-                None => {}
-            }
+impl Operator for LookupUnwindRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if let Some((found, index)) = self.current.take() {
+            return self.give(found, index, cx);
         }
+        let step = self.lookup.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
+        }
+        let found = self.lookup.find(cx)?;
+        self.document.clear();
+        self.document.extend_from_slice(self.lookup.input.row().document().as_bytes());
+        self.give(found, 0, cx)
+    }
+
+    fn row(&self) -> Row<'_> {
+        let output = self.output.as_ref().map(DocBuf::as_raw);
+        Row { doc: output, ..self.lookup.input.row() }
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.lookup.input);
+    }
+
+    fn suspend(&mut self) {
+        self.lookup.suspend();
+        if let Some((Found::Running { run, .. }, _)) = &mut self.current {
+            run.suspend();
+        }
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        self.lookup.figures()
     }
 }

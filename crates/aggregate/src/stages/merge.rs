@@ -9,9 +9,10 @@ use sheaf_expr::{Expr, ParseCx, Slot};
 use sheaf_query::update::{ApplyCx, Update};
 
 use super::out::with_id;
-use crate::database::{MergeIndex, MergeWrite, Namespace};
+use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step, pull};
+
+use crate::database::{MergeIndex, MergeWrite, Namespace, SharedDatabase};
 use crate::pipeline::{Pipeline, SharedPipeline};
-use crate::source::{BoxSource, Documents, RunCx, Source};
 use crate::stage::{Place, Stage, StageCx};
 
 /// A parsed `$merge`.
@@ -266,31 +267,49 @@ impl WhenMatched {
 }
 
 /// Runs `$merge`: takes in everything, gives nothing.
-pub struct MergeRun {
+pub(crate) struct MergeRun {
     stage: Arc<Merge>,
-    input: Option<BoxSource>,
+    input: BoxOperator,
+    database: SharedDatabase,
+    /// The target's index, once it was asked for.
+    index: Option<MergeIndex>,
+    batch: WriteBatch,
 }
 
 impl MergeRun {
-    pub(crate) fn new(stage: Arc<Merge>, input: BoxSource) -> Self {
-        MergeRun { stage, input: Some(input) }
+    pub(crate) fn new(stage: Arc<Merge>, input: BoxOperator, database: SharedDatabase) -> Self {
+        MergeRun { stage, input, database, index: None, batch: WriteBatch::default() }
     }
 }
 
-impl Source for MergeRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(mut input) = self.input.take() else { return Ok(None) };
-        let Some(index) = cx.database.merge_index(&self.stage.target, &self.stage.on)? else {
-            bail!(51183, "Cannot find index to verify that join fields will be unique");
+impl Operator for MergeRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let Some(index) = self.index else {
+            self.index = self.database.merge_index(&self.stage.target, &self.stage.on)?;
+            if self.index.is_none() {
+                bail!(51183, "Cannot find index to verify that join fields will be unique");
+            }
+            return Ok(Step::More);
         };
-        let mut batch = WriteBatch::default();
-        while let Some(document) = input.next(cx)? {
-            cx.check_interrupt()?;
-            let size = document.as_bytes().len();
-            let written = self.stage.write(document, index, cx);
-            batch.note(written, size)?;
+        match self.input.work(cx)? {
+            Step::Row => {
+                let document = DocBuf::from(self.input.row().document());
+                let size = document.as_bytes().len();
+                let written = self.stage.write(document, index, &self.database, cx);
+                self.batch.note(written, size)?;
+                Ok(Step::More)
+            }
+            Step::More => Ok(Step::More),
+            Step::Eof => self.batch.failed.take().map_or(Ok(Step::Eof), Err),
         }
-        batch.failed.map_or(Ok(None), Err)
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row::default()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }
 
@@ -324,21 +343,27 @@ impl WriteBatch {
 }
 
 impl Merge {
-    fn write(&self, mut document: DocBuf, index: MergeIndex, cx: &mut RunCx<'_>) -> Result<()> {
-        crate::check_valid(&document)?;
+    fn write(
+        &self,
+        mut document: DocBuf,
+        index: MergeIndex,
+        database: &SharedDatabase,
+        cx: &mut Cx<'_>,
+    ) -> Result<()> {
+        crate::check_valid(document.as_raw())?;
         if self.on.iter().any(|field| field == "_id") && document.as_raw().get("_id").is_none() {
-            document = with_id(document, cx.database);
+            document = with_id(document.as_raw(), &**database);
         }
         let key = self.key(document.as_raw(), index)?;
         // Each round sees the target as it is then; a write that another one overtook is tried again.
         loop {
             let old = match self.when_matched {
                 WhenMatched::Fail => None,
-                _ => cx.database.find_merge_target(&self.target, key.as_raw())?,
+                _ => database.find_merge_target(&self.target, key.as_raw(), cx)?,
             };
             let done = match old {
-                Some(old) => self.write_matched(&old, &document, cx)?,
-                None => self.write_new(&document, &key, cx)?,
+                Some(old) => self.write_matched(&old, &document, database, cx)?,
+                None => self.write_new(&document, &key, database, cx)?,
             };
             if done {
                 return Ok(());
@@ -372,7 +397,13 @@ impl Merge {
     }
 
     /// The target has no such document. False to try again.
-    fn write_new(&self, document: &DocBuf, key: &DocBuf, cx: &RunCx<'_>) -> Result<bool> {
+    fn write_new(
+        &self,
+        document: &DocBuf,
+        key: &DocBuf,
+        database: &SharedDatabase,
+        cx: &mut Cx<'_>,
+    ) -> Result<bool> {
         match self.when_not_matched {
             WhenNotMatched::Discard => return Ok(true),
             WhenNotMatched::Fail => bail!(
@@ -382,14 +413,14 @@ impl Merge {
             ),
             WhenNotMatched::Insert => {}
         }
-        let document = with_id(document.clone(), cx.database);
-        match cx.database.merge_write(&self.target, MergeWrite::Insert, None, document.as_raw()) {
+        let document = with_id(document.as_raw(), &**database);
+        match database.merge_write(&self.target, MergeWrite::Insert, None, document.as_raw(), cx) {
             Err(error)
                 if error.code() == Code::DUPLICATE_KEY && !matches!(self.when_matched, WhenMatched::Fail) =>
             {
                 // Somebody inserted it just now: then it is matched in the next round, unless the duplicate is of
                 // another index.
-                match cx.database.find_merge_target(&self.target, key.as_raw())? {
+                match database.find_merge_target(&self.target, key.as_raw(), cx)? {
                     Some(_) => Ok(false),
                     None => Err(error),
                 }
@@ -399,16 +430,22 @@ impl Merge {
     }
 
     /// The target has this document. False to try again.
-    fn write_matched(&self, old: &DocBuf, document: &DocBuf, cx: &mut RunCx<'_>) -> Result<bool> {
+    fn write_matched(
+        &self,
+        old: &DocBuf,
+        document: &DocBuf,
+        database: &SharedDatabase,
+        cx: &mut Cx<'_>,
+    ) -> Result<bool> {
         let new = match &self.when_matched {
             WhenMatched::KeepExisting | WhenMatched::Fail => return Ok(true),
             WhenMatched::Replace => Some(replaced(old.as_raw(), document.as_raw())),
             WhenMatched::Merge => merged(old.as_raw(), document.as_raw(), cx)?,
-            WhenMatched::Pipeline(pipeline) => self.piped(pipeline, old, document, cx)?,
+            WhenMatched::Pipeline(pipeline) => self.piped(pipeline, old, document, database, cx)?,
         };
         let Some(new) = new.filter(|new| new != old) else { return Ok(true) };
         check_id(old.as_raw(), new.as_raw())?;
-        cx.database.merge_write(&self.target, MergeWrite::Replace, Some(old.as_raw()), new.as_raw())
+        database.merge_write(&self.target, MergeWrite::Replace, Some(old.as_raw()), new.as_raw(), cx)
     }
 
     fn piped(
@@ -416,7 +453,8 @@ impl Merge {
         pipeline: &SharedPipeline,
         old: &DocBuf,
         document: &DocBuf,
-        cx: &mut RunCx<'_>,
+        database: &SharedDatabase,
+        cx: &mut Cx<'_>,
     ) -> Result<Option<DocBuf>> {
         let arena = Bump::new();
         let mut values = Vec::with_capacity(self.variables.len());
@@ -427,9 +465,10 @@ impl Merge {
             }
         }
         let new = cx.with_variables(values, |cx| {
-            pipeline.open(Box::new(Documents::new(vec![old.clone()]))).next(cx)
+            let mut run = pipeline.open(Box::new(Documents::new(vec![old.clone()])), database);
+            Ok::<_, Error>(pull(&mut run, cx)?.then(|| replaced(old.as_raw(), run.row().document())))
         })?;
-        Ok(new.map(|new| replaced(old.as_raw(), new.as_raw())))
+        Ok(new)
     }
 }
 
@@ -446,12 +485,12 @@ fn replaced(old: RawDoc<'_>, new: RawDoc<'_>) -> DocBuf {
 }
 
 /// The new document's fields set on the old one, as `$set` does it.
-fn merged(old: RawDoc<'_>, new: RawDoc<'_>, cx: &RunCx<'_>) -> Result<Option<DocBuf>> {
+fn merged(old: RawDoc<'_>, new: RawDoc<'_>, cx: &Cx<'_>) -> Result<Option<DocBuf>> {
     let set = DocBuf::new().with("$set", new);
     let update = Update::parse(Value::Document(set.as_raw()), &[], &mut ParseCx::new())?;
     let apply = ApplyCx {
         matched_index: None,
-        now_millis: cx.options.now_millis,
+        now_millis: cx.limits.now_millis,
         timestamp: sheaf_bson::Timestamp(0),
     };
     update.apply(old, &apply).map_err(immutable)

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, OwnedValue, Value};
+use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::database::{Database, Namespace};
-use crate::source::{BoxSource, RunCx, Source};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+use crate::database::{Database, Namespace, OutWriter, SharedDatabase};
 use crate::stage::{Stage, StageCx};
 
 /// A parsed `$out`.
@@ -79,41 +80,67 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
 }
 
 /// Runs `$out`: takes in everything, gives nothing.
-pub struct OutRun {
+pub(crate) struct OutRun {
     stage: Arc<Out>,
-    input: Option<BoxSource>,
+    input: BoxOperator,
+    database: SharedDatabase,
+    /// Writes the new collection, from the first piece of work on; gone when that stands.
+    writer: Option<Box<dyn OutWriter>>,
+    done: bool,
 }
 
 impl OutRun {
-    pub(crate) fn new(stage: Arc<Out>, input: BoxSource) -> Self {
-        OutRun { stage, input: Some(input) }
+    pub(crate) fn new(stage: Arc<Out>, input: BoxOperator, database: SharedDatabase) -> Self {
+        OutRun { stage, input, database, writer: None, done: false }
     }
 }
 
-impl Source for OutRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(mut input) = self.input.take() else { return Ok(None) };
-        let mut writer = cx.database.begin_out(&self.stage.target, self.stage.spec.as_value())?;
-        while let Some(document) = input.next(cx)? {
-            cx.check_interrupt()?;
-            crate::check_valid(&document)?;
-            writer.write(cx.database, with_id(document, cx.database))?;
+impl Operator for OutRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.done {
+            return Ok(Step::Eof);
         }
-        writer.finish(cx.database)?;
-        Ok(None)
+        let Some(writer) = &mut self.writer else {
+            let spec = self.stage.spec.as_value();
+            self.writer = Some(self.database.begin_out(&self.stage.target, spec, cx)?);
+            return Ok(Step::More);
+        };
+        match self.input.work(cx)? {
+            Step::Row => {
+                let document = self.input.row().document();
+                crate::check_valid(document)?;
+                writer.write(with_id(document, &*self.database), cx)?;
+            }
+            Step::More => {}
+            Step::Eof => {
+                writer.finish(cx)?;
+                self.writer = None;
+                self.done = true;
+                return Ok(Step::Eof);
+            }
+        }
+        Ok(Step::More)
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row::default()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }
 
 /// The document with `_id` first, a new one if it has none.
-pub(crate) fn with_id(document: DocBuf, database: &dyn Database) -> DocBuf {
-    let raw = document.as_raw();
-    if raw.iter().next().is_some_and(|first| first.key() == "_id") {
-        return document;
+pub(crate) fn with_id(document: RawDoc<'_>, database: &dyn Database) -> DocBuf {
+    if document.iter().next().is_some_and(|first| first.key() == "_id") {
+        return DocBuf::from(document);
     }
-    let id = raw.get("_id").unwrap_or_else(|| Value::ObjectId(database.new_object_id()));
+    let id = document.get("_id").unwrap_or_else(|| Value::ObjectId(database.new_object_id()));
     DocBuf::build(|out| {
         out.append("_id", id);
-        raw.iter()
+        document
+            .iter()
             .filter(|element| element.key() != "_id")
             .for_each(|element| _ = out.append_element(element));
     })

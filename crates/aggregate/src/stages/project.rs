@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use sheaf_bson::{Bump, DocBuf, DocWriter, Value};
+use sheaf_bson::{Bump, DocWriter, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::Deps;
 use sheaf_query::projection::{Kind, Mode, Projection};
 use sheaf_query::update::ReplaceRoot;
 
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Reads, Stage, StageCx};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// A parsed `$project`, `$addFields` or `$unset`.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct Project {
 pub type Replace = ReplaceRoot;
 
 impl Project {
-    fn stage(projection: Projection, spec: sheaf_bson::RawDoc<'_>) -> Vec<Stage> {
+    fn stage(projection: Projection, spec: RawDoc<'_>) -> Vec<Stage> {
         let names = spec.iter().map(|element| element.key().to_owned()).collect();
         vec![Stage::Project(Arc::new(Project { projection, names, included: OnceLock::new() }))]
     }
@@ -104,58 +104,84 @@ pub(crate) fn parse_replace_with(argument: Value<'_>, cx: &mut StageCx<'_>) -> R
 }
 
 /// Runs a projection.
-pub struct ProjectRun {
+pub(crate) struct ProjectRun {
     stage: Arc<Project>,
-    input: BoxSource,
+    input: BoxOperator,
     arena: Bump,
+    output: Vec<u8>,
 }
 
 impl ProjectRun {
-    pub(crate) fn new(stage: Arc<Project>, input: BoxSource) -> Self {
-        ProjectRun { stage, input, arena: Bump::new() }
+    pub(crate) fn new(stage: Arc<Project>, input: BoxOperator) -> Self {
+        ProjectRun { stage, input, arena: Bump::new(), output: Vec::new() }
     }
 }
 
-impl Source for ProjectRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(document) = self.input.next(cx)? else { return Ok(None) };
-        if self.stage.projection.is_identity() {
-            return Ok(Some(document));
+impl Operator for ProjectRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step != Step::Row || self.stage.projection.is_identity() {
+            return Ok(step);
         }
+        let row = self.input.row();
         self.arena.reset();
-        let env = cx.env(&self.arena);
-        let raw = document.as_raw();
-        let mut bytes = Vec::with_capacity(raw.len() + 64);
-        let mut out = DocWriter::new(&mut bytes);
-        self.stage.projection.apply(raw, &env, None, &mut out)?;
+        let env = cx.env_of(row, &self.arena);
+        self.output.clear();
+        let mut out = DocWriter::new(&mut self.output);
+        self.stage.projection.apply(row.document(), &env, None, &mut out)?;
         drop(out);
-        let output = DocBuf::from_bytes(bytes);
-        crate::check_made(&output)?;
-        Ok(Some(output))
+        crate::check_made(RawDoc::new(&self.output))?;
+        Ok(Step::Row)
+    }
+
+    fn row(&self) -> Row<'_> {
+        let row = self.input.row();
+        if self.stage.projection.is_identity() {
+            return row;
+        }
+        Row { doc: Some(RawDoc::new(&self.output)), ..row }
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }
 
 /// Runs `$replaceRoot`.
-pub struct ReplaceRun {
+pub(crate) struct ReplaceRun {
     stage: Arc<Replace>,
-    input: BoxSource,
+    input: BoxOperator,
     arena: Bump,
+    output: Vec<u8>,
 }
 
 impl ReplaceRun {
-    pub(crate) fn new(stage: Arc<Replace>, input: BoxSource) -> Self {
-        ReplaceRun { stage, input, arena: Bump::new() }
+    pub(crate) fn new(stage: Arc<Replace>, input: BoxOperator) -> Self {
+        ReplaceRun { stage, input, arena: Bump::new(), output: Vec::new() }
     }
 }
 
-impl Source for ReplaceRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(document) = self.input.next(cx)? else { return Ok(None) };
+impl Operator for ReplaceRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
+        }
+        let row = self.input.row();
         self.arena.reset();
-        let env = cx.env(&self.arena);
-        let new = self.stage.apply(document.as_raw(), &env)?;
-        let output = DocBuf::from(new);
-        crate::check_made(&output)?;
-        Ok(Some(output))
+        let env = cx.env_of(row, &self.arena);
+        let new = self.stage.apply(row.document(), &env)?;
+        self.output.clear();
+        self.output.extend_from_slice(new.as_bytes());
+        crate::check_made(new)?;
+        Ok(Step::Row)
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row { doc: Some(RawDoc::new(&self.output)), ..self.input.row() }
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, RawDoc, Value, array_in, document_in};
+use sheaf_bson::{Bump, RawDoc, Value, array_in, document_in};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Env, Expr};
 
 use crate::print;
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Stage, StageCx};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// A parsed `$redact`.
 #[derive(Debug)]
@@ -74,27 +74,39 @@ impl Redact {
 }
 
 /// Runs `$redact`.
-pub struct RedactRun {
+pub(crate) struct RedactRun {
     stage: Arc<Redact>,
-    input: BoxSource,
+    input: BoxOperator,
     arena: Bump,
+    output: Vec<u8>,
 }
 
 impl RedactRun {
-    pub(crate) fn new(stage: Arc<Redact>, input: BoxSource) -> Self {
-        RedactRun { stage, input, arena: Bump::new() }
+    pub(crate) fn new(stage: Arc<Redact>, input: BoxOperator) -> Self {
+        RedactRun { stage, input, arena: Bump::new(), output: Vec::new() }
     }
 }
 
-impl Source for RedactRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        while let Some(document) = self.input.next(cx)? {
-            self.arena.reset();
-            let env = cx.env(&self.arena);
-            if let Some(kept) = self.stage.level(document.as_raw(), &env)? {
-                return Ok(Some(DocBuf::from(kept)));
-            }
+impl Operator for RedactRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
         }
-        Ok(None)
+        let row = self.input.row();
+        self.arena.reset();
+        let env = cx.env_of(row, &self.arena);
+        let Some(kept) = self.stage.level(row.document(), &env)? else { return Ok(Step::More) };
+        self.output.clear();
+        self.output.extend_from_slice(kept.as_bytes());
+        Ok(Step::Row)
+    }
+
+    fn row(&self) -> Row<'_> {
+        Row { doc: Some(RawDoc::new(&self.output)), ..self.input.row() }
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }

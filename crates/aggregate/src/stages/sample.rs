@@ -5,7 +5,9 @@ use std::collections::BinaryHeap;
 use sheaf_bson::{DocBuf, Rounding, Value};
 use sheaf_errors::{Result, bail};
 
-use crate::source::{BoxSource, RunCx, Source};
+use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step};
+
+use crate::database::SharedDatabase;
 use crate::stage::{Stage, StageCx};
 
 pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
@@ -68,42 +70,62 @@ impl Ord for Ranked {
 }
 
 /// Runs `$sample`: the documents with the smallest random ranks.
-pub struct SampleRun {
-    size: u64,
-    input: Option<BoxSource>,
-    chosen: std::vec::IntoIter<DocBuf>,
+pub(crate) struct SampleRun {
+    size: usize,
+    input: BoxOperator,
+    database: SharedDatabase,
+    heap: BinaryHeap<Ranked>,
+    held: usize,
+    /// What was chosen, once all documents have come.
+    chosen: Option<Documents>,
 }
 
 impl SampleRun {
-    pub(crate) fn new(size: u64, input: BoxSource) -> Self {
-        SampleRun { size, input: Some(input), chosen: Vec::new().into_iter() }
+    pub(crate) fn new(size: u64, input: BoxOperator, database: SharedDatabase) -> Self {
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        SampleRun { size, input, database, heap: BinaryHeap::new(), held: 0, chosen: None }
+    }
+
+    fn take(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let rank = self.database.random();
+        if self.heap.len() >= self.size && self.heap.peek().is_none_or(|last| last.0 <= rank) {
+            return Ok(());
+        }
+        let document = DocBuf::from(self.input.row().document());
+        self.held += document.as_bytes().len();
+        self.heap.push(Ranked(rank, document));
+        if self.heap.len() > self.size
+            && let Some(dropped) = self.heap.pop()
+        {
+            self.held -= dropped.1.as_bytes().len();
+        }
+        cx.check_memory(self.held, |limit| {
+            format!("Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting.")
+        })
     }
 }
 
-impl Source for SampleRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        if let Some(mut input) = self.input.take() {
-            let size = usize::try_from(self.size).unwrap_or(usize::MAX);
-            let mut heap: BinaryHeap<Ranked> = BinaryHeap::new();
-            let mut held = 0;
-            while let Some(document) = input.next(cx)? {
-                held += document.as_bytes().len();
-                heap.push(Ranked(cx.database.random(), document));
-                if heap.len() > size
-                    && let Some(dropped) = heap.pop()
-                {
-                    held -= dropped.1.as_bytes().len();
-                }
-                cx.check_memory(held, |limit| {
-                    format!(
-                        "Sort exceeded memory limit of {limit} bytes, but did not opt in to external sorting."
-                    )
-                })?;
-                cx.check_interrupt()?;
-            }
-            let sorted: Vec<DocBuf> = heap.into_sorted_vec().into_iter().map(|ranked| ranked.1).collect();
-            self.chosen = sorted.into_iter();
+impl Operator for SampleRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if let Some(chosen) = &mut self.chosen {
+            return chosen.work(cx);
         }
-        Ok(self.chosen.next())
+        match self.input.work(cx)? {
+            Step::Row => self.take(cx)?,
+            Step::More => {}
+            Step::Eof => {
+                let sorted = std::mem::take(&mut self.heap).into_sorted_vec();
+                self.chosen = Some(Documents::new(sorted.into_iter().map(|ranked| ranked.1).collect()));
+            }
+        }
+        Ok(Step::More)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.chosen.as_ref().map_or(Row::default(), Operator::row)
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }

@@ -7,8 +7,8 @@ use sheaf_errors::{Result, bail};
 use sheaf_query::matcher::{Features, Matcher};
 
 use crate::print;
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Stage, StageCx};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// A parsed `$match`.
 #[derive(Debug)]
@@ -26,28 +26,36 @@ pub(crate) fn parse_match(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<V
 }
 
 /// Runs `$match`.
-pub struct MatchRun {
+pub(crate) struct MatchRun {
     stage: Arc<Match>,
-    input: BoxSource,
+    input: BoxOperator,
     arena: Bump,
 }
 
 impl MatchRun {
-    pub(crate) fn new(stage: Arc<Match>, input: BoxSource) -> Self {
+    pub(crate) fn new(stage: Arc<Match>, input: BoxOperator) -> Self {
         MatchRun { stage, input, arena: Bump::new() }
     }
 }
 
-impl Source for MatchRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        while let Some(document) = self.input.next(cx)? {
-            self.arena.reset();
-            if self.stage.matcher.matches(document.as_raw(), &cx.env(&self.arena))? {
-                return Ok(Some(document));
-            }
-            cx.check_interrupt()?;
+impl Operator for MatchRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
         }
-        Ok(None)
+        let row = self.input.row();
+        self.arena.reset();
+        let matches = self.stage.matcher.matches(row.document(), &cx.env_of(row, &self.arena))?;
+        Ok(if matches { Step::Row } else { Step::More })
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.input.row()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }
 
@@ -81,53 +89,6 @@ pub(crate) fn parse_skip(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<V
     }
 }
 
-/// Runs `$limit`.
-pub struct LimitRun {
-    left: u64,
-    input: BoxSource,
-}
-
-impl LimitRun {
-    pub(crate) fn new(limit: u64, input: BoxSource) -> Self {
-        LimitRun { left: limit, input }
-    }
-}
-
-impl Source for LimitRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        if self.left == 0 {
-            return Ok(None);
-        }
-        self.left -= 1;
-        self.input.next(cx)
-    }
-}
-
-/// Runs `$skip`.
-pub struct SkipRun {
-    left: u64,
-    input: BoxSource,
-}
-
-impl SkipRun {
-    pub(crate) fn new(skip: u64, input: BoxSource) -> Self {
-        SkipRun { left: skip, input }
-    }
-}
-
-impl Source for SkipRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        while self.left > 0 {
-            if self.input.next(cx)?.is_none() {
-                return Ok(None);
-            }
-            self.left -= 1;
-            cx.check_interrupt()?;
-        }
-        self.input.next(cx)
-    }
-}
-
 pub(crate) fn parse_count(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     let Value::String(field) = argument else {
         bail!(40156, "the count field must be a non-empty string");
@@ -143,30 +104,43 @@ pub(crate) fn parse_count(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<
 }
 
 /// Runs `$count`.
-pub struct CountRun {
+pub(crate) struct CountRun {
     field: Arc<str>,
-    input: Option<BoxSource>,
+    input: BoxOperator,
+    count: i64,
+    output: Option<DocBuf>,
 }
 
 impl CountRun {
-    pub(crate) fn new(field: Arc<str>, input: BoxSource) -> Self {
-        CountRun { field, input: Some(input) }
+    pub(crate) fn new(field: Arc<str>, input: BoxOperator) -> Self {
+        CountRun { field, input, count: 0, output: None }
     }
 }
 
-impl Source for CountRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let Some(mut input) = self.input.take() else { return Ok(None) };
-        let mut count: i64 = 0;
-        while input.next(cx)?.is_some() {
-            count += 1;
-            cx.check_interrupt()?;
+impl Operator for CountRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.output.is_some() {
+            return Ok(Step::Eof);
         }
-        if count == 0 {
+        match self.input.work(cx)? {
+            Step::Row => self.count += 1,
+            Step::More => {}
             // There is no group of no documents.
-            return Ok(None);
+            Step::Eof if self.count == 0 => return Ok(Step::Eof),
+            Step::Eof => {
+                let count = i32::try_from(self.count).map_or(Value::Int64(self.count), Value::Int32);
+                self.output = Some(DocBuf::new().with(&self.field, count));
+                return Ok(Step::Row);
+            }
         }
-        let value = i32::try_from(count).map_or(Value::Int64(count), Value::Int32);
-        Ok(Some(DocBuf::new().with(&self.field, value)))
+        Ok(Step::More)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.output.as_ref().map_or(Row::default(), |output| Row::of(output.as_raw()))
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }

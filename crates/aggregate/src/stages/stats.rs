@@ -6,8 +6,9 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::database::{Namespace, StatsSource};
-use crate::source::{RunCx, Source};
+use sheaf_rows::{Cx, Documents, Operator, Row, Step};
+
+use crate::database::{Namespace, SharedDatabase, StatsSource};
 use crate::stage::{Stage, StageCx};
 
 /// A parsed stage of this kind.
@@ -133,23 +134,35 @@ pub(crate) fn parse_list_local_sessions(argument: Value<'_>, cx: &mut StageCx<'_
 }
 
 /// Runs such a stage.
-pub struct StatsRun {
-    stage: Option<Arc<Stats>>,
-    documents: std::vec::IntoIter<DocBuf>,
+pub(crate) struct StatsRun {
+    stage: Arc<Stats>,
+    database: SharedDatabase,
+    /// The documents, once they were asked for.
+    documents: Option<Documents>,
 }
 
 impl StatsRun {
-    pub(crate) fn new(stage: Arc<Stats>) -> Self {
-        StatsRun { stage: Some(stage), documents: Vec::new().into_iter() }
+    pub(crate) fn new(stage: Arc<Stats>, database: SharedDatabase) -> Self {
+        StatsRun { stage, database, documents: None }
     }
 }
 
-impl Source for StatsRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        if let Some(stage) = self.stage.take() {
-            let documents = cx.database.stats(stage.source, &stage.namespace, stage.spec.as_raw())?;
-            self.documents = documents.into_iter();
-        }
-        Ok(self.documents.next())
+impl Operator for StatsRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let documents = match &mut self.documents {
+            Some(documents) => documents,
+            None => {
+                let Stats { source, namespace, spec } = &*self.stage;
+                let documents = self.database.stats(*source, namespace, spec.as_raw(), cx)?;
+                self.documents.insert(Documents::new(documents))
+            }
+        };
+        documents.work(cx)
     }
+
+    fn row(&self) -> Row<'_> {
+        self.documents.as_ref().map_or(Row::default(), Operator::row)
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
 }

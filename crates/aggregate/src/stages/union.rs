@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::database::Namespace;
+use crate::database::{Namespace, SharedDatabase};
 use crate::pipeline::{Pipeline, SharedPipeline};
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Place, Stage, StageCx};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// A parsed `$unionWith`.
 #[derive(Debug)]
@@ -61,35 +61,49 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
 }
 
 /// Runs `$unionWith`.
-pub struct UnionRun {
+pub(crate) struct UnionRun {
     stage: Arc<Union>,
-    input: Option<BoxSource>,
-    other: Option<BoxSource>,
+    database: SharedDatabase,
+    input: BoxOperator,
+    /// What gives the other documents, once the input's are given.
+    other: Option<BoxOperator>,
 }
 
 impl UnionRun {
-    pub(crate) fn new(stage: Arc<Union>, input: BoxSource) -> Self {
-        UnionRun { stage, input: Some(input), other: None }
+    pub(crate) fn new(stage: Arc<Union>, input: BoxOperator, database: SharedDatabase) -> Self {
+        UnionRun { stage, database, input, other: None }
+    }
+
+    fn open_other(&self, cx: &mut Cx<'_>) -> Result<BoxOperator> {
+        let pipeline = &self.stage.pipeline;
+        match &self.stage.from {
+            Some(namespace) if !pipeline.has_own_source() => self.database.run(namespace, pipeline, cx),
+            _ => Ok(pipeline.open_own(&self.database)),
+        }
     }
 }
 
-impl Source for UnionRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        if let Some(input) = &mut self.input {
-            if let Some(document) = input.next(cx)? {
-                return Ok(Some(document));
-            }
-            self.input = None;
-            self.other = Some(match &self.stage.from {
-                Some(namespace) if !self.stage.pipeline.has_own_source() => {
-                    cx.database.run(namespace, &self.stage.pipeline, cx)?
-                }
-                _ => self.stage.pipeline.open_own(),
-            });
+impl Operator for UnionRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if let Some(other) = &mut self.other {
+            return other.work(cx);
         }
-        match &mut self.other {
-            Some(other) => other.next(cx),
-            None => Ok(None),
+        let step = self.input.work(cx)?;
+        if step != Step::Eof {
+            return Ok(step);
+        }
+        self.other = Some(self.open_other(cx)?);
+        Ok(Step::More)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.other.as_ref().unwrap_or(&self.input).row()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+        if let Some(other) = &mut self.other {
+            visit(other);
         }
     }
 }

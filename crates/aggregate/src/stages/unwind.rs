@@ -6,8 +6,8 @@ use sheaf_bson::{DocBuf, DocWriter, Iter, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::FieldPath;
 
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Stage, StageCx};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// A parsed `$unwind`.
 #[derive(Debug)]
@@ -93,67 +93,102 @@ fn collide(path: &[Box<str>], index: &[Box<str>]) -> bool {
 }
 
 /// Runs `$unwind`.
-pub struct UnwindRun {
+pub(crate) struct UnwindRun {
     stage: Arc<Unwind>,
-    input: BoxSource,
-    /// The document being unwound.
-    current: Option<Unwinding>,
+    input: BoxOperator,
+    /// The document whose array is being unwound, and where its next element is.
+    document: Vec<u8>,
+    unwinding: Option<Place>,
+    output: Output,
 }
 
-struct Unwinding {
-    document: DocBuf,
+/// A place in an array.
+struct Place {
     /// Byte offset, within the array's elements, of the next one.
     offset: usize,
     index: i64,
 }
 
+/// What the row is.
+enum Output {
+    /// The input's.
+    Input,
+    /// Made of it.
+    Made(DocBuf),
+}
+
 impl UnwindRun {
-    pub(crate) fn new(stage: Arc<Unwind>, input: BoxSource) -> Self {
-        UnwindRun { stage, input, current: None }
+    pub(crate) fn new(stage: Arc<Unwind>, input: BoxOperator) -> Self {
+        UnwindRun { stage, input, document: Vec::new(), unwinding: None, output: Output::Input }
+    }
+
+    /// The document with the array's next element.
+    fn next_element(&mut self) -> Option<DocBuf> {
+        let place = self.unwinding.as_mut()?;
+        let document = RawDoc::new(&self.document);
+        let array = find(document, self.stage.path.parts()).as_array()?;
+        // Walking on from a remembered place keeps this linear in the array's length.
+        let rest = array.iter().rest().get(place.offset..)?;
+        let element = Iter::over(rest).next()?;
+        place.offset += element.as_bytes().len();
+        let unwound = rewrite(document, self.stage.path.parts(), element.value());
+        let index = place.index;
+        place.index += 1;
+        Some(self.stage.with_index(unwound, Value::Int64(index)))
+    }
+
+    /// Begins with the input's row.
+    fn begin(&mut self) -> Step {
+        let stage = &self.stage;
+        let document = self.input.row().document();
+        match find(document, stage.path.parts()) {
+            Value::Array(array) if !array.is_empty() => {
+                self.document.clear();
+                self.document.extend_from_slice(document.as_bytes());
+                self.unwinding = Some(Place { offset: 0, index: 0 });
+                return Step::More;
+            }
+            Value::Array(_) if stage.preserve_null_and_empty => {
+                // An empty array leaves the field out.
+                let without = rewrite(document, stage.path.parts(), Value::Missing);
+                self.output = Output::Made(stage.with_index(without, Value::Null));
+            }
+            Value::Array(_) => return Step::More,
+            value if value.is_nullish() && !stage.preserve_null_and_empty => return Step::More,
+            // What is no array is treated as an array of one.
+            _ => {
+                self.output = match &stage.include_array_index {
+                    None => Output::Input,
+                    Some(path) => Output::Made(rewrite(document, path.parts(), Value::Null)),
+                }
+            }
+        }
+        Step::Row
     }
 }
 
-impl Source for UnwindRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        loop {
-            if let Some(current) = &mut self.current {
-                if let Some(document) = current.next(&self.stage) {
-                    return Ok(Some(document));
-                }
-                self.current = None;
+impl Operator for UnwindRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.unwinding.is_some() {
+            if let Some(document) = self.next_element() {
+                self.output = Output::Made(document);
+                return Ok(Step::Row);
             }
-            let Some(document) = self.input.next(cx)? else { return Ok(None) };
-            match find(document.as_raw(), self.stage.path.parts()) {
-                Value::Array(array) if !array.is_empty() => {
-                    self.current = Some(Unwinding { document, offset: 0, index: 0 });
-                }
-                Value::Array(_) if self.stage.preserve_null_and_empty => {
-                    // An empty array leaves the field out.
-                    let without = rewrite(document.as_raw(), self.stage.path.parts(), Value::Missing);
-                    return Ok(Some(self.stage.with_index(without, Value::Null)));
-                }
-                Value::Array(_) => {}
-                value if value.is_nullish() && !self.stage.preserve_null_and_empty => {}
-                // What is no array is treated as an array of one.
-                _ => return Ok(Some(self.stage.with_index(document, Value::Null))),
-            }
-            cx.check_interrupt()?;
+            self.unwinding = None;
+        }
+        let step = self.input.work(cx)?;
+        Ok(if step == Step::Row { self.begin() } else { step })
+    }
+
+    fn row(&self) -> Row<'_> {
+        match &self.output {
+            Output::Input => self.input.row(),
+            Output::Made(document) => Row { doc: Some(document.as_raw()), ..self.input.row() },
         }
     }
-}
 
-impl Unwinding {
-    fn next(&mut self, stage: &Unwind) -> Option<DocBuf> {
-        let document = self.document.as_raw();
-        let array = find(document, stage.path.parts()).as_array()?;
-        // Walking on from a remembered place keeps this linear in the array's length.
-        let rest = array.iter().rest().get(self.offset..)?;
-        let element = Iter::over(rest).next()?;
-        self.offset += element.as_bytes().len();
-        let unwound = rewrite(document, stage.path.parts(), element.value());
-        let index = self.index;
-        self.index += 1;
-        Some(stage.with_index(unwound, Value::Int64(index)))
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }
 
@@ -183,8 +218,14 @@ fn find<'a>(document: RawDoc<'a>, parts: &[Box<str>]) -> Value<'a> {
 /// The document with another value at a path, which is created if it is absent; [`Value::Missing`] removes it.
 pub(crate) fn rewrite(document: RawDoc<'_>, parts: &[Box<str>], value: Value<'_>) -> DocBuf {
     let mut bytes = Vec::with_capacity(document.len() + 32);
-    put(document, parts, value, DocWriter::new(&mut bytes));
+    rewrite_into(document, parts, value, &mut bytes);
     DocBuf::from_bytes(bytes)
+}
+
+/// Like [`rewrite`], in a buffer of the caller's.
+pub(crate) fn rewrite_into(document: RawDoc<'_>, parts: &[Box<str>], value: Value<'_>, bytes: &mut Vec<u8>) {
+    bytes.clear();
+    put(document, parts, value, DocWriter::new(bytes));
 }
 
 fn put<S: Sink>(document: RawDoc<'_>, parts: &[Box<str>], value: Value<'_>, mut out: DocWriter<'_, S>) {

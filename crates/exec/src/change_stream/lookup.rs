@@ -1,18 +1,28 @@
 //! What an event shows of its document besides what the log says.
 
 use sheaf_aggregate::stages::change_stream::{BeforeChange, ChangeStream, Event, FullDocument};
-use sheaf_aggregate::{Database, Namespace};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
 use sheaf_query::diff::apply_diff;
-use sheaf_storage::Uuid;
+use sheaf_query::matcher::Matcher;
+use sheaf_rows::{Cx, Operator, pull};
+use sheaf_storage::{Uuid, View};
 
-use crate::database::Db;
+use crate::find;
+use crate::plan::Query;
+use crate::run::Reads;
 
 /// The event with `fullDocumentBeforeChange` and `fullDocument` as the stream asks for them.
 ///
 /// Errors: `NoMatchingDocument` if one of them is required and not known.
-pub fn complete(stream: &ChangeStream, event: Event, db: &Db, expired: bool) -> Result<DocBuf> {
+pub fn complete(
+    stream: &ChangeStream,
+    event: Event,
+    view: &View,
+    expired: bool,
+    cx: &mut Cx<'_>,
+) -> Result<DocBuf> {
     let Event { token, mut document, before, wanted, .. } = event;
     let before = before.filter(|_| !expired);
     if wanted.before {
@@ -26,7 +36,7 @@ pub fn complete(stream: &ChangeStream, event: Event, db: &Db, expired: bool) -> 
     }
     if wanted.after {
         let after = match stream.full_document {
-            FullDocument::UpdateLookup => current(db, token.uuid, wanted.key.as_raw())?,
+            FullDocument::UpdateLookup => current(view, token.uuid, wanted.key.as_raw(), cx)?,
             _ => {
                 before.as_ref().zip(wanted.delta).map(|(old, delta)| apply_diff(old.as_raw(), delta.as_raw()))
             }
@@ -49,12 +59,20 @@ fn append(document: &mut DocBuf, name: &str, value: Option<&DocBuf>) {
 }
 
 /// The document as it is now.
-fn current(db: &Db, uuid: Option<[u8; 16]>, key: RawDoc<'_>) -> Result<Option<DocBuf>> {
-    let Some(collection) = uuid.and_then(|uuid| db.view().catalog().by_uuid(&Uuid::from_bytes(uuid))) else {
+fn current(view: &View, uuid: Option<[u8; 16]>, key: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Option<DocBuf>> {
+    let Some(collection) = uuid.and_then(|uuid| view.catalog().by_uuid(&Uuid::from_bytes(uuid))) else {
         return Ok(None);
     };
-    let namespace = Namespace::new(collection.db(), collection.name());
-    Ok(db.find_equal(&namespace, "_id", key.get_or_missing("_id"))?.into_iter().next())
+    let id = key.get_or_missing("_id");
+    if crate::index::clustered_by_id(collection) {
+        let key = collection.record_key(id)?;
+        return Ok(view.get(collection, &key)?.map(|doc| DocBuf::from(doc.as_raw())));
+    }
+    // A capped collection finds its documents through the index.
+    let filter = DocBuf::build(|out| _ = out.document("_id").append("$eq", id));
+    let query = Query::filtered(Matcher::parse(filter.as_raw(), &mut ParseCx::new())?);
+    let mut run = find::open(&query, collection, &Reads::at(view.clone()), cx)?;
+    Ok(pull(&mut run, cx)?.then(|| DocBuf::from(run.row().document())))
 }
 
 fn missing<T>(what: &str, event: RawDoc<'_>) -> Result<T> {

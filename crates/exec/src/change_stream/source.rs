@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sheaf_aggregate::Namespace;
 use sheaf_aggregate::stages::change_stream::{
     ChangeStream, Event, Operation, Origin, ResumeToken, Start, Watched, events,
 };
-use sheaf_aggregate::{Namespace, RunCx, Source};
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Held;
+use sheaf_rows::{Cx, Operator, Row, Step};
 use sheaf_storage::{Collection, Oplog, OplogCursor, Uuid, View};
 
 use super::{Position, SharedPosition, lookup};
@@ -22,9 +23,14 @@ const WORTH_SEEKING: u64 = 1000;
 /// The events of one stream.
 pub struct ChangeStreamSource {
     stream: Arc<ChangeStream>,
-    cursor: Arc<Mutex<OplogCursor>>,
-    /// The command that used it last.
-    seen: u64,
+    cursor: OplogCursor,
+    db: Db,
+    /// The state that the present command reads.
+    view: Option<View>,
+    /// How long documents before changes are shown, once the present command has asked for it.
+    image_seconds: Option<Option<i64>>,
+    /// The event being given.
+    current: Option<DocBuf>,
     /// Operations before this time are passed over.
     from: u64,
     /// The position that has to be met before events are given.
@@ -83,13 +89,16 @@ impl ChangeStreamSource {
                 (token.time, token.clone(), Some(resume))
             }
         };
-        check_history(&oplog, view, from)?;
+        check_history(&oplog, &view, from)?;
         let cursor = oplog.from_time(Timestamp(from)).map_err(lost)?.whole_entries();
         let position = Arc::new(Mutex::new(Position { token, event: None, ended: false }));
         Ok(ChangeStreamSource {
             stream,
-            cursor: Arc::new(Mutex::new(cursor)),
-            seen: 0,
+            cursor,
+            db: db.clone(),
+            view: None,
+            image_seconds: None,
+            current: None,
             from,
             resume,
             ready: VecDeque::new(),
@@ -126,26 +135,29 @@ impl ChangeStreamSource {
 
     /// Goes on behind what was skipped, if that was much.
     fn catch_up(&mut self, view: &View) -> Result<()> {
-        if std::mem::take(&mut self.known.skipped) && self.cursor.lock().behind() > WORTH_SEEKING {
+        if std::mem::take(&mut self.known.skipped) && self.cursor.behind() > WORTH_SEEKING {
             let Some(oplog) = view.oplog() else { return Ok(()) };
             self.from = self.from.max(self.known.until + 1);
-            *self.cursor.lock() = oplog.from_time(Timestamp(self.from)).map_err(lost)?.whole_entries();
+            self.cursor = oplog.from_time(Timestamp(self.from)).map_err(lost)?.whole_entries();
         }
         Ok(())
     }
 
     /// Reads on to the next operation that gives events; false if there is none now.
-    fn read(&mut self, cx: &mut RunCx<'_>, until: Timestamp) -> Result<bool> {
-        let cursor = self.cursor.clone();
-        let mut cursor = cursor.lock();
+    fn read(&mut self, cx: &mut Cx<'_>, view: &View) -> Result<bool> {
         loop {
             cx.check_interrupt()?;
-            let Some(doc) = cursor.next(until).map_err(lost)? else { return Ok(false) };
-            match names(doc) {
-                ("c", _) if is_transaction(doc) => self.transaction(doc, cx)?,
-                ("c", _) => self.command(doc)?,
-                ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => self.single(doc)?,
+            let Some(doc) = self.cursor.next(view.time()).map_err(lost)? else { return Ok(false) };
+            // Most entries concern others; only what is taken in is copied.
+            let entry = match names(doc) {
+                ("c", _) => DocBuf::from(doc),
+                ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => DocBuf::from(doc),
                 _ => continue,
+            };
+            match names(entry.as_raw()).0 {
+                "c" if is_transaction(entry.as_raw()) => self.transaction(entry, view)?,
+                "c" => self.command(entry.as_raw())?,
+                _ => self.single(entry.as_raw())?,
             }
             if !self.ready.is_empty() {
                 return Ok(true);
@@ -181,8 +193,7 @@ impl ChangeStreamSource {
     }
 
     /// A transaction: its operations, all at the time of its last entry.
-    fn transaction(&mut self, last: RawDoc<'_>, cx: &RunCx<'_>) -> Result<()> {
-        let last = DocBuf::from(last);
+    fn transaction(&mut self, last: DocBuf, view: &View) -> Result<()> {
         if !follows(self.partial.last(), &last) {
             // Those were of a transaction that never came to its end.
             self.partial.clear();
@@ -200,7 +211,6 @@ impl ChangeStreamSource {
         let first = entries.first().unwrap_or(&last).as_raw();
         if previous(first) != 0 {
             // The stream began within it.
-            let view = database(cx)?.view();
             let before =
                 view.oplog().map(|oplog| oplog.transaction_before(first)).transpose().map_err(lost)?;
             entries.splice(0..0, before.unwrap_or_default());
@@ -259,17 +269,9 @@ impl ChangeStreamSource {
     }
 }
 
-impl Source for ChangeStreamSource {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        let db = database(cx)?;
-        if self.position.lock().ended {
-            return Ok(None);
-        }
-        let view = db.view();
-        if self.seen != db.id {
-            self.seen = db.id;
-            db.open(&self.cursor);
-        }
+impl ChangeStreamSource {
+    /// The next event, if there is one now.
+    fn next(&mut self, cx: &mut Cx<'_>, view: &View) -> Result<Option<Ready>> {
         if self.ready.is_empty() {
             if self.partial.is_empty() && self.held.bytes() > 0 {
                 self.held = Held::default();
@@ -279,15 +281,49 @@ impl Source for ChangeStreamSource {
                 return Ok(None);
             }
             self.catch_up(view)?;
-            if !self.read(cx, view.time())? {
+            if !self.read(cx, view)? {
                 self.note_end(view, false);
                 return Ok(None);
             }
         }
-        let Some(Ready { event, wall_millis }) = self.ready.pop_front() else { return Ok(None) };
+        Ok(self.ready.pop_front())
+    }
+
+    /// Whether a document that was kept at this time may be shown no more.
+    fn image_is_expired(&mut self, wall_millis: i64, now_millis: i64, view: &View) -> Result<bool> {
+        let limit = match self.image_seconds {
+            Some(limit) => limit,
+            None => *self.image_seconds.insert(super::image_seconds(view)?),
+        };
+        let age = now_millis.saturating_sub(wall_millis);
+        Ok(limit.is_some_and(|seconds| age > seconds.saturating_mul(1000)))
+    }
+}
+
+impl Operator for ChangeStreamSource {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        if self.position.lock().ended {
+            return Ok(Step::Eof);
+        }
+        let view = self.view.get_or_insert_with(|| self.db.view()).clone();
+        let Some(Ready { event, wall_millis }) = self.next(cx, &view)? else { return Ok(Step::Eof) };
         self.position.lock().moved(&event.token, event.invalidates);
-        let expired = event.before.is_some() && db.image_is_expired(wall_millis)?;
-        lookup::complete(&self.stream, event, db, expired).map(Some)
+        let expired =
+            event.before.is_some() && self.image_is_expired(wall_millis, cx.limits.now_millis, &view)?;
+        self.current = Some(lookup::complete(&self.stream, event, &view, expired, cx)?);
+        Ok(Step::Row)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.current.as_ref().map_or(Row::default(), |event| Row::of(event.as_raw()))
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
+
+    fn suspend(&mut self) {
+        self.cursor.suspend();
+        self.view = None;
+        self.image_seconds = None;
     }
 }
 
@@ -298,15 +334,6 @@ const COUNTED_BYTES: usize = 1 << 20;
 fn reserve_for(entries: &[DocBuf]) -> Result<Held> {
     let bytes: usize = entries.iter().map(|entry| entry.as_bytes().len()).sum();
     if bytes < COUNTED_BYTES { Ok(Held::default()) } else { sheaf_meter::reserve(bytes as u64) }
-}
-
-fn database<'c>(cx: &RunCx<'c>) -> Result<&'c Db> {
-    match cx.database.as_any().downcast_ref::<Db>() {
-        Some(db) => Ok(db),
-        None => {
-            bail!(Code::INTERNAL_ERROR, "a change stream was read without the database that it was made for")
-        }
-    }
 }
 
 /// The time in an entry's `prevOpTime`; 0 where it continues none.

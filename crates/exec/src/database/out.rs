@@ -5,7 +5,8 @@ use std::sync::Arc;
 use sheaf_aggregate::{Database, Namespace, OutWriter};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Collection, CreateCollection, Engine, Uuid, Write};
+use sheaf_rows::Cx;
+use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
 
 use super::Db;
 use crate::write::Validator;
@@ -14,7 +15,7 @@ use crate::write::Validator;
 const COMMIT_BYTES: usize = 4 << 20;
 
 struct Out {
-    engine: Engine,
+    db: Db,
     temporary: String,
     /// Of the temporary collection: another one of this name is not this run's.
     uuid: Uuid,
@@ -65,7 +66,7 @@ impl Shape {
 }
 
 /// Makes the temporary collection with the target's options and indexes.
-pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn OutWriter>> {
+pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
     db.refuse_in_transaction("$out")?;
     if matches!(spec, Value::Document(doc) if doc.get("timeseries").is_some()) {
         bail!(Code::NOT_IMPLEMENTED, "$out to a time-series collection is not supported by this server");
@@ -90,11 +91,10 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn 
     }
     let unique = sheaf_bson::ObjectId(db.new_object_id().0);
     let temporary = format!("{}.tmp.agg_out.{}", namespace.database, hex(&unique.0));
-    let interrupt = &*db.hooks.interrupt;
     let uuid = Uuid::new_v4();
     let create = CreateCollection { options, uuid: Some(uuid), id_index };
     let out = Out {
-        engine: db.engine.clone(),
+        db: db.clone(),
         temporary,
         uuid,
         target,
@@ -103,11 +103,11 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>) -> Result<Box<dyn 
         pending_bytes: 0,
         finished: false,
     };
-    db.note_commit(db.engine.create_collection(&out.temporary, &create, &interrupt)?);
+    db.note_commit(db.engine.create_collection(&out.temporary, &create, cx.interrupt())?);
     // The one on `_id` comes first, and is there.
     let specs: Vec<RawDoc<'_>> = out.before.indexes.iter().skip(1).map(DocBuf::as_raw).collect();
     if !specs.is_empty() {
-        db.note_commit(db.engine.create_indexes(&out.temporary, &specs, &interrupt)?);
+        db.note_commit(db.engine.create_indexes(&out.temporary, &specs, cx.interrupt())?);
     }
     Ok(Box::new(out))
 }
@@ -116,17 +116,10 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn own(database: &dyn Database) -> Result<&Db> {
-    match database.as_any().downcast_ref::<Db>() {
-        Some(db) => Ok(db),
-        None => bail!(Code::INTERNAL_ERROR, "$out was run without the database that it was made for"),
-    }
-}
-
 impl Out {
-    fn flush(&mut self, db: &Db) -> Result<()> {
-        let interrupt = &*db.hooks.interrupt;
-        let mut unit = db.engine.write(&interrupt);
+    fn flush(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let db = self.db.clone();
+        let mut unit = db.engine.write(cx.interrupt());
         let collection = unit.collection(&self.temporary)?;
         // What was dropped, with its database perhaps, is not made anew: the documents that went with it would be missing.
         let Some(collection) = collection.filter(|collection| collection.uuid == self.uuid) else {
@@ -149,8 +142,8 @@ impl Out {
         Ok(())
     }
 
-    fn replace(&self, db: &Db) -> Result<()> {
-        let interrupt = &*db.hooks.interrupt;
+    fn replace(&self, cx: &Cx<'_>) -> Result<()> {
+        let db = &self.db;
         let check = |source: &Collection, target: Option<&Collection>| {
             if source.uuid != self.uuid {
                 bail!(Code::NAMESPACE_NOT_FOUND, "{} was dropped during processing", self.temporary);
@@ -158,24 +151,22 @@ impl Out {
             self.before.check(&self.target, target)
         };
         let replaced =
-            db.engine.rename_collection(&self.temporary, &self.target, true, &check, &interrupt)?;
+            db.engine.rename_collection(&self.temporary, &self.target, true, &check, cx.interrupt())?;
         db.note_commit(replaced);
         Ok(())
     }
 }
 
 impl OutWriter for Out {
-    fn write(&mut self, database: &dyn Database, document: DocBuf) -> Result<()> {
-        let db = own(database)?;
+    fn write(&mut self, document: DocBuf, cx: &Cx<'_>) -> Result<()> {
         self.pending_bytes += document.as_bytes().len();
         self.pending.push(document);
-        if self.pending_bytes < COMMIT_BYTES { Ok(()) } else { self.flush(db) }
+        if self.pending_bytes < COMMIT_BYTES { Ok(()) } else { self.flush(cx) }
     }
 
-    fn finish(&mut self, database: &dyn Database) -> Result<()> {
-        let db = own(database)?;
-        self.flush(db)?;
-        self.replace(db)?;
+    fn finish(&mut self, cx: &Cx<'_>) -> Result<()> {
+        self.flush(cx)?;
+        self.replace(cx)?;
         self.finished = true;
         Ok(())
     }
@@ -195,7 +186,7 @@ impl Drop for Out {
             bail!(Code::NAMESPACE_NOT_FOUND, "it was dropped")
         };
         // What cannot be dropped now is dropped as a temporary collection, at the next start or by the next primary.
-        let _ = self.engine.drop_collection_if(&self.temporary, &own, &|| Ok(()));
+        let _ = self.db.engine.drop_collection_if(&self.temporary, &own, &|| Ok(()));
     }
 }
 

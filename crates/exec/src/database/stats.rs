@@ -8,8 +8,9 @@ use super::Db;
 use crate::ddl::stats::{append_number, write_storage_stats};
 
 /// The document of `$collStats`.
-pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
-    let collection = db.collection(namespace);
+pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, now_millis: i64) -> Result<Vec<DocBuf>> {
+    let found = db.collection(namespace);
+    let collection = found.as_ref();
     let wants_data = ["storageStats", "count", "queryExecStats"].iter().any(|name| spec.get(name).is_some());
     if wants_data && collection.is_some_and(|collection| collection.is_view()) {
         bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
@@ -26,7 +27,7 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>) -> Result<Ve
     Ok(vec![DocBuf::build(|out| {
         out.append("ns", namespace.to_string().as_str());
         out.append("host", db.hooks.host.as_str());
-        out.append("localTime", Value::DateTime(db.now_millis));
+        out.append("localTime", Value::DateTime(now_millis));
         if let Some(options) = spec.get("latencyStats") {
             let histograms = options.as_doc().and_then(|o| o.get("histograms")).is_some_and(|v| v.truthy());
             out.append("latencyStats", &(db.hooks.latency_stats)(&namespace.to_string(), histograms));

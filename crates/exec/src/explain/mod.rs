@@ -7,16 +7,16 @@ mod stages;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc};
 use sheaf_errors::Result;
+use sheaf_rows::{Cx, Figures};
 use sheaf_storage::Collection;
 
 use crate::find::{self, Trial};
 use crate::plan::cache;
 use crate::plan::query::Hint;
 use crate::plan::{Node, Query, choose};
-use crate::run::{Executor, ReadCx, Stats};
+use crate::run::{Executor, Reads};
 
 /// How much to tell.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -84,7 +84,8 @@ pub fn explain(
     query: &Query,
     namespace: &str,
     collection: Option<&Arc<Collection>>,
-    cx: &ReadCx<'_>,
+    reads: &Reads,
+    cx: &mut Cx<'_>,
     verbosity: Verbosity,
     top: Top,
     would_modify: Option<WouldModify<'_>>,
@@ -93,13 +94,14 @@ pub fn explain(
     if top == Top::Count && query.matcher().matches_everything() && query.hint == Hint::None {
         return Ok(fast_count(query, namespace, collection, verbosity));
     }
-    let explaining = Explaining::start(query, collection, cx)?;
+    let (explaining, mut winner) = Explaining::start(query, collection, reads, cx)?;
     let planner = explaining.planner(query, namespace, top);
     if verbosity == Verbosity::QueryPlanner {
         return Ok(Explained { planner, execution: None });
     }
-    let rows = run(&mut explaining.winner.lock(), cx, top, would_modify)?;
-    Ok(Explained { planner, execution: Some(explaining.execution(query, rows, verbosity, top)) })
+    let rows = run(&mut winner, cx, top, would_modify)?;
+    let execution = explaining.execution(query, &winner.figures(), rows, verbosity, top);
+    Ok(Explained { planner, execution: Some(execution) })
 }
 
 /// Rows that a command took in, and those that it would change.
@@ -111,14 +113,14 @@ pub(crate) struct Rows {
 
 fn run(
     executor: &mut Executor,
-    cx: &ReadCx<'_>,
+    cx: &mut Cx<'_>,
     top: Top,
     would_modify: Option<WouldModify<'_>>,
 ) -> Result<Rows> {
     let mut rows = Rows::default();
     while executor.advance(cx)? {
         rows.taken += 1;
-        rows.changed += match (would_modify, executor.row().doc) {
+        rows.changed += match (would_modify, executor.plan_row().doc) {
             (Some(test), Some(doc)) => u64::from(test(doc)?),
             _ => 1,
         };
@@ -131,12 +133,14 @@ fn run(
 
 /// A query whose plans have been made and tried.
 pub(crate) struct Explaining {
-    /// The best plan, at the end of its trial. Others may pull it on.
-    pub(crate) winner: Arc<Mutex<Executor>>,
-    losers: Vec<(Executor, f64)>,
+    /// The best plan, and the collection that it reads.
+    plan: Arc<Node>,
+    collection: Arc<Collection>,
+    /// The others with what they scored and their figures.
+    losers: Vec<(Arc<Node>, f64, Vec<Figures>)>,
     score: f64,
     /// The winner's figures at the end of its trial.
-    trial: Vec<Stats>,
+    trial: Vec<Figures>,
     cached: bool,
     started: Instant,
     optimization: Duration,
@@ -145,53 +149,69 @@ pub(crate) struct Explaining {
 impl Explaining {
     /// Makes the plans and, if there are several, tries them. What is found is not remembered: explain leaves
     /// no trace in the plan cache.
-    pub(crate) fn start(query: &Query, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<Self> {
+    ///
+    /// Gives the winner besides, at the end of its trial.
+    pub(crate) fn start(
+        query: &Query,
+        collection: &Arc<Collection>,
+        reads: &Reads,
+        cx: &mut Cx<'_>,
+    ) -> Result<(Self, Executor)> {
         let started = Instant::now();
         let mut plans = choose::candidates(query, collection)?;
-        let cached = cache::lookup(query, collection, cx.view, &plans).is_some();
-        let ready = |plan: Node| Executor::timed(Arc::new(plan), collection.clone());
-        let trial = if plans.len() == 1 {
+        let cached = cache::lookup(query, collection, &reads.view(), &plans).is_some();
+        let ready = |plan: Node| Executor::timed(Arc::new(plan), collection.clone(), reads);
+        let mut trial = if plans.len() == 1 {
             Trial { winner: ready(plans.remove(0))?, losers: Vec::new(), score: 0.0 }
         } else {
             find::try_with(plans, cx, ready)?
         };
-        Ok(Explaining {
-            trial: trial.winner.stats().to_vec(),
-            winner: Arc::new(Mutex::new(trial.winner)),
-            losers: trial.losers,
+        let lost = |(mut run, score): (Executor, f64)| (run.plan().clone(), score, run.figures());
+        let explaining = Explaining {
+            trial: trial.winner.figures(),
+            plan: trial.winner.plan().clone(),
+            collection: trial.winner.collection().clone(),
+            losers: trial.losers.into_iter().map(lost).collect(),
             score: trial.score,
             cached,
             started,
             optimization: started.elapsed(),
-        })
+        };
+        Ok((explaining, trial.winner))
     }
 
     /// `queryPlanner`.
     pub(crate) fn planner(&self, query: &Query, namespace: &str, top: Top) -> DocBuf {
-        let winner = self.winner.lock();
         let shown = query.projection_spec.as_raw();
         DocBuf::build(|out| {
-            let salt = winner.collection().indexes.iter().map(|index| u64::from(index.ident)).sum();
+            let salt = self.collection.indexes.iter().map(|index| u64::from(index.ident)).sum();
             planner_head(out, query, namespace, salt, self.optimization.as_millis() as i32);
             {
                 let mut plan = out.document("winningPlan");
                 plan.append("isCached", self.cached);
-                stages::write_top(&mut plan, top, winner.plan(), None, Rows::default(), shown);
+                stages::write_top(&mut plan, top, &self.plan, None, Rows::default(), shown);
             }
             let mut rejected = out.array("rejectedPlans");
-            for (loser, _) in &self.losers {
+            for (loser, ..) in &self.losers {
                 let mut plan = rejected.document();
                 plan.append("isCached", false);
-                stages::write_top(&mut plan, top, loser.plan(), None, Rows::default(), shown);
+                stages::write_top(&mut plan, top, loser, None, Rows::default(), shown);
             }
         })
     }
 
     /// `executionStats` of the winner as far as it has run.
-    pub(crate) fn execution(&self, query: &Query, rows: Rows, verbosity: Verbosity, top: Top) -> DocBuf {
-        let winner = self.winner.lock();
+    pub(crate) fn execution(
+        &self,
+        query: &Query,
+        figures: &[Figures],
+        rows: Rows,
+        verbosity: Verbosity,
+        top: Top,
+    ) -> DocBuf {
         let shown = query.projection_spec.as_raw();
-        let (keys, docs) = winner.examined();
+        let keys: u64 = figures.iter().map(|figures| figures.keys_examined).sum();
+        let docs: u64 = figures.iter().map(|figures| figures.docs_examined).sum();
         let returned = if top == Top::Find { rows.taken } else { 0 };
         DocBuf::build(|out| {
             out.append("executionSuccess", true);
@@ -202,14 +222,14 @@ impl Explaining {
             {
                 let mut plan = out.document("executionStages");
                 plan.append("isCached", self.cached);
-                stages::write_top(&mut plan, top, winner.plan(), Some(winner.stats()), rows, shown);
+                stages::write_top(&mut plan, top, &self.plan, Some(figures), rows, shown);
             }
             if verbosity == Verbosity::AllPlansExecution {
                 let mut all = out.array("allPlansExecution");
                 if !self.losers.is_empty() {
-                    trial_doc(&mut all.document(), winner.plan(), &self.trial, self.score, shown);
-                    for (loser, score) in &self.losers {
-                        trial_doc(&mut all.document(), loser.plan(), loser.stats(), *score, shown);
+                    trial_doc(&mut all.document(), &self.plan, &self.trial, self.score, shown);
+                    for (loser, score, figures) in &self.losers {
+                        trial_doc(&mut all.document(), loser, figures, *score, shown);
                     }
                 }
             }
@@ -246,8 +266,14 @@ fn planner_head(
     }
 }
 
-fn trial_doc(out: &mut DocWriter<'_, Vec<u8>>, plan: &Node, stats: &[Stats], score: f64, shown: RawDoc<'_>) {
-    let sum = |field: fn(&Stats) -> u64| stats.iter().map(field).sum::<u64>() as i32;
+fn trial_doc(
+    out: &mut DocWriter<'_, Vec<u8>>,
+    plan: &Node,
+    stats: &[Figures],
+    score: f64,
+    shown: RawDoc<'_>,
+) {
+    let sum = |field: fn(&Figures) -> u64| stats.iter().map(field).sum::<u64>() as i32;
     out.append("nReturned", stats.first().map_or(0, |s| s.advanced) as i32);
     let nanos = stats.first().map_or(0, |s| s.nanos);
     out.append("executionTimeMillisEstimate", (nanos / 1_000_000) as i32);
@@ -284,7 +310,7 @@ fn fast_count(query: &Query, namespace: &str, collection: &Collection, verbosity
 }
 
 fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Explained {
-    let stats = [Stats { works: 1, eof: true, ..Stats::default() }];
+    let stats = [Figures { works: 1, eof: true, ..Figures::default() }];
     let planner = DocBuf::build(|out| {
         planner_head(out, query, namespace, 0, 0);
         {

@@ -1,18 +1,17 @@
 //! Explain of pipelines: the query at their head, and what each stage after it does.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
-use sheaf_aggregate::{BoxSource, Empty, Pipeline, RunCx, RunOptions, Stage};
+use parking_lot::Mutex;
+use sheaf_aggregate::{Pipeline, Stage};
 use sheaf_bson::{DocBuf, DocWriter};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
 use sheaf_query::projection::{Kind, Mode, Projection};
+use sheaf_rows::{BoxOperator, Cx, Empty, Figures, Measured, Operator, Row, Step, pull, report};
 use sheaf_storage::Collection;
 
 use super::{Explained, Explaining, Rows, Top, Verbosity, nothing, print};
-use crate::database::source::Planned;
-use crate::database::tally::{Tallied, Tally};
 use crate::database::{Db, head_query};
 use crate::plan::Query;
 use crate::plan::query::Hint;
@@ -37,37 +36,40 @@ pub struct PipelineOf<'p> {
     pub collection: Option<&'p Arc<Collection>>,
     /// Which plans are allowed.
     pub hint: Hint,
-    /// How it runs.
-    pub options: RunOptions,
     /// Makes a context in which the command's variables are known.
     pub fresh: &'p dyn Fn() -> ParseCx,
 }
 
 /// Explains a pipeline; runs it if figures are asked for.
-pub fn explain_pipeline(of: &PipelineOf<'_>, verbosity: Verbosity) -> Result<ExplainedPipeline> {
+pub fn explain_pipeline(
+    of: &PipelineOf<'_>,
+    cx: &mut Cx<'_>,
+    verbosity: Verbosity,
+) -> Result<ExplainedPipeline> {
     let pipeline = of.pipeline;
     // A pipeline that writes is never run for its figures.
     let runs = verbosity > Verbosity::QueryPlanner && pipeline.target_namespace().is_none();
     if pipeline.has_own_source() {
-        let tallies = of.run(0, Box::new(Empty), runs)?;
+        let tallies = of.run(0, Box::new(Empty::default()), runs, cx)?;
         return Ok(ExplainedPipeline { cursor: None, stages: of.print(0, &tallies) });
     }
     let (mut query, mut done) = head_query(pipeline);
     query.hint = of.hint.clone();
     done += push_projection(&mut query, pipeline, done, of)?;
     let Some(collection) = of.collection else {
-        let tallies = of.run(done, Box::new(Empty), runs)?;
+        let tallies = of.run(done, Box::new(Empty::default()), runs, cx)?;
         let cursor = nothing(&query, of.namespace, verbosity, Top::Find);
         return Ok(ExplainedPipeline { cursor: Some(cursor), stages: of.print(done, &tallies) });
     };
-    let explaining = of.db.read(|read| Explaining::start(&query, collection, read))?;
+    let (explaining, winner) = Explaining::start(&query, collection, of.db.reads(), cx)?;
     let planner = explaining.planner(&query, of.namespace, Top::Find);
-    let input = Arc::new(Tally::default());
-    let source = Tallied::new(Box::new(Planned::shared(explaining.winner.clone())), input.clone());
-    let tallies = of.run(done, Box::new(source), runs)?;
+    let input = Witness::new(Box::new(winner));
+    let plan = input.seen.clone();
+    let tallies = of.run(done, Box::new(input), runs, cx)?;
     let execution = runs.then(|| {
-        let rows = Rows { taken: input.returned.load(Relaxed), changed: 0 };
-        explaining.execution(&query, rows, verbosity, Top::Find)
+        let plan = plan.lock();
+        let taken = plan.first().map_or(0, |root| root.advanced);
+        explaining.execution(&query, &plan, Rows { taken, changed: 0 }, verbosity, Top::Find)
     });
     let cursor = Explained { planner, execution };
     Ok(ExplainedPipeline { cursor: Some(cursor), stages: of.print(done, &tallies) })
@@ -115,26 +117,61 @@ fn push_projection(
     Ok(taken)
 }
 
+/// Figures of operators that are gone: of one, and of those below it.
+type Seen = Arc<Mutex<Vec<Figures>>>;
+
+/// Tells the figures of an operator and those below it when it is gone, whoever it has been given to.
+struct Witness {
+    inner: BoxOperator,
+    seen: Seen,
+}
+
+impl Witness {
+    fn new(inner: BoxOperator) -> Self {
+        Witness { inner, seen: Seen::default() }
+    }
+}
+
+impl Operator for Witness {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.inner.work(cx)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.inner.row()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.inner);
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let mut seen = self.seen.lock();
+        report(&mut self.inner, &mut |figures| seen.push(figures.clone()));
+    }
+}
+
 impl PipelineOf<'_> {
     /// Runs the stages from `done` on over their input, each measured.
-    fn run(&self, done: usize, input: BoxSource, runs: bool) -> Result<Vec<Arc<Tally>>> {
+    fn run(&self, done: usize, input: BoxOperator, runs: bool, cx: &mut Cx<'_>) -> Result<Vec<Figures>> {
         if !runs {
             return Ok(Vec::new());
         }
-        let mut source = input;
-        let mut tallies = Vec::new();
+        let (mut run, mut seen) = (input, Vec::new());
         for stage in &self.pipeline.stages()[done..] {
-            let tally = Arc::new(Tally::default());
-            source = Box::new(Tallied::new(stage.open(source), tally.clone()));
-            tallies.push(tally);
+            let witness = Witness::new(Box::new(Measured::new(stage.open(run, &self.db.shared()))));
+            seen.push(witness.seen.clone());
+            run = Box::new(witness);
         }
-        let mut cx = RunCx::new(self.db, self.options);
-        while source.next(&mut cx)?.is_some() {}
-        Ok(tallies)
+        while pull(&mut run, cx)? {}
+        drop(run);
+        Ok(seen.iter().map(|seen| seen.lock().first().cloned().unwrap_or_default()).collect())
     }
 
     /// The stages from `done` on, with their figures if they have run.
-    fn print(&self, done: usize, tallies: &[Arc<Tally>]) -> Vec<DocBuf> {
+    fn print(&self, done: usize, tallies: &[Figures]) -> Vec<DocBuf> {
         let stages = &self.pipeline.stages()[done..];
         let printed = print::stages(self.pipeline, done, self.fresh);
         let mut out = Vec::new();
@@ -163,8 +200,8 @@ impl PipelineOf<'_> {
                         if part == 0 {
                             own_figures(out, stage, lookup);
                         }
-                        out.append("nReturned", tally.returned.load(Relaxed) as i64);
-                        let millis = tally.nanos.load(Relaxed) / 1_000_000;
+                        out.append("nReturned", tally.advanced as i64);
+                        let millis = tally.nanos / 1_000_000;
                         out.append("executionTimeMillisEstimate", millis as i64);
                     }
                 }));
@@ -191,30 +228,30 @@ fn unwinding(lookup: &DocBuf, preserve: bool) -> DocBuf {
 }
 
 /// The figures that only stages of this kind have.
-fn own_figures(out: &mut DocWriter<'_, Vec<u8>>, stage: &Stage, own: &Tally) {
-    let spills = &own.spills;
+fn own_figures(out: &mut DocWriter<'_, Vec<u8>>, stage: &Stage, own: &Figures) {
+    let spilled = &own.spilled;
     let disk = |out: &mut DocWriter<'_, Vec<u8>>| {
-        out.append("usedDisk", spills.count.load(Relaxed) > 0);
-        out.append("spills", spills.count.load(Relaxed) as i64);
-        out.append("spilledDataStorageSize", spills.bytes.load(Relaxed) as i64);
+        out.append("usedDisk", spilled.count > 0);
+        out.append("spills", spilled.count as i64);
+        out.append("spilledDataStorageSize", spilled.bytes as i64);
     };
     match stage {
         Stage::Group(_) | Stage::Count(_) => {
-            out.append("totalOutputDataSizeBytes", own.bytes.load(Relaxed) as i64);
+            out.append("totalOutputDataSizeBytes", own.output_bytes as i64);
             disk(out);
-            out.append("numBytesSpilledEstimate", spills.bytes.load(Relaxed) as i64);
-            out.append("spilledRecords", spills.rows.load(Relaxed) as i64);
+            out.append("numBytesSpilledEstimate", spilled.bytes as i64);
+            out.append("spilledRecords", spilled.records as i64);
         }
         Stage::Sort(_) | Stage::BucketAuto(_) => {
-            out.append("totalDataSizeSortedBytesEstimate", own.bytes.load(Relaxed) as i64);
+            out.append("totalDataSizeSortedBytesEstimate", own.output_bytes as i64);
             disk(out);
         }
         Stage::Lookup(_) | Stage::GraphLookup(_) => {
-            out.append("totalDocsExamined", own.docs.load(Relaxed) as i64);
-            out.append("totalKeysExamined", own.keys.load(Relaxed) as i64);
-            out.append("collectionScans", own.scans.load(Relaxed) as i64);
+            out.append("totalDocsExamined", own.docs_examined as i64);
+            out.append("totalKeysExamined", own.keys_examined as i64);
+            out.append("collectionScans", own.collection_scans as i64);
             let mut indexes = out.array("indexesUsed");
-            for name in own.indexes.lock().iter() {
+            for name in &own.indexes_used {
                 indexes.push(name.as_str());
             }
         }

@@ -7,7 +7,7 @@ use sheaf_storage::{Index, IndexKind};
 use super::{Rows, Top};
 use crate::index::key_pattern;
 use crate::plan::{FilterPart, Node, Scan};
-use crate::run::Stats;
+use sheaf_rows::Figures;
 
 type Out<'o, 'b> = &'o mut DocWriter<'b, Vec<u8>>;
 
@@ -33,7 +33,7 @@ pub fn write_top(
     out: Out<'_, '_>,
     top: Top,
     plan: &Node,
-    stats: Option<&[Stats]>,
+    stats: Option<&[Figures]>,
     rows: Rows,
     projection: RawDoc<'_>,
 ) {
@@ -53,7 +53,7 @@ pub fn write_top(
         figures(
             out,
             // It pulls each row, and gives none; the last call finds the end.
-            &Stats {
+            &Figures {
                 advanced: 0,
                 works: below.works.max(1),
                 need_time: below.works.saturating_sub(1),
@@ -78,25 +78,25 @@ pub fn write_top(
 /// The counter of a whole collection.
 pub fn fast_count(out: Out<'_, '_>, n: u64) {
     out.append("stage", "RECORD_STORE_FAST_COUNT");
-    figures(out, &Stats { works: 1, eof: true, ..Stats::default() });
+    figures(out, &Figures { works: 1, eof: true, ..Figures::default() });
     out.append("nCounted", n as i32).append("nSkipped", 0);
 }
 
-fn express(out: Out<'_, '_>, stats: Option<&[Stats]>) {
+fn express(out: Out<'_, '_>, stats: Option<&[Figures]>) {
     out.append("stage", "EXPRESS_IXSCAN");
-    if let Some(stats) = stats.and_then(<[Stats]>::first) {
+    if let Some(stats) = stats.and_then(<[Figures]>::first) {
         figures(out, stats);
     }
     out.append("keyPattern", "{ _id: 1 }");
     out.append("indexName", "_id_");
-    if let Some(stats) = stats.and_then(<[Stats]>::first) {
+    if let Some(stats) = stats.and_then(<[Figures]>::first) {
         out.append("keysExamined", stats.keys_examined as i32);
         out.append("docsExamined", stats.docs_examined as i32);
     }
 }
 
 /// Writes an operator and those below it.
-pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut At<'_>) {
+pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut At<'_>) {
     let own = stats.and_then(|stats| stats.get(at.operator));
     at.operator += 1;
     // A sort keeps to the limit by itself; mongod shows none above it.
@@ -107,7 +107,7 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut At
         return write(out, input, stats, at);
     }
     let ended = std::mem::take(&mut at.ended);
-    let own = own.map(|own| Stats { eof: own.eof || ended, ..own.clone() });
+    let own = own.map(|own| Figures { eof: own.eof || ended, ..own.clone() });
     let own = own.as_ref();
     match node {
         Node::Eof => {
@@ -162,9 +162,9 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut At
             out.append("type", "simple");
             if let Some(own) = own {
                 out.append("totalDataSizeSorted", own.sorted_bytes as i64);
-                out.append("usedDisk", own.spills > 0);
-                out.append("spills", own.spills as i64);
-                out.append("spilledDataStorageSize", own.spilled_bytes as i64);
+                out.append("usedDisk", own.spilled.count > 0);
+                out.append("spills", own.spilled.count as i64);
+                out.append("spilledDataStorageSize", own.spilled.bytes as i64);
             }
         }
         Node::Skip { skip, .. } => {
@@ -199,7 +199,7 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut At
     write_inputs(out, node, stats, at);
 }
 
-fn write_inputs(out: Out<'_, '_>, node: &Node, stats: Option<&[Stats]>, at: &mut At<'_>) {
+fn write_inputs(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut At<'_>) {
     match node {
         Node::Or { inputs } | Node::SortMerge { inputs, .. } => {
             let mut list = out.array("inputStages");
@@ -223,7 +223,7 @@ fn over_sort(node: &Node) -> bool {
     }
 }
 
-fn head(out: Out<'_, '_>, name: &str, filter: Option<&FilterPart>, stats: Option<&Stats>) {
+fn head(out: Out<'_, '_>, name: &str, filter: Option<&FilterPart>, stats: Option<&Figures>) {
     out.append("stage", name);
     if let Some(filter) = filter {
         out.append("filter", &filter.to_doc());
@@ -233,7 +233,7 @@ fn head(out: Out<'_, '_>, name: &str, filter: Option<&FilterPart>, stats: Option
     }
 }
 
-fn figures(out: Out<'_, '_>, stats: &Stats) {
+fn figures(out: Out<'_, '_>, stats: &Figures) {
     out.append("nReturned", stats.advanced as i32);
     out.append("executionTimeMillisEstimate", (stats.nanos / 1_000_000) as i32);
     out.append("works", stats.works as i32);
@@ -245,7 +245,7 @@ fn figures(out: Out<'_, '_>, stats: &Stats) {
     out.append("isEOF", i32::from(stats.eof));
 }
 
-fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Stats>) {
+fn write_scan(out: Out<'_, '_>, name: &str, scan: &Scan, stats: Option<&Figures>) {
     head(out, name, scan.filter.as_ref(), stats);
     let index = &scan.index;
     let wildcard = index.kind == IndexKind::Wildcard;

@@ -1,19 +1,21 @@
 //! The operator that reads the log.
 
-use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_bson::{Bump, DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
+use sheaf_rows::{Cx, Figures, Operator, Row, Step};
 use sheaf_storage::{BackwardOplogCursor, OplogCursor};
 
 use super::shown;
 use crate::plan::FilterPart;
 use crate::plan::analyze::conjuncts;
-use crate::run::{Cx, Row, Stage, Step, count};
+use crate::run::Reads;
 
 /// Operations of the log, all or a range of times.
 pub struct OplogScan {
-    id: usize,
+    reads: Reads,
     filter: Option<FilterPart>,
+    arena: Bump,
     backward: bool,
     tailable: bool,
     range: Times,
@@ -22,6 +24,7 @@ pub struct OplogScan {
     shown: Option<DocBuf>,
     /// Its time, which is its record's key.
     key: [u8; 8],
+    figures: Figures,
 }
 
 enum Stand {
@@ -71,20 +74,32 @@ impl Times {
 
 impl OplogScan {
     /// A scan that has not begun.
-    pub fn new(id: usize, filter: Option<FilterPart>, backward: bool, tailable: bool) -> Self {
+    pub fn new(reads: &Reads, filter: Option<FilterPart>, backward: bool, tailable: bool) -> Self {
         let range = Times::of(filter.as_ref());
-        OplogScan { id, filter, backward, tailable, range, stand: Stand::Fresh, shown: None, key: [0; 8] }
+        OplogScan {
+            reads: reads.clone(),
+            filter,
+            arena: Bump::new(),
+            backward,
+            tailable,
+            range,
+            stand: Stand::Fresh,
+            shown: None,
+            key: [0; 8],
+            figures: Figures::default(),
+        }
     }
 
-    fn open(&mut self, cx: &Cx<'_>) -> Result<()> {
+    fn open(&mut self) -> Result<()> {
         if !matches!(self.stand, Stand::Fresh) {
             return Ok(());
         }
-        let Some(oplog) = cx.view.oplog() else {
+        let view = self.reads.view();
+        let Some(oplog) = view.oplog() else {
             bail!(Code::ILLEGAL_OPERATION, "there is no oplog without a journal");
         };
         self.stand = if self.backward {
-            Stand::Backward(oplog.backward(Timestamp(self.range.high.min(cx.view.time().0))))
+            Stand::Backward(oplog.backward(Timestamp(self.range.high.min(view.time().0))))
         } else {
             Stand::Forward(oplog.from_time(Timestamp(self.range.low))?)
         };
@@ -92,8 +107,8 @@ impl OplogScan {
     }
 
     /// Moves to the next operation; its time, if there is one in the range.
-    fn advance(&mut self, cx: &Cx<'_>) -> Result<Option<u64>> {
-        let until = Timestamp(self.range.high.min(cx.view.time().0));
+    fn advance(&mut self) -> Result<Option<u64>> {
+        let until = Timestamp(self.range.high.min(self.reads.view().time().0));
         let found = match &mut self.stand {
             Stand::Forward(cursor) => cursor.next(until)?,
             Stand::Backward(cursor) => cursor.next()?,
@@ -102,16 +117,23 @@ impl OplogScan {
         Ok(found.map(time_of).filter(|time| *time >= self.range.low))
     }
 
+    fn doc(&self) -> RawDoc<'_> {
+        self.stand.shown_as(self.shown.as_ref())
+    }
+}
+
+impl Stand {
     fn raw(&self) -> RawDoc<'_> {
-        match &self.stand {
+        match self {
             Stand::Forward(cursor) => cursor.doc(),
             Stand::Backward(cursor) => cursor.doc(),
             Stand::Fresh | Stand::Done => RawDoc::EMPTY,
         }
     }
 
-    fn doc(&self) -> RawDoc<'_> {
-        self.shown.as_ref().map_or_else(|| self.raw(), DocBuf::as_raw)
+    /// The present operation as it is shown.
+    fn shown_as<'s>(&'s self, shown: Option<&'s DocBuf>) -> RawDoc<'s> {
+        shown.map_or_else(|| self.raw(), DocBuf::as_raw)
     }
 }
 
@@ -128,33 +150,40 @@ fn time_of(doc: RawDoc<'_>) -> u64 {
     }
 }
 
-impl Stage for OplogScan {
+impl Operator for OplogScan {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        self.open(cx)?;
-        let Some(time) = self.advance(cx)? else {
+        self.open()?;
+        let Some(time) = self.advance()? else {
             if !self.tailable {
                 self.stand = Stand::Done;
             }
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+            return Ok(self.figures.count(Step::Eof));
         };
-        if is_local(self.raw()) {
-            return Ok(count(&mut cx.stats[self.id], Step::More));
+        if is_local(self.stand.raw()) {
+            return Ok(self.figures.count(Step::More));
         }
         self.key = time.to_be_bytes();
-        self.shown = shown(self.raw());
-        cx.stats[self.id].docs_examined += 1;
+        self.shown = shown(self.stand.raw());
+        self.figures.docs_examined += 1;
         let passes = match &self.filter {
             None => true,
-            Some(filter) => cx.passes(filter, self.doc())?,
+            Some(filter) => filter.passes(self.stand.shown_as(self.shown.as_ref()), cx, &mut self.arena)?,
         };
-        Ok(count(&mut cx.stats[self.id], if passes { Step::Row } else { Step::More }))
+        Ok(self.figures.count(if passes { Step::Row } else { Step::More }))
     }
 
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(self.doc()), record: &self.key, key: None }
+        Row { doc: Some(self.doc()), record: &self.key, key: None, metadata: None }
+    }
+
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 
     fn suspend(&mut self) {
+        self.figures.saves += 1;
         // A cursor on the log holds nothing of a view.
         if let Stand::Forward(cursor) = &mut self.stand {
             cursor.suspend();

@@ -13,10 +13,12 @@ pub mod wildcard;
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, OwnedValue};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc};
+use sheaf_errors::Result;
 use sheaf_query::matcher::{MatchExpr, Matcher};
 use sheaf_query::projection::Projection;
 use sheaf_query::sort::SortPattern;
+use sheaf_rows::Cx;
 use sheaf_storage::{Index, Range};
 use smallvec::SmallVec;
 
@@ -64,6 +66,26 @@ impl FilterPart {
             children if !children.is_empty() => &children[usize::from(*at)],
             _ => expr,
         })
+    }
+
+    /// Whether all conditions hold for a document.
+    pub fn passes(&self, doc: RawDoc<'_>, cx: &Cx<'_>, arena: &mut Bump) -> Result<bool> {
+        if !self.has_expr() {
+            for condition in self.conditions() {
+                if !condition.matches_plain(doc)? {
+                    return Ok(false);
+                }
+            }
+            return Ok(true);
+        }
+        arena.reset();
+        let env = cx.env(arena);
+        for condition in self.conditions() {
+            if !condition.matches(doc, &env, None)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The conditions to check, all of which must hold.

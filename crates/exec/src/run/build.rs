@@ -3,97 +3,85 @@
 use std::sync::Arc;
 
 use sheaf_errors::Result;
+use sheaf_rows::{BoxOperator, Empty, Limit, Measured, Skip, Sort};
 use sheaf_storage::{Collection, Range};
 
-use super::fetch::{Fetch, Limit, Skip};
+use super::Reads;
+use super::fetch::Fetch;
 use super::merge::{Or, SortMerge};
 use super::metadata::Metadata;
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
-use super::sort::{Sort, SortOrder};
-use super::{Nothing, Stage, Stats, Timed};
 use crate::plan::Node;
 
-/// Builds the operators of a plan; figures get the plan's order, an operator before its inputs.
-pub fn build(
-    node: &Node,
-    collection: &Arc<Collection>,
-    tailable: bool,
-    timed: bool,
-    stats: &mut Vec<Stats>,
-) -> Result<Box<dyn Stage>> {
-    let id = stats.len();
-    let stage = build_one(node, collection, tailable, timed, stats)?;
-    Ok(if timed { Box::new(Timed { id, inner: stage }) } else { stage })
+/// What operators are built for.
+pub struct Building<'b> {
+    /// The collection that they read.
+    pub collection: &'b Arc<Collection>,
+    /// The state that they read.
+    pub reads: &'b Reads,
+    /// Whether coming to the end is not the end.
+    pub tailable: bool,
+    /// Whether they are measured.
+    pub timed: bool,
 }
 
-fn build_one(
-    node: &Node,
-    collection: &Arc<Collection>,
-    tailable: bool,
-    timed: bool,
-    stats: &mut Vec<Stats>,
-) -> Result<Box<dyn Stage>> {
-    let id = stats.len();
-    stats.push(Stats::default());
-    let mut below = |input: &Node| build(input, collection, tailable, timed, stats);
-    Ok(match node {
-        Node::Eof => Box::new(Nothing { id }),
-        Node::CollScan { filter, backward, .. } if collection.is_oplog() => {
-            Box::new(crate::oplog::OplogScan::new(id, filter.clone(), *backward, tailable))
-        }
-        Node::CollScan { filter, backward, range } => {
-            let range = range.clone().unwrap_or(Range::ALL);
-            Box::new(CollScan::new(id, filter.clone(), *backward, range, tailable))
-        }
-        Node::IdLookup { id: value, filter } => {
-            let key = collection.record_key(value.as_value())?;
-            Box::new(IdLookup::new(id, key, filter.clone()))
-        }
-        Node::IndexScan(scan) | Node::CountScan(scan) => {
-            let records = crate::index::is_record_order(collection, &scan.index);
-            let operator = IndexScan::new(id, scan.clone(), records);
-            let counts = matches!(node, Node::CountScan(_));
-            Box::new(if counts { operator.counting() } else { operator })
-        }
-        Node::DistinctScan(scan) => {
-            let records = crate::index::is_record_order(collection, &scan.index);
-            Box::new(IndexScan::new(id, scan.clone(), records).distinct(1))
-        }
-        Node::Fetch { input, filter } => Box::new(Fetch::new(id, below(input)?, filter.clone())),
-        Node::Or { inputs } => {
-            let inputs = inputs.iter().map(below).collect::<Result<Vec<_>>>()?;
-            Box::new(Or::new(id, inputs))
-        }
-        Node::SortMerge { inputs, pattern } => {
-            let inputs = inputs.iter().map(below).collect::<Result<Vec<_>>>()?;
-            Box::new(SortMerge::new(id, inputs, SortOrder::new(pattern.clone())))
-        }
-        Node::Sort { input, pattern, limit } => {
-            Box::new(Sort::new(id, below(input)?, SortOrder::new(pattern.clone()), *limit))
-        }
-        Node::Skip { input, skip } => Box::new(Skip { id, input: below(input)?, left: *skip }),
-        Node::Limit { input, limit } => Box::new(Limit { id, input: below(input)?, left: *limit }),
-        Node::Project { input, projection, matcher, covered, sort } => {
-            let inner = below(input)?;
-            let fields = key_fields(input);
-            if *covered {
-                Box::new(Covered::new(id, inner, projection.clone(), fields))
-            } else {
-                let capped = !crate::index::clustered_by_id(collection);
-                let metadata = Metadata::of(projection, sort.clone(), fields, capped);
-                Box::new(Project::new(id, inner, projection.clone(), matcher.clone(), metadata))
+impl Building<'_> {
+    /// Builds the operators of a plan: one for each node, which takes its rows from those of the node's inputs.
+    pub fn build(&self, node: &Node) -> Result<BoxOperator> {
+        let operator = self.operator(node)?;
+        Ok(if self.timed { Box::new(Measured::new(operator)) } else { operator })
+    }
+
+    fn operator(&self, node: &Node) -> Result<BoxOperator> {
+        let Building { collection, reads, tailable, .. } = *self;
+        Ok(match node {
+            Node::Eof => Box::new(Empty::default()),
+            Node::CollScan { filter, backward, .. } if collection.is_oplog() => {
+                Box::new(crate::oplog::OplogScan::new(reads, filter.clone(), *backward, tailable))
             }
-        }
-        Node::RecordId { input } => {
-            let capped = !crate::index::clustered_by_id(collection);
-            Box::new(RecordId::new(id, below(input)?, capped))
-        }
-        Node::ReturnKey { input } => {
-            let fields = key_fields(input);
-            Box::new(ReturnKey::new(id, below(input)?, fields))
-        }
-    })
+            Node::CollScan { filter, backward, range } => {
+                let range = range.clone().unwrap_or(Range::ALL);
+                Box::new(CollScan::new(reads, collection, filter.clone(), *backward, range, tailable))
+            }
+            Node::IdLookup { id, filter } => {
+                let key = collection.record_key(id.as_value())?;
+                Box::new(IdLookup::new(reads, collection, key, filter.clone()))
+            }
+            Node::IndexScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone())),
+            Node::CountScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone()).counting()),
+            Node::DistinctScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone()).distinct(1)),
+            Node::Fetch { input, filter } => {
+                Box::new(Fetch::new(reads, collection, self.build(input)?, filter.clone()))
+            }
+            Node::Or { inputs } => Box::new(Or::new(self.build_all(inputs)?)),
+            Node::SortMerge { inputs, pattern } => {
+                Box::new(SortMerge::new(reads, collection, self.build_all(inputs)?, pattern.clone()))
+            }
+            Node::Sort { input, pattern, limit } => {
+                Box::new(Sort::new(self.build(input)?, pattern.clone(), (*limit > 0).then_some(*limit)))
+            }
+            Node::Skip { input, skip } => Box::new(Skip::new(self.build(input)?, *skip)),
+            Node::Limit { input, limit } => Box::new(Limit::new(self.build(input)?, *limit)),
+            Node::Project { input, projection, covered: true, .. } => {
+                Box::new(Covered::new(self.build(input)?, projection.clone(), key_fields(input)))
+            }
+            Node::Project { input, projection, matcher, sort, .. } => {
+                let capped = !crate::index::clustered_by_id(collection);
+                let metadata = Metadata::of(projection, sort.clone(), key_fields(input), capped);
+                Box::new(Project::new(self.build(input)?, projection.clone(), matcher.clone(), metadata))
+            }
+            Node::RecordId { input } => {
+                let capped = !crate::index::clustered_by_id(collection);
+                Box::new(RecordId::new(self.build(input)?, capped))
+            }
+            Node::ReturnKey { input } => Box::new(ReturnKey::new(self.build(input)?, key_fields(input))),
+        })
+    }
+
+    fn build_all(&self, nodes: &[Node]) -> Result<Vec<BoxOperator>> {
+        nodes.iter().map(|node| self.build(node)).collect()
+    }
 }
 
 /// The fields of the keys that a plan's rows carry.

@@ -3,45 +3,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use sheaf_bson::{OwnedValue, RawDoc};
+use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::Slot;
 use sheaf_meter::Held;
-use sheaf_storage::{Collection, View};
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, report};
+use sheaf_storage::Collection;
 
-use super::{Cx, Row, Stage, Stats, Step};
+use super::Reads;
+use super::build::{Building, key_fields};
 use crate::plan::Node;
-
-/// What a command brings to a run: the state to read and its limits.
-#[derive(Clone, Copy)]
-pub struct ReadCx<'c> {
-    /// The state that is read.
-    pub view: &'c View,
-    /// The error to end with, if the operation was killed or is out of time.
-    pub interrupt: &'c dyn Fn() -> Result<()>,
-    /// Values of variables that change while a pipeline runs.
-    pub variables: &'c [(Slot, OwnedValue)],
-    /// `$$NOW`, milliseconds since the epoch.
-    pub now_millis: i64,
-    /// Memory that a blocking sort may take.
-    pub sort_memory_bytes: usize,
-    /// Whether a blocking sort may go on past that (`allowDiskUse`).
-    pub allow_disk_use: bool,
-}
-
-impl<'c> ReadCx<'c> {
-    /// With MongoDB's limits.
-    pub fn new(view: &'c View, interrupt: &'c dyn Fn() -> Result<()>, now_millis: i64) -> Self {
-        ReadCx {
-            view,
-            interrupt,
-            variables: &[],
-            now_millis,
-            sort_memory_bytes: sheaf_meter::spill_bytes(100 << 20),
-            allow_disk_use: true,
-        }
-    }
-}
 
 /// Where a batch of documents goes.
 pub trait Batch {
@@ -79,6 +49,7 @@ impl Kept {
             doc: self.doc.as_deref().map(RawDoc::new),
             record: &self.record,
             key: self.key.as_ref().map(|(key, bits)| (&key[..], &bits[..])),
+            metadata: None,
         }
     }
 }
@@ -86,15 +57,14 @@ impl Kept {
 /// From so much on rows that are kept are counted as the operation's memory.
 const COUNTED_BYTES: u64 = 1 << 20;
 
-/// Rows between two checks for an interrupt.
-const CHECK_EVERY: u64 = 128;
-
 /// A plan being run. Between batches it holds positions only, and may be kept for as long as a cursor lives.
+///
+/// As an operator it gives documents: of a row that is a key, what the key says.
 pub struct Executor {
-    root: Box<dyn Stage>,
+    root: BoxOperator,
     plan: Arc<Node>,
-    stats: Vec<Stats>,
     collection: Arc<Collection>,
+    reads: Reads,
     /// Rows that were produced and not yet taken: results of a trial, or one that did not fit a batch.
     stash: VecDeque<Kept>,
     /// The bytes of the rows in the stash.
@@ -105,40 +75,47 @@ pub struct Executor {
     current: Option<Kept>,
     done: bool,
     tailable: bool,
-    /// Pieces of work done.
-    works: u64,
-    /// The fields of rows that are keys, for plans that need no documents.
+    /// A batch has ended: before the next one it is looked whether everything is still there.
+    suspended: bool,
+    /// The fields of rows that are keys, for plans that need no documents, and the document made of a key.
     key_fields: Option<Vec<(String, bool)>>,
+    made: Option<Vec<u8>>,
 }
 
 impl Executor {
     /// Readies a plan on a collection.
-    pub fn new(plan: Arc<Node>, collection: Arc<Collection>, tailable: bool) -> Result<Self> {
-        Self::build(plan, collection, tailable, false)
+    pub fn new(plan: Arc<Node>, collection: Arc<Collection>, reads: &Reads, tailable: bool) -> Result<Self> {
+        Self::build(plan, collection, reads, tailable, false)
     }
 
     /// Like [`Executor::new`], with operators that measure their time: for explain.
-    pub fn timed(plan: Arc<Node>, collection: Arc<Collection>) -> Result<Self> {
-        Self::build(plan, collection, false, true)
+    pub fn timed(plan: Arc<Node>, collection: Arc<Collection>, reads: &Reads) -> Result<Self> {
+        Self::build(plan, collection, reads, false, true)
     }
 
-    fn build(plan: Arc<Node>, collection: Arc<Collection>, tailable: bool, timed: bool) -> Result<Self> {
-        let mut stats = Vec::new();
-        let root = super::build::build(&plan, &collection, tailable, timed, &mut stats)?;
-        let key_fields = plan.gives_keys().then(|| super::build::key_fields(&plan));
+    fn build(
+        plan: Arc<Node>,
+        collection: Arc<Collection>,
+        reads: &Reads,
+        tailable: bool,
+        timed: bool,
+    ) -> Result<Self> {
+        let root = Building { collection: &collection, reads, tailable, timed }.build(&plan)?;
+        let key_fields = plan.gives_keys().then(|| key_fields(&plan));
         Ok(Executor {
             root,
             plan,
-            stats,
             collection,
+            reads: reads.clone(),
             stash: VecDeque::new(),
             stash_bytes: 0,
             held: Held::default(),
             current: None,
             done: false,
             tailable,
-            works: 0,
+            suspended: false,
             key_fields,
+            made: None,
         })
     }
 
@@ -153,13 +130,20 @@ impl Executor {
     }
 
     /// The operators' figures, in the plan's order (an operator before its inputs).
-    pub fn stats(&self) -> &[Stats] {
-        &self.stats
+    pub fn figures(&mut self) -> Vec<Figures> {
+        let mut all = Vec::new();
+        report(&mut self.root, &mut |figures| all.push(figures.clone()));
+        all
     }
 
     /// Sum of keys and documents looked at.
-    pub fn examined(&self) -> (u64, u64) {
-        self.stats.iter().fold((0, 0), |(keys, docs), s| (keys + s.keys_examined, docs + s.docs_examined))
+    pub fn examined(&mut self) -> (u64, u64) {
+        let (mut keys, mut docs) = (0, 0);
+        report(&mut self.root, &mut |figures| {
+            keys += figures.keys_examined;
+            docs += figures.docs_examined;
+        });
+        (keys, docs)
     }
 
     /// Whether the end was reached.
@@ -168,7 +152,7 @@ impl Executor {
     }
 
     /// Does one piece of work; used by trials. A row's document goes to the stash.
-    pub fn trial_step(&mut self, cx: &ReadCx<'_>) -> Result<Step> {
+    pub fn trial_step(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         let step = self.step(cx)?;
         if step == Step::Row {
             let kept = Kept::of(self.root.row());
@@ -195,35 +179,25 @@ impl Executor {
         Ok(())
     }
 
-    /// The next row of the stash.
-    fn take_kept(&mut self) -> Option<Kept> {
-        let kept = self.stash.pop_front()?;
+    /// Makes the next row of the stash the present one.
+    fn take_kept(&mut self) -> bool {
+        self.current = self.stash.pop_front();
+        let Some(kept) = &self.current else { return false };
         self.stash_bytes -= kept.bytes();
         if self.held.bytes() > 0 {
             self.held.shrink(kept.bytes());
         }
-        Some(kept)
+        true
     }
 
-    fn step(&mut self, read: &ReadCx<'_>) -> Result<Step> {
+    fn step(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         if self.done {
             return Ok(Step::Eof);
         }
-        self.works += 1;
-        if self.works.is_multiple_of(CHECK_EVERY) {
-            (read.interrupt)()?;
+        if self.suspended {
+            self.resume()?;
         }
-        let mut cx = Cx {
-            view: read.view,
-            collection: &self.collection,
-            interrupt: read.interrupt,
-            variables: read.variables,
-            now_millis: read.now_millis,
-            sort_memory_bytes: read.sort_memory_bytes,
-            allow_disk_use: read.allow_disk_use,
-            stats: &mut self.stats,
-        };
-        let step = self.root.work(&mut cx)?;
+        let step = self.root.work(cx)?;
         if step == Step::Eof && !self.tailable {
             self.done = true;
         }
@@ -231,7 +205,7 @@ impl Executor {
     }
 
     /// Runs to the end and counts the rows.
-    pub fn count(&mut self, cx: &ReadCx<'_>) -> Result<u64> {
+    pub fn count(&mut self, cx: &mut Cx<'_>) -> Result<u64> {
         let mut n = self.stash.len() as u64;
         self.stash.clear();
         self.stash_bytes = 0;
@@ -242,76 +216,59 @@ impl Executor {
         Ok(n)
     }
 
-    /// Moves to the next row; [`Executor::row`] then gives it.
-    pub fn advance(&mut self, cx: &ReadCx<'_>) -> Result<bool> {
-        Ok(self.advance_until(cx, u64::MAX)? == Step::Row)
+    /// Moves to the next row; [`Executor::plan_row`] then gives it.
+    pub fn advance(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+        let mut works = u64::MAX;
+        Ok(self.advance_within(cx, &mut works)? == Step::Row)
     }
 
-    /// Moves to the next row, unless `until` pieces of work are done before.
-    fn advance_until(&mut self, cx: &ReadCx<'_>, until: u64) -> Result<Step> {
-        self.current = self.take_kept();
-        if self.current.is_some() {
+    /// Moves to the next row, unless so many pieces of work are done before.
+    fn advance_within(&mut self, cx: &mut Cx<'_>, works: &mut u64) -> Result<Step> {
+        if self.take_kept() {
             return Ok(Step::Row);
         }
         loop {
+            cx.check_interrupt()?;
+            *works = works.saturating_sub(1);
             match self.step(cx)? {
-                Step::More if self.works < until => {}
+                Step::More if *works > 0 => {}
                 step => return Ok(step),
             }
         }
     }
 
-    /// The row that [`Executor::advance`] moved to.
-    pub fn row(&self) -> Row<'_> {
+    /// The row that [`Executor::advance`] moved to, as the plan gives it.
+    pub fn plan_row(&self) -> Row<'_> {
         match &self.current {
             Some(kept) => kept.row(),
             None => self.root.row(),
         }
     }
 
-    /// The row's document, copied; of a row that is a key, what the key says of it.
-    fn row_document(&self) -> Vec<u8> {
-        let row = self.row();
-        match (row.doc, row.key, &self.key_fields) {
-            (Some(doc), _, _) => doc.as_bytes().to_vec(),
+    /// Makes a document of a row that is a key.
+    fn make_document(&mut self) {
+        let row = self.plan_row();
+        self.made = match (row.doc, row.key, &self.key_fields) {
+            (Some(_), _, _) => None,
             (None, Some((key, bits)), Some(fields)) => {
-                super::scan::key_document(fields, key, bits).into_bytes()
+                Some(super::scan::key_document(fields, key, bits).into_bytes())
             }
-            _ => RawDoc::EMPTY.as_bytes().to_vec(),
-        }
+            _ => Some(RawDoc::EMPTY.as_bytes().to_vec()),
+        };
     }
 
-    /// The next document, copied.
-    pub fn next_document(&mut self, cx: &ReadCx<'_>) -> Result<Option<Vec<u8>>> {
-        if !self.advance(cx)? {
-            return Ok(None);
-        }
-        Ok(Some(self.row_document()))
-    }
-
-    /// Adds documents to a batch until it is full or there are no more; the result says whether the end
-    /// was reached. Holds nothing of the view afterwards.
-    pub fn fill(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch) -> Result<bool> {
-        let result = self.fill_inner(cx, batch);
-        self.suspend();
-        result
-    }
-
-    fn fill_inner(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch) -> Result<bool> {
-        self.fill_some(cx, batch, u64::MAX).map(|done| done.unwrap_or(true))
-    }
-
-    /// Like [`Executor::fill`], but gives up (`None`) after so many pieces of work, so that the caller can go
-    /// on where it may take long. Call [`Executor::suspend`] in the end.
-    pub fn fill_some(&mut self, cx: &ReadCx<'_>, batch: &mut dyn Batch, works: u64) -> Result<Option<bool>> {
-        let until = self.works.saturating_add(works);
+    /// Adds documents to a batch until it is full or there are no more (the result says whether the end was reached), or
+    /// gives up (`None`) after so many pieces of work, so that the caller can go on where it may take long. Call
+    /// [`Operator::suspend`] in the end.
+    pub fn fill_some(&mut self, cx: &mut Cx<'_>, batch: &mut dyn Batch, works: u64) -> Result<Option<bool>> {
+        let mut left = works;
         while !batch.is_full() {
-            match self.advance_until(cx, until)? {
+            match self.advance_within(cx, &mut left)? {
                 Step::Row => {}
                 Step::Eof => return Ok(Some(!self.tailable)),
                 Step::More => return Ok(None),
             }
-            let row = self.row();
+            let row = self.plan_row();
             let doc = row.doc.unwrap_or(RawDoc::EMPTY);
             if !batch.fits(doc.len()) {
                 let kept = Kept::of(row);
@@ -324,17 +281,13 @@ impl Executor {
         Ok(Some(self.is_done()))
     }
 
-    /// Lets go of the view; the run can go on with another.
-    pub fn suspend(&mut self) {
-        self.root.suspend();
-        self.stats.iter_mut().for_each(|s| s.saves += 1);
-    }
-
     /// Checks before another batch that collection and indexes are still there, and takes over the
     /// collection's present definition.
     ///
     /// Errors: `QueryPlanKilled`.
-    pub fn resume(&mut self, view: &View) -> Result<()> {
+    fn resume(&mut self) -> Result<()> {
+        self.suspended = false;
+        let view = self.reads.view();
         let Some(now) = view.catalog().by_uuid(&self.collection.uuid) else {
             bail!(Code::QUERY_PLAN_KILLED, "collection dropped. UUID {}", self.collection.uuid);
         };
@@ -354,6 +307,41 @@ impl Executor {
         }
         self.collection = now.clone();
         Ok(())
+    }
+}
+
+impl Operator for Executor {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = if self.take_kept() { Step::Row } else { self.step(cx)? };
+        if step == Step::Row {
+            self.make_document();
+        }
+        Ok(step)
+    }
+
+    fn row(&self) -> Row<'_> {
+        let row = self.plan_row();
+        match &self.made {
+            Some(made) => Row { doc: Some(RawDoc::new(made)), ..row },
+            None => row,
+        }
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        self.root.inputs(visit);
+    }
+
+    fn is_eof(&self) -> bool {
+        self.is_done()
+    }
+
+    fn suspend(&mut self) {
+        self.suspended = true;
+        self.root.suspend();
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        self.root.figures()
     }
 }
 

@@ -1,56 +1,74 @@
-//! From keys to documents, and the simple operators between.
+//! From keys to documents.
 
-use sheaf_bson::RawDoc;
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, RawDoc};
 use sheaf_errors::Result;
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
+use sheaf_storage::Collection;
 
-use super::{Cx, Row, Stage, Step, count};
+use super::Reads;
+use super::reads::Reader;
 use crate::plan::FilterPart;
 
 /// Reads the documents of the keys below.
 pub struct Fetch {
-    pub id: usize,
-    pub input: Box<dyn Stage>,
-    pub filter: Option<FilterPart>,
+    input: BoxOperator,
+    collection: Arc<Collection>,
+    reader: Reader,
+    filter: Option<FilterPart>,
+    arena: Bump,
     doc: Vec<u8>,
     /// The input's row holds the document already: nothing was copied.
     inner: bool,
+    figures: Figures,
 }
 
 impl Fetch {
-    pub fn new(id: usize, input: Box<dyn Stage>, filter: Option<FilterPart>) -> Self {
-        Fetch { id, input, filter, doc: Vec::new(), inner: false }
+    pub fn new(
+        reads: &Reads,
+        collection: &Arc<Collection>,
+        input: BoxOperator,
+        filter: Option<FilterPart>,
+    ) -> Self {
+        Fetch {
+            input,
+            collection: collection.clone(),
+            reader: Reader::new(reads),
+            filter,
+            arena: Bump::new(),
+            doc: Vec::new(),
+            inner: false,
+            figures: Figures::default(),
+        }
     }
 }
 
-impl Stage for Fetch {
-    fn is_eof(&self) -> bool {
-        self.input.is_eof()
-    }
-
+impl Operator for Fetch {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         match self.input.work(cx)? {
             Step::Row => {}
-            other => return Ok(count(&mut cx.stats[self.id], other)),
+            other => return Ok(self.figures.count(other)),
         }
         let row = self.input.row();
         self.inner = row.doc.is_some();
         if !self.inner {
             // A record that vanished between index and fetch cannot be within one view; a cursor that was
             // restored on a newer view skips what is gone.
-            let Some(doc) = cx.view.get(cx.collection, row.record)? else {
-                return Ok(count(&mut cx.stats[self.id], Step::More));
+            let Some(doc) = self.reader.view().get(&self.collection, row.record)? else {
+                return Ok(self.figures.count(Step::More));
             };
             self.doc.clear();
             self.doc.extend_from_slice(&doc);
         }
-        cx.stats[self.id].docs_examined += 1;
+        self.figures.docs_examined += 1;
         if let Some(filter) = &self.filter {
             let doc = row.doc.unwrap_or(RawDoc::new(&self.doc));
-            if !cx.passes(filter, doc)? {
-                return Ok(count(&mut cx.stats[self.id], Step::More));
+            if !filter.passes(doc, cx, &mut self.arena)? {
+                return Ok(self.figures.count(Step::More));
             }
         }
-        Ok(count(&mut cx.stats[self.id], Step::Row))
+        Ok(self.figures.count(Step::Row))
     }
 
     fn row(&self) -> Row<'_> {
@@ -58,67 +76,21 @@ impl Stage for Fetch {
         if self.inner { row } else { Row { doc: Some(RawDoc::new(&self.doc)), ..row } }
     }
 
-    fn suspend(&mut self) {
-        self.input.suspend();
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
-}
 
-/// Leaves out the first rows.
-pub struct Skip {
-    pub id: usize,
-    pub input: Box<dyn Stage>,
-    pub left: u64,
-}
-
-impl Stage for Skip {
     fn is_eof(&self) -> bool {
         self.input.is_eof()
     }
 
-    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        let step = match self.input.work(cx)? {
-            Step::Row if self.left > 0 => {
-                self.left -= 1;
-                Step::More
-            }
-            other => other,
-        };
-        Ok(count(&mut cx.stats[self.id], step))
-    }
-    fn row(&self) -> Row<'_> {
-        self.input.row()
-    }
     fn suspend(&mut self) {
+        self.figures.saves += 1;
+        self.reader.suspend();
         self.input.suspend();
     }
-}
 
-/// Ends after some rows.
-pub struct Limit {
-    pub id: usize,
-    pub input: Box<dyn Stage>,
-    pub left: u64,
-}
-
-impl Stage for Limit {
-    fn is_eof(&self) -> bool {
-        self.left == 0 || self.input.is_eof()
-    }
-
-    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        if self.left == 0 {
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
-        }
-        let step = self.input.work(cx)?;
-        if step == Step::Row {
-            self.left -= 1;
-        }
-        Ok(count(&mut cx.stats[self.id], step))
-    }
-    fn row(&self) -> Row<'_> {
-        self.input.row()
-    }
-    fn suspend(&mut self) {
-        self.input.suspend();
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }

@@ -1,30 +1,35 @@
-//! Several branches as one stream.
+//! Several branches as one.
+
+use std::sync::Arc;
 
 use ahash::AHashSet;
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
+use sheaf_query::sort::SortPattern;
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
+use sheaf_storage::Collection;
 
-use super::sort::SortOrder;
-use super::{Cx, Row, Stage, Step, count};
+use super::Reads;
+use super::reads::Reader;
 
 /// The branches one after the other, each record once.
 pub struct Or {
-    pub id: usize,
-    pub inputs: Vec<Box<dyn Stage>>,
+    inputs: Vec<BoxOperator>,
     at: usize,
     seen: AHashSet<Box<[u8]>>,
+    figures: Figures,
 }
 
 impl Or {
-    pub fn new(id: usize, inputs: Vec<Box<dyn Stage>>) -> Self {
-        Or { id, inputs, at: 0, seen: AHashSet::new() }
+    pub fn new(inputs: Vec<BoxOperator>) -> Self {
+        Or { inputs, at: 0, seen: AHashSet::new(), figures: Figures::default() }
     }
 }
 
-impl Stage for Or {
+impl Operator for Or {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         let Some(input) = self.inputs.get_mut(self.at) else {
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+            return Ok(self.figures.count(Step::Eof));
         };
         let step = match input.work(cx)? {
             Step::Eof => {
@@ -33,11 +38,10 @@ impl Stage for Or {
             }
             Step::More => Step::More,
             Step::Row => {
-                let stats = &mut cx.stats[self.id];
-                stats.dups_tested += 1;
+                self.figures.dups_tested += 1;
                 let record = input.row().record;
                 if self.seen.contains(record) {
-                    stats.dups_dropped += 1;
+                    self.figures.dups_dropped += 1;
                     Step::More
                 } else {
                     self.seen.insert(record.into());
@@ -45,21 +49,25 @@ impl Stage for Or {
                 }
             }
         };
-        Ok(count(&mut cx.stats[self.id], step))
+        Ok(self.figures.count(step))
     }
 
     fn row(&self) -> Row<'_> {
         self.inputs.get(self.at).map_or(Row::default(), |input| input.row())
     }
 
-    fn suspend(&mut self) {
-        self.inputs.iter_mut().for_each(|input| input.suspend());
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        self.inputs.iter_mut().for_each(|input| visit(input));
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }
 
 /// One branch of a merge with the row that it has ready.
 struct Branch {
-    input: Box<dyn Stage>,
+    input: BoxOperator,
     ready: Option<Ready>,
     done: bool,
 }
@@ -73,66 +81,90 @@ struct Ready {
 
 /// Branches that are each in order, merged.
 pub struct SortMerge {
-    pub id: usize,
     branches: Vec<Branch>,
-    order: SortOrder,
+    pattern: Arc<SortPattern>,
+    collection: Arc<Collection>,
+    reader: Reader,
     current: Option<Ready>,
     seen: AHashSet<Box<[u8]>>,
+    figures: Figures,
 }
 
 impl SortMerge {
-    pub fn new(id: usize, inputs: Vec<Box<dyn Stage>>, order: SortOrder) -> Self {
+    pub fn new(
+        reads: &Reads,
+        collection: &Arc<Collection>,
+        inputs: Vec<BoxOperator>,
+        pattern: Arc<SortPattern>,
+    ) -> Self {
         let branch = |input| Branch { input, ready: None, done: false };
         SortMerge {
-            id,
             branches: inputs.into_iter().map(branch).collect(),
-            order,
+            pattern,
+            collection: collection.clone(),
+            reader: Reader::new(reads),
             current: None,
             seen: AHashSet::new(),
+            figures: Figures::default(),
         }
+    }
+
+    /// Does a piece of work in a branch that has no row ready; false if all have, or are at their end.
+    fn advance(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+        let Some(branch) = self.branches.iter_mut().find(|branch| !branch.done && branch.ready.is_none())
+        else {
+            return Ok(false);
+        };
+        match branch.input.work(cx)? {
+            Step::Eof => branch.done = true,
+            Step::More => {}
+            Step::Row => {
+                let row = branch.input.row();
+                let mut order = Vec::new();
+                match row.doc {
+                    Some(doc) => self.pattern.put_key_bytes(doc, RawDoc::EMPTY, &mut order)?,
+                    // A row that is still a key: its record has the fields.
+                    None => {
+                        if let Some(doc) = self.reader.view().get(&self.collection, row.record)? {
+                            self.pattern.put_key_bytes(doc.as_raw(), RawDoc::EMPTY, &mut order)?;
+                        }
+                    }
+                }
+                branch.ready = Some(Ready {
+                    order,
+                    doc: row.doc.map(|doc| doc.as_bytes().to_vec()),
+                    record: row.record.to_vec(),
+                    key: row.key.map(|(key, bits)| (key.to_vec(), bits.to_vec())),
+                });
+            }
+        }
+        Ok(true)
+    }
+
+    /// The first of the rows that are ready.
+    fn take_first(&mut self) -> Option<Ready> {
+        let ready = (0..self.branches.len()).filter(|at| self.branches[*at].ready.is_some());
+        let order = |at: usize| self.branches[at].ready.as_ref().map(|ready| &ready.order);
+        let first = ready.min_by(|a, b| order(*a).cmp(&order(*b)))?;
+        self.branches[first].ready.take()
     }
 }
 
-impl Stage for SortMerge {
+impl Operator for SortMerge {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        for at in 0..self.branches.len() {
-            let branch = &mut self.branches[at];
-            if branch.done || branch.ready.is_some() {
-                continue;
-            }
-            match branch.input.work(cx)? {
-                Step::Eof => branch.done = true,
-                Step::More => {}
-                Step::Row => {
-                    let row = branch.input.row();
-                    let mut order = Vec::new();
-                    self.order.key(cx, row, &mut order)?;
-                    branch.ready = Some(Ready {
-                        order,
-                        doc: row.doc.map(|doc| doc.as_bytes().to_vec()),
-                        record: row.record.to_vec(),
-                        key: row.key.map(|(key, bits)| (key.to_vec(), bits.to_vec())),
-                    });
-                }
-            }
-            return Ok(count(&mut cx.stats[self.id], Step::More));
+        if self.advance(cx)? {
+            return Ok(self.figures.count(Step::More));
         }
-        let first =
-            (0..self.branches.len()).filter(|at| self.branches[*at].ready.is_some()).min_by(|a, b| {
-                let order = |at: usize| self.branches[at].ready.as_ref().map(|ready| &ready.order);
-                order(*a).cmp(&order(*b))
-            });
-        let Some(ready) = first.and_then(|at| self.branches[at].ready.take()) else {
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        let Some(ready) = self.take_first() else {
+            return Ok(self.figures.count(Step::Eof));
         };
-        let stats = &mut cx.stats[self.id];
-        stats.dups_tested += 1;
+        self.figures.dups_tested += 1;
         if !self.seen.insert(ready.record.as_slice().into()) {
-            stats.dups_dropped += 1;
-            return Ok(count(stats, Step::More));
+            self.figures.dups_dropped += 1;
+            return Ok(self.figures.count(Step::More));
         }
         self.current = Some(ready);
-        Ok(count(stats, Step::Row))
+        Ok(self.figures.count(Step::Row))
     }
 
     fn row(&self) -> Row<'_> {
@@ -141,12 +173,23 @@ impl Stage for SortMerge {
                 doc: ready.doc.as_deref().map(RawDoc::new),
                 record: &ready.record,
                 key: ready.key.as_ref().map(|(key, bits)| (&key[..], &bits[..])),
+                metadata: None,
             },
             None => Row::default(),
         }
     }
 
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        self.branches.iter_mut().for_each(|branch| visit(&mut branch.input));
+    }
+
     fn suspend(&mut self) {
+        self.figures.saves += 1;
+        self.reader.suspend();
         self.branches.iter_mut().for_each(|branch| branch.input.suspend());
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }

@@ -7,7 +7,7 @@ use sheaf_errors::Result;
 use sheaf_query::projection::Projection;
 use sheaf_query::sort::SortPattern;
 
-use super::Row;
+use sheaf_rows::Row;
 
 /// The metadata that a projection asks for.
 pub struct Metadata {

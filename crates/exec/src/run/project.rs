@@ -8,9 +8,10 @@ use sheaf_expr::check_nesting;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::Projection;
 
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
+
 use super::metadata::{Metadata, index_key, record_id};
 use super::scan::key_document;
-use super::{Cx, Row, Stage, Step, count};
 
 /// Builds a document of dotted paths and values, nesting paths that share a beginning.
 pub fn nest(values: &[(&str, OwnedValue)]) -> DocBuf {
@@ -42,29 +43,37 @@ fn nest_into(out: &mut DocWriter<'_, Vec<u8>>, values: &[(&str, OwnedValue)], sk
 
 /// Applies a projection to documents.
 pub struct Project {
-    id: usize,
-    input: Box<dyn Stage>,
+    input: BoxOperator,
     projection: Arc<Projection>,
     /// For `a.$`, which needs to know where the filter matched.
     matcher: Arc<Matcher>,
     /// What `$meta` needs.
     metadata: Option<Metadata>,
+    arena: Bump,
     doc: Vec<u8>,
+    figures: Figures,
 }
 
 impl Project {
     pub fn new(
-        id: usize,
-        input: Box<dyn Stage>,
+        input: BoxOperator,
         projection: Arc<Projection>,
         matcher: Arc<Matcher>,
         metadata: Option<Metadata>,
     ) -> Self {
-        Project { id, input, projection, matcher, metadata, doc: Vec::new() }
+        Project {
+            input,
+            projection,
+            matcher,
+            metadata,
+            arena: Bump::new(),
+            doc: Vec::new(),
+            figures: Figures::default(),
+        }
     }
 }
 
-impl Stage for Project {
+impl Operator for Project {
     fn is_eof(&self) -> bool {
         self.input.is_eof()
     }
@@ -76,39 +85,46 @@ impl Stage for Project {
             let doc = row.doc.unwrap_or(RawDoc::EMPTY);
             let metadata = self.metadata.as_ref().map(|wanted| wanted.of_row(row)).transpose()?;
             let metadata = metadata.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
-            apply(&self.projection, Some(&self.matcher), doc, metadata, cx, &mut self.doc)?;
+            apply(&self.projection, Some(&self.matcher), doc, metadata, cx, &mut self.arena, &mut self.doc)?;
         }
-        Ok(count(&mut cx.stats[self.id], step))
+        Ok(self.figures.count(step))
     }
     fn row(&self) -> Row<'_> {
         Row { doc: Some(RawDoc::new(&self.doc)), ..self.input.row() }
     }
-    fn suspend(&mut self) {
-        self.input.suspend();
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }
 
 /// Applies a projection to the documents that keys say.
 pub struct Covered {
-    id: usize,
-    input: Box<dyn Stage>,
+    input: BoxOperator,
     projection: Arc<Projection>,
     fields: Vec<(String, bool)>,
+    arena: Bump,
     doc: Vec<u8>,
+    figures: Figures,
 }
 
 impl Covered {
-    pub fn new(
-        id: usize,
-        input: Box<dyn Stage>,
-        projection: Arc<Projection>,
-        fields: Vec<(String, bool)>,
-    ) -> Self {
-        Covered { id, input, projection, fields, doc: Vec::new() }
+    pub fn new(input: BoxOperator, projection: Arc<Projection>, fields: Vec<(String, bool)>) -> Self {
+        Covered {
+            input,
+            projection,
+            fields,
+            arena: Bump::new(),
+            doc: Vec::new(),
+            figures: Figures::default(),
+        }
     }
 }
 
-impl Stage for Covered {
+impl Operator for Covered {
     fn is_eof(&self) -> bool {
         self.input.is_eof()
     }
@@ -122,34 +138,38 @@ impl Stage for Covered {
                 (None, Some(doc)) => DocBuf::from(doc),
                 (None, None) => DocBuf::new(),
             };
-            apply(&self.projection, None, doc.as_raw(), RawDoc::EMPTY, cx, &mut self.doc)?;
+            apply(&self.projection, None, doc.as_raw(), RawDoc::EMPTY, cx, &mut self.arena, &mut self.doc)?;
         }
-        Ok(count(&mut cx.stats[self.id], step))
+        Ok(self.figures.count(step))
     }
     fn row(&self) -> Row<'_> {
         Row { doc: Some(RawDoc::new(&self.doc)), ..self.input.row() }
     }
-    fn suspend(&mut self) {
-        self.input.suspend();
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }
 
 /// Adds `$recordId`: the number of a capped collection's record, and otherwise the record's key, which is the
 /// comparable form of `_id`.
 pub struct RecordId {
-    id: usize,
-    input: Box<dyn Stage>,
+    input: BoxOperator,
     capped: bool,
     doc: DocBuf,
+    figures: Figures,
 }
 
 impl RecordId {
-    pub fn new(id: usize, input: Box<dyn Stage>, capped: bool) -> Self {
-        RecordId { id, input, capped, doc: DocBuf::new() }
+    pub fn new(input: BoxOperator, capped: bool) -> Self {
+        RecordId { input, capped, doc: DocBuf::new(), figures: Figures::default() }
     }
 }
 
-impl Stage for RecordId {
+impl Operator for RecordId {
     fn is_eof(&self) -> bool {
         self.input.is_eof()
     }
@@ -160,31 +180,35 @@ impl Stage for RecordId {
             self.doc = DocBuf::from(row.doc.unwrap_or(RawDoc::EMPTY));
             self.doc.append("$recordId", record_id(row.record, self.capped));
         }
-        Ok(count(&mut cx.stats[self.id], step))
+        Ok(self.figures.count(step))
     }
     fn row(&self) -> Row<'_> {
         Row { doc: Some(self.doc.as_raw()), ..self.input.row() }
     }
-    fn suspend(&mut self) {
-        self.input.suspend();
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }
 
 /// Gives index keys as documents with the key pattern's field names.
 pub struct ReturnKey {
-    id: usize,
-    input: Box<dyn Stage>,
+    input: BoxOperator,
     fields: Vec<(String, bool)>,
     doc: DocBuf,
+    figures: Figures,
 }
 
 impl ReturnKey {
-    pub fn new(id: usize, input: Box<dyn Stage>, fields: Vec<(String, bool)>) -> Self {
-        ReturnKey { id, input, fields, doc: DocBuf::new() }
+    pub fn new(input: BoxOperator, fields: Vec<(String, bool)>) -> Self {
+        ReturnKey { input, fields, doc: DocBuf::new(), figures: Figures::default() }
     }
 }
 
-impl Stage for ReturnKey {
+impl Operator for ReturnKey {
     fn is_eof(&self) -> bool {
         self.input.is_eof()
     }
@@ -194,13 +218,17 @@ impl Stage for ReturnKey {
         if step == Step::Row {
             self.doc = index_key(self.input.row(), &self.fields).unwrap_or_default();
         }
-        Ok(count(&mut cx.stats[self.id], step))
+        Ok(self.figures.count(step))
     }
     fn row(&self) -> Row<'_> {
         Row { doc: Some(self.doc.as_raw()), ..self.input.row() }
     }
-    fn suspend(&mut self) {
-        self.input.suspend();
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
     }
 }
 
@@ -210,10 +238,11 @@ fn apply(
     doc: RawDoc<'_>,
     metadata: RawDoc<'_>,
     cx: &Cx<'_>,
+    arena: &mut Bump,
     out: &mut Vec<u8>,
 ) -> Result<()> {
-    let arena = Bump::new();
-    let env = cx.env(&arena);
+    arena.reset();
+    let env = cx.env(arena);
     env.set_metadata(metadata);
     let details = match matcher {
         Some(matcher) if projection.needs_match_details() => matcher.matches_with_details(doc, &env)?,

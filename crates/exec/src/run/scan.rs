@@ -1,12 +1,16 @@
 //! Operators that read records and index entries.
 
-use ahash::AHashSet;
-use sheaf_bson::RawDoc;
-use sheaf_bson::key::Decoder;
-use sheaf_errors::Result;
-use sheaf_storage::{Cut, Direction, IndexCursor, Position, Range, RecordCursor};
+use std::sync::Arc;
 
-use super::{Cx, Row, Stage, Step, count};
+use ahash::AHashSet;
+use sheaf_bson::key::Decoder;
+use sheaf_bson::{Bump, RawDoc};
+use sheaf_errors::Result;
+use sheaf_rows::{Cx, Figures, Operator, Row, Step};
+use sheaf_storage::{Collection, Cut, Direction, IndexCursor, Position, Range, RecordCursor};
+
+use super::Reads;
+use super::reads::Reader;
 use crate::bounds::bytes::{ByteBounds, Place};
 use crate::plan::{FilterPart, Scan};
 
@@ -24,26 +28,48 @@ enum Stand<C> {
 
 /// All records, or a range of them.
 pub struct CollScan {
-    pub id: usize,
-    pub filter: Option<FilterPart>,
-    pub backward: bool,
-    pub range: Range,
+    collection: Arc<Collection>,
+    reads: Reads,
+    filter: Option<FilterPart>,
+    arena: Bump,
+    backward: bool,
+    range: Range,
     /// A tailable cursor comes to its end again and again.
-    pub tailable: bool,
+    tailable: bool,
     stand: Stand<RecordCursor>,
+    figures: Figures,
 }
 
 impl CollScan {
-    pub fn new(id: usize, filter: Option<FilterPart>, backward: bool, range: Range, tailable: bool) -> Self {
-        CollScan { id, filter, backward, range, tailable, stand: Stand::Fresh }
+    pub fn new(
+        reads: &Reads,
+        collection: &Arc<Collection>,
+        filter: Option<FilterPart>,
+        backward: bool,
+        range: Range,
+        tailable: bool,
+    ) -> Self {
+        CollScan {
+            collection: collection.clone(),
+            reads: reads.clone(),
+            filter,
+            arena: Bump::new(),
+            backward,
+            range,
+            tailable,
+            stand: Stand::Fresh,
+            figures: Figures::default(),
+        }
     }
 
-    fn open(&mut self, cx: &Cx<'_>) -> Result<()> {
+    fn open(&mut self) -> Result<()> {
         let cursor = match &self.stand {
-            Stand::Fresh => cx.view.records(cx.collection, self.range.clone(), direction(self.backward))?,
+            Stand::Fresh => {
+                self.reads.view().records(&self.collection, self.range.clone(), direction(self.backward))?
+            }
             Stand::Saved(position) => RecordCursor::restore(
-                cx.view,
-                cx.collection,
+                &self.reads.view(),
+                &self.collection,
                 self.range.clone(),
                 direction(self.backward),
                 position,
@@ -55,34 +81,44 @@ impl CollScan {
     }
 }
 
-impl Stage for CollScan {
+impl Operator for CollScan {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        self.open(cx)?;
+        self.open()?;
         let Stand::Open(cursor) = &mut self.stand else {
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+            return Ok(self.figures.count(Step::Eof));
         };
         if !cursor.next()? {
             if !self.tailable {
                 self.stand = Stand::Done;
             }
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+            return Ok(self.figures.count(Step::Eof));
         }
-        cx.stats[self.id].docs_examined += 1;
+        self.figures.docs_examined += 1;
         let passes = match &self.filter {
             None => true,
-            Some(filter) => cx.passes(filter, cursor.doc())?,
+            Some(filter) => filter.passes(cursor.doc(), cx, &mut self.arena)?,
         };
-        Ok(count(&mut cx.stats[self.id], if passes { Step::Row } else { Step::More }))
+        Ok(self.figures.count(if passes { Step::Row } else { Step::More }))
     }
 
     fn row(&self) -> Row<'_> {
         match &self.stand {
-            Stand::Open(cursor) => Row { doc: Some(cursor.doc()), record: cursor.key(), key: None },
+            Stand::Open(cursor) => {
+                Row { doc: Some(cursor.doc()), record: cursor.key(), key: None, metadata: None }
+            }
             _ => Row::default(),
         }
     }
 
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        self.figures.collection_scans = 1;
+        Some(&mut self.figures)
+    }
+
     fn suspend(&mut self) {
+        self.figures.saves += 1;
         if let Stand::Open(cursor) = &self.stand {
             self.stand = Stand::Saved(cursor.save());
         }
@@ -91,49 +127,77 @@ impl Stage for CollScan {
 
 /// The record of one `_id`.
 pub struct IdLookup {
-    pub id: usize,
-    pub key: Vec<u8>,
-    pub filter: Option<FilterPart>,
+    collection: Arc<Collection>,
+    reads: Reads,
+    key: Vec<u8>,
+    filter: Option<FilterPart>,
+    arena: Bump,
     doc: Vec<u8>,
     done: bool,
+    figures: Figures,
 }
 
 impl IdLookup {
-    pub fn new(id: usize, key: Vec<u8>, filter: Option<FilterPart>) -> Self {
-        IdLookup { id, key, filter, doc: Vec::new(), done: false }
+    pub fn new(
+        reads: &Reads,
+        collection: &Arc<Collection>,
+        key: Vec<u8>,
+        filter: Option<FilterPart>,
+    ) -> Self {
+        IdLookup {
+            collection: collection.clone(),
+            reads: reads.clone(),
+            key,
+            filter,
+            arena: Bump::new(),
+            doc: Vec::new(),
+            done: false,
+            figures: Figures::default(),
+        }
     }
 }
 
-impl Stage for IdLookup {
+impl Operator for IdLookup {
     fn is_eof(&self) -> bool {
         self.done
     }
 
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
         if self.done {
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+            return Ok(self.figures.count(Step::Eof));
         }
         self.done = true;
-        cx.stats[self.id].keys_examined += 1;
-        let Some(doc) = cx.view.get(cx.collection, &self.key)? else {
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+        self.figures.keys_examined += 1;
+        let view = self.reads.view();
+        let Some(doc) = view.get(&self.collection, &self.key)? else {
+            return Ok(self.figures.count(Step::Eof));
         };
-        cx.stats[self.id].docs_examined += 1;
+        self.figures.docs_examined += 1;
         if let Some(filter) = &self.filter
-            && !cx.passes(filter, doc.as_raw())?
+            && !filter.passes(doc.as_raw(), cx, &mut self.arena)?
         {
-            return Ok(count(&mut cx.stats[self.id], Step::Eof));
+            return Ok(self.figures.count(Step::Eof));
         }
         self.doc.clear();
         self.doc.extend_from_slice(&doc);
-        Ok(count(&mut cx.stats[self.id], Step::Row))
+        Ok(self.figures.count(Step::Row))
     }
 
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(RawDoc::new(&self.doc)), record: &self.key, key: None }
+        Row { doc: Some(RawDoc::new(&self.doc)), record: &self.key, key: None, metadata: None }
     }
 
-    fn suspend(&mut self) {}
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        let index = self.collection.indexes.first();
+        self.figures.indexes_used.extend(index.map(|index| index.name.clone()));
+        Some(&mut self.figures)
+    }
+
+    fn suspend(&mut self) {
+        self.figures.saves += 1;
+    }
 }
 
 /// Either kind of cursor that an index scan walks: entries, or the records themselves for `_id`.
@@ -192,8 +256,9 @@ impl Walk {
 
 /// The keys of an index within bounds.
 pub struct IndexScan {
-    pub id: usize,
-    pub scan: Scan,
+    collection: Arc<Collection>,
+    reader: Reader,
+    scan: Scan,
     bytes: ByteBounds,
     records: bool,
     stand: Stand<Walk>,
@@ -205,14 +270,18 @@ pub struct IndexScan {
     single_range: bool,
     /// The key that ends the scan counts as examined, as a `COUNT_SCAN` has it.
     counts_end: bool,
+    arena: Bump,
+    figures: Figures,
 }
 
 impl IndexScan {
-    pub fn new(id: usize, scan: Scan, records: bool) -> Self {
+    pub fn new(reads: &Reads, collection: &Arc<Collection>, scan: Scan) -> Self {
+        let records = crate::index::is_record_order(collection, &scan.index);
         let bytes = scan.byte_bounds();
         let single_range = scan.bounds.is_single_range();
         IndexScan {
-            id,
+            collection: collection.clone(),
+            reader: Reader::new(reads),
             scan,
             bytes,
             records,
@@ -222,6 +291,8 @@ impl IndexScan {
             skip_prefix: None,
             single_range,
             counts_end: false,
+            arena: Bump::new(),
+            figures: Figures::default(),
         }
     }
 
@@ -237,39 +308,52 @@ impl IndexScan {
         self
     }
 
-    fn begin(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+    fn begin(&mut self) -> Result<bool> {
         let Some(after) = self.bytes.start(&mut self.scratch) else { return Ok(false) };
         let direction = direction(self.scan.backward);
         let mut walk = if self.records {
-            Walk::Records(cx.view.records(cx.collection, Range::ALL, direction)?, self.scan.backward)
+            Walk::Records(
+                self.reader.view().records(&self.collection, Range::ALL, direction)?,
+                self.scan.backward,
+            )
         } else {
             // Where the key that ends the scan counts as examined, it must be seen.
             let last = self.bytes.last().filter(|_| self.single_range && !self.counts_end);
             Walk::Entries(match last {
-                Some(last) => cx.view.index_to(&self.scan.index, direction, last)?,
-                None => cx.view.index(&self.scan.index, direction)?,
+                Some(last) => self.reader.view().index_to(&self.scan.index, direction, last)?,
+                None => self.reader.view().index(&self.scan.index, direction)?,
             })
         };
-        cx.stats[self.id].seeks += 1;
+        self.figures.seeks += 1;
         let found = walk.seek(&mut self.scratch, after)?;
         self.stand = Stand::Open(walk);
         Ok(found)
     }
 
     /// Moves to the next entry, in bounds or not.
-    fn advance(&mut self, cx: &mut Cx<'_>) -> Result<bool> {
+    fn advance(&mut self) -> Result<bool> {
         let walk = match &mut self.stand {
-            Stand::Fresh => return self.begin(cx),
+            Stand::Fresh => return self.begin(),
             Stand::Done => return Ok(false),
             Stand::Open(walk) => walk,
             Stand::Saved(position) => {
                 let direction = direction(self.scan.backward);
                 let walk = if self.records {
-                    let cursor =
-                        RecordCursor::restore(cx.view, cx.collection, Range::ALL, direction, position)?;
+                    let cursor = RecordCursor::restore(
+                        self.reader.view(),
+                        &self.collection,
+                        Range::ALL,
+                        direction,
+                        position,
+                    )?;
                     Walk::Records(cursor, self.scan.backward)
                 } else {
-                    Walk::Entries(IndexCursor::restore(cx.view, &self.scan.index, direction, position)?)
+                    Walk::Entries(IndexCursor::restore(
+                        self.reader.view(),
+                        &self.scan.index,
+                        direction,
+                        position,
+                    )?)
                 };
                 self.stand = Stand::Open(walk);
                 match &mut self.stand {
@@ -286,78 +370,90 @@ impl IndexScan {
             }
             self.scratch.clear();
             self.scratch.extend_from_slice(&walk.key()[..len]);
-            cx.stats[self.id].seeks += 1;
+            self.figures.seeks += 1;
             return walk.seek(&mut self.scratch, !self.scan.backward);
         }
         walk.next()
     }
 
-    fn end(&mut self, cx: &mut Cx<'_>) -> Step {
+    fn end(&mut self) -> Step {
         self.stand = Stand::Done;
-        count(&mut cx.stats[self.id], Step::Eof)
+        self.figures.count(Step::Eof)
     }
 }
 
-impl Stage for IndexScan {
+impl Operator for IndexScan {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        let mut found = self.advance(cx)?;
+        let mut found = self.advance()?;
         loop {
             if !found {
-                cx.stats[self.id].keys_examined +=
+                self.figures.keys_examined +=
                     u64::from(self.counts_end && !matches!(self.stand, Stand::Done));
-                return Ok(self.end(cx));
+                return Ok(self.end());
             }
-            let Stand::Open(walk) = &mut self.stand else { return Ok(self.end(cx)) };
-            cx.stats[self.id].keys_examined += 1;
+            let Stand::Open(walk) = &mut self.stand else { return Ok(self.end()) };
+            self.figures.keys_examined += 1;
             match self.bytes.place(walk.key(), &mut self.scratch) {
                 Place::Inside => break,
                 Place::Done | Place::Seek(_) if self.single_range => {
-                    cx.stats[self.id].keys_examined -= u64::from(!self.counts_end);
-                    return Ok(self.end(cx));
+                    self.figures.keys_examined -= u64::from(!self.counts_end);
+                    return Ok(self.end());
                 }
-                Place::Done => return Ok(self.end(cx)),
+                Place::Done => return Ok(self.end()),
                 Place::Seek(after) => {
-                    cx.stats[self.id].seeks += 1;
+                    self.figures.seeks += 1;
                     found = walk.seek(&mut self.scratch, after)?;
                 }
             }
-            (cx.interrupt)()?;
+            cx.check_interrupt()?;
         }
-        let Stand::Open(walk) = &self.stand else { return Ok(self.end(cx)) };
+        let Stand::Open(walk) = &self.stand else { return Ok(self.end()) };
         if self.scan.multikey {
-            cx.stats[self.id].dups_tested += 1;
+            self.figures.dups_tested += 1;
             if self.seen.contains(walk.record()) {
-                cx.stats[self.id].dups_dropped += 1;
-                return Ok(count(&mut cx.stats[self.id], Step::More));
+                self.figures.dups_dropped += 1;
+                return Ok(self.figures.count(Step::More));
             }
             self.seen.insert(walk.record().into());
         }
         if let Some(filter) = &self.scan.filter {
-            let Walk::Entries(cursor) = walk else { return Ok(count(&mut cx.stats[self.id], Step::Row)) };
+            let Walk::Entries(cursor) = walk else { return Ok(self.figures.count(Step::Row)) };
             let doc = key_document(&self.scan.fields, cursor.key(), cursor.type_bits());
-            if !cx.passes(filter, doc.as_raw())? {
-                return Ok(count(&mut cx.stats[self.id], Step::More));
+            if !filter.passes(doc.as_raw(), cx, &mut self.arena)? {
+                return Ok(self.figures.count(Step::More));
             }
         }
-        Ok(count(&mut cx.stats[self.id], Step::Row))
+        Ok(self.figures.count(Step::Row))
     }
 
     fn row(&self) -> Row<'_> {
         match &self.stand {
-            Stand::Open(Walk::Entries(cursor)) => {
-                Row { doc: None, record: cursor.record_key(), key: Some((cursor.key(), cursor.type_bits())) }
-            }
+            Stand::Open(Walk::Entries(cursor)) => Row {
+                doc: None,
+                record: cursor.record_key(),
+                key: Some((cursor.key(), cursor.type_bits())),
+                metadata: None,
+            },
             Stand::Open(Walk::Records(cursor, _)) => {
-                Row { doc: Some(cursor.doc()), record: cursor.key(), key: None }
+                Row { doc: Some(cursor.doc()), record: cursor.key(), key: None, metadata: None }
             }
             _ => Row::default(),
         }
     }
 
+    fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        self.figures.indexes_used.insert(self.scan.index.name.clone());
+        Some(&mut self.figures)
+    }
+
     fn suspend(&mut self) {
+        self.figures.saves += 1;
         if let Stand::Open(walk) = &self.stand {
             self.stand = Stand::Saved(walk.save());
         }
+        self.reader.suspend();
     }
 }
 

@@ -6,6 +6,7 @@ use sheaf_bson::{Bump, DocBuf};
 use sheaf_errors::Result;
 use sheaf_expr::Env;
 use sheaf_query::matcher::Matcher;
+use sheaf_rows::{Cx, Limits};
 use sheaf_storage::{Collection, Write};
 
 use super::update::{again, next_record};
@@ -14,7 +15,7 @@ use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;
 use crate::plan::query::Hint;
-use crate::run::ReadCx;
+use crate::run::Reads;
 
 /// One statement of a `delete` command.
 pub struct Delete {
@@ -39,14 +40,15 @@ pub fn run_delete(
         let gone = delete_one(w, cx, collection, &matcher, &key, None)?;
         return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
     }
-    let view = w.view()?;
-    let read = ReadCx::new(&view, cx.interrupt, cx.now_millis);
-    let mut executor = find::open(&statement.query, collection, &read)?;
+    let reads = Reads::at(w.view()?);
+    let limits = Limits { now_millis: cx.now_millis, ..Limits::default() };
+    let mut rows = Cx::new(limits, cx.interrupt);
+    let mut executor = find::open(&statement.query, collection, &reads, &mut rows)?;
     let (mut count, mut last) = (0, None);
-    while let Some((key, doc)) = next_record(&mut executor, &read)? {
+    while let Some((key, doc)) = next_record(&mut executor, &mut rows)? {
         if !statement.multi && !w.retries_conflicts() {
             // As with updates: a transaction's writes so far are copied if a view of them is still alive.
-            drop((executor, view));
+            drop((executor, reads));
             let gone = delete_one(w, cx, collection, &matcher, &key, Some(&doc))?;
             return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
         }

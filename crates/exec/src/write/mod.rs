@@ -8,7 +8,7 @@ mod update;
 mod validator;
 
 use sheaf_bson::{ObjectId, RawDoc, Timestamp};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Error};
 use sheaf_query::update::Update;
 use sheaf_storage::Write;
 
@@ -23,7 +23,7 @@ pub use validator::{Validation, Validator, report_to};
 #[derive(Clone, Copy)]
 pub struct WriteCx<'c> {
     /// The error to end with, if the operation was killed or is out of time.
-    pub interrupt: &'c dyn Fn() -> Result<()>,
+    pub interrupt: sheaf_rows::Interrupt<'c>,
     /// `$$NOW`, milliseconds since the epoch.
     pub now_millis: i64,
     /// A time for `$currentDate` and for empty timestamps.

@@ -8,13 +8,14 @@ use sheaf_expr::Env;
 use sheaf_query::diff::{diff, operator_diff};
 use sheaf_query::matcher::Matcher;
 use sheaf_query::update::{ApplyCx, Update};
+use sheaf_rows::{Cx, Limits};
 use sheaf_storage::{Collection, Write};
 
 use super::{Change, Validator, WriteCx};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;
-use crate::run::{Executor, ReadCx};
+use crate::run::{Executor, Reads};
 
 /// One statement of an `update` command.
 pub struct UpdateStatement {
@@ -101,15 +102,16 @@ impl Run<'_> {
             self.one(w, &matcher, &key, None)?;
             return Ok(());
         }
-        let view = w.view()?;
-        let read = ReadCx::new(&view, self.cx.interrupt, self.cx.now_millis);
-        let mut executor = find::open(&self.statement.query, self.collection, &read)?;
-        while let Some((key, doc)) = next_record(&mut executor, &read)? {
+        let reads = Reads::at(w.view()?);
+        let limits = Limits { now_millis: self.cx.now_millis, ..Limits::default() };
+        let mut rows = Cx::new(limits, self.cx.interrupt);
+        let mut executor = find::open(&self.statement.query, self.collection, &reads, &mut rows)?;
+        while let Some((key, doc)) = next_record(&mut executor, &mut rows)? {
             if !self.statement.multi && !w.retries_conflicts() {
                 // A transaction's writes so far are copied at the next one if a view of them is still alive: not for each
                 // statement of thousands.
                 self.result.examined = executor.examined();
-                drop((executor, view));
+                drop((executor, reads));
                 return self.one(w, &matcher, &key, Some(&doc)).map(|_| ());
             }
             if self.one(w, &matcher, &key, Some(&doc))? && !self.statement.multi {
@@ -216,10 +218,10 @@ pub(super) fn again<T>(w: &dyn Write, result: &Result<T>) -> bool {
 
 /// The next record of a search: its key and document, copied, because the write that follows may need the
 /// cursor's memory.
-pub(super) fn next_record(executor: &mut Executor, read: &ReadCx<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
-    if !executor.advance(read)? {
+pub(super) fn next_record(executor: &mut Executor, cx: &mut Cx<'_>) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+    if !executor.advance(cx)? {
         return Ok(None);
     }
-    let row = executor.row();
+    let row = executor.plan_row();
     Ok(Some((row.record.to_vec(), row.doc.unwrap_or(RawDoc::EMPTY).as_bytes().to_vec())))
 }

@@ -21,8 +21,9 @@ use crate::stage::{Place, Stage, StageCx};
 
 pub use description::Description;
 pub use event::{Event, Operation, Origin, events};
+pub use split::Split;
+pub(crate) use split::SplitRun;
 pub(crate) use split::parse as parse_split;
-pub use split::{Split, SplitRun};
 pub use token::ResumeToken;
 
 /// What `fullDocument` asks for with updates.

@@ -7,8 +7,8 @@ use sheaf_bson::{DocBuf, DocWriter, Element, MAX_DOCUMENT_SIZE, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use super::ResumeToken;
-use crate::source::{BoxSource, RunCx, Source};
 use crate::stage::{Stage, StageCx};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// Room for what a fragment has besides its fields: its position, `splitEvent`.
 const HEAD_BYTES: usize = 128;
@@ -31,40 +31,54 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
 }
 
 /// Runs the stage.
-pub struct SplitRun {
+pub(crate) struct SplitRun {
     stage: Arc<Split>,
-    input: BoxSource,
+    input: BoxOperator,
     fragments: VecDeque<DocBuf>,
+    /// The fragment being given; `None` if the row is the input's.
+    current: Option<DocBuf>,
 }
 
 impl SplitRun {
     /// Over the events of the stages before.
-    pub(crate) fn new(stage: Arc<Split>, input: BoxSource) -> Self {
-        SplitRun { stage, input, fragments: VecDeque::new() }
+    pub(crate) fn new(stage: Arc<Split>, input: BoxOperator) -> Self {
+        SplitRun { stage, input, fragments: VecDeque::new(), current: None }
     }
 }
 
-impl Source for SplitRun {
-    fn next(&mut self, cx: &mut RunCx<'_>) -> Result<Option<DocBuf>> {
-        loop {
-            if let Some(fragment) = self.fragments.pop_front() {
-                return Ok(Some(fragment));
-            }
-            let Some(event) = self.input.next(cx)? else { return Ok(None) };
-            let seen = self.seen(event.as_raw())?;
-            if event.as_bytes().len() <= MAX_DOCUMENT_SIZE && seen == 0 {
-                return Ok(Some(event));
-            }
-            self.fragments = split(event.as_raw(), MAX_DOCUMENT_SIZE)?;
-            let count = self.fragments.len() as u64;
-            if seen > 0 && seen > count {
-                bail!(
-                    Code::CHANGE_STREAM_FATAL_ERROR,
-                    "Attempted to resume from a split event fragment, but the event in the resumed stream was not split"
-                );
-            }
-            self.fragments.drain(..seen as usize);
+impl Operator for SplitRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        self.current = self.fragments.pop_front();
+        if self.current.is_some() {
+            return Ok(Step::Row);
         }
+        let step = self.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
+        }
+        let event = self.input.row().document();
+        let seen = self.seen(event)?;
+        if event.len() <= MAX_DOCUMENT_SIZE && seen == 0 {
+            return Ok(Step::Row);
+        }
+        self.fragments = split(event, MAX_DOCUMENT_SIZE)?;
+        let count = self.fragments.len() as u64;
+        if seen > 0 && seen > count {
+            bail!(
+                Code::CHANGE_STREAM_FATAL_ERROR,
+                "Attempted to resume from a split event fragment, but the event in the resumed stream was not split"
+            );
+        }
+        self.fragments.drain(..seen as usize);
+        Ok(Step::More)
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.current.as_ref().map_or_else(|| self.input.row(), |fragment| Row::of(fragment.as_raw()))
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
     }
 }
 

@@ -11,15 +11,15 @@ use sheaf_meter::Held;
 use sheaf_query::sort::Sorted;
 
 use super::{Group, Running, Table};
-use crate::source::RunCx;
-use crate::stages::rows::{Row, Rows};
+use crate::stages::set_aside::{AsideRow, SetAside};
+use sheaf_rows::{Cx, Figures};
 
 /// Documents being set aside.
-pub(super) struct Spill(Rows);
+pub(super) struct Spill(SetAside);
 
 impl Spill {
-    pub(super) fn new(cx: &RunCx<'_>) -> Result<Spill> {
-        Ok(Spill(Rows::new(cx)?))
+    pub(super) fn new(cx: &Cx<'_>) -> Spill {
+        Spill(SetAside::new(cx))
     }
 
     /// Takes in one document.
@@ -43,9 +43,9 @@ impl Spill {
     }
 
     /// The groups of all that was taken in.
-    pub(super) fn finish(self, table: Table, cx: &mut RunCx<'_>) -> Result<Merged> {
-        let mut rows = self.0.finish(cx)?;
-        let next = Row::next(&mut rows)?;
+    pub(super) fn finish(self, table: Table, figures: &mut Figures) -> Result<Merged> {
+        let mut rows = self.0.finish(figures)?;
+        let next = AsideRow::next(&mut rows)?;
         Ok(Merged { rows, next, table, ready: Vec::new(), swept: 0, held: sheaf_meter::reserve(0)? })
     }
 }
@@ -53,7 +53,7 @@ impl Spill {
 /// Groups coming out: those with rows in the order of their hashes, then those that are only in the table.
 pub(super) struct Merged {
     rows: Sorted,
-    next: Option<Row>,
+    next: Option<AsideRow>,
     table: Table,
     /// Finished groups of one hash.
     ready: Vec<Running>,
@@ -64,7 +64,7 @@ pub(super) struct Merged {
 }
 
 impl Merged {
-    pub(super) fn next(&mut self, stage: &Group, cx: &mut RunCx<'_>) -> Result<Option<Running>> {
+    pub(super) fn next(&mut self, stage: &Group, cx: &mut Cx<'_>) -> Result<Option<Running>> {
         if self.ready.is_empty() && self.next.is_some() {
             self.gather(stage, cx)?;
         }
@@ -81,7 +81,7 @@ impl Merged {
     }
 
     /// Adds up all rows with the next hash.
-    fn gather(&mut self, stage: &Group, cx: &mut RunCx<'_>) -> Result<()> {
+    fn gather(&mut self, stage: &Group, cx: &mut Cx<'_>) -> Result<()> {
         let Some(first) = &self.next else { return Ok(()) };
         let hash = self.table.hash(first.filed_under());
         self.ready = self.table.take(hash);
@@ -103,7 +103,7 @@ impl Merged {
                 let states = self.ready.iter().flat_map(|group| &group.states);
                 self.held.set(states.map(|state| state.memory_bytes() as u64).sum())?;
             }
-            self.next = Row::next(&mut self.rows)?;
+            self.next = AsideRow::next(&mut self.rows)?;
             cx.check_interrupt()?;
         }
         Ok(())

@@ -7,11 +7,13 @@ use sheaf_bson::{ArrayBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::ReadCx;
+use sheaf_exec::run::Reads;
 use sheaf_storage::Uuid;
 
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
+use sheaf_rows::{Cx, Limits};
+
 use crate::args::{Args, NonNegative};
 use crate::command::*;
 use crate::commands::ddl::names;
@@ -90,10 +92,12 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
         } else {
             let stop = op.interrupter();
             let interrupt = || stop.check();
-            let cx = ReadCx::new(&view, &interrupt, op.now_millis());
-            let mut run = sheaf_exec::find::open(&query, collection, &cx)?;
+            let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
+            let mut cx = Cx::new(limits, &interrupt);
+            let mut run = sheaf_exec::find::open(&query, collection, &Reads::at(view.clone()), &mut cx)?;
             op.metrics().plan_summary.replace(Some(run.plan().summary()));
-            let n = run.count(&cx).map_err(|error| error.context("Executor error during count command"))?;
+            let n =
+                run.count(&mut cx).map_err(|error| error.context("Executor error during count command"))?;
             let (keys, docs) = run.examined();
             op.metrics().keys_examined.set(keys);
             op.metrics().docs_examined.set(docs);

@@ -8,12 +8,14 @@ use sheaf_bson::{ArrayBuf, DocBuf, Element, MAX_DOCUMENT_SIZE, OwnedValue, RawDo
 use sheaf_errors::{Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::ReadCx;
+use sheaf_exec::run::Reads;
 use sheaf_query::path::Path;
 use sheaf_storage::{Collection, Uuid};
 
 use super::pipeline::{PipelineCursor, parse};
 use super::query::{check_collation, parse_cx, parse_filter};
+use sheaf_rows::{Cx, Limits};
+
 use crate::args::Args;
 use crate::command::*;
 use crate::commands::ddl::names;
@@ -79,16 +81,18 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
             } else {
                 let stop = op.interrupter();
                 let interrupt = || stop.check();
-                let cx = ReadCx::new(&view, &interrupt, op.now_millis());
-                let mut run = sheaf_exec::find::open(&query, collection, &cx)?;
+                let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
+                let mut cx = Cx::new(limits, &interrupt);
+                let reads = Reads::at(view.clone());
+                let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
                 op.metrics().plan_summary.replace(Some(run.plan().summary()));
                 let from_keys = run.plan().gives_keys();
                 while run
-                    .advance(&cx)
+                    .advance(&mut cx)
                     .map_err(|error| error.context("Executor error during distinct command"))?
                 {
-                    let doc = run.row().doc.unwrap_or(RawDoc::EMPTY);
-                    if from_keys && values.is_null(doc)? && !self.has_null(op, collection, &cx)? {
+                    let doc = run.plan_row().doc.unwrap_or(RawDoc::EMPTY);
+                    if from_keys && values.is_null(doc)? && !self.has_null(op, collection, &reads, &mut cx)? {
                         // An index holds null for documents that lack the field.
                         continue;
                     }
@@ -122,7 +126,13 @@ impl Distinct<'_> {
     }
 
     /// Whether some document that matches has the field, with null in it.
-    fn has_null(&self, op: &Operation<'_>, collection: &Arc<Collection>, cx: &ReadCx<'_>) -> Result<bool> {
+    fn has_null(
+        &self,
+        op: &Operation<'_>,
+        collection: &Arc<Collection>,
+        reads: &Reads,
+        cx: &mut Cx<'_>,
+    ) -> Result<bool> {
         let both = DocBuf::build(|out| {
             let mut parts = out.array("$and");
             parts.push(self.query.unwrap_or(RawDoc::EMPTY));
@@ -130,7 +140,7 @@ impl Distinct<'_> {
         });
         let matcher = parse_filter(Some(both.as_raw()), &mut parse_cx(op, None)?)?;
         let query = Query { limit: Some(1), ..Query::filtered(matcher) };
-        sheaf_exec::find::open(&query, collection, cx)?.advance(cx)
+        sheaf_exec::find::open(&query, collection, reads, cx)?.advance(cx)
     }
 
     /// The stages that find the documents.

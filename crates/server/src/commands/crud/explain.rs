@@ -1,6 +1,6 @@
 //! `explain`.
 
-use sheaf_aggregate::{Namespace, Pipeline, RunOptions};
+use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{ArrayBuf, Bump, DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::database::resolve_view;
@@ -9,7 +9,7 @@ use sheaf_exec::explain::pipeline::PipelineOf;
 use sheaf_exec::explain::{Explained, Top, WouldModify, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::ReadCx;
+use sheaf_exec::run::Reads;
 use sheaf_exec::write::{FindAndModify as Action, UpdateStatement};
 use sheaf_expr::Env;
 use sheaf_query::update::ApplyCx;
@@ -23,6 +23,8 @@ use super::find_and_modify::FindAndModify;
 use super::pipeline::{database, parse};
 use super::query::parse_cx;
 use super::update::Update;
+use sheaf_rows::{Cx, Limits};
+
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;
@@ -197,8 +199,10 @@ impl Explain<'_> {
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
-        let cx = ReadCx::new(&view, &interrupt, op.now_millis());
-        let explained = explain(query, &namespace, found, &cx, self.verbosity, top, would_modify)?;
+        let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
+        let (reads, mut cx) = (Reads::at(view.clone()), Cx::new(limits, &interrupt));
+        let explained =
+            explain(query, &namespace, found, &reads, &mut cx, self.verbosity, top, would_modify)?;
         let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
         reply.fill(|out| {
             write_explained(out, &explained);
@@ -234,15 +238,16 @@ fn explain_pipeline(
     verbosity: Verbosity,
     body: RawDoc<'_>,
 ) -> Result<Reply> {
-    let db = database(op, false)?;
-    let named = db.view().collection(&namespace.to_string()).cloned();
+    let db = database(op, None, false)?;
+    let view = op.view()?;
+    let named = view.collection(&namespace.to_string()).cloned();
     let resolved = match named.as_ref().filter(|found| found.is_view() && !pipeline.has_own_source()) {
-        Some(view) => Some(resolve_view(db.view(), view, pipeline, op.cluster_clock())?),
+        Some(found) => Some(resolve_view(&view, found, pipeline, op.cluster_clock())?),
         None => None,
     };
     let (namespace, pipeline) = resolved.as_ref().map_or((namespace, pipeline), |(on, joined)| (on, joined));
     let full = namespace.to_string();
-    let collection = db.view().collection(&full).cloned();
+    let collection = view.collection(&full).cloned();
     let fresh = || parse_cx(op, variables).unwrap_or_default();
     let of = PipelineOf {
         db: &db,
@@ -250,10 +255,13 @@ fn explain_pipeline(
         namespace: &full,
         collection: collection.as_ref(),
         hint,
-        options: RunOptions { now_millis: op.now_millis(), ..RunOptions::default() },
         fresh: &fresh,
     };
-    let explained = sheaf_exec::explain::pipeline::explain_pipeline(&of, verbosity)?;
+    let stop = op.interrupter();
+    let interrupt = || stop.check();
+    let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
+    let mut cx = Cx::new(limits, &interrupt);
+    let explained = sheaf_exec::explain::pipeline::explain_pipeline(&of, &mut cx, verbosity)?;
     let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
     reply.fill(|out| {
         match (&explained.cursor, explained.stages.is_empty()) {

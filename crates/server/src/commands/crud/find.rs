@@ -7,7 +7,7 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::ReadCx;
+use sheaf_exec::run::Reads;
 use sheaf_expr::Env;
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Uuid};
@@ -16,6 +16,8 @@ use super::pipeline::PipelineCursor;
 use super::query::{
     PlanCursor, check_collation, empty_cursor, first_batch, parse_cx, parse_filter, set_sort,
 };
+use sheaf_rows::{Cx, Limits, Operator};
+
 use crate::args::{Args, Loose, NonNegative};
 use crate::command::*;
 use crate::commands::ddl::names;
@@ -134,12 +136,14 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let allow_disk_use = self.allow_disk_use.unwrap_or(true);
-        let cx = ReadCx { allow_disk_use, ..ReadCx::new(&view, &interrupt, op.now_millis()) };
-        let mut executor = sheaf_exec::find::open(&query, &collection, &cx)?;
+        let limits = Limits { allow_disk_use, now_millis: op.now_millis(), ..Limits::default() };
+        let reads = Reads::at(view);
+        let mut cx = Cx::new(limits, &interrupt);
+        let mut executor = sheaf_exec::find::open(&query, &collection, &reads, &mut cx)?;
         executor.suspend();
+        reads.detach();
         op.metrics().plan_summary.replace(Some(executor.plan().summary()));
-        drop(view);
-        let cursor = PlanCursor::new(op, executor, &query, self.await_data, allow_disk_use);
+        let cursor = PlanCursor::new(executor, reads, &query, self.await_data, limits);
         let batch_size = self.batch_size.map(|n| n as usize);
         first_batch(op, &namespace, Box::new(cursor), batch_size, self.single_batch, self.no_timeout)
             .map_err(|error| error.context(format!("Executor error during find command: {namespace}")))

@@ -3,27 +3,26 @@
 use std::sync::Arc;
 
 use sheaf_aggregate::stages::change_stream::{ChangeStream, Watched};
-use sheaf_aggregate::{BoxSource, Database, Namespace, Pipeline, RunCx, RunOptions, StatsSource};
+use sheaf_aggregate::{Database, Namespace, Pipeline, StatsSource};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_exec::change_stream::SharedPosition;
 use sheaf_exec::database::{Db, Hooks};
 use sheaf_exec::plan::query::Hint;
+use sheaf_exec::run::Reads;
 use sheaf_expr::ParseCx;
 use sheaf_front::operations;
+use sheaf_rows::{BoxOperator, Cx, Limits, Operator, pull};
 
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
-use crate::op::{Interrupter, Operation};
+use crate::op::Operation;
 use crate::parked::Changes;
 
-/// The database for one command.
-pub fn database(op: &Operation<'_>, bypass_validation: bool) -> Result<Db> {
-    let (node, client, deadline) = (op.node().clone(), op.client().clone(), op.deadline());
-    let interrupt = move || Interrupter::new(&node, &client.stop, deadline).check();
+/// The database of one pipeline, which reads what the command reads. The hint holds for this namespace.
+pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_validation: bool) -> Result<Db> {
     let (node, metrics) = (op.node().clone(), op.node().clone());
     let hooks = Hooks {
-        interrupt: Box::new(interrupt),
         server_stats: Box::new(move |source, spec| server_documents(&node, source, spec)),
         latency_stats: Box::new(move |namespace, histograms| {
             let latencies = metrics.metrics.latencies_of(namespace);
@@ -36,7 +35,7 @@ pub fn database(op: &Operation<'_>, bypass_validation: bool) -> Result<Db> {
         in_transaction: op.in_transaction(),
         bypass_validation,
     };
-    Ok(Db::new(op.engine().clone(), op.view()?, op.now_millis(), hooks))
+    Ok(Db::new(op.engine().clone(), Reads::at(op.view()?), hooks, hint))
 }
 
 /// The documents of the stages that show what the server does.
@@ -67,9 +66,9 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
 
 /// A cursor over a pipeline.
 pub struct PipelineCursor {
-    source: BoxSource,
-    options: RunOptions,
-    bypass_validation: bool,
+    run: BoxOperator,
+    db: Db,
+    limits: Limits,
     /// A document that did not fit the last batch.
     waiting: Option<DocBuf>,
     summary: String,
@@ -129,32 +128,58 @@ impl PipelineCursor {
         allow_disk_use: bool,
         bypass_validation: bool,
     ) -> Result<Self> {
-        let db = database(op, bypass_validation)?;
-        db.hint(namespace, hint);
-        let options = RunOptions { allow_disk_use, now_millis: op.now_millis(), ..RunOptions::default() };
-        let source = db.run(namespace, pipeline, &RunCx::new(&db, options))?;
+        let db = database(op, Some((namespace, hint)), bypass_validation)?;
+        let limits = Limits { allow_disk_use, now_millis: op.now_millis(), ..Limits::default() };
+        let stop = op.interrupter();
+        let interrupt = || stop.check();
+        let mut run = db.run(namespace, pipeline, &mut Cx::new(limits, &interrupt))?;
+        run.suspend();
+        db.reads().detach();
         let summary = db.plan_summary().unwrap_or_default();
         op.metrics().plan_summary.replace(db.plan_summary());
         let stream = pipeline.change_stream().zip(db.change_stream());
         let stream = stream.map(|(stream, position)| StreamCursor::of(stream, position));
-        Ok(PipelineCursor { source, options, bypass_validation, waiting: None, summary, stream })
+        Ok(PipelineCursor { run, db, limits, waiting: None, summary, stream })
+    }
+
+    /// Pulls rows at the state that the command reads; afterwards the cursor holds nothing of it.
+    fn pulling<T>(
+        &mut self,
+        op: &Operation<'_>,
+        work: impl FnOnce(&mut Self, &mut Cx<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.db.reads().attach(op.view()?);
+        let stop = op.interrupter();
+        let interrupt = || stop.check();
+        let result = work(self, &mut Cx::new(self.limits, &interrupt));
+        self.run.suspend();
+        self.db.reads().detach();
+        if let Some(position) = self.db.take_committed() {
+            op.note_commit(position);
+        }
+        result
     }
 
     /// Runs to the end and hands each document over.
     pub fn each(&mut self, op: &Operation<'_>, mut take: impl FnMut(RawDoc<'_>) -> Result<()>) -> Result<()> {
-        let db = database(op, self.bypass_validation)?;
-        let mut cx = RunCx::new(&db, self.options);
-        while let Some(doc) = self.source.next(&mut cx)? {
-            take(doc.as_raw())?;
-        }
-        Ok(())
+        self.pulling(op, |cursor, cx| {
+            while pull(&mut cursor.run, cx)? {
+                take(cursor.run.row().document())?;
+            }
+            Ok(())
+        })
     }
 }
 
 impl ServerCursor for PipelineCursor {
     fn fill(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
         // What a batch costs nobody knows before: a group by a million keys comes first, perhaps.
-        op.blocking(|| self.fill_here(op, batch))
+        op.blocking(|| {
+            if let Some(stream) = &mut self.stream {
+                stream.prepare(op);
+            }
+            self.pulling(op, |cursor, cx| cursor.fill_batch(batch, cx))
+        })
     }
 
     fn waits(&self) -> Option<Changes> {
@@ -179,45 +204,37 @@ impl ServerCursor for PipelineCursor {
 }
 
 impl PipelineCursor {
-    fn fill_here(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
-        if let Some(stream) = &mut self.stream {
-            stream.prepare(op);
-        }
-        let db = database(op, self.bypass_validation)?;
-        let mut cx = RunCx::new(&db, self.options);
-        let filled = loop {
+    fn fill_batch(&mut self, batch: &mut Batch<'_>, cx: &mut Cx<'_>) -> Result<Filled> {
+        loop {
             if batch.is_full() {
-                break Ok(Filled::More);
+                return Ok(Filled::More);
             }
-            let next = match self.waiting.take() {
-                Some(doc) => Ok(Some(doc)),
-                None => self.source.next(&mut cx).and_then(|doc| {
-                    doc.as_ref().map_or(Ok(()), sheaf_aggregate::check_output_size).map(|()| doc)
-                }),
+            if self.waiting.is_none() && !pull(&mut self.run, cx)? {
+                return self.at_end();
+            }
+            let document = match &self.waiting {
+                Some(waiting) => waiting.as_raw(),
+                None => self.run.row().document(),
             };
-            match next {
-                Ok(Some(doc)) if batch.fits(doc.as_bytes().len()) => {
-                    if let Some(Err(error)) = self.stream.as_mut().map(|s| s.sent(Some(doc.as_raw()))) {
-                        break Err(error);
-                    }
-                    batch.push(doc.as_bytes());
-                }
-                Ok(Some(doc)) => {
-                    self.waiting = Some(doc);
-                    break Ok(Filled::More);
-                }
-                Ok(None) => {
-                    let Some(stream) = &mut self.stream else { break Ok(Filled::Exhausted) };
-                    let ended = stream.position.lock().has_ended();
-                    break stream.sent(None).map(|()| if ended { Filled::Exhausted } else { Filled::More });
-                }
-                Err(error) => break Err(error),
+            sheaf_aggregate::check_output_size(document)?;
+            if !batch.fits(document.len()) {
+                self.waiting = Some(DocBuf::from(document));
+                return Ok(Filled::More);
             }
-        };
-        if let Some(position) = db.committed() {
-            op.note_commit(position);
+            if let Some(stream) = &mut self.stream {
+                stream.sent(Some(document))?;
+            }
+            batch.push(document.as_bytes());
+            self.waiting = None;
         }
-        filled
+    }
+
+    /// No more documents, or none now.
+    fn at_end(&mut self) -> Result<Filled> {
+        let Some(stream) = &mut self.stream else { return Ok(Filled::Exhausted) };
+        let ended = stream.position.lock().has_ended();
+        stream.sent(None)?;
+        Ok(if ended { Filled::Exhausted } else { Filled::More })
     }
 }
 

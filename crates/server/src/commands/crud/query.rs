@@ -6,11 +6,12 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::{Executor, ReadCx};
+use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::ParseCx;
 use sheaf_query::collation::Collation;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::FindSort;
+use sheaf_rows::{Cx, Limits, Operator};
 
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
@@ -83,58 +84,40 @@ impl sheaf_exec::run::Batch for Filling<'_, '_> {
 /// A cursor over a plan on one collection.
 pub struct PlanCursor {
     executor: Executor,
-    now_millis: i64,
-    allow_disk_use: bool,
+    reads: Reads,
+    limits: Limits,
     tailable: bool,
     await_data: bool,
     /// What the cursor waits for when it comes to its end.
     waits: Option<Changes>,
-    first: bool,
 }
 
 impl PlanCursor {
-    /// A cursor over a run that has begun.
-    pub fn new(
-        op: &Operation<'_>,
-        executor: Executor,
-        query: &Query,
-        await_data: bool,
-        allow_disk_use: bool,
-    ) -> Self {
-        PlanCursor {
-            executor,
-            now_millis: op.now_millis(),
-            allow_disk_use,
-            tailable: query.tailable,
-            await_data,
-            waits: None,
-            first: true,
-        }
+    /// A cursor over a run that has begun; the run has let go of its state.
+    pub fn new(executor: Executor, reads: Reads, query: &Query, await_data: bool, limits: Limits) -> Self {
+        PlanCursor { executor, reads, limits, tailable: query.tailable, await_data, waits: None }
     }
 }
 
 impl ServerCursor for PlanCursor {
     fn fill(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
-        let view = op.view()?;
-        if !std::mem::take(&mut self.first) {
-            self.executor.resume(&view)?;
-        }
+        self.reads.attach(op.view()?);
         if self.await_data {
             self.waits = Some(Changes::on(self.executor.collection()));
         }
         let stop = op.interrupter();
         let interrupt = || stop.check();
-        let cx =
-            ReadCx { allow_disk_use: self.allow_disk_use, ..ReadCx::new(&view, &interrupt, self.now_millis) };
+        let mut cx = Cx::new(self.limits, &interrupt);
         let before = self.executor.examined();
         // What is short runs right here; what is not may hold the thread up.
         let executor = &mut self.executor;
         let batch = &mut Filling(batch);
-        let filled = match executor.fill_some(&cx, batch, SHORT_WORKS) {
-            Ok(None) => op.blocking(|| executor.fill_some(&cx, batch, u64::MAX)),
+        let filled = match executor.fill_some(&mut cx, batch, SHORT_WORKS) {
+            Ok(None) => op.blocking(|| executor.fill_some(&mut cx, batch, u64::MAX)),
             other => other,
         };
         executor.suspend();
+        self.reads.detach();
         let done = filled?.unwrap_or(true);
         let after = self.executor.examined();
         let metrics = op.metrics();

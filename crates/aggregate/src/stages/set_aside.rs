@@ -1,12 +1,11 @@
 //! What is left of a document when a blocking stage sets it aside: the value that it is filed under and one value per
-//! accumulator. Rows go through a sorter, which spills them to disk when they outgrow its memory.
+//! accumulator. SetAside go through a sorter, which spills them to disk when they outgrow its memory.
 
 use sheaf_bson::{DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_query::sort::{Sorted, Sorter};
 
-use super::sort::new_sorter;
-use crate::source::RunCx;
+use sheaf_rows::{Cx, Figures, Sort};
 
 /// The field of the value that a row is filed under.
 const FILED_UNDER: &str = "k";
@@ -14,18 +13,18 @@ const FILED_UNDER: &str = "k";
 const PRESENT: &str = "v";
 const MISSING: &str = "-";
 
-/// Rows being set aside.
-pub(crate) struct Rows {
+/// SetAside being set aside.
+pub(crate) struct SetAside {
     sorter: Sorter,
     buffer: Vec<u8>,
 }
 
-impl Rows {
-    pub(crate) fn new(cx: &RunCx<'_>) -> Result<Rows> {
-        Ok(Rows { sorter: new_sorter(None, cx)?, buffer: Vec::new() })
+impl SetAside {
+    pub(crate) fn new(cx: &Cx<'_>) -> SetAside {
+        SetAside { sorter: Sort::sorter(None, cx), buffer: Vec::new() }
     }
 
-    /// Sets a row aside. Rows come back in the order of `key`; those of equal keys as they were added.
+    /// Sets a row aside. SetAside come back in the order of `key`; those of equal keys as they were added.
     pub(crate) fn add<'a>(
         &mut self,
         key: &[u8],
@@ -45,19 +44,19 @@ impl Rows {
         self.sorter.add(key, &self.buffer)
     }
 
-    /// The rows in order.
-    pub(crate) fn finish(self, cx: &mut RunCx<'_>) -> Result<Sorted> {
-        cx.note_spills(&self.sorter);
+    /// The rows in order; notes what was spilled.
+    pub(crate) fn finish(self, figures: &mut Figures) -> Result<Sorted> {
+        figures.spilled = self.sorter.spills();
         self.sorter.finish()
     }
 }
 
 /// A row that came back.
-pub(crate) struct Row(Vec<u8>);
+pub(crate) struct AsideRow(Vec<u8>);
 
-impl Row {
-    pub(crate) fn next(sorted: &mut Sorted) -> Result<Option<Row>> {
-        Ok(sorted.next().transpose()?.map(Row))
+impl AsideRow {
+    pub(crate) fn next(sorted: &mut Sorted) -> Result<Option<AsideRow>> {
+        Ok(sorted.next().transpose()?.map(AsideRow))
     }
 
     fn doc(&self) -> RawDoc<'_> {

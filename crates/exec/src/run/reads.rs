@@ -1,0 +1,53 @@
+//! The state that operators read at present.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sheaf_storage::View;
+
+/// The state that a run's operators read: a command's, for as long as the command pulls. A cursor keeps it empty between
+/// two commands. Shared by the operators of all plans of one cursor.
+#[derive(Clone, Default)]
+pub struct Reads(Arc<Mutex<Option<View>>>);
+
+impl Reads {
+    /// Reads at a view.
+    pub fn at(view: View) -> Self {
+        Reads(Arc::new(Mutex::new(Some(view))))
+    }
+
+    /// The next command reads at this view.
+    pub fn attach(&self, view: View) {
+        *self.0.lock() = Some(view);
+    }
+
+    /// The command is over.
+    pub fn detach(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// The view. Operators are pulled by commands only, which have attached one.
+    pub fn view(&self) -> View {
+        self.0.lock().clone().expect("a row was pulled while no command reads")
+    }
+}
+
+/// What an operator has of [`Reads`] while its command pulls: taken at first use, given back at the end of the batch.
+pub(super) struct Reader {
+    reads: Reads,
+    view: Option<View>,
+}
+
+impl Reader {
+    pub fn new(reads: &Reads) -> Self {
+        Reader { reads: reads.clone(), view: None }
+    }
+
+    pub fn view(&mut self) -> &View {
+        self.view.get_or_insert_with(|| self.reads.view())
+    }
+
+    pub fn suspend(&mut self) {
+        self.view = None;
+    }
+}

@@ -1,0 +1,139 @@
+//! Figures of operators, for explain.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use sheaf_errors::Result;
+use sheaf_query::sort::Spills;
+
+use crate::{BoxOperator, Cx, Operator, Row, Step};
+
+/// Figures of one operator.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Calls of `work`.
+    pub works: u64,
+    /// Rows given.
+    pub advanced: u64,
+    /// Calls that came to nothing yet.
+    pub need_time: u64,
+    /// Whether it has come to its end.
+    pub eof: bool,
+    /// Times its state was saved (one for each batch).
+    pub saves: u64,
+    /// Index keys looked at.
+    pub keys_examined: u64,
+    /// Documents looked at.
+    pub docs_examined: u64,
+    /// Seeks in an index.
+    pub seeks: u64,
+    /// Keys or rows dropped because their record was given already.
+    pub dups_dropped: u64,
+    /// Keys or rows tested for that.
+    pub dups_tested: u64,
+    /// Bytes sorted.
+    pub sorted_bytes: u64,
+    /// Rows sorted.
+    pub sorted_rows: u64,
+    /// What was put on disk for want of memory.
+    pub spilled: Spills,
+    /// Bytes of the documents given, where it is measured.
+    pub output_bytes: u64,
+    /// Nanoseconds spent with the operators below, where it is measured.
+    pub nanos: u64,
+    /// Scans of other collections.
+    pub collection_scans: u64,
+    /// Names of the indexes used in other collections.
+    pub indexes_used: BTreeSet<String>,
+}
+
+impl Figures {
+    /// Counts a piece of work.
+    #[inline]
+    pub fn count(&mut self, step: Step) -> Step {
+        self.works += 1;
+        match step {
+            Step::Row => self.advanced += 1,
+            Step::More => self.need_time += 1,
+            Step::Eof => self.eof = true,
+        }
+        step
+    }
+
+    /// Adds what an operator on another collection has read.
+    pub fn add_foreign(&mut self, other: &Figures) {
+        self.keys_examined += other.keys_examined;
+        self.docs_examined += other.docs_examined;
+        self.collection_scans += other.collection_scans;
+        self.indexes_used.extend(other.indexes_used.iter().cloned());
+    }
+}
+
+/// Shows the figures of an operator and of all below it, an operator before its inputs.
+pub fn report(operator: &mut dyn Operator, show: &mut dyn FnMut(&Figures)) {
+    match operator.figures() {
+        Some(figures) => show(figures),
+        None => show(&Figures::default()),
+    }
+    operator.inputs(&mut |input| report(input, show));
+}
+
+/// What an operator and all below it have read.
+pub fn tally(operator: &mut dyn Operator) -> Figures {
+    let mut all = Figures::default();
+    report(operator, &mut |figures| all.add_foreign(figures));
+    all
+}
+
+/// An operator whose time and output are measured; only explain does.
+pub struct Measured {
+    inner: BoxOperator,
+    output_bytes: u64,
+    advanced: u64,
+    nanos: u64,
+    shown: Figures,
+}
+
+impl Measured {
+    /// Measures an operator with those below it.
+    pub fn new(inner: BoxOperator) -> Self {
+        Measured { inner, output_bytes: 0, advanced: 0, nanos: 0, shown: Figures::default() }
+    }
+}
+
+impl Operator for Measured {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let began = Instant::now();
+        let step = self.inner.work(cx);
+        self.nanos += began.elapsed().as_nanos() as u64;
+        if let Ok(Step::Row) = step {
+            self.advanced += 1;
+            self.output_bytes += self.inner.row().doc.map_or(0, |doc| doc.len() as u64);
+        }
+        step
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.inner.row()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        self.inner.inputs(visit);
+    }
+
+    fn is_eof(&self) -> bool {
+        self.inner.is_eof()
+    }
+
+    fn suspend(&mut self) {
+        self.inner.suspend();
+    }
+
+    /// The operator's own figures with what was measured.
+    fn figures(&mut self) -> Option<&mut Figures> {
+        let own = self.inner.figures().cloned().unwrap_or_default();
+        let (output_bytes, advanced, nanos) = (self.output_bytes, self.advanced, self.nanos);
+        self.shown = Figures { output_bytes, advanced, nanos, ..own };
+        Some(&mut self.shown)
+    }
+}

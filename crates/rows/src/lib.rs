@@ -1,0 +1,135 @@
+//! The row protocol: how operators give rows to each other, in plans of a query and in stages of a pipeline alike.
+//!
+//! An [`Operator`] does one small piece of work per call, so that candidate plans can be tried against each other, killed
+//! operations stop soon, and a cursor can pause anywhere. A row is borrowed from the operator that made it; who has to keep
+//! it copies it. Between two commands operators hold positions and what they have gathered, but no snapshot
+//! ([`Operator::suspend`]). What belongs to the command that pulls (time, variables, limits) comes with every call ([`Cx`]);
+//! where the documents come from is the business of the leaves alone.
+
+mod cx;
+mod deep;
+mod figures;
+mod simple;
+mod sort;
+mod spill;
+
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+
+pub use cx::{Cx, Interrupt, Limits};
+pub use deep::Deep;
+pub use figures::{Figures, Measured, report, tally};
+pub use simple::{Documents, Empty, Limit, Skip};
+pub use sort::Sort;
+pub use spill::temporary_runs;
+
+/// What a piece of work came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// A row is ready: see [`Operator::row`].
+    Row,
+    /// Nothing yet.
+    More,
+    /// The end. Of a tailable source it is the end for now.
+    Eof,
+}
+
+/// One row: a document, or an index key that stands for one, with what is known besides.
+#[derive(Clone, Copy, Default)]
+pub struct Row<'r> {
+    /// The document, once it is fetched.
+    pub doc: Option<RawDoc<'r>>,
+    /// The record's key; empty where the row is no record.
+    pub record: &'r [u8],
+    /// The index key: bytes and type bits.
+    pub key: Option<(&'r [u8], &'r [u8])>,
+    /// Metadata (`$meta`) by name, where an operator below has any.
+    pub metadata: Option<RawDoc<'r>>,
+}
+
+impl<'r> Row<'r> {
+    /// A row that is just a document.
+    pub fn of(doc: RawDoc<'r>) -> Self {
+        Row { doc: Some(doc), ..Row::default() }
+    }
+
+    /// The document. Operators of pipelines see nothing else: what reads records makes documents of keys before them.
+    pub fn document(&self) -> RawDoc<'r> {
+        self.doc.expect("a row without its document came to an operator that reads documents")
+    }
+
+    /// The metadata; empty if there is none.
+    pub fn metadata(&self) -> RawDoc<'r> {
+        self.metadata.unwrap_or(RawDoc::EMPTY)
+    }
+}
+
+/// A step in the making of rows.
+pub trait Operator: Send {
+    /// Does one piece of work: takes at most one row from below, unless it says otherwise.
+    ///
+    /// Errors: those of the work; the operator is not to be called again after one.
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step>;
+
+    /// The row that the last [`Step::Row`] announced; valid until the next call of `work` or `suspend`.
+    fn row(&self) -> Row<'_>;
+
+    /// Shows the operators that this one takes its rows from.
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator));
+
+    /// Whether it is known, without more work, that there are no more rows.
+    fn is_eof(&self) -> bool {
+        false
+    }
+
+    /// Keeps positions and lets go of everything that belongs to the state that is read: the command is over, and another
+    /// may pull on.
+    fn suspend(&mut self) {
+        self.inputs(&mut |input| input.suspend());
+    }
+
+    /// The operator's figures, if it keeps any.
+    fn figures(&mut self) -> Option<&mut Figures> {
+        None
+    }
+}
+
+/// An operator of any kind.
+pub type BoxOperator = Box<dyn Operator>;
+
+/// Works until there is a row; false at the end. Looks for an interrupt at each piece of work.
+pub fn pull(operator: &mut (impl Operator + ?Sized), cx: &mut Cx<'_>) -> Result<bool> {
+    loop {
+        match operator.work(cx)? {
+            Step::Row => return Ok(true),
+            Step::Eof => return Ok(false),
+            Step::More => cx.check_interrupt()?,
+        }
+    }
+}
+
+impl<O: Operator + ?Sized> Operator for Box<O> {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        (**self).work(cx)
+    }
+
+    fn row(&self) -> Row<'_> {
+        (**self).row()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        (**self).inputs(visit);
+    }
+
+    fn is_eof(&self) -> bool {
+        (**self).is_eof()
+    }
+
+    fn suspend(&mut self) {
+        (**self).suspend();
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        (**self).figures()
+    }
+}

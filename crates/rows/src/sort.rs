@@ -1,0 +1,151 @@
+//! Sorting in memory, and beyond it on disk where that is allowed.
+
+use std::sync::Arc;
+
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+use sheaf_query::sort::{SortPattern, Sorted, Sorter};
+
+use crate::{BoxOperator, Cx, Figures, Operator, Row, Step, temporary_runs};
+
+enum State {
+    Reading(Option<Sorter>),
+    Giving(Sorted),
+}
+
+/// Reads all rows, then gives them in order.
+pub struct Sort {
+    input: BoxOperator,
+    pattern: Arc<SortPattern>,
+    limit: Option<u64>,
+    state: State,
+    /// The row being given: see [`put_row`].
+    current: Vec<u8>,
+    buffer: Vec<u8>,
+    key: Vec<u8>,
+    figures: Figures,
+}
+
+impl Sort {
+    /// Sorts by a pattern; with a limit, only the first rows come out.
+    pub fn new(input: BoxOperator, pattern: Arc<SortPattern>, limit: Option<u64>) -> Self {
+        Sort {
+            input,
+            pattern,
+            limit,
+            state: State::Reading(None),
+            current: Vec::new(),
+            buffer: Vec::new(),
+            key: Vec::new(),
+            figures: Figures::default(),
+        }
+    }
+
+    /// A sorter with this command's memory.
+    pub fn sorter(limit: Option<u64>, cx: &Cx<'_>) -> Sorter {
+        let runs = cx.limits.allow_disk_use.then(temporary_runs);
+        Sorter::new(limit, cx.limits.memory_bytes, runs)
+    }
+
+    fn add(&mut self, cx: &Cx<'_>) -> Result<()> {
+        let row = self.input.row();
+        self.key.clear();
+        self.pattern.put_key_bytes(row.document(), row.metadata(), &mut self.key)?;
+        put_row(row, &mut self.buffer);
+        self.figures.sorted_rows += 1;
+        self.figures.sorted_bytes += row.document().len() as u64;
+        let State::Reading(sorter) = &mut self.state else {
+            unreachable!("rows are taken in before the first is given");
+        };
+        let limit = self.limit;
+        sorter.get_or_insert_with(|| Sort::sorter(limit, cx)).add(&self.key, &self.buffer)
+    }
+
+    /// All has come.
+    fn finish(&mut self) -> Result<Step> {
+        let State::Reading(sorter) = &mut self.state else {
+            unreachable!("the input comes to its end once");
+        };
+        let Some(sorter) = sorter.take() else { return Ok(Step::Eof) };
+        self.figures.spilled = sorter.spills();
+        self.state = State::Giving(sorter.finish()?);
+        Ok(Step::More)
+    }
+}
+
+/// Writes a row as a sort keeps it: lengths of the record's key and of the metadata, these, and the document.
+fn put_row(row: Row<'_>, out: &mut Vec<u8>) {
+    let metadata = row.metadata.map_or(&[][..], |metadata| metadata.as_bytes());
+    out.clear();
+    out.extend_from_slice(&(row.record.len() as u32).to_le_bytes());
+    out.extend_from_slice(&(metadata.len() as u32).to_le_bytes());
+    out.extend_from_slice(row.record);
+    out.extend_from_slice(metadata);
+    out.extend_from_slice(row.document().as_bytes());
+}
+
+/// Reads what [`put_row`] wrote.
+fn read_row(bytes: &[u8]) -> Row<'_> {
+    let Some((lengths, rest)) = bytes.split_first_chunk::<8>() else { return Row::default() };
+    let [r0, r1, r2, r3, m0, m1, m2, m3] = *lengths;
+    let (record, rest) = rest.split_at(u32::from_le_bytes([r0, r1, r2, r3]) as usize);
+    let (metadata, doc) = rest.split_at(u32::from_le_bytes([m0, m1, m2, m3]) as usize);
+    let metadata = (!metadata.is_empty()).then(|| RawDoc::new(metadata));
+    Row { doc: Some(RawDoc::new(doc)), record, key: None, metadata }
+}
+
+impl Operator for Sort {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = match &mut self.state {
+            State::Reading(_) => match self.input.work(cx)? {
+                Step::Row => {
+                    self.add(cx)?;
+                    Step::More
+                }
+                Step::More => Step::More,
+                Step::Eof => self.finish()?,
+            },
+            State::Giving(sorted) => match sorted.next() {
+                Some(payload) => {
+                    self.current = payload?;
+                    Step::Row
+                }
+                None => Step::Eof,
+            },
+        };
+        Ok(self.figures.count(step))
+    }
+
+    fn row(&self) -> Row<'_> {
+        read_row(&self.current)
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+
+    fn figures(&mut self) -> Option<&mut Figures> {
+        Some(&mut self.figures)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::DocBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_row_comes_back_as_it_was_kept() {
+        let (doc, metadata) = (DocBuf::new().with("a", 1), DocBuf::new().with("textScore", 1.5));
+        for metadata in [None, Some(metadata.as_raw())] {
+            let row = Row { doc: Some(doc.as_raw()), record: b"key", key: None, metadata };
+            let mut bytes = Vec::new();
+            put_row(row, &mut bytes);
+            let back = read_row(&bytes);
+            assert_eq!(back.document(), row.document());
+            assert_eq!(back.record, row.record);
+            assert_eq!(back.metadata, row.metadata);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Sorted runs in temporary files: what an operator keeps beyond its memory.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use sheaf_errors::{Code, Error, Result};
+use sheaf_query::sort::{Run, Runs};
+
+/// Runs in files that vanish with their last handle.
+struct FileRuns {
+    files: Vec<Arc<File>>,
+}
+
+/// A place on disk for the runs of what outgrows its memory.
+pub fn temporary_runs() -> Box<dyn Runs + Send> {
+    Box::new(FileRuns { files: Vec::new() })
+}
+
+fn disk(error: std::io::Error) -> Error {
+    Error::new(Code::OUT_OF_DISK_SPACE, format!("error in a sort's temporary file: {error}"))
+}
+
+impl Runs for FileRuns {
+    fn write(&mut self, items: &mut dyn Iterator<Item = (&[u8], &[u8])>) -> Result<()> {
+        let file = tempfile::tempfile().map_err(disk)?;
+        let mut out = BufWriter::with_capacity(1 << 18, file);
+        for (key, payload) in items {
+            sheaf_meter::tick_for(key.len() + payload.len())?;
+            for part in [key, payload] {
+                out.write_all(&(part.len() as u32).to_le_bytes()).map_err(disk)?;
+                out.write_all(part).map_err(disk)?;
+            }
+        }
+        self.files.push(Arc::new(out.into_inner().map_err(|e| disk(e.into_error()))?));
+        Ok(())
+    }
+
+    fn open(&mut self) -> Result<Vec<Run>> {
+        let open = |file: &Arc<File>| -> Run {
+            Box::new(FileRun(BufReader::with_capacity(1 << 18, FromStart { file: file.clone(), at: 0 })))
+        };
+        Ok(self.files.iter().map(open).collect())
+    }
+}
+
+/// Reads a file from its start, whoever else reads it.
+struct FromStart {
+    file: Arc<File>,
+    at: u64,
+}
+
+impl Read for FromStart {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let read = self.file.read_at(buffer, self.at)?;
+        self.at += read as u64;
+        Ok(read)
+    }
+}
+
+struct FileRun(BufReader<FromStart>);
+
+impl FileRun {
+    /// The next part; `None` at the end of the file, which may come only before an item's length.
+    fn part(&mut self) -> Result<Option<Vec<u8>>> {
+        let mut head = [0; 4];
+        match self.0.read_exact(&mut head) {
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+            other => other.map_err(disk)?,
+        }
+        let mut bytes = vec![0; u32::from_le_bytes(head) as usize];
+        self.0.read_exact(&mut bytes).map_err(disk)?;
+        Ok(Some(bytes))
+    }
+
+    fn item(&mut self) -> Result<Option<(Vec<u8>, Vec<u8>)>> {
+        let Some(key) = self.part()? else { return Ok(None) };
+        match self.part()? {
+            Some(payload) => Ok(Some((key, payload))),
+            None => Err(Error::new(Code::OUT_OF_DISK_SPACE, "a sort's temporary file ends within an item")),
+        }
+    }
+}
+
+impl Iterator for FileRun {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.item().transpose()
+    }
+}

@@ -146,6 +146,18 @@ pub trait Probe: Operator {
     /// Begins to look for all documents that match `{field: {$eq: value}}` (missing, null, array and regular expression as
     /// a query by equality treats them), which come in any order.
     fn find(&mut self, value: Value<'_>, cx: &mut Cx<'_>) -> Result<()>;
+
+    /// How large the collection is: who asks very often had better read it once.
+    fn size(&self) -> CollectionSize;
+}
+
+/// How large a collection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CollectionSize {
+    /// Its documents.
+    pub documents: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Writes the documents of `$out`.

@@ -54,15 +54,33 @@ struct Probing {
     probe: Box<dyn Probe>,
     /// The values that are still to be asked for, from the last to the next.
     values: Vec<OwnedValue>,
+    /// The values that were asked for so far.
+    asked: u64,
     /// The `_id` of what was given, if there are several values: each document comes once.
     seen: Option<HashSet<OwnedValue, ahash::RandomState>>,
     held: Held,
 }
 
+/// So many values are always asked for by the index.
+const ASKED_BY_INDEX: u64 = 1000;
+/// Reading a document in a scan takes this much less time than asking an index for one.
+const SCAN_GAIN: u64 = 4;
+/// What a document takes in a table besides its bytes.
+const TABLE_ENTRY_BYTES: u64 = 256;
+
 impl Probing {
+    /// Whether so much was asked that reading the whole collection would have been quicker, and memory allows it: more
+    /// questions will come, perhaps.
+    fn is_outrun(&self, cx: &Cx<'_>) -> bool {
+        let size = self.probe.size();
+        self.asked >= ASKED_BY_INDEX.max(size.documents / SCAN_GAIN)
+            && size.bytes + size.documents * TABLE_ENTRY_BYTES <= cx.limits.memory_bytes as u64 / 2
+    }
+
     fn begin(&mut self, values: &mut Vec<OwnedValue>, cx: &mut Cx<'_>) -> Result<()> {
         self.seen = None;
         self.held = Held::default();
+        self.asked += values.len() as u64;
         if let [only] = &values[..] {
             return self.probe.find(only.as_value(), cx);
         }
@@ -113,6 +131,7 @@ impl Join {
     /// Begins to look for the documents whose field equals one of `values`, each once.
     pub(crate) fn find(&mut self, values: &mut Vec<OwnedValue>, cx: &mut Cx<'_>) -> Result<()> {
         let mut way = match self.way.take() {
+            Some(Way::Index(probing)) if probing.is_outrun(cx) => self.replace(probing, cx)?,
             Some(way) => way,
             None => self.choose(cx)?,
         };
@@ -193,10 +212,36 @@ impl Join {
 
     /// Decides how to join, and reads the other collection if that takes a table.
     fn choose(&mut self, cx: &mut Cx<'_>) -> Result<Way> {
-        if let Some(probe) = self.database.prepare_equal(&self.from, self.field.dotted())? {
-            let probing = Probing { probe, values: Vec::new(), seen: None, held: Held::default() };
-            return Ok(Way::Index(probing));
-        }
+        let Some(probe) = self.database.prepare_equal(&self.from, self.field.dotted())? else {
+            let table = self.read_all(cx)?;
+            return Ok(table.unwrap_or(Way::Scan {
+                found: Vec::new(),
+                current: None,
+                held: Held::default(),
+            }));
+        };
+        let held = Held::default();
+        Ok(Way::Index(Probing { probe, values: Vec::new(), asked: 0, seen: None, held }))
+    }
+
+    /// A table in the place of an index that is asked too often.
+    fn replace(&mut self, mut probing: Probing, cx: &mut Cx<'_>) -> Result<Way> {
+        let figures = tally(&mut *probing.probe);
+        Ok(match self.read_all(cx)? {
+            Some(table) => {
+                self.figures.add_foreign(&figures);
+                table
+            }
+            None => {
+                // It is larger than it said; this is not tried again soon.
+                probing.asked = 0;
+                Way::Index(probing)
+            }
+        })
+    }
+
+    /// A table of the other collection's documents; `None` if it is larger than memory allows.
+    fn read_all(&mut self, cx: &mut Cx<'_>) -> Result<Option<Way>> {
         let mut all = self.database.run(&self.from, &self.everything, cx)?;
         let mut documents = Vec::new();
         let mut by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState> = HashMap::default();
@@ -213,14 +258,13 @@ impl Join {
                     places.push(place);
                 }
             })?;
-            held.grow(bytes as u64)?;
-            if held.bytes() > cx.limits.memory_bytes as u64 {
-                return Ok(Way::Scan { found: Vec::new(), current: None, held: Held::default() });
+            if held.grow(bytes as u64).is_err() || held.bytes() > cx.limits.memory_bytes as u64 {
+                return Ok(None);
             }
             documents.push(DocBuf::from(document));
         }
         self.figures.add_foreign(&tally(&mut *all));
-        Ok(Way::Table { documents, by_value, found: Vec::new(), current: 0, _held: held })
+        Ok(Some(Way::Table { documents, by_value, found: Vec::new(), current: 0, _held: held }))
     }
 
     /// Every value that an equality on the field can match in a document.

@@ -23,7 +23,8 @@ use sheaf_errors::{Code, Result, bail};
 
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
 pub use database::{
-    Database, MergeIndex, MergeWrite, Namespace, OutWriter, Probe, SharedDatabase, StatsSource,
+    CollectionSize, Database, MergeIndex, MergeWrite, Namespace, OutWriter, Probe, SharedDatabase,
+    StatsSource,
 };
 pub use pipeline::{Head, Pipeline};
 pub use print::document as print_document;

@@ -340,6 +340,10 @@ impl Operator for Large {
         self.inner.row()
     }
 
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.inner.metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.inner);
     }

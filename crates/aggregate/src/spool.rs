@@ -9,10 +9,15 @@ use sheaf_query::sort::{Run, Runs};
 
 use sheaf_rows::{Cx, Operator, Row, Step, temporary_runs};
 
+/// Memory is accounted in steps of this.
+const COUNTED_BYTES: u64 = 64 << 10;
+
 /// Documents in the order in which they came.
 pub(crate) struct Spool {
     /// Behind those on disk.
     documents: Arc<Vec<DocBuf>>,
+    bytes: u64,
+    /// Their account, in steps.
     held: Held,
     runs: Option<Box<dyn Runs + Send>>,
 }
@@ -20,14 +25,17 @@ pub(crate) struct Spool {
 impl Spool {
     pub(crate) fn new(cx: &Cx<'_>) -> Result<Spool> {
         let runs = cx.limits.allow_disk_use.then(temporary_runs);
-        Ok(Spool { documents: Arc::default(), held: sheaf_meter::reserve(0)?, runs })
+        Ok(Spool { documents: Arc::default(), bytes: 0, held: sheaf_meter::reserve(0)?, runs })
     }
 
     /// Keeps a document.
     ///
     /// Errors: `QueryExceededMemoryLimitNoDiskUseAllowed`.
     pub(crate) fn add(&mut self, document: DocBuf, cx: &Cx<'_>) -> Result<()> {
-        self.held.grow(document.as_bytes().len() as u64 + 64)?;
+        self.bytes += document.as_bytes().len() as u64 + 64;
+        if self.bytes > self.held.bytes() {
+            self.held.set(self.bytes.next_multiple_of(COUNTED_BYTES))?;
+        }
         let documents = Arc::get_mut(&mut self.documents).expect("nobody reads before all have come");
         documents.push(document);
         if self.held.bytes() <= cx.limits.memory_bytes as u64 {
@@ -39,6 +47,7 @@ impl Spool {
         if let Some(runs) = &mut self.runs {
             runs.write(&mut documents.iter().map(|document| (&[][..], document.as_bytes())))?;
             documents.clear();
+            self.bytes = 0;
             self.held.set(0)?;
         }
         Ok(())

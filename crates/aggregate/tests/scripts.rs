@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use sheaf_aggregate::{
-    Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
+    CollectionSize, Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase,
+    StatsSource,
 };
 use sheaf_bson::{DocBuf, ObjectId, RawDoc, Value, compare};
 use sheaf_errors::{Code, Error, Result};
@@ -63,6 +64,11 @@ impl Probe for Searching {
         let matches = |document: &&DocBuf| matcher.matches_doc(document.as_raw()).unwrap();
         self.found = Documents::new(self.documents.iter().filter(matches).cloned().collect());
         Ok(())
+    }
+
+    fn size(&self) -> CollectionSize {
+        let bytes = self.documents.iter().map(|document| document.as_bytes().len() as u64).sum();
+        CollectionSize { documents: self.documents.len() as u64, bytes }
     }
 }
 

@@ -284,7 +284,7 @@ fn compare_all() {
                 query.sort_spec = sort.clone();
             }
             for plan in choose::candidates(&query, &collection).unwrap() {
-                check_plan(plan, &query, &collection, &cx, &expected);
+                check_plan(plan, &query, &collection, &reads, &mut cx, &expected);
             }
             for index in &collection.indexes {
                 // A hint on a sparse or partial index gives what is in it, and may give less.
@@ -296,7 +296,7 @@ fn compare_all() {
                     continue;
                 }
                 for plan in choose::candidates(&hinted, &collection).unwrap() {
-                    check_plan(plan, &hinted, &collection, &cx, &expected);
+                    check_plan(plan, &hinted, &collection, &reads, &mut cx, &expected);
                 }
             }
         }

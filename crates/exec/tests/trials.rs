@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, doc};
+use sheaf_bson::{DocBuf, doc};
 use sheaf_exec::find;
 use sheaf_exec::plan::Query;
 use sheaf_exec::run::Reads;

@@ -4,7 +4,7 @@ use sheaf_bson::{Bump, OwnedValue};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Env, Slot};
 
-use crate::Row;
+use crate::Operator;
 
 /// Gives the error to end with, if the operation was killed or is out of time.
 pub type Interrupt<'c> = &'c (dyn Fn() -> Result<()> + Sync);
@@ -60,10 +60,10 @@ impl<'c> Cx<'c> {
         env
     }
 
-    /// Like [`Cx::env`], with a row's metadata.
-    pub fn env_of<'a>(&'a self, row: Row<'a>, arena: &'a Bump) -> Env<'a> {
+    /// Like [`Cx::env`], with the metadata of an operator's row.
+    pub fn env_over<'a>(&'a self, rows: &'a dyn Operator, arena: &'a Bump) -> Env<'a> {
         let env = self.env(arena);
-        if let Some(metadata) = row.metadata {
+        if let Some(metadata) = rows.metadata() {
             env.set_metadata(metadata);
         }
         env

@@ -1,5 +1,6 @@
 //! Stack for long chains of operators.
 
+use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 
 use crate::{BoxOperator, Cx, Figures, Operator, Row, Step};
@@ -39,6 +40,11 @@ impl Operator for Deep {
     fn row(&self) -> Row<'_> {
         let inner = self.0.as_ref().expect("only dropping takes the operator out");
         with_stack(|| inner.row())
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        let inner = self.0.as_ref().expect("only dropping takes the operator out");
+        with_stack(|| inner.metadata())
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
+use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_query::sort::Spills;
 
@@ -115,6 +116,10 @@ impl Operator for Measured {
 
     fn row(&self) -> Row<'_> {
         self.inner.row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.inner.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

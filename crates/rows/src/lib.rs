@@ -43,24 +43,17 @@ pub struct Row<'r> {
     pub record: &'r [u8],
     /// The index key: bytes and type bits.
     pub key: Option<(&'r [u8], &'r [u8])>,
-    /// Metadata (`$meta`) by name, where an operator below has any.
-    pub metadata: Option<RawDoc<'r>>,
 }
 
 impl<'r> Row<'r> {
     /// A row that is just a document.
     pub fn of(doc: RawDoc<'r>) -> Self {
-        Row { doc: Some(doc), ..Row::default() }
+        Row { doc: Some(doc), record: &[], key: None }
     }
 
     /// The document. Operators of pipelines see nothing else: what reads records makes documents of keys before them.
     pub fn document(&self) -> RawDoc<'r> {
         self.doc.expect("a row without its document came to an operator that reads documents")
-    }
-
-    /// The metadata; empty if there is none.
-    pub fn metadata(&self) -> RawDoc<'r> {
-        self.metadata.unwrap_or(RawDoc::EMPTY)
     }
 }
 
@@ -73,6 +66,11 @@ pub trait Operator: Send {
 
     /// The row that the last [`Step::Row`] announced; valid until the next call of `work` or `suspend`.
     fn row(&self) -> Row<'_>;
+
+    /// The row's metadata (`$meta`) by name, if an operator below has any. What makes documents of others passes it on.
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        None
+    }
 
     /// Shows the operators that this one takes its rows from.
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator));
@@ -115,6 +113,10 @@ impl<O: Operator + ?Sized> Operator for Box<O> {
 
     fn row(&self) -> Row<'_> {
         (**self).row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        (**self).metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

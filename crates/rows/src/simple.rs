@@ -1,6 +1,6 @@
 //! Operators that pass rows on or have them in memory.
 
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 
 use crate::{BoxOperator, Cx, Figures, Operator, Row, Step};
@@ -33,6 +33,10 @@ impl Operator for Skip {
 
     fn row(&self) -> Row<'_> {
         self.input.row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -76,6 +80,10 @@ impl Operator for Limit {
 
     fn row(&self) -> Row<'_> {
         self.input.row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -50,15 +50,20 @@ impl Sort {
     fn add(&mut self, cx: &Cx<'_>) -> Result<()> {
         let row = self.input.row();
         self.key.clear();
-        self.pattern.put_key_bytes(row.document(), row.metadata(), &mut self.key)?;
-        put_row(row, &mut self.buffer);
+        let metadata = self.input.metadata();
+        self.pattern.put_key_bytes(row.document(), metadata.unwrap_or(RawDoc::EMPTY), &mut self.key)?;
         self.figures.sorted_rows += 1;
         self.figures.sorted_bytes += row.document().len() as u64;
         let State::Reading(sorter) = &mut self.state else {
             unreachable!("rows are taken in before the first is given");
         };
         let limit = self.limit;
-        sorter.get_or_insert_with(|| Sort::sorter(limit, cx)).add(&self.key, &self.buffer)
+        let sorter = sorter.get_or_insert_with(|| Sort::sorter(limit, cx));
+        if !sorter.wants(&self.key) {
+            return Ok(());
+        }
+        put_row(row, metadata, &mut self.buffer);
+        sorter.add(&self.key, &self.buffer)
     }
 
     /// All has come.
@@ -74,8 +79,8 @@ impl Sort {
 }
 
 /// Writes a row as a sort keeps it: lengths of the record's key and of the metadata, these, and the document.
-fn put_row(row: Row<'_>, out: &mut Vec<u8>) {
-    let metadata = row.metadata.map_or(&[][..], |metadata| metadata.as_bytes());
+fn put_row(row: Row<'_>, metadata: Option<RawDoc<'_>>, out: &mut Vec<u8>) {
+    let metadata = metadata.map_or(&[][..], |metadata| metadata.as_bytes());
     out.clear();
     out.extend_from_slice(&(row.record.len() as u32).to_le_bytes());
     out.extend_from_slice(&(metadata.len() as u32).to_le_bytes());
@@ -84,14 +89,14 @@ fn put_row(row: Row<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(row.document().as_bytes());
 }
 
-/// Reads what [`put_row`] wrote.
-fn read_row(bytes: &[u8]) -> Row<'_> {
-    let Some((lengths, rest)) = bytes.split_first_chunk::<8>() else { return Row::default() };
+/// Reads what [`put_row`] wrote: the row and its metadata.
+fn read_row(bytes: &[u8]) -> (Row<'_>, Option<RawDoc<'_>>) {
+    let Some((lengths, rest)) = bytes.split_first_chunk::<8>() else { return (Row::default(), None) };
     let [r0, r1, r2, r3, m0, m1, m2, m3] = *lengths;
     let (record, rest) = rest.split_at(u32::from_le_bytes([r0, r1, r2, r3]) as usize);
     let (metadata, doc) = rest.split_at(u32::from_le_bytes([m0, m1, m2, m3]) as usize);
     let metadata = (!metadata.is_empty()).then(|| RawDoc::new(metadata));
-    Row { doc: Some(RawDoc::new(doc)), record, key: None, metadata }
+    (Row { doc: Some(RawDoc::new(doc)), record, key: None }, metadata)
 }
 
 impl Operator for Sort {
@@ -117,7 +122,11 @@ impl Operator for Sort {
     }
 
     fn row(&self) -> Row<'_> {
-        read_row(&self.current)
+        read_row(&self.current).0
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        read_row(&self.current).1
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -139,13 +148,13 @@ mod tests {
     fn a_row_comes_back_as_it_was_kept() {
         let (doc, metadata) = (DocBuf::new().with("a", 1), DocBuf::new().with("textScore", 1.5));
         for metadata in [None, Some(metadata.as_raw())] {
-            let row = Row { doc: Some(doc.as_raw()), record: b"key", key: None, metadata };
+            let row = Row { doc: Some(doc.as_raw()), record: b"key", key: None };
             let mut bytes = Vec::new();
-            put_row(row, &mut bytes);
-            let back = read_row(&bytes);
+            put_row(row, metadata, &mut bytes);
+            let (back, with) = read_row(&bytes);
             assert_eq!(back.document(), row.document());
             assert_eq!(back.record, row.record);
-            assert_eq!(back.metadata, row.metadata);
+            assert_eq!(with, metadata);
         }
     }
 }

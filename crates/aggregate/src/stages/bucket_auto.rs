@@ -103,7 +103,7 @@ impl BucketAuto {
         let (mut key, mut count) = (Vec::new(), 0);
         while pull(input, cx)? {
             arena.reset();
-            let env = cx.env_of(input.row(), &arena);
+            let env = cx.env_over(input, &arena);
             let document = input.row().document();
             let value = self.group_by.eval(document, &env)?;
             if self.granularity.is_some() {

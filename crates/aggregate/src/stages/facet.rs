@@ -127,7 +127,9 @@ fn gather(stage: &Facet, input: &mut BoxOperator, cx: &mut Cx<'_>) -> Result<Spo
         let kept = match &fields {
             None => DocBuf::from(document),
             Some(fields) => DocBuf::build(|out| {
-                let wanted = |element: &Element<'_>| fields.iter().any(|field| field == element.key());
+                let wanted = |element: &Element<'_>| {
+                    fields.iter().any(|field| field.as_bytes() == element.key_bytes())
+                };
                 document.iter().filter(wanted).for_each(|element| _ = out.append_element(element));
             }),
         };

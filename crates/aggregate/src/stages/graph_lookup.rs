@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, Value};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, FieldPath};
 use sheaf_query::matcher::Matcher;
@@ -112,11 +112,12 @@ impl GraphLookupRun {
         let GraphLookupRun { stage, input, join, arena, .. } = self;
         arena.reset();
         let row = input.row();
-        let mut frontier: Vec<OwnedValue> = match stage.start.eval(row.document(), &cx.env_of(row, arena))? {
-            Value::Array(items) => items.values().map(OwnedValue::from).collect(),
-            Value::Missing => vec![OwnedValue::from(Value::Null)],
-            value => vec![OwnedValue::from(value)],
-        };
+        let mut frontier: Vec<OwnedValue> =
+            match stage.start.eval(row.document(), &cx.env_over(input, arena))? {
+                Value::Array(items) => items.values().map(OwnedValue::from).collect(),
+                Value::Missing => vec![OwnedValue::from(Value::Null)],
+                value => vec![OwnedValue::from(value)],
+            };
         let mut asked: HashMap<OwnedValue, (), ahash::RandomState> = HashMap::default();
         let mut seen: HashMap<OwnedValue, (), ahash::RandomState> = HashMap::default();
         let mut found = Vec::new();
@@ -174,8 +175,11 @@ impl Operator for GraphLookupRun {
     }
 
     fn row(&self) -> Row<'_> {
-        let output = self.output.as_ref().map(DocBuf::as_raw);
-        Row { doc: output, ..self.input.row() }
+        self.output.as_ref().map_or(Row::default(), |output| Row::of(output.as_raw()))
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

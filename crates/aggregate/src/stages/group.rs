@@ -236,7 +236,7 @@ pub(crate) struct GroupRun {
 /// How far a `$group` has come.
 enum Gathering {
     /// Documents come in; those beyond the memory are set aside.
-    Taking(Table, Option<Spill>),
+    Taking(Box<Table>, Option<Spill>),
     /// The groups come out of memory.
     Giving(std::vec::IntoIter<Option<Running>>),
     /// The groups come out of memory and from disk.
@@ -248,7 +248,7 @@ impl GroupRun {
         GroupRun {
             stage,
             input,
-            state: Gathering::Taking(Table::default(), None),
+            state: Gathering::Taking(Box::default(), None),
             arena: Bump::new(),
             pushed_down: false,
             held: Held::default(),
@@ -269,8 +269,9 @@ impl GroupRun {
             unreachable!("documents come before the first group is given");
         };
         self.arena.reset();
-        let env = cx.env_of(self.input.row(), &self.arena);
-        let taken = take_in(&self.stage, self.input.row().document(), table, spill.as_mut(), &env);
+        let env = cx.env_over(&self.input, &self.arena);
+        let document = self.input.row().document();
+        let taken = take_in(&self.stage, document, table, spill.as_mut(), &env);
         taken.map_err(|error| if self.pushed_down { engine_error(error) } else { error })?;
         if table.held > cx.limits.memory_bytes && spill.is_none() {
             cx.check_memory(table.held, |_| {
@@ -296,7 +297,7 @@ impl GroupRun {
             unreachable!("the input comes to its end once");
         };
         self.state = match spill {
-            Some(spill) => Gathering::Merging(Box::new(spill.finish(table, &mut self.figures)?)),
+            Some(spill) => Gathering::Merging(Box::new(spill.finish(*table, &mut self.figures)?)),
             None => Gathering::Giving(table.groups.into_iter()),
         };
         Ok(())

@@ -241,7 +241,7 @@ impl LookupRun {
         let mut variables = Vec::with_capacity(stage.variables.len());
         {
             let row = self.input.row();
-            let env = cx.env_of(row, &self.arena);
+            let env = cx.env_over(&self.input, &self.arena);
             for (slot, expr) in &stage.variables {
                 variables.push((*slot, OwnedValue::from(expr.eval(row.document(), &env)?)));
             }
@@ -386,7 +386,11 @@ impl Operator for LookupRun {
     }
 
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(RawDoc::new(&self.output)), ..self.input.row() }
+        Row::of(RawDoc::new(&self.output))
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -467,8 +471,11 @@ impl Operator for LookupUnwindRun {
     }
 
     fn row(&self) -> Row<'_> {
-        let output = self.output.as_ref().map(DocBuf::as_raw);
-        Row { doc: output, ..self.lookup.input.row() }
+        self.output.as_ref().map_or(Row::default(), |output| Row::of(output.as_raw()))
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.lookup.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -125,7 +125,7 @@ impl Operator for ProjectRun {
         }
         let row = self.input.row();
         self.arena.reset();
-        let env = cx.env_of(row, &self.arena);
+        let env = cx.env_over(&self.input, &self.arena);
         self.output.clear();
         let mut out = DocWriter::new(&mut self.output);
         self.stage.projection.apply(row.document(), &env, None, &mut out)?;
@@ -135,11 +135,14 @@ impl Operator for ProjectRun {
     }
 
     fn row(&self) -> Row<'_> {
-        let row = self.input.row();
         if self.stage.projection.is_identity() {
-            return row;
+            return self.input.row();
         }
-        Row { doc: Some(RawDoc::new(&self.output)), ..row }
+        Row::of(RawDoc::new(&self.output))
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
@@ -169,7 +172,7 @@ impl Operator for ReplaceRun {
         }
         let row = self.input.row();
         self.arena.reset();
-        let env = cx.env_of(row, &self.arena);
+        let env = cx.env_over(&self.input, &self.arena);
         let new = self.stage.apply(row.document(), &env)?;
         self.output.clear();
         self.output.extend_from_slice(new.as_bytes());
@@ -178,7 +181,11 @@ impl Operator for ReplaceRun {
     }
 
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(RawDoc::new(&self.output)), ..self.input.row() }
+        Row::of(RawDoc::new(&self.output))
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

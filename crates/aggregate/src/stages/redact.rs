@@ -95,7 +95,7 @@ impl Operator for RedactRun {
         }
         let row = self.input.row();
         self.arena.reset();
-        let env = cx.env_of(row, &self.arena);
+        let env = cx.env_over(&self.input, &self.arena);
         let Some(kept) = self.stage.level(row.document(), &env)? else { return Ok(Step::More) };
         self.output.clear();
         self.output.extend_from_slice(kept.as_bytes());
@@ -103,7 +103,11 @@ impl Operator for RedactRun {
     }
 
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(RawDoc::new(&self.output)), ..self.input.row() }
+        Row::of(RawDoc::new(&self.output))
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, Value};
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_query::matcher::{Features, Matcher};
 
@@ -46,12 +46,16 @@ impl Operator for MatchRun {
         }
         let row = self.input.row();
         self.arena.reset();
-        let matches = self.stage.matcher.matches(row.document(), &cx.env_of(row, &self.arena))?;
+        let matches = self.stage.matcher.matches(row.document(), &cx.env_over(&self.input, &self.arena))?;
         Ok(if matches { Step::Row } else { Step::More })
     }
 
     fn row(&self) -> Row<'_> {
         self.input.row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -100,6 +100,10 @@ impl Operator for UnionRun {
         self.other.as_ref().unwrap_or(&self.input).row()
     }
 
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.other.as_ref().unwrap_or(&self.input).metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
         if let Some(other) = &mut self.other {

@@ -183,8 +183,12 @@ impl Operator for UnwindRun {
     fn row(&self) -> Row<'_> {
         match &self.output {
             Output::Input => self.input.row(),
-            Output::Made(document) => Row { doc: Some(document.as_raw()), ..self.input.row() },
+            Output::Made(document) => Row::of(document.as_raw()),
         }
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

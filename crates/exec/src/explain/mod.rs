@@ -79,18 +79,17 @@ pub struct Explained {
 /// Whether an update would change a document.
 pub type WouldModify<'w> = &'w dyn Fn(RawDoc<'_>) -> Result<bool>;
 
-/// Explains a query on a collection (`None`: one that does not exist).
+/// Explains a query on a collection and the state that it reads (`None`: a collection that does not exist).
 pub fn explain(
     query: &Query,
     namespace: &str,
-    collection: Option<&Arc<Collection>>,
-    reads: &Reads,
+    collection: Option<(&Arc<Collection>, &Reads)>,
     cx: &mut Cx<'_>,
     verbosity: Verbosity,
     top: Top,
     would_modify: Option<WouldModify<'_>>,
 ) -> Result<Explained> {
-    let Some(collection) = collection else { return Ok(nothing(query, namespace, verbosity, top)) };
+    let Some((collection, reads)) = collection else { return Ok(nothing(query, namespace, verbosity, top)) };
     if top == Top::Count && query.matcher().matches_everything() && query.hint == Hint::None {
         return Ok(fast_count(query, namespace, collection, verbosity));
     }

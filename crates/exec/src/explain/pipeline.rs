@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sheaf_aggregate::{Pipeline, Stage};
-use sheaf_bson::{DocBuf, DocWriter};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
 use sheaf_query::projection::{Kind, Mode, Projection};
@@ -139,6 +139,10 @@ impl Operator for Witness {
 
     fn row(&self) -> Row<'_> {
         self.inner.row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.inner.metadata()
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -173,7 +173,7 @@ impl Operator for OplogScan {
     }
 
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(self.doc()), record: &self.key, key: None, metadata: None }
+        Row { doc: Some(self.doc()), record: &self.key, key: None }
     }
 
     fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}

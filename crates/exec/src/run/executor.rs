@@ -49,7 +49,6 @@ impl Kept {
             doc: self.doc.as_deref().map(RawDoc::new),
             record: &self.record,
             key: self.key.as_ref().map(|(key, bits)| (&key[..], &bits[..])),
-            metadata: None,
         }
     }
 }
@@ -325,6 +324,10 @@ impl Operator for Executor {
             Some(made) => Row { doc: Some(RawDoc::new(made)), ..row },
             None => row,
         }
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        if self.current.is_some() { None } else { self.root.metadata() }
     }
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {

@@ -76,6 +76,10 @@ impl Operator for Fetch {
         if self.inner { row } else { Row { doc: Some(RawDoc::new(&self.doc)), ..row } }
     }
 
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
     }

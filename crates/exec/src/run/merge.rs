@@ -173,7 +173,6 @@ impl Operator for SortMerge {
                 doc: ready.doc.as_deref().map(RawDoc::new),
                 record: &ready.record,
                 key: ready.key.as_ref().map(|(key, bits)| (&key[..], &bits[..])),
-                metadata: None,
             },
             None => Row::default(),
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_aggregate::Probe;
+use sheaf_aggregate::{CollectionSize, Probe};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
@@ -143,6 +143,10 @@ impl Probe for EqualProbe {
         sheaf_bson::key::encode_bound(value, descending, &mut self.key);
         self.state = State::Seek;
         Ok(())
+    }
+
+    fn size(&self) -> CollectionSize {
+        CollectionSize { documents: self.collection.count(), bytes: self.collection.data_bytes() }
     }
 }
 

@@ -92,6 +92,10 @@ impl Operator for Project {
     fn row(&self) -> Row<'_> {
         Row { doc: Some(RawDoc::new(&self.doc)), ..self.input.row() }
     }
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
     }
@@ -145,6 +149,10 @@ impl Operator for Covered {
     fn row(&self) -> Row<'_> {
         Row { doc: Some(RawDoc::new(&self.doc)), ..self.input.row() }
     }
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
     }
@@ -185,6 +193,10 @@ impl Operator for RecordId {
     fn row(&self) -> Row<'_> {
         Row { doc: Some(self.doc.as_raw()), ..self.input.row() }
     }
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
     }
@@ -223,6 +235,10 @@ impl Operator for ReturnKey {
     fn row(&self) -> Row<'_> {
         Row { doc: Some(self.doc.as_raw()), ..self.input.row() }
     }
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
     }

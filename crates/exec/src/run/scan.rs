@@ -103,9 +103,7 @@ impl Operator for CollScan {
 
     fn row(&self) -> Row<'_> {
         match &self.stand {
-            Stand::Open(cursor) => {
-                Row { doc: Some(cursor.doc()), record: cursor.key(), key: None, metadata: None }
-            }
+            Stand::Open(cursor) => Row { doc: Some(cursor.doc()), record: cursor.key(), key: None },
             _ => Row::default(),
         }
     }
@@ -184,7 +182,7 @@ impl Operator for IdLookup {
     }
 
     fn row(&self) -> Row<'_> {
-        Row { doc: Some(RawDoc::new(&self.doc)), record: &self.key, key: None, metadata: None }
+        Row { doc: Some(RawDoc::new(&self.doc)), record: &self.key, key: None }
     }
 
     fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
@@ -428,14 +426,11 @@ impl Operator for IndexScan {
 
     fn row(&self) -> Row<'_> {
         match &self.stand {
-            Stand::Open(Walk::Entries(cursor)) => Row {
-                doc: None,
-                record: cursor.record_key(),
-                key: Some((cursor.key(), cursor.type_bits())),
-                metadata: None,
-            },
+            Stand::Open(Walk::Entries(cursor)) => {
+                Row { doc: None, record: cursor.record_key(), key: Some((cursor.key(), cursor.type_bits())) }
+            }
             Stand::Open(Walk::Records(cursor, _)) => {
-                Row { doc: Some(cursor.doc()), record: cursor.key(), key: None, metadata: None }
+                Row { doc: Some(cursor.doc()), record: cursor.key(), key: None }
             }
             _ => Row::default(),
         }

@@ -108,13 +108,21 @@ impl Sorter {
         self.spills
     }
 
+    /// Whether an item with this key would be kept: its payload need not be made if not.
+    pub fn wants(&self, key: &[u8]) -> bool {
+        match &self.items {
+            // A later item with an equal key comes after, so it must be strictly smaller to get in.
+            Items::Top(heap) if heap.len() >= self.limit => heap.peek().is_some_and(|last| key < &*last.key),
+            _ => true,
+        }
+    }
+
     /// Adds an item.
     pub fn add(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
         self.added += 1;
         if let Items::Top(heap) = &mut self.items
             && heap.len() >= self.limit
         {
-            // A later item with an equal key comes after, so it must be strictly smaller to get in.
             match heap.peek() {
                 Some(last) if key < &*last.key => self.used_bytes -= last.bytes(),
                 _ => return Ok(()),

@@ -77,6 +77,10 @@ impl Operator for SplitRun {
         self.current.as_ref().map_or_else(|| self.input.row(), |fragment| Row::of(fragment.as_raw()))
     }
 
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
     }

@@ -64,7 +64,7 @@ struct Probing {
 /// So many values are always asked for by the index.
 const ASKED_BY_INDEX: u64 = 1000;
 /// Reading a document in a scan takes this much less time than asking an index for one.
-const SCAN_GAIN: u64 = 4;
+const SCAN_GAIN: u64 = 8;
 /// What a document takes in a table besides its bytes.
 const TABLE_ENTRY_BYTES: u64 = 256;
 

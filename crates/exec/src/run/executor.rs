@@ -56,6 +56,10 @@ impl Kept {
 /// From so much on rows that are kept are counted as the operation's memory.
 const COUNTED_BYTES: u64 = 1 << 20;
 
+/// Pieces of the plan's work that are one for the operators of a pipeline: a filter that lets few rows through does not come
+/// back through all of them for each row that it drops.
+const WORKS_AT_ONCE: u64 = 32;
+
 /// A plan being run. Between batches it holds positions only, and may be kept for as long as a cursor lives.
 ///
 /// As an operator it gives documents: of a row that is a key, what the key says.
@@ -311,7 +315,8 @@ impl Executor {
 
 impl Operator for Executor {
     fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        let step = if self.take_kept() { Step::Row } else { self.step(cx)? };
+        let mut works = WORKS_AT_ONCE;
+        let step = self.advance_within(cx, &mut works)?;
         if step == Step::Row {
             self.make_document();
         }

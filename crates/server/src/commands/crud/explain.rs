@@ -202,8 +202,7 @@ impl Explain<'_> {
         let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
         let (reads, mut cx) = (Reads::at(view.clone()), Cx::new(limits, &interrupt));
         let on = found.map(|found| (found, &reads));
-        let explained =
-            explain(query, &namespace, on, &mut cx, self.verbosity, top, would_modify)?;
+        let explained = explain(query, &namespace, on, &mut cx, self.verbosity, top, would_modify)?;
         let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");
         reply.fill(|out| {
             write_explained(out, &explained);

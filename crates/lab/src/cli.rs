@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
-use crate::context::Stop;
 use crate::doctor::Status;
 use crate::error::{Error, Result};
 use crate::experiment::{Experiment, Overrides, ready};
 use crate::journal::Journal;
 use crate::results::{RunResult, SCHEMA};
 use crate::runner::{self, Observer, RunOptions};
+use crate::stop::Stop;
 use crate::target::Target;
 use lines::Lines;
 

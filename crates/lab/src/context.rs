@@ -1,13 +1,14 @@
 //! What a workload works with: the database, its settings, and clients that are paced and measured.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, json};
 
 use crate::client::{Client, ConnectionString};
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
 use crate::fault::FaultPlan;
@@ -16,38 +17,8 @@ use crate::journal::Journal;
 use crate::measure::cost::{Meter, queued_seconds};
 use crate::measure::{Load, Local, Measured, Pace, Recorder, Ticket};
 use crate::results::{Fault, Step};
+use crate::stop::Stop;
 use crate::target::Member;
-
-/// Says that the run is to end; shared by everything that waits.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks everything to end.
-    pub fn set(&self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-
-    /// The flag itself, for signals.
-    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
-        self.0.clone()
-    }
-
-    /// Whether to end.
-    pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// What is measured.
-#[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a run has a handful of them")]
-pub enum Database {
-    /// Anything that speaks MongoDB's wire protocol.
-    MongoDb(ConnectionString),
-    /// PostgreSQL, by its connection string. Only some workloads know it.
-    PostgreSql(String),
-}
 
 /// Pause of a client after an operation that failed while something is done to the servers.
 const AFTER_FAILURE: Duration = Duration::from_millis(10);

@@ -11,6 +11,7 @@ pub mod cli;
 pub mod cluster;
 pub mod compare;
 pub mod context;
+pub mod database;
 pub mod doctor;
 pub mod environment;
 pub mod experiment;
@@ -23,6 +24,7 @@ pub mod report;
 pub mod results;
 pub mod runner;
 pub mod stats;
+pub mod stop;
 pub mod target;
 pub mod workload;
 

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 pub use crate::report::live::LiveOperation;
 
-use crate::context::{Context, Database, Stop};
+use crate::context::Context;
+use crate::database::Database;
 use crate::environment;
 use crate::error::{Error, Result};
 use crate::experiment::{Experiment, Overrides, ServerOptions, Topology, Variation};
@@ -17,6 +18,7 @@ use crate::measure::cost::{Cost, Meter};
 use crate::measure::monitor::{self, Watched};
 use crate::measure::{Measured, Recorder, Span};
 use crate::results::{self, Metric, Repetition, Row, RunResult};
+use crate::stop::Stop;
 use crate::target::{LaunchOptions, Running, Target, bring_up, bytes_on_disk};
 use crate::workload::{self, Figure, Workload};
 

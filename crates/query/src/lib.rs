@@ -18,5 +18,6 @@ pub mod path;
 pub mod projection;
 pub mod schema;
 pub mod sort;
+mod ticks;
 pub mod update;
 pub mod validation;

@@ -9,18 +9,18 @@
 //! arrives, undoes OP_COMPRESSED, parses, and from there on trusts the BSON.
 
 mod compressed;
+mod error;
 mod header;
 mod msg;
 mod query;
 mod reply;
 
 pub use compressed::{Compressor, compress, decompress};
+pub use error::WireError;
 pub use header::{HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, http_answer};
 pub use msg::{Flags, MAX_BODY_SIZE, OpMsg, Sequence, SequenceIter, command_name};
 pub use query::OpQuery;
 pub use reply::{REPLY_HEAD, checksum_matches, finish_msg, op_reply};
-
-use sheaf_errors::Error;
 
 /// A parsed message that asks for something.
 #[derive(Debug)]
@@ -29,27 +29,6 @@ pub enum Request<'a> {
     Msg(OpMsg<'a>),
     /// OP_QUERY, which only handshakes still use.
     Query(OpQuery<'a>),
-}
-
-/// Why a message could not be read.
-#[derive(Debug, Clone, PartialEq)]
-pub enum WireError {
-    /// The stream can't be trusted any more: close it. The text is for the log.
-    Close(String),
-    /// The message is whole, but what it holds is wrong: answer with this error.
-    Answer(Error),
-}
-
-impl WireError {
-    pub(crate) fn close(text: impl Into<String>) -> Self {
-        WireError::Close(text.into())
-    }
-}
-
-impl From<Error> for WireError {
-    fn from(error: Error) -> Self {
-        WireError::Answer(error)
-    }
 }
 
 /// Parses one whole message (not OP_COMPRESSED; see [`decompress`]). `bytes` starts at the header

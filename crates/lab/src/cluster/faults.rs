@@ -6,9 +6,9 @@ use super::control::{Control, word};
 use super::links::Cut;
 use super::record::Record;
 use super::{down, up};
-use crate::context::Stop;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
+use crate::stop::Stop;
 
 /// The numbers of members by what a person calls them, all looked up before anything is done.
 fn numbers(record: &Record, members: &[String]) -> Result<Vec<usize>> {

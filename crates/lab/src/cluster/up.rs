@@ -13,11 +13,11 @@ use super::down;
 use super::process::Lasting;
 use super::record::{LinksRecord, Member, Record};
 use crate::client::{Connection, ConnectionString};
-use crate::context::Stop;
 use crate::error::{Error, Result};
 use crate::experiment::{Centres, Distance, Time};
 use crate::journal::Journal;
 use crate::ports;
+use crate::stop::Stop;
 use crate::target::set::wait_until_whole;
 use crate::target::{configuration, quoted};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Finding, Host};
+use super::finding::{Finding, Host};
 use crate::report::bytes;
 
 const GIB: u64 = 1 << 30;

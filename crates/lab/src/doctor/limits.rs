@@ -1,6 +1,6 @@
 //! What a process may use: files, processes, mappings, and the limits of its control group.
 
-use super::{Finding, Host};
+use super::finding::{Finding, Host};
 use crate::report::bytes;
 
 const MIB: u64 = 1024 * 1024;

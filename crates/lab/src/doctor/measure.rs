@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Result, Write};
 use std::time::{Duration, Instant};
 
-use super::{Finding, Host};
+use super::finding::{Finding, Host};
 use crate::report::latency;
 use crate::stats::median;
 

@@ -1,6 +1,6 @@
 //! How the kernel manages memory.
 
-use super::{Finding, Host};
+use super::finding::{Finding, Host};
 use crate::report::bytes;
 
 const GIB: u64 = 1 << 30;

@@ -1,6 +1,6 @@
 //! Settings of connections.
 
-use super::{Finding, Host};
+use super::finding::{Finding, Host};
 
 pub fn findings(host: &Host) -> Vec<Finding> {
     vec![keepalive(host), backlog(host)]

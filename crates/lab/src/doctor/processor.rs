@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Finding, Host};
+use super::finding::{Finding, Host};
 
 pub fn findings(host: &Host) -> Vec<Finding> {
     vec![governor(host), clock(host), virtualisation(host), stolen(host)]

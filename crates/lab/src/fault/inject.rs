@@ -8,10 +8,10 @@ use sheaf_bson::{doc, json};
 use super::{Fault, FaultPlan, Kind, Whom};
 use crate::client::{Connection, ConnectionString};
 use crate::cluster::Cut;
-use crate::context::Stop;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::results;
+use crate::stop::Stop;
 use crate::target::Running;
 use crate::target::set::{State, ask, primary_of};
 

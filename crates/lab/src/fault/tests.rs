@@ -3,9 +3,9 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::cluster::Cut;
-use crate::context::Stop;
 use crate::journal::Journal;
 use crate::results;
+use crate::stop::Stop;
 use crate::target::Running;
 use crate::target::fake::{self, FakeMember};
 

@@ -9,8 +9,10 @@ use sheaf_wire::{Flags, HEADER_LEN, Header, REPLY_HEAD, finish_msg};
 
 use super::{Load, Measured, Span};
 use crate::client::{Collection, ConnectionString};
-use crate::context::{Context, Database, Group, Stop};
+use crate::context::{Context, Group};
+use crate::database::Database;
 use crate::error::Result;
+use crate::stop::Stop;
 
 /// A server in this process that answers every message with the same few bytes. It ends with this value.
 pub struct NullResponder {

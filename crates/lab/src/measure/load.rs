@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::context::Stop;
+use crate::stop::Stop;
 
 /// How long a part of a run is.
 #[derive(Clone, Copy, Debug, PartialEq)]

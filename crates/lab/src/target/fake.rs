@@ -12,7 +12,7 @@ use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD};
 use super::{Member, Process, Running};
 use crate::client::ConnectionString;
 use crate::cluster::Links;
-use crate::context::Database;
+use crate::database::Database;
 use crate::journal::Journal;
 
 /// A listener that says what it is told to say. Its threads end with the test's process.

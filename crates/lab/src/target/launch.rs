@@ -10,11 +10,12 @@ use sheaf_bson::{DocBuf, doc, json};
 use super::{LaunchOptions, Member, Process, Running, name_of};
 use crate::client::{Client, Connection, ConnectionString};
 use crate::cluster::Links;
-use crate::context::{Database, Stop};
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::experiment::{ServerOptions, Topology, Variation};
 use crate::journal::Journal;
 use crate::ports;
+use crate::stop::Stop;
 
 /// What is started.
 pub(super) struct Program {

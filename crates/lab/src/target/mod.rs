@@ -15,10 +15,11 @@ use sheaf_bson::doc;
 
 use crate::client::{Client, ConnectionString, without_password};
 use crate::cluster::Links;
-use crate::context::{Database, Stop};
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::experiment::Variation;
 use crate::journal::Journal;
+use crate::stop::Stop;
 
 pub(crate) use launch::configuration;
 pub use process::Process;

@@ -7,10 +7,11 @@ use std::process::Command;
 
 use super::process::shell_text;
 use super::{LaunchOptions, Process, Running};
-use crate::context::{Database, Stop};
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::ports;
+use crate::stop::Stop;
 
 /// PostgreSQL refuses to run as root; Debian's package makes this user for it.
 const USER: &str = "postgres";

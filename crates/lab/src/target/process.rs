@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::context::Stop;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
 use crate::measure::cost::ServerProcess;
+use crate::stop::Stop;
 
 /// A server process, its data folder and its log. It can be killed, paused and started again.
 ///

@@ -6,8 +6,8 @@ use sheaf_bson::{Value, doc};
 
 use super::Running;
 use crate::client::{Connection, ConnectionString};
-use crate::context::Stop;
 use crate::error::{Error, Result};
+use crate::stop::Stop;
 
 /// What a member says that it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,6 +3,7 @@
 use sheaf_bson::{Binary, DocBuf, OwnedValue};
 use sheaf_expr::Expr;
 
+use super::operand_types::TypeSet;
 use super::regex::Regex;
 use crate::path::Path;
 use crate::schema::Schema;
@@ -138,15 +139,6 @@ impl BitsOp {
             BitsOp::AnyClear => "$bitsAnyClear",
         }
     }
-}
-
-/// The operand of `$type`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct TypeSet {
-    /// `"number"` was named: all four numeric types.
-    pub number: bool,
-    /// The types named, by `$type` number, ascending.
-    pub types: Vec<i32>,
 }
 
 /// Bits of binary data that are looked at by position: least significant bit of the first byte first.

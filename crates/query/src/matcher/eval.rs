@@ -6,9 +6,9 @@ use sheaf_bson::{Element, OwnedValue, RawDoc, Type, Value, compare};
 use sheaf_errors::Result;
 use sheaf_expr::Env;
 
-use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet, binary_bit};
-use super::{tick_for, try_all, try_any};
+use super::ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, binary_bit};
 use crate::path::{inner, position};
+use crate::ticks::{tick_for, try_all, try_any};
 
 /// What a match tells besides yes or no.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -244,14 +244,6 @@ impl InList {
             _ => self.values.binary_search_by(|v| compare(v.as_value(), value)).is_ok(),
         };
         Ok(found || try_any(&self.regexes, |regex| regex.matches_value(value))?)
-    }
-}
-
-impl TypeSet {
-    /// Whether a type is in the set.
-    pub fn contains(&self, kind: Type) -> bool {
-        let numeric = matches!(kind, Type::Double | Type::Int32 | Type::Int64 | Type::Decimal128);
-        (self.number && numeric) || self.types.contains(&kind.number())
     }
 }
 

@@ -4,6 +4,7 @@ mod ast;
 mod eval;
 mod normalize;
 mod operand;
+mod operand_types;
 mod parse;
 mod regex;
 mod serialize;
@@ -13,39 +14,13 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Env, ParseCx};
 use sheaf_meter::Held;
 
-pub use ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test, TypeSet};
+pub use ast::{BitsOp, CompareOp, InList, Leaf, MatchExpr, Test};
 pub use eval::MatchDetails;
-pub(crate) use operand::{non_negative, parse_type_set};
+pub use operand_types::TypeSet;
+pub(crate) use operand_types::{non_negative, parse_type_set};
 pub use parse::Features;
 pub(crate) use parse::{is_operators, is_path_operator};
 pub use regex::Regex;
-
-/// Whether all items pass; stops at the first that does not, or fails.
-pub(crate) fn try_all<T>(
-    items: impl IntoIterator<Item = T>,
-    mut passes: impl FnMut(T) -> Result<bool>,
-) -> Result<bool> {
-    for item in items {
-        sheaf_meter::tick(1)?;
-        if !passes(item)? {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Whether any item passes; stops at the first that does, or fails.
-pub(crate) fn try_any<T>(
-    items: impl IntoIterator<Item = T>,
-    mut passes: impl FnMut(T) -> Result<bool>,
-) -> Result<bool> {
-    Ok(!try_all(items, |item| passes(item).map(|passes| !passes))?)
-}
-
-/// Counts the work of reading this many bytes once, quickly.
-pub(crate) fn tick_for(bytes: usize) -> Result<()> {
-    sheaf_meter::tick(1 + u32::try_from(bytes >> 10).unwrap_or(u32::MAX >> 1))
-}
 
 /// What the compiled patterns of a filter may have that is kept beyond its operation: a thousand of them are about so much.
 const LASTING_BYTES: u64 = 1 << 20;

@@ -5,8 +5,8 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
 use super::ast::{BitsOp, CompareOp, InList, MatchExpr, Test};
-use super::operand;
 use super::regex::Regex;
+use super::{operand, operand_types};
 use crate::owned::own;
 use crate::path::{Path, inner};
 use crate::schema::Schema;
@@ -225,7 +225,7 @@ impl Parser<'_> {
                 MatchExpr::Schema(Box::new(Schema::parse(schema)?))
             }
             "$alwaysTrue" | "$alwaysFalse" => {
-                if operand::integer(element)? != 1 {
+                if operand_types::integer(element)? != 1 {
                     bail!(Code::FAILED_TO_PARSE, "{name} must be an integer value of 1");
                 }
                 if name == "$alwaysTrue" { MatchExpr::AlwaysTrue } else { MatchExpr::AlwaysFalse }
@@ -362,7 +362,7 @@ impl Parser<'_> {
             "$elemMatch" => return self.elem_match(path, value).map(Some),
             "$exists" if value.truthy() => Test::Exists,
             "$exists" => return Ok(Some(leaf(path, Test::Exists)?.negate())),
-            "$type" => Test::Type(operand::parse_type_set(value, true)?),
+            "$type" => Test::Type(operand_types::parse_type_set(value, true)?),
             "$size" => operand::size(element)?,
             "$mod" => operand::modulo(element)?,
             "$regex" => operand::regex(operators)?,

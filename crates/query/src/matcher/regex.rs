@@ -6,7 +6,7 @@ use sheaf_bson::{Value, compare};
 use sheaf_errors::{Error, Result, bail};
 use sheaf_regex::{Flags, Invalid};
 
-use super::tick_for;
+use crate::ticks::tick_for;
 
 /// A compiled regular expression with its source.
 #[derive(Clone)]

@@ -2,8 +2,9 @@
 
 use sheaf_bson::{Bump, DocBuf, DocWriter, Type, Value};
 
-use super::ast::{Leaf, MatchExpr, Test, TypeSet};
+use super::ast::{Leaf, MatchExpr, Test};
 use super::normalize::rank;
+use super::operand_types::TypeSet;
 
 type Writer<'w> = DocWriter<'w, Vec<u8>>;
 

@@ -7,8 +7,9 @@ use sheaf_meter::Held;
 
 use crate::owned::name_bytes;
 
+use super::Projection;
+use super::kind::Kind;
 use super::tree::{Field, Node, join};
-use super::{Kind, Projection};
 
 pub(super) fn parse(spec: RawDoc<'_>, cx: &mut ParseCx) -> Result<Projection> {
     let mut root = Node::default();

@@ -5,8 +5,9 @@ use sheaf_errors::{Result, bail};
 use sheaf_expr::Env;
 use smallvec::SmallVec;
 
+use super::Projection;
+use super::kind::Kind;
 use super::tree::{Field, Node};
-use super::{Kind, Projection};
 use crate::matcher::{MatchDetails, Test};
 use crate::path::inner;
 

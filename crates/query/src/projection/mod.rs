@@ -6,6 +6,7 @@
 
 mod add_fields;
 mod apply;
+mod kind;
 mod parse;
 mod tree;
 
@@ -15,27 +16,8 @@ use sheaf_expr::{Deps, Env, ParseCx};
 use sheaf_meter::Held;
 
 use crate::matcher::{Features, MatchDetails, Matcher};
+pub use kind::{Kind, Mode};
 use tree::Node;
-
-/// Which projections are allowed: find has `$slice`, `$elemMatch` and `a.$`, and the empty projection.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mode {
-    /// The `projection` or `fields` of find and findAndModify.
-    Find,
-    /// The `$project` stage (and `$unset`, as an exclusion).
-    Aggregate,
-}
-
-/// What happens to the fields that the projection does not name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
-    /// They are left out.
-    Inclusion,
-    /// They are kept.
-    Exclusion,
-    /// They are kept, and named fields are set: `$addFields`.
-    Addition,
-}
 
 /// A parsed projection.
 #[derive(Debug)]

@@ -5,8 +5,9 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, ParseCx, is_known_operator};
 use sheaf_meter::Held;
 
+use super::Projection;
+use super::kind::{Kind, Mode};
 use super::tree::{Field, Node, Slice, join};
-use super::{Kind, Mode, Projection};
 use crate::matcher::{Features, MatchExpr, Matcher};
 
 /// What has been seen so far.

@@ -5,7 +5,7 @@ use sheaf_bson::{Bump, DocWriter};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Expr};
 
-use super::Kind;
+use super::kind::Kind;
 use crate::matcher::{MatchExpr, Test};
 use crate::owned::name_bytes;
 

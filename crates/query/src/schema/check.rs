@@ -5,9 +5,9 @@ use std::cmp::Ordering;
 use sheaf_bson::{Element, OwnedValue, RawDoc, Value, compare, number};
 use sheaf_errors::Result;
 
-use super::Schema;
-use super::rule::{Allowed, Dependency, Rule};
-use crate::matcher::{Regex, tick_for, try_all, try_any};
+use super::rule::{Allowed, Dependency, Rule, Schema};
+use crate::matcher::Regex;
+use crate::ticks::{tick_for, try_all, try_any};
 
 impl Schema {
     /// Whether a value satisfies all rules.

@@ -2,9 +2,8 @@
 
 use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, RawDoc, Value};
 
-use super::Schema;
 use super::check::{duplicate, is_additional};
-use super::rule::{Allowed, Dependency, Rule};
+use super::rule::{Allowed, Dependency, Rule, Schema};
 
 type Writer<'w> = DocWriter<'w, Vec<u8>>;
 type List<'w> = ArrayWriter<'w, Vec<u8>>;

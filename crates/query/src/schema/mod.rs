@@ -8,15 +8,7 @@ mod rule;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 
-use rule::Rule;
-
-/// A parsed schema.
-#[derive(Debug)]
-pub struct Schema {
-    source: DocBuf,
-    /// In the order in which mongod reports them.
-    rules: Vec<Rule>,
-}
+pub use rule::Schema;
 
 impl Schema {
     /// Parses a schema.

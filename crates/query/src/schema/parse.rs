@@ -4,11 +4,11 @@ use sheaf_bson::{Element, MAX_DEPTH, OwnedValue, RawDoc, Value, number};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_meter::ALLOCATION;
 
-use super::Schema;
 use super::check::same;
-use super::rule::{Allowed, Dependency, Rule};
-use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set, try_any};
+use super::rule::{Allowed, Dependency, Rule, Schema};
+use crate::matcher::{Regex, TypeSet, non_negative, parse_type_set};
 use crate::owned::{name_bytes, own};
+use crate::ticks::try_any;
 
 /// Keywords that have an effect, in the order in which rules are made of them.
 const KEYWORDS: &[&str] = &[

@@ -1,9 +1,16 @@
-//! The rules of a schema.
+//! A schema and its rules.
 
-use sheaf_bson::OwnedValue;
+use sheaf_bson::{DocBuf, OwnedValue};
 
-use super::Schema;
 use crate::matcher::{Regex, TypeSet};
+
+/// A parsed schema.
+#[derive(Debug)]
+pub struct Schema {
+    pub(super) source: DocBuf,
+    /// In the order in which mongod reports them.
+    pub(super) rules: Vec<Rule>,
+}
 
 /// One keyword of a schema (with those that only modify it).
 #[derive(Debug)]

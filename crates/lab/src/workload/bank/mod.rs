@@ -17,7 +17,8 @@ use serde::Deserialize;
 
 use self::audit::{Books, Watch};
 use super::{Figure, Workload};
-use crate::context::{Context, Database, Group, Worker};
+use crate::context::{Context, Group, Worker};
+use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::experiment::Settings;
 use crate::generate::Random;

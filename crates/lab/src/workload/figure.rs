@@ -1,0 +1,50 @@
+//! The columns that a workload gives the table.
+
+use crate::measure::Measured;
+use crate::results::Better;
+
+/// One column's value of one repetition.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// "MB/s written".
+    pub name: String,
+    /// "MB/s", "us", "%", "1/s".
+    pub unit: &'static str,
+    /// Which direction is good.
+    pub better: Option<Better>,
+    /// The value.
+    pub value: f64,
+}
+
+impl Figure {
+    /// A figure of which more is better.
+    pub fn higher(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+        Figure { name: name.into(), unit, better: Some(Better::Higher), value }
+    }
+
+    /// A figure of which less is better.
+    pub fn lower(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+        Figure { name: name.into(), unit, better: Some(Better::Lower), value }
+    }
+
+    /// A figure without a good direction.
+    pub fn plain(name: impl Into<String>, unit: &'static str, value: f64) -> Figure {
+        Figure { name: name.into(), unit, better: None, value }
+    }
+}
+
+/// Percentiles of the latencies of some operations, each with the label that it has in the table.
+pub(super) fn latencies(
+    measured: &Measured,
+    operations: &[(&str, &str)],
+    percentiles: &[f64],
+) -> Vec<Figure> {
+    let of = |(operation, label): &(&str, &str)| {
+        let totals = measured.operation(operation);
+        let figure = |percentile: &f64| {
+            Figure::lower(format!("{label} p{percentile}"), "us", totals.percentile_us(*percentile))
+        };
+        percentiles.iter().map(figure).collect::<Vec<_>>()
+    };
+    operations.iter().flat_map(of).collect()
+}

@@ -10,6 +10,14 @@ use crate::value::{Decimal128, Type, Value};
 /// MongoDB's total order: by type place ([`crate::Type::order`]), then by value. Numbers compare
 /// by exact mathematical value whatever their types; NaN is smallest among numbers and equals
 /// itself; -0.0 equals 0.0.
+///
+/// ```
+/// use sheaf_bson::{Value, compare};
+///
+/// assert!(compare(Value::Int32(2), Value::Double(2.0)).is_eq());
+/// // Every number comes before every string.
+/// assert!(compare(Value::Int64(i64::MAX), Value::String("")).is_lt());
+/// ```
 #[inline]
 pub fn compare(a: Value<'_>, b: Value<'_>) -> Ordering {
     match (a, b) {

@@ -26,6 +26,14 @@ pub enum Style {
 }
 
 /// A document as Extended JSON, on one line.
+///
+/// ```
+/// use sheaf_bson::{doc, json};
+///
+/// let plant = doc! { "name": "rye", "grams": 38i64 };
+/// assert_eq!(json::to_json(plant.as_raw(), json::Style::Relaxed), r#"{"name":"rye","grams":38}"#);
+/// assert_eq!(json::to_json(plant.as_raw(), json::Style::Canonical), r#"{"name":"rye","grams":{"$numberLong":"38"}}"#);
+/// ```
 pub fn to_json(doc: RawDoc<'_>, style: Style) -> String {
     let mut out = String::with_capacity(doc.len() * 2);
     put_document(&mut out, doc, style);

@@ -78,6 +78,14 @@ impl Operation {
 }
 
 /// The sum of two numbers.
+///
+/// ```
+/// use sheaf_bson::{Value, number};
+///
+/// // An int32 that does not suffice becomes an int64.
+/// assert!(matches!(number::add(Value::Int32(i32::MAX), Value::Int32(1)), Some(Value::Int64(2147483648))));
+/// assert!(number::add(Value::Int32(1), Value::Null).is_none());
+/// ```
 pub fn add(a: Value<'_>, b: Value<'_>) -> Option<Value<'static>> {
     ADD.run(a, b, true)
 }

@@ -48,6 +48,14 @@ impl<'a> RawDoc<'a> {
     }
 
     /// The elements in order.
+    ///
+    /// ```
+    /// use sheaf_bson::doc;
+    ///
+    /// let plant = doc! { "name": "rye", "grams": 38 };
+    /// let names: Vec<&str> = plant.as_raw().iter().map(|element| element.key()).collect();
+    /// assert_eq!(names, ["name", "grams"]);
+    /// ```
     #[inline]
     pub fn iter(self) -> Iter<'a> {
         Iter { rest: &self.0[4..self.0.len() - 1] }

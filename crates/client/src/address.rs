@@ -9,6 +9,15 @@ use super::concern::{W, WriteConcern};
 use crate::error::{Error, Result};
 
 /// A parsed `mongodb://` connection string.
+///
+/// ```
+/// use sheaf_client::{ConnectionString, ReadPreference};
+///
+/// let to: ConnectionString = "mongodb://one:27017,two/plants?replicaSet=rs0&readPreference=nearest".parse()?;
+/// assert_eq!(to.hosts, ["one:27017", "two:27017"]);
+/// assert_eq!((to.db.as_deref(), to.read_preference), (Some("plants"), ReadPreference::Nearest));
+/// # Ok::<(), sheaf_client::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectionString {
     /// "host:port", at least one.
@@ -228,6 +237,12 @@ impl fmt::Display for ConnectionString {
 }
 
 /// A connection string of any database, as it may be shown.
+///
+/// ```
+/// use sheaf_client::without_password;
+///
+/// assert_eq!(without_password("mongodb://ann:secret@one/plants"), "mongodb://ann@one/plants");
+/// ```
 pub fn without_password(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
     match rest.rsplit_once('@') {

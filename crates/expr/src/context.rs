@@ -161,6 +161,20 @@ impl ParseCx {
 
     /// Declares a user variable whose value is set in the [`crate::Env`] before each evaluation. The name is
     /// checked as MongoDB does for names that users may define.
+    ///
+    /// ```
+    /// use sheaf_bson::{Bump, RawDoc, Value};
+    /// use sheaf_expr::{Env, Expr, ParseCx};
+    ///
+    /// let mut cx = ParseCx::new();
+    /// let least = cx.declare("least")?;
+    /// let expression = Expr::parse(Value::String("$$least"), &mut cx)?;
+    /// let arena = Bump::new();
+    /// let env = Env::new(&arena);
+    /// env.set(least, Value::Int32(40));
+    /// assert!(matches!(expression.eval(RawDoc::EMPTY, &env)?, Value::Int32(40)));
+    /// # Ok::<(), sheaf_errors::Error>(())
+    /// ```
     pub fn declare(&mut self, name: &str) -> Result<Slot> {
         validate_variable_name(name)?;
         sheaf_meter::grow(VARIABLE_BYTES + name.len())?;

@@ -86,6 +86,20 @@ impl Expr {
     }
 
     /// The value for a document.
+    ///
+    /// ```
+    /// use sheaf_bson::{Bump, Value, doc};
+    /// use sheaf_expr::{Env, Expr, ParseCx};
+    ///
+    /// let mut cx = ParseCx::new();
+    /// let text = doc! { "$multiply": ["$grams", { "$size": "$tags" }] };
+    /// let expression = Expr::parse(Value::Document(text.as_raw()), &mut cx)?;
+    /// cx.finish()?;
+    /// let plant = doc! { "grams": 38, "tags": ["cereal", "bread"] };
+    /// let arena = Bump::new();
+    /// assert!(matches!(expression.eval(plant.as_raw(), &Env::new(&arena))?, Value::Int32(76)));
+    /// # Ok::<(), sheaf_errors::Error>(())
+    /// ```
     pub fn eval<'a>(&'a self, root: RawDoc<'a>, env: &Env<'a>) -> Result<Value<'a>> {
         self.value(Cx { root, env })
     }

@@ -11,6 +11,17 @@ use sheaf_bson::{ArrayWriter, DocBuf, DocWriter, Element, RawDoc, Type, Value};
 
 /// The delta that turns `old` into `new`, byte for byte. `None` if no delta can do it (repeated names) or
 /// if the whole new document is not larger than the delta.
+///
+/// ```
+/// use sheaf_bson::doc;
+/// use sheaf_query::diff::{apply_diff, diff};
+///
+/// let old = doc! { "_id": 1, "name": "rye", "origin": "Anatolia", "grams": 38 };
+/// let new = doc! { "_id": 1, "name": "rye", "origin": "Anatolia", "grams": 42 };
+/// let delta = diff(old.as_raw(), new.as_raw()).expect("a field's change is shorter than the document");
+/// assert_eq!(delta, doc! { "u": { "grams": 42 } });
+/// assert_eq!(apply_diff(old.as_raw(), delta.as_raw()), new);
+/// ```
 pub fn diff(old: RawDoc<'_>, new: RawDoc<'_>) -> Option<DocBuf> {
     let delta = DocBuf::from_bytes(object_delta(old, new, Style::Shortest));
     // Applying is cheap next to an oplog entry that rebuilds something else.

@@ -129,6 +129,18 @@ fn zstd_window_log(content: usize) -> u32 {
 }
 
 /// Wraps a finished message (not OP_COMPRESSED itself) as OP_COMPRESSED.
+///
+/// ```
+/// use sheaf_bson::doc;
+/// use sheaf_wire::{Compressor, REPLY_HEAD, compress, decompress, finish_msg};
+///
+/// let mut message = vec![0; REPLY_HEAD];
+/// message.extend_from_slice(doc! { "ok": 1.0 }.as_bytes());
+/// finish_msg(&mut message, 7, 6, 0);
+/// let wrapped = compress(&message, Compressor::Snappy, 6)?;
+/// assert_eq!(decompress(&wrapped), Ok((message, Compressor::Snappy)));
+/// # Ok::<(), std::io::Error>(())
+/// ```
 pub fn compress(message: &[u8], compressor: Compressor, zlib_level: u32) -> std::io::Result<Vec<u8>> {
     let Ok(header) = Header::parse(message) else { return Ok(message.to_vec()) };
     let body = &message[HEADER_LEN..];

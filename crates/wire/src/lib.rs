@@ -33,6 +33,17 @@ pub enum Request<'a> {
 
 /// Parses one whole message (not OP_COMPRESSED; see [`decompress`]). `bytes` starts at the header
 /// and has exactly the header's length.
+///
+/// ```
+/// use sheaf_bson::doc;
+/// use sheaf_wire::{REPLY_HEAD, Request, finish_msg, parse};
+///
+/// let mut message = vec![0; REPLY_HEAD];
+/// message.extend_from_slice(doc! { "ping": 1, "$db": "admin" }.as_bytes());
+/// finish_msg(&mut message, 7, 0, 0);
+/// assert!(matches!(parse(&message), Ok(Request::Msg(_))));
+/// assert!(parse(&message[..20]).is_err());
+/// ```
 pub fn parse(bytes: &[u8]) -> Result<Request<'_>, WireError> {
     let header = Header::parse(bytes)?;
     if header.length as usize != bytes.len() {

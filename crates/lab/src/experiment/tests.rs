@@ -1,4 +1,5 @@
 use super::*;
+use crate::measure::{Arrival, Span};
 
 const GOOD: &str = r#"
 title: A test

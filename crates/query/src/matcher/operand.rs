@@ -4,7 +4,7 @@ use sheaf_bson::{Element, RawDoc, Type, Value, compare};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use super::ast::{BitsOp, InList, Test, binary_bit};
-use super::operand_types::{integer, non_negative};
+use super::operand_types::non_negative;
 use super::regex::Regex;
 use crate::owned::own;
 use crate::path::inner;

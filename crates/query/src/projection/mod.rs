@@ -144,6 +144,20 @@ impl Projection {
     }
 
     /// The projected document, built in the environment's arena.
+    ///
+    /// ```
+    /// use sheaf_bson::{Bump, doc};
+    /// use sheaf_expr::{Env, ParseCx};
+    /// use sheaf_query::projection::{Mode, Projection};
+    ///
+    /// let spec = doc! { "_id": 0, "name": 1, "tags.since": 1 };
+    /// let projection = Projection::parse(spec.as_raw(), Mode::Find, &mut ParseCx::new())?;
+    /// let plant = doc! { "_id": 1, "name": "rye", "grams": 38, "tags": ["cereal", { "since": 1756, "by": "L." }] };
+    /// let arena = Bump::new();
+    /// let projected = projection.apply_in(plant.as_raw(), &Env::new(&arena), None)?;
+    /// assert_eq!(projected.as_bytes(), doc! { "name": "rye", "tags": [{ "since": 1756 }] }.as_bytes());
+    /// # Ok::<(), sheaf_errors::Error>(())
+    /// ```
     pub fn apply_in<'a>(
         &'a self,
         doc: RawDoc<'a>,

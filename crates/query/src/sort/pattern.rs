@@ -80,6 +80,16 @@ impl SortPattern {
     }
 
     /// Parses a pattern.
+    ///
+    /// ```
+    /// use sheaf_bson::doc;
+    /// use sheaf_query::sort::SortPattern;
+    ///
+    /// let sort = SortPattern::parse(doc! { "grams": -1, "name": 1 }.as_raw())?;
+    /// let (rye, oat) = (doc! { "name": "rye", "grams": 38 }, doc! { "name": "oat", "grams": 32 });
+    /// assert!(sort.compare_docs(rye.as_raw(), oat.as_raw())?.is_lt());
+    /// # Ok::<(), sheaf_errors::Error>(())
+    /// ```
     pub fn parse(pattern: RawDoc<'_>) -> Result<SortPattern> {
         let mut parts: Vec<SortPart> = Vec::new();
         for element in pattern.iter() {

@@ -106,6 +106,19 @@ impl Update {
     }
 
     /// The document's new version; `None` if not a byte of it changes.
+    ///
+    /// ```
+    /// use sheaf_bson::{Timestamp, Value, doc};
+    /// use sheaf_expr::ParseCx;
+    /// use sheaf_query::update::{ApplyCx, Update};
+    ///
+    /// let change = doc! { "$inc": { "grams": 4 }, "$push": { "tags": "bread" } };
+    /// let update = Update::parse(Value::Document(change.as_raw()), &[], &mut ParseCx::new())?;
+    /// let cx = ApplyCx { matched_index: None, now_millis: 0, timestamp: Timestamp::new(0, 0) };
+    /// let new = update.apply(doc! { "_id": 1, "grams": 38, "tags": ["cereal"] }.as_raw(), &cx)?;
+    /// assert_eq!(new, Some(doc! { "_id": 1, "grams": 42, "tags": ["cereal", "bread"] }));
+    /// # Ok::<(), sheaf_errors::Error>(())
+    /// ```
     pub fn apply(&self, doc: RawDoc<'_>, cx: &ApplyCx<'_>) -> Result<Option<DocBuf>> {
         self.apply_in(doc, cx, false, &Bump::new())
     }

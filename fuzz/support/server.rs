@@ -8,7 +8,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value, doc, validate};
 use sheaf_front::client::Client;
 use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
-use sheaf_server::options::Options;
+use sheaf_server::options::MongodOptions;
 use sheaf_storage::Engine;
 use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, Request, finish_msg, parse};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -53,7 +53,7 @@ impl Server {
             .enable_all()
             .build()
             .expect("a runtime");
-        let options = Options { dbpath: folder.path().to_owned(), ..Options::default() };
+        let options = MongodOptions { dbpath: folder.path().to_owned(), ..MongodOptions::default() };
         let node = Node::new(Default::default(), options).expect("a node");
         let mut storage = sheaf_storage::Options::new(folder.path());
         storage.cache_bytes = 64 << 20;

@@ -20,7 +20,7 @@ use crate::buffers::{Claim, FREE_BYTES};
 use crate::client::Client;
 use crate::dispatch::{self, Message, Place};
 use crate::front::Front;
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::reactor::{LONG_BYTES, give_way};
 use crate::role::{Role, Wait};
 use crate::stream::{Shared, Socket};
@@ -334,7 +334,7 @@ impl<S: Socket> Connection<S> {
                     self.park(&parked).await?;
                     outcome = if let Some(error) = self.stopped(&parked) {
                         self.client.current.lock().end();
-                        Outcome::of_error(&error)
+                        RequestOutcome::of_error(&error)
                     } else {
                         dispatch::resume(&*self.role, &self.client, &request)
                     };
@@ -345,7 +345,7 @@ impl<S: Socket> Connection<S> {
                 let bytes = self.run_query(&query, response_to).await?;
                 return Ok(Some(Answer { bytes, again: false }));
             }
-            Err(WireError::Answer(error)) => (Outcome::of_error(&error), Flags::default(), true),
+            Err(WireError::Answer(error)) => (RequestOutcome::of_error(&error), Flags::default(), true),
             Err(WireError::Close(text)) => return Err(text),
         };
         if outcome.close {
@@ -400,7 +400,7 @@ impl<S: Socket> Connection<S> {
                 };
                 dispatch::run(&*self.role, &self.client, &request)
             }
-            _ => Outcome::of_error(&Error::new(
+            _ => RequestOutcome::of_error(&Error::new(
                 sheaf_errors::Code(352),
                 format!(
                     "Unsupported OP_QUERY command: {name}. The client driver may require an upgrade. For more details see https://dochub.mongodb.org/core/legacy-opcode-removal"
@@ -415,7 +415,7 @@ impl<S: Socket> Connection<S> {
     }
 
     /// Waits for what the reply has to wait for, and closes its document.
-    async fn complete(&mut self, mut outcome: Outcome) -> Result<Vec<u8>, String> {
+    async fn complete(&mut self, mut outcome: RequestOutcome) -> Result<Vec<u8>, String> {
         if let Some(wait) = outcome.wait.take() {
             let waited = tokio::select! {
                 waited = wait.over() => waited,
@@ -425,7 +425,10 @@ impl<S: Socket> Connection<S> {
             match waited {
                 Ok(()) => {}
                 Err(error) if wait.is_vital() => {
-                    outcome = Outcome { operation_time: outcome.operation_time, ..Outcome::of_error(&error) };
+                    outcome = RequestOutcome {
+                        operation_time: outcome.operation_time,
+                        ..RequestOutcome::of_error(&error)
+                    };
                 }
                 Err(error) => write_concern_failed(&mut outcome, &error, &*wait),
             }
@@ -463,7 +466,7 @@ fn reason(error: WireError) -> String {
 }
 
 /// Adds a `writeConcernError`, and what follows from it.
-fn write_concern_failed(outcome: &mut Outcome, error: &Error, wait: &dyn Wait) {
+fn write_concern_failed(outcome: &mut RequestOutcome, error: &Error, wait: &dyn Wait) {
     let code = error.code();
     if let Some(failed) = outcome.error.as_ref().filter(|failed| failed.code() == Code::NO_SUCH_TRANSACTION) {
         outcome.reply = dispatch::without_transient(failed);

@@ -20,7 +20,7 @@ use crate::args::Fields;
 use crate::client::Client;
 use crate::command::Counter;
 use crate::generic::{GenericArgs, is_generic};
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::reactor::{self, give_way};
 use crate::request::{OpMetrics, Request};
 use crate::role::Role;
@@ -54,16 +54,21 @@ pub enum Place {
 }
 
 /// Runs one request to the point where its answer only has to wait and be sent.
-pub fn run(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> Outcome {
+pub fn run(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> RequestOutcome {
     run_counted(role, client, message, false)
 }
 
-/// Runs a request again that was [parked](Outcome::parked); it was counted already.
-pub fn resume(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> Outcome {
+/// Runs a request again that was [parked](RequestOutcome::parked); it was counted already.
+pub fn resume(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>) -> RequestOutcome {
     run_counted(role, client, message, true)
 }
 
-fn run_counted(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>, resumed: bool) -> Outcome {
+fn run_counted(
+    role: &dyn Role,
+    client: &Arc<Client>,
+    message: &Message<'_>,
+    resumed: bool,
+) -> RequestOutcome {
     let started = Instant::now();
     let front = role.front();
     if !resumed {
@@ -73,7 +78,7 @@ fn run_counted(role: &dyn Role, client: &Arc<Client>, message: &Message<'_>, res
         Ok(prepared) => prepared,
         Err(error) => {
             front.metrics.asserts_user.add(1);
-            return Outcome::of_error(&error);
+            return RequestOutcome::of_error(&error);
         }
     };
     let command = request.command;
@@ -204,13 +209,18 @@ fn prepare<'a>(
 }
 
 /// Runs a prepared request.
-fn execute<'a>(role: &'a dyn Role, request: &'a Request<'a>, fields: Fields<'a>, resumed: bool) -> Outcome {
+fn execute<'a>(
+    role: &'a dyn Role,
+    request: &'a Request<'a>,
+    fields: Fields<'a>,
+    resumed: bool,
+) -> RequestOutcome {
     let struck = if resumed { Ok(fail::Additions::default()) } else { fail::before(request, &fields) };
     let injected = match struck {
         Ok(injected) => injected,
         Err(fail::Injected::Close) => {
             let error = Error::new(Code::INTERNAL_ERROR, "closed by a fail point");
-            return Outcome { close: true, ..Outcome::of_error(&error) };
+            return RequestOutcome { close: true, ..RequestOutcome::of_error(&error) };
         }
         Err(fail::Injected::Error(error, labels)) => {
             return finish::failed(request.part, error, labels);

@@ -17,14 +17,14 @@ use crate::client::Client;
 use crate::command::Description;
 use crate::failpoint::FailPoints;
 use crate::metrics::{CommandCount, Metrics};
-use crate::options::Options;
+use crate::options::FrontOptions;
 use crate::params::Parameters;
 use crate::profile::Profiling;
 
 /// What all connections of a server share.
 pub struct Front {
     /// How the server was started.
-    pub options: Options,
+    pub options: FrontOptions,
     /// The time of day.
     pub clock: Clock,
     /// Server parameters.
@@ -67,7 +67,7 @@ impl Front {
     ///
     /// Errors: `BadValue` for a bad `--setParameter`.
     pub fn new(
-        options: Options,
+        options: FrontOptions,
         commands: impl Iterator<Item = &'static Description>,
     ) -> sheaf_errors::Result<Arc<Self>> {
         let parameters = Parameters::default();

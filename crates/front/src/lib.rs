@@ -19,6 +19,7 @@ pub mod failpoint;
 pub mod front;
 pub mod generic;
 pub mod guard;
+pub mod handshake;
 pub mod listener;
 pub mod log;
 pub mod metrics;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Everything that flags and the configuration file decide; the binary fills it in.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct FrontOptions {
     /// Addresses to listen on.
     pub bind: Vec<String>,
     /// TCP port; 0 picks a free one.
@@ -36,9 +36,9 @@ pub struct Options {
     pub busy_threads: usize,
 }
 
-impl Default for Options {
+impl Default for FrontOptions {
     fn default() -> Self {
-        Options {
+        FrontOptions {
             bind: vec!["127.0.0.1".to_owned()],
             port: 27017,
             unix_socket_folder: None,

@@ -36,7 +36,7 @@ pub struct Parked {
 }
 
 /// What came of a request; the connection completes and sends it.
-pub struct Outcome {
+pub struct RequestOutcome {
     /// The reply, still open: `ok` and what the wait brings are added at the end.
     pub reply: Reply,
     /// Whether the command succeeded.
@@ -63,14 +63,18 @@ pub struct Outcome {
     pub close: bool,
 }
 
-impl Outcome {
+impl RequestOutcome {
     /// An error as the whole answer.
     pub fn of_error(error: &Error) -> Self {
-        Outcome { ok: false, error: Some(error.clone()), ..Outcome::of_reply(Reply::error(error)) }
+        RequestOutcome {
+            ok: false,
+            error: Some(error.clone()),
+            ..RequestOutcome::of_reply(Reply::error(error))
+        }
     }
 
     pub(crate) fn of_reply(reply: Reply) -> Self {
-        Outcome {
+        RequestOutcome {
             reply,
             ok: true,
             error: None,

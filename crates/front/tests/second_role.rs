@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use sheaf_bson::{DocBuf, Value, doc};
+use sheaf_bson::{DocBuf, doc};
 use sheaf_errors::{Result, bail};
 use sheaf_front::args::{Args, Fields};
 use sheaf_front::command::*;
 use sheaf_front::command_entry;
 use sheaf_front::front::Front;
+use sheaf_front::handshake::Handshake;
 use sheaf_front::listener;
 use sheaf_front::outcome::Ran;
 use sheaf_front::reply::Reply;
@@ -26,9 +27,9 @@ struct Operation<'a> {
     request: &'a Request<'a>,
 }
 
-struct Hello;
+struct Hello<'a>(Handshake<'a>);
 
-impl<'a> Command<'a, Operation<'a>> for Hello {
+impl<'a> Command<'a, Operation<'a>> for Hello<'a> {
     const NAME: &'static str = "hello";
     const SPEC: Spec = Spec {
         aliases: &["isMaster", "ismaster"],
@@ -50,18 +51,18 @@ impl<'a> Command<'a, Operation<'a>> for Hello {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let handshake = Handshake::parse(args, false)?;
         args.ignore_rest();
-        Ok(Hello)
+        Ok(Hello(handshake))
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        Ok(Reply::ok()
-            .with("isWritablePrimary", true)
-            .with("msg", "isdbgrid")
-            .with("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32)
-            .with("localTime", Value::DateTime(op.request.now_millis()))
-            .with("connectionId", op.request.client.id as i32)
-            .with("maxWireVersion", sheaf_front::version::MAX_WIRE_VERSION))
+        let agreed = self.0.settle(op.request)?;
+        Ok(Reply::ok().with_fields(|doc| {
+            self.0.begin(doc);
+            doc.append("isWritablePrimary", true).append("msg", "isdbgrid");
+            self.0.end(op.request, &agreed, doc);
+        }))
     }
 }
 
@@ -70,7 +71,7 @@ struct Fails;
 
 impl<'a> Command<'a, Operation<'a>> for Fails {
     const NAME: &'static str = "fails";
-    const SPEC: Spec = Spec { aliases: &[], ..Hello::SPEC };
+    const SPEC: Spec = Spec { aliases: &[], ..<Hello<'_> as Command<Operation<'_>>>::SPEC };
 
     fn parse(_: &mut Args<'a>) -> Result<Self> {
         Ok(Fails)
@@ -84,7 +85,7 @@ impl<'a> Command<'a, Operation<'a>> for Fails {
 type RunOnRouter = for<'a, 'o> fn(&mut Args<'a>, &'o Operation<'a>) -> Result<Reply>;
 
 static COMMANDS: &[Entry<RunOnRouter>] =
-    &[command_entry!(Hello, Operation), command_entry!(Fails, Operation)];
+    &[command_entry!(Hello<'_>, Operation), command_entry!(Fails, Operation)];
 
 static TABLE: LazyLock<Table<RunOnRouter>> = LazyLock::new(|| Table::new(&[COMMANDS]));
 
@@ -141,7 +142,7 @@ fn ask(stream: &mut TcpStream, command: &DocBuf) -> DocBuf {
 fn a_role_without_data_answers_hello_and_refuses_the_rest() {
     sheaf_front::log::to_nowhere();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let options = sheaf_front::options::Options { port: 0, ..Default::default() };
+    let options = sheaf_front::options::FrontOptions { port: 0, ..Default::default() };
     let front = Front::new(options, TABLE.all()).unwrap();
     let listeners = runtime.block_on(async { listener::bind(&front) }).unwrap();
     runtime.spawn(listeners.run(Arc::new(Router(front.clone()))));

@@ -13,7 +13,7 @@ use sheaf_storage::Engine;
 
 use crate::commands::repl::Defaults;
 use crate::cursors::Cursors;
-use crate::options::Options;
+use crate::options::MongodOptions;
 use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
 
@@ -21,7 +21,7 @@ use crate::session::{LogicalSessionId, Session, Sessions};
 pub struct Node {
     front: Arc<Front>,
     /// How the server was started, besides what the front has to know.
-    pub options: Options,
+    pub options: MongodOptions,
     /// Open cursors.
     pub cursors: Arc<Cursors>,
     /// Logical sessions and their transactions.
@@ -61,7 +61,7 @@ impl Node {
     /// A new node; parameters of the command line are applied.
     ///
     /// Errors: `BadValue` for a bad `--setParameter`.
-    pub fn new(front: sheaf_front::options::Options, options: Options) -> Result<Arc<Self>> {
+    pub fn new(front: sheaf_front::options::FrontOptions, options: MongodOptions) -> Result<Arc<Self>> {
         sheaf_exec::write::report_to(crate::log::events::failed_validation);
         let front = Front::new(front, crate::commands::TABLE.all())?;
         let most = front.parameters.int("maxSessions").max(1) as usize;

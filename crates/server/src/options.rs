@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 /// What flags and the configuration file decide besides what the front has to know; the binary fills it in.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct MongodOptions {
     /// Present this node as the only member of a replica set with this name.
     pub set_name: Option<String>,
     /// The folder of the data.
@@ -15,8 +15,8 @@ pub struct Options {
     pub cache_bytes: u64,
 }
 
-impl Default for Options {
+impl Default for MongodOptions {
     fn default() -> Self {
-        Options { set_name: None, dbpath: PathBuf::new(), journal: true, cache_bytes: 0 }
+        MongodOptions { set_name: None, dbpath: PathBuf::new(), journal: true, cache_bytes: 0 }
     }
 }

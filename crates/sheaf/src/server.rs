@@ -12,7 +12,7 @@ use sheaf_front::log;
 use sheaf_front::reactor::leave_to_the_end;
 use sheaf_replica::driver::RESTARTED;
 use sheaf_server::node::Node;
-use sheaf_server::options::Options;
+use sheaf_server::options::MongodOptions;
 
 use crate::config::{self, Settings};
 use crate::flags::ServerFlags;
@@ -159,8 +159,11 @@ fn open_log(settings: &Settings) -> Result<(), String> {
     log::to_file(path, append).map_err(|error| format!("Failed to open \"{}\": {error}", path.display()))
 }
 
-fn options(settings: &Settings, argv: &[String]) -> Result<(sheaf_front::options::Options, Options), String> {
-    let defaults = sheaf_front::options::Options::default();
+fn options(
+    settings: &Settings,
+    argv: &[String],
+) -> Result<(sheaf_front::options::FrontOptions, MongodOptions), String> {
+    let defaults = sheaf_front::options::FrontOptions::default();
     let mut bind: Vec<String> = match (&settings.bind_ip, settings.bind_ip_all) {
         (Some(list), _) => list.split(',').map(|host| host.trim().to_owned()).collect(),
         (None, Some(true)) => vec!["0.0.0.0".to_owned()],
@@ -193,7 +196,7 @@ fn options(settings: &Settings, argv: &[String]) -> Result<(sheaf_front::options
     if settings.oplog_min_retention_hours.is_some_and(|hours| hours < 0.0 || !hours.is_finite()) {
         return Err("BadValue: oplogMinRetentionHours must be greater than or equal to 0".to_owned());
     }
-    let front = sheaf_front::options::Options {
+    let front = sheaf_front::options::FrontOptions {
         bind,
         port: settings.port.unwrap_or(27017),
         unix_socket_folder: (settings.unix_socket != Some(false)).then_some(folder),
@@ -213,7 +216,7 @@ fn options(settings: &Settings, argv: &[String]) -> Result<(sheaf_front::options
         write_timeout: defaults.write_timeout,
         busy_threads: defaults.busy_threads,
     };
-    let own = Options {
+    let own = MongodOptions {
         set_name: settings.repl_set.as_ref().map(|name| name.split('/').next().unwrap_or("").to_owned()),
         dbpath: data_folder(settings),
         journal: settings.journal != Some(false),

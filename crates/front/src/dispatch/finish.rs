@@ -4,16 +4,16 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error};
 
 use super::{fail, slow_log};
-use crate::outcome::{Outcome, Ran};
+use crate::outcome::{Ran, RequestOutcome};
 use crate::reply::Reply;
 use crate::request::Request;
 use crate::role::Role;
 use crate::session::TxnPart;
 
 /// Turns what a role made of a request into what the connection sends.
-pub fn finish(role: &dyn Role, request: &Request<'_>, ran: Ran, injected: fail::Additions) -> Outcome {
+pub fn finish(role: &dyn Role, request: &Request<'_>, ran: Ran, injected: fail::Additions) -> RequestOutcome {
     let mut outcome = match ran.result {
-        Ok(reply) => Outcome::of_reply(reply),
+        Ok(reply) => RequestOutcome::of_reply(reply),
         Err(error) => {
             request.front.metrics.write_conflicts.add(u64::from(error.code() == Code::WRITE_CONFLICT));
             failed(request.part, error, None)
@@ -43,9 +43,9 @@ fn is_retried(part: TxnPart) -> bool {
 }
 
 /// An error reply with the labels that it deserves.
-pub fn failed(part: TxnPart, error: Error, labels: Option<Vec<String>>) -> Outcome {
+pub fn failed(part: TxnPart, error: Error, labels: Option<Vec<String>>) -> RequestOutcome {
     let Some(labels) = labels else {
-        return Outcome::of_error(&labelled(error, part));
+        return RequestOutcome::of_error(&labelled(error, part));
     };
     let mut reply = Reply::ok();
     if !labels.is_empty() {
@@ -57,7 +57,7 @@ pub fn failed(part: TxnPart, error: Error, labels: Option<Vec<String>>) -> Outco
         });
     }
     reply.fill(|doc| crate::reply::write_error(doc, &error));
-    Outcome { ok: false, error: Some(error), ..Outcome::of_reply(reply) }
+    RequestOutcome { ok: false, error: Some(error), ..RequestOutcome::of_reply(reply) }
 }
 
 /// The error with the label by which drivers try again, if they may.
@@ -123,7 +123,7 @@ pub fn is_retryable(code: Code) -> bool {
 }
 
 /// `writeConcernError` and labels of a `failCommand` that lets the command run.
-fn inject(outcome: &mut Outcome, data: RawDoc<'_>) {
+fn inject(outcome: &mut RequestOutcome, data: RawDoc<'_>) {
     if let Some(error) = data.get("writeConcernError").and_then(|v| v.as_doc()) {
         outcome.reply.append("writeConcernError", error);
         let code = error.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(0);

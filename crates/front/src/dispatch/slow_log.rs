@@ -6,12 +6,12 @@ use sheaf_bson::{DocBuf, DocWriter, Value, doc};
 
 use crate::command::{Access, Counter};
 use crate::metrics::Class;
-use crate::outcome::Outcome;
+use crate::outcome::RequestOutcome;
 use crate::request::Request;
 use crate::role::Role;
 
 /// Counts an operation that has ended, and writes it down where it was slow or is profiled.
-pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &Outcome) {
+pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &RequestOutcome) {
     let spec = &op.command.spec;
     let took = op.started.elapsed();
     let class = match spec.access {
@@ -49,7 +49,7 @@ pub fn count(role: &dyn Role, op: &Request<'_>, outcome: &Outcome) {
 }
 
 /// What the operation failed with, if it did, as the slow log and the profiler tell it.
-fn failure(outcome: &Outcome, doc: &mut DocWriter<'_, Vec<u8>>) {
+fn failure(outcome: &RequestOutcome, doc: &mut DocWriter<'_, Vec<u8>>) {
     let Some(error) = &outcome.error else { return };
     doc.append("ok", 0);
     doc.append("errMsg", error.message());
@@ -60,7 +60,7 @@ fn failure(outcome: &Outcome, doc: &mut DocWriter<'_, Vec<u8>>) {
 /// Longest command that is logged whole.
 const LOGGED_COMMAND_BYTES: usize = 8 * 1024;
 
-fn log_slow(op: &Request<'_>, outcome: &Outcome, took: Duration, slow: bool) {
+fn log_slow(op: &Request<'_>, outcome: &RequestOutcome, took: Duration, slow: bool) {
     let namespace = op.metrics.namespace.borrow();
     let everything = format!("{}.$cmd", op.db);
     let attributes = DocBuf::build(|attr| {
@@ -143,7 +143,7 @@ fn figures(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
 }
 
 /// A finished operation as `system.profile` shows it.
-fn profile_entry(op: &Request<'_>, outcome: &Outcome, took: Duration) -> DocBuf {
+fn profile_entry(op: &Request<'_>, outcome: &RequestOutcome, took: Duration) -> DocBuf {
     let namespace = op.metrics().namespace.borrow();
     let kind = match op.command.spec.counter {
         Counter::Query => "query",

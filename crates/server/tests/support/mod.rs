@@ -11,7 +11,7 @@ use sheaf_bson::DocBuf;
 use sheaf_front::{listener, log};
 use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
-use sheaf_server::options::Options;
+use sheaf_server::options::MongodOptions;
 use sheaf_wire::{HEADER_LEN, Header, REPLY_HEAD, finish_msg};
 
 /// A server in this process.
@@ -23,11 +23,11 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(change: impl FnOnce(&mut sheaf_front::options::Options, &mut Options)) -> Server {
+    pub fn start(change: impl FnOnce(&mut sheaf_front::options::FrontOptions, &mut MongodOptions)) -> Server {
         log::to_nowhere();
         let folder = tempfile::tempdir().unwrap();
-        let mut front = sheaf_front::options::Options { port: 0, ..Default::default() };
-        let mut options = Options::default();
+        let mut front = sheaf_front::options::FrontOptions { port: 0, ..Default::default() };
+        let mut options = MongodOptions::default();
         front.parameters.push(("enableTestCommands".to_owned(), "1".to_owned()));
         change(&mut front, &mut options);
         let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();

@@ -11,7 +11,9 @@ use sheaf_exec::write::{Delete as Statement, delete_by_id, run_delete};
 
 use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter};
-use super::writes::{Outcome, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer};
+use super::writes::{
+    StatementOutcomes, WriteFields, check_count, check_writable, refuse_view, with_cx, with_writer,
+};
 use crate::args::{Args, Documents};
 use crate::command::*;
 use crate::op::Operation;
@@ -72,7 +74,7 @@ impl<'a> Command<'a, Operation<'a>> for Delete<'a> {
         let deleted = Cell::new(0u64);
         let outcome = with_writer(op, short, |w| {
             with_cx(op, self.fields.bypass, |cx| {
-                Outcome::each(
+                StatementOutcomes::each(
                     op,
                     &self.fields,
                     statements.iter(),

@@ -4,7 +4,7 @@ use sheaf_errors::{Result, bail};
 use sheaf_exec::write::{Validator, prepare_insert};
 
 use super::writes::{
-    Outcome, WriteFields, check_count, check_writable, collection_for_write, with_cx, with_writer,
+    StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, with_cx, with_writer,
 };
 use crate::args::{Args, Documents};
 use crate::command::*;
@@ -72,7 +72,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
             let validator = if self.fields.bypass.validation { None } else { Validator::of(&collection)? };
             with_cx(op, self.fields.bypass, |cx| {
                 let counted = std::cell::Cell::new(0u64);
-                let outcome = Outcome::each(
+                let outcome = StatementOutcomes::each(
                     op,
                     &self.fields,
                     self.documents.iter(),

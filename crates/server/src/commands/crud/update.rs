@@ -16,7 +16,7 @@ use sheaf_storage::Write;
 use super::find::only_id;
 use super::query::{check_collation, parse_cx, parse_filter, set_sort};
 use super::writes::{
-    Outcome, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx,
+    StatementOutcomes, WriteFields, check_count, check_writable, collection_for_write, refuse_view, with_cx,
     with_writer,
 };
 use crate::args::{Args, Array, Documents, Loose};
@@ -85,7 +85,7 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
         let totals = RefCell::new(Totals::default());
         let outcome = with_writer(op, short, |w| {
             with_cx(op, self.fields.bypass, |cx| {
-                Outcome::each(
+                StatementOutcomes::each(
                     op,
                     &self.fields,
                     statements.iter(),

@@ -74,7 +74,7 @@ impl WriteFields {
             return Ok(None);
         };
         let mut reply = Reply::ok().with("n", 0);
-        Outcome { errors: vec![(0, error)], retried: Vec::new() }.write(&mut reply);
+        StatementOutcomes { errors: vec![(0, error)], retried: Vec::new() }.write(&mut reply);
         Ok(Some(reply))
     }
 
@@ -208,12 +208,12 @@ pub fn refuse_view(collection: &Collection) -> Result<()> {
 
 /// What became of the statements so far.
 #[derive(Default)]
-pub struct Outcome {
+pub struct StatementOutcomes {
     errors: Vec<(usize, Error)>,
     retried: Vec<i32>,
 }
 
-impl Outcome {
+impl StatementOutcomes {
     /// Runs the statements in turn. `run` executes one; `again` takes in the recorded answer of one that a
     /// retried command has executed before. An ordered command stops at the first error.
     pub fn each<T>(
@@ -223,8 +223,8 @@ impl Outcome {
         w: &mut dyn Write,
         mut run: impl FnMut(&mut dyn Write, usize, T) -> Result<Option<DocBuf>>,
         mut again: impl FnMut(usize, &DocBuf),
-    ) -> Result<Outcome> {
-        let mut outcome = Outcome::default();
+    ) -> Result<StatementOutcomes> {
+        let mut outcome = StatementOutcomes::default();
         let retryable = op.is_retryable_write();
         for (at, statement) in statements.enumerate() {
             sheaf_meter::tick(STATEMENT_COST)?;

@@ -1,0 +1,147 @@
+//! The handshake of a connection: what a client tells of itself in its first `hello`, and what it is told, whatever the
+//! server's role. Whose place in which topology it is, a role adds.
+
+use std::sync::atomic::Ordering;
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_wire::Compressor;
+
+use crate::args::{Args, Array};
+use crate::request::Request;
+
+/// What a `hello` or `isMaster` says of its client.
+pub struct Handshake<'a> {
+    /// Whether it is the older spelling.
+    pub legacy: bool,
+    client: Option<RawDoc<'a>>,
+    compression: Option<RawDoc<'a>>,
+    sasl_supported_mechs: bool,
+    /// Whether the request says that the client knows `hello`, if it says anything.
+    hello_ok: Option<bool>,
+}
+
+impl<'a> Handshake<'a> {
+    /// Reads the arguments that every role takes.
+    pub fn parse(args: &mut Args<'a>, legacy: bool) -> Result<Self> {
+        Ok(Handshake {
+            legacy,
+            client: args.optional("client")?,
+            compression: args.optional::<Array<'a>>("compression")?.map(|array| array.0),
+            sasl_supported_mechs: args.optional::<Value<'a>>("saslSupportedMechs")?.is_some(),
+            hello_ok: args.optional::<Value<'a>>("helloOk")?.map(|value| value.truthy()),
+        })
+    }
+
+    /// Keeps the client's metadata and gives the compressors that both know.
+    ///
+    /// Errors: `ClientMetadataCannotBeMutated`, and mistakes in the metadata.
+    pub fn settle(&self, request: &Request<'_>) -> Result<Vec<Compressor>> {
+        let mut shake = request.client.handshake.lock();
+        if let Some(metadata) = self.client {
+            if shake.metadata.is_some() {
+                bail!(
+                    Code::CLIENT_METADATA_CANNOT_BE_MUTATED,
+                    "The client metadata document may only be sent in the first hello"
+                );
+            }
+            check_metadata(metadata)?;
+            shake.metadata = Some(DocBuf::from(metadata));
+            let attributes = sheaf_bson::doc! {
+                "remote": &request.client.remote_text(), "client": &request.client.context(), "doc": metadata,
+            };
+            crate::log::info(
+                "NETWORK",
+                crate::log::ids::CLIENT_METADATA,
+                &request.client.context(),
+                "client metadata",
+                Some(attributes),
+            );
+        }
+        shake.done = true;
+        if !self.legacy || self.hello_ok == Some(true) {
+            request.client.hello_ok.store(true, Ordering::Relaxed);
+        }
+        if let Some(offered) = self.compression {
+            let known = &request.front.options.compressors;
+            shake.compressors = offered
+                .values()
+                .filter_map(|name| name.as_str().and_then(Compressor::from_name))
+                .filter(|compressor| known.contains(compressor))
+                .collect();
+            return Ok(shake.compressors.clone());
+        }
+        Ok(Vec::new())
+    }
+
+    /// The first fields of the reply.
+    pub fn begin(&self, doc: &mut DocWriter<'_, Vec<u8>>) {
+        // Told to who asks.
+        if self.hello_ok.is_some() {
+            doc.append("helloOk", true);
+        }
+    }
+
+    /// The last fields of the reply, the same for every role: limits, versions, and what was agreed.
+    pub fn end(&self, request: &Request<'_>, agreed: &[Compressor], doc: &mut DocWriter<'_, Vec<u8>>) {
+        let session_minutes = request.front.parameters.int("localLogicalSessionTimeoutMinutes") as i32;
+        doc.append("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32);
+        doc.append("maxMessageSizeBytes", sheaf_wire::MAX_MESSAGE_SIZE as i32);
+        doc.append("maxWriteBatchSize", 100_000);
+        doc.append("localTime", Value::DateTime(request.now_millis()));
+        doc.append("logicalSessionTimeoutMinutes", session_minutes);
+        doc.append("connectionId", request.client.id as i32);
+        doc.append("minWireVersion", 0);
+        doc.append("maxWireVersion", crate::version::MAX_WIRE_VERSION);
+        doc.append("readOnly", false);
+        if !agreed.is_empty() {
+            let mut names = doc.array("compression");
+            for compressor in agreed {
+                names.push(compressor.name());
+            }
+        }
+        if self.sasl_supported_mechs {
+            let _ = doc.array("saslSupportedMechs");
+        }
+    }
+}
+
+/// Largest `client` document that is kept.
+const MAX_METADATA_BYTES: usize = 1024;
+/// Longest `application.name`.
+const MAX_APP_NAME_BYTES: usize = 128;
+
+fn check_metadata(metadata: RawDoc<'_>) -> Result<()> {
+    if metadata.len() > MAX_METADATA_BYTES {
+        bail!(
+            Code::CLIENT_METADATA_DOCUMENT_TOO_LARGE,
+            "The client metadata document must be less then or equal to {MAX_METADATA_BYTES} bytes"
+        );
+    }
+    let sub = |doc: RawDoc<'_>, name: &str, part: &str| -> Result<()> {
+        match doc.get(name).map(|v| v.as_doc()) {
+            Some(Some(inner)) if inner.get(part).and_then(|v| v.as_str()).is_some() => Ok(()),
+            _ => bail!(
+                Code::CLIENT_METADATA_MISSING_FIELD,
+                "Missing required field '{name}.{part}' in the client metadata document"
+            ),
+        }
+    };
+    if let Some(application) = metadata.get("application") {
+        let Some(application) = application.as_doc() else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "The 'application' field is required to be a BSON document in the client metadata document"
+            );
+        };
+        if application.get("name").and_then(|v| v.as_str()).is_some_and(|n| n.len() > MAX_APP_NAME_BYTES) {
+            bail!(
+                Code::CLIENT_METADATA_APP_NAME_TOO_LARGE,
+                "The 'application.name' field must be less then or equal to {MAX_APP_NAME_BYTES} bytes in the client metadata document"
+            );
+        }
+    }
+    sub(metadata, "driver", "name")?;
+    sub(metadata, "driver", "version")?;
+    sub(metadata, "os", "type")
+}

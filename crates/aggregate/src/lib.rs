@@ -5,7 +5,7 @@
 //! statistics, writing) it asks of the [`Database`] that it was opened with. A planner can take over the leading stages,
 //! which [`Pipeline::head`] shows it.
 //!
-//! To add a stage: write its file under `stages`, a variant of [`Stage`], and its entry in [`STAGES`]. To add an
+//! To add a stage: write its file under `stages` (its entry, its parsing, its [`Stage`]), and name the entry in [`STAGES`]. To add an
 //! accumulator: write its state under `accumulators` and its entry in [`ACCUMULATORS`].
 
 mod accumulators;
@@ -28,7 +28,9 @@ pub use database::{
 };
 pub use pipeline::{Head, Pipeline};
 pub use print::document as print_document;
-pub use stage::{Place, Position, Reads, STAGES, Stage, StageCx, StageEntry, stage_entry};
+pub use stage::{
+    Needs, Place, Position, Reads, STAGES, Shape, SharedStage, Split, Stage, StageCx, StageEntry, stage_entry,
+};
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.
 pub(crate) const MAX_INTERNAL_SIZE: usize = 100 << 20;

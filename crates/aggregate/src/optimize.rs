@@ -6,12 +6,12 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_expr::{Deps, ParseCx};
 use sheaf_query::matcher::Matcher;
 
-use crate::stage::Stage;
-use crate::stages::simple::Match;
+use crate::stage::{Shape, SharedStage, SplitFilter, Stage};
+use crate::stages::filter::Match;
 use crate::stages::sort::Sort;
 
 /// Rewrites until nothing moves any more.
-pub(crate) fn optimize(stages: &mut Vec<Stage>) {
+pub(crate) fn optimize(stages: &mut Vec<SharedStage>) {
     loop {
         let before = stages.len();
         let moved = push_matches(stages);
@@ -24,18 +24,18 @@ pub(crate) fn optimize(stages: &mut Vec<Stage>) {
 }
 
 /// Moves each `$match` before the stages that it does not depend on.
-fn push_matches(stages: &mut Vec<Stage>) -> bool {
+fn push_matches(stages: &mut Vec<SharedStage>) -> bool {
     let mut moved = false;
     let mut at = 1;
     while at < stages.len() {
-        if let Stage::Match(stage) = &stages[at]
-            && let Some((before, after)) = split(&stages[at - 1], stage)
+        if let Shape::Match(filter) = stages[at].shape()
+            && let Some((before, after)) = split(&*stages[at - 1], filter)
         {
             moved = true;
             match after {
                 Some(after) => {
-                    stages[at] = Stage::Match(after);
-                    stages.insert(at - 1, Stage::Match(before));
+                    stages[at] = Arc::new(after);
+                    stages.insert(at - 1, Arc::new(before));
                 }
                 None => stages.swap(at - 1, at),
             }
@@ -46,32 +46,22 @@ fn push_matches(stages: &mut Vec<Stage>) -> bool {
 }
 
 /// What of a `$match` can go before a stage, and what must stay behind it. `None` if nothing can go.
-fn split(stage: &Stage, filter: &Arc<Match>) -> Option<(Arc<Match>, Option<Arc<Match>>)> {
-    if filter.matcher.has_expr() && !matches!(stage, Stage::Sort(_)) {
+fn split(stage: &dyn Stage, filter: &Match) -> Option<SplitFilter> {
+    // An expression may read anything; only an order it does not see.
+    if filter.matcher.has_expr() && !matches!(stage.shape(), Shape::Sort(_)) {
         return None;
     }
-    match stage {
-        // A sort that is cut off at a limit sees other documents if some are missing.
-        Stage::Sort(sort) if sort.limit.is_none() => Some((filter.clone(), None)),
-        Stage::Project(project) => split_by(filter, |path| project.preserves(path)),
-        Stage::Unwind(unwind) => {
-            let mut changed = vec![unwind.path.dotted()];
-            changed.extend(unwind.include_array_index.as_ref().map(|index| index.dotted()));
-            split_by(filter, |path| !touches(&changed, path))
-        }
-        Stage::Lookup(lookup) => split_by(filter, |path| !touches(&[lookup.output.dotted()], path)),
-        _ => None,
-    }
+    stage.let_pass(filter)
 }
 
 /// Whether a path is, lies below or lies above one of the changed ones.
-fn touches(changed: &[String], path: &str) -> bool {
+pub(crate) fn touches(changed: &[String], path: &str) -> bool {
     let below = |path: &str, above: &str| path.strip_prefix(above).is_some_and(|rest| rest.starts_with('.'));
     changed.iter().any(|one| one == path || below(path, one) || below(one, path))
 }
 
 /// Splits a filter's top-level conjunction: the conditions that read only paths which are `free` go first.
-fn split_by(filter: &Arc<Match>, free: impl Fn(&str) -> bool) -> Option<(Arc<Match>, Option<Arc<Match>>)> {
+pub(crate) fn split_by(filter: &Match, free: impl Fn(&str) -> bool) -> Option<SplitFilter> {
     let mut clauses = Vec::new();
     flatten(filter.matcher.filter(), &mut clauses);
     let movable = |clause: &DocBuf| {
@@ -110,7 +100,7 @@ fn flatten(filter: RawDoc<'_>, clauses: &mut Vec<DocBuf>) {
 }
 
 /// A `$match` of all these conditions.
-fn conjunction(clauses: &[DocBuf]) -> Option<Arc<Match>> {
+fn conjunction(clauses: &[DocBuf]) -> Option<Match> {
     let matcher = match clauses {
         [only] => parse(only.as_raw())?,
         _ => {
@@ -118,7 +108,7 @@ fn conjunction(clauses: &[DocBuf]) -> Option<Arc<Match>> {
             parse(DocBuf::new().with("$and", &all).as_raw())?
         }
     };
-    Some(Arc::new(Match { matcher: Arc::new(matcher) }))
+    Some(Match { matcher: Arc::new(matcher) })
 }
 
 /// Filters without `$expr` read no variables, so that they parse in any context.
@@ -126,17 +116,11 @@ fn parse(filter: RawDoc<'_>) -> Option<Matcher> {
     Matcher::parse(filter, &mut ParseCx::new()).ok()
 }
 
-/// Joins neighbouring `$match`, `$limit` and `$skip` stages of one kind.
-fn merge_neighbours(stages: &mut Vec<Stage>) {
+/// Joins neighbouring stages that can be one.
+fn merge_neighbours(stages: &mut Vec<SharedStage>) {
     let mut at = 1;
     while at < stages.len() {
-        let joined = match (&stages[at - 1], &stages[at]) {
-            (Stage::Limit(a), Stage::Limit(b)) => Some(Stage::Limit(*a.min(b))),
-            (Stage::Skip(a), Stage::Skip(b)) => a.checked_add(*b).map(Stage::Skip),
-            (Stage::Match(a), Stage::Match(b)) => both(a, b),
-            _ => None,
-        };
-        match joined {
+        match stages[at - 1].joined_with(&*stages[at]) {
             Some(joined) => {
                 stages[at - 1] = joined;
                 stages.remove(at);
@@ -147,7 +131,7 @@ fn merge_neighbours(stages: &mut Vec<Stage>) {
 }
 
 /// `{$and: [a, b]}`.
-fn both(a: &Match, b: &Match) -> Option<Stage> {
+pub(crate) fn both(a: &Match, b: &Match) -> Option<Match> {
     if a.matcher.has_expr() || b.matcher.has_expr() {
         return None;
     }
@@ -155,30 +139,29 @@ fn both(a: &Match, b: &Match) -> Option<Stage> {
     flatten(a.matcher.filter(), &mut clauses);
     flatten(b.matcher.filter(), &mut clauses);
     if clauses.is_empty() {
-        return Some(Stage::Match(Arc::new(Match { matcher: Arc::new(Matcher::everything()) })));
+        return Some(Match { matcher: Arc::new(Matcher::everything()) });
     }
-    conjunction(&clauses).map(Stage::Match)
+    conjunction(&clauses)
 }
 
 /// Tells each `$sort` how many of its documents are wanted: the `$limit` after it, with what is skipped before.
-fn limit_sorts(stages: &mut [Stage]) {
+fn limit_sorts(stages: &mut [SharedStage]) {
     for at in 0..stages.len() {
-        let Stage::Sort(sort) = &stages[at] else { continue };
+        let Shape::Sort(sort) = stages[at].shape() else { continue };
         let Some(wanted) = wanted_after(&stages[at + 1..]) else { continue };
         let limit = Some(sort.limit.map_or(wanted, |known| known.min(wanted)));
-        stages[at] = Stage::Sort(Arc::new(Sort { pattern: sort.pattern.clone(), limit }));
+        stages[at] = Arc::new(Sort { pattern: sort.pattern.clone(), limit });
     }
 }
 
 /// How many documents the stages can use, if a `$limit` says so before anything else counts them.
-fn wanted_after(stages: &[Stage]) -> Option<u64> {
+fn wanted_after(stages: &[SharedStage]) -> Option<u64> {
     let mut skipped: u64 = 0;
     for stage in stages {
-        match stage {
-            Stage::Limit(limit) => return skipped.checked_add(*limit),
-            Stage::Skip(skip) => skipped = skipped.checked_add(*skip)?,
-            // One document in, one document out.
-            Stage::Project(_) | Stage::ReplaceRoot(_) | Stage::Lookup(_) => {}
+        match stage.shape() {
+            Shape::Limit(limit) => return skipped.checked_add(limit),
+            Shape::Skip(skip) => skipped = skipped.checked_add(skip)?,
+            _ if stage.keeps_count() => {}
             _ => return None,
         }
     }

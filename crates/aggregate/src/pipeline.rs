@@ -12,15 +12,13 @@ use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Step};
 
 use crate::database::{Namespace, SharedDatabase};
 use crate::optimize;
-use crate::stage::{Place, Position, Reads, Stage, StageCx, StageEntry, stage_entry};
+use crate::stage::{Place, Position, Reads, Shape, SharedStage, StageCx, StageEntry, stage_entry};
 use crate::stages::change_stream::{self, ChangeStream};
-use crate::stages::group::GroupRun;
-use crate::stages::lookup::LookupUnwindRun;
 use crate::stages::sort::Sort;
 
 /// What a stage takes besides the bytes that it was given as and what is counted for its parts: in lists, which have room for
 /// four, and where it is shared.
-const STAGE_BYTES: usize = 4 * (size_of::<Stage>() + size_of::<DocBuf>() + size_of::<usize>())
+const STAGE_BYTES: usize = 4 * (size_of::<SharedStage>() + size_of::<DocBuf>() + size_of::<usize>())
     + size_of::<Matcher>()
     + 4 * ALLOCATION;
 
@@ -40,7 +38,7 @@ fn check_length(stages: usize) -> Result<()> {
 /// A parsed pipeline.
 #[derive(Clone, Debug, Default)]
 pub struct Pipeline {
-    stages: Vec<Stage>,
+    stages: Vec<SharedStage>,
     /// The stages as they were given, for explain and for views.
     spec: Vec<DocBuf>,
     /// The first stage makes its documents itself.
@@ -148,8 +146,7 @@ impl Pipeline {
         for (at, entry) in entries.iter().enumerate() {
             check_position(entry, at, count, cx)?;
         }
-        let names: Vec<&str> = entries.iter().map(|entry| entry.name).collect();
-        change_stream::check(&names, &mut pipeline.stages)?;
+        change_stream::check(&entries, &mut pipeline.stages)?;
         pipeline.check_namespace(cx)?;
         if let Some(error) = without_text_index {
             return Err(error);
@@ -194,14 +191,14 @@ impl Pipeline {
 
     /// The change stream that the pipeline starts with.
     pub fn change_stream(&self) -> Option<&Arc<ChangeStream>> {
-        match self.stages.first() {
-            Some(Stage::ChangeStream(stream)) => Some(stream),
+        match self.stages.first()?.shape() {
+            Shape::ChangeStream(stream) => Some(stream),
             _ => None,
         }
     }
 
     /// The stages, optimised.
-    pub fn stages(&self) -> &[Stage] {
+    pub fn stages(&self) -> &[SharedStage] {
         &self.stages
     }
 
@@ -230,16 +227,19 @@ impl Pipeline {
         let pushed_down = self.pushed_down();
         let mut source = input;
         let (mut at, mut opened) = (first, 0u32);
-        while let Some(stage) = self.stages.get(at) {
-            source = match (stage, self.stages.get(at + 1)) {
-                (Stage::Group(group), _) if at < pushed_down => {
-                    Box::new(GroupRun::new(group.clone(), source).pushed_down())
-                }
-                (Stage::Lookup(lookup), Some(Stage::Unwind(unwind))) if unwind.path == lookup.output => {
+        while let Some(stage) = self.stages.get(at).cloned() {
+            let next = self.stages.get(at + 1);
+            let at_once = match next {
+                Some(next) => stage.clone().open_with(&**next, source, database),
+                None => Err(source),
+            };
+            source = match at_once {
+                Ok(both) => {
                     at += 1;
-                    Box::new(LookupUnwindRun::new(lookup.clone(), unwind.clone(), source, database.clone()))
+                    both
                 }
-                (stage, _) => stage.open(source, database),
+                Err(source) if at < pushed_down => stage.open_pushed_down(source, database),
+                Err(source) => stage.open(source, database),
             };
             at += 1;
             opened += 1;
@@ -263,7 +263,7 @@ impl Pipeline {
         }
         let head = self.head().stages;
         let rest = &self.stages[head..];
-        head + rest.iter().take_while(|stage| matches!(stage, Stage::Group(_) | Stage::Lookup(_))).count()
+        head + rest.iter().take_while(|stage| stage.is_pushed_down()).count()
     }
 
     /// Starts a pipeline that [has its own source](Pipeline::has_own_source).
@@ -274,25 +274,28 @@ impl Pipeline {
     /// The leading stages that a planner can take over.
     pub fn head(&self) -> Head<'_> {
         let mut head = Head::default();
+        let mut shapes = self.stages.iter().map(|stage| stage.shape()).peekable();
         let mut at = 0;
-        if let Some(Stage::Match(stage)) = self.stages.first() {
+        if let Some(Shape::Match(stage)) = shapes.peek() {
             head.matcher = Some(&stage.matcher);
+            shapes.next();
             at = 1;
         }
         head.stages_of_match = at;
-        if let Some(Stage::Sort(sort)) = self.stages.get(at) {
+        if let Some(Shape::Sort(sort)) = shapes.peek() {
             head.sort = Some(sort);
             head.limit = sort.limit;
+            shapes.next();
             at += 1;
         }
         head.stages_of_sort = at;
-        while let Some(stage) = self.stages.get(at) {
-            match (stage, head.limit) {
-                (Stage::Limit(limit), known) => {
-                    head.limit = Some(known.map_or(*limit, |known| known.min(*limit)))
+        for shape in shapes {
+            match (shape, head.limit) {
+                (Shape::Limit(limit), known) => {
+                    head.limit = Some(known.map_or(limit, |known| known.min(limit)))
                 }
                 // A skip after a limit also lowers the limit, which a planner need not know how to do.
-                (Stage::Skip(skip), None) => head.skip = head.skip.saturating_add(*skip),
+                (Shape::Skip(skip), None) => head.skip = head.skip.saturating_add(skip),
                 _ => break,
             }
             at += 1;
@@ -321,7 +324,7 @@ impl Pipeline {
 
     /// The namespace that the pipeline writes (`$out`, `$merge`).
     pub fn target_namespace(&self) -> Option<&Namespace> {
-        self.stages.last().and_then(Stage::target_namespace)
+        self.stages.last().and_then(|last| last.target_namespace())
     }
 }
 

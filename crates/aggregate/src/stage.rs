@@ -1,14 +1,20 @@
-//! The stages: one table entry each, in one place.
+//! What a stage of the language is: an entry in the table of names, and a parsed stage.
 
+use std::fmt;
 use std::sync::Arc;
 
-use sheaf_bson::Value;
+use sheaf_bson::{DocBuf, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, ParseCx};
-
-use sheaf_rows::{BoxOperator, Limit, Skip};
+use sheaf_rows::BoxOperator;
 
 use crate::database::{Namespace, SharedDatabase};
+use crate::stages::change_stream::ChangeStream;
+use crate::stages::filter::Match;
+use crate::stages::lookup::Lookup;
+use crate::stages::project::Project;
+use crate::stages::sort::Sort;
+use crate::stages::unwind::Unwind;
 use crate::stages::*;
 
 /// The deepest nesting of pipelines in pipelines.
@@ -68,7 +74,40 @@ pub enum Position {
     Last,
 }
 
-/// One stage of the language.
+/// Where a stage runs when the documents lie on several shards.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Split {
+    /// On each shard, on its documents alone.
+    Shards,
+    /// A part on each shard, and the rest where their results come together.
+    Both,
+    /// Where the documents of all shards have come together.
+    Merger,
+    /// On the router, which has all that it needs.
+    Router,
+}
+
+/// What a stage needs of the rights of who runs it, in MongoDB's names of actions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Needs {
+    /// Nothing besides: the documents that it sees were read already.
+    Nothing,
+    /// `find` on each of its [foreign namespaces](Stage::foreign_namespaces).
+    Foreign,
+    /// As a source: these actions on the pipeline's namespace, in place of `find`.
+    Own(&'static [&'static str]),
+    /// As a source: these actions on the cluster.
+    Cluster(&'static [&'static str]),
+    /// These actions on its [target](Stage::target_namespace).
+    Target(&'static [&'static str]),
+}
+
+/// Parsed stages, as pipelines share them.
+pub type SharedStage = Arc<dyn Stage>;
+
+type Parse = fn(Value<'_>, &mut StageCx<'_>) -> Result<Vec<SharedStage>>;
+
+/// One stage of the language. It stands beside the stage.
 pub struct StageEntry {
     /// The name, `$` included.
     pub name: &'static str,
@@ -80,130 +119,117 @@ pub struct StageEntry {
     pub collectionless: bool,
     /// Whether the stable API (`apiStrict`) has it.
     pub stable_api: bool,
-    parse: fn(Value<'_>, &mut StageCx<'_>) -> Result<Vec<Stage>>,
+    /// Whether it may run in a transaction.
+    pub in_transactions: bool,
+    /// Whether it may stand behind `$changeStream`.
+    pub in_change_streams: bool,
+    /// Where it runs when there are shards.
+    pub split: Split,
+    /// The rights that it needs.
+    pub needs: Needs,
+    parse: Parse,
 }
 
 impl StageEntry {
+    /// A stage that may stand anywhere.
+    pub(crate) const fn new(name: &'static str, parse: Parse, split: Split, needs: Needs) -> Self {
+        StageEntry {
+            name,
+            position: Position::Any,
+            in_facet: true,
+            collectionless: false,
+            stable_api: true,
+            in_transactions: true,
+            in_change_streams: false,
+            split,
+            needs,
+            parse,
+        }
+    }
+
+    /// It makes documents of its own.
+    pub(crate) const fn first(self) -> Self {
+        StageEntry { position: Position::First, in_facet: false, ..self }
+    }
+
+    /// It writes.
+    pub(crate) const fn last(self) -> Self {
+        StageEntry { position: Position::Last, in_facet: false, in_transactions: false, ..self }
+    }
+
+    /// It may not stand inside `$facet`.
+    pub(crate) const fn not_in_facet(self) -> Self {
+        StageEntry { in_facet: false, ..self }
+    }
+
+    /// It needs no collection.
+    pub(crate) const fn collectionless(self) -> Self {
+        StageEntry { collectionless: true, ..self }
+    }
+
+    /// The stable API does not have it.
+    pub(crate) const fn unstable(self) -> Self {
+        StageEntry { stable_api: false, ..self }
+    }
+
+    /// It reads what transactions do not cover.
+    pub(crate) const fn not_in_transactions(self) -> Self {
+        StageEntry { in_transactions: false, ..self }
+    }
+
+    /// It may stand behind `$changeStream`.
+    pub(crate) const fn in_change_streams(self) -> Self {
+        StageEntry { in_change_streams: true, ..self }
+    }
+
     /// Reads the stage's argument. Some stages are short for several others.
-    pub fn parse(&self, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+    pub fn parse(&self, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
         (self.parse)(argument, cx)
     }
 }
 
-const ANY: StageEntry = StageEntry {
-    name: "",
-    position: Position::Any,
-    in_facet: true,
-    collectionless: false,
-    stable_api: true,
-    parse: |_, _| Ok(Vec::new()),
-};
-const FIRST: StageEntry = StageEntry { position: Position::First, in_facet: false, ..ANY };
-const LAST: StageEntry = StageEntry { position: Position::Last, in_facet: false, ..ANY };
-
 /// All stages, by name.
-pub static STAGES: &[StageEntry] = &[
-    StageEntry { name: "$addFields", parse: project::parse_add_fields, ..ANY },
-    StageEntry { name: "$bucket", parse: bucket::parse, ..ANY },
-    StageEntry { name: "$bucketAuto", parse: bucket_auto::parse, ..ANY },
-    StageEntry { name: "$changeStream", parse: change_stream::parse, collectionless: true, ..FIRST },
-    StageEntry { name: "$changeStreamSplitLargeEvent", parse: change_stream::parse_split, ..ANY },
-    StageEntry { name: "$collStats", parse: stats::parse_coll_stats, ..FIRST },
-    StageEntry { name: "$count", parse: simple::parse_count, ..ANY },
-    StageEntry {
-        name: "$currentOp",
-        parse: stats::parse_current_op,
-        collectionless: true,
-        stable_api: false,
-        ..FIRST
-    },
-    StageEntry { name: "$documents", parse: documents::parse, collectionless: true, ..FIRST },
-    StageEntry { name: "$facet", parse: facet::parse, in_facet: false, ..ANY },
-    StageEntry { name: "$graphLookup", parse: graph_lookup::parse, ..ANY },
-    StageEntry { name: "$group", parse: group::parse, ..ANY },
-    StageEntry { name: "$indexStats", parse: stats::parse_index_stats, stable_api: false, ..FIRST },
-    StageEntry { name: "$limit", parse: simple::parse_limit, ..ANY },
-    StageEntry {
-        name: "$listLocalSessions",
-        parse: stats::parse_list_local_sessions,
-        collectionless: true,
-        stable_api: false,
-        ..FIRST
-    },
-    StageEntry { name: "$listSearchIndexes", parse: search::parse_list_indexes, stable_api: false, ..FIRST },
-    StageEntry { name: "$lookup", parse: lookup::parse, ..ANY },
-    StageEntry { name: "$match", parse: simple::parse_match, ..ANY },
-    StageEntry { name: "$merge", parse: merge::parse, ..LAST },
-    StageEntry { name: "$out", parse: out::parse, ..LAST },
-    StageEntry { name: "$project", parse: project::parse_project, ..ANY },
-    StageEntry { name: "$redact", parse: redact::parse, ..ANY },
-    StageEntry { name: "$replaceRoot", parse: project::parse_replace_root, ..ANY },
-    StageEntry { name: "$replaceWith", parse: project::parse_replace_with, ..ANY },
-    StageEntry { name: "$sample", parse: sample::parse, ..ANY },
-    StageEntry { name: "$search", parse: search::parse, stable_api: false, ..FIRST },
-    StageEntry { name: "$searchMeta", parse: search::parse, stable_api: false, ..FIRST },
-    StageEntry { name: "$set", parse: project::parse_set, ..ANY },
-    StageEntry { name: "$skip", parse: simple::parse_skip, ..ANY },
-    StageEntry { name: "$sort", parse: sort::parse, ..ANY },
-    StageEntry { name: "$sortByCount", parse: group::parse_sort_by_count, ..ANY },
-    StageEntry { name: "$unionWith", parse: union::parse, ..ANY },
-    StageEntry { name: "$unset", parse: project::parse_unset, ..ANY },
-    StageEntry { name: "$unwind", parse: unwind::parse, ..ANY },
-    StageEntry { name: "$vectorSearch", parse: search::parse, stable_api: false, ..FIRST },
+pub static STAGES: &[&StageEntry] = &[
+    &project::ADD_FIELDS,
+    &bucket::BUCKET,
+    &bucket_auto::BUCKET_AUTO,
+    &change_stream::CHANGE_STREAM,
+    &change_stream::SPLIT_LARGE_EVENT,
+    &stats::COLL_STATS,
+    &count::COUNT,
+    &stats::CURRENT_OP,
+    &documents::DOCUMENTS,
+    &facet::FACET,
+    &graph_lookup::GRAPH_LOOKUP,
+    &group::GROUP,
+    &stats::INDEX_STATS,
+    &limit::LIMIT,
+    &stats::LIST_LOCAL_SESSIONS,
+    &search::LIST_SEARCH_INDEXES,
+    &lookup::LOOKUP,
+    &filter::MATCH,
+    &merge::MERGE,
+    &out::OUT,
+    &project::PROJECT,
+    &redact::REDACT,
+    &replace_root::REPLACE_ROOT,
+    &replace_root::REPLACE_WITH,
+    &sample::SAMPLE,
+    &search::SEARCH,
+    &search::SEARCH_META,
+    &project::SET,
+    &skip::SKIP,
+    &sort::SORT,
+    &group::SORT_BY_COUNT,
+    &union::UNION_WITH,
+    &project::UNSET,
+    &unwind::UNWIND,
+    &search::VECTOR_SEARCH,
 ];
 
 /// The entry of a stage name.
 pub fn stage_entry(name: &str) -> Option<&'static StageEntry> {
-    STAGES.iter().find(|entry| entry.name == name)
-}
-
-/// A parsed stage. Cloning shares what was parsed.
-#[derive(Clone, Debug)]
-pub enum Stage {
-    /// `$match`.
-    Match(Arc<simple::Match>),
-    /// `$limit`.
-    Limit(u64),
-    /// `$skip`.
-    Skip(u64),
-    /// `$sort`, with the `$limit` that follows it.
-    Sort(Arc<sort::Sort>),
-    /// `$project`, `$unset`, `$addFields`, `$set`.
-    Project(Arc<project::Project>),
-    /// `$replaceRoot`, `$replaceWith`.
-    ReplaceRoot(Arc<project::Replace>),
-    /// `$group`.
-    Group(Arc<group::Group>),
-    /// `$bucketAuto`.
-    BucketAuto(Arc<bucket_auto::BucketAuto>),
-    /// `$count`.
-    Count(Arc<str>),
-    /// `$unwind`.
-    Unwind(Arc<unwind::Unwind>),
-    /// `$sample`.
-    Sample(u64),
-    /// `$facet`.
-    Facet(Arc<facet::Facet>),
-    /// `$lookup`.
-    Lookup(Arc<lookup::Lookup>),
-    /// `$graphLookup`.
-    GraphLookup(Arc<graph_lookup::GraphLookup>),
-    /// `$unionWith`.
-    Union(Arc<union::Union>),
-    /// `$redact`.
-    Redact(Arc<redact::Redact>),
-    /// `$documents`.
-    Documents(Arc<documents::Documents>),
-    /// `$collStats` and other sources outside the collection's documents.
-    Stats(Arc<stats::Stats>),
-    /// `$changeStream`.
-    ChangeStream(Arc<change_stream::ChangeStream>),
-    /// `$changeStreamSplitLargeEvent`.
-    SplitLargeEvent(Arc<change_stream::Split>),
-    /// `$out`.
-    Out(Arc<out::Out>),
-    /// `$merge`.
-    Merge(Arc<merge::Merge>),
+    STAGES.iter().find(|entry| entry.name == name).copied()
 }
 
 /// What a stage lets through of the documents' fields.
@@ -217,127 +243,137 @@ pub enum Reads {
     All,
 }
 
-impl Stage {
-    /// Starts the stage over its input.
-    pub fn open(&self, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
-        match self {
-            Stage::Match(stage) => Box::new(simple::MatchRun::new(stage.clone(), input)),
-            Stage::Limit(limit) => Box::new(Limit::new(input, *limit)),
-            Stage::Skip(skip) => Box::new(Skip::new(input, *skip)),
-            Stage::Sort(stage) => Box::new(sheaf_rows::Sort::new(input, stage.pattern.clone(), stage.limit)),
-            Stage::Project(stage) => Box::new(project::ProjectRun::new(stage.clone(), input)),
-            Stage::ReplaceRoot(stage) => Box::new(project::ReplaceRun::new(stage.clone(), input)),
-            Stage::Group(stage) => Box::new(group::GroupRun::new(stage.clone(), input)),
-            Stage::BucketAuto(stage) => Box::new(bucket_auto::BucketAutoRun::new(stage.clone(), input)),
-            Stage::Count(field) => Box::new(simple::CountRun::new(field.clone(), input)),
-            Stage::Unwind(stage) => Box::new(unwind::UnwindRun::new(stage.clone(), input)),
-            Stage::Sample(size) => Box::new(sample::SampleRun::new(*size, input, database.clone())),
-            Stage::Facet(stage) => Box::new(facet::FacetRun::new(stage.clone(), input, database.clone())),
-            Stage::Lookup(stage) => Box::new(lookup::LookupRun::new(stage.clone(), input, database.clone())),
-            Stage::GraphLookup(stage) => {
-                Box::new(graph_lookup::GraphLookupRun::new(stage.clone(), input, database.clone()))
-            }
-            Stage::Union(stage) => Box::new(union::UnionRun::new(stage.clone(), input, database.clone())),
-            Stage::Redact(stage) => Box::new(redact::RedactRun::new(stage.clone(), input)),
-            Stage::Documents(stage) => Box::new(documents::DocumentsRun::new(stage.clone())),
-            Stage::Stats(stage) => Box::new(stats::StatsRun::new(stage.clone(), database.clone())),
-            // Who can read the log opens the stream, and the stages behind it.
-            Stage::ChangeStream(_) => input,
-            Stage::SplitLargeEvent(stage) => Box::new(change_stream::SplitRun::new(stage.clone(), input)),
-            Stage::Out(stage) => Box::new(out::OutRun::new(stage.clone(), input, database.clone())),
-            Stage::Merge(stage) => Box::new(merge::MergeRun::new(stage.clone(), input, database.clone())),
-        }
-    }
+/// The stages that planning, rewriting and explain look into.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape<'s> {
+    /// `$match`.
+    Match(&'s Match),
+    /// `$sort`, with the `$limit` that follows it.
+    Sort(&'s Sort),
+    /// `$skip`.
+    Skip(u64),
+    /// `$limit`.
+    Limit(u64),
+    /// `$project`, `$unset`, `$addFields`, `$set`.
+    Project(&'s Project),
+    /// `$group`, `$sortByCount`, `$bucket`, and what is short for a group.
+    Group,
+    /// `$bucketAuto`.
+    BucketAuto,
+    /// `$lookup`.
+    Lookup(&'s Lookup),
+    /// `$graphLookup`.
+    GraphLookup,
+    /// `$unwind`.
+    Unwind(&'s Unwind),
+    /// `$changeStream`.
+    ChangeStream(&'s Arc<ChangeStream>),
+    /// Any other, of which nobody needs to know more than [`Stage`] says.
+    Other,
+}
 
+/// A filter split at a stage: what goes before it, and what stays behind it.
+pub(crate) type SplitFilter = (Match, Option<Match>);
+
+/// A parsed stage.
+pub trait Stage: fmt::Debug + Send + Sync {
     /// The stage's name. Stages that are short for others have those names.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Stage::Match(_) => "$match",
-            Stage::Limit(_) => "$limit",
-            Stage::Skip(_) => "$skip",
-            Stage::Sort(_) => "$sort",
-            Stage::Project(stage) => match stage.projection.kind() {
-                sheaf_query::projection::Kind::Addition => "$addFields",
-                _ => "$project",
-            },
-            Stage::ReplaceRoot(_) => "$replaceRoot",
-            Stage::Group(_) => "$group",
-            Stage::BucketAuto(_) => "$bucketAuto",
-            Stage::Count(_) => "$count",
-            Stage::Unwind(_) => "$unwind",
-            Stage::Sample(_) => "$sample",
-            Stage::Facet(_) => "$facet",
-            Stage::Lookup(_) => "$lookup",
-            Stage::GraphLookup(_) => "$graphLookup",
-            Stage::Union(_) => "$unionWith",
-            Stage::Redact(_) => "$redact",
-            Stage::Documents(_) => "$documents",
-            Stage::Stats(stage) => stage.source.stage_name(),
-            Stage::ChangeStream(_) => "$changeStream",
-            Stage::SplitLargeEvent(_) => "$changeStreamSplitLargeEvent",
-            Stage::Out(_) => "$out",
-            Stage::Merge(_) => "$merge",
-        }
-    }
+    fn name(&self) -> &'static str;
+
+    /// Starts the stage over its input.
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator;
 
     /// Notes what the stage reads of its input.
-    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
-        match self {
-            Stage::Match(stage) => {
-                stage.matcher.dependencies(deps);
-                Reads::AndPassesOn
-            }
-            Stage::Limit(_) | Stage::Skip(_) | Stage::Sample(_) => Reads::AndPassesOn,
-            Stage::Sort(stage) => stage.dependencies(deps),
-            Stage::Project(stage) => stage.dependencies(deps),
-            Stage::ReplaceRoot(stage) => {
-                stage.dependencies(deps);
-                Reads::Only
-            }
-            Stage::Group(stage) => stage.dependencies(deps),
-            Stage::BucketAuto(stage) => stage.dependencies(deps),
-            Stage::Count(_) => Reads::Only,
-            Stage::Unwind(stage) => {
-                deps.paths.insert(stage.path.dotted());
-                Reads::AndPassesOn
-            }
-            Stage::Facet(stage) => stage.dependencies(deps),
-            Stage::Lookup(stage) => stage.dependencies(deps),
-            Stage::GraphLookup(_)
-            | Stage::Union(_)
-            | Stage::Redact(_)
-            | Stage::SplitLargeEvent(_)
-            | Stage::Out(_)
-            | Stage::Merge(_) => Reads::All,
-            Stage::Documents(_) | Stage::Stats(_) | Stage::ChangeStream(_) => Reads::Only,
-        }
+    fn dependencies(&self, deps: &mut Deps) -> Reads;
+
+    /// What planning and rewriting need to know.
+    fn shape(&self) -> Shape<'_> {
+        Shape::Other
     }
 
     /// Other namespaces that the stage reads, also inside its own pipelines.
-    pub fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
-        match self {
-            Stage::Lookup(stage) => {
-                found.push(stage.from.clone());
-                stage.pipeline.iter().for_each(|pipeline| pipeline.foreign_namespaces(found));
-            }
-            Stage::GraphLookup(stage) => found.push(stage.from.clone()),
-            Stage::Union(stage) => {
-                found.extend(stage.from.clone());
-                stage.pipeline.foreign_namespaces(found);
-            }
-            Stage::Facet(stage) => {
-                stage.facets.iter().for_each(|(_, pipeline)| pipeline.foreign_namespaces(found));
-            }
-            _ => {}
-        }
+    fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
+        let _ = found;
     }
 
     /// The namespace that the stage writes.
-    pub fn target_namespace(&self) -> Option<&Namespace> {
-        match self {
-            Stage::Out(stage) => Some(&stage.target),
-            Stage::Merge(stage) => Some(&stage.target),
-            _ => None,
+    fn target_namespace(&self) -> Option<&Namespace> {
+        None
+    }
+
+    /// Whether one document comes out for each that goes in.
+    fn keeps_count(&self) -> bool {
+        false
+    }
+
+    /// Whether it gives the same each time, so that what it gave can be kept for another run.
+    fn is_repeatable(&self) -> bool {
+        true
+    }
+
+    /// What of the filter of a `$match` behind this stage can go before it; `None` if nothing can.
+    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+        let _ = filter;
+        None
+    }
+
+    /// The stage that does the work of this one and of the next.
+    fn joined_with(&self, next: &dyn Stage) -> Option<SharedStage> {
+        let _ = next;
+        None
+    }
+
+    /// An operator for this stage and the next, if both are better done at once.
+    fn open_with(
+        self: Arc<Self>,
+        next: &dyn Stage,
+        input: BoxOperator,
+        database: &SharedDatabase,
+    ) -> std::result::Result<BoxOperator, BoxOperator> {
+        let _ = (next, database);
+        Err(input)
+    }
+
+    /// Starts the stage where mongod runs it in its execution engine below the pipeline, where some errors have other numbers.
+    fn open_pushed_down(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        self.open(input, database)
+    }
+
+    /// Whether mongod runs it there, given the chance.
+    fn is_pushed_down(&self) -> bool {
+        false
+    }
+
+    /// The stage as explain shows it, if more is known of it than what was given.
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        None
+    }
+
+    /// The stage in a change stream that is resumed at this token.
+    fn resumed_at(&self, token: &change_stream::ResumeToken) -> Option<SharedStage> {
+        let _ = token;
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_and_stand_once() {
+        let names: Vec<_> = STAGES.iter().map(|entry| entry.name).collect();
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+    }
+
+    #[test]
+    fn what_writes_stands_last_and_in_no_transaction() {
+        for entry in STAGES {
+            let writes = matches!(entry.needs, Needs::Target(_));
+            assert_eq!(writes, entry.position == Position::Last, "{}", entry.name);
+            assert!(!writes || !entry.in_transactions, "{}", entry.name);
+            let source = matches!(entry.needs, Needs::Own(_) | Needs::Cluster(_));
+            assert_eq!(source, entry.position == Position::First, "{}", entry.name);
         }
     }
 }

@@ -9,7 +9,7 @@ mod nowhere;
 
 use nowhere::{go_on, nowhere};
 use proptest::prelude::*;
-use sheaf_aggregate::{Namespace, Pipeline, Stage};
+use sheaf_aggregate::{Namespace, Pipeline};
 use sheaf_bson::{ArrayBuf, DocBuf};
 use sheaf_expr::ParseCx;
 use sheaf_rows::{BoxOperator, Cx, Documents, Limits, Operator, pull};
@@ -95,7 +95,7 @@ fn matches_move_to_the_front_and_sorts_know_their_limit() {
         "{$skip: 1}",
         "{$limit: 2}",
     ]);
-    let names: Vec<_> = pipeline.stages().iter().map(Stage::name).collect();
+    let names: Vec<_> = pipeline.stages().iter().map(|stage| stage.name()).collect();
     assert_eq!(names, ["$match", "$addFields", "$match", "$sort", "$skip", "$limit"]);
     let head = pipeline.head();
     assert_eq!(text::show(head.matcher.unwrap().filter()), "{b: 1}");

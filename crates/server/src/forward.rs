@@ -4,6 +4,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use sheaf_aggregate::{Position, stage_entry};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_client::ConnectionString;
 use sheaf_client::pool::Pool;
@@ -81,7 +82,8 @@ pub fn ask(pool: &Pool, server: &str, db: &str, command: &DocBuf, patience: Dura
 /// Whether a pipeline ends with a stage that writes.
 pub fn writes(stages: RawDoc<'_>) -> bool {
     let last = stages.values().last().and_then(|stage| stage.as_doc()?.iter().next());
-    last.is_some_and(|stage| matches!(stage.key(), "$out" | "$merge"))
+    let entry = last.and_then(|stage| stage_entry(stage.key()));
+    entry.is_some_and(|entry| entry.position == Position::Last)
 }
 
 /// Which stage of a pipeline writes, for messages.

@@ -11,9 +11,12 @@ use super::group::Group;
 use super::sort::Sort;
 use crate::accumulators::Accumulation;
 use crate::print;
-use crate::stage::{Stage, StageCx};
+use crate::stage::{Needs, SharedStage, Split, StageCx, StageEntry};
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+/// `$bucket`.
+pub(crate) const BUCKET: StageEntry = StageEntry::new("$bucket", parse, Split::Both, Needs::Nothing);
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
             40201,
@@ -49,7 +52,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     let id = Expr::parse(Value::Document(switch.as_raw()), cx.expr)?;
     let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
     let sort = Sort::new(DocBuf::new().with("_id", 1).as_raw(), cx.expr)?;
-    Ok(vec![Stage::Group(Arc::new(Group::new(id, accumulations))), Stage::Sort(Arc::new(sort))])
+    Ok(vec![Arc::new(Group::new(id, accumulations)), Arc::new(sort)])
 }
 
 /// What a branch takes besides the values in it.

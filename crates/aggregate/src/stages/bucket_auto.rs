@@ -13,9 +13,14 @@ use super::bucket::{check_group_by, parse_output};
 use super::granularity::Granularity;
 use super::set_aside::{AsideRow, SetAside};
 use crate::accumulators::{Accumulation, State};
+use crate::database::SharedDatabase;
 use crate::print;
-use crate::stage::{Reads, Stage, StageCx};
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, pull};
+
+/// `$bucketAuto`.
+pub(crate) const BUCKET_AUTO: StageEntry =
+    StageEntry::new("$bucketAuto", parse, Split::Merger, Needs::Nothing);
 
 /// A parsed `$bucketAuto`.
 #[derive(Debug)]
@@ -26,7 +31,7 @@ pub struct BucketAuto {
     granularity: Option<Granularity>,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
             40240,
@@ -59,7 +64,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         bail!(40246, "$bucketAuto requires 'groupBy' and 'buckets' to be specified.");
     };
     let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
-    Ok(vec![Stage::BucketAuto(Arc::new(BucketAuto { group_by, buckets, accumulations, granularity }))])
+    Ok(vec![Arc::new(BucketAuto { group_by, buckets, accumulations, granularity })])
 }
 
 fn parse_buckets(value: Value<'_>) -> Result<usize> {
@@ -84,13 +89,6 @@ fn parse_buckets(value: Value<'_>) -> Result<usize> {
 }
 
 impl BucketAuto {
-    /// Notes what is read of the documents.
-    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
-        self.group_by.dependencies(deps);
-        self.accumulations.iter().for_each(|accumulation| accumulation.dependencies(deps));
-        Reads::Only
-    }
-
     /// What is left of the documents, sorted, and how many there are.
     fn sorted(
         &self,
@@ -235,8 +233,28 @@ fn check_granular(value: Value<'_>) -> Result<()> {
     Ok(())
 }
 
+impl Stage for BucketAuto {
+    fn name(&self) -> &'static str {
+        "$bucketAuto"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(BucketAutoRun::new(self, input))
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
+        self.group_by.dependencies(deps);
+        self.accumulations.iter().for_each(|accumulation| accumulation.dependencies(deps));
+        Reads::Only
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::BucketAuto
+    }
+}
+
 /// Runs `$bucketAuto`.
-pub(crate) struct BucketAutoRun {
+struct BucketAutoRun {
     stage: Arc<BucketAuto>,
     input: BoxOperator,
     /// The buckets, once all documents have come.
@@ -247,7 +265,7 @@ pub(crate) struct BucketAutoRun {
 }
 
 impl BucketAutoRun {
-    pub(crate) fn new(stage: Arc<BucketAuto>, input: BoxOperator) -> Self {
+    fn new(stage: Arc<BucketAuto>, input: BoxOperator) -> Self {
         BucketAutoRun {
             stage,
             input,

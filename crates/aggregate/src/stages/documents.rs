@@ -4,12 +4,17 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::Expr;
+use sheaf_expr::{Deps, Expr};
 use sheaf_meter::{ALLOCATION, Held};
 
+use crate::database::SharedDatabase;
 use crate::print;
-use crate::stage::{Place, Stage, StageCx};
-use sheaf_rows::{Cx, Operator, Row, Step};
+use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+/// `$documents`.
+pub(crate) const DOCUMENTS: StageEntry =
+    StageEntry::new("$documents", parse, Split::Router, Needs::Own(&[])).first().collectionless();
 
 /// A parsed `$documents`.
 #[derive(Debug)]
@@ -18,19 +23,33 @@ pub struct Documents {
     pub array: Expr,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     if cx.place == Place::Top && !cx.namespace.collection.is_empty() {
         bail!(Code::INVALID_NAMESPACE, "'$documents' can only be run with {{aggregate: 1}}");
     }
     let array = Expr::parse(argument, cx.expr)?;
-    Ok(vec![Stage::Documents(Arc::new(Documents { array }))])
+    Ok(vec![Arc::new(Documents { array })])
 }
 
 /// What a document takes besides its bytes.
 const DOCUMENT_BYTES: u64 = (size_of::<DocBuf>() + ALLOCATION) as u64;
 
+impl Stage for Documents {
+    fn name(&self) -> &'static str {
+        "$documents"
+    }
+
+    fn open(self: Arc<Self>, _input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(DocumentsRun::new(self))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::Only
+    }
+}
+
 /// Runs `$documents`.
-pub(crate) struct DocumentsRun {
+struct DocumentsRun {
     stage: Arc<Documents>,
     /// The documents, once the expression was evaluated.
     documents: Option<sheaf_rows::Documents>,
@@ -38,7 +57,7 @@ pub(crate) struct DocumentsRun {
 }
 
 impl DocumentsRun {
-    pub(crate) fn new(stage: Arc<Documents>) -> Self {
+    fn new(stage: Arc<Documents>) -> Self {
         DocumentsRun { stage, documents: None, held: Held::default() }
     }
 

@@ -11,9 +11,13 @@ use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::print;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, pull};
 
-use crate::database::SharedDatabase;
+use crate::database::{Namespace, SharedDatabase};
 use crate::spool::Spool;
-use crate::stage::{Place, Reads, Stage, StageCx};
+use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+
+/// `$facet`.
+pub(crate) const FACET: StageEntry =
+    StageEntry::new("$facet", parse, Split::Merger, Needs::Foreign).not_in_facet();
 
 /// A parsed `$facet`.
 #[derive(Debug)]
@@ -25,7 +29,7 @@ pub struct Facet {
 /// What a facet takes besides its pipeline and the letters of its name.
 const FACET_BYTES: usize = 2 * size_of::<(String, SharedPipeline)>() + 2 * ALLOCATION;
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let spec = match argument {
         Value::Document(spec) if !spec.is_empty() => spec,
         _ => bail!(
@@ -67,12 +71,19 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         let pipeline = Pipeline::parse_at(stages, &mut cx.nested(&namespace, Place::Facet)?)?;
         facets.push((name.to_owned(), Arc::new(pipeline)));
     }
-    Ok(vec![Stage::Facet(Arc::new(Facet { facets }))])
+    Ok(vec![Arc::new(Facet { facets })])
 }
 
-impl Facet {
-    /// Notes what all the pipelines read.
-    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
+impl Stage for Facet {
+    fn name(&self) -> &'static str {
+        "$facet"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(FacetRun::new(self, input, database.clone()))
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
         for (_, pipeline) in &self.facets {
             match pipeline.dependencies_from(0) {
                 Some(read) => deps.paths.extend(read.paths),
@@ -81,10 +92,18 @@ impl Facet {
         }
         Reads::Only
     }
+
+    fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
+        self.facets.iter().for_each(|(_, pipeline)| pipeline.foreign_namespaces(found));
+    }
+
+    fn is_repeatable(&self) -> bool {
+        false
+    }
 }
 
 /// Runs `$facet`.
-pub(crate) struct FacetRun {
+struct FacetRun {
     stage: Arc<Facet>,
     /// The documents; taken by the only facet if there is just one.
     input: Option<BoxOperator>,
@@ -93,7 +112,7 @@ pub(crate) struct FacetRun {
 }
 
 impl FacetRun {
-    pub(crate) fn new(stage: Arc<Facet>, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<Facet>, input: BoxOperator, database: SharedDatabase) -> Self {
         FacetRun { stage, input: Some(input), database, output: None }
     }
 

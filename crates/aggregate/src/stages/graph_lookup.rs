@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::{Expr, FieldPath};
+use sheaf_expr::{Deps, Expr, FieldPath};
 use sheaf_query::matcher::Matcher;
 
 use super::unwind::rewrite;
@@ -14,7 +14,11 @@ use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 use crate::database::{Namespace, SharedDatabase};
 use crate::join::{Join, values_at};
 use crate::print;
-use crate::stage::{Stage, StageCx};
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+
+/// `$graphLookup`.
+pub(crate) const GRAPH_LOOKUP: StageEntry =
+    StageEntry::new("$graphLookup", parse, Split::Shards, Needs::Foreign);
 
 /// A parsed `$graphLookup`.
 #[derive(Debug)]
@@ -30,7 +34,7 @@ pub struct GraphLookup {
     restrict: Option<Matcher>,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
             Code::FAILED_TO_PARSE,
@@ -83,7 +87,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
                 depth_field,
                 restrict,
             };
-            Ok(vec![Stage::GraphLookup(Arc::new(stage))])
+            Ok(vec![Arc::new(stage)])
         }
         _ => bail!(
             40105,
@@ -92,8 +96,30 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     }
 }
 
+impl Stage for GraphLookup {
+    fn name(&self) -> &'static str {
+        "$graphLookup"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(GraphLookupRun::new(self, input, database.clone()))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::All
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::GraphLookup
+    }
+
+    fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
+        found.push(self.from.clone());
+    }
+}
+
 /// Runs `$graphLookup`.
-pub(crate) struct GraphLookupRun {
+struct GraphLookupRun {
     stage: Arc<GraphLookup>,
     input: BoxOperator,
     join: Join,
@@ -102,7 +128,7 @@ pub(crate) struct GraphLookupRun {
 }
 
 impl GraphLookupRun {
-    pub(crate) fn new(stage: Arc<GraphLookup>, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<GraphLookup>, input: BoxOperator, database: SharedDatabase) -> Self {
         let join = Join::new(database, stage.from.clone(), &stage.connect_to.dotted());
         GraphLookupRun { stage, input, join, arena: Bump::new(), output: None }
     }

@@ -8,16 +8,23 @@ use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare, hash_value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use sheaf_meter::Held;
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 use smallvec::SmallVec;
 
 use crate::accumulators::{Accumulation, State};
-use crate::stage::{Reads, Stage, StageCx};
+use crate::database::SharedDatabase;
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use crate::stages::sort::Sort;
-use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
 mod spill;
 
 use spill::{Merged, Spill};
+
+/// `$group`.
+pub(crate) const GROUP: StageEntry = StageEntry::new("$group", parse, Split::Both, Needs::Nothing);
+/// `$sortByCount`.
+pub(crate) const SORT_BY_COUNT: StageEntry =
+    StageEntry::new("$sortByCount", parse_sort_by_count, Split::Both, Needs::Nothing);
 
 /// A parsed `$group`.
 #[derive(Debug)]
@@ -30,7 +37,7 @@ pub struct Group {
     grows: bool,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(15947, "a group's fields must be specified in an object");
     };
@@ -49,7 +56,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         }
     }
     let Some(id) = id else { bail!(15955, "a group specification must include an _id") };
-    Ok(vec![Stage::Group(Arc::new(Group::new(id, accumulations)))])
+    Ok(vec![Arc::new(Group::new(id, accumulations))])
 }
 
 /// Reads an `_id`: an object of expressions may not look like a projection.
@@ -67,7 +74,7 @@ fn parse_id(value: Value<'_>, cx: &mut ParseCx) -> Result<Expr> {
     Expr::parse(value, cx)
 }
 
-pub(crate) fn parse_sort_by_count(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_sort_by_count(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     match argument {
         Value::Document(spec) => {
             let mut fields = spec.iter();
@@ -89,7 +96,7 @@ pub(crate) fn parse_sort_by_count(argument: Value<'_>, cx: &mut StageCx<'_>) -> 
     let id = Expr::parse(argument, cx.expr)?;
     let group = Group::new(id, vec![Accumulation::count("count")]);
     let pattern = DocBuf::new().with("count", -1);
-    Ok(vec![Stage::Group(Arc::new(group)), Stage::Sort(Arc::new(Sort::new(pattern.as_raw(), cx.expr)?))])
+    Ok(vec![Arc::new(group), Arc::new(Sort::new(pattern.as_raw(), cx.expr)?)])
 }
 
 impl Group {
@@ -97,12 +104,33 @@ impl Group {
         let grows = accumulations.iter().any(Accumulation::grows);
         Group { id, accumulations, grows }
     }
+}
 
-    /// Notes what is read of the documents.
-    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
+impl Stage for Group {
+    fn name(&self) -> &'static str {
+        "$group"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(GroupRun::new(self, input))
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
         self.id.dependencies(deps);
         self.accumulations.iter().for_each(|accumulation| accumulation.dependencies(deps));
         Reads::Only
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Group
+    }
+
+    fn open_pushed_down(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(GroupRun { pushed_down: true, ..GroupRun::new(self, input) })
+    }
+
+    fn is_pushed_down(&self) -> bool {
+        true
     }
 }
 
@@ -220,11 +248,12 @@ const STATE_BYTES: usize = 64;
 const COUNTED_BYTES: u64 = 64 << 10;
 
 /// Runs `$group`.
-pub(crate) struct GroupRun {
+struct GroupRun {
     stage: Arc<Group>,
     input: BoxOperator,
     state: Gathering,
     arena: Bump,
+    /// mongod would run it in its execution engine, where some errors have numbers of their own.
     pushed_down: bool,
     /// The account of the groups in memory.
     held: Held,
@@ -244,7 +273,7 @@ enum Gathering {
 }
 
 impl GroupRun {
-    pub(crate) fn new(stage: Arc<Group>, input: BoxOperator) -> Self {
+    fn new(stage: Arc<Group>, input: BoxOperator) -> Self {
         GroupRun {
             stage,
             input,
@@ -255,12 +284,6 @@ impl GroupRun {
             current: None,
             figures: Figures::default(),
         }
-    }
-
-    /// For a group that mongod would run in its execution engine, where some errors have numbers of their own.
-    pub(crate) fn pushed_down(mut self) -> Self {
-        self.pushed_down = true;
-        self
     }
 
     /// Takes in the input's row.

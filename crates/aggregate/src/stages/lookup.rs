@@ -12,9 +12,14 @@ use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, pull,
 use super::unwind::{Unwind, rewrite, rewrite_into};
 use crate::database::{Namespace, SharedDatabase};
 use crate::join::{Join, local_values};
+use crate::optimize;
 use crate::pipeline::{Pipeline, SharedPipeline};
 use crate::print;
-use crate::stage::{Place, Reads, Stage, StageCx};
+use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
+use crate::stages::filter::Match;
+
+/// `$lookup`.
+pub(crate) const LOOKUP: StageEntry = StageEntry::new("$lookup", parse, Split::Shards, Needs::Foreign);
 
 /// A parsed `$lookup`.
 #[derive(Debug)]
@@ -93,7 +98,7 @@ fn parse_from(spec: RawDoc<'_>, database: &str) -> Result<Namespace> {
     }
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(document) = argument else {
         bail!(
             Code::FAILED_TO_PARSE,
@@ -134,7 +139,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
             print::document(document)
         );
     }
-    Ok(vec![Stage::Lookup(Arc::new(Lookup { from, output, equality, variables, pipeline }))])
+    Ok(vec![Arc::new(Lookup { from, output, equality, variables, pipeline })])
 }
 
 type Correlated = (Vec<(Slot, Expr)>, Option<SharedPipeline>);
@@ -158,15 +163,6 @@ fn parse_pipeline(spec: &Spec<'_>, from: &Namespace, cx: &mut StageCx<'_>) -> Re
 }
 
 impl Lookup {
-    /// Notes what is read of the documents.
-    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
-        if let Some((local, _)) = &self.equality {
-            deps.paths.insert(local.dotted());
-        }
-        self.variables.iter().for_each(|(_, expr)| expr.dependencies(deps));
-        Reads::AndPassesOn
-    }
-
     /// Whether the found documents are the same for every document.
     fn is_constant(&self) -> bool {
         let Some(pipeline) = &self.pipeline else { return false };
@@ -175,17 +171,70 @@ impl Lookup {
             && !pipeline.stages().iter().any(|stage| {
                 let mut deps = Deps::new();
                 stage.dependencies(&mut deps);
-                deps.random
-                    || matches!(
-                        stage,
-                        Stage::Sample(_) | Stage::Lookup(_) | Stage::Facet(_) | Stage::Union(_)
-                    )
+                deps.random || !stage.is_repeatable()
             })
     }
 }
 
+impl Stage for Lookup {
+    fn name(&self) -> &'static str {
+        "$lookup"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(LookupRun::new(self, input, database.clone()))
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
+        if let Some((local, _)) = &self.equality {
+            deps.paths.insert(local.dotted());
+        }
+        self.variables.iter().for_each(|(_, expr)| expr.dependencies(deps));
+        Reads::AndPassesOn
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Lookup(self)
+    }
+
+    fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
+        found.push(self.from.clone());
+        self.pipeline.iter().for_each(|pipeline| pipeline.foreign_namespaces(found));
+    }
+
+    fn keeps_count(&self) -> bool {
+        true
+    }
+
+    fn is_repeatable(&self) -> bool {
+        false
+    }
+
+    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+        optimize::split_by(filter, |path| !optimize::touches(&[self.output.dotted()], path))
+    }
+
+    fn open_with(
+        self: Arc<Self>,
+        next: &dyn Stage,
+        input: BoxOperator,
+        database: &SharedDatabase,
+    ) -> std::result::Result<BoxOperator, BoxOperator> {
+        match next.shape() {
+            Shape::Unwind(unwind) if unwind.path == self.output => {
+                Ok(Box::new(LookupUnwindRun::new(self, Arc::new(unwind.clone()), input, database.clone())))
+            }
+            _ => Err(input),
+        }
+    }
+
+    fn is_pushed_down(&self) -> bool {
+        true
+    }
+}
+
 /// Runs `$lookup`.
-pub(crate) struct LookupRun {
+struct LookupRun {
     stage: Arc<Lookup>,
     input: BoxOperator,
     database: SharedDatabase,
@@ -205,7 +254,7 @@ pub(crate) struct LookupRun {
 }
 
 impl LookupRun {
-    pub(crate) fn new(stage: Arc<Lookup>, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<Lookup>, input: BoxOperator, database: SharedDatabase) -> Self {
         let equality = stage.equality.as_ref();
         let join = equality.map(|(_, foreign)| Join::new(database.clone(), stage.from.clone(), foreign));
         let constant = stage.is_constant();
@@ -414,7 +463,7 @@ impl Operator for LookupRun {
 }
 
 /// Runs a `$lookup` whose array is unwound at once: the array is never built, so that it may be of any size.
-pub(crate) struct LookupUnwindRun {
+struct LookupUnwindRun {
     lookup: LookupRun,
     unwind: Arc<Unwind>,
     /// The document whose finds are coming.
@@ -425,12 +474,7 @@ pub(crate) struct LookupUnwindRun {
 }
 
 impl LookupUnwindRun {
-    pub(crate) fn new(
-        lookup: Arc<Lookup>,
-        unwind: Arc<Unwind>,
-        input: BoxOperator,
-        database: SharedDatabase,
-    ) -> Self {
+    fn new(lookup: Arc<Lookup>, unwind: Arc<Unwind>, input: BoxOperator, database: SharedDatabase) -> Self {
         let lookup = LookupRun::new(lookup, input, database);
         LookupUnwindRun { lookup, unwind, document: Vec::new(), current: None, output: None }
     }

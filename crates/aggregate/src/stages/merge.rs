@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Expr, ParseCx, Slot};
+use sheaf_expr::{Deps, Expr, ParseCx, Slot};
 use sheaf_query::update::{ApplyCx, Update};
 
 use super::out::with_id;
@@ -13,7 +13,11 @@ use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step, pull};
 
 use crate::database::{MergeIndex, MergeWrite, Namespace, SharedDatabase};
 use crate::pipeline::{Pipeline, SharedPipeline};
-use crate::stage::{Place, Stage, StageCx};
+use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+
+/// `$merge`.
+pub(crate) const MERGE: StageEntry =
+    StageEntry::new("$merge", parse, Split::Shards, Needs::Target(&["insert", "update"])).last();
 
 /// A parsed `$merge`.
 #[derive(Debug)]
@@ -43,7 +47,7 @@ enum WhenNotMatched {
     Fail,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let database = cx.namespace.database.clone();
     let mut target = None;
     let mut on = vec!["_id".to_owned()];
@@ -80,7 +84,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     let (variables, when_matched) = parse_matched(matched, variables, &target, cx)?;
     check_modes(&when_matched, not_matched)?;
     let stage = Merge { target, on, when_matched, when_not_matched: not_matched, variables };
-    Ok(vec![Stage::Merge(Arc::new(stage))])
+    Ok(vec![Arc::new(stage)])
 }
 
 fn parse_into(value: Value<'_>, database: &str) -> Result<Namespace> {
@@ -266,8 +270,26 @@ impl WhenMatched {
     }
 }
 
+impl Stage for Merge {
+    fn name(&self) -> &'static str {
+        "$merge"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(MergeRun::new(self, input, database.clone()))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::All
+    }
+
+    fn target_namespace(&self) -> Option<&Namespace> {
+        Some(&self.target)
+    }
+}
+
 /// Runs `$merge`: takes in everything, gives nothing.
-pub(crate) struct MergeRun {
+struct MergeRun {
     stage: Arc<Merge>,
     input: BoxOperator,
     database: SharedDatabase,
@@ -277,7 +299,7 @@ pub(crate) struct MergeRun {
 }
 
 impl MergeRun {
-    pub(crate) fn new(stage: Arc<Merge>, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<Merge>, input: BoxOperator, database: SharedDatabase) -> Self {
         MergeRun { stage, input, database, index: None, batch: WriteBatch::default() }
     }
 }

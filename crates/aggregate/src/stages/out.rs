@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value};
+use sheaf_bson::{DocBuf, OwnedValue, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 
+use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 use crate::database::{Database, Namespace, OutWriter, SharedDatabase};
-use crate::stage::{Stage, StageCx};
+use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+
+/// `$out`.
+pub(crate) const OUT: StageEntry =
+    StageEntry::new("$out", parse, Split::Merger, Needs::Target(&["insert", "remove"])).last();
 
 /// A parsed `$out`.
 #[derive(Debug)]
@@ -19,7 +24,7 @@ pub struct Out {
     pub spec: OwnedValue,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let target = match argument {
         Value::String(collection) => Namespace::new(cx.namespace.database.clone(), collection),
         Value::Document(spec) => {
@@ -76,11 +81,33 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     if matches!(target.database.as_str(), "admin" | "config" | "local") {
         bail!(31321, "Can't $out to internal database: {}", target.database);
     }
-    Ok(vec![Stage::Out(Arc::new(Out { target, spec: OwnedValue::from(argument) }))])
+    Ok(vec![Arc::new(Out { target, spec: OwnedValue::from(argument) })])
+}
+
+impl Stage for Out {
+    fn name(&self) -> &'static str {
+        "$out"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(OutRun::new(self, input, database.clone()))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::All
+    }
+
+    fn target_namespace(&self) -> Option<&Namespace> {
+        Some(&self.target)
+    }
+
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        Some(vec![doc! { "$out": { "coll": &self.target.collection, "db": &self.target.database } }])
+    }
 }
 
 /// Runs `$out`: takes in everything, gives nothing.
-pub(crate) struct OutRun {
+struct OutRun {
     stage: Arc<Out>,
     input: BoxOperator,
     database: SharedDatabase,
@@ -90,7 +117,7 @@ pub(crate) struct OutRun {
 }
 
 impl OutRun {
-    pub(crate) fn new(stage: Arc<Out>, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<Out>, input: BoxOperator, database: SharedDatabase) -> Self {
         OutRun { stage, input, database, writer: None, done: false }
     }
 }

@@ -1,16 +1,31 @@
-//! `$project`, `$addFields` (`$set`), `$unset`, `$replaceRoot` (`$replaceWith`).
+//! `$project`, `$addFields` (`$set`), `$unset`.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
 
-use sheaf_bson::{Bump, DocWriter, RawDoc, Value};
+use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::Deps;
 use sheaf_query::projection::{Kind, Mode, Projection};
-use sheaf_query::update::ReplaceRoot;
 
-use crate::stage::{Reads, Stage, StageCx};
+use crate::database::SharedDatabase;
+use crate::optimize;
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
+use crate::stages::filter::Match;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+/// `$addFields`.
+pub(crate) const ADD_FIELDS: StageEntry =
+    StageEntry::new("$addFields", parse_add_fields, Split::Shards, Needs::Nothing).in_change_streams();
+/// `$project`.
+pub(crate) const PROJECT: StageEntry =
+    StageEntry::new("$project", parse_project, Split::Shards, Needs::Nothing).in_change_streams();
+/// `$set`.
+pub(crate) const SET: StageEntry =
+    StageEntry::new("$set", parse_set, Split::Shards, Needs::Nothing).in_change_streams();
+/// `$unset`.
+pub(crate) const UNSET: StageEntry =
+    StageEntry::new("$unset", parse_unset, Split::Shards, Needs::Nothing).in_change_streams();
 
 /// A parsed `$project`, `$addFields` or `$unset`.
 #[derive(Debug)]
@@ -23,19 +38,10 @@ pub struct Project {
     included: OnceLock<Option<BTreeSet<String>>>,
 }
 
-/// A parsed `$replaceRoot` or `$replaceWith`.
-pub type Replace = ReplaceRoot;
-
 impl Project {
-    fn stage(projection: Projection, spec: RawDoc<'_>) -> Vec<Stage> {
+    fn stage(projection: Projection, spec: RawDoc<'_>) -> Vec<SharedStage> {
         let names = spec.iter().map(|element| element.key().to_owned()).collect();
-        vec![Stage::Project(Arc::new(Project { projection, names, included: OnceLock::new() }))]
-    }
-
-    /// Notes what the projection reads.
-    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
-        self.projection.dependencies(deps);
-        if self.projection.kind() == Kind::Inclusion { Reads::Only } else { Reads::AndPassesOn }
+        vec![Arc::new(Project { projection, names, included: OnceLock::new() })]
     }
 
     /// Whether a filter on this path sees the same before and after.
@@ -65,7 +71,7 @@ fn has_below(paths: &BTreeSet<String>, path: &str) -> bool {
     paths.range(prefix.clone()..).next().is_some_and(|first| first.starts_with(&prefix))
 }
 
-pub(crate) fn parse_project(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_project(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(15969, "$project specification must be an object");
     };
@@ -73,15 +79,15 @@ pub(crate) fn parse_project(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result
     Ok(Project::stage(projection.map_err(|error| error.context("Invalid $project"))?, spec))
 }
 
-pub(crate) fn parse_add_fields(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_add_fields(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     parse_addition("$addFields", argument, cx)
 }
 
-pub(crate) fn parse_set(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_set(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     parse_addition("$set", argument, cx)
 }
 
-fn parse_addition(name: &str, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+fn parse_addition(name: &str, argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(40272, "{name} specification stage must be an object, got {}", argument.type_name());
     };
@@ -89,32 +95,68 @@ fn parse_addition(name: &str, argument: Value<'_>, cx: &mut StageCx<'_>) -> Resu
     Ok(Project::stage(projection.map_err(|error| error.context(format_args!("Invalid {name}")))?, spec))
 }
 
-pub(crate) fn parse_unset(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_unset(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let spec = sheaf_query::update::unset_spec(argument)?;
     let projection = Projection::parse(spec.as_raw(), Mode::Aggregate, cx.expr);
     Ok(Project::stage(projection.map_err(|error| error.context("Invalid $unset"))?, spec.as_raw()))
 }
 
-pub(crate) fn parse_replace_root(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
-    Ok(vec![Stage::ReplaceRoot(Arc::new(ReplaceRoot::parse(argument, cx.expr)?))])
-}
+impl Stage for Project {
+    fn name(&self) -> &'static str {
+        if self.projection.kind() == Kind::Addition { "$addFields" } else { "$project" }
+    }
 
-pub(crate) fn parse_replace_with(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
-    Ok(vec![Stage::ReplaceRoot(Arc::new(ReplaceRoot::parse_with(argument, cx.expr)?))])
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(ProjectRun { stage: self, input, arena: Bump::new(), output: Vec::new() })
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
+        self.projection.dependencies(deps);
+        if self.projection.kind() == Kind::Inclusion { Reads::Only } else { Reads::AndPassesOn }
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Project(self)
+    }
+
+    fn keeps_count(&self) -> bool {
+        true
+    }
+
+    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+        optimize::split_by(filter, |path| self.preserves(path))
+    }
+
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        let (projection, kind) = (self.projection.to_doc(), self.projection.kind());
+        Some(vec![DocBuf::build(|out| {
+            let mut spec = out.document(self.name());
+            let projection = projection.as_raw();
+            // An `_id` that stays comes first.
+            let id = projection.element("_id");
+            let kept = id.is_some_and(|id| id.value().truthy());
+            match (kind, id) {
+                (Kind::Inclusion, Some(id)) if kept => _ = spec.append_element(id),
+                _ => {}
+            }
+            for field in projection.iter() {
+                if !(field.key() == "_id" && kept && kind == Kind::Inclusion) {
+                    spec.append_element(field);
+                }
+            }
+            if kind == Kind::Exclusion && id.is_none() {
+                spec.append("_id", true);
+            }
+        })])
+    }
 }
 
 /// Runs a projection.
-pub(crate) struct ProjectRun {
+struct ProjectRun {
     stage: Arc<Project>,
     input: BoxOperator,
     arena: Bump,
     output: Vec<u8>,
-}
-
-impl ProjectRun {
-    pub(crate) fn new(stage: Arc<Project>, input: BoxOperator) -> Self {
-        ProjectRun { stage, input, arena: Bump::new(), output: Vec::new() }
-    }
 }
 
 impl Operator for ProjectRun {
@@ -138,49 +180,6 @@ impl Operator for ProjectRun {
         if self.stage.projection.is_identity() {
             return self.input.row();
         }
-        Row::of(RawDoc::new(&self.output))
-    }
-
-    fn metadata(&self) -> Option<RawDoc<'_>> {
-        self.input.metadata()
-    }
-
-    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
-        visit(&mut self.input);
-    }
-}
-
-/// Runs `$replaceRoot`.
-pub(crate) struct ReplaceRun {
-    stage: Arc<Replace>,
-    input: BoxOperator,
-    arena: Bump,
-    output: Vec<u8>,
-}
-
-impl ReplaceRun {
-    pub(crate) fn new(stage: Arc<Replace>, input: BoxOperator) -> Self {
-        ReplaceRun { stage, input, arena: Bump::new(), output: Vec::new() }
-    }
-}
-
-impl Operator for ReplaceRun {
-    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
-        let step = self.input.work(cx)?;
-        if step != Step::Row {
-            return Ok(step);
-        }
-        let row = self.input.row();
-        self.arena.reset();
-        let env = cx.env_over(&self.input, &self.arena);
-        let new = self.stage.apply(row.document(), &env)?;
-        self.output.clear();
-        self.output.extend_from_slice(new.as_bytes());
-        crate::check_made(new)?;
-        Ok(Step::Row)
-    }
-
-    fn row(&self) -> Row<'_> {
         Row::of(RawDoc::new(&self.output))
     }
 

@@ -4,11 +4,16 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, RawDoc, Value, array_in, document_in};
 use sheaf_errors::{Result, bail};
-use sheaf_expr::{Env, Expr};
+use sheaf_expr::{Deps, Env, Expr};
 
+use crate::database::SharedDatabase;
 use crate::print;
-use crate::stage::{Stage, StageCx};
+use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+/// `$redact`.
+pub(crate) const REDACT: StageEntry =
+    StageEntry::new("$redact", parse, Split::Shards, Needs::Nothing).in_change_streams();
 
 /// A parsed `$redact`.
 #[derive(Debug)]
@@ -16,11 +21,11 @@ pub struct Redact {
     expr: Expr,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     cx.expr.set_redact(true);
     let expr = Expr::parse(argument, cx.expr);
     cx.expr.set_redact(false);
-    Ok(vec![Stage::Redact(Arc::new(Redact { expr: expr? }))])
+    Ok(vec![Arc::new(Redact { expr: expr? })])
 }
 
 impl Redact {
@@ -73,8 +78,22 @@ impl Redact {
     }
 }
 
+impl Stage for Redact {
+    fn name(&self) -> &'static str {
+        "$redact"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(RedactRun::new(self, input))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::All
+    }
+}
+
 /// Runs `$redact`.
-pub(crate) struct RedactRun {
+struct RedactRun {
     stage: Arc<Redact>,
     input: BoxOperator,
     arena: Bump,
@@ -82,7 +101,7 @@ pub(crate) struct RedactRun {
 }
 
 impl RedactRun {
-    pub(crate) fn new(stage: Arc<Redact>, input: BoxOperator) -> Self {
+    fn new(stage: Arc<Redact>, input: BoxOperator) -> Self {
         RedactRun { stage, input, arena: Bump::new(), output: Vec::new() }
     }
 }

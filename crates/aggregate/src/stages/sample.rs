@@ -1,16 +1,21 @@
 //! `$sample`.
 
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, Rounding, Value};
+use sheaf_bson::{DocBuf, Rounding, Value, doc};
 use sheaf_errors::{Result, bail};
 
+use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step};
 
 use crate::database::SharedDatabase;
-use crate::stage::{Stage, StageCx};
+use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
-pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+/// `$sample`.
+pub(crate) const SAMPLE: StageEntry = StageEntry::new("$sample", parse, Split::Both, Needs::Nothing);
+
+pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(28745, "the $sample stage specification must be an object");
     };
@@ -31,7 +36,7 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
         }
     }
     match size {
-        Some(size) => Ok(vec![Stage::Sample(size)]),
+        Some(size) => Ok(vec![Arc::new(Sample(size))]),
         None => bail!(28749, "$sample stage must specify a size"),
     }
 }
@@ -46,6 +51,32 @@ fn whole_number(value: Value<'_>) -> i64 {
         }
         Value::Int64(n) => n,
         value => value.as_f64().unwrap_or(0.0) as i64,
+    }
+}
+
+/// A parsed `$sample`: a number of documents.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample(pub u64);
+
+impl Stage for Sample {
+    fn name(&self) -> &'static str {
+        "$sample"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(SampleRun::new(self.0, input, database.clone()))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::AndPassesOn
+    }
+
+    fn is_repeatable(&self) -> bool {
+        false
+    }
+
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        Some(vec![doc! { "$sample": { "size": self.0 as i64 } }])
     }
 }
 
@@ -70,7 +101,7 @@ impl Ord for Ranked {
 }
 
 /// Runs `$sample`: the documents with the smallest random ranks.
-pub(crate) struct SampleRun {
+struct SampleRun {
     size: usize,
     input: BoxOperator,
     database: SharedDatabase,
@@ -81,7 +112,7 @@ pub(crate) struct SampleRun {
 }
 
 impl SampleRun {
-    pub(crate) fn new(size: u64, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(size: u64, input: BoxOperator, database: SharedDatabase) -> Self {
         let size = usize::try_from(size).unwrap_or(usize::MAX);
         SampleRun { size, input, database, heap: BinaryHeap::new(), held: 0, chosen: None }
     }

@@ -4,7 +4,26 @@
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Error, Result};
 
-use crate::stage::{Stage, StageCx};
+use crate::stage::{Needs, SharedStage, Split, StageCx, StageEntry};
+
+/// `$listSearchIndexes`.
+pub(crate) const LIST_SEARCH_INDEXES: StageEntry = StageEntry::new(
+    "$listSearchIndexes",
+    parse_list_indexes,
+    Split::Merger,
+    Needs::Own(&["listSearchIndexes"]),
+)
+.first()
+.unstable();
+/// `$search`.
+pub(crate) const SEARCH: StageEntry =
+    StageEntry::new("$search", parse, Split::Both, Needs::Own(&["find"])).first().unstable();
+/// `$searchMeta`.
+pub(crate) const SEARCH_META: StageEntry =
+    StageEntry::new("$searchMeta", parse, Split::Both, Needs::Own(&["find"])).first().unstable();
+/// `$vectorSearch`.
+pub(crate) const VECTOR_SEARCH: StageEntry =
+    StageEntry::new("$vectorSearch", parse, Split::Both, Needs::Own(&["find"])).first().unstable();
 
 /// How to come by a search service.
 const ADVICE: &str = "Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on how to \
@@ -20,7 +39,7 @@ pub fn no_index_service() -> Error {
     )
 }
 
-pub(crate) fn parse(_: Value<'_>, _: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(_: Value<'_>, _: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     Err(Error::new(
         Code::SEARCH_NOT_ENABLED,
         format!(
@@ -29,6 +48,6 @@ pub(crate) fn parse(_: Value<'_>, _: &mut StageCx<'_>) -> Result<Vec<Stage>> {
     ))
 }
 
-pub(crate) fn parse_list_indexes(_: Value<'_>, _: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_list_indexes(_: Value<'_>, _: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     Err(no_index_service())
 }

@@ -2,12 +2,19 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::{Deps, ParseCx};
 use sheaf_query::sort::SortPattern;
 
-use crate::stage::{Reads, Stage, StageCx};
+use sheaf_rows::BoxOperator;
+
+use crate::database::SharedDatabase;
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
+use crate::stages::filter::Match;
+
+/// `$sort`.
+pub(crate) const SORT: StageEntry = StageEntry::new("$sort", parse, Split::Both, Needs::Nothing);
 
 /// A parsed `$sort`.
 #[derive(Clone, Debug)]
@@ -23,15 +30,43 @@ impl Sort {
     pub fn new(pattern: RawDoc<'_>, _cx: &mut ParseCx) -> Result<Self> {
         Ok(Sort { pattern: Arc::new(SortPattern::parse(pattern)?), limit: None })
     }
+}
 
-    /// Notes what the sort reads.
-    pub fn dependencies(&self, deps: &mut Deps) -> Reads {
+impl Stage for Sort {
+    fn name(&self) -> &'static str {
+        "$sort"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(sheaf_rows::Sort::new(input, self.pattern.clone(), self.limit))
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
         self.pattern.dependencies(deps);
         Reads::AndPassesOn
     }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Sort(self)
+    }
+
+    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+        // A sort that is cut off at a limit sees other documents if some are missing.
+        self.limit.is_none().then(|| (filter.clone(), None))
+    }
+
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        Some(vec![DocBuf::build(|out| {
+            let mut spec = out.document("$sort");
+            spec.append("sortKey", &self.pattern.to_doc());
+            if let Some(limit) = self.limit {
+                spec.append("limit", limit as i64);
+            }
+        })])
+    }
 }
 
-pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let sort = Sort { pattern: Arc::new(SortPattern::parse_stage(argument)?), limit: None };
-    Ok(vec![Stage::Sort(Arc::new(sort))])
+    Ok(vec![Arc::new(sort)])
 }

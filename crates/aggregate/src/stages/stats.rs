@@ -6,10 +6,41 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use sheaf_rows::{Cx, Documents, Operator, Row, Step};
+use sheaf_expr::Deps;
+use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step};
 
 use crate::database::{Namespace, SharedDatabase, StatsSource};
-use crate::stage::{Stage, StageCx};
+use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+
+/// `$collStats`.
+pub(crate) const COLL_STATS: StageEntry =
+    StageEntry::new("$collStats", parse_coll_stats, Split::Shards, Needs::Own(&["collStats"]))
+        .first()
+        .not_in_transactions();
+/// `$currentOp`.
+pub(crate) const CURRENT_OP: StageEntry =
+    StageEntry::new("$currentOp", parse_current_op, Split::Router, Needs::Cluster(&["inprog"]))
+        .first()
+        .collectionless()
+        .unstable()
+        .not_in_transactions();
+/// `$indexStats`.
+pub(crate) const INDEX_STATS: StageEntry =
+    StageEntry::new("$indexStats", parse_index_stats, Split::Shards, Needs::Own(&["indexStats"]))
+        .first()
+        .unstable()
+        .not_in_transactions();
+/// `$listLocalSessions`.
+pub(crate) const LIST_LOCAL_SESSIONS: StageEntry = StageEntry::new(
+    "$listLocalSessions",
+    parse_list_local_sessions,
+    Split::Router,
+    Needs::Cluster(&["listSessions"]),
+)
+.first()
+.collectionless()
+.unstable()
+.not_in_transactions();
 
 /// A parsed stage of this kind.
 #[derive(Debug)]
@@ -22,11 +53,11 @@ pub struct Stats {
     pub spec: DocBuf,
 }
 
-fn stage(source: StatsSource, spec: RawDoc<'_>, cx: &StageCx<'_>) -> Vec<Stage> {
-    vec![Stage::Stats(Arc::new(Stats { source, namespace: cx.namespace.clone(), spec: DocBuf::from(spec) }))]
+fn stage(source: StatsSource, spec: RawDoc<'_>, cx: &StageCx<'_>) -> Vec<SharedStage> {
+    vec![Arc::new(Stats { source, namespace: cx.namespace.clone(), spec: DocBuf::from(spec) })]
 }
 
-pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
             5447000,
@@ -61,14 +92,14 @@ pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
     Ok(stage(StatsSource::CollStats, spec, cx))
 }
 
-pub(crate) fn parse_index_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_index_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     match argument {
         Value::Document(spec) if spec.is_empty() => Ok(stage(StatsSource::IndexStats, spec, cx)),
         _ => bail!(28803, "The $indexStats stage specification must be an empty object"),
     }
 }
 
-pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
             Code::FAILED_TO_PARSE,
@@ -104,7 +135,10 @@ pub(crate) fn parse_current_op(argument: Value<'_>, cx: &mut StageCx<'_>) -> Res
     Ok(stage(StatsSource::CurrentOp, spec, cx))
 }
 
-pub(crate) fn parse_list_local_sessions(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse_list_local_sessions(
+    argument: Value<'_>,
+    cx: &mut StageCx<'_>,
+) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
             Code::TYPE_MISMATCH,
@@ -133,8 +167,22 @@ pub(crate) fn parse_list_local_sessions(argument: Value<'_>, cx: &mut StageCx<'_
     Ok(stage(StatsSource::ListLocalSessions, spec, cx))
 }
 
+impl Stage for Stats {
+    fn name(&self) -> &'static str {
+        self.source.stage_name()
+    }
+
+    fn open(self: Arc<Self>, _input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(StatsRun::new(self, database.clone()))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::Only
+    }
+}
+
 /// Runs such a stage.
-pub(crate) struct StatsRun {
+struct StatsRun {
     stage: Arc<Stats>,
     database: SharedDatabase,
     /// The documents, once they were asked for.
@@ -142,7 +190,7 @@ pub(crate) struct StatsRun {
 }
 
 impl StatsRun {
-    pub(crate) fn new(stage: Arc<Stats>, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<Stats>, database: SharedDatabase) -> Self {
         StatsRun { stage, database, documents: None }
     }
 }

@@ -7,8 +7,12 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::database::{Namespace, SharedDatabase};
 use crate::pipeline::{Pipeline, SharedPipeline};
-use crate::stage::{Place, Stage, StageCx};
+use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+/// `$unionWith`.
+pub(crate) const UNION_WITH: StageEntry = StageEntry::new("$unionWith", parse, Split::Merger, Needs::Foreign);
 
 /// A parsed `$unionWith`.
 #[derive(Debug)]
@@ -19,7 +23,7 @@ pub struct Union {
     pub pipeline: SharedPipeline,
 }
 
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let (mut collection, mut stages) = (None, None);
     match argument {
         Value::String(name) => collection = Some(name),
@@ -57,11 +61,34 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
         );
     }
     let from = collection.is_some().then_some(own);
-    Ok(vec![Stage::Union(Arc::new(Union { from, pipeline: Arc::new(pipeline) }))])
+    Ok(vec![Arc::new(Union { from, pipeline: Arc::new(pipeline) })])
+}
+
+impl Stage for Union {
+    fn name(&self) -> &'static str {
+        "$unionWith"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        Box::new(UnionRun::new(self, input, database.clone()))
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::All
+    }
+
+    fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
+        found.extend(self.from.clone());
+        self.pipeline.foreign_namespaces(found);
+    }
+
+    fn is_repeatable(&self) -> bool {
+        false
+    }
 }
 
 /// Runs `$unionWith`.
-pub(crate) struct UnionRun {
+struct UnionRun {
     stage: Arc<Union>,
     database: SharedDatabase,
     input: BoxOperator,
@@ -70,7 +97,7 @@ pub(crate) struct UnionRun {
 }
 
 impl UnionRun {
-    pub(crate) fn new(stage: Arc<Union>, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<Union>, input: BoxOperator, database: SharedDatabase) -> Self {
         UnionRun { stage, database, input, other: None }
     }
 

@@ -4,13 +4,19 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, DocWriter, Iter, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::FieldPath;
+use sheaf_expr::{Deps, FieldPath};
 
-use crate::stage::{Stage, StageCx};
+use crate::database::SharedDatabase;
+use crate::optimize;
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
+use crate::stages::filter::Match;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
+/// `$unwind`.
+pub(crate) const UNWIND: StageEntry = StageEntry::new("$unwind", parse, Split::Shards, Needs::Nothing);
+
 /// A parsed `$unwind`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Unwind {
     /// The array's path.
     pub path: FieldPath,
@@ -20,7 +26,7 @@ pub struct Unwind {
     pub preserve_null_and_empty: bool,
 }
 
-pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let (mut path, mut index, mut preserve) = (None, None, false);
     match argument {
         Value::String(text) => path = Some(text),
@@ -84,7 +90,7 @@ pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<St
             index.dotted()
         );
     }
-    Ok(vec![Stage::Unwind(Arc::new(Unwind { path, include_array_index, preserve_null_and_empty: preserve }))])
+    Ok(vec![Arc::new(Unwind { path, include_array_index, preserve_null_and_empty: preserve })])
 }
 
 /// Whether the index would be written above the path that is unwound.
@@ -92,8 +98,46 @@ fn collide(path: &[Box<str>], index: &[Box<str>]) -> bool {
     index.len() < path.len() && path.starts_with(index)
 }
 
+impl Stage for Unwind {
+    fn name(&self) -> &'static str {
+        "$unwind"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(UnwindRun::new(self, input))
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
+        deps.paths.insert(self.path.dotted());
+        Reads::AndPassesOn
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Unwind(self)
+    }
+
+    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+        let mut changed = vec![self.path.dotted()];
+        changed.extend(self.include_array_index.as_ref().map(|index| index.dotted()));
+        optimize::split_by(filter, |path| !optimize::touches(&changed, path))
+    }
+
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        Some(vec![DocBuf::build(|out| {
+            let mut spec = out.document("$unwind");
+            spec.append("path", &format!("${}", self.path.dotted()));
+            if self.preserve_null_and_empty {
+                spec.append("preserveNullAndEmptyArrays", true);
+            }
+            if let Some(index) = &self.include_array_index {
+                spec.append("includeArrayIndex", &index.dotted());
+            }
+        })])
+    }
+}
+
 /// Runs `$unwind`.
-pub(crate) struct UnwindRun {
+struct UnwindRun {
     stage: Arc<Unwind>,
     input: BoxOperator,
     /// The document whose array is being unwound, and where its next element is.
@@ -118,7 +162,7 @@ enum Output {
 }
 
 impl UnwindRun {
-    pub(crate) fn new(stage: Arc<Unwind>, input: BoxOperator) -> Self {
+    fn new(stage: Arc<Unwind>, input: BoxOperator) -> Self {
         UnwindRun { stage, input, document: Vec::new(), unwinding: None, output: Output::Input }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sheaf_aggregate::{Pipeline, Stage};
+use sheaf_aggregate::{Pipeline, Shape, SharedStage};
 use sheaf_bson::{DocBuf, DocWriter, RawDoc};
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
@@ -83,8 +83,8 @@ fn push_projection(
     done: usize,
     of: &PipelineOf<'_>,
 ) -> Result<usize> {
-    let (spec, taken) = match pipeline.stages().get(done) {
-        Some(Stage::Project(stage))
+    let (spec, taken) = match pipeline.stages().get(done).map(|stage| stage.shape()) {
+        Some(Shape::Project(stage))
             if stage.projection.kind() == Kind::Inclusion && !stage.projection.is_computed() =>
         {
             (stage.projection.to_doc(), 1)
@@ -165,7 +165,7 @@ impl PipelineOf<'_> {
         }
         let (mut run, mut seen) = (input, Vec::new());
         for stage in &self.pipeline.stages()[done..] {
-            let witness = Witness::new(Box::new(Measured::new(stage.open(run, &self.db.shared()))));
+            let witness = Witness::new(Box::new(Measured::new(stage.clone().open(run, &self.db.shared()))));
             seen.push(witness.seen.clone());
             run = Box::new(witness);
         }
@@ -181,7 +181,7 @@ impl PipelineOf<'_> {
         let mut out = Vec::new();
         let mut at = 0;
         while let Some(stage) = stages.get(at) {
-            if matches!(stage, Stage::Limit(_)) && kept_by_sort(&stages[..at]) {
+            if matches!(stage.shape(), Shape::Limit(_)) && kept_by_sort(&stages[..at]) {
                 at += 1;
                 continue;
             }
@@ -189,7 +189,8 @@ impl PipelineOf<'_> {
             let lookup = tally;
             let mut documents = printed[at].clone();
             // An `$unwind` of what a `$lookup` has joined is a part of that.
-            if let (Stage::Lookup(join), Some(Stage::Unwind(unwind))) = (stage, stages.get(at + 1))
+            if let (Shape::Lookup(join), Some(Shape::Unwind(unwind))) =
+                (stage.shape(), stages.get(at + 1).map(|next| next.shape()))
                 && unwind.path == join.output
             {
                 documents =
@@ -202,7 +203,7 @@ impl PipelineOf<'_> {
                     out.append_all(document.as_raw());
                     if let (Some(tally), Some(lookup)) = (tally, lookup) {
                         if part == 0 {
-                            own_figures(out, stage, lookup);
+                            own_figures(out, stage.shape(), lookup);
                         }
                         out.append("nReturned", tally.advanced as i64);
                         let millis = tally.nanos / 1_000_000;
@@ -217,9 +218,10 @@ impl PipelineOf<'_> {
 }
 
 /// Whether a `$limit` behind these stages is part of a `$sort` among them, which knows how many to keep.
-fn kept_by_sort(before: &[Stage]) -> bool {
-    let sort = before.iter().rev().find(|stage| !matches!(stage, Stage::Skip(_)));
-    matches!(sort, Some(Stage::Sort(sort)) if sort.limit.is_some())
+fn kept_by_sort(before: &[SharedStage]) -> bool {
+    let mut shapes = before.iter().rev().map(|stage| stage.shape());
+    let sort = shapes.find(|shape| !matches!(shape, Shape::Skip(_)));
+    matches!(sort, Some(Shape::Sort(sort)) if sort.limit.is_some())
 }
 
 fn unwinding(lookup: &DocBuf, preserve: bool) -> DocBuf {
@@ -232,25 +234,25 @@ fn unwinding(lookup: &DocBuf, preserve: bool) -> DocBuf {
 }
 
 /// The figures that only stages of this kind have.
-fn own_figures(out: &mut DocWriter<'_, Vec<u8>>, stage: &Stage, own: &Figures) {
+fn own_figures(out: &mut DocWriter<'_, Vec<u8>>, shape: Shape<'_>, own: &Figures) {
     let spilled = &own.spilled;
     let disk = |out: &mut DocWriter<'_, Vec<u8>>| {
         out.append("usedDisk", spilled.count > 0);
         out.append("spills", spilled.count as i64);
         out.append("spilledDataStorageSize", spilled.bytes as i64);
     };
-    match stage {
-        Stage::Group(_) | Stage::Count(_) => {
+    match shape {
+        Shape::Group => {
             out.append("totalOutputDataSizeBytes", own.output_bytes as i64);
             disk(out);
             out.append("numBytesSpilledEstimate", spilled.bytes as i64);
             out.append("spilledRecords", spilled.records as i64);
         }
-        Stage::Sort(_) | Stage::BucketAuto(_) => {
+        Shape::Sort(_) | Shape::BucketAuto => {
             out.append("totalDataSizeSortedBytesEstimate", own.output_bytes as i64);
             disk(out);
         }
-        Stage::Lookup(_) | Stage::GraphLookup(_) => {
+        Shape::Lookup(_) | Shape::GraphLookup => {
             out.append("totalDocsExamined", own.docs_examined as i64);
             out.append("totalKeysExamined", own.keys_examined as i64);
             out.append("collectionScans", own.collection_scans as i64);

@@ -1,9 +1,8 @@
 //! The stages of a pipeline as explain prints them.
 
-use sheaf_aggregate::{Pipeline, Stage};
+use sheaf_aggregate::Pipeline;
 use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_expr::{Expr, ParseCx};
-use sheaf_query::projection::Kind;
 
 type Doc<'w> = DocWriter<'w, Vec<u8>>;
 
@@ -15,7 +14,7 @@ pub fn stages(pipeline: &Pipeline, done: usize, fresh: &dyn Fn() -> ParseCx) -> 
     let mut printed: Vec<Vec<DocBuf>> = Vec::with_capacity(stages.len());
     // Optimising moves stages forward and merges them, so what was given is found from the end.
     for stage in stages.iter().rev() {
-        printed.push(match own(stage) {
+        printed.push(match stage.shown() {
             Some(documents) => documents,
             None => {
                 let place = given.iter().rposition(|(name, _)| name == stage.name());
@@ -26,68 +25,6 @@ pub fn stages(pipeline: &Pipeline, done: usize, fresh: &dyn Fn() -> ParseCx) -> 
     }
     printed.reverse();
     printed
-}
-
-/// Stages whose present form is known in full.
-fn own(stage: &Stage) -> Option<Vec<DocBuf>> {
-    let one = |doc: DocBuf| Some(vec![doc]);
-    match stage {
-        Stage::Match(stage) => one(doc! { "$match": &stage.matcher.to_doc() }),
-        Stage::Limit(n) => one(doc! { "$limit": *n as i64 }),
-        Stage::Skip(n) => one(doc! { "$skip": *n as i64 }),
-        Stage::Sample(n) => one(doc! { "$sample": { "size": *n as i64 } }),
-        Stage::Sort(sort) => one(DocBuf::build(|out| {
-            let mut spec = out.document("$sort");
-            spec.append("sortKey", &sort.pattern.to_doc());
-            if let Some(limit) = sort.limit {
-                spec.append("limit", limit as i64);
-            }
-        })),
-        Stage::Project(stage) => {
-            let projection = stage.projection.to_doc();
-            one(DocBuf::build(|out| {
-                let mut spec = out.document(if stage.projection.kind() == Kind::Addition {
-                    "$addFields"
-                } else {
-                    "$project"
-                });
-                let projection = projection.as_raw();
-                // An `_id` that stays comes first.
-                let id = projection.element("_id");
-                let kept = id.is_some_and(|id| id.value().truthy());
-                match (stage.projection.kind(), id) {
-                    (Kind::Inclusion, Some(id)) if kept => _ = spec.append_element(id),
-                    _ => {}
-                }
-                for field in projection.iter() {
-                    if !(field.key() == "_id" && kept && stage.projection.kind() == Kind::Inclusion) {
-                        spec.append_element(field);
-                    }
-                }
-                if stage.projection.kind() == Kind::Exclusion && id.is_none() {
-                    spec.append("_id", true);
-                }
-            }))
-        }
-        Stage::Count(field) => Some(vec![
-            doc! { "$group": { "_id": { "$const": () }, (&**field): { "$sum": { "$const": 1 } } } },
-            doc! { "$project": { (&**field): true, "_id": false } },
-        ]),
-        Stage::Unwind(unwind) => one(DocBuf::build(|out| {
-            let mut spec = out.document("$unwind");
-            spec.append("path", &format!("${}", unwind.path.dotted()));
-            if unwind.preserve_null_and_empty {
-                spec.append("preserveNullAndEmptyArrays", true);
-            }
-            if let Some(index) = &unwind.include_array_index {
-                spec.append("includeArrayIndex", &index.dotted());
-            }
-        })),
-        Stage::Out(stage) => {
-            one(doc! { "$out": { "coll": &stage.target.collection, "db": &stage.target.database } })
-        }
-        _ => None,
-    }
 }
 
 /// What was given, in the names of the stages that came of it.

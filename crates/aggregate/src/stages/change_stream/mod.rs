@@ -16,14 +16,17 @@ use std::sync::Arc;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
+use sheaf_expr::Deps;
+use sheaf_rows::BoxOperator;
+
 use crate::database::Namespace;
-use crate::stage::{Place, Stage, StageCx};
+use crate::database::SharedDatabase;
+use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Stage, StageCx, StageEntry};
 
 pub use description::Description;
 pub use event::{Event, Operation, Origin, events};
+pub(crate) use split::SPLIT_LARGE_EVENT;
 pub use split::Split;
-pub(crate) use split::SplitRun;
-pub(crate) use split::parse as parse_split;
 pub use token::ResumeToken;
 
 /// What `fullDocument` asks for with updates.
@@ -100,45 +103,39 @@ impl Watched {
     }
 }
 
-/// Stages that may stand behind `$changeStream`: they neither wait for the end nor read elsewhere.
-const COMPANIONS: [&str; 10] = [
-    "$changeStream",
-    "$changeStreamSplitLargeEvent",
-    "$match",
-    "$project",
-    "$addFields",
-    "$set",
-    "$unset",
-    "$replaceRoot",
-    "$replaceWith",
-    "$redact",
-];
+/// `$changeStream`.
+pub(crate) const CHANGE_STREAM: StageEntry =
+    StageEntry::new("$changeStream", parse, crate::stage::Split::Both, Needs::Own(&["changeStream", "find"]))
+        .first()
+        .collectionless()
+        .not_in_transactions()
+        .in_change_streams();
 
-/// Checks which stages stand together; `names` are the pipeline's stages. Tells a split stage where the stream
-/// is resumed.
+/// Checks which stages stand together: behind `$changeStream` those that neither wait for the end nor read elsewhere. Tells
+/// a split stage where the stream is resumed.
 ///
 /// Errors: `IllegalOperation`, 7182802.
-pub(crate) fn check(names: &[&str], stages: &mut [Stage]) -> Result<()> {
-    const SPLIT: &str = "$changeStreamSplitLargeEvent";
-    let Some(Stage::ChangeStream(stream)) = stages.first() else {
-        if names.contains(&SPLIT) {
-            bail!(Code::ILLEGAL_OPERATION, "{SPLIT} can only be used in a $changeStream pipeline");
+pub(crate) fn check(entries: &[&StageEntry], stages: &mut [SharedStage]) -> Result<()> {
+    let is_split = |entry: &&StageEntry| entry.name == SPLIT_LARGE_EVENT.name;
+    let name = SPLIT_LARGE_EVENT.name;
+    let stream = match stages.first().map(|first| first.shape()) {
+        Some(Shape::ChangeStream(stream)) => stream.clone(),
+        _ if entries.iter().any(is_split) => {
+            bail!(Code::ILLEGAL_OPERATION, "{name} can only be used in a $changeStream pipeline")
         }
-        return Ok(());
+        _ => return Ok(()),
     };
-    if let Some(name) = names.iter().find(|name| !COMPANIONS.contains(name)) {
-        bail!(Code::ILLEGAL_OPERATION, "{name} is not permitted in a $changeStream pipeline");
+    if let Some(other) = entries.iter().find(|entry| !entry.in_change_streams) {
+        bail!(Code::ILLEGAL_OPERATION, "{} is not permitted in a $changeStream pipeline", other.name);
     }
-    if names.iter().rev().skip(1).any(|name| *name == SPLIT) {
-        bail!(7182802, "{SPLIT} must be the last stage in the pipeline");
+    if entries.iter().rev().skip(1).any(is_split) {
+        bail!(7182802, "{name} must be the last stage in the pipeline");
     }
-    let resumed = match &stream.start {
-        Start::After(token) => Some(token.clone()),
-        Start::Now | Start::At(_) => None,
-    };
-    for stage in stages {
-        if let Stage::SplitLargeEvent(split) = stage {
-            *split = Arc::new(Split { resumed: resumed.clone() });
+    if let Start::After(token) = &stream.start {
+        for stage in stages {
+            if let Some(resumed) = stage.resumed_at(token) {
+                *stage = resumed;
+            }
         }
     }
     Ok(())
@@ -178,7 +175,7 @@ struct Fields {
 ///
 /// Errors: 6188500, 40415, `TypeMismatch`, `BadValue`, `APIStrictError` for the argument; `InvalidNamespace`, `InvalidOptions`, 50865,
 /// 40674, `InvalidResumeToken` for what does not fit together.
-pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(
             6188500,
@@ -208,14 +205,37 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sta
     let mut fields = Fields::parse(spec)?;
     let watched = watched(cx.namespace, fields.all_changes)?;
     let start = fields.start(&watched)?;
-    Ok(vec![Stage::ChangeStream(Arc::new(ChangeStream {
+    Ok(vec![Arc::new(Opening(Arc::new(ChangeStream {
         watched,
         start,
         full_document: fields.full_document,
         before_change: fields.before_change,
         expanded: fields.expanded,
         raw_description: fields.raw_description,
-    }))])
+    })))])
+}
+
+/// A `$changeStream` in its pipeline.
+#[derive(Debug)]
+struct Opening(Arc<ChangeStream>);
+
+impl Stage for Opening {
+    fn name(&self) -> &'static str {
+        "$changeStream"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        // Who can read the log opens the stream, and the stages behind it.
+        input
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::Only
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::ChangeStream(&self.0)
+    }
 }
 
 impl Fields {

@@ -5,9 +5,16 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, DocWriter, Element, MAX_DOCUMENT_SIZE, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::Deps;
 
 use super::ResumeToken;
-use crate::stage::{Stage, StageCx};
+use crate::database::SharedDatabase;
+use crate::stage::{self, Needs, Reads, SharedStage, Stage, StageCx, StageEntry};
+
+/// `$changeStreamSplitLargeEvent`.
+pub(crate) const SPLIT_LARGE_EVENT: StageEntry =
+    StageEntry::new("$changeStreamSplitLargeEvent", parse, stage::Split::Merger, Needs::Nothing)
+        .in_change_streams();
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// Room for what a fragment has besides its fields: its position, `splitEvent`.
@@ -23,27 +30,38 @@ pub struct Split {
 /// Parses the stage.
 ///
 /// Errors: 7182800.
-pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<Stage>> {
+pub(crate) fn parse(argument: Value<'_>, _cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     match argument {
-        Value::Document(spec) if spec.is_empty() => Ok(vec![Stage::SplitLargeEvent(Arc::default())]),
+        Value::Document(spec) if spec.is_empty() => Ok(vec![Arc::new(Split::default())]),
         _ => bail!(7182800, "$changeStreamSplitLargeEvent spec should be an empty object"),
     }
 }
 
+impl Stage for Split {
+    fn name(&self) -> &'static str {
+        "$changeStreamSplitLargeEvent"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(SplitRun { stage: self, input, fragments: VecDeque::new(), current: None })
+    }
+
+    fn dependencies(&self, _deps: &mut Deps) -> Reads {
+        Reads::All
+    }
+
+    fn resumed_at(&self, token: &ResumeToken) -> Option<SharedStage> {
+        Some(Arc::new(Split { resumed: Some(token.clone()) }))
+    }
+}
+
 /// Runs the stage.
-pub(crate) struct SplitRun {
+struct SplitRun {
     stage: Arc<Split>,
     input: BoxOperator,
     fragments: VecDeque<DocBuf>,
     /// The fragment being given; `None` if the row is the input's.
     current: Option<DocBuf>,
-}
-
-impl SplitRun {
-    /// Over the events of the stages before.
-    pub(crate) fn new(stage: Arc<Split>, input: BoxOperator) -> Self {
-        SplitRun { stage, input, fragments: VecDeque::new(), current: None }
-    }
 }
 
 impl Operator for SplitRun {

@@ -1,6 +1,6 @@
 //! `aggregate`.
 
-use sheaf_aggregate::Namespace;
+use sheaf_aggregate::{Namespace, stage_entry};
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::query::Hint;
@@ -77,18 +77,16 @@ impl<'a> Command<'a, Operation<'a>> for Aggregate<'a> {
     }
 }
 
-/// Stages that read or write what transactions do not cover.
-const NOT_IN_TRANSACTIONS: &[&str] =
-    &["$changeStream", "$collStats", "$currentOp", "$indexStats", "$listLocalSessions", "$merge", "$out"];
-
 impl<'a> Aggregate<'a> {
     fn check_in_transaction(&self) -> Result<()> {
         let stages = self.pipeline.values().filter_map(|stage| stage.as_doc());
         let names = stages.filter_map(|stage| Some(stage.iter().next()?.key()));
-        if let Some(name) = names.into_iter().find(|name| NOT_IN_TRANSACTIONS.contains(name)) {
+        let entries = names.into_iter().filter_map(stage_entry);
+        if let Some(entry) = entries.into_iter().find(|entry| !entry.in_transactions) {
             bail!(
                 Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
-                "Stage not supported inside of a multi-document transaction: {name}"
+                "Stage not supported inside of a multi-document transaction: {}",
+                entry.name
             );
         }
         Ok(())

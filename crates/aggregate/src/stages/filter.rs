@@ -1,0 +1,92 @@
+//! `$match`.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Bump, DocBuf, RawDoc, Value, doc};
+use sheaf_errors::{Result, bail};
+use sheaf_expr::Deps;
+use sheaf_query::matcher::{Features, Matcher};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+
+use crate::database::SharedDatabase;
+use crate::optimize;
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+
+/// `$match`.
+pub(crate) const MATCH: StageEntry =
+    StageEntry::new("$match", parse, Split::Shards, Needs::Nothing).in_change_streams();
+
+/// A parsed `$match`. Clones share the filter.
+#[derive(Clone, Debug)]
+pub struct Match {
+    /// The filter.
+    pub matcher: Arc<Matcher>,
+}
+
+pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
+    let Value::Document(filter) = argument else {
+        bail!(15959, "the match filter must be an expression in an object");
+    };
+    let matcher = Matcher::parse_with(filter, Features::Pipeline, cx.expr)?;
+    Ok(vec![Arc::new(Match { matcher: Arc::new(matcher) })])
+}
+
+impl Stage for Match {
+    fn name(&self) -> &'static str {
+        "$match"
+    }
+
+    fn open(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
+        Box::new(MatchRun { stage: self, input, arena: Bump::new() })
+    }
+
+    fn dependencies(&self, deps: &mut Deps) -> Reads {
+        self.matcher.dependencies(deps);
+        Reads::AndPassesOn
+    }
+
+    fn shape(&self) -> Shape<'_> {
+        Shape::Match(self)
+    }
+
+    fn joined_with(&self, next: &dyn Stage) -> Option<SharedStage> {
+        let Shape::Match(next) = next.shape() else { return None };
+        Some(Arc::new(optimize::both(self, next)?))
+    }
+
+    fn shown(&self) -> Option<Vec<DocBuf>> {
+        Some(vec![doc! { "$match": &self.matcher.to_doc() }])
+    }
+}
+
+/// Runs `$match`.
+struct MatchRun {
+    stage: Arc<Match>,
+    input: BoxOperator,
+    arena: Bump,
+}
+
+impl Operator for MatchRun {
+    fn work(&mut self, cx: &mut Cx<'_>) -> Result<Step> {
+        let step = self.input.work(cx)?;
+        if step != Step::Row {
+            return Ok(step);
+        }
+        let row = self.input.row();
+        self.arena.reset();
+        let matches = self.stage.matcher.matches(row.document(), &cx.env_over(&self.input, &self.arena))?;
+        Ok(if matches { Step::Row } else { Step::More })
+    }
+
+    fn row(&self) -> Row<'_> {
+        self.input.row()
+    }
+
+    fn metadata(&self) -> Option<RawDoc<'_>> {
+        self.input.metadata()
+    }
+
+    fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
+        visit(&mut self.input);
+    }
+}

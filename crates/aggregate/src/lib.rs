@@ -29,7 +29,8 @@ pub use database::{
 pub use pipeline::{Head, Pipeline};
 pub use print::document as print_document;
 pub use stage::{
-    Needs, Place, Position, Reads, STAGES, Shape, SharedStage, Split, Stage, StageCx, StageEntry, stage_entry,
+    Needs, Place, Reads, STAGES, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition,
+    stage_entry,
 };
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.

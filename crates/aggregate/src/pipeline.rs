@@ -12,7 +12,7 @@ use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Step};
 
 use crate::database::{Namespace, SharedDatabase};
 use crate::optimize;
-use crate::stage::{Place, Position, Reads, Shape, SharedStage, StageCx, StageEntry, stage_entry};
+use crate::stage::{Place, Reads, Shape, SharedStage, StageCx, StageEntry, StagePosition, stage_entry};
 use crate::stages::change_stream::{self, ChangeStream};
 use crate::stages::sort::Sort;
 
@@ -138,7 +138,7 @@ impl Pipeline {
                 parsed => parsed?,
             };
             entries.push(entry);
-            pipeline.own_source |= at == 0 && matches!(entry.position, Position::First);
+            pipeline.own_source |= at == 0 && matches!(entry.position, StagePosition::First);
             pipeline.stages.extend(parsed);
             pipeline.spec.push(DocBuf::from(spec));
         }
@@ -358,13 +358,13 @@ pub(crate) type SharedPipeline = Arc<Pipeline>;
 fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>) -> Result<()> {
     let name = entry.name;
     match cx.place {
-        Place::Lookup if entry.position == Position::Last => {
+        Place::Lookup if entry.position == StagePosition::Last => {
             bail!(51047, "{name} is not allowed within a $lookup's sub-pipeline");
         }
-        Place::Union if entry.position == Position::Last => {
+        Place::Union if entry.position == StagePosition::Last => {
             bail!(31441, "{name} is not allowed within a $unionWith's sub-pipeline");
         }
-        Place::View if entry.position == Position::Last => bail!(
+        Place::View if entry.position == StagePosition::Last => bail!(
             Code::OPTION_NOT_SUPPORTED_ON_VIEW,
             "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition"
         ),
@@ -374,10 +374,10 @@ fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>)
         bail!(40600, "{name} is not allowed to be used within a $facet stage");
     }
     match entry.position {
-        Position::First if at != 0 => {
+        StagePosition::First if at != 0 => {
             Err(Error::location(40602, format!("{name} is only valid as the first stage in a pipeline")))
         }
-        Position::Last if at + 1 != count => {
+        StagePosition::Last if at + 1 != count => {
             Err(Error::location(40601, format!("{name} can only be the final stage in the pipeline")))
         }
         _ => Ok(()),

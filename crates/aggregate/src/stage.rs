@@ -65,7 +65,7 @@ impl StageCx<'_> {
 
 /// Where in a pipeline a stage may stand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Position {
+pub enum StagePosition {
     /// Anywhere.
     Any,
     /// Only first: it makes documents of its own.
@@ -112,7 +112,7 @@ pub struct StageEntry {
     /// The name, `$` included.
     pub name: &'static str,
     /// Where it may stand.
-    pub position: Position,
+    pub position: StagePosition,
     /// Whether it may stand inside `$facet`.
     pub in_facet: bool,
     /// Whether it may run without a collection (`aggregate: 1`) as the first stage.
@@ -135,7 +135,7 @@ impl StageEntry {
     pub(crate) const fn new(name: &'static str, parse: Parse, split: Split, needs: Needs) -> Self {
         StageEntry {
             name,
-            position: Position::Any,
+            position: StagePosition::Any,
             in_facet: true,
             collectionless: false,
             stable_api: true,
@@ -149,12 +149,12 @@ impl StageEntry {
 
     /// It makes documents of its own.
     pub(crate) const fn first(self) -> Self {
-        StageEntry { position: Position::First, in_facet: false, ..self }
+        StageEntry { position: StagePosition::First, in_facet: false, ..self }
     }
 
     /// It writes.
     pub(crate) const fn last(self) -> Self {
-        StageEntry { position: Position::Last, in_facet: false, in_transactions: false, ..self }
+        StageEntry { position: StagePosition::Last, in_facet: false, in_transactions: false, ..self }
     }
 
     /// It may not stand inside `$facet`.
@@ -370,10 +370,10 @@ mod tests {
     fn what_writes_stands_last_and_in_no_transaction() {
         for entry in STAGES {
             let writes = matches!(entry.needs, Needs::Target(_));
-            assert_eq!(writes, entry.position == Position::Last, "{}", entry.name);
+            assert_eq!(writes, entry.position == StagePosition::Last, "{}", entry.name);
             assert!(!writes || !entry.in_transactions, "{}", entry.name);
             let source = matches!(entry.needs, Needs::Own(_) | Needs::Cluster(_));
-            assert_eq!(source, entry.position == Position::First, "{}", entry.name);
+            assert_eq!(source, entry.position == StagePosition::First, "{}", entry.name);
         }
     }
 }

@@ -7,7 +7,7 @@ use sheaf_rows::{Cx, Step};
 use sheaf_storage::Collection;
 
 use crate::plan::cache::{self, Choice};
-use crate::plan::{Node, Query, choose};
+use crate::plan::{PlanNode, Query, choose};
 use crate::run::{Executor, Reads};
 
 /// Works that a trial gives each candidate.
@@ -55,7 +55,7 @@ pub struct Trial {
 
 /// Runs all candidates side by side for a little while.
 pub fn try_out(
-    plans: Vec<Node>,
+    plans: Vec<PlanNode>,
     collection: &Arc<Collection>,
     reads: &Reads,
     cx: &mut Cx<'_>,
@@ -65,9 +65,9 @@ pub fn try_out(
 
 /// Like [`try_out`], with runs made by `start`.
 pub fn try_with(
-    plans: Vec<Node>,
+    plans: Vec<PlanNode>,
     cx: &mut Cx<'_>,
-    mut start: impl FnMut(Node) -> Result<Executor>,
+    mut start: impl FnMut(PlanNode) -> Result<Executor>,
 ) -> Result<Trial> {
     let mut runs = Vec::with_capacity(plans.len());
     for plan in plans {
@@ -130,19 +130,19 @@ struct Tally {
 
 impl Tally {
     /// Rows per work decide; small bonuses break ties as mongod does.
-    fn score(&self, plan: &Node) -> f64 {
+    fn score(&self, plan: &PlanNode) -> f64 {
         if self.failed {
             return -1.0;
         }
         let productivity = self.rows as f64 / self.works.max(1) as f64;
         let epsilon = (1.0 / (10.0 * self.works.max(1) as f64)).min(1e-4);
-        let no_fetch = if has(plan, &|node| matches!(node, Node::Fetch { .. })) { 0.0 } else { epsilon };
+        let no_fetch = if has(plan, &|node| matches!(node, PlanNode::Fetch { .. })) { 0.0 } else { epsilon };
         let no_sort = if plan.blocks() { 0.0 } else { epsilon };
         let end = if self.done { 1.0 } else { 0.0 };
         1.0 + productivity + no_fetch + no_sort + epsilon + end
     }
 }
 
-fn has(node: &Node, test: &dyn Fn(&Node) -> bool) -> bool {
+fn has(node: &PlanNode, test: &dyn Fn(&PlanNode) -> bool) -> bool {
     test(node) || node.inputs().iter().any(|input| has(input, test))
 }

@@ -1,7 +1,7 @@
 //! From commands to storage: index bounds, the choice of plans, running them on a snapshot, explain, and
 //! turning write commands into commit units.
 //!
-//! - [`plan`]: a [`plan::Query`] becomes a [`plan::Node`]; [`bounds`] says what of an index can match.
+//! - [`plan`]: a [`plan::Query`] becomes a [`plan::PlanNode`]; [`bounds`] says what of an index can match.
 //! - [`run`]: a plan's operators, pulled on a view by an [`run::Executor`].
 //! - [`mod@write`]: insert, update, delete and find-and-modify on anything that implements `sheaf_storage::Write`.
 //! - [`oplog`]: the log as the collection `local.oplog.rs`.

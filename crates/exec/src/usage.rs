@@ -3,21 +3,21 @@
 use sheaf_storage::{Collection, Index};
 use smallvec::SmallVec;
 
-use crate::plan::Node;
+use crate::plan::PlanNode;
 
 /// Counts what a plan that begins to run uses; an index counts once, however often the plan reads it.
-pub fn note(plan: &Node, collection: &Collection, tailable: bool) {
+pub fn note(plan: &PlanNode, collection: &Collection, tailable: bool) {
     let mut seen: SmallVec<[u32; 4]> = SmallVec::new();
     visit(plan, &mut |node| match node {
-        Node::IndexScan(scan) | Node::CountScan(scan) | Node::DistinctScan(scan) => {
+        PlanNode::IndexScan(scan) | PlanNode::CountScan(scan) | PlanNode::DistinctScan(scan) => {
             once(&scan.index, &mut seen)
         }
-        Node::IdLookup { .. } => {
+        PlanNode::IdLookup { .. } => {
             if let Some(index) = collection.indexes.first() {
                 once(index, &mut seen);
             }
         }
-        Node::CollScan { range: None, .. } => collection.count_scan(tailable),
+        PlanNode::CollScan { range: None, .. } => collection.count_scan(tailable),
         _ => {}
     });
 }
@@ -29,7 +29,7 @@ fn once(index: &Index, seen: &mut SmallVec<[u32; 4]>) {
     }
 }
 
-fn visit(node: &Node, look: &mut dyn FnMut(&Node)) {
+fn visit(node: &PlanNode, look: &mut dyn FnMut(&PlanNode)) {
     look(node);
     node.inputs().iter().for_each(|input| visit(input, look));
 }

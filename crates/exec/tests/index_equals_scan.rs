@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, doc};
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::plan::{Node, Query, choose};
+use sheaf_exec::plan::{PlanNode, Query, choose};
 use sheaf_exec::run::{Executor, Reads};
 use sheaf_expr::{Env, ParseCx};
 use sheaf_query::matcher::Matcher;
@@ -196,7 +196,7 @@ fn fill(
 }
 
 fn stored(collection: &Arc<Collection>, reads: &Reads, cx: &mut Cx<'_>) -> Vec<DocBuf> {
-    let plan = Node::CollScan { filter: None, backward: false, range: None };
+    let plan = PlanNode::CollScan { filter: None, backward: false, range: None };
     let mut run = Executor::new(Arc::new(plan), collection.clone(), reads, false).unwrap();
     let mut docs = Vec::new();
     while pull(&mut run, cx).unwrap() {
@@ -206,7 +206,7 @@ fn stored(collection: &Arc<Collection>, reads: &Reads, cx: &mut Cx<'_>) -> Vec<D
 }
 
 fn check_plan(
-    plan: Node,
+    plan: PlanNode,
     query: &Query,
     collection: &Arc<Collection>,
     reads: &Reads,

@@ -4,7 +4,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use sheaf_aggregate::{Position, stage_entry};
+use sheaf_aggregate::{StagePosition, stage_entry};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_client::ConnectionString;
 use sheaf_client::pool::Pool;
@@ -83,7 +83,7 @@ pub fn ask(pool: &Pool, server: &str, db: &str, command: &DocBuf, patience: Dura
 pub fn writes(stages: RawDoc<'_>) -> bool {
     let last = stages.values().last().and_then(|stage| stage.as_doc()?.iter().next());
     let entry = last.and_then(|stage| stage_entry(stage.key()));
-    entry.is_some_and(|entry| entry.position == Position::Last)
+    entry.is_some_and(|entry| entry.position == StagePosition::Last)
 }
 
 /// Which stage of a pipeline writes, for messages.

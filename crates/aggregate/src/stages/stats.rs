@@ -44,7 +44,7 @@ pub(crate) const LIST_LOCAL_SESSIONS: StageEntry = StageEntry::new(
 
 /// A parsed stage of this kind.
 #[derive(Debug)]
-pub struct Stats {
+pub struct StatsStage {
     /// Which.
     pub source: StatsSource,
     /// The namespace that it was asked on.
@@ -54,7 +54,7 @@ pub struct Stats {
 }
 
 fn stage(source: StatsSource, spec: RawDoc<'_>, cx: &StageCx<'_>) -> Vec<SharedStage> {
-    vec![Arc::new(Stats { source, namespace: cx.namespace.clone(), spec: DocBuf::from(spec) })]
+    vec![Arc::new(StatsStage { source, namespace: cx.namespace.clone(), spec: DocBuf::from(spec) })]
 }
 
 pub(crate) fn parse_coll_stats(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
@@ -167,7 +167,7 @@ pub(crate) fn parse_list_local_sessions(
     Ok(stage(StatsSource::ListLocalSessions, spec, cx))
 }
 
-impl Stage for Stats {
+impl Stage for StatsStage {
     fn name(&self) -> &'static str {
         self.source.stage_name()
     }
@@ -183,14 +183,14 @@ impl Stage for Stats {
 
 /// Runs such a stage.
 struct StatsRun {
-    stage: Arc<Stats>,
+    stage: Arc<StatsStage>,
     database: SharedDatabase,
     /// The documents, once they were asked for.
     documents: Option<Documents>,
 }
 
 impl StatsRun {
-    fn new(stage: Arc<Stats>, database: SharedDatabase) -> Self {
+    fn new(stage: Arc<StatsStage>, database: SharedDatabase) -> Self {
         StatsRun { stage, database, documents: None }
     }
 }
@@ -200,7 +200,7 @@ impl Operator for StatsRun {
         let documents = match &mut self.documents {
             Some(documents) => documents,
             None => {
-                let Stats { source, namespace, spec } = &*self.stage;
+                let StatsStage { source, namespace, spec } = &*self.stage;
                 let documents = self.database.stats(*source, namespace, spec.as_raw(), cx)?;
                 self.documents.insert(Documents::new(documents))
             }

@@ -2,7 +2,7 @@
 //!
 //! A [`ChangeStreamSource`] is the input of a pipeline that starts with `$changeStream`. It owns a cursor on the
 //! log and nothing else that lasts: between two commands it costs memory only. Which operations concern it is
-//! decided by their names, before anything of them is built. Its [`Position`] is shared with the client's cursor,
+//! decided by their names, before anything of them is built. Its [`StreamPosition`] is shared with the client's cursor,
 //! which tells it with every batch.
 
 mod lookup;
@@ -35,7 +35,7 @@ pub fn image_seconds(view: &View) -> Result<Option<i64>> {
 
 /// How far a change stream has come.
 #[derive(Debug)]
-pub struct Position {
+pub struct StreamPosition {
     /// Behind the last event, or behind all that was read.
     token: ResumeToken,
     /// The `_id` of the last event.
@@ -45,9 +45,9 @@ pub struct Position {
 }
 
 /// A position that the source moves and the cursor tells.
-pub type SharedPosition = Arc<Mutex<Position>>;
+pub type SharedPosition = Arc<Mutex<StreamPosition>>;
 
-impl Position {
+impl StreamPosition {
     /// `postBatchResumeToken`.
     pub fn token(&self) -> DocBuf {
         self.token.to_doc()

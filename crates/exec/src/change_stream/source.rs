@@ -14,7 +14,7 @@ use sheaf_meter::Held;
 use sheaf_rows::{Cx, Operator, Row, Step};
 use sheaf_storage::{Collection, Oplog, OplogCursor, Uuid, View};
 
-use super::{Position, SharedPosition, lookup};
+use super::{SharedPosition, StreamPosition, lookup};
 use crate::database::Db;
 
 /// More entries than this to pass over are worth a search in the log.
@@ -91,7 +91,7 @@ impl ChangeStreamSource {
         };
         check_history(&oplog, &view, from)?;
         let cursor = oplog.from_time(Timestamp(from)).map_err(lost)?.whole_entries();
-        let position = Arc::new(Mutex::new(Position { token, event: None, ended: false }));
+        let position = Arc::new(Mutex::new(StreamPosition { token, event: None, ended: false }));
         Ok(ChangeStreamSource {
             stream,
             cursor,

@@ -15,7 +15,7 @@ use sheaf_storage::Collection;
 use crate::find::{self, Trial};
 use crate::plan::cache;
 use crate::plan::query::Hint;
-use crate::plan::{Node, Query, choose};
+use crate::plan::{PlanNode, Query, choose};
 use crate::run::{Executor, Reads};
 
 /// How much to tell.
@@ -133,10 +133,10 @@ fn run(
 /// A query whose plans have been made and tried.
 pub(crate) struct Explaining {
     /// The best plan, and the collection that it reads.
-    plan: Arc<Node>,
+    plan: Arc<PlanNode>,
     collection: Arc<Collection>,
     /// The others with what they scored and their figures.
-    losers: Vec<(Arc<Node>, f64, Vec<Figures>)>,
+    losers: Vec<(Arc<PlanNode>, f64, Vec<Figures>)>,
     score: f64,
     /// The winner's figures at the end of its trial.
     trial: Vec<Figures>,
@@ -159,7 +159,7 @@ impl Explaining {
         let started = Instant::now();
         let mut plans = choose::candidates(query, collection)?;
         let cached = cache::lookup(query, collection, &reads.view(), &plans).is_some();
-        let ready = |plan: Node| Executor::timed(Arc::new(plan), collection.clone(), reads);
+        let ready = |plan: PlanNode| Executor::timed(Arc::new(plan), collection.clone(), reads);
         let mut trial = if plans.len() == 1 {
             Trial { winner: ready(plans.remove(0))?, losers: Vec::new(), score: 0.0 }
         } else {
@@ -267,7 +267,7 @@ fn planner_head(
 
 fn trial_doc(
     out: &mut DocWriter<'_, Vec<u8>>,
-    plan: &Node,
+    plan: &PlanNode,
     stats: &[Figures],
     score: f64,
     shown: RawDoc<'_>,
@@ -315,7 +315,7 @@ fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Ex
         {
             let mut plan = out.document("winningPlan");
             plan.append("isCached", false);
-            stages::write_top(&mut plan, top, &Node::Eof, None, Rows::default(), RawDoc::EMPTY);
+            stages::write_top(&mut plan, top, &PlanNode::Eof, None, Rows::default(), RawDoc::EMPTY);
         }
         drop(out.array("rejectedPlans"));
     });
@@ -328,7 +328,14 @@ fn nothing(query: &Query, namespace: &str, verbosity: Verbosity, top: Top) -> Ex
             {
                 let mut plan = out.document("executionStages");
                 plan.append("isCached", false);
-                stages::write_top(&mut plan, top, &Node::Eof, Some(&stats), Rows::default(), RawDoc::EMPTY);
+                stages::write_top(
+                    &mut plan,
+                    top,
+                    &PlanNode::Eof,
+                    Some(&stats),
+                    Rows::default(),
+                    RawDoc::EMPTY,
+                );
             }
             if verbosity == Verbosity::AllPlansExecution {
                 drop(out.array("allPlansExecution"));

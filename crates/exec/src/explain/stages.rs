@@ -6,7 +6,7 @@ use sheaf_storage::{Index, IndexKind};
 
 use super::{Rows, Top};
 use crate::index::key_pattern;
-use crate::plan::{FilterPart, Node, Scan};
+use crate::plan::{FilterPart, PlanNode, Scan};
 use sheaf_rows::Figures;
 
 type Out<'o, 'b> = &'o mut DocWriter<'b, Vec<u8>>;
@@ -32,7 +32,7 @@ impl<'q> At<'q> {
 pub fn write_top(
     out: Out<'_, '_>,
     top: Top,
-    plan: &Node,
+    plan: &PlanNode,
     stats: Option<&[Figures]>,
     rows: Rows,
     projection: RawDoc<'_>,
@@ -40,7 +40,7 @@ pub fn write_top(
     let name = match top {
         // A lookup by `_id` alone takes the express path.
         Top::Find => match plan {
-            Node::IdLookup { filter: None, .. } => return express(out, stats),
+            PlanNode::IdLookup { filter: None, .. } => return express(out, stats),
             _ => return write(out, plan, stats, &mut At::top(projection)),
         },
         Top::Count => "COUNT",
@@ -96,11 +96,11 @@ fn express(out: Out<'_, '_>, stats: Option<&[Figures]>) {
 }
 
 /// Writes an operator and those below it.
-pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut At<'_>) {
+pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &mut At<'_>) {
     let own = stats.and_then(|stats| stats.get(at.operator));
     at.operator += 1;
     // A sort keeps to the limit by itself; mongod shows none above it.
-    if let Node::Limit { input, .. } = node
+    if let PlanNode::Limit { input, .. } = node
         && over_sort(input)
     {
         at.ended = own.is_some_and(|own| own.eof);
@@ -110,41 +110,41 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut 
     let own = own.map(|own| Figures { eof: own.eof || ended, ..own.clone() });
     let own = own.as_ref();
     match node {
-        Node::Eof => {
+        PlanNode::Eof => {
             head(out, "EOF", None, own);
             out.append("type", "nonExistentNamespace");
         }
-        Node::CollScan { filter, backward, range } => {
+        PlanNode::CollScan { filter, backward, range } => {
             head(out, if range.is_some() { "CLUSTERED_IXSCAN" } else { "COLLSCAN" }, filter.as_ref(), own);
             out.append("direction", if *backward { "backward" } else { "forward" });
             if let Some(own) = own {
                 out.append("docsExamined", own.docs_examined as i32);
             }
         }
-        Node::IdLookup { filter, .. } => {
+        PlanNode::IdLookup { filter, .. } => {
             head(out, "IDHACK", filter.as_ref(), own);
             if let Some(own) = own {
                 out.append("keysExamined", own.keys_examined as i32);
                 out.append("docsExamined", own.docs_examined as i32);
             }
         }
-        Node::IndexScan(scan) => write_scan(out, "IXSCAN", scan, own),
-        Node::DistinctScan(scan) => write_scan(out, "DISTINCT_SCAN", scan, own),
-        Node::CountScan(scan) => write_scan(out, "COUNT_SCAN", scan, own),
-        Node::Fetch { filter, .. } => {
+        PlanNode::IndexScan(scan) => write_scan(out, "IXSCAN", scan, own),
+        PlanNode::DistinctScan(scan) => write_scan(out, "DISTINCT_SCAN", scan, own),
+        PlanNode::CountScan(scan) => write_scan(out, "COUNT_SCAN", scan, own),
+        PlanNode::Fetch { filter, .. } => {
             head(out, "FETCH", filter.as_ref(), own);
             if let Some(own) = own {
                 out.append("docsExamined", own.docs_examined as i32).append("alreadyHasObj", 0);
             }
         }
-        Node::Or { .. } => {
+        PlanNode::Or { .. } => {
             head(out, "OR", None, own);
             if let Some(own) = own {
                 out.append("dupsTested", own.dups_tested as i32)
                     .append("dupsDropped", own.dups_dropped as i32);
             }
         }
-        Node::SortMerge { pattern, .. } => {
+        PlanNode::SortMerge { pattern, .. } => {
             head(out, "SORT_MERGE", None, own);
             out.append("sortPattern", &pattern.to_doc());
             if let Some(own) = own {
@@ -152,7 +152,7 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut 
                     .append("dupsDropped", own.dups_dropped as i32);
             }
         }
-        Node::Sort { pattern, limit, .. } => {
+        PlanNode::Sort { pattern, limit, .. } => {
             head(out, "SORT", None, own);
             out.append("sortPattern", &pattern.to_doc());
             out.append("memLimit", 104_857_600);
@@ -167,15 +167,15 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut 
                 out.append("spilledDataStorageSize", own.spilled.bytes as i64);
             }
         }
-        Node::Skip { skip, .. } => {
+        PlanNode::Skip { skip, .. } => {
             head(out, "SKIP", None, own);
             out.append("skipAmount", *skip as i32);
         }
-        Node::Limit { limit, .. } => {
+        PlanNode::Limit { limit, .. } => {
             head(out, "LIMIT", None, own);
             out.append("limitAmount", *limit as i32);
         }
-        Node::Project { projection, covered, .. } => {
+        PlanNode::Project { projection, covered, .. } => {
             let simple = !projection.is_computed()
                 && !projection.needs_match_details()
                 && projection.kind() != Kind::Addition
@@ -192,16 +192,16 @@ pub fn write(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut 
                 false => out.append("transformBy", at.projection),
             };
         }
-        Node::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
+        PlanNode::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
         // Not an operator of mongod's: there the projection adds it.
-        Node::RecordId { input } => return write(out, input, stats, at),
+        PlanNode::RecordId { input } => return write(out, input, stats, at),
     }
     write_inputs(out, node, stats, at);
 }
 
-fn write_inputs(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &mut At<'_>) {
+fn write_inputs(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &mut At<'_>) {
     match node {
-        Node::Or { inputs } | Node::SortMerge { inputs, .. } => {
+        PlanNode::Or { inputs } | PlanNode::SortMerge { inputs, .. } => {
             let mut list = out.array("inputStages");
             for input in inputs {
                 write(&mut list.document(), input, stats, at);
@@ -215,10 +215,10 @@ fn write_inputs(out: Out<'_, '_>, node: &Node, stats: Option<&[Figures]>, at: &m
     }
 }
 
-fn over_sort(node: &Node) -> bool {
+fn over_sort(node: &PlanNode) -> bool {
     match node {
-        Node::Sort { limit, .. } => *limit > 0,
-        Node::Skip { input, .. } | Node::Project { input, .. } => over_sort(input),
+        PlanNode::Sort { limit, .. } => *limit > 0,
+        PlanNode::Skip { input, .. } | PlanNode::Project { input, .. } => over_sort(input),
         _ => false,
     }
 }

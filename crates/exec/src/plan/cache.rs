@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_storage::{Collection, View};
 
-use super::{Node, Query};
+use super::{PlanNode, Query};
 
 /// What is remembered of a chosen plan: enough to find it among the candidates again.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -12,26 +12,26 @@ pub struct Choice(String);
 
 impl Choice {
     /// What tells a plan from the other candidates of its query: its scans and whether it sorts.
-    pub fn of(plan: &Node) -> Self {
+    pub fn of(plan: &PlanNode) -> Self {
         let mut text = String::new();
         describe(plan, &mut text);
         Choice(text)
     }
 }
 
-fn describe(node: &Node, out: &mut String) {
+fn describe(node: &PlanNode, out: &mut String) {
     match node {
-        Node::IndexScan(scan) | Node::CountScan(scan) | Node::DistinctScan(scan) => {
+        PlanNode::IndexScan(scan) | PlanNode::CountScan(scan) | PlanNode::DistinctScan(scan) => {
             out.push_str(&scan.index.name);
             out.push(if scan.backward { '<' } else { '>' });
             if let Some((path, _)) = scan.fields.first() {
                 out.push_str(path);
             }
         }
-        Node::CollScan { .. } => out.push('*'),
-        Node::Sort { .. } => out.push_str("sort"),
-        Node::SortMerge { .. } => out.push_str("merge"),
-        Node::Or { .. } => out.push_str("or"),
+        PlanNode::CollScan { .. } => out.push('*'),
+        PlanNode::Sort { .. } => out.push_str("sort"),
+        PlanNode::SortMerge { .. } => out.push_str("merge"),
+        PlanNode::Or { .. } => out.push_str("or"),
         _ => {}
     }
     for input in node.inputs() {
@@ -55,7 +55,12 @@ pub fn shape_hash(query: &Query) -> u64 {
 }
 
 /// The candidate that was chosen for this shape before.
-pub fn lookup(query: &Query, collection: &Collection, view: &View, plans: &[Node]) -> Option<Arc<Node>> {
+pub fn lookup(
+    query: &Query,
+    collection: &Collection,
+    view: &View,
+    plans: &[PlanNode],
+) -> Option<Arc<PlanNode>> {
     let chosen = view.plans().get(collection.uuid, shape_hash(query), view.catalog().version())?;
     plans.iter().find(|plan| *Choice::of(plan).0 == *chosen).map(|plan| Arc::new(plan.clone()))
 }

@@ -12,7 +12,7 @@ use sheaf_storage::{Collection, Index, IndexKind};
 use super::analyze::{IndexUse, conjuncts, eligible, uses};
 use super::hint::key_range;
 use super::query::Hint;
-use super::{FilterPart, Node, Query, Scan};
+use super::{FilterPart, PlanNode, Query, Scan};
 use crate::bounds::{FieldBounds, IndexBounds, Intervals};
 use crate::index::{hashed_fields, is_record_order};
 
@@ -40,7 +40,7 @@ pub fn id_equality(expr: &MatchExpr) -> Option<&OwnedValue> {
 /// All plans worth trying; at least one.
 ///
 /// Errors: `BadValue` for a hint that fits no index, those of `min` and `max`.
-pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
+pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>> {
     if let Some(plan) = distinct_scan(query, collection)? {
         return Ok(vec![plan]);
     }
@@ -49,24 +49,24 @@ pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Nod
 }
 
 /// Where only the number of an unbroken run of keys is wanted, they need not be looked into.
-fn count_keys(node: Node) -> Node {
+fn count_keys(node: PlanNode) -> PlanNode {
     match node {
-        Node::IndexScan(scan)
+        PlanNode::IndexScan(scan)
             if scan.filter.is_none()
                 && scan.keys.is_none()
                 && !scan.backward
                 && scan.bounds.is_single_range() =>
         {
-            Node::CountScan(scan)
+            PlanNode::CountScan(scan)
         }
-        Node::Limit { input, limit } => Node::Limit { input: Box::new(count_keys(*input)), limit },
-        Node::Skip { input, skip } => Node::Skip { input: Box::new(count_keys(*input)), skip },
+        PlanNode::Limit { input, limit } => PlanNode::Limit { input: Box::new(count_keys(*input)), limit },
+        PlanNode::Skip { input, skip } => PlanNode::Skip { input: Box::new(count_keys(*input)), skip },
         other => other,
     }
 }
 
 /// A scan that steps from value to value of an index's first field, if the filter leaves nothing to check.
-fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<Node>> {
+fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<PlanNode>> {
     let Some(key) = &query.distinct else { return Ok(None) };
     let filter = FilterPart::whole(query.matcher());
     if query.hint != Hint::None || matches!(filter.expr(), MatchExpr::AlwaysFalse) {
@@ -92,7 +92,7 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<N
             })
         };
         let Some(found) = found else { continue };
-        let scan = Node::DistinctScan(Scan {
+        let scan = PlanNode::DistinctScan(Scan {
             index: found.index.clone(),
             fields: found.fields.clone(),
             bounds: found.bounds.clone(),
@@ -104,7 +104,7 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<N
         let shape = DocBuf::new().with("_id", i32::from(key == "_id")).with(key, 1);
         let shape = if key == "_id" { DocBuf::new().with("_id", 1) } else { shape };
         let projection = Projection::parse(shape.as_raw(), Mode::Find, &mut ParseCx::new())?;
-        return Ok(Some(Node::Project {
+        return Ok(Some(PlanNode::Project {
             input: Box::new(scan),
             projection: Arc::new(projection),
             matcher: query.matcher(),
@@ -115,12 +115,12 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<N
     Ok(None)
 }
 
-fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
+fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>> {
     let filter = FilterPart::whole(query.matcher());
     let hinted = query.hint.index(collection)?;
     let keys = key_range(hinted.as_ref(), query.min.as_ref(), query.max.as_ref())?;
     if matches!(filter.expr(), MatchExpr::AlwaysFalse) {
-        return Ok(vec![Node::Eof]);
+        return Ok(vec![PlanNode::Eof]);
     }
     if query.tailable || query.natural_sort().is_some() || matches!(query.hint, Hint::Natural(_)) {
         if query.natural_sort().is_some() && hinted.is_some() {
@@ -130,7 +130,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
     }
     let by_id = hinted.is_none() && !query.return_key && crate::index::clustered_by_id(collection);
     if by_id && let Some(id) = id_equality(filter.expr()) {
-        let lookup = Node::IdLookup { id: id.clone(), filter: None };
+        let lookup = PlanNode::IdLookup { id: id.clone(), filter: None };
         return Ok(vec![finish(query, lookup, true)]);
     }
     if let Some(index) = &hinted {
@@ -148,7 +148,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<Node>> {
     if let Some(plan) = or_plan(query, collection, &filter) {
         plans.push(plan);
     }
-    if plans.iter().all(Node::blocks) && query.sort_fields().is_some() {
+    if plans.iter().all(PlanNode::blocks) && query.sort_fields().is_some() {
         plans.extend(full_scans(query, collection, &filter, true));
     }
     if plans.is_empty() && query.needed_paths().is_some() {
@@ -169,18 +169,18 @@ fn whole(filter: &FilterPart) -> Option<FilterPart> {
     residual(filter, &[])
 }
 
-fn natural(query: &Query, filter: &FilterPart) -> Node {
+fn natural(query: &Query, filter: &FilterPart) -> PlanNode {
     let backward = match (&query.hint, query.natural_sort()) {
         (_, Some(backward)) => backward,
         (Hint::Natural(backward), None) => *backward,
         _ => false,
     };
     let sorted = query.natural_sort().is_some();
-    finish(query, Node::CollScan { filter: whole(filter), backward, range: None }, sorted)
+    finish(query, PlanNode::CollScan { filter: whole(filter), backward, range: None }, sorted)
 }
 
-fn collection_scan(_collection: &Collection, filter: &FilterPart) -> Node {
-    Node::CollScan { filter: whole(filter), backward: false, range: None }
+fn collection_scan(_collection: &Collection, filter: &FilterPart) -> PlanNode {
+    PlanNode::CollScan { filter: whole(filter), backward: false, range: None }
 }
 
 /// Plans with a hinted index: its bounds if the filter gives any, else all of it.
@@ -190,7 +190,7 @@ fn with_index(
     filter: &FilterPart,
     index: &Arc<Index>,
     keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
-) -> Vec<Node> {
+) -> Vec<PlanNode> {
     if keys.is_some() {
         let mut found = full_use(index);
         found.multikey = index.multikey();
@@ -227,7 +227,12 @@ fn full_use(index: &Arc<Index>) -> IndexUse {
 }
 
 /// Whole-index scans that give the order (or, without `sorted`, cover what is needed).
-fn full_scans(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, sorted: bool) -> Vec<Node> {
+fn full_scans(
+    query: &Query,
+    collection: &Arc<Collection>,
+    filter: &FilterPart,
+    sorted: bool,
+) -> Vec<PlanNode> {
     let usable = |index: &&Arc<Index>| {
         eligible(index, filter.expr())
             && !index.sparse
@@ -246,11 +251,11 @@ fn full_scans(query: &Query, collection: &Arc<Collection>, filter: &FilterPart, 
     out
 }
 
-fn is_covered(plan: &Node) -> bool {
+fn is_covered(plan: &PlanNode) -> bool {
     match plan {
-        Node::Project { covered, .. } => *covered,
-        Node::Skip { input, .. } | Node::Limit { input, .. } => is_covered(input),
-        Node::IndexScan(_) => true,
+        PlanNode::Project { covered, .. } => *covered,
+        PlanNode::Skip { input, .. } | PlanNode::Limit { input, .. } => is_covered(input),
+        PlanNode::IndexScan(_) => true,
         _ => false,
     }
 }
@@ -260,9 +265,9 @@ fn index_plans(
     collection: &Arc<Collection>,
     filter: &FilterPart,
     found: &IndexUse,
-) -> Vec<Node> {
-    let mut plans: Vec<Node> = scan_plan(query, collection, filter, found, None).into_iter().collect();
-    if plans.iter().all(Node::blocks)
+) -> Vec<PlanNode> {
+    let mut plans: Vec<PlanNode> = scan_plan(query, collection, filter, found, None).into_iter().collect();
+    if plans.iter().all(PlanNode::blocks)
         && let Some(plan) = exploded(query, collection, filter, found)
     {
         plans.push(plan);
@@ -313,9 +318,9 @@ fn scan_plan(
     filter: &FilterPart,
     found: &IndexUse,
     keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
-) -> Option<Node> {
+) -> Option<PlanNode> {
     if found.bounds.is_empty() {
-        return Some(Node::Eof);
+        return Some(PlanNode::Eof);
     }
     let order = query.sort_fields().map(|wanted| gives_order(found, &wanted));
     let backward = order.flatten().unwrap_or(false);
@@ -333,13 +338,13 @@ fn access(
     backward: bool,
     in_order: bool,
     keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
-) -> Node {
+) -> PlanNode {
     let on_records = is_record_order(collection, &found.index);
     let covered = if on_records || found.multikey { &[][..] } else { &found.covered };
     let key_filter = filter.only(covered.iter().map(|at| *at as u16).collect());
     let done: Vec<usize> = found.exact.iter().chain(covered).copied().collect();
     let left = residual(filter, &done);
-    let scan = Node::IndexScan(Scan {
+    let scan = PlanNode::IndexScan(Scan {
         index: found.index.clone(),
         fields: found.fields.clone(),
         bounds: found.bounds.clone(),
@@ -352,7 +357,7 @@ fn access(
     if from_keys || (query.return_key && left.is_none()) {
         return scan;
     }
-    Node::Fetch { input: Box::new(scan), filter: left }
+    PlanNode::Fetch { input: Box::new(scan), filter: left }
 }
 
 /// Whether the index's keys hold all that the query needs.
@@ -376,7 +381,7 @@ fn exploded(
     collection: &Arc<Collection>,
     filter: &FilterPart,
     found: &IndexUse,
-) -> Option<Node> {
+) -> Option<PlanNode> {
     let wanted = query.sort_fields()?;
     let pattern = query.sort.clone()?;
     if found.index.kind != IndexKind::Btree {
@@ -403,17 +408,17 @@ fn exploded(
             part.bounds.fields[at].intervals = Intervals::point(point);
         }
         let backward = gives_order(&part, &wanted)?;
-        let Node::Fetch { input, filter: left } =
+        let PlanNode::Fetch { input, filter: left } =
             access(query, collection, filter, &part, backward, false, None)
         else {
             return None;
         };
-        inputs.push(Node::Fetch { input, filter: left });
+        inputs.push(PlanNode::Fetch { input, filter: left });
     }
-    Some(finish(query, Node::SortMerge { inputs, pattern }, true))
+    Some(finish(query, PlanNode::SortMerge { inputs, pattern }, true))
 }
 
-fn or_plan(query: &Query, collection: &Arc<Collection>, filter: &FilterPart) -> Option<Node> {
+fn or_plan(query: &Query, collection: &Arc<Collection>, filter: &FilterPart) -> Option<PlanNode> {
     or_plan_with(query, collection, filter, None)
 }
 
@@ -423,7 +428,7 @@ fn or_plan_with(
     collection: &Arc<Collection>,
     filter: &FilterPart,
     only: Option<&Arc<Index>>,
-) -> Option<Node> {
+) -> Option<PlanNode> {
     let root = filter.expr();
     let at = conjuncts(root).iter().position(|part| matches!(part, MatchExpr::Or(_)))?;
     let part = if matches!(root, MatchExpr::Or(_)) { filter.clone() } else { filter.child(at) };
@@ -447,16 +452,16 @@ fn or_plan_with(
     }
     let rest = residual(filter, &[at]);
     let joined = match (&query.sort, all_sorted) {
-        (Some(pattern), true) => Node::SortMerge { inputs, pattern: pattern.clone() },
-        _ => Node::Or { inputs },
+        (Some(pattern), true) => PlanNode::SortMerge { inputs, pattern: pattern.clone() },
+        _ => PlanNode::Or { inputs },
     };
-    let fetch = Node::Fetch { input: Box::new(joined), filter: rest };
+    let fetch = PlanNode::Fetch { input: Box::new(joined), filter: rest };
     Some(finish(query, fetch, all_sorted))
 }
 
 /// A branch's scan; documents are fetched only if something is left to check.
-fn branch_access(collection: &Collection, branch: &FilterPart, found: &IndexUse, backward: bool) -> Node {
-    let scan = Node::IndexScan(Scan {
+fn branch_access(collection: &Collection, branch: &FilterPart, found: &IndexUse, backward: bool) -> PlanNode {
+    let scan = PlanNode::IndexScan(Scan {
         index: found.index.clone(),
         fields: found.fields.clone(),
         bounds: found.bounds.clone(),
@@ -467,7 +472,7 @@ fn branch_access(collection: &Collection, branch: &FilterPart, found: &IndexUse,
     });
     match residual(branch, &found.exact) {
         None if !is_record_order(collection, &found.index) => scan,
-        left => Node::Fetch { input: Box::new(scan), filter: left },
+        left => PlanNode::Fetch { input: Box::new(scan), filter: left },
     }
 }
 
@@ -498,26 +503,26 @@ fn best_branch(
 }
 
 /// Sort, skip, limit and projection above the access path.
-fn finish(query: &Query, mut node: Node, sorted: bool) -> Node {
+fn finish(query: &Query, mut node: PlanNode, sorted: bool) -> PlanNode {
     if let (Some(pattern), false, None) = (&query.sort, sorted, query.natural_sort()) {
         let limit = query.limit.map_or(0, |limit| limit.saturating_add(query.skip));
-        node = Node::Sort { input: Box::new(node), pattern: pattern.clone(), limit };
+        node = PlanNode::Sort { input: Box::new(node), pattern: pattern.clone(), limit };
     }
     if query.skip > 0 {
-        node = Node::Skip { input: Box::new(node), skip: query.skip };
+        node = PlanNode::Skip { input: Box::new(node), skip: query.skip };
     }
     if let (Some(projection), false) = (&query.projection, query.return_key) {
         let covered = node.gives_keys();
         let (projection, matcher) = (projection.clone(), query.matcher());
         let sort = query.sort.clone();
-        node = Node::Project { input: Box::new(node), projection, matcher, covered, sort };
+        node = PlanNode::Project { input: Box::new(node), projection, matcher, covered, sort };
     }
     // A bounded sort gives no more than the limit by itself, but a skip above it counts too.
     if let Some(limit) = query.limit {
-        node = Node::Limit { input: Box::new(node), limit };
+        node = PlanNode::Limit { input: Box::new(node), limit };
     }
     if query.show_record_id {
-        node = Node::RecordId { input: Box::new(node) };
+        node = PlanNode::RecordId { input: Box::new(node) };
     }
-    if query.return_key { Node::ReturnKey { input: Box::new(node) } } else { node }
+    if query.return_key { PlanNode::ReturnKey { input: Box::new(node) } } else { node }
 }

@@ -2,7 +2,7 @@
 //!
 //! - [`analyze`]: what a filter lets an index do.
 //! - [`choose`]: the candidates for a query; [`cache`]: the choices remembered by query shape.
-//! - [`Node`]: a plan, which [`crate::run`] turns into operators.
+//! - [`PlanNode`]: a plan, which [`crate::run`] turns into operators.
 
 pub mod analyze;
 pub mod cache;
@@ -162,7 +162,7 @@ impl Scan {
 
 /// A plan: a tree of operators.
 #[derive(Clone)]
-pub enum Node {
+pub enum PlanNode {
     /// No documents.
     Eof,
     /// All records in natural order, or those between two record keys.
@@ -186,26 +186,26 @@ pub enum Node {
     /// The documents of the keys below.
     Fetch {
         /// Gives keys.
-        input: Box<Node>,
+        input: Box<PlanNode>,
         /// What to check.
         filter: Option<FilterPart>,
     },
     /// All documents of all children, each once.
     Or {
         /// The branches.
-        inputs: Vec<Node>,
+        inputs: Vec<PlanNode>,
     },
     /// The children's documents merged; each child is in the order of the pattern.
     SortMerge {
         /// The branches.
-        inputs: Vec<Node>,
+        inputs: Vec<PlanNode>,
         /// The order.
         pattern: Arc<SortPattern>,
     },
     /// All documents, sorted in memory.
     Sort {
         /// Gives documents.
-        input: Box<Node>,
+        input: Box<PlanNode>,
         /// The order.
         pattern: Arc<SortPattern>,
         /// How many of the first are wanted (0: all).
@@ -214,21 +214,21 @@ pub enum Node {
     /// Leaves out the first documents.
     Skip {
         /// Gives documents.
-        input: Box<Node>,
+        input: Box<PlanNode>,
         /// How many.
         skip: u64,
     },
     /// Ends after some documents.
     Limit {
         /// Gives documents.
-        input: Box<Node>,
+        input: Box<PlanNode>,
         /// How many.
         limit: u64,
     },
     /// Shapes the documents.
     Project {
         /// Gives documents or keys.
-        input: Box<Node>,
+        input: Box<PlanNode>,
         /// The shape.
         projection: Arc<Projection>,
         /// The filter, for `a.$`.
@@ -241,12 +241,12 @@ pub enum Node {
     /// Adds `$recordId` to the documents.
     RecordId {
         /// Gives documents.
-        input: Box<Node>,
+        input: Box<PlanNode>,
     },
     /// Gives index keys instead of documents (`returnKey`).
     ReturnKey {
         /// Gives keys.
-        input: Box<Node>,
+        input: Box<PlanNode>,
     },
     /// One key for each value of an index's first field.
     DistinctScan(Scan),
@@ -254,18 +254,18 @@ pub enum Node {
     CountScan(Scan),
 }
 
-impl Node {
+impl PlanNode {
     /// The operators directly below.
-    pub fn inputs(&self) -> &[Node] {
+    pub fn inputs(&self) -> &[PlanNode] {
         match self {
-            Node::Fetch { input, .. }
-            | Node::Sort { input, .. }
-            | Node::Skip { input, .. }
-            | Node::Limit { input, .. }
-            | Node::Project { input, .. }
-            | Node::RecordId { input }
-            | Node::ReturnKey { input } => std::slice::from_ref(&**input),
-            Node::Or { inputs } | Node::SortMerge { inputs, .. } => inputs,
+            PlanNode::Fetch { input, .. }
+            | PlanNode::Sort { input, .. }
+            | PlanNode::Skip { input, .. }
+            | PlanNode::Limit { input, .. }
+            | PlanNode::Project { input, .. }
+            | PlanNode::RecordId { input }
+            | PlanNode::ReturnKey { input } => std::slice::from_ref(&**input),
+            PlanNode::Or { inputs } | PlanNode::SortMerge { inputs, .. } => inputs,
             _ => &[],
         }
     }
@@ -273,15 +273,18 @@ impl Node {
     /// Whether its rows are keys without documents.
     pub fn gives_keys(&self) -> bool {
         match self {
-            Node::IndexScan(_) | Node::DistinctScan(_) | Node::CountScan(_) => true,
-            Node::Fetch { .. } | Node::CollScan { .. } | Node::IdLookup { .. } | Node::Eof => false,
-            other => other.inputs().first().is_some_and(Node::gives_keys),
+            PlanNode::IndexScan(_) | PlanNode::DistinctScan(_) | PlanNode::CountScan(_) => true,
+            PlanNode::Fetch { .. }
+            | PlanNode::CollScan { .. }
+            | PlanNode::IdLookup { .. }
+            | PlanNode::Eof => false,
+            other => other.inputs().first().is_some_and(PlanNode::gives_keys),
         }
     }
 
     /// Whether it must read everything before it gives anything.
     pub fn blocks(&self) -> bool {
-        matches!(self, Node::Sort { .. }) || self.inputs().iter().any(Node::blocks)
+        matches!(self, PlanNode::Sort { .. }) || self.inputs().iter().any(PlanNode::blocks)
     }
 
     /// The plan summary of logs and the profiler: `IXSCAN { a: 1 }`, `COLLSCAN`.
@@ -296,13 +299,13 @@ impl Node {
             format!("{name} {}", crate::index::pattern_text(crate::index::key_pattern(&scan.index)))
         };
         match self {
-            Node::Eof => out.push("EOF".into()),
-            Node::CollScan { range: None, .. } => out.push("COLLSCAN".into()),
-            Node::CollScan { .. } => out.push("CLUSTERED_IXSCAN".into()),
-            Node::IdLookup { .. } => out.push("IDHACK".into()),
-            Node::IndexScan(s) => out.push(scan("IXSCAN", s)),
-            Node::DistinctScan(s) => out.push(scan("DISTINCT_SCAN", s)),
-            Node::CountScan(s) => out.push(scan("COUNT_SCAN", s)),
+            PlanNode::Eof => out.push("EOF".into()),
+            PlanNode::CollScan { range: None, .. } => out.push("COLLSCAN".into()),
+            PlanNode::CollScan { .. } => out.push("CLUSTERED_IXSCAN".into()),
+            PlanNode::IdLookup { .. } => out.push("IDHACK".into()),
+            PlanNode::IndexScan(s) => out.push(scan("IXSCAN", s)),
+            PlanNode::DistinctScan(s) => out.push(scan("DISTINCT_SCAN", s)),
+            PlanNode::CountScan(s) => out.push(scan("COUNT_SCAN", s)),
             other => other.inputs().iter().for_each(|input| input.collect_summary(out)),
         }
     }

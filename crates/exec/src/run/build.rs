@@ -12,7 +12,7 @@ use super::merge::{Or, SortMerge};
 use super::metadata::Metadata;
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
-use crate::plan::Node;
+use crate::plan::PlanNode;
 
 /// What operators are built for.
 pub struct Building<'b> {
@@ -28,66 +28,70 @@ pub struct Building<'b> {
 
 impl Building<'_> {
     /// Builds the operators of a plan: one for each node, which takes its rows from those of the node's inputs.
-    pub fn build(&self, node: &Node) -> Result<BoxOperator> {
+    pub fn build(&self, node: &PlanNode) -> Result<BoxOperator> {
         let operator = self.operator(node)?;
         Ok(if self.timed { Box::new(Measured::new(operator)) } else { operator })
     }
 
-    fn operator(&self, node: &Node) -> Result<BoxOperator> {
+    fn operator(&self, node: &PlanNode) -> Result<BoxOperator> {
         let Building { collection, reads, tailable, .. } = *self;
         Ok(match node {
-            Node::Eof => Box::new(Empty::default()),
-            Node::CollScan { filter, backward, .. } if collection.is_oplog() => {
+            PlanNode::Eof => Box::new(Empty::default()),
+            PlanNode::CollScan { filter, backward, .. } if collection.is_oplog() => {
                 Box::new(crate::oplog::OplogScan::new(reads, filter.clone(), *backward, tailable))
             }
-            Node::CollScan { filter, backward, range } => {
+            PlanNode::CollScan { filter, backward, range } => {
                 let range = range.clone().unwrap_or(Range::ALL);
                 Box::new(CollScan::new(reads, collection, filter.clone(), *backward, range, tailable))
             }
-            Node::IdLookup { id, filter } => {
+            PlanNode::IdLookup { id, filter } => {
                 let key = collection.record_key(id.as_value())?;
                 Box::new(IdLookup::new(reads, collection, key, filter.clone()))
             }
-            Node::IndexScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone())),
-            Node::CountScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone()).counting()),
-            Node::DistinctScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone()).distinct(1)),
-            Node::Fetch { input, filter } => {
+            PlanNode::IndexScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone())),
+            PlanNode::CountScan(scan) => Box::new(IndexScan::new(reads, collection, scan.clone()).counting()),
+            PlanNode::DistinctScan(scan) => {
+                Box::new(IndexScan::new(reads, collection, scan.clone()).distinct(1))
+            }
+            PlanNode::Fetch { input, filter } => {
                 Box::new(Fetch::new(reads, collection, self.build(input)?, filter.clone()))
             }
-            Node::Or { inputs } => Box::new(Or::new(self.build_all(inputs)?)),
-            Node::SortMerge { inputs, pattern } => {
+            PlanNode::Or { inputs } => Box::new(Or::new(self.build_all(inputs)?)),
+            PlanNode::SortMerge { inputs, pattern } => {
                 Box::new(SortMerge::new(reads, collection, self.build_all(inputs)?, pattern.clone()))
             }
-            Node::Sort { input, pattern, limit } => {
+            PlanNode::Sort { input, pattern, limit } => {
                 Box::new(Sort::new(self.build(input)?, pattern.clone(), (*limit > 0).then_some(*limit)))
             }
-            Node::Skip { input, skip } => Box::new(Skip::new(self.build(input)?, *skip)),
-            Node::Limit { input, limit } => Box::new(Limit::new(self.build(input)?, *limit)),
-            Node::Project { input, projection, covered: true, .. } => {
+            PlanNode::Skip { input, skip } => Box::new(Skip::new(self.build(input)?, *skip)),
+            PlanNode::Limit { input, limit } => Box::new(Limit::new(self.build(input)?, *limit)),
+            PlanNode::Project { input, projection, covered: true, .. } => {
                 Box::new(Covered::new(self.build(input)?, projection.clone(), key_fields(input)))
             }
-            Node::Project { input, projection, matcher, sort, .. } => {
+            PlanNode::Project { input, projection, matcher, sort, .. } => {
                 let capped = !crate::index::clustered_by_id(collection);
                 let metadata = Metadata::of(projection, sort.clone(), key_fields(input), capped);
                 Box::new(Project::new(self.build(input)?, projection.clone(), matcher.clone(), metadata))
             }
-            Node::RecordId { input } => {
+            PlanNode::RecordId { input } => {
                 let capped = !crate::index::clustered_by_id(collection);
                 Box::new(RecordId::new(self.build(input)?, capped))
             }
-            Node::ReturnKey { input } => Box::new(ReturnKey::new(self.build(input)?, key_fields(input))),
+            PlanNode::ReturnKey { input } => Box::new(ReturnKey::new(self.build(input)?, key_fields(input))),
         })
     }
 
-    fn build_all(&self, nodes: &[Node]) -> Result<Vec<BoxOperator>> {
+    fn build_all(&self, nodes: &[PlanNode]) -> Result<Vec<BoxOperator>> {
         nodes.iter().map(|node| self.build(node)).collect()
     }
 }
 
 /// The fields of the keys that a plan's rows carry.
-pub(super) fn key_fields(node: &Node) -> Vec<(String, bool)> {
+pub(super) fn key_fields(node: &PlanNode) -> Vec<(String, bool)> {
     match node {
-        Node::IndexScan(scan) | Node::DistinctScan(scan) | Node::CountScan(scan) => scan.fields.clone(),
+        PlanNode::IndexScan(scan) | PlanNode::DistinctScan(scan) | PlanNode::CountScan(scan) => {
+            scan.fields.clone()
+        }
         other => other.inputs().first().map(key_fields).unwrap_or_default(),
     }
 }

@@ -11,7 +11,7 @@ use sheaf_storage::Collection;
 
 use super::Reads;
 use super::build::{Building, key_fields};
-use crate::plan::Node;
+use crate::plan::PlanNode;
 
 /// Where a batch of documents goes.
 pub trait Batch {
@@ -65,7 +65,7 @@ const WORKS_AT_ONCE: u64 = 32;
 /// As an operator it gives documents: of a row that is a key, what the key says.
 pub struct Executor {
     root: BoxOperator,
-    plan: Arc<Node>,
+    plan: Arc<PlanNode>,
     collection: Arc<Collection>,
     reads: Reads,
     /// Rows that were produced and not yet taken: results of a trial, or one that did not fit a batch.
@@ -87,17 +87,22 @@ pub struct Executor {
 
 impl Executor {
     /// Readies a plan on a collection.
-    pub fn new(plan: Arc<Node>, collection: Arc<Collection>, reads: &Reads, tailable: bool) -> Result<Self> {
+    pub fn new(
+        plan: Arc<PlanNode>,
+        collection: Arc<Collection>,
+        reads: &Reads,
+        tailable: bool,
+    ) -> Result<Self> {
         Self::build(plan, collection, reads, tailable, false)
     }
 
     /// Like [`Executor::new`], with operators that measure their time: for explain.
-    pub fn timed(plan: Arc<Node>, collection: Arc<Collection>, reads: &Reads) -> Result<Self> {
+    pub fn timed(plan: Arc<PlanNode>, collection: Arc<Collection>, reads: &Reads) -> Result<Self> {
         Self::build(plan, collection, reads, false, true)
     }
 
     fn build(
-        plan: Arc<Node>,
+        plan: Arc<PlanNode>,
         collection: Arc<Collection>,
         reads: &Reads,
         tailable: bool,
@@ -123,7 +128,7 @@ impl Executor {
     }
 
     /// The plan.
-    pub fn plan(&self) -> &Arc<Node> {
+    pub fn plan(&self) -> &Arc<PlanNode> {
         &self.plan
     }
 
@@ -353,9 +358,11 @@ impl Operator for Executor {
     }
 }
 
-fn each_index(node: &Node, visit: &mut dyn FnMut(&sheaf_storage::Index)) {
+fn each_index(node: &PlanNode, visit: &mut dyn FnMut(&sheaf_storage::Index)) {
     match node {
-        Node::IndexScan(scan) | Node::CountScan(scan) | Node::DistinctScan(scan) => visit(&scan.index),
+        PlanNode::IndexScan(scan) | PlanNode::CountScan(scan) | PlanNode::DistinctScan(scan) => {
+            visit(&scan.index)
+        }
         other => other.inputs().iter().for_each(|input| each_index(input, visit)),
     }
 }

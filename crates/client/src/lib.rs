@@ -124,14 +124,6 @@ impl Client {
         self
     }
 
-    /// Whether the connection that the last read used is still there: a cursor lives and dies with it.
-    pub fn is_connected(&self) -> bool {
-        match self.read_side() {
-            Side::Primary => self.primary.is_some(),
-            Side::Reader => self.reader.is_some(),
-        }
-    }
-
     /// Where it connects to.
     pub fn connection_string(&self) -> &ConnectionString {
         &self.to

@@ -110,13 +110,6 @@ impl Error {
         self
     }
 
-    /// Replaces the message, keeping everything else.
-    #[must_use]
-    pub fn with_message(mut self, message: impl Into<String>) -> Self {
-        self.0.message = message.into();
-        self
-    }
-
     /// The error's code.
     pub fn code(&self) -> Code {
         self.0.code

@@ -235,11 +235,6 @@ impl ParseCx {
         })
     }
 
-    /// Number of slots given out so far.
-    pub fn slot_count(&self) -> usize {
-        self.next_slot as usize
-    }
-
     /// Ends parsing: gives the first error that folding constants met, if any, with MongoDB's words for a
     /// pipeline in front (`Failed to optimize pipeline`).
     pub fn finish(&mut self) -> Result<()> {

@@ -433,9 +433,6 @@ impl<S: Socket> Connection<S> {
                 Err(error) => write_concern_failed(&mut outcome, &error, &*wait),
             }
         }
-        if let Some(until) = outcome.hold_until {
-            self.hold(until).await?;
-        }
         let codes = [outcome.error.as_ref().map(Error::code), outcome.write_concern_code];
         let mut reply = outcome.reply;
         if !outcome.labels.is_empty() {
@@ -483,9 +480,4 @@ fn write_concern_failed(outcome: &mut RequestOutcome, error: &Error, wait: &dyn 
     if outcome.ok && outcome.retryable && dispatch::is_retryable(code) {
         outcome.labels.push(dispatch::RETRYABLE.to_owned());
     }
-}
-
-/// A moment that lies `millis` ahead.
-pub fn after_millis(millis: u64) -> Instant {
-    Instant::now() + Duration::from_millis(millis)
 }

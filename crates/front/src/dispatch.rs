@@ -193,7 +193,6 @@ fn prepare<'a>(
         may_block: command.spec.threads.may_block() || message.place != Place::Reactor,
         exhaust: message.flags.exhaust_allowed(),
         exhaust_reply: Cell::new(false),
-        hold_until: Cell::new(None),
         struck: Cell::new(false),
         close_after: Cell::new(false),
         metrics: OpMetrics::default(),

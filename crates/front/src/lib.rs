@@ -6,8 +6,8 @@
 //! [`args::Args`] and a [`request::Request`], and its [`reply::Reply`] goes out in the buffer in which it was built.
 
 pub mod args;
-pub mod buffers;
-pub mod busy;
+mod buffers;
+mod busy;
 pub mod client;
 pub mod command;
 pub mod commands;
@@ -15,7 +15,7 @@ pub mod concern;
 pub mod connection;
 pub mod cursors;
 pub mod dispatch;
-pub mod failpoint;
+mod failpoint;
 pub mod front;
 pub mod generic;
 pub mod guard;
@@ -26,14 +26,14 @@ pub mod metrics;
 pub mod operations;
 pub mod options;
 pub mod outcome;
-pub mod params;
+mod params;
 pub mod profile;
 pub mod reactor;
 pub mod reply;
 pub mod request;
 pub mod role;
 pub mod session;
-pub mod stream;
+mod stream;
 pub mod system;
 pub mod version;
-pub mod watch;
+mod watch;

@@ -53,8 +53,6 @@ pub struct RequestOutcome {
     pub operation_time: Option<u64>,
     /// Labels to add to a successful reply, from a fail point.
     pub labels: Vec<String>,
-    /// The reply goes out at this time (or when the server shuts down): an awaitable hello.
-    pub hold_until: Option<Instant>,
     /// Instead of an answer: wait, and run the same request again.
     pub parked: Option<Parked>,
     /// The same request runs again after this reply, which is marked `moreToCome`.
@@ -83,7 +81,6 @@ impl RequestOutcome {
             retryable: false,
             operation_time: None,
             labels: Vec::new(),
-            hold_until: None,
             parked: None,
             exhaust: false,
             close: false,

@@ -65,8 +65,6 @@ pub struct Request<'a> {
     pub exhaust: bool,
     /// The reply is one of several to an exhaust request.
     pub exhaust_reply: Cell<bool>,
-    /// The reply goes out at this time.
-    pub hold_until: Cell<Option<Instant>>,
     /// Whether a fail point lets it run and adds to its answer.
     pub struck: Cell<bool>,
     /// Whether the connection is to be closed for what the command has done: a fail point.
@@ -249,11 +247,6 @@ impl<'a> Request<'a> {
     /// with [`Request::exhaust_allowed`].
     pub fn set_exhaust_reply(&self) {
         self.exhaust_reply.set(self.exhaust);
-    }
-
-    /// Keeps the finished reply back for this long, without holding a thread.
-    pub fn hold_reply(&self, time: Duration) {
-        self.hold_until.set(Some(Instant::now() + time));
     }
 
     /// Whether the client sent `exhaustAllowed`.

@@ -96,11 +96,6 @@ pub fn kernel_version() -> String {
     read_to_string("/proc/version").unwrap_or_default().trim().to_owned()
 }
 
-/// The kernel's release, such as `6.1.0`.
-pub fn kernel_release() -> String {
-    read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
-}
-
 /// Free space of the file system that holds `path`; `None` if the system does not say.
 pub fn free_bytes(path: &std::path::Path) -> Option<u64> {
     fs4::available_space(path).ok()

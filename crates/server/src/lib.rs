@@ -4,27 +4,27 @@
 //! A request's way: the front finds the command ([`mongod`] is its role here), [`Operation`](op::Operation) is what the
 //! command's handler (under [`commands`]) runs with.
 
-pub mod background;
+mod background;
 mod check;
 pub mod command;
 pub mod commands;
-pub mod concern;
-pub mod cursors;
+mod concern;
+mod cursors;
 pub mod first_start;
-pub mod forward;
+mod forward;
 mod in_session;
 pub mod mongod;
 pub mod node;
 pub mod op;
-pub mod oplog_size;
+mod oplog_size;
 pub mod options;
-pub mod parked;
+mod parked;
 mod place;
 mod read;
 pub mod reaper;
 pub mod session;
-pub mod shutdown;
-pub mod transitions;
+mod shutdown;
+mod transitions;
 pub mod ttl;
 mod wait;
 

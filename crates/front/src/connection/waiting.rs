@@ -47,13 +47,6 @@ impl<S: Socket> Connection<S> {
         parked.cause.stopped()
     }
 
-    /// Waits until `until` or the server's end, with an eye on the client.
-    ///
-    /// Errors: the client has closed the connection, so nobody waits for the answer.
-    pub(super) async fn hold(&mut self, until: Instant) -> Result<(), String> {
-        self.wait(Some(until), std::future::pending()).await
-    }
-
     /// Waits until `until`, the server's end, or `woken`, with an eye on the client.
     async fn wait(&mut self, until: Option<Instant>, woken: impl Future<Output = ()>) -> Result<(), String> {
         // Waiting for two things at once is the reactor's art.

@@ -23,7 +23,6 @@ pub fn finish(role: &dyn Role, request: &Request<'_>, ran: Ran, injected: fail::
     if outcome.parked.is_some() {
         return outcome;
     }
-    outcome.hold_until = request.hold_until.get();
     outcome.exhaust = request.exhaust_reply.get() && outcome.ok;
     outcome.retryable = is_retried(request.part);
     if let Some(data) = injected.data.filter(|_| outcome.ok) {

@@ -28,7 +28,7 @@ pub enum Effect {
     Resolved {
         /// Which.
         waiter: WaiterId,
-        /// How it ended.
+        /// How the wait ended.
         outcome: WaitOutcome,
     },
     /// Read entries `low..high` of the log, about `bytes_max` of them, and call `fetched`.
@@ -52,9 +52,9 @@ pub enum Effect {
     },
     /// A message cannot be true and was not read: to be told to whoever looks after this member.
     Refused {
-        /// Where it came from.
+        /// The address that the message came from.
         host: Arc<str>,
-        /// Who has sent it, as it said.
+        /// The sender's `_id`, as the message says.
         from: u64,
         /// Why.
         what: String,
@@ -76,7 +76,7 @@ pub struct WaiterId(pub u64);
 /// Within a unit the order is: `install`, `rollback`, `entries`; `hard_state` and `config` at any time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Persist {
-    /// Its number: 1, 2, 3, ...
+    /// The unit's number: 1, 2, 3, ...
     pub seq: u64,
     /// Term and vote to keep.
     pub hard_state: Option<HardState>,
@@ -116,13 +116,13 @@ pub struct Rollback {
 /// What a member is, as others shall see it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberRole {
-    /// Its state.
+    /// The member's state.
     pub state: MemberState,
-    /// Its term.
+    /// The member's term.
     pub term: u64,
     /// The primary that it knows.
     pub primary: Option<u64>,
-    /// Whether it takes writes: primary, and everything before its term is applied.
+    /// Whether the member takes writes: primary, and everything before its term is applied.
     pub writable: bool,
     /// Counts the changes of role and configuration.
     pub topology_version: u64,

@@ -22,7 +22,7 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Whether it brings entries of the log, or says that they are to be copied.
+    /// Whether the message brings entries of the log, or says that they are to be copied.
     pub fn brings_entries(&self) -> bool {
         use raft::eraftpb::MessageType;
         let Body::Raft(message) = &self.body else { return false };
@@ -56,7 +56,7 @@ impl Envelope {
         }
     }
 
-    /// Whether it continues a member's log, or tells how much of it is committed.
+    /// Whether the message continues a member's log, or tells how much of that log is committed.
     pub fn feeds(&self) -> bool {
         matches!(&self.body, Body::Raft(message) if message.get_msg_type() == raft::eraftpb::MessageType::MsgAppend)
     }

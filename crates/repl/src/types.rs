@@ -6,7 +6,7 @@ pub use sheaf_log::LogPosition;
 /// One entry of the log: a commit group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it stands.
+    /// Where the entry stands.
     pub at: LogPosition,
     /// Cluster time of its last operation; grows with the index.
     pub time: u64,
@@ -30,7 +30,7 @@ pub struct HardState {
 pub struct TermRun {
     /// Index of the run's first entry.
     pub first: u64,
-    /// Its term.
+    /// The term of the run's entries.
     pub term: u64,
 }
 

@@ -8,7 +8,7 @@ use crate::types::{LogPosition, Positions};
 /// The `w` of a write concern.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum W {
-    /// That many members, the primary among them.
+    /// So many members, the primary among them.
     Nodes(u64),
     /// `"majority"`.
     Majority,
@@ -23,7 +23,7 @@ pub enum W {
 pub struct WriteConcern {
     /// Who shall have it.
     pub w: W,
-    /// Whether they shall have it on disk.
+    /// Whether these members shall have the write on disk.
     pub journal: bool,
 }
 

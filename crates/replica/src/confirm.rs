@@ -138,9 +138,9 @@ impl Hello {
 pub enum Answer {
     /// The member has opened the link.
     Yes,
-    /// It says that it has not.
+    /// The member says that it has not opened the link.
     No,
-    /// It did not answer.
+    /// The member did not answer.
     None,
 }
 

@@ -26,6 +26,7 @@ use sheaf_storage::order::{Condvar, Mutex};
 use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
 use tokio::sync::watch;
 
+use crate::errors::keep_trying;
 use crate::figures::{Figures, LAG_ALLOWED_MILLIS};
 use crate::initial_sync::InitialSync;
 use crate::links::Links;
@@ -339,7 +340,11 @@ impl Replica {
     fn work(self: &Arc<Self>, job: Job) {
         match job {
             Job::Fetch { token, low, high, bytes_max } => {
-                let entries = self.engine.log_entries(low, high, bytes_max).unwrap_or_default();
+                // The core asks again for what does not come.
+                let entries = self.engine.log_entries(low, high, bytes_max).unwrap_or_else(|error| {
+                    tracing::error!(%error, low, high, "entries for another member cannot be read");
+                    Vec::new()
+                });
                 let entries = entries.into_iter().map(to_core).collect();
                 self.with(|core| core.fetched(token, entries));
             }
@@ -401,11 +406,12 @@ impl Replica {
             file.state.config = Some((config.as_ref().clone(), me));
             changed = true;
         }
-        while changed && let Err(error) = file.save() {
-            drop(file);
-            tracing::error!(%error, "term, vote or configuration cannot be kept; trying again");
-            std::thread::sleep(Duration::from_millis(200));
-            file = self.state.lock();
+        drop(file);
+        if changed {
+            let failed = |error: &Error| {
+                tracing::error!(%error, "term, vote or configuration cannot be kept; trying again");
+            };
+            keep_trying(Duration::from_millis(200), failed, || self.state.lock().save());
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::Replica;
 /// Then commits are slowed down.
 pub const LAG_ALLOWED_MILLIS: u64 = 5000;
 
-/// Counted since the process began.
+/// Figures of replication, counted since the process began.
 #[derive(Default)]
 pub struct Figures {
     /// Bytes of messages that brought entries.
@@ -30,7 +30,7 @@ pub struct Figures {
 #[derive(Clone, Copy, Default)]
 pub struct Lag {
     since: Option<Instant>,
-    /// How often.
+    /// How often the commit point came to be far behind.
     pub count: u64,
     micros: u64,
     /// The commit point, and since when it is there.
@@ -38,18 +38,18 @@ pub struct Lag {
 }
 
 impl Lag {
-    /// Whether it is far behind and has not moved for as long: who could move it is away.
+    /// Whether the commit point is far behind and has not moved for as long: who could move it is away.
     pub fn stands_still(&self, now: Instant) -> bool {
         let allowed = Duration::from_millis(LAG_ALLOWED_MILLIS);
         self.is_lagged() && self.commit.is_some_and(|(_, since)| now.duration_since(since) > allowed)
     }
 
-    /// Whether it is now.
+    /// Whether the commit point is far behind now.
     pub fn is_lagged(&self) -> bool {
         self.since.is_some()
     }
 
-    /// For how long in all.
+    /// Microseconds for which the commit point was far behind in all.
     pub fn micros(&self) -> u64 {
         self.micros + self.since.map_or(0, |since| since.elapsed().as_micros() as u64)
     }
@@ -120,7 +120,7 @@ fn operations(payload: &[u8]) -> u64 {
 pub struct Buffered {
     /// How many operations.
     pub count: u64,
-    /// Their bytes.
+    /// The bytes of these operations.
     pub bytes: u64,
 }
 

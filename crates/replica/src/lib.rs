@@ -4,6 +4,7 @@
 //! - `driver` performs the effects of the core, and orders the commits of storage.
 //! - `links` are the connections to other members, `receiving` those from them, `confirm` how they know each other; `state`
 //!   is what must never be forgotten.
+//! - `errors` is what is done about errors.
 //! - `rollback` keeps writes that the set has not kept; `initial_sync` copies another member's data.
 //!
 //! Locks, outermost first: storage's pipeline, the state file, the core, what it tells ([`sheaf_storage::order`]). The core's
@@ -11,6 +12,7 @@
 
 mod confirm;
 pub mod driver;
+mod errors;
 pub mod figures;
 pub mod initial_sync;
 pub mod links;
@@ -46,7 +48,7 @@ pub trait Host: Send + Sync {
     /// This member takes writes now. Called on a thread of its own.
     fn stepped_up(&self);
 
-    /// It takes no more writes.
+    /// This member takes no more writes.
     fn stepped_down(&self);
 }
 
@@ -66,7 +68,7 @@ pub struct Replica {
     units_work: Condvar,
     state: Mutex<{ rank::STATE_FILE }, StateFile>,
     links: OnceLock<Links>,
-    /// What all of it takes.
+    /// The memory that replication takes.
     pub memory: memory::Memory,
     /// Of that, the entries that the core keeps.
     kept: Mutex<{ rank::TOLD }, memory::Share>,

@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use crate::Replica;
 use crate::confirm::{Hello, Nonce};
+use crate::errors::Lost;
 use crate::memory::Share;
 use crate::receiving::MESSAGE_BYTES_MAX;
 
@@ -218,7 +219,7 @@ impl Waiting {
 struct Link {
     /// By which the other side can ask whether it is this process's.
     nonce: Nonce,
-    /// Whether it leads to none of the configuration's addresses.
+    /// Whether the link leads to none of the configuration's addresses.
     stranger: AtomicBool,
     waiting: Mutex<Waiting>,
     writer: Mutex<Writer>,
@@ -383,8 +384,7 @@ async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>
         let Some(replica) = replica.upgrade() else { return };
         if let Err(error) = ended {
             tracing::debug!(host = &*host, %error, "a link to a member ended");
-            // Silence may be the network's; a connection that is refused or reset tells that nobody is there.
-            if error.kind() != io::ErrorKind::TimedOut {
+            if Lost::by(&error) == Lost::Member {
                 replica.connection_lost(&host);
             }
         }

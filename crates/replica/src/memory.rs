@@ -33,7 +33,7 @@ impl Memory {
         self.0.used()
     }
 
-    /// A part of it, with nothing in it yet.
+    /// A share of replication's memory, with nothing in it yet.
     pub fn share(&self) -> Share {
         Share { part: Some(self.0.clone()), bytes: 0 }
     }
@@ -64,7 +64,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// It is so many bytes now, in steps of 64 KB.
+    /// Makes the share so many bytes, in steps of 64 KB.
     pub fn set(&mut self, bytes: usize) {
         let bytes = bytes as u64 / STEP * STEP;
         if let Some(part) = self.part.as_ref().filter(|_| bytes != self.bytes) {

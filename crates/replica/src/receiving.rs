@@ -106,9 +106,9 @@ fn bad(what: &str) -> io::Error {
 enum Belief {
     /// The member at this address has sent them.
     Member(Arc<str>),
-    /// It has not.
+    /// The member at the claimed address has not sent them.
     Forged(String),
-    /// It does not say now.
+    /// The member at the claimed address does not say now.
     Unknown,
 }
 
@@ -121,7 +121,7 @@ struct Receiver {
     stranger: Option<Stranger>,
     /// Of which `_id` messages are believed, under which address, as of which change of the configuration.
     believed: Option<(u64, u64, Arc<str>)>,
-    /// When it was last asked in vain.
+    /// When the sender's member was last asked in vain.
     asked: Option<Instant>,
     buffer: BytesMut,
     /// What the buffer takes.

@@ -10,6 +10,7 @@ use sheaf_repl::Rollback;
 
 use crate::Replica;
 use crate::driver::restart_in_place;
+use crate::errors::keep_trying;
 
 /// The folder of the files, in the data folder.
 const FOLDER: &str = "rollback";
@@ -30,10 +31,7 @@ impl Replica {
         assert!(keep.index < last.index, "a rollback takes nothing back: {rollback:?}");
         assert!(keep.index >= commit.index, "{rollback:?} takes back {commit:?}, which is committed");
         // A disk that is full or broken must not make this member forget what it has to keep: it tries again.
-        while let Err(error) = self.try_roll_back(rollback) {
-            log_failure(&error);
-            std::thread::sleep(Duration::from_secs(1));
-        }
+        keep_trying(Duration::from_secs(1), log_failure, || self.try_roll_back(rollback));
         restart_in_place("rollback")
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 /// How many there may be. A set has 50 members at most.
 const STRANGERS_MAX: usize = 64;
 
-/// Those who are in.
+/// The unconfirmed connections that are open.
 #[derive(Default)]
 pub struct Strangers {
     inside: Arc<Mutex<VecDeque<Arc<Notify>>>>,
@@ -40,7 +40,7 @@ impl Strangers {
     }
 }
 
-/// One of them.
+/// One unconfirmed connection, which counts as long as this lives.
 pub struct Stranger {
     told: Arc<Notify>,
     inside: Arc<Mutex<VecDeque<Arc<Notify>>>>,
@@ -48,7 +48,7 @@ pub struct Stranger {
 }
 
 impl Stranger {
-    /// Told when it has to go.
+    /// Told when this connection has to make room.
     pub fn told(&self) -> Arc<Notify> {
         self.told.clone()
     }

@@ -90,17 +90,17 @@ impl MemberConfig {
         MemberConfig { id, host: host.into(), ..MemberConfig::default() }
     }
 
-    /// Whether it counts in elections now.
+    /// Whether the member counts in elections now.
     pub fn is_voter(&self) -> bool {
         self.votes > 0 && !self.newly_added
     }
 
-    /// Whether it holds data.
+    /// Whether the member holds data.
     pub fn bears_data(&self) -> bool {
         !self.arbiter_only
     }
 
-    /// Whether it may ever become primary.
+    /// Whether the member may ever become primary.
     pub fn is_electable(&self) -> bool {
         self.is_voter() && !self.arbiter_only && self.priority > 0.0
     }
@@ -185,7 +185,7 @@ impl ReplSetConfig {
         }
     }
 
-    /// Its version and term.
+    /// The configuration's version and term.
     pub fn config_version(&self) -> ConfigVersion {
         ConfigVersion { term: self.term, version: self.version }
     }

@@ -37,27 +37,27 @@ impl ElectionReason {
 /// `electionCandidateMetrics`: of a primary only. Times are the member's own milliseconds.
 #[derive(Clone, Debug)]
 pub struct CandidateMetrics {
-    /// Why it stood.
+    /// Why the member stood.
     pub reason: ElectionReason,
-    /// When.
+    /// When the member stood.
     pub at: u64,
-    /// The term it won.
+    /// The term that was won.
     pub term: u64,
-    /// The commit point then.
+    /// The commit point when the election was won.
     pub committed: OpTimeAndTime,
-    /// The end of its log then.
+    /// The end of the candidate's log then.
     pub written: OpTimeAndTime,
-    /// What it had applied then.
+    /// The end of what the candidate had applied then.
     pub applied: OpTimeAndTime,
-    /// How many votes it needed.
+    /// How many votes the candidate needed.
     pub votes_needed: usize,
-    /// Its priority.
+    /// The candidate's priority.
     pub priority: f64,
     /// `settings.electionTimeoutMillis` then.
     pub election_timeout: u64,
-    /// The primary before it.
+    /// The primary of an earlier term.
     pub prior_primary: Option<u64>,
-    /// When it had won.
+    /// When the election was won.
     pub new_term_start: u64,
     /// When the entry that began the term was committed.
     pub majority_available: Option<u64>,

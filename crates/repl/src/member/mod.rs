@@ -205,7 +205,7 @@ pub struct Member {
     first_election: bool,
     /// Campaigns since a primary was heard of.
     attempts: u32,
-    /// How often it has let another stand before it since then.
+    /// How often this member has let another stand first since a primary was heard of.
     yielded: u32,
     frozen_until: u64,
     maintenance: u32,

@@ -13,11 +13,11 @@ use crate::types::{LogPosition, MemberState, Positions};
 pub(super) struct Peer {
     /// When anything was last heard of it.
     pub heard_at: Option<u64>,
-    /// Since when it has been heard of without a break, in the same life.
+    /// Since when the member has been heard of without a break, in the same life.
     pub up_since: u64,
-    /// The connection to it broke, and nothing was heard since.
+    /// The connection to the member broke, and nothing was heard of it since.
     pub lost: bool,
-    /// When its last ping came, and its last answer.
+    /// When the member's last ping came, and the last answer to one.
     pub ping_at: Option<u64>,
     pub pong_at: Option<u64>,
     /// When the first and the last ping were sent, and when the next is due.
@@ -30,10 +30,10 @@ pub(super) struct Peer {
     pub electable: bool,
     pub primary: Option<u64>,
     pub commit: u64,
-    /// As it said.
+    /// How far the member has said it is.
     pub reported: Positions,
     pub term: u64,
-    /// As far as it is within this member's log; only kept by a primary, for its own term.
+    /// How far the member is within this one's log; only kept by a primary, for its own term.
     pub in_log: Positions,
     /// Milliseconds that pings took lately.
     pub round_trip: Option<u64>,

@@ -13,17 +13,17 @@ pub struct Status {
     pub now: u64,
     /// What this member is.
     pub state: MemberState,
-    /// Its `_id`.
+    /// This member's `_id`.
     pub me: Option<u64>,
-    /// Its term.
+    /// The term that this member is in.
     pub term: u64,
-    /// The primary it knows.
+    /// The primary that this member knows.
     pub primary: Option<u64>,
-    /// How far it is.
+    /// How far this member is.
     pub positions: Positions,
     /// The commit point as applied here.
     pub commit: LogPosition,
-    /// Its cluster time.
+    /// Cluster time of the commit point.
     pub commit_time: u64,
     /// The configuration installed.
     pub config: ConfigVersion,
@@ -48,29 +48,29 @@ pub struct Status {
 /// What is known of another member. Times are this member's own milliseconds.
 #[derive(Clone, Debug)]
 pub struct PeerStatus {
-    /// Its `_id`.
+    /// The member's `_id`.
     pub id: u64,
-    /// What it said it is, or [`MemberState::Down`].
+    /// The state that the member has told, or [`MemberState::Down`].
     pub state: MemberState,
-    /// Whether it was heard of lately.
+    /// Whether the member was heard of lately.
     pub up: bool,
-    /// For how many milliseconds it has been.
+    /// For how many milliseconds the member has been heard of.
     pub up_for: u64,
-    /// Milliseconds since it was heard of.
+    /// Milliseconds since the member was heard of.
     pub heard_ago: Option<u64>,
-    /// When its last answer to a ping came; of a member that is down, when it was last asked.
+    /// When the member's last answer to a ping came; of a member that is down, when a ping was last sent.
     pub answered_at: Option<u64>,
-    /// When its last ping came.
+    /// When the member's last ping came.
     pub ping_at: Option<u64>,
     /// Milliseconds that pings took lately.
     pub round_trip: Option<u64>,
-    /// The connection to it broke, and nothing was heard since.
+    /// The connection to the member broke, and nothing was heard of it since.
     pub lost: bool,
-    /// The primary that it knows.
+    /// The primary that the member knows.
     pub primary: Option<u64>,
-    /// How far it said it is.
+    /// How far the member has said it is.
     pub positions: Positions,
-    /// Its configuration.
+    /// The configuration that the member has told.
     pub config: Option<ConfigVersion>,
 }
 

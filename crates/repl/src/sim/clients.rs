@@ -14,7 +14,7 @@ use super::world::{Event, World};
 #[derive(Default)]
 pub(super) struct Clients {
     next: u64,
-    /// Machine, its start, and wait: the write's number.
+    /// A write's number, by machine, start of that machine, and wait.
     waiting: BTreeMap<(usize, u64, WaiterId), u64>,
     /// Likewise the linearizable reads: how much was committed anywhere when they began.
     reading: BTreeMap<(usize, u64, WaiterId), u64>,

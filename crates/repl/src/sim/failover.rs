@@ -15,9 +15,9 @@ const REDIAL_MILLIS: u64 = 500;
 /// How the primary goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Case {
-    /// Its process is killed; the system closes its connections at once and refuses new ones.
+    /// The primary's process is killed; the system closes its connections at once and refuses new ones.
     Killed,
-    /// Its machine is gone without a word.
+    /// The primary's machine is gone without a word.
     Gone,
     /// `replSetStepDown`, or the end of the process by SIGTERM.
     SteppedDown,

@@ -39,7 +39,7 @@ pub(super) struct Machine {
     pub panics_after: Option<u64>,
     /// The process ends when it has kept the state of a unit that cuts the log.
     pub ends_half_kept: bool,
-    /// It has refused a configuration because it did not know the sender.
+    /// The member has refused a configuration because it did not know the sender.
     pub knows_nobody: bool,
     /// The commit point that the process has told.
     pub commit: LogPosition,

@@ -48,7 +48,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// All of them.
+    /// All mutations.
     pub const ALL: [Mutation; 10] = [
         Mutation::VoteTwice,
         Mutation::AcknowledgeBeforePersisting,

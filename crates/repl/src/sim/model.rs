@@ -12,7 +12,7 @@ use crate::types::{Entry, LogPosition};
 pub(super) struct Model {
     /// The last entry applied.
     pub at: LogPosition,
-    /// Its cluster time.
+    /// Cluster time of the newest entry applied.
     pub time: u64,
     /// Per key, how many writes and a hash of them in order.
     keys: BTreeMap<u64, (u64, u64)>,

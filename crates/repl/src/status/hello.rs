@@ -33,9 +33,9 @@ pub struct HelloSet {
     pub arbiters: Vec<Arc<str>>,
     /// The member that answers.
     pub me: MemberConfig,
-    /// Whether it takes writes.
+    /// Whether the member takes writes.
     pub is_writable_primary: bool,
-    /// Whether it can be read as a secondary.
+    /// Whether the member can be read as a secondary.
     pub secondary: bool,
     /// The primary's host.
     pub primary: Option<Arc<str>>,

@@ -17,7 +17,7 @@ pub use report::StatusContext;
 pub struct OpTimeAndTime {
     /// The position.
     pub at: LogPosition,
-    /// Its cluster time.
+    /// Cluster time of the entry there.
     pub time: u64,
 }
 

@@ -30,6 +30,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::Replica;
 use super::confirm::{Answer, GREETING_BYTES_MAX, Nonce};
 use super::driver::restart_in_place;
+use super::errors::keep_trying;
 pub use frames::MAGIC;
 use progress::ATTEMPTS_MAX;
 use sheaf_front::front::Guest;
@@ -88,9 +89,9 @@ impl InitialSync {
 /// Who asks for a copy.
 pub struct Who {
     set: String,
-    /// Its `_id` in the configuration.
+    /// The asking member's `_id` in the configuration.
     id: u64,
-    /// That of its link to the source.
+    /// The number of the asking member's link to the source.
     nonce: Nonce,
 }
 
@@ -331,11 +332,11 @@ impl Replica {
         assert!(at.index > commit.index, "a copy as of {at:?} would replace {commit:?}, which is committed");
         let dbpath = self.dbpath.clone();
         let files = self.initial_sync.target.files();
-        while let Err(error) = sheaf_storage::install_at_next_open(&dbpath, &files) {
+        let failed = |error: &sheaf_errors::Error| {
             let attributes = sheaf_bson::doc! { "error": error.message(), "index": at.index as i64 };
             log("A fetched copy cannot be taken into use; trying again", &attributes);
-            std::thread::sleep(PAUSE);
-        }
+        };
+        keep_trying(PAUSE, failed, || sheaf_storage::install_at_next_open(&dbpath, &files));
         restart_in_place("initial sync")
     }
 }

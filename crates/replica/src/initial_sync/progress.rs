@@ -4,13 +4,13 @@ use std::time::Instant;
 
 use sheaf_bson::{DocBuf, Value};
 
-/// How often it is tried from the start before a pause.
+/// How often an initial sync is tried from the start before a pause.
 pub const ATTEMPTS_MAX: usize = 10;
 
 /// Figures of the initial sync under way, or of the last one.
 #[derive(Default)]
 pub struct Progress {
-    /// When it began: by the wall clock in milliseconds, and by a clock that goes on evenly.
+    /// When the initial sync began: by the wall clock in milliseconds, and by a clock that goes on evenly.
     pub began: Option<(i64, Instant)>,
     /// Attempts that failed: milliseconds, what happened, the source.
     pub failed: Vec<(i64, String, String)>,
@@ -23,7 +23,7 @@ pub struct Progress {
     pub received: u64,
     /// The file that is here in part, and how much of it.
     pub partial: Option<(String, u64)>,
-    /// Whether it is under way.
+    /// Whether an initial sync is under way.
     pub running: bool,
 }
 

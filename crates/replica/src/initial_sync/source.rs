@@ -30,7 +30,7 @@ const SHARED: Duration = Duration::from_secs(120);
 /// How long the other side may take to read or to ask.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often it is tried to make a copy as new as the other member needs it, and the pause between.
+/// How often the source tries to make a copy as new as the other member needs it, and the pause between.
 const TRIES: u32 = 40;
 const PAUSE: Duration = Duration::from_millis(250);
 

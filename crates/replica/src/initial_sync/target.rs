@@ -216,7 +216,7 @@ impl Target {
         }
     }
 
-    /// Makes sure of it.
+    /// Makes sure that the copy is whole and on stable storage.
     fn whole(&self, known: &Known) -> io::Result<OpTime> {
         for (name, size) in &known.copied.files {
             if fs::metadata(self.files().join(name))?.len() != *size {

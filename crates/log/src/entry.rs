@@ -8,6 +8,15 @@ pub const HEADER_LEN: usize = 40;
 /// Largest payload: what a length field of sane value may say. A group is far smaller.
 pub(crate) const MAX_PAYLOAD: usize = 1 << 30;
 
+/// Where the entry behind this one stands. Terms and times never go back: entries are found by time, and by halves.
+pub(crate) fn following(last: OpTime, term: u64, time: u64) -> OpTime {
+    assert!(
+        term >= last.term && time >= last.time,
+        "an entry of term {term} and time {time} is to follow {last:?}"
+    );
+    OpTime { term, index: last.index + 1, time }
+}
+
 /// An entry read back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Salt};
+use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Salt, following};
 use crate::files::{ReadFiles, Reserve};
 use crate::position::OpTime;
 use crate::reader::Reader;
@@ -132,7 +132,7 @@ impl Shared {
         let path = {
             let segments = lock(&self.segments);
             let Some(segment) = segments.iter().rfind(|segment| segment.id == id) else {
-                return Err(Error::Gone { first: segments.first().map_or(0, |first| first.first_index) });
+                return Err(Error::Gone { first: first_index(&segments) });
             };
             if let Some(file) = segment.file.clone() {
                 drop(segments);
@@ -144,7 +144,7 @@ impl Shared {
         let segments = lock(&self.segments);
         if !segments.iter().any(|segment| segment.id == id) {
             // Removed meanwhile, perhaps before the file was opened.
-            let first = segments.first().map_or(0, |first| first.first_index);
+            let first = first_index(&segments);
             drop(segments);
             self.files.close(|open| open == id);
             return Err(Error::Gone { first });
@@ -161,6 +161,11 @@ impl Shared {
         self.read(segment.id, &mut bytes, SEGMENT_HEADER_LEN)?;
         Ok(Header::decode(&bytes, segment.salt))
     }
+}
+
+/// Index of the oldest entry that these segments, a log's, can hold.
+pub(crate) fn first_index(segments: &[Segment]) -> u64 {
+    segments.first().expect("a log has a segment at all times").first_index
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -257,7 +262,7 @@ impl Log {
         assert!(length <= MAX_PAYLOAD, "a log entry of {length} bytes");
         let size = (HEADER_LEN + length) as u64;
         let mut writer = self.writer_for(size)?;
-        let at = OpTime { term, index: writer.last.index + 1, time };
+        let at = following(writer.last, term, time);
         let header =
             Header::encode(at, self.shared.durable_index.load(Ordering::Acquire), parts, writer.salt);
         let written = write_entry(&writer.file, &header, parts);
@@ -269,7 +274,8 @@ impl Log {
     /// how many, and the position of the last of them. After an error nothing of them is in the log.
     pub fn append_run(&self, entries: &[(u64, u64, &[u8])]) -> Result<(usize, OpTime)> {
         let size_of = |payload: &[u8]| (HEADER_LEN + payload.len()) as u64;
-        let first = entries.first().map_or(0, |(.., payload)| size_of(payload));
+        let (.., first) = entries.first().expect("a run has an entry");
+        let first = size_of(first);
         let mut writer = self.writer_for(first)?;
         let room = RUN_BYTES.min(self.options.segment_bytes.saturating_sub(writer.offset));
         let durable = self.shared.durable_index.load(Ordering::Acquire);
@@ -281,7 +287,7 @@ impl Log {
                 break;
             }
             size += size_of(payload);
-            at = OpTime { term: *term, index: at.index + 1, time: *time };
+            at = following(at, *term, *time);
             headers.push(Header::encode(at, durable, &[payload], writer.salt));
         }
         let pairs = headers.iter().zip(entries);
@@ -336,11 +342,25 @@ impl Log {
             }
             return Err(Error::io("appending", error));
         }
-        writer.offset += size;
-        writer.last = last;
-        if let Some(segment) = lock(&self.shared.segments).last_mut() {
-            segment.bytes = writer.offset;
+        assert_eq!(
+            last.index,
+            writer.last.index + entries as u64,
+            "{entries} entries were written after {:?}",
+            writer.last
+        );
+        {
+            let mut segments = lock(&self.shared.segments);
+            let segment = segments.last_mut().expect("a log has a segment at all times");
+            assert_eq!(
+                segment.bytes,
+                writer.offset,
+                "segment {} ends elsewhere for its writer than for readers",
+                segment.name()
+            );
+            segment.bytes += size;
+            writer.offset = segment.bytes;
         }
+        writer.last = last;
         self.shared.last_index.store(last.index, Ordering::Release);
         self.shared.appends.fetch_add(entries as u64, Ordering::Relaxed);
         self.shared.append_bytes.fetch_add(size, Ordering::Relaxed);
@@ -361,9 +381,14 @@ impl Log {
         writer.unsynced.push(writer.file.clone());
         writer.folder_changes += 1;
         let mut segments = lock(&self.shared.segments);
-        if let Some(closed) = segments.last_mut() {
-            closed.file = None;
-        }
+        let closed = segments.last_mut().expect("a log has a segment at all times");
+        assert!(
+            closed.first_index < segment.first_index,
+            "segment {} follows {}",
+            segment.name(),
+            closed.name()
+        );
+        closed.file = None;
         segments.push(segment);
         Ok(())
     }
@@ -423,12 +448,18 @@ impl Log {
         self.shared.files_synced.fetch_add(files.len() as u64, Ordering::Relaxed);
         self.shared.sync_micros.fetch_add(started.elapsed().as_micros() as u64, Ordering::Relaxed);
         let mut writer = lock(&self.writer);
+        assert!(folder <= writer.folder_changes, "the folder's changes are counted backwards");
         writer.folder_synced = writer.folder_synced.max(folder);
         // The one that was current may have been appended to meanwhile.
-        let done = &files[..files.len().saturating_sub(1)];
+        let (_current, done) = files.split_last().expect("the current segment's file is among the unsynced");
         writer.unsynced.retain(|file| !done.iter().any(|done| Arc::ptr_eq(done, file)));
         files.into_iter().filter_map(Arc::into_inner).for_each(|file| self.reserve.close(file));
         if self.shared.cuts.load(Ordering::Acquire) == cuts {
+            assert!(
+                index <= writer.last.index,
+                "entry {index} was synced, and {:?} is the last",
+                writer.last
+            );
             self.shared.durable_index.fetch_max(index, Ordering::AcqRel);
         }
         Ok(index.min(self.durable_index()))
@@ -511,10 +542,18 @@ impl Log {
         let end = Reader::at_index(self.shared.clone(), at.index + 1)?.offset();
         self.shared.last_index.store(at.index, Ordering::Release);
         let mut segments = lock(&self.shared.segments);
-        let keep = segments.iter().rposition(|s| s.first_index <= at.index + 1).unwrap_or(0);
+        let keep = segments.iter().rposition(|s| s.first_index <= at.index + 1);
+        let keep = keep.expect("what is kept was found in a segment");
+        assert!(
+            (SEGMENT_HEADER_LEN..=segments[keep].bytes).contains(&end),
+            "entry {} ends at byte {end} of {}, which has {}",
+            at.index,
+            segments[keep].name(),
+            segments[keep].bytes
+        );
         // The newest first, each for good before the next: a log with a hole in it would be a damaged one.
         while segments.len() > keep + 1 {
-            let Some(later) = segments.pop() else { break };
+            let later = segments.pop().expect("there are more than those that stay");
             self.shared.files.close(|id| id == later.id);
             fs::remove_file(&later.path).map_err(|e| self.broken("removing a cut segment", e))?;
             sync_dir(&self.dir)?;
@@ -555,7 +594,7 @@ impl Log {
             files_synced: self.shared.files_synced.load(Ordering::Relaxed),
             sync_micros: self.shared.sync_micros.load(Ordering::Relaxed),
             bytes: segments.iter().map(|s| s.bytes).sum(),
-            first_index: segments.first().map_or(0, |s| s.first_index),
+            first_index: first_index(&segments),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::entry::{Entry, HEADER_LEN, Header};
-use crate::log::{Shared, lock};
+use crate::log::{Shared, first_index, lock};
 use crate::recover::{Scanner, Source};
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};
@@ -51,7 +51,7 @@ impl Reader {
                 not_before = middle;
             }
         }
-        let start = segments.get(before.saturating_sub(1)).map_or(1, |segment| segment.first_index);
+        let start = segments[before.saturating_sub(1)].first_index;
         let mut reader = Reader { shared, place: None, index: start };
         reader.find_place()?;
         while let Some(header) = reader.peek()? {
@@ -86,11 +86,12 @@ impl Reader {
         self.place = None;
         let segment = {
             let segments = lock(&self.shared.segments);
-            let first = segments.first().map_or(0, |s| s.first_index);
+            let first = first_index(&segments);
             if self.index < first {
                 return Err(Error::Gone { first });
             }
-            let at = segments.iter().rposition(|s| s.first_index <= self.index).unwrap_or(0);
+            let at = segments.iter().rposition(|s| s.first_index <= self.index);
+            let at = at.expect("the oldest segment begins before what is not gone");
             segments[at].clone()
         };
         self.enter(&segment);
@@ -185,8 +186,10 @@ impl Reader {
         if header.at.index != self.index {
             return Err(self.damaged("an entry stands where another belongs"));
         }
-        let payload =
-            scanner.bytes_at(at + HEADER_LEN as u64, header.length as usize)?.unwrap_or_default().to_vec();
+        let Some(payload) = scanner.bytes_at(at + HEADER_LEN as u64, header.length as usize)? else {
+            return Err(self.damaged("an entry ends behind its segment"));
+        };
+        let payload = payload.to_vec();
         scanner.offset = end;
         self.index += 1;
         Ok(Some(Entry { at: header.at, payload }))

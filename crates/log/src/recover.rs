@@ -243,6 +243,10 @@ pub(crate) fn recover(segments: &mut Vec<Segment>, torn: Vec<Segment>, applied: 
             break;
         }
     }
+    assert!(
+        segments.windows(2).all(|pair| pair[0].first_index < pair[1].first_index),
+        "segments are in the order of their entries"
+    );
     if tail.last.index < applied.index {
         tail.last = applied;
     } else if tail.last.index == applied.index {

@@ -42,7 +42,7 @@ impl Segment {
     }
 
     pub fn name(&self) -> String {
-        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+        self.path.file_name().expect("a segment is a file").to_string_lossy().into_owned()
     }
 
     /// Creates a segment file with its header. All segments have the same salt, so that one whose header is lost can still

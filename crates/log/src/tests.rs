@@ -236,7 +236,7 @@ fn the_header_of_a_segment_in_between_may_be_lost() {
                 assert_eq!(entries(&log, 1).len() as u64, recovered.last.index);
                 assert_eq!(segment_files(dir.path()), files[..1]);
                 // What is appended now is not followed by what was there before.
-                let next = log.append(2, 9, &[b"anew"]).unwrap();
+                let next = log.append(2, 9_000, &[b"anew"]).unwrap();
                 drop(log);
                 let (log, _) = Log::open(options(dir.path()), OpTime::default()).unwrap();
                 assert_eq!(log.last(), next);
@@ -438,7 +438,7 @@ proptest! {
         for (at, (_, payload)) in found.iter().enumerate() {
             prop_assert_eq!(payload, &payloads[at]);
         }
-        prop_assert_eq!(log.append(1, 1, &[b"on"]).unwrap().index, whole as u64 + 1);
+        prop_assert_eq!(log.append(1, 9_000, &[b"on"]).unwrap().index, whole as u64 + 1);
     }
 
     /// A flipped byte is never read as data: durable entries give an error, and only the last entry,

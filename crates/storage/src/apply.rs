@@ -20,6 +20,7 @@ use crate::changes::{BatchSink, Changes};
 use crate::commit::chain::{self, Run};
 use crate::commit::pipeline::Counts;
 use crate::core::Core;
+use crate::critical::must;
 use crate::db::Cf;
 use crate::definitions::Garbage;
 use crate::definitions::command::Command;
@@ -70,6 +71,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
     if entries.iter().any(has_effect) {
         core.commits.note_others();
     }
+    check_order(core.published.last(), entries);
     let mut left = &all[..];
     while !left.is_empty() {
         let count = match chain::run(left)? {
@@ -90,6 +92,30 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
     core.flushes.note_written(bytes.saturating_sub(applier.put));
     core.commits.keep_chain(left.iter().copied().cloned().collect());
     Ok(applier.done)
+}
+
+/// Entries are applied one after another, without a gap; files that hold one in part get the rest of it.
+fn check_order(last: OpTime, entries: &[LogEntry]) {
+    if let Some(first) = entries.first() {
+        must!(
+            first.index == last.index + 1 || (first.index == last.index && first.time > last.time),
+            "entry {} of time {} is to be applied after {last:?}",
+            first.index,
+            first.time
+        );
+    }
+    for pair in entries.windows(2) {
+        must!(
+            pair[1].index == pair[0].index + 1 && pair[1].term >= pair[0].term && pair[1].time > pair[0].time,
+            "entry {} of term {} and time {} follows entry {} of term {} and time {}",
+            pair[1].index,
+            pair[1].term,
+            pair[1].time,
+            pair[0].index,
+            pair[0].term,
+            pair[0].time
+        );
+    }
 }
 
 fn position(entry: &LogEntry) -> OpTime {
@@ -234,7 +260,7 @@ impl<'a> Applier<'a> {
         for entry in entries {
             self.entry = position(entry);
             self.done_to = 0;
-            assert!(
+            must!(
                 (entry.index, entry.time) > (self.applied.index, self.applied.time),
                 "entry {} is applied after {}: what is applied never goes back",
                 entry.index,
@@ -390,6 +416,11 @@ impl<'a> Applier<'a> {
             let collection = command.collection(&self.catalog)?;
             self.core.finish_builds(&collection, &command.names(), self.entry)?;
         }
+        must!(
+            self.in_transaction || self.batch.is_empty(),
+            "a command of entry {} is to change the catalog before what stands before it is written",
+            self.entry.index
+        );
         let applied = command.apply(Arc::unwrap_or_clone(std::mem::take(&mut self.catalog)))?;
         for ident in command.new_indexes() {
             self.core.clear_strays(ident, self.entry, &mut self.batch)?;

@@ -10,6 +10,7 @@ use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result};
 use uuid::Uuid;
 
+use crate::critical::{impossible, must};
 use crate::index::{Index, IndexKind, check_keys, id_index_spec, index_entries};
 use crate::keys::put_id_key;
 use crate::locks::Gate;
@@ -70,7 +71,10 @@ impl Catalog {
             Some(collections) => collections,
             None => self.databases.entry(db.into()).or_default(),
         };
-        collections.insert(name.into(), collection.clone());
+        let before = collections.insert(name.into(), collection.clone());
+        if let Some(before) = before {
+            impossible!("{} is to be {}, and is {} already", before.namespace, collection.uuid, before.uuid)
+        }
         self.by_uuid.insert(collection.uuid, collection);
     }
 
@@ -79,11 +83,18 @@ impl Catalog {
         self.version += 1;
         let Some(old) = self.by_uuid.remove(uuid) else { return };
         let (db, name) = split(&old.namespace);
-        if let Some(collections) = self.databases.get_mut(db) {
-            collections.remove(name);
-            if collections.is_empty() {
-                self.databases.remove(db);
-            }
+        let Some(collections) = self.databases.get_mut(db) else {
+            impossible!("the catalog has {uuid} and not its database {db}")
+        };
+        let named = collections.remove(name);
+        must!(
+            named.as_ref().is_some_and(|named| named.uuid == *uuid),
+            "the catalog has {uuid} as {}, and under this name {:?}",
+            old.namespace,
+            named.map(|named| named.uuid)
+        );
+        if collections.is_empty() {
+            self.databases.remove(db);
         }
     }
 }
@@ -336,7 +347,7 @@ impl Collection {
     pub(crate) fn from_doc(
         doc: RawDoc<'_>,
         counters: (i64, i64),
-        masks: impl Fn(u32) -> Option<Vec<u64>>,
+        masks: impl Fn(u32) -> Result<Option<Vec<u64>>>,
     ) -> Result<Collection> {
         let broken = || Error::new(Code::INTERNAL_ERROR, format!("catalog entry cannot be read: {doc:?}"));
         let namespace = doc.get("ns").and_then(|v| v.as_str()).ok_or_else(broken)?.to_owned();
@@ -359,7 +370,7 @@ impl Collection {
                 .and_then(|n| u32::try_from(n).ok())
                 .ok_or_else(broken)?;
             let ready = entry.get("ready").is_some_and(|v| v.truthy());
-            let mut index = Index::from_spec(spec, ident, ready, masks(ident))?;
+            let mut index = Index::from_spec(spec, ident, ready, masks(ident)?)?;
             index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
             mark_id_index(&mut index, capped);
             indexes.push(Arc::new(index));

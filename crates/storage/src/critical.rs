@@ -35,6 +35,36 @@ impl Drop for Critical {
     }
 }
 
+/// Stops the process with what was seen, where something does not hold that must. A panic ends the command at work and no
+/// more, unless it is in [`Critical`] work: others would go on with a state that nobody understands. In this crate's tests it
+/// is a panic.
+macro_rules! must {
+    ($holds:expr, $($seen:tt)+) => {
+        if !$holds {
+            $crate::critical::broken(format_args!($($seen)+))
+        }
+    };
+}
+pub(crate) use must;
+
+/// Stops the process, as [`must`] does: what was seen cannot be.
+macro_rules! impossible {
+    ($($seen:tt)+) => {
+        $crate::critical::broken(format_args!($($seen)+))
+    };
+}
+pub(crate) use impossible;
+
+/// See [`must`].
+#[cold]
+#[track_caller]
+pub(crate) fn broken(seen: std::fmt::Arguments<'_>) -> ! {
+    if cfg!(test) {
+        panic!("{seen}");
+    }
+    stop(&format!("{}: {seen}", std::panic::Location::caller()))
+}
+
 /// Ends the process at once, saying why in the log and on standard error. What is on the disk stays as it is.
 pub fn stop(why: &str) -> ! {
     tracing::error!(why, "the process stops");

@@ -11,6 +11,7 @@ use std::time::Duration;
 use ahash::AHashMap;
 use sheaf_errors::Result;
 
+use crate::critical::must;
 use crate::options::{Block, Interrupt};
 use crate::order::{Condvar, Mutex, about_to_wait, rank};
 
@@ -96,6 +97,7 @@ impl LockTable {
             let removed = {
                 let mut held = stripe.held.lock();
                 let removed = held.remove(key);
+                must!(removed.is_some(), "a lock is given back that nobody holds");
                 // One document can have a million keys. Their room is not kept for the next one like it.
                 if held.is_empty() && held.capacity() > KEPT_MAX {
                     held.shrink_to(KEPT_MAX);
@@ -240,6 +242,7 @@ impl Gate {
 
     fn leave(&self) {
         let before = self.state.fetch_sub(1, Ordering::AcqRel);
+        must!(before & !WRITER != 0, "one who is not in leaves a gate");
         if before & WRITER != 0 {
             let _guard = self.mutex.lock();
             self.changed.notify_all();
@@ -255,7 +258,8 @@ impl Drop for Pass {
 
 impl Drop for Shut {
     fn drop(&mut self) {
-        self.0.state.fetch_and(!WRITER, Ordering::AcqRel);
+        let before = self.0.state.fetch_and(!WRITER, Ordering::AcqRel);
+        must!(before & WRITER != 0, "a gate is opened that is not closed");
         let _guard = self.0.mutex.lock();
         self.0.changed.notify_all();
     }

@@ -6,6 +6,7 @@
 use sheaf_bson::{Binary, DocWriter, RawDoc, Value};
 use uuid::Uuid;
 
+use crate::critical::must;
 use crate::statement::Statement;
 
 /// Distances of the values from the end of the document.
@@ -117,12 +118,18 @@ pub(crate) fn stamp(payload: &mut [u8], term: u64, wall: i64, mut next: impl FnM
     let mut rest = payload;
     while rest.len() >= 5 {
         let len = i32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
+        must!(
+            TAIL.len() < len && len <= rest.len(),
+            "an operation of {len} bytes, of {} that are left",
+            rest.len()
+        );
         let (doc, after) = rest.split_at_mut(len);
         doc[len - TS..len - TS + 8].copy_from_slice(&next().to_le_bytes());
         doc[len - TERM..len - TERM + 8].copy_from_slice(&(term as i64).to_le_bytes());
         doc[len - WALL..len - WALL + 8].copy_from_slice(&wall.to_le_bytes());
         rest = after;
     }
+    must!(rest.is_empty(), "{} bytes behind the last operation of a commit", rest.len());
 }
 
 /// An entry's place among those of one transaction.

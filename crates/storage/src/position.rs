@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use sheaf_bson::RawDoc;
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_log::Log;
 use uuid::Uuid;
 
@@ -51,6 +51,9 @@ impl Position {
     }
 
     fn decode(bytes: &[u8]) -> Option<Position> {
+        if bytes.len() != Self::LEN {
+            return None;
+        }
         let mut numbers = bytes.chunks_exact(8).map(|n| n.try_into().map_or(0, u64::from_le_bytes));
         let mut next = || numbers.next();
         let at = OpTime { term: next()?, index: next()?, time: next()? };
@@ -59,7 +62,11 @@ impl Position {
 
     /// That of the last batch in the files. `None`: written by a version that did not note it.
     pub fn read(db: &Db) -> Result<Option<Position>> {
-        Ok(db.get(Cf::Catalog, catalog_key::POSITION)?.and_then(|bytes| Position::decode(&bytes)))
+        let Some(bytes) = db.get(Cf::Catalog, catalog_key::POSITION)? else { return Ok(None) };
+        match Position::decode(&bytes) {
+            Some(position) => Ok(Some(position)),
+            None => bail!(Code::INTERNAL_ERROR, "the data files' position has {} bytes", bytes.len()),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::catalog::Catalog;
+use crate::critical::must;
 use crate::db::Db;
 use crate::oplog_reader::OplogCollection;
 use crate::options::OpTime;
@@ -56,7 +57,7 @@ impl Published {
     /// Publishes a catalog. The pipeline is held, or nobody else is there yet.
     pub fn show_catalog(&self, catalog: Arc<Catalog>) {
         let before = self.catalog.load();
-        assert!(
+        must!(
             catalog.version() >= before.version(),
             "a catalog of version {} would take the place of version {}: a change of definitions would be undone",
             catalog.version(),
@@ -74,7 +75,7 @@ impl Published {
     /// Publishes a position. The pipeline is held, or nobody else is there yet.
     pub fn advance(&self, at: OpTime) {
         let mut last = self.last.lock();
-        assert!(
+        must!(
             at.index >= last.index && at.term >= last.term && at.time >= last.time,
             "{at:?} is published after {:?}: what is visible never goes back",
             *last

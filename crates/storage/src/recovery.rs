@@ -10,6 +10,7 @@ use sheaf_errors::{Code, Error, Result};
 use crate::apply::apply_entries;
 use crate::catalog::Collection;
 use crate::core::Core;
+use crate::critical::must;
 use crate::db::{Cf, io_error};
 use crate::definitions::command::build_command;
 use crate::definitions::{Garbage, LOCAL_IDENTS};
@@ -54,6 +55,10 @@ impl Core {
                     last_flush = Instant::now();
                 }
             }
+        }
+        if let Some(log) = self.durability.log() {
+            let (end, last) = (log.last(), self.published.last());
+            must!(end.index == last.index, "the log ends with entry {}, and applied is {last:?}", end.index);
         }
         if !self.base.is_replica() {
             // In a set the rest may come from others.

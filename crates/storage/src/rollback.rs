@@ -13,7 +13,6 @@ use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
@@ -38,9 +37,6 @@ pub struct RolledBack {
     /// Operations that are taken back: inserts, updates, deletes, commands.
     pub operations: [u64; 4],
 }
-
-/// Numbers the files of a process.
-static FILES: AtomicU64 = AtomicU64::new(0);
 
 /// So many bytes of record keys are gathered at a time. Where there are more, the log is read once for each part of them.
 const KEYS_BYTES: usize = 64 << 20;
@@ -238,10 +234,19 @@ fn remove_torn(folder: &Path) {
     }
 }
 
+/// Creates the next file of this time; earlier rollbacks of the same second have left theirs.
 fn create(folder: &Path, time: &str) -> Result<(BufWriter<File>, PathBuf)> {
     fs::create_dir_all(folder).map_err(|e| file_error("creating", folder, &e))?;
-    let path = folder.join(format!("removed.{time}.{}.bson.{TORN}", FILES.fetch_add(1, Ordering::Relaxed)));
-    let file = File::create(&path).map_err(|e| file_error("creating", &path, &e))?;
+    let mut number = 0;
+    let path = loop {
+        let whole = folder.join(format!("removed.{time}.{number}.bson"));
+        let path = whole.with_extension(format!("bson.{TORN}"));
+        if !whole.exists() && !path.exists() {
+            break path;
+        }
+        number += 1;
+    };
+    let file = File::create_new(&path).map_err(|e| file_error("creating", &path, &e))?;
     Ok((BufWriter::with_capacity(1 << 20, file), path))
 }
 

@@ -13,6 +13,7 @@ use crate::commit::majority::Span;
 use crate::commit::pipeline::Prepared;
 use crate::core::Core;
 use crate::critical;
+use crate::critical::{impossible, must};
 use crate::hooks::HookPoint;
 use crate::oplog;
 use crate::options::OpTime;
@@ -123,9 +124,17 @@ impl Core {
         let unit = self.append_own(sequencer, unit)?;
         // What stood open before it is not continued by it.
         self.end_chain();
-        if let Some(entry) = unit.entries.last() {
-            times.iter_mut().for_each(|at| at.index = entry.index);
-        }
+        let [entry] = &unit.entries[..] else {
+            impossible!("a group was proposed as one entry, and its unit {own} has {}", unit.entries.len())
+        };
+        must!(
+            times.last().is_some_and(|last| (last.term, last.time) == (entry.term, entry.time)),
+            "entry {} of term {} and time {} was proposed with the times {times:?}",
+            entry.index,
+            entry.term,
+            entry.time
+        );
+        times.iter_mut().for_each(|at| at.index = entry.index);
         Ok((own, Span::of(&unit.entries), times))
     }
 
@@ -138,6 +147,7 @@ impl Core {
             if unit.seq == own {
                 return Ok(unit);
             }
+            must!(unit.seq < own, "unit {} has come, and {own}, which was before it, has not", unit.seq);
             // Who waits here is a client. Another member leads by the time that it is told to go and ask that one.
             self.carry_out_unit(sequencer, unit, &|| !sequencer.takes_writes())?;
         }
@@ -164,8 +174,10 @@ impl Core {
             return Ok(false);
         }
         self.durability.check_writable()?;
-        let (mut any, mut bytes) = (false, 0);
+        let (mut any, mut bytes, mut before) = (false, 0, None);
         while let Some(unit) = sequencer.take()? {
+            must!(before.is_none_or(|before| before < unit.seq), "unit {} comes after {before:?}", unit.seq);
+            before = Some(unit.seq);
             bytes += unit.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
             self.carry_out_unit(&*sequencer, unit, &|| false)?;
             any = true;
@@ -191,7 +203,12 @@ impl Core {
             tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
             let began = std::time::Instant::now();
             let applied = self.published.last().index;
-            assert_eq!(first.index, applied + 1, "a unit follows on what is applied");
+            must!(
+                first.index == applied + 1,
+                "unit {} begins with entry {}, and applied is {applied}",
+                unit.seq,
+                first.index
+            );
             let hooked = self.base.hooks.call(HookPoint::Apply);
             match hooked.and_then(|()| crate::apply::apply_entries(self, &unit.entries)) {
                 Ok(ops) => self.commits.applied().add(ops, began.elapsed()),
@@ -237,7 +254,7 @@ impl Core {
     ///
     /// Errors: `InterruptedDueToReplStateChange` if there is no room and `gives_up`.
     fn append_entries(&self, entries: &[LogEntry], gives_up: &dyn Fn() -> bool) -> Result<()> {
-        let Some(log) = self.durability.log() else { return Ok(()) };
+        let Some(log) = self.durability.log() else { impossible!("a member of a set has no log") };
         let last = log.last().index;
         let entries = &entries[entries.partition_point(|entry| entry.index <= last)..];
         let run: SmallVec<[(u64, u64, &[u8]); 4]> =
@@ -250,7 +267,11 @@ impl Core {
             match appended {
                 Ok((count, at)) => {
                     done += count;
-                    assert_eq!(at.index, entries[done - 1].index, "log and replication count alike");
+                    must!(
+                        at.index == entries[done - 1].index,
+                        "the log has given {at:?} to entry {}",
+                        entries[done - 1].index
+                    );
                     self.durability.appended();
                 }
                 Err(error) => {
@@ -258,7 +279,7 @@ impl Core {
                     (self.base.options.block)(&mut || {
                         std::thread::sleep(std::time::Duration::from_millis(200))
                     });
-                    assert!(!self.durability.is_failed(), "the log has failed: {error}");
+                    must!(!self.durability.is_failed(), "the log has failed: {error}");
                     if gives_up() {
                         return Err(Error::new(
                             Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,

@@ -13,6 +13,7 @@ use crate::catalog::Collection;
 use crate::changes::{BatchSink, Changes, record_lock};
 use crate::commit::pipeline::{Counts, Prepared};
 use crate::core::Core;
+use crate::critical::must;
 use crate::db::Cf;
 use crate::definitions::command::{Command, create_command};
 use crate::keys::put_id_key;
@@ -298,7 +299,7 @@ impl Transaction {
     fn change(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>) -> Result<()> {
         self.check_collection(collection)?;
         let within = self.passes.iter().any(|(known, _)| Arc::ptr_eq(&known.state, &collection.state));
-        assert!(
+        must!(
             within || self.created.iter().any(|command| command.target() == collection.namespace),
             "{} is written to without a pass through its gate",
             collection.namespace

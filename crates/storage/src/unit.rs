@@ -14,6 +14,7 @@ use crate::catalog::Collection;
 use crate::changes::{BatchSink, Changes, record_lock_at};
 use crate::commit::pipeline::{Counts, Prepared};
 use crate::core::Core;
+use crate::critical::must;
 use crate::db::Cf;
 use crate::keys::{entry_parts, put_id_key};
 use crate::locks::{Closed, LockKey, Locked, Owner, Pass};
@@ -233,14 +234,14 @@ impl<'i> WriteUnit<'i> {
 
     /// Lets the unit write to a collection that whom it works for has closed for all others.
     pub(crate) fn admit(&mut self, collection: &Arc<Collection>, closed: &Closed) {
-        assert!(closed.closes(&collection.state.gate), "the gate of {} is not closed", collection.namespace);
+        must!(closed.closes(&collection.state.gate), "the gate of {} is not closed", collection.namespace);
         self.passes.push((collection.clone(), Admission::Closed(closed.clone())));
     }
 
     fn begin_write(&mut self, collection: &Collection) -> Result<()> {
         refuse_view(collection)?;
         // What is written past the gate is lost to whoever copies the collection or takes its place.
-        assert!(
+        must!(
             self.passes.iter().any(|(known, _)| Arc::ptr_eq(&known.state, &collection.state)),
             "{} is written to without a pass through its gate",
             collection.namespace

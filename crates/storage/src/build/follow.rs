@@ -20,6 +20,7 @@ use super::turn::Running;
 use super::{Build, PATIENCE};
 use crate::catalog::Collection;
 use crate::core::Core;
+use crate::critical::impossible;
 use crate::index::Index;
 use crate::options::{Interrupt, OpTime};
 use crate::sequencer::stays_here;
@@ -46,7 +47,9 @@ impl Core {
     pub fn follow_build(&self, collection: &Uuid, idents: &[u32], at: OpTime) {
         let Some(core) = self.me() else { return };
         let catalog = self.published.catalog();
-        let Some(collection) = catalog.by_uuid(collection) else { return };
+        let Some(collection) = catalog.by_uuid(collection) else {
+            impossible!("entry {at:?} has announced a build on {collection}, which is not in the catalog")
+        };
         let announced = |index: &&Arc<Index>| !index.ready && idents.contains(&index.ident);
         let indexes: Vec<Arc<Index>> = collection.maintained().filter(announced).cloned().collect();
         if indexes.is_empty() || is_small(collection) || self.definitions.builds().count() >= BUILDS_MAX {

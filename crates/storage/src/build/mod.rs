@@ -30,6 +30,7 @@ use uuid::Uuid;
 
 use crate::catalog::Collection;
 use crate::core::Core;
+use crate::critical::{impossible, must};
 use crate::cursor::{Direction, Range};
 use crate::db::Cf;
 use crate::definitions::command::{build_command, create_indexes_command};
@@ -385,7 +386,7 @@ impl Core {
 
     /// Gives the entries of all documents of the snapshot to the sorter.
     fn scan(&self, build: &mut Build, sorter: &mut Sorter, interrupt: Interrupt<'_>) -> Result<()> {
-        let Some(view) = &build.view else { return Err(build.turn().aborted()) };
+        let Some(view) = &build.view else { impossible!("an index build that is to read has no snapshot") };
         let mut cursor = view.records(&build.collection, Range::ALL, Direction::Forward)?;
         let mut keys = KeySet::default();
         let mut value = Vec::new();
@@ -440,14 +441,17 @@ impl Core {
             if seen.is_multiple_of(4096) {
                 check()?;
             }
-            let ident = full.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+            let Some(ident) = full.first_chunk().map(|bytes| u32::from_be_bytes(*bytes)) else {
+                impossible!("a sorted entry has a key of {} bytes", full.len())
+            };
             if index.is_none_or(|index| index.ident != ident) {
                 index = indexes.iter().find(|index| index.ident == ident);
                 last = None;
             }
             let Some(index) = index.filter(|index| index.unique) else { return files.put(full, value) };
             let (len, type_bits) = take_length(value);
-            let (entry, record_key) = full.split_at(full.len().saturating_sub(len));
+            must!(len + PREFIX <= full.len(), "an entry of {} bytes has a record's key of {len}", full.len());
+            let (entry, record_key) = full.split_at(full.len() - len);
             if last.as_deref() == Some(entry) {
                 let key = &entry[PREFIX..];
                 side_key(ident, DUPLICATES, key, record_key, &mut beside);

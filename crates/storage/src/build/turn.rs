@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::aborted;
 use crate::catalog::{Catalog, Collection};
 use crate::core::Core;
+use crate::critical::must;
 use crate::index::Index;
 use crate::order::{Condvar, Mutex, rank};
 
@@ -191,6 +192,7 @@ impl Running {
         let phase = Mutex::new(if filled { Phase::Filled } else { Phase::Filling });
         let over = AtomicBool::new(false);
         let changed = Condvar::new();
+        must!(!indexes.is_empty(), "an index build of {} builds nothing", collection.namespace);
         let turn = Arc::new(Turn { collection: collection.clone(), id, idents, phase, changed, over });
         core.definitions.builds().turns.lock().push(turn.clone());
         Running { core: core.clone(), turn }

@@ -16,6 +16,7 @@ use super::Commits;
 use crate::commit::majority::Span;
 use crate::commit::pipeline::Prepared;
 use crate::core::Core;
+use crate::critical::{impossible, must};
 use crate::hooks::HookPoint;
 use crate::oplog;
 use crate::options::OpTime;
@@ -123,7 +124,10 @@ impl Core {
         let Some(log) = self.durability.log() else { return Ok(()) };
         self.base.hooks.call(HookPoint::Append)?;
         let at = log.append(before.term, time, &[doc]).map_err(|e| self.durability.log_error(e))?;
-        assert_eq!(at.index, before.index + 1, "log and pipeline count alike");
+        must!(
+            at.index == before.index + 1,
+            "the log has given {at:?} to what the pipeline orders after {before:?}"
+        );
         self.durability.appended();
         Ok(())
     }
@@ -139,7 +143,7 @@ impl Core {
         let mut rest = &mut payload[..];
         loop {
             let Some((doc, after)) = split_first(rest) else {
-                return Err(Error::new(Code::INTERNAL_ERROR, "a chain of entries has no last one"));
+                impossible!("a chain of entries has no last one")
             };
             let seq = self.propose_part(sequencer, doc, &mut progress)?;
             let own = self.carry_out_before(sequencer, seq)?;
@@ -151,7 +155,7 @@ impl Core {
             }
             let own = self.append_own(sequencer, own)?;
             let Some(last) = own.entries.last() else {
-                return Err(Error::new(Code::INTERNAL_ERROR, "a proposed commit was lost"));
+                impossible!("unit {} of a chain has no entry", own.seq)
             };
             self.check_whole(last);
             let at = OpTime { term: last.term, index: last.index, time: last.time };
@@ -203,7 +207,7 @@ impl Core {
         let all: Vec<&LogEntry> = chain.iter().chain([last]).collect();
         let follow = all.windows(2).all(|pair| pair[0].index + 1 == pair[1].index);
         let found = run(&all);
-        assert!(
+        must!(
             follow && found.as_ref().is_ok_and(|run| *run == Run::Whole(all.len())),
             "a transaction of {} entries, the last of which is {}, is not whole in the log: {found:?}",
             all.len(),
@@ -240,8 +244,8 @@ impl Commits {
         let follow = entries.windows(2).all(|pair| {
             pair[0].index + 1 == pair[1].index && pair[0].term == pair[1].term && pair[0].time < pair[1].time
         });
-        assert!(follow, "the entries of an open transaction do not follow each other");
+        must!(follow, "the entries of an open transaction do not follow each other");
         let before = std::mem::replace(&mut *self.chain.lock(), entries);
-        assert!(before.is_empty(), "{} entries of an open transaction would be forgotten", before.len());
+        must!(before.is_empty(), "{} entries of an open transaction would be forgotten", before.len());
     }
 }

@@ -13,6 +13,7 @@ use sheaf_bson::Value;
 
 use crate::catalog::Catalog;
 use crate::core::Core;
+use crate::critical::must;
 use crate::db::SnapshotCell;
 use crate::oplog;
 use crate::order::{Mutex, rank};
@@ -117,7 +118,11 @@ impl Core {
         {
             before.until.store(unit.begins, Ordering::Release);
         }
+        if let Some(before) = before {
+            must!(before.time <= last.time, "a state at {last:?} follows one of time {}", before.time);
+        }
         let begins = unit.map_or(last.time, |unit| unit.last_begins);
+        must!(begins <= last.time, "a state of time {} begins at {begins}", last.time);
         let snapshot = Arc::new(SnapshotCell::take(&self.base.db));
         let catalog = self.published.catalog();
         let (index, time, until) = (last.index, last.time, Arc::default());
@@ -155,6 +160,9 @@ impl Core {
         let mut gone = Vec::new();
         while states.waiting.front().is_some_and(|kept| kept.index <= index) {
             let kept = states.waiting.pop_front();
+            let (new, old) =
+                (kept.as_ref().map(|kept| kept.index), states.current.as_ref().map(|old| old.index));
+            must!(new > old, "the set's state goes back from {old:?} to {new:?}");
             if let Some(old) = std::mem::replace(&mut states.current, kept) {
                 states.past.push_back((old, Instant::now(), false));
                 if states.past.len() > PAST_MAX {

@@ -19,6 +19,7 @@ use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result};
 
 use crate::base::Base;
+use crate::critical::must;
 use crate::db::Cf;
 use crate::keys::catalog_key;
 use crate::locks::{Gate, LockKey, LockTable, Pass};
@@ -120,7 +121,7 @@ impl Commits {
     /// Errors: `InterruptedDueToReplStateChange` if [`Commits::others`] is not what it was.
     pub fn check_no_others(&self, since: u64) -> Result<()> {
         let now = self.others();
-        assert!(since <= now, "what others have ordered is counted backwards: {since}, then {now}");
+        must!(since <= now, "what others have ordered is counted backwards: {since}, then {now}");
         if now == since {
             return Ok(());
         }
@@ -154,7 +155,7 @@ impl Commits {
         let mut position = self.position.lock();
         if let Some(at) = at {
             let before = position.at;
-            assert!(
+            must!(
                 at.term >= before.term && (at.index, at.time) >= (before.index, before.time),
                 "a batch ends at {at:?}, and one before it at {before:?}"
             );

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::Commits;
 use crate::catalog::{Catalog, CollectionState};
 use crate::core::Core;
-use crate::critical::Critical;
+use crate::critical::{Critical, impossible, must};
 use crate::locks::LockKey;
 use crate::oplog;
 use crate::options::{Block, OpTime};
@@ -178,6 +178,7 @@ impl Commits {
     /// Gives the pipeline to the next in the queue, or leaves it idle.
     fn hand_on(&self) {
         let mut queue = self.queue.lock();
+        must!(queue.busy, "the pipeline is handed on, and nobody has it");
         let Some(next) = queue.waiting.pop_front() else {
             queue.busy = false;
             return;
@@ -187,7 +188,9 @@ impl Commits {
         *slot = match std::mem::replace(&mut *slot, Slot::Taken) {
             Slot::Waiting(prepared) => Slot::Lead(prepared),
             Slot::WaitingStill => Slot::Still,
-            other => other,
+            Slot::InGroup | Slot::Lead(_) | Slot::Done(_) | Slot::Still | Slot::Taken => {
+                impossible!("one who does not wait is in the queue of the pipeline")
+            }
         };
         next.changed.notify_one();
     }
@@ -240,7 +243,9 @@ impl Core {
         match left {
             Slot::Done(result) => result,
             Slot::Lead(own) => self.lead(*own),
-            _ => Err(lost()),
+            Slot::Waiting(_) | Slot::InGroup | Slot::WaitingStill | Slot::Still | Slot::Taken => {
+                impossible!("a commit came out of the queue undecided")
+            }
         }
     }
 
@@ -270,10 +275,18 @@ impl Core {
             tickets.extend(queue.waiting.pop_front());
         }
         drop(queue);
-        let mut results = self.commit_group(group).into_iter();
-        let own = results.next().unwrap_or_else(|| Err(lost()));
+        let results = self.commit_group(group);
+        must!(
+            results.len() == tickets.len() + 1,
+            "a group of {} commits has {} results",
+            tickets.len() + 1,
+            results.len()
+        );
+        let mut results = results.into_iter();
+        let Some(own) = results.next() else { impossible!("a group has no first commit") };
         for (ticket, result) in tickets.iter().zip(results) {
-            *ticket.slot.lock() = Slot::Done(result);
+            let before = std::mem::replace(&mut *ticket.slot.lock(), Slot::Done(result));
+            must!(matches!(before, Slot::InGroup), "a commit of a group was decided twice");
             ticket.changed.notify_one();
         }
         own
@@ -295,6 +308,7 @@ impl Core {
         while matches!(*slot, Slot::WaitingStill) {
             ticket.changed.wait(&mut slot);
         }
+        must!(matches!(*slot, Slot::Still), "who wanted the pipeline held has got something else");
         Still::new(self)
     }
 
@@ -351,10 +365,14 @@ impl Core {
             });
             times.push(OpTime { term: before.term, index: before.index + 1, time });
         }
+        must!(time > before.time, "a group without an operation is to be entry {}", before.index + 1);
         if let Some(log) = self.durability.log() {
             let parts: SmallVec<[&[u8]; 4]> = group.iter().map(|unit| &unit.payload[..]).collect();
             let at = log.append(before.term, time, &parts).map_err(|e| self.durability.log_error(e))?;
-            assert_eq!(at.index, before.index + 1, "log and pipeline count alike");
+            must!(
+                at.index == before.index + 1,
+                "the log has given {at:?} to what the pipeline orders after {before:?}"
+            );
             self.durability.appended();
         }
         Ok(times)
@@ -396,8 +414,4 @@ impl Core {
     pub(crate) fn apply_own(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
         self.apply(unit, at).inspect_err(|error| self.cannot_apply(&format!("entry {at:?}"), error))
     }
-}
-
-fn lost() -> Error {
-    Error::new(Code::INTERNAL_ERROR, "a commit was lost in the pipeline")
 }

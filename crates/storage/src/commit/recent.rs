@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ahash::AHashMap;
 
+use crate::critical::{impossible, must};
 use crate::locks::LockKey;
 
 /// What has been committed since the oldest open transaction began; empty while none is open.
@@ -34,7 +35,10 @@ impl Recent {
 
     /// A transaction that began there is over.
     pub fn end(&mut self, start: u64) {
-        let count = self.open.get_mut(&start).expect("a transaction that ends is among the open ones");
+        must!(start <= self.sequence, "a transaction began at {start}, after commit {}", self.sequence);
+        let Some(count) = self.open.get_mut(&start) else {
+            impossible!("a transaction that began at {start} ends, and is not among the open ones")
+        };
         *count -= 1;
         if *count == 0 {
             self.open.remove(&start);

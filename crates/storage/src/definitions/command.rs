@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::catalog::{Catalog, Collection, CollectionState, id_index, mark_id_index, split};
 use crate::core::Core;
+use crate::critical::must;
 use crate::db::{Cf, Db, io_error};
 use crate::definitions::Garbage;
 use crate::index::{Index, check_keys, index_entries, side_ident};
@@ -95,6 +96,7 @@ pub(crate) fn garbage_key(cf: Cf, ident: u32) -> Vec<u8> {
 /// Reads the catalog back, and finishes removing what was being removed.
 pub(crate) fn load_catalog(db: &Db) -> Result<Catalog> {
     let mut catalog = Catalog::default();
+    let mut idents = ahash::AHashSet::new();
     for item in db.raw().iterator_cf(db.cf(Cf::Catalog), IteratorMode::Start) {
         let (key, value) = item.map_err(io_error)?;
         if key.first() != Some(&catalog_key::COLLECTION) || key.len() != 5 {
@@ -102,21 +104,56 @@ pub(crate) fn load_catalog(db: &Db) -> Result<Catalog> {
         }
         let ident = u32::from_be_bytes([key[1], key[2], key[3], key[4]]);
         let counters = db.get(Cf::Catalog, &catalog_key::of(catalog_key::COUNTERS, ident))?;
-        let number = |at: usize| {
-            let bytes = counters.as_ref().and_then(|c| c.get(at..at + 8));
-            bytes.and_then(|b| b.try_into().ok()).map_or(0, i64::from_le_bytes)
+        let counters = counters.map(|bytes| read_counters(&bytes)).transpose()?;
+        let masks = |ident: u32| match db.get(Cf::Catalog, &catalog_key::of(catalog_key::MULTIKEY, ident))? {
+            Some(masks) => read_masks(&masks).map(Some),
+            None => Ok(None),
         };
-        let masks = |ident: u32| {
-            let masks = db.get(Cf::Catalog, &catalog_key::of(catalog_key::MULTIKEY, ident)).ok().flatten()?;
-            Some(masks.chunks_exact(8).map(|c| c.try_into().map_or(0, u64::from_le_bytes)).collect())
-        };
-        let collection = Collection::from_doc(RawDoc::new(&value), (number(0), number(8)), masks)?;
+        let collection = Collection::from_doc(RawDoc::new(&value), counters.unwrap_or((0, 0)), masks)?;
+        if collection.ident != ident {
+            bail!(
+                Code::INTERNAL_ERROR,
+                "{} stands under number {ident} and has {}",
+                collection.namespace,
+                collection.ident
+            );
+        }
+        for ident in std::iter::once(ident).chain(collection.maintained().map(|index| index.ident)) {
+            if !idents.insert(ident) {
+                bail!(
+                    Code::INTERNAL_ERROR,
+                    "number {ident} in {} has another owner as well",
+                    collection.namespace
+                );
+            }
+        }
         if collection.capped.is_some() {
             collection.state.next_key.store(last_rid(db, ident)? + 1, std::sync::atomic::Ordering::Release);
         }
         catalog.put(Arc::new(collection));
     }
     Ok(catalog)
+}
+
+/// Documents and bytes of a collection, as a checkpoint has written them.
+fn read_counters(bytes: &[u8]) -> Result<(i64, i64)> {
+    let number = |at: usize| bytes.get(at..at + 8)?.try_into().ok().map(i64::from_le_bytes);
+    match (number(0), number(8)) {
+        (Some(docs), Some(size)) if bytes.len() == 16 => Ok((docs, size)),
+        _ => bail!(Code::INTERNAL_ERROR, "a collection's counters have {} bytes", bytes.len()),
+    }
+}
+
+/// Which fields of an index have arrays, as a checkpoint has written it. What cannot be read is not taken for none: queries
+/// would miss documents.
+fn read_masks(bytes: &[u8]) -> Result<Vec<u64>> {
+    if !bytes.len().is_multiple_of(8) {
+        bail!(Code::INTERNAL_ERROR, "what is known of an index's arrays has {} bytes", bytes.len());
+    }
+    Ok(bytes
+        .chunks_exact(8)
+        .map(|mask| mask.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte)))
+        .collect())
 }
 
 /// The number of a capped collection's newest record.
@@ -314,7 +351,9 @@ impl Command {
             applied.remove(&target);
         }
         let o = self.o.as_raw();
-        let to = o.get("to").and_then(|v| v.as_str()).unwrap_or_default();
+        let Some(Value::String(to)) = o.get("to") else {
+            bail!(Code::INTERNAL_ERROR, "the log renames {} to nothing: {:?}", collection.namespace, self.o);
+        };
         // What has got its name stays for good, unless the command says otherwise.
         let before = collection.options.as_raw();
         let stays = before.element("temp").is_none() || o.get("stayTemp").is_some_and(|v| v.truthy());
@@ -326,9 +365,19 @@ impl Command {
     fn create_index(&self, applied: &mut Applied) -> Result<()> {
         let collection = self.collection(&applied.catalog)?;
         let mut indexes: Vec<_> = collection.maintained().cloned().collect();
-        let entries = self.storage_field("indexes").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
-        for entry in entries.values().filter_map(|v| v.as_doc()) {
-            indexes.push(Arc::new(read_index_entry(entry)?));
+        let unreadable =
+            || Error::new(Code::INTERNAL_ERROR, format!("the log names no indexes: {:?}", self.o));
+        let entries = self.storage_field("indexes").and_then(|v| v.as_array()).ok_or_else(unreadable)?;
+        for entry in entries.values() {
+            let index = read_index_entry(entry.as_doc().ok_or_else(unreadable)?)?;
+            must!(
+                indexes.iter().all(|known: &Arc<Index>| known.ident != index.ident),
+                "indexes {} of {} and another have the number {}",
+                index.name,
+                collection.namespace,
+                index.ident
+            );
+            indexes.push(Arc::new(index));
         }
         applied.save(collection.changed(None, None, Some(indexes)));
         Ok(())
@@ -443,8 +492,12 @@ impl Command {
 
 fn read_index_entry(entry: RawDoc<'_>) -> Result<Index> {
     check_keys("a collection in the log", entry)?;
-    let spec = entry.get("spec").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY);
-    let ident = entry.get("ident").and_then(|v| v.as_exact_i64()).unwrap_or(0) as u32;
+    let unreadable =
+        || Error::new(Code::INTERNAL_ERROR, format!("the log has an unreadable index: {entry:?}"));
+    let spec = entry.get("spec").and_then(|v| v.as_doc()).ok_or_else(unreadable)?;
+    // Number 0 is no index's: marks of builds stand there.
+    let ident = entry.get("ident").and_then(|v| v.as_exact_i64()).and_then(|ident| u32::try_from(ident).ok());
+    let ident = ident.filter(|ident| *ident > 0).ok_or_else(unreadable)?;
     let mut index = Index::from_spec(spec, ident, entry.get("ready").is_some_and(|v| v.truthy()), None)?;
     index.replaces = entry.get("replaces").is_some_and(|v| v.truthy());
     Ok(index)

@@ -67,6 +67,11 @@ impl Core {
     ) -> Result<(OpTime, Vec<Closed>)> {
         let mut prepared = Prepared { since: Some(since), ..Prepared::default() };
         let mut catalog = (*self.published.catalog()).clone();
+        let stays = self.base.is_replica() && commands.iter().all(|command| stays_here(command.target()));
+        if self.base.is_ordered() && !stays {
+            // Others may have made what is to be made here. It is asked again when the pipeline is held.
+            self.commits.check_no_others(since)?;
+        }
         let version = catalog.version();
         let proofs: AHashSet<usize> = closed.iter().map(Closed::address).collect();
         let mut garbage = Vec::new();
@@ -113,7 +118,6 @@ impl Core {
             };
             if now.version() == version { catalog } else { own.iter().fold(now.clone(), again) }
         }));
-        let stays = self.base.is_replica() && commands.iter().all(|command| stays_here(command.target()));
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
         self.definitions.discard(garbage);

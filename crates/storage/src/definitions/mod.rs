@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::base::Base;
 use crate::build::Builds;
+use crate::critical::must;
 use crate::order::rank::DDL;
 use crate::order::{Mutex, MutexGuard, rank};
 use crate::sequencer::stays_here;
@@ -70,13 +71,13 @@ impl Definitions {
         let (next, end) =
             if local { (&self.next_local_ident, IDENTS_END) } else { (&self.next_ident, LOCAL_IDENTS) };
         let ident = next.fetch_add(1, Ordering::AcqRel);
-        assert!(ident < end, "the numbers of collections and indexes are used up: {ident}");
+        must!(ident < end, "the numbers of collections and indexes are used up: {ident}");
         ident
     }
 
     /// This number has been given away, by this node or by another.
     pub fn note_ident(&self, ident: u32) {
-        assert!(ident < IDENTS_END, "{ident} is no number of a collection or an index");
+        must!(ident < IDENTS_END, "{ident} is no number of a collection or an index");
         let next = if ident >= LOCAL_IDENTS { &self.next_local_ident } else { &self.next_ident };
         next.fetch_max(ident + 1, Ordering::AcqRel);
     }

@@ -9,6 +9,7 @@ use sheaf_log::Reader;
 
 use super::Durability;
 use crate::core::Core;
+use crate::critical::must;
 use crate::options::OpTime;
 use crate::order::Mutex;
 use crate::order::rank::LEAF;
@@ -88,7 +89,7 @@ impl Core {
         let last = self.published.last();
         // Alone, a transaction of several entries is one commit.
         let next = at.index == last.index + 1 || at.index == last.index;
-        assert!(
+        must!(
             next || !self.base.is_replica(),
             "{at:?} is applied after {last:?}: an entry between them is not"
         );

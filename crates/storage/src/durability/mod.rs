@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 
 use crate::base::Base;
 use crate::core::Core;
+use crate::critical::must;
 use crate::hooks::HookPoint;
 use crate::options::{Interrupt, OpTime};
 use crate::order::{Condvar, Mutex, rank};
@@ -125,7 +126,7 @@ impl Durability {
 
     /// Lets go of a log that an earlier run has left, after it was applied. Whether there was one.
     pub fn close_log(&mut self) -> bool {
-        assert!(!self.base.options.journal, "a journal is not given up");
+        must!(!self.base.options.journal, "a journal is not given up");
         self.log.take().is_some()
     }
 
@@ -142,7 +143,7 @@ impl Durability {
     /// The log ends here as the engine begins to work.
     pub fn begin(&self, last: OpTime) {
         let before = self.ages.lock().replace(Ages::begin(Instant::now(), last.index, last.time));
-        assert!(before.is_none(), "the engine begins to work once");
+        must!(before.is_none(), "the engine begins to work once");
     }
 
     /// Something was appended that the background sync should see.
@@ -155,7 +156,7 @@ impl Durability {
     /// RocksDB's files hold everything up to this index.
     pub fn flushed(&self, index: u64) {
         let before = self.in_files.fetch_max(index, Ordering::AcqRel);
-        assert!(before <= index, "a flush up to {index} ended after one up to {before}");
+        must!(before <= index, "a flush up to {index} ended after one up to {before}");
     }
 
     /// Ends the sync thread.
@@ -285,7 +286,7 @@ impl Durability {
         {
             let mut state = self.state.lock();
             if synced {
-                assert!(state.syncing, "a sync has ended that nobody has begun");
+                must!(state.syncing, "a sync has ended that nobody has begun");
                 state.syncing = false;
             }
             while state.waiters.peek().is_some_and(|w| error.is_some() || w.index <= durable) {
@@ -374,7 +375,7 @@ impl Durability {
     pub fn carried(&self, seq: u64, index: u64) {
         let mut carried = self.carried.lock();
         if let Some((before, end)) = carried.back() {
-            assert!(
+            must!(
                 *before < seq && *end <= index,
                 "unit {seq}, up to entry {index}, was carried out after unit {before}, up to entry {end}"
             );
@@ -407,7 +408,7 @@ impl Durability {
     /// Removes the log's beginning as far as nobody needs it: not behind `stable`, nor what is too young at `last`.
     pub fn retain_log(&self, stable: u64, last: u64) -> Result<()> {
         let Some(log) = self.log() else { return Ok(()) };
-        assert!(stable <= last, "the files hold entry {stable}, and the newest is {last}");
+        must!(stable <= last, "the files hold entry {stable}, and the newest is {last}");
         let unneeded = stable.min(self.old_enough(log, last)).min(self.pins.unneeded());
         let began = Instant::now();
         if log.retain(unneeded).map_err(|e| Error::new(Code::INTERNAL_ERROR, e.to_string()))? > 0 {

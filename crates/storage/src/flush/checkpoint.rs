@@ -9,6 +9,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::catalog::Collection;
 use crate::core::Core;
+use crate::critical::must;
 use crate::db::{Cf, Db};
 use crate::definitions::LOCAL_IDENTS;
 use crate::durability::LogKnowledge;
@@ -90,6 +91,10 @@ impl Core {
             if !self.wait_for_commit(at)? {
                 return Ok(false);
             }
+            // The log before the files, also with what came since it was synced.
+            if self.durability.durable_index() < at.index && self.durability.log().is_some() {
+                self.durability.sync_for_checkpoint()?;
+            }
             self.begin_flush(at)?
         };
         self.end_flush(begun)?;
@@ -124,6 +129,17 @@ impl Core {
 
     /// Has RocksDB switch memtables. The pipeline is held.
     fn begin_flush(&self, at: OpTime) -> Result<Begun> {
+        must!(
+            at == self.published.last(),
+            "a flush up to {at:?}, and the newest commit is {:?}",
+            self.published.last()
+        );
+        let durable = self.durability.durable_index();
+        must!(
+            self.durability.log().is_none() || at.index <= durable,
+            "a flush up to entry {}, of which the log has {durable} for good",
+            at.index
+        );
         let failed = self.base.db.events().failed_flushes();
         let mut batch = WriteBatch::default();
         self.put_bookkeeping(at, &mut batch);
@@ -319,13 +335,19 @@ pub(crate) fn read_applied(db: &Db) -> Result<Bookkeeping> {
         });
     };
     let doc = RawDoc::new(&bytes);
-    let number = |name: &str| doc.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0);
-    let at =
-        OpTime { term: number("term") as u64, index: number("index") as u64, time: number("time") as u64 };
+    let known = |name: &str| doc.get(name).and_then(|v| v.as_exact_i64());
+    let (Some(term), Some(index), Some(time), Some(next)) =
+        (known("term"), known("index"), known("time"), known("nextIdent"))
+    else {
+        // Taken for nothing, the whole log would be applied again, and numbers would be given twice.
+        bail!(Code::INTERNAL_ERROR, "the last checkpoint's bookkeeping cannot be read: {doc:?}");
+    };
+    let number = |name: &str| known(name).unwrap_or(0);
+    let at = OpTime { term: term as u64, index: index as u64, time: time as u64 };
     Ok(Bookkeeping {
         at,
         batch: number("batch") as u64,
-        idents: (number("nextIdent").max(1) as u32, (number("nextLocalIdent") as u32).max(LOCAL_IDENTS)),
+        idents: (next.max(1) as u32, (number("nextLocalIdent") as u32).max(LOCAL_IDENTS)),
         log_knowledge: LogKnowledge::read(doc),
     })
 }

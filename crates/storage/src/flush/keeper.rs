@@ -6,6 +6,7 @@ use sheaf_errors::Result;
 
 use super::Flushes;
 use crate::core::Core;
+use crate::critical::must;
 
 /// Dropped data that waits for a flush gets one after this time.
 const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ impl Flushes {
     /// The keeper is about to begin.
     pub fn begin(&self) {
         let mut keeper = self.keeper.lock();
-        assert!(!keeper.running, "there is one keeper");
+        must!(!keeper.running, "there is one keeper");
         keeper.running = true;
     }
 

@@ -19,6 +19,7 @@ use std::time::Duration;
 use sheaf_errors::{Error, Result};
 
 use crate::base::Base;
+use crate::critical::must;
 use crate::options::OpTime;
 use crate::order::rank::CHECKPOINTING;
 use crate::order::{Condvar, Mutex, MutexGuard, rank};
@@ -111,9 +112,9 @@ impl Flushes {
     /// The files hold everything up to this position. The flush's turn is held.
     fn ended(&self, at: OpTime) {
         let under_way = self.flushing_to.lock().take();
-        assert_eq!(under_way, Some(at), "the flush that has ended is the one that was begun");
+        must!(under_way == Some(at), "the flush that has ended is the one that was begun");
         let mut flushed = self.flushed.lock();
-        assert!(
+        must!(
             at.index >= flushed.index && at.term >= flushed.term,
             "a flush up to {at:?} has ended after one up to {flushed:?}",
             flushed = *flushed

@@ -7,6 +7,7 @@ use sheaf_errors::{Code, Error, Result};
 
 use super::Flushes;
 use crate::core::Core;
+use crate::critical::must;
 
 /// A member that follows waits no longer than this for a flush before it goes on.
 const FOLLOWER_PATIENCE: Duration = Duration::from_millis(100);
@@ -41,14 +42,14 @@ impl Flushes {
     pub(super) fn move_to_flush(&self) -> u64 {
         let bytes = self.unflushed.swap(0, Ordering::Relaxed);
         let before = self.flushing.swap(bytes, Ordering::Relaxed);
-        assert_eq!(before, 0, "a flush has begun while {before} bytes of another are being written");
+        must!(before == 0, "a flush has begun while {before} bytes of another are being written");
         bytes
     }
 
     /// The flush of so much is over; what could not be written is in memory as before.
     pub(super) fn flush_over(&self, bytes: u64, written: bool) {
         let flushing = self.flushing.swap(0, Ordering::Relaxed);
-        assert_eq!(flushing, bytes, "the flush that is over is the one that was begun");
+        must!(flushing == bytes, "the flush that is over is the one that was begun");
         if !written {
             self.note_written(bytes);
         }

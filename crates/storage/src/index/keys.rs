@@ -105,6 +105,7 @@ impl KeySet {
         self.bits.clear();
         fill(&mut self.bytes, &mut self.bits);
         let key_end = self.bytes.len();
+        debug_assert!(key_end > start, "a key has no bytes");
         self.bytes.extend_from_slice(self.bits.as_bytes());
         self.keys.push((start, key_end, self.bytes.len()));
         let used = (self.bytes.len() + self.keys.len() * std::mem::size_of::<(usize, usize, usize)>()) as u64;
@@ -157,6 +158,7 @@ impl KeySet {
             width *= 2;
         }
         self.keys.dedup_by(|a, b| key(a) == key(b));
+        debug_assert!(self.keys.is_sorted_by(|a, b| key(a) < key(b)), "a document's keys are sorted");
         Ok(())
     }
 }
@@ -285,7 +287,12 @@ fn field_value<'d>(field: &Field<'d, '_>) -> Value<'d> {
     match field.at {
         At::Value(Value::Missing) => Value::Null,
         At::Value(value) => value,
-        _ => Value::Null,
+        At::In(..) => {
+            debug_assert!(false, "a path is not followed to its end");
+            Value::Null
+        }
+        // Of an array that is not expanded any further.
+        At::Array(..) => Value::Null,
     }
 }
 
@@ -314,7 +321,7 @@ fn walk(field: &mut Field<'_, '_>) {
 
 /// The element that a number at the start of `rest` names, if it names one: then the array is not expanded.
 fn array_position<'d>(array: RawDoc<'d>, rest: &str, name: &str) -> Result<Option<Value<'d>>> {
-    let number = rest.split('.').next().unwrap_or(rest);
+    let number = rest.split_once('.').map_or(rest, |(number, _)| number);
     let numeric = !number.is_empty()
         && number.bytes().all(|b| b.is_ascii_digit())
         && (number.len() == 1 || !number.starts_with('0'));

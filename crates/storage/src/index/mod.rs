@@ -18,6 +18,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 
+use crate::critical::must;
 pub use accesses::Accesses;
 pub(crate) use cache::KeyCache;
 pub(crate) use entry::{entry_key, entry_value};
@@ -92,6 +93,7 @@ impl Multikey {
     }
 
     pub fn add(&self, masks: &[u64]) {
+        debug_assert_eq!(self.0.len(), masks.len(), "fields of an index and of a document's keys");
         for (mask, add) in self.0.iter().zip(masks) {
             if *add != 0 && mask.load(Ordering::Acquire) & add != *add {
                 mask.fetch_or(*add, Ordering::AcqRel);
@@ -115,7 +117,10 @@ impl Index {
         let Some(Value::Document(pattern)) = spec.get("key") else {
             bail!(Code::CANNOT_CREATE_INDEX, "index specification has no key pattern");
         };
-        let name = spec.get("name").and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+        let Some(Value::String(name)) = spec.get("name") else {
+            bail!(Code::CANNOT_CREATE_INDEX, "index specification has no name");
+        };
+        let name = name.to_owned();
         let flag = |field: &str| spec.get(field).is_some_and(|v| v.truthy());
         let mut fields = Vec::new();
         let mut hashed_field = None;
@@ -152,8 +157,16 @@ impl Index {
         let projection = spec.get("wildcardProjection").and_then(|v| v.as_doc());
         let coverage =
             wildcard_field.map_or_else(Coverage::default, |at| Coverage::new(&fields[at].0, projection));
-        let masks =
-            masks.filter(|masks| masks.len() == fields.len()).unwrap_or_else(|| vec![0; fields.len()]);
+        if let Some(masks) = masks.as_ref().filter(|masks| masks.len() != fields.len()) {
+            // To take them for none would be to forget which fields have arrays.
+            bail!(
+                Code::INTERNAL_ERROR,
+                "index {name} has {} fields, and the catalog knows of arrays in {}",
+                fields.len(),
+                masks.len()
+            );
+        }
+        let masks = masks.unwrap_or_else(|| vec![0; fields.len()]);
         Ok(Index {
             name,
             ident,
@@ -180,6 +193,7 @@ impl Index {
 
     /// The same index with another spec or state; entries and multikey knowledge stay.
     pub(crate) fn changed(&self, spec: RawDoc<'_>, ready: bool) -> Result<Index> {
+        must!(ready || !self.ready, "index {} is ready, and is to be built", self.name);
         let mut index = Index::from_spec(spec, self.ident, ready, None)?;
         index.multikey = self.multikey.clone();
         index.accesses = self.accesses.clone();
@@ -199,7 +213,8 @@ impl Index {
 
     /// `{a: 1, b: -1}`.
     pub fn key_pattern(&self) -> RawDoc<'_> {
-        self.spec.as_raw().get("key").and_then(|v| v.as_doc()).unwrap_or(RawDoc::EMPTY)
+        let pattern = self.spec.as_raw().get("key").and_then(|v| v.as_doc());
+        pattern.expect("an index is made of a specification with a key pattern")
     }
 
     /// Whether some document has several keys in it.

@@ -14,6 +14,7 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use crate::critical::{impossible, must};
 use crate::keys::{PREFIX, put_length, take_length};
 
 /// Numbers with this bit are the side space of the index without it.
@@ -75,6 +76,7 @@ impl Side {
         (out_key, out_value): (&mut Vec<u8>, &mut Vec<u8>),
     ) {
         self.written.fetch_add(1, Ordering::AcqRel);
+        debug_assert_eq!(ident & SPACE, 0, "{ident} is no index's number");
         side_key(ident, self.generation.load(Ordering::Acquire), key, record_key, out_key);
         side_value(record_key, type_bits, out_value);
     }
@@ -108,9 +110,17 @@ impl<'s> Change<'s> {
     /// From a key and a value beside an index.
     pub fn read(key: &'s [u8], value: &'s [u8]) -> Change<'s> {
         let rest = key.get(PREFIX + 1..).unwrap_or_default();
-        let (put, value) = value.split_first().unwrap_or((&DELETE, &[]));
+        let Some((put, value)) = value.split_first() else {
+            impossible!("a change beside an index has no value")
+        };
+        must!([PUT, DELETE].contains(put), "a change beside an index is {put}");
         let (len, type_bits) = take_length(value);
-        let (key, record_key) = rest.split_at(rest.len().saturating_sub(len));
+        must!(
+            len <= rest.len(),
+            "a change beside an index has {} bytes, {len} of them a record's key",
+            rest.len()
+        );
+        let (key, record_key) = rest.split_at(rest.len() - len);
         Change { key, record_key, type_bits: (*put == PUT).then_some(type_bits) }
     }
 }

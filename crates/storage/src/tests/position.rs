@@ -191,3 +191,30 @@ fn a_flush_that_nobody_ordered_does_not_pass_when_the_process_ends() {
         assert_eq!(held.at, kept, "orderly: {orderly}");
     }
 }
+
+/// Commits go on until a checkpoint holds the pipeline, and what came since it has synced the log goes into the files, too.
+#[test]
+fn a_checkpoint_among_commits_writes_nothing_that_the_log_may_lose() {
+    let dir = tempfile::tempdir().unwrap();
+    let day = std::time::Duration::from_secs(86_400);
+    let engine =
+        Engine::open(crate::Options { journal_commit_interval: day, ..options(dir.path()) }).unwrap();
+    create(&engine, C, doc! {});
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for id in 0.. {
+                insert(&engine, C, &doc! { "_id": id }).unwrap();
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for _ in 0..20 {
+            // It stops the process where the files would get ahead.
+            engine.checkpoint().unwrap();
+            assert!(engine.durable_index() >= engine.last_flushed().index);
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+}

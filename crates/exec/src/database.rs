@@ -51,6 +51,8 @@ pub struct Hooks {
     pub in_transaction: bool,
     /// `bypassDocumentValidation`.
     pub bypass_validation: bool,
+    /// Told of documents that fail a validator which wants that to be logged.
+    pub report: crate::write::Report,
 }
 
 /// The database of one pipeline, over all batches of its cursor. A handle: clones are the same database.
@@ -336,7 +338,7 @@ impl Database for Db {
         let collection = out::collection_for_write(&mut unit, &namespace.to_string())?;
         let validator = if self.hooks.bypass_validation { None } else { Validator::of(&collection)? };
         if let Some(validator) = &validator {
-            validator.enforce(old, document)?;
+            validator.enforce(old, document, self.hooks.report)?;
         }
         match (write, old) {
             (MergeWrite::Replace, Some(old)) => {

@@ -30,6 +30,7 @@ fn indexes() -> Vec<DocBuf> {
         index("a_partial", doc! { "a": 1, "c.e": 1 })
             .with("partialFilterExpression", &doc! { "a": { "$gt": 1 } }),
         index("all", doc! { "$**": 1 }),
+        index("a_collated", doc! { "a": 1, "b": 1 }).with("collation", &doc! { "locale": "de" }),
     ]
 }
 

@@ -62,7 +62,6 @@ impl Node {
     ///
     /// Errors: `BadValue` for a bad `--setParameter`.
     pub fn new(front: sheaf_front::options::FrontOptions, options: MongodOptions) -> Result<Arc<Self>> {
-        sheaf_exec::write::report_to(crate::log::events::failed_validation);
         let front = Front::new(front, crate::commands::TABLE.all())?;
         let most = front.parameters.int("maxSessions").max(1) as usize;
         Ok(Arc::new(Node {

@@ -133,7 +133,7 @@ impl Out {
         let validator = if db.hooks.bypass_validation { None } else { Validator::of(&collection)? };
         for doc in self.pending.drain(..) {
             if let Some(validator) = &validator {
-                validator.enforce(None, doc.as_raw())?;
+                validator.enforce(None, doc.as_raw(), db.hooks.report)?;
             }
             unit.insert(&collection, doc.as_raw())?;
         }

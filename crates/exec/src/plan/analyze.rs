@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::Value;
+use sheaf_bson::{Binary, Value};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
-use sheaf_storage::{Index, IndexKind};
+use sheaf_storage::{Collection, Index, IndexKind};
 
 use crate::bounds::predicate::{FieldTraits, negated_bounds, test_bounds};
 use crate::bounds::{FieldBounds, IndexBounds, Intervals, Tightness, implication};
@@ -36,6 +36,8 @@ pub struct IndexUse {
     pub covered: Vec<usize>,
     /// Some array makes several keys of one document.
     pub multikey: bool,
+    /// See [`crate::index::compares_strings_alike`].
+    pub strings_alike: bool,
 }
 
 /// The top-level conjuncts of a condition.
@@ -71,7 +73,8 @@ pub fn eligible(index: &Index, expr: &MatchExpr) -> bool {
 
 /// What bounds the index gets from the filter; `None` if the filter says nothing about its first field.
 /// A wildcard index may serve several paths, each a use of its own.
-pub fn uses(index: &Arc<Index>, expr: &MatchExpr) -> Vec<IndexUse> {
+pub fn uses(collection: &Collection, index: &Arc<Index>, expr: &MatchExpr) -> Vec<IndexUse> {
+    let alike = crate::index::compares_strings_alike(collection, index);
     let mut predicates = Vec::new();
     let mut groups = 0;
     for (at, conjunct) in conjuncts(expr).iter().enumerate() {
@@ -80,10 +83,10 @@ pub fn uses(index: &Arc<Index>, expr: &MatchExpr) -> Vec<IndexUse> {
     if index.kind == IndexKind::Wildcard {
         return super::wildcard::expand(index, &predicates_paths(&predicates))
             .into_iter()
-            .filter_map(|fields| bound(index, fields, &predicates))
+            .filter_map(|fields| bound(index, fields, &predicates, alike))
             .collect();
     }
-    bound(index, index.fields.clone(), &predicates).into_iter().collect()
+    bound(index, index.fields.clone(), &predicates, alike).into_iter().collect()
 }
 
 fn predicates_paths<'p>(predicates: &'p [Predicate<'_>]) -> Vec<&'p str> {
@@ -145,7 +148,13 @@ fn multikey_prefix(paths: &Option<Vec<Vec<usize>>>, field: usize, path: &str, mu
     }
 }
 
-fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicate<'_>]) -> Option<IndexUse> {
+/// `alike`: see [`IndexUse::strings_alike`].
+fn bound(
+    index: &Arc<Index>,
+    fields: Vec<(String, bool)>,
+    predicates: &[Predicate<'_>],
+    alike: bool,
+) -> Option<IndexUse> {
     let multikey = index.multikey();
     let paths = if index.kind == IndexKind::Wildcard { None } else { index.multikey_paths() };
     let hashed = crate::index::hashed_fields(index);
@@ -156,6 +165,7 @@ fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicat
         exact: Vec::new(),
         covered: Vec::new(),
         multikey,
+        strings_alike: alike,
     };
     // For each conjunct: parts seen, and the loosest of their tightnesses.
     let mut served: Vec<(usize, Tightness)> = Vec::new();
@@ -179,6 +189,7 @@ fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicat
                     if p.negated { negated_bounds(p.test, traits) } else { test_bounds(p.test, traits) };
                 found.map(|(intervals, tight)| (p, intervals, tight))
             })
+            .filter(|(_, intervals, _)| alike || !(traits.hashed || may_hold_strings(intervals)))
             .collect();
         let intervals = choose(candidates, path, prefix, &used, &mut served);
         if at == 0 && intervals.is_none() {
@@ -207,6 +218,13 @@ fn bound(index: &Arc<Index>, fields: Vec<(String, bool)>, predicates: &[Predicat
     out.fields = scan_fields;
     settle(&mut out, predicates, &served);
     Some(out)
+}
+
+/// Whether values within can be strings, or have strings in them.
+pub fn may_hold_strings(intervals: &Intervals) -> bool {
+    // In the order of types: strings, documents, arrays.
+    let first_behind = Value::Binary(Binary { subtype: 0, bytes: &[] });
+    !intervals.intersect(&Intervals::range(Value::String(""), true, first_behind, false)).is_empty()
 }
 
 /// A field that has got bounds already.

@@ -9,7 +9,7 @@ use sheaf_query::matcher::{CompareOp, MatchExpr, Test};
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_storage::{Collection, Index, IndexKind};
 
-use super::analyze::{IndexUse, conjuncts, eligible, uses};
+use super::analyze::{IndexUse, conjuncts, eligible, may_hold_strings, uses};
 use super::hint::key_range;
 use super::query::Hint;
 use super::{FilterPart, PlanNode, Query, Scan};
@@ -78,15 +78,16 @@ fn distinct_scan(query: &Query, collection: &Arc<Collection>) -> Result<Option<P
             && !index.sparse
             && !index.multikey()
             && matches!(index.kind, IndexKind::Btree | IndexKind::Id)
-            && index.fields[0].0 == *key;
+            && index.fields[0].0 == *key
+            && crate::index::compares_strings_alike(collection, index);
         if !fits {
             continue;
         }
         let found = if query.matcher().matches_everything() {
-            Some(full_use(index))
+            Some(full_use(collection, index))
         } else {
             // The skipped keys have other values in later fields, so that only the first may be bounded.
-            uses(index, filter.expr()).into_iter().find(|found| {
+            uses(collection, index, filter.expr()).into_iter().find(|found| {
                 residual(&filter, &found.exact).is_none()
                     && found.bounds.fields[1..].iter().all(|field| field.intervals.is_all())
             })
@@ -141,7 +142,7 @@ fn ordinary(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>
     }
     let mut plans = Vec::new();
     for index in collection.indexes.iter().filter(|index| eligible(index, filter.expr())) {
-        for found in uses(index, filter.expr()) {
+        for found in uses(collection, index, filter.expr()) {
             plans.extend(index_plans(query, collection, &filter, &found));
         }
     }
@@ -192,25 +193,25 @@ fn with_index(
     keys: Option<(Option<DocBuf>, Option<DocBuf>)>,
 ) -> Vec<PlanNode> {
     if keys.is_some() {
-        let mut found = full_use(index);
+        let mut found = full_use(collection, index);
         found.multikey = index.multikey();
         return scan_plan(query, collection, filter, &found, keys).into_iter().collect();
     }
     let mut plans = Vec::new();
-    for found in uses(index, filter.expr()) {
+    for found in uses(collection, index, filter.expr()) {
         plans.extend(index_plans(query, collection, filter, &found));
     }
     if let (true, Some(plan)) = (plans.is_empty(), or_plan_with(query, collection, filter, Some(index))) {
         plans.push(plan);
     }
     if plans.is_empty() && index.kind != IndexKind::Wildcard {
-        plans.extend(scan_plan(query, collection, filter, &full_use(index), None));
+        plans.extend(scan_plan(query, collection, filter, &full_use(collection, index), None));
     }
     plans
 }
 
 /// All of an index.
-fn full_use(index: &Arc<Index>) -> IndexUse {
+fn full_use(collection: &Collection, index: &Arc<Index>) -> IndexUse {
     let field = |(path, descending): &(String, bool)| FieldBounds {
         path: path.clone(),
         descending: *descending,
@@ -223,6 +224,7 @@ fn full_use(index: &Arc<Index>) -> IndexUse {
         exact: Vec::new(),
         covered: Vec::new(),
         multikey: index.multikey(),
+        strings_alike: crate::index::compares_strings_alike(collection, index),
     }
 }
 
@@ -240,7 +242,7 @@ fn full_scans(
     };
     let mut out = Vec::new();
     for index in collection.indexes.iter().filter(usable) {
-        let found = full_use(index);
+        let found = full_use(collection, index);
         if let Some(plan) = scan_plan(query, collection, filter, &found, None) {
             let wanted = if sorted { !plan.blocks() } else { is_covered(&plan) };
             if wanted {
@@ -296,6 +298,9 @@ fn gives_order(found: &IndexUse, wanted: &[(String, bool)]) -> Option<bool> {
             None => found.multikey,
         };
         if hashed.get(at).copied().unwrap_or(false) || (arrays && !field.intervals.is_all()) {
+            return None;
+        }
+        if !found.strings_alike && may_hold_strings(&field.intervals) {
             return None;
         }
         let against = *descending != field.descending;
@@ -492,7 +497,7 @@ fn best_branch(
         .indexes
         .iter()
         .filter(fits)
-        .flat_map(|index| uses(index, branch))
+        .flat_map(|index| uses(collection, index, branch))
         .filter(|found| !found.bounds.is_full())
         .max_by_key(|found| {
             let sorted = wanted.is_some_and(|wanted| gives_order(found, wanted).is_some());

@@ -17,7 +17,7 @@ pub use delete::{Delete, run_delete};
 pub use find_and_modify::{FindAndModify, Modified, run_find_and_modify};
 pub use point::{PointChange, delete_by_id, find_and_modify_by_id, update_by_id};
 pub use update::{UpdateResult, UpdateStatement, run_update};
-pub use validator::{Validation, Validator, report_to};
+pub use validator::{Report, Validation, Validator};
 
 /// What writes need of their surroundings.
 #[derive(Clone, Copy)]
@@ -32,6 +32,8 @@ pub struct WriteCx<'c> {
     pub new_object_id: &'c dyn Fn() -> ObjectId,
     /// `bypassDocumentValidation`.
     pub bypass_validation: bool,
+    /// Told of documents that fail a validator which wants that to be logged.
+    pub report: Report,
     /// `bypassEmptyTsReplacement`.
     pub keep_empty_timestamps: bool,
     /// Called just before each change is given to storage: a retryable write names its statement and what a

@@ -85,7 +85,7 @@ fn update_once(
     if let Some((new, delta)) = &changed {
         let (before, after): (RawDoc<'_>, RawDoc<'_>) = (old.as_raw(), new.as_raw());
         if let Some(validator) = validator {
-            validator.enforce(Some(before), after)?;
+            validator.enforce(Some(before), after, cx.report)?;
         }
         cx.announce(w, Change::Update { before, after });
         w.update(collection, key, before, after, delta.as_ref().map(DocBuf::as_raw))?;

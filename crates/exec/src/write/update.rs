@@ -187,7 +187,7 @@ impl Run<'_> {
 
     fn check(&self, old: Option<RawDoc<'_>>, new: RawDoc<'_>) -> Result<()> {
         match &self.validator {
-            Some(validator) => validator.enforce(old, new),
+            Some(validator) => validator.enforce(old, new, self.cx.report),
             None => Ok(()),
         }
     }

@@ -1,7 +1,5 @@
 //! Document validation: a collection's `validator`.
 
-use std::sync::OnceLock;
-
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Error, Result};
 use sheaf_expr::ParseCx;
@@ -41,14 +39,6 @@ enum Action {
 /// error with its reasons.
 pub type Report = fn(&str, RawDoc<'_>, &Error);
 
-static REPORT: OnceLock<Report> = OnceLock::new();
-
-/// Says whom to tell of documents that fail validators; the first call counts.
-pub fn report_to(report: Report) {
-    // A second server in one process has the same log.
-    let _ = REPORT.set(report);
-}
-
 impl Validator {
     /// The collection's validator, if it has one that is on.
     pub fn of(collection: &Collection) -> Result<Option<Validator>> {
@@ -79,17 +69,15 @@ impl Validator {
         Ok(if self.action == Action::Warn { Validation::Warned(error) } else { Validation::Failed(error) })
     }
 
-    /// Like [`Validator::check`], for callers that only need to know whether to go on; tells of what is to be
+    /// Like [`Validator::check`], for callers that only need to know whether to go on; `report` is told of what is to be
     /// logged.
-    pub fn enforce(&self, old: Option<RawDoc<'_>>, new: RawDoc<'_>) -> Result<()> {
+    pub fn enforce(&self, old: Option<RawDoc<'_>>, new: RawDoc<'_>, report: Report) -> Result<()> {
         let (error, passes) = match self.check(old, new)? {
             Validation::Passed => return Ok(()),
             Validation::Warned(error) => (error, true),
             Validation::Failed(error) => (error, false),
         };
-        if self.action != Action::Error
-            && let Some(report) = REPORT.get()
-        {
+        if self.action != Action::Error {
             report(&self.namespace, new, &error);
         }
         if passes { Ok(()) } else { Err(error) }

@@ -315,7 +315,7 @@ impl<'a> BulkWrite<'a> {
                 if !cx.bypass_validation
                     && let Some(validator) = Validator::of(collection)?
                 {
-                    validator.enforce(None, document)?;
+                    validator.enforce(None, document, cx.report)?;
                 }
                 w.insert(collection, document)?;
                 Ok(Done { n: 1, modified: None, upserted: None })

@@ -81,7 +81,7 @@ impl<'a> Command<'a, Operation<'a>> for Insert<'a> {
                         let prepared = prepare_insert(doc, cx.new_object_id, cx.empty_timestamp())?;
                         let doc = prepared.as_ref().map_or(doc, |prepared| prepared.as_raw());
                         if let Some(validator) = &validator {
-                            validator.enforce(None, doc)?;
+                            validator.enforce(None, doc, cx.report)?;
                         }
                         w.insert(&collection, doc)?;
                         counted.set(counted.get() + 1);

@@ -34,6 +34,7 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         host: op.node().host_and_port(),
         in_transaction: op.in_transaction(),
         bypass_validation,
+        report: crate::log::events::failed_validation,
     };
     Ok(Db::new(op.engine().clone(), Reads::at(op.view()?), hooks, hint))
 }

@@ -170,6 +170,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
         timestamp: Timestamp::new((now_millis / 1000) as u32, 1),
         new_object_id: &crate::node::new_object_id,
         bypass_validation: bypass.validation,
+        report: crate::log::events::failed_validation,
         keep_empty_timestamps: bypass.empty_timestamps,
         before_change: None,
     })

@@ -174,10 +174,12 @@ impl CollectionState {
     /// A commit changed the collection: counters follow, tailing cursors wake.
     pub fn published(&self, docs: i64, bytes: i64) {
         if docs != 0 {
-            self.docs.fetch_add(docs, Ordering::AcqRel);
+            let before = self.docs.fetch_add(docs, Ordering::AcqRel);
+            debug_assert!(before + docs >= 0, "a collection of {before} documents has {} less", -docs);
         }
         if bytes != 0 {
-            self.bytes.fetch_add(bytes, Ordering::AcqRel);
+            let before = self.bytes.fetch_add(bytes, Ordering::AcqRel);
+            debug_assert!(before + bytes >= 0, "a collection of {before} bytes has {} less", -bytes);
         }
         self.dirty.store(true, Ordering::Release);
         self.wake();

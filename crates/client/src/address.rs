@@ -111,7 +111,7 @@ impl ConnectionString {
         }
     }
 
-    /// The same deployment, one node of it, addressed directly. A secondary answers too.
+    /// One node of this deployment, addressed directly. A secondary answers too.
     pub fn for_node(&self, host: &str) -> ConnectionString {
         let read_preference = ReadPreference::PrimaryPreferred;
         let (hosts, retry) = (vec![host.to_owned()], false);

@@ -84,7 +84,7 @@ impl WriteConcern {
         }
     }
 
-    /// The same for a command that is whole already.
+    /// Adds the field to a command that is whole already, unless this is the default.
     pub fn append_to(&self, command: &mut DocBuf) {
         if !self.is_default() {
             command.append("writeConcern", DocBuf::build(|concern| self.fields(concern)).as_raw());

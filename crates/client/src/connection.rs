@@ -69,9 +69,9 @@ pub struct Connection {
 /// What a node says it is.
 #[derive(Clone, Debug, Default)]
 pub struct Role {
-    /// It takes writes: a standalone, a primary, a router.
+    /// The server takes writes: a standalone, a primary, a router.
     pub primary: bool,
-    /// It is a secondary.
+    /// The server is a secondary.
     pub secondary: bool,
     /// Name of its replica set.
     pub set: Option<String>,

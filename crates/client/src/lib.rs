@@ -148,7 +148,7 @@ impl Client {
         self.read_command_at(db, command, None)
     }
 
-    /// The same with a read concern, for find, aggregate, count and distinct.
+    /// Runs a command with a read concern where the read preference says, for find, aggregate, count and distinct.
     fn read_command_at(&mut self, db: &str, command: &DocBuf, level: Option<&str>) -> Result<RawDoc<'_>> {
         let name = command.as_raw().iter().next().map_or("", |first| first.key());
         let preference = self.read_preference();

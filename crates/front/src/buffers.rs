@@ -26,7 +26,7 @@ const UNIT: u64 = 1024;
 /// How long a message may stand still, and how long one that is too slow is borne with in any case.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(60));
 
-/// The same where others need the room.
+/// [`PATIENCE`] where others need the room.
 const PRESSED_PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(2));
 
 /// Bytes a second that a message must come to in the end.

@@ -111,13 +111,13 @@ pub struct Handshake {
 
 /// The operation that a connection is running; reused from one to the next.
 pub struct CurrentOp {
-    /// Its number; 0 when idle.
+    /// The operation's number; 0 when idle.
     pub op_id: u64,
     /// When it began.
     pub started: Instant,
-    /// Its database.
+    /// The database that the command runs against.
     pub db: String,
-    /// Its command's name.
+    /// The command's name.
     pub name: &'static str,
     /// The command's bytes, if it is short.
     pub command: Vec<u8>,

@@ -35,9 +35,9 @@ pub trait Command<'a, Op>: Sized {
 /// A command's name and what everybody may know of it.
 #[derive(Debug)]
 pub struct Description {
-    /// Its canonical name.
+    /// The canonical name.
     pub name: &'static str,
-    /// The rest.
+    /// Everything else.
     pub spec: Spec,
 }
 
@@ -128,9 +128,9 @@ pub enum Secondary {
 /// Whether a command runs before its client has proved who it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Authentication {
-    /// It runs before: handshakes, and authentication itself.
+    /// The command runs before: handshakes, and authentication itself.
     Before,
-    /// It runs for those who have.
+    /// The command runs only afterwards.
     Required,
 }
 

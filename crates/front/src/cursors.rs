@@ -100,7 +100,7 @@ impl<'b> Batch<'b> {
 /// What is known of a cursor besides its contents.
 #[derive(Debug)]
 pub struct CursorInfo {
-    /// Its id: random, positive, never 0.
+    /// The cursor's id: random, positive, never 0.
     pub id: i64,
     /// `db.collection`.
     pub namespace: String,

@@ -32,7 +32,7 @@ pub use finish::{RETRYABLE, is_not_primary, is_retryable, is_state_change, witho
 pub struct Message<'a> {
     /// The command.
     pub body: RawDoc<'a>,
-    /// Its kind-1 sections.
+    /// The message's kind-1 sections.
     pub sequences: &'a [Sequence<'a>],
     /// Flags of the message; those of OP_QUERY are 0.
     pub flags: Flags,

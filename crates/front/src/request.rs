@@ -24,7 +24,7 @@ use crate::session::{LogicalSessionId, TxnPart};
 /// One request being run: its command, the arguments that every command shares, its limits, and its results besides the
 /// reply.
 ///
-/// It lives on the stack of the connection's task while the command runs (synchronously); it is not `Sync`. `'a` is the
+/// A request lives on the stack of the connection's task while the command runs (synchronously); it is not `Sync`. `'a` is the
 /// life of the message's bytes.
 pub struct Request<'a> {
     /// The server.
@@ -33,7 +33,7 @@ pub struct Request<'a> {
     pub client: &'a Arc<Client>,
     /// The command.
     pub command: &'static Description,
-    /// Its place in the role's table.
+    /// The command's place in the role's table.
     pub at: usize,
     /// The name that the client used, which may be an alias.
     pub called: &'a str,
@@ -41,7 +41,7 @@ pub struct Request<'a> {
     pub db: &'a str,
     /// The command as it came (without kind-1 sequences), generic arguments included.
     pub body: RawDoc<'a>,
-    /// Its kind-1 sequences.
+    /// The message's kind-1 sequences.
     pub sequences: &'a [Sequence<'a>],
     /// The arguments that every command shares.
     pub generic: GenericArgs<'a>,

@@ -26,7 +26,7 @@ pub type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub struct Found {
     /// What everybody may know of it.
     pub command: &'static Description,
-    /// Its place in the role's own table.
+    /// The command's place in the role's own table.
     pub at: usize,
 }
 

@@ -45,14 +45,14 @@ impl TxnPart {
 
 /// One logical session; `S` is what it carries.
 pub struct Session<S> {
-    /// Its identifier.
+    /// The session's identifier.
     pub id: LogicalSessionId,
     /// When it was last used, in milliseconds of [`Front::uptime_millis`](crate::front::Front::uptime_millis): a step of the
     /// clock ends no session. Use is also that an operation of it goes on.
     pub last_used: AtomicU64,
     /// The use that `config.system.sessions` was told of last.
     pub noted: AtomicU64,
-    /// Its transaction or retryable writes. Held by an operation with a `txnNumber` while it runs,
+    /// The session's transaction or retryable writes. Held by an operation with a `txnNumber` while it runs,
     /// so that such operations of one session come one after another.
     pub state: Mutex<S>,
 }

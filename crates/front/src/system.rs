@@ -64,7 +64,7 @@ pub fn anonymous_memory() -> u64 {
     read_to_string("/proc/self/statm").ok().and_then(|text| anonymous(&text)).unwrap_or(0)
 }
 
-/// The same from the text of `/proc/self/statm`.
+/// Memory of this process from the text of `/proc/self/statm`.
 fn anonymous(statm: &str) -> Option<u64> {
     let mut pages = statm.split_whitespace().skip(1).map_while(|n| n.parse::<u64>().ok());
     let (resident, shared) = (pages.next()?, pages.next()?);

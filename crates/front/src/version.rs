@@ -2,7 +2,7 @@
 
 /// The MongoDB release whose behaviour is the reference; what `buildInfo` reports.
 pub const COMPATIBLE: &str = "8.2.0";
-/// Its parts, as `buildInfo.versionArray` has them.
+/// The parts of the compatible version, as `buildInfo.versionArray` has them.
 pub const COMPATIBLE_PARTS: [i32; 4] = [8, 2, 0, 0];
 /// `featureCompatibilityVersion`.
 pub const FEATURE_VERSION: &str = "8.2";

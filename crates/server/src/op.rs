@@ -19,7 +19,7 @@ use crate::parked::{Parked, Waits, parked};
 
 /// One command being run: its environment, limits and results besides the reply.
 ///
-/// It lives on the stack of the connection's task while the command runs (synchronously); it is
+/// An operation lives on the stack of the connection's task while the command runs (synchronously); it is
 /// not `Sync`. `'a` is the life of the request's bytes.
 pub struct Operation<'a> {
     /// What every role knows of it.

@@ -107,7 +107,7 @@ async fn topology_is_other(node: &Node, counter: u64) {
 pub struct Changes {
     /// The collection; the log itself for what may come from anywhere.
     pub collection: Arc<Collection>,
-    /// Its version when it was read.
+    /// The collection's version when it was read.
     pub seen: u64,
 }
 

@@ -69,7 +69,7 @@ pub enum When {
 pub struct Asked<'a> {
     /// The command as it came.
     pub body: RawDoc<'a>,
-    /// Its kind-1 sequences.
+    /// The message's kind-1 sequences.
     pub sequences: &'a [Sequence<'a>],
 }
 

@@ -24,9 +24,9 @@ pub struct Entry<R> {
 /// How to run a command that was found.
 #[derive(Clone, Copy)]
 pub enum Run<R> {
-    /// It is every server's.
+    /// The command is every server's.
     Front(RunOnFront),
-    /// It is the role's own.
+    /// The command is the role's own.
     Role(R),
 }
 

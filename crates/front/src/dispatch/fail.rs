@@ -21,7 +21,7 @@ pub enum Injected {
 /// What a fail point adds to the command's answer.
 #[derive(Default)]
 pub struct Additions {
-    /// Its data, if it struck.
+    /// The fail point's data, if it struck.
     pub data: Option<DocBuf>,
 }
 

@@ -78,7 +78,7 @@ impl WriteFields {
         Ok(Some(reply))
     }
 
-    /// The same of the collection that is written to, which may have come between.
+    /// Whether the collection that is written to is the one that the client means; another may have taken its name.
     ///
     /// Errors: `CollectionUUIDMismatch`.
     pub fn check_collection(&self, op: &Operation<'_>, collection: &Collection) -> Result<()> {

@@ -20,6 +20,9 @@ use crate::database::Db;
 /// More entries than this to pass over are worth a search in the log.
 const WORTH_SEEKING: u64 = 1000;
 
+/// So many entries are one piece of work.
+const ENTRIES_AT_ONCE: usize = 64;
+
 /// The events of one stream.
 pub struct ChangeStreamSource {
     stream: Arc<ChangeStream>,
@@ -143,11 +146,11 @@ impl ChangeStreamSource {
         Ok(())
     }
 
-    /// Reads on to the next operation that gives events; false if there is none now.
-    fn read(&mut self, cx: &mut Cx<'_>, view: &View) -> Result<bool> {
-        loop {
+    /// Reads on to the next operation that gives events, for one piece of work.
+    fn read(&mut self, cx: &mut Cx<'_>, view: &View) -> Result<Step> {
+        for _ in 0..ENTRIES_AT_ONCE {
             cx.check_interrupt()?;
-            let Some(doc) = self.cursor.next(view.time()).map_err(lost)? else { return Ok(false) };
+            let Some(doc) = self.cursor.next(view.time()).map_err(lost)? else { return Ok(Step::Eof) };
             // Most entries concern others; only what is taken in is copied.
             let entry = match names(doc) {
                 ("c", _) => DocBuf::from(doc),
@@ -160,9 +163,10 @@ impl ChangeStreamSource {
                 _ => self.single(entry.as_raw())?,
             }
             if !self.ready.is_empty() {
-                return Ok(true);
+                return Ok(Step::Row);
             }
         }
+        Ok(Step::More)
     }
 
     /// An operation on one document.
@@ -270,23 +274,24 @@ impl ChangeStreamSource {
 }
 
 impl ChangeStreamSource {
-    /// The next event, if there is one now.
-    fn next(&mut self, cx: &mut Cx<'_>, view: &View) -> Result<Option<Ready>> {
-        if self.ready.is_empty() {
-            if self.partial.is_empty() && self.held.bytes() > 0 {
-                self.held = Held::default();
-            }
-            if self.is_quiet(view) {
-                self.note_end(view, true);
-                return Ok(None);
-            }
-            self.catch_up(view)?;
-            if !self.read(cx, view)? {
-                self.note_end(view, false);
-                return Ok(None);
-            }
+    /// Sees that an event is ready, if there is one now.
+    fn make_ready(&mut self, cx: &mut Cx<'_>, view: &View) -> Result<Step> {
+        if !self.ready.is_empty() {
+            return Ok(Step::Row);
         }
-        Ok(self.ready.pop_front())
+        if self.partial.is_empty() && self.held.bytes() > 0 {
+            self.held = Held::default();
+        }
+        if self.is_quiet(view) {
+            self.note_end(view, true);
+            return Ok(Step::Eof);
+        }
+        self.catch_up(view)?;
+        let step = self.read(cx, view)?;
+        if step == Step::Eof {
+            self.note_end(view, false);
+        }
+        Ok(step)
     }
 
     /// Whether a document that was kept at this time may be shown no more.
@@ -306,7 +311,11 @@ impl Operator for ChangeStreamSource {
             return Ok(Step::Eof);
         }
         let view = self.view.get_or_insert_with(|| self.db.view()).clone();
-        let Some(Ready { event, wall_millis }) = self.next(cx, &view)? else { return Ok(Step::Eof) };
+        let step = self.make_ready(cx, &view)?;
+        if step != Step::Row {
+            return Ok(step);
+        }
+        let Ready { event, wall_millis } = self.ready.pop_front().expect("an event is ready");
         self.position.lock().moved(&event.token, event.invalidates);
         let expired =
             event.before.is_some() && self.image_is_expired(wall_millis, cx.limits.now_millis, &view)?;

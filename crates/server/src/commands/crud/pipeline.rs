@@ -12,7 +12,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_exec::run::Reads;
 use sheaf_expr::ParseCx;
 use sheaf_front::operations;
-use sheaf_rows::{BoxOperator, Cx, Limits, Operator, pull};
+use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, pull};
 
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::node::Node;
@@ -64,6 +64,9 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
         }
     }
 }
+
+/// Pieces of work that a stream may do on the connection's own task.
+const SHORT_WORKS: u64 = 20;
 
 /// A cursor over a pipeline.
 pub struct PipelineCursor {
@@ -174,13 +177,16 @@ impl PipelineCursor {
 
 impl ServerCursor for PipelineCursor {
     fn fill(&mut self, op: &Operation<'_>, batch: &mut Batch<'_>) -> Result<Filled> {
-        // What a batch costs nobody knows before: a group by a million keys comes first, perhaps.
-        op.blocking(|| {
-            if let Some(stream) = &mut self.stream {
-                stream.prepare(op);
+        if let Some(stream) = &mut self.stream {
+            stream.prepare(op);
+            // A stream has little to read, mostly: that needs no thread.
+            if let Some(filled) = self.pulling(op, |cursor, cx| cursor.fill_some(batch, cx, SHORT_WORKS))? {
+                return Ok(filled);
             }
-            self.pulling(op, |cursor, cx| cursor.fill_batch(batch, cx))
-        })
+        }
+        // What a batch costs nobody knows before: a group by a million keys comes first, perhaps.
+        let filled = op.blocking(|| self.pulling(op, |cursor, cx| cursor.fill_some(batch, cx, u64::MAX)))?;
+        Ok(filled.expect("a batch is full or at its end, whatever that takes"))
     }
 
     fn waits(&self) -> Option<Changes> {
@@ -205,13 +211,28 @@ impl ServerCursor for PipelineCursor {
 }
 
 impl PipelineCursor {
-    fn fill_batch(&mut self, batch: &mut Batch<'_>, cx: &mut Cx<'_>) -> Result<Filled> {
+    /// Fills the batch, or gives up (`None`) after so many pieces of work.
+    fn fill_some(
+        &mut self,
+        batch: &mut Batch<'_>,
+        cx: &mut Cx<'_>,
+        mut works: u64,
+    ) -> Result<Option<Filled>> {
         loop {
             if batch.is_full() {
-                return Ok(Filled::More);
+                return Ok(Some(Filled::More));
             }
-            if self.waiting.is_none() && !pull(&mut self.run, cx)? {
-                return self.at_end();
+            if self.waiting.is_none() {
+                cx.check_interrupt()?;
+                match self.run.work(cx)? {
+                    Step::Row => {}
+                    Step::Eof => return self.at_end().map(Some),
+                    Step::More if works == 0 => return Ok(None),
+                    Step::More => {
+                        works -= 1;
+                        continue;
+                    }
+                }
             }
             let document = match &self.waiting {
                 Some(waiting) => waiting.as_raw(),
@@ -220,7 +241,7 @@ impl PipelineCursor {
             sheaf_aggregate::check_output_size(document)?;
             if !batch.fits(document.len()) {
                 self.waiting = Some(DocBuf::from(document));
-                return Ok(Filled::More);
+                return Ok(Some(Filled::More));
             }
             if let Some(stream) = &mut self.stream {
                 stream.sent(Some(document))?;

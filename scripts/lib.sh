@@ -78,7 +78,8 @@ ensure_rust() {
 
 ensure_build_tools() {
     mkdir -p "$SHEAF_CACHE"
-    install_packages build-essential clang libclang-dev mold pkg-config libpcre2-dev ca-certificates
+    # clang comes with the library that bindgen reads C with; libclang-dev would add a quarter of a gigabyte of static libraries.
+    install_packages build-essential clang mold pkg-config libpcre2-dev ca-certificates
     ensure_rust
     ensure_rocksdb
 }

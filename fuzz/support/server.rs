@@ -54,7 +54,7 @@ impl Server {
             .build()
             .expect("a runtime");
         let options = MongodOptions { dbpath: folder.path().to_owned(), ..MongodOptions::default() };
-        let node = Node::new(Default::default(), options).expect("a node");
+        let node = Mongod::new(Default::default(), options).expect("a node").0;
         let mut storage = sheaf_storage::Options::new(folder.path());
         storage.cache_bytes = 64 << 20;
         storage.oplog_bytes = 64 << 20;

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::log::lock;
+use crate::lock::lock;
 
 /// What readers have open at most. One needs a file for as long as a read takes; it is kept for the next.
 const READ_FILES_MAX: usize = 8;

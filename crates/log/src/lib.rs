@@ -25,6 +25,7 @@
 
 mod entry;
 mod files;
+mod lock;
 mod log;
 mod position;
 mod reader;

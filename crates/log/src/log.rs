@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::entry::{HEADER_LEN, Header, MAX_PAYLOAD, Salt, following};
 use crate::files::{ReadFiles, Reserve};
+use crate::lock::lock;
 use crate::position::OpTime;
 use crate::reader::Reader;
 use crate::recover::recover;
@@ -166,10 +167,6 @@ impl Shared {
 /// Index of the oldest entry that these segments, a log's, can hold.
 pub(crate) fn first_index(segments: &[Segment]) -> u64 {
     segments.first().expect("a log has a segment at all times").first_index
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Log {

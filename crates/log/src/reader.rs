@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::entry::{Entry, HEADER_LEN, Header};
-use crate::log::{Shared, first_index, lock};
+use crate::lock::lock;
+use crate::log::{Shared, first_index};
 use crate::recover::{Scanner, Source};
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
 use crate::{Error, Result};

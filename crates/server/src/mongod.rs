@@ -9,6 +9,7 @@ use sheaf_errors::{Code, Result};
 use sheaf_front::args::Fields;
 use sheaf_front::dispatch::is_state_change;
 use sheaf_front::front::{Front, Guest};
+use sheaf_front::options::FrontOptions;
 use sheaf_front::outcome::Ran;
 use sheaf_front::request::Request;
 use sheaf_front::role::{Coming, Found, Role};
@@ -19,6 +20,7 @@ use crate::commands;
 use crate::concern::ReadConcern;
 use crate::node::Node;
 use crate::op::Operation;
+use crate::options::MongodOptions;
 use crate::replication::{Replica, initial_sync, links, receiving};
 use crate::reply::Reply;
 use crate::session::TxnPart;
@@ -29,6 +31,15 @@ const WORDS: &[[u8; 4]] = &[links::MAGIC, initial_sync::MAGIC];
 
 /// A mongod as the front sees it.
 pub struct Mongod(pub Arc<Node>);
+
+impl Mongod {
+    /// A new mongod with all its commands; parameters of the command line are applied.
+    ///
+    /// Errors: `BadValue` for a bad `--setParameter`.
+    pub fn new(front: FrontOptions, options: MongodOptions) -> Result<Self> {
+        Ok(Mongod(Node::new(Front::new(front, commands::TABLE.all())?, options)))
+    }
+}
 
 impl Role for Mongod {
     fn front(&self) -> &Arc<Front> {

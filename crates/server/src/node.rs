@@ -58,13 +58,10 @@ impl Node {
         &self.front
     }
 
-    /// A new node; parameters of the command line are applied.
-    ///
-    /// Errors: `BadValue` for a bad `--setParameter`.
-    pub fn new(front: sheaf_front::options::FrontOptions, options: MongodOptions) -> Result<Arc<Self>> {
-        let front = Front::new(front, crate::commands::TABLE.all())?;
+    /// A new node behind this front; see [`Mongod::new`](crate::mongod::Mongod::new).
+    pub(crate) fn new(front: Arc<Front>, options: MongodOptions) -> Arc<Self> {
         let most = front.parameters.int("maxSessions").max(1) as usize;
-        Ok(Arc::new(Node {
+        Arc::new(Node {
             options,
             cursors: Arc::default(),
             sessions: Sessions::new(&front.memory, most),
@@ -77,7 +74,7 @@ impl Node {
             quiesce: Default::default(),
             engine: OnceLock::new(),
             replica: OnceLock::new(),
-        }))
+        })
     }
 
     /// Hands over the open storage engine; once, before the first connection is accepted.

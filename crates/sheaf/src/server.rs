@@ -11,7 +11,7 @@ use std::time::Duration;
 use sheaf_front::log;
 use sheaf_front::reactor::leave_to_the_end;
 use sheaf_replica::driver::RESTARTED;
-use sheaf_server::node::Node;
+use sheaf_server::mongod::Mongod;
 use sheaf_server::options::MongodOptions;
 
 use crate::config::{self, Settings};
@@ -60,8 +60,8 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         Ok(options) => options,
         Err(text) => return bad_options(&text),
     };
-    let node = match Node::new(front, options) {
-        Ok(node) => node,
+    let node = match Mongod::new(front, options) {
+        Ok(Mongod(node)) => node,
         Err(error) => return bad_options(error.message()),
     };
     // What must go on whatever happens to the data has threads of its own; see `sheaf_front::reactor`.

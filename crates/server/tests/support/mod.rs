@@ -33,7 +33,7 @@ impl Server {
         let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let (control, runtime) = (runtime(), runtime());
         options.dbpath = folder.path().to_owned();
-        let node = Node::new(front, options).unwrap();
+        let node = Mongod::new(front, options).unwrap().0;
         let mut storage = sheaf_storage::Options::new(folder.path());
         storage.block = Arc::new(|work| tokio::task::block_in_place(work));
         storage.replica = node.options.set_name.is_some();

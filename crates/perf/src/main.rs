@@ -11,6 +11,7 @@ mod client;
 mod footprint;
 mod journal;
 mod latency;
+mod pipelines;
 mod process;
 mod scaling;
 mod settings;
@@ -21,11 +22,12 @@ pub(crate) use settings::{Settings, table};
 
 type Section = (&'static str, fn(&Settings) -> io::Result<()>);
 
-const SECTIONS: [Section; 5] = [
+const SECTIONS: [Section; 6] = [
     ("latency", latency::run),
     ("bulk", bulk::run),
     ("journal", journal::run),
     ("scaling", scaling::run),
+    ("pipelines", pipelines::run),
     ("footprint", footprint::run),
 ];
 

@@ -11,6 +11,8 @@ pub type Interrupt<'c> = &'c (dyn Fn() -> Result<()> + Sync);
 
 /// Rows between two looks for an interrupt.
 const CHECK_EVERY: u32 = 128;
+/// Rows that are counted as work together.
+const COUNT_EVERY: u32 = 8;
 
 /// How a command may use memory, and when it runs.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +74,12 @@ impl<'c> Cx<'c> {
     /// Asks now and then whether the operation was killed or has run out of time. Called for every row that is taken in.
     #[inline]
     pub fn check_interrupt(&mut self) -> Result<()> {
-        sheaf_meter::tick(4)?;
         self.worked = self.worked.wrapping_add(1);
+        if self.worked.is_multiple_of(COUNT_EVERY) { self.look() } else { Ok(()) }
+    }
+
+    fn look(&self) -> Result<()> {
+        sheaf_meter::tick(4 * COUNT_EVERY)?;
         if self.worked.is_multiple_of(CHECK_EVERY) { (self.interrupt)() } else { Ok(()) }
     }
 

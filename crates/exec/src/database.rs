@@ -293,6 +293,7 @@ impl Database for Db {
                 && index.partial.is_none()
                 && index.fields.len() == on.len()
                 && index.fields.iter().all(|(path, _)| on.contains(path))
+                && crate::index::compares_strings_alike(&collection, index)
         });
         Ok(found.map(|index| MergeIndex { sparse: index.sparse }))
     }

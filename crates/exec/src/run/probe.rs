@@ -60,6 +60,7 @@ impl EqualProbe {
                 && !index.sparse
                 && matches!(index.kind, IndexKind::Id | IndexKind::Btree | IndexKind::Hashed)
                 && index.fields.first().is_some_and(|(path, _)| path == field)
+                && crate::index::compares_strings_alike(collection, index)
         };
         // Hashes answer every question by a query.
         let plain = |index: &&Arc<Index>| helps(index) && index.kind != IndexKind::Hashed;

@@ -61,7 +61,7 @@ pub struct Experiment {
     /// The metrics that the table shows, in order; all when empty.
     #[serde(default)]
     pub columns: Vec<String>,
-    /// What is done to the servers meanwhile; see [`FaultPlan::parse`].
+    /// What is done to the servers meanwhile; see [`FaultPlan::parse`](crate::fault::FaultPlan::parse).
     #[serde(default)]
     pub faults: Option<serde_yaml_ng::Value>,
 }

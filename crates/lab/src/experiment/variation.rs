@@ -29,16 +29,16 @@ pub struct AxisValue {
     /// Settings of the workload, by dotted name.
     #[serde(default)]
     pub settings: BTreeMap<String, serde_yaml_ng::Value>,
-    /// See [`Experiment::server`].
+    /// See [`Experiment::server`](super::Experiment::server).
     #[serde(default)]
     pub server: ServerOptions,
-    /// See [`Experiment::phases`].
+    /// See [`Experiment::phases`](super::Experiment::phases).
     #[serde(default)]
     pub phases: Phases,
-    /// See [`Experiment::topology`].
+    /// See [`Experiment::topology`](super::Experiment::topology).
     #[serde(default)]
     pub topology: Topology,
-    /// See [`Experiment::faults`]; replaces them as a whole.
+    /// See [`Experiment::faults`](super::Experiment::faults); replaces them as a whole.
     #[serde(default)]
     pub faults: Option<serde_yaml_ng::Value>,
 }

@@ -250,7 +250,7 @@ impl Join {
             cx.check_interrupt()?;
             let document = all.row().document();
             let mut bytes = document.len() + 64;
-            let place = documents.len() as u32;
+            let place = u32::try_from(documents.len()).expect("memory ends before 2^32 documents");
             self.each_value(document, |value| {
                 bytes += value.memory_bytes() + 64;
                 let places = by_value.entry(value).or_default();

@@ -152,7 +152,24 @@ impl Pipeline {
             return Err(error);
         }
         optimize::optimize(&mut pipeline.stages);
+        pipeline.check_order();
         Ok(pipeline)
+    }
+
+    /// Rewriting keeps what makes documents first and what writes last: the former's input is never read, the latter's output
+    /// is nothing.
+    fn check_order(&self) {
+        let writes = self.stages.iter().position(|stage| stage.target_namespace().is_some());
+        let last = self.stages.len().saturating_sub(1);
+        assert!(
+            writes.is_none_or(|at| at == last),
+            "a stage that writes came to stand before others: {self:?}"
+        );
+        let streams = |stage: &SharedStage| matches!(stage.shape(), Shape::ChangeStream(_));
+        assert!(
+            !self.stages.iter().skip(1).any(streams),
+            "$changeStream came to stand behind others: {self:?}"
+        );
     }
 
     /// A pipeline without a collection must start with a stage that needs none.
@@ -186,6 +203,7 @@ impl Pipeline {
             held: self.held.iter().chain(&rest.held).cloned().collect(),
         };
         optimize::optimize(&mut joined.stages);
+        joined.check_order();
         Ok(joined)
     }
 
@@ -224,6 +242,7 @@ impl Pipeline {
 
     /// Starts the stages from this one on, over a source that has done the work of those before.
     pub fn open_from(&self, first: usize, input: BoxOperator, database: &SharedDatabase) -> BoxOperator {
+        assert!(first <= self.stages.len(), "{first} stages are done of {}", self.stages.len());
         let pushed_down = self.pushed_down();
         let mut source = input;
         let (mut at, mut opened) = (first, 0u32);

@@ -207,6 +207,12 @@ pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     query.skip = head.skip;
     query.limit = head.limit;
     let done = head.stages;
+    assert!(
+        head.stages_of_match <= head.stages_of_sort && head.stages_of_sort <= done,
+        "a pipeline's head is of {} stages with its filter, {} with its sort, {done} in all",
+        head.stages_of_match,
+        head.stages_of_sort
+    );
     query.only_paths = pipeline
         .dependencies_from(done)
         .filter(|deps| deps.metadata.is_empty())

@@ -31,6 +31,7 @@ fn choose_plan(
     cx: &mut Cx<'_>,
 ) -> Result<Executor> {
     let mut plans = choose::candidates(query, collection)?;
+    assert!(!plans.is_empty(), "no plan for a query on {}", collection.namespace);
     if plans.len() == 1 {
         return Executor::new(Arc::new(plans.remove(0)), collection.clone(), reads, query.tailable);
     }
@@ -115,6 +116,7 @@ pub fn try_with(
         .collect();
     // Equal scores keep the candidates' order, so that the choice does not depend on chance.
     scored.sort_by(|a, b| b.1.total_cmp(&a.1));
+    assert!(scored.iter().all(|(_, score)| !score.is_nan()), "a plan has no score");
     let (winner, score) = scored.remove(0);
     Ok(Trial { winner, losers: scored, score })
 }

@@ -218,7 +218,8 @@ impl Table {
             None => {
                 let group = start()?;
                 self.held += group.id.memory_bytes() + GROUP_BYTES + group.states.len() * STATE_BYTES;
-                places.push(self.groups.len() as u32);
+                let place = u32::try_from(self.groups.len()).expect("memory ends before 2^32 groups");
+                places.push(place);
                 self.groups.push(Some(group));
                 self.groups.len() - 1
             }

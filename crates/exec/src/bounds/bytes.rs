@@ -42,6 +42,7 @@ pub enum Place {
 impl ByteBounds {
     /// Encodes bounds. `hashed` says which fields hold hashes.
     pub fn new(bounds: &IndexBounds, hashed: &[bool], backward: bool) -> Self {
+        assert!(!bounds.fields.is_empty(), "a scan of an index has bounds for its first field at least");
         let fields = bounds.fields.iter().enumerate().map(|(at, field)| {
             let hashed = hashed.get(at).copied().unwrap_or(false);
             let mut ranges: Vec<ByteRange> = field

@@ -139,7 +139,7 @@ impl ChangeStreamSource {
     /// Goes on behind what was skipped, if that was much.
     fn catch_up(&mut self, view: &View) -> Result<()> {
         if std::mem::take(&mut self.known.skipped) && self.cursor.behind() > WORTH_SEEKING {
-            let Some(oplog) = view.oplog() else { return Ok(()) };
+            let oplog = view.oplog().expect("a stream was opened on a log");
             self.from = self.from.max(self.known.until + 1);
             self.cursor = oplog.from_time(Timestamp(self.from)).map_err(lost)?.whole_entries();
         }
@@ -215,14 +215,13 @@ impl ChangeStreamSource {
         let first = entries.first().unwrap_or(&last).as_raw();
         if previous(first) != 0 {
             // The stream began within it.
-            let before =
-                view.oplog().map(|oplog| oplog.transaction_before(first)).transpose().map_err(lost)?;
-            entries.splice(0..0, before.unwrap_or_default());
+            let oplog = view.oplog().expect("a stream was opened on a log");
+            entries.splice(0..0, oplog.transaction_before(first).map_err(lost)?);
         }
         entries.push(last);
         // Its events are as large until they are given.
         self.held = reserve_for(&entries)?;
-        let Some(last) = entries.last() else { return Ok(()) };
+        let last = entries.last().expect("the last entry was added just now");
         let (time, wall) = times(last.as_raw());
         let mut index = 0;
         for entry in &entries {

@@ -191,9 +191,11 @@ impl Executor {
     fn take_kept(&mut self) -> bool {
         self.current = self.stash.pop_front();
         let Some(kept) = &self.current else { return false };
-        self.stash_bytes -= kept.bytes();
+        let bytes = kept.bytes();
+        assert!(bytes <= self.stash_bytes, "rows of {bytes} bytes in a stash of {}", self.stash_bytes);
+        self.stash_bytes -= bytes;
         if self.held.bytes() > 0 {
-            self.held.shrink(kept.bytes());
+            self.held.shrink(bytes);
         }
         true
     }
@@ -277,7 +279,7 @@ impl Executor {
                 Step::More => return Ok(None),
             }
             let row = self.plan_row();
-            let doc = row.doc.unwrap_or(RawDoc::EMPTY);
+            let doc = row.document();
             if !batch.fits(doc.len()) {
                 let kept = Kept::of(row);
                 self.count_kept(self.stash_bytes + kept.bytes())?;

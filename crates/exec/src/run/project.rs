@@ -82,7 +82,7 @@ impl Operator for Project {
         let step = self.input.work(cx)?;
         if step == Step::Row {
             let row = self.input.row();
-            let doc = row.doc.unwrap_or(RawDoc::EMPTY);
+            let doc = row.document();
             let metadata = self.metadata.as_ref().map(|wanted| wanted.of_row(row)).transpose()?;
             let metadata = metadata.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
             apply(&self.projection, Some(&self.matcher), doc, metadata, cx, &mut self.arena, &mut self.doc)?;
@@ -185,7 +185,7 @@ impl Operator for RecordId {
         let step = self.input.work(cx)?;
         if step == Step::Row {
             let row = self.input.row();
-            self.doc = DocBuf::from(row.doc.unwrap_or(RawDoc::EMPTY));
+            self.doc = DocBuf::from(row.document());
             self.doc.append("$recordId", record_id(row.record, self.capped));
         }
         Ok(self.figures.count(step))

@@ -354,10 +354,8 @@ impl IndexScan {
                     )?)
                 };
                 self.stand = Stand::Open(walk);
-                match &mut self.stand {
-                    Stand::Open(walk) => walk,
-                    _ => return Ok(false),
-                }
+                let Stand::Open(walk) = &mut self.stand else { unreachable!("it was opened just now") };
+                walk
             }
         };
         if let Some(fields) = self.skip_prefix {
@@ -389,7 +387,9 @@ impl Operator for IndexScan {
                     u64::from(self.counts_end && !matches!(self.stand, Stand::Done));
                 return Ok(self.end());
             }
-            let Stand::Open(walk) = &mut self.stand else { return Ok(self.end()) };
+            let Stand::Open(walk) = &mut self.stand else {
+                unreachable!("a scan that has found a key stands on it");
+            };
             self.figures.keys_examined += 1;
             match self.bytes.place(walk.key(), &mut self.scratch) {
                 Place::Inside => break,
@@ -405,7 +405,9 @@ impl Operator for IndexScan {
             }
             cx.check_interrupt()?;
         }
-        let Stand::Open(walk) = &self.stand else { return Ok(self.end()) };
+        let Stand::Open(walk) = &self.stand else {
+            unreachable!("a scan that has found a key stands on it");
+        };
         if self.scan.multikey {
             self.figures.dups_tested += 1;
             if self.seen.contains(walk.record()) {
@@ -415,9 +417,14 @@ impl Operator for IndexScan {
             self.seen.insert(walk.record().into());
         }
         if let Some(filter) = &self.scan.filter {
-            let Walk::Entries(cursor) = walk else { return Ok(self.figures.count(Step::Row)) };
-            let doc = key_document(&self.scan.fields, cursor.key(), cursor.type_bits());
-            if !filter.passes(doc.as_raw(), cx, &mut self.arena)? {
+            let passes = match walk {
+                Walk::Entries(cursor) => {
+                    let doc = key_document(&self.scan.fields, cursor.key(), cursor.type_bits());
+                    filter.passes(doc.as_raw(), cx, &mut self.arena)?
+                }
+                Walk::Records(cursor, _) => filter.passes(cursor.doc(), cx, &mut self.arena)?,
+            };
+            if !passes {
                 return Ok(self.figures.count(Step::More));
             }
         }

@@ -223,5 +223,10 @@ pub(super) fn next_record(executor: &mut Executor, cx: &mut Cx<'_>) -> Result<Op
         return Ok(None);
     }
     let row = executor.plan_row();
-    Ok(Some((row.record.to_vec(), row.doc.unwrap_or(RawDoc::EMPTY).as_bytes().to_vec())))
+    assert!(
+        !row.record.is_empty(),
+        "the plan of a write gave a row that is no record: {}",
+        executor.plan().summary()
+    );
+    Ok(Some((row.record.to_vec(), row.document().as_bytes().to_vec())))
 }

@@ -82,7 +82,7 @@ impl Merged {
 
     /// Adds up all rows with the next hash.
     fn gather(&mut self, stage: &Group, cx: &mut Cx<'_>) -> Result<()> {
-        let Some(first) = &self.next else { return Ok(()) };
+        let first = self.next.as_ref().expect("rows are added up where there is one");
         let hash = self.table.hash(first.filed_under());
         self.ready = self.table.take(hash);
         while let Some(row) = self.next.take_if(|row| self.table.hash(row.filed_under()) == hash) {

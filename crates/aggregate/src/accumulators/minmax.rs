@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use sheaf_bson::{Bump, OwnedValue, Value, compare};
 use sheaf_errors::Result;
 
-use super::{State, copy_in};
+use super::state::{State, copy_in};
 
 /// `$min` and `$max`: null, undefined and missing do not take part.
 pub(super) struct Extreme {

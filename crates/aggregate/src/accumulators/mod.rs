@@ -7,26 +7,16 @@ mod minmax;
 mod n;
 mod numeric;
 mod set;
+mod state;
 mod top;
 
-use sheaf_bson::{Bump, Element, OwnedValue, RawDoc, Type, Value};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_bson::{Element, RawDoc, Type, Value};
+use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use sheaf_meter::ALLOCATION;
 
-/// What gathers the values of one accumulator in one group.
-pub trait State: Send {
-    /// Takes in one value ([`Value::Missing`] where the document has none).
-    fn add(&mut self, value: Value<'_>) -> Result<()>;
-
-    /// The result; [`Value::Missing`] counts as null.
-    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>>;
-
-    /// Bytes held apart from the state itself; for accumulators that [grow](Accumulation::grows).
-    fn memory_bytes(&self) -> usize {
-        0
-    }
-}
+pub use state::State;
+use state::{Make, Parsed};
 
 /// An accumulator as the table describes it.
 pub struct Accumulator {
@@ -34,18 +24,6 @@ pub struct Accumulator {
     pub name: &'static str,
     parse: fn(&'static str, Value<'_>, &mut ParseCx) -> Result<Parsed>,
 }
-
-/// A parsed argument.
-struct Parsed {
-    /// Evaluated for each document; its value is added.
-    input: Expr,
-    /// Evaluated once for each group (`n` of `$firstN`).
-    init: Option<Expr>,
-    make: Make,
-}
-
-/// Makes the state of a group from the value of `init`.
-type Make = Box<dyn Fn(Value<'_>) -> Result<Box<dyn State>> + Send + Sync>;
 
 macro_rules! unary {
     ($state:expr) => {
@@ -179,22 +157,4 @@ impl Accumulation {
     pub fn dependencies(&self, deps: &mut Deps) {
         self.parsed.input.dependencies(deps);
     }
-}
-
-/// Refuses to hold more than 100 MiB in one state that cannot go to disk.
-fn check_state_memory(name: &str, held: usize) -> Result<()> {
-    const LIMIT: usize = 100 << 20;
-    if held > LIMIT {
-        bail!(
-            Code::EXCEEDED_MEMORY_LIMIT,
-            "{name} used too much memory and cannot spill to disk. Used: {held} bytes. Memory limit: {LIMIT} bytes"
-        );
-    }
-    Ok(())
-}
-
-/// A copy of an owned value in an arena.
-fn copy_in<'a>(value: &OwnedValue, arena: &'a Bump) -> Value<'a> {
-    let holder = sheaf_bson::document_in(arena, |out| _ = out.append("", value.as_value()));
-    holder.iter().next().map_or(Value::Missing, |element| element.value())
 }

@@ -7,7 +7,7 @@ use sheaf_bson::{Bump, OwnedValue, Value, array_in, compare};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
-use super::{Parsed, State, check_state_memory};
+use super::state::{Parsed, State, check_state_memory};
 
 /// Which values are kept.
 #[derive(Clone, Copy)]

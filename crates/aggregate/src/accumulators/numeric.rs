@@ -5,7 +5,7 @@ use sheaf_bson::{Bump, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
-use super::{Parsed, State};
+use super::state::{Parsed, State};
 
 /// `$sum`.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, array_in};
 use sheaf_errors::{Code, Result, bail};
 
-use super::{State, check_state_memory};
+use super::state::{State, check_state_memory};
 
 /// `$push`.
 #[derive(Default)]

@@ -5,7 +5,8 @@ use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 use sheaf_query::sort::SortPattern;
 
-use super::{Parsed, State, check_state_memory, copy_in, n};
+use super::n;
+use super::state::{Parsed, State, check_state_memory, copy_in};
 use crate::print;
 
 /// The name under which a document's output value travels beside its sort keys.

@@ -78,25 +78,29 @@ impl Sort {
     }
 }
 
-/// Writes a row as a sort keeps it: lengths of the record's key and of the metadata, these, and the document.
+/// Writes a row as a sort keeps it: the lengths of the record's key, the metadata, the index key and its type bits, these,
+/// and the document.
 fn put_row(row: Row<'_>, metadata: Option<RawDoc<'_>>, out: &mut Vec<u8>) {
-    let metadata = metadata.map_or(&[][..], |metadata| metadata.as_bytes());
+    let (key, bits) = row.key.unwrap_or_default();
+    let parts = [row.record, metadata.map_or(&[][..], |metadata| metadata.as_bytes()), key, bits];
     out.clear();
-    out.extend_from_slice(&(row.record.len() as u32).to_le_bytes());
-    out.extend_from_slice(&(metadata.len() as u32).to_le_bytes());
-    out.extend_from_slice(row.record);
-    out.extend_from_slice(metadata);
+    parts.iter().for_each(|part| out.extend_from_slice(&(part.len() as u32).to_le_bytes()));
+    parts.iter().for_each(|part| out.extend_from_slice(part));
     out.extend_from_slice(row.document().as_bytes());
 }
 
 /// Reads what [`put_row`] wrote: the row and its metadata.
 fn read_row(bytes: &[u8]) -> (Row<'_>, Option<RawDoc<'_>>) {
-    let Some((lengths, rest)) = bytes.split_first_chunk::<8>() else { return (Row::default(), None) };
-    let [r0, r1, r2, r3, m0, m1, m2, m3] = *lengths;
-    let (record, rest) = rest.split_at(u32::from_le_bytes([r0, r1, r2, r3]) as usize);
-    let (metadata, doc) = rest.split_at(u32::from_le_bytes([m0, m1, m2, m3]) as usize);
+    let Some((lengths, mut rest)) = bytes.split_first_chunk::<16>() else { return (Row::default(), None) };
+    let mut parts = [&[][..]; 4];
+    for (part, length) in parts.iter_mut().zip(lengths.chunks_exact(4)) {
+        let length = u32::from_le_bytes(length.try_into().expect("four bytes")) as usize;
+        (*part, rest) = rest.split_at(length);
+    }
+    let [record, metadata, key, bits] = parts;
+    let key = (!key.is_empty()).then_some((key, bits));
     let metadata = (!metadata.is_empty()).then(|| RawDoc::new(metadata));
-    (Row { doc: Some(RawDoc::new(doc)), record, key: None }, metadata)
+    (Row { doc: Some(RawDoc::new(rest)), record, key }, metadata)
 }
 
 impl Operator for Sort {
@@ -147,13 +151,13 @@ mod tests {
     #[test]
     fn a_row_comes_back_as_it_was_kept() {
         let (doc, metadata) = (DocBuf::new().with("a", 1), DocBuf::new().with("textScore", 1.5));
-        for metadata in [None, Some(metadata.as_raw())] {
-            let row = Row { doc: Some(doc.as_raw()), record: b"key", key: None };
+        for (metadata, key) in [(None, None), (Some(metadata.as_raw()), Some((&b"k"[..], &b"bits"[..])))] {
+            let row = Row { doc: Some(doc.as_raw()), record: b"key", key };
             let mut bytes = Vec::new();
             put_row(row, metadata, &mut bytes);
             let (back, with) = read_row(&bytes);
             assert_eq!(back.document(), row.document());
-            assert_eq!(back.record, row.record);
+            assert_eq!((back.record, back.key), (row.record, row.key));
             assert_eq!(with, metadata);
         }
     }

@@ -359,7 +359,8 @@ fn access(
         keys,
     });
     let from_keys = left.is_none() && in_order && covers(query, found) && !query.show_record_id;
-    if from_keys || (query.return_key && left.is_none()) {
+    // What is sorted is sorted by its document.
+    if from_keys || (query.return_key && left.is_none() && in_order) {
         return scan;
     }
     PlanNode::Fetch { input: Box::new(scan), filter: left }

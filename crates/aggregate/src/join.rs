@@ -24,6 +24,8 @@ pub(crate) struct Join {
     field: Path,
     everything: SharedPipeline,
     way: Option<Way>,
+    /// Another command pulls: what an index has answered so far may be otherwise now.
+    resumed: bool,
     /// What other ways than an index have read.
     figures: Figures,
     /// The figures of all ways together, as they were shown last.
@@ -38,6 +40,8 @@ enum Way {
         /// The places of what was found, from the last to the next.
         found: Vec<u32>,
         current: u32,
+        /// There is an index that could be asked, too.
+        in_place_of_index: bool,
         /// The account of both.
         _held: Held,
     },
@@ -123,6 +127,7 @@ impl Join {
             field: Path::new(field),
             everything: SharedPipeline::default(),
             way: None,
+            resumed: false,
             figures: Figures::default(),
             shown: Figures::default(),
         }
@@ -130,6 +135,9 @@ impl Join {
 
     /// Begins to look for the documents whose field equals one of `values`, each once.
     pub(crate) fn find(&mut self, values: &mut Vec<OwnedValue>, cx: &mut Cx<'_>) -> Result<()> {
+        if std::mem::take(&mut self.resumed) {
+            self.leave_index();
+        }
         let mut way = match self.way.take() {
             Some(Way::Index(probing)) if probing.is_outrun(cx) => self.replace(probing, cx)?,
             Some(way) => way,
@@ -172,9 +180,21 @@ impl Join {
 
     /// Lets go of the state that is read.
     pub(crate) fn suspend(&mut self) {
+        self.resumed = true;
         if let Some(Way::Index(probing)) = &mut self.way {
             probing.probe.suspend();
         }
+    }
+
+    /// Has the next question choose its way anew, if an index answers or has answered: the next command sees what is there
+    /// then, and perhaps no such index.
+    fn leave_index(&mut self) {
+        match &mut self.way {
+            Some(Way::Index(probing)) => self.figures.add_foreign(&tally(&mut *probing.probe)),
+            Some(Way::Table { in_place_of_index: true, .. }) => {}
+            _ => return,
+        }
+        self.way = None;
     }
 
     /// What was read of the other collection.
@@ -213,7 +233,7 @@ impl Join {
     /// Decides how to join, and reads the other collection if that takes a table.
     fn choose(&mut self, cx: &mut Cx<'_>) -> Result<Way> {
         let Some(probe) = self.database.prepare_equal(&self.from, self.field.dotted())? else {
-            let table = self.read_all(cx)?;
+            let table = self.read_all(false, cx)?;
             return Ok(table.unwrap_or(Way::Scan {
                 found: Vec::new(),
                 current: None,
@@ -227,7 +247,7 @@ impl Join {
     /// A table in the place of an index that is asked too often.
     fn replace(&mut self, mut probing: Probing, cx: &mut Cx<'_>) -> Result<Way> {
         let figures = tally(&mut *probing.probe);
-        Ok(match self.read_all(cx)? {
+        Ok(match self.read_all(true, cx)? {
             Some(table) => {
                 self.figures.add_foreign(&figures);
                 table
@@ -241,7 +261,7 @@ impl Join {
     }
 
     /// A table of the other collection's documents; `None` if it is larger than memory allows.
-    fn read_all(&mut self, cx: &mut Cx<'_>) -> Result<Option<Way>> {
+    fn read_all(&mut self, in_place_of_index: bool, cx: &mut Cx<'_>) -> Result<Option<Way>> {
         let mut all = self.database.run(&self.from, &self.everything, cx)?;
         let mut documents = Vec::new();
         let mut by_value: HashMap<OwnedValue, SmallVec<[u32; 2]>, ahash::RandomState> = HashMap::default();
@@ -264,7 +284,14 @@ impl Join {
             documents.push(DocBuf::from(document));
         }
         self.figures.add_foreign(&tally(&mut *all));
-        Ok(Some(Way::Table { documents, by_value, found: Vec::new(), current: 0, _held: held }))
+        Ok(Some(Way::Table {
+            documents,
+            by_value,
+            found: Vec::new(),
+            current: 0,
+            in_place_of_index,
+            _held: held,
+        }))
     }
 
     /// Every value that an equality on the field can match in a document.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_aggregate::{CollectionSize, Probe};
 use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::Matcher;
 use sheaf_rows::{Cx, Figures, Operator, Row, Step, tally};
@@ -27,6 +27,8 @@ pub(crate) struct EqualProbe {
     reads: Reads,
     reader: Reader,
     state: State,
+    /// A batch has ended: before the next one it is looked whether everything is still there.
+    suspended: bool,
     /// The cursor on the index, kept from question to question of one batch.
     cursor: Option<IndexCursor>,
     /// What the keys begin with that are looked for; of records, their key.
@@ -73,6 +75,7 @@ impl EqualProbe {
             reads: reads.clone(),
             reader: Reader::new(reads),
             state: State::Done,
+            suspended: false,
             cursor: None,
             key: Vec::new(),
             doc: Vec::new(),
@@ -89,6 +92,22 @@ impl EqualProbe {
         let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
         let query = Query::filtered(matcher);
         Ok(State::Query(Box::new(find::open(&query, &self.collection, &self.reads, cx)?)))
+    }
+
+    /// Checks before another batch that collection and index are still there.
+    ///
+    /// Errors: `QueryPlanKilled`.
+    fn resume(&mut self) -> Result<()> {
+        self.suspended = false;
+        let Collection { uuid, ident, namespace, .. } = &*self.collection;
+        let now = self.reader.view().catalog().by_uuid(uuid);
+        let Some(now) = now.filter(|now| now.ident == *ident && now.namespace == *namespace) else {
+            bail!(Code::QUERY_PLAN_KILLED, "collection dropped. UUID {uuid}");
+        };
+        if !now.indexes.iter().any(|index| index.ident == self.index.ident && index.name == self.index.name) {
+            bail!(Code::QUERY_PLAN_KILLED, "index '{}' dropped", self.index.name);
+        }
+        Ok(())
     }
 
     /// Moves to the next key of the index; false if that is another value's.
@@ -156,6 +175,11 @@ impl Operator for EqualProbe {
         match &mut self.state {
             State::Done => return Ok(Step::Eof),
             State::Query(query) => return query.work(cx),
+            _ if self.suspended => self.resume()?,
+            _ => {}
+        }
+        match &mut self.state {
+            State::Done | State::Query(_) => unreachable!("they have been answered"),
             State::Record => {
                 let found = self.fetch()?;
                 self.state = State::Done;
@@ -191,6 +215,7 @@ impl Operator for EqualProbe {
             }
             _ => {}
         }
+        self.suspended = true;
         self.cursor = None;
         self.reader.suspend();
     }

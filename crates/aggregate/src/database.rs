@@ -128,7 +128,7 @@ pub trait Database: Send + Sync {
         write: MergeWrite,
         old: Option<RawDoc<'_>>,
         document: RawDoc<'_>,
-        cx: &Cx<'_>,
+        cx: &mut Cx<'_>,
     ) -> Result<bool>;
 
     /// Twelve bytes that no other ObjectId has.

@@ -128,7 +128,7 @@ impl Database for Memory {
         write: MergeWrite,
         old: Option<RawDoc<'_>>,
         document: RawDoc<'_>,
-        _cx: &Cx<'_>,
+        _cx: &mut Cx<'_>,
     ) -> Result<bool> {
         let mut collections = self.0.collections.lock().unwrap();
         let documents = collections.entry(namespace.collection.clone()).or_default();

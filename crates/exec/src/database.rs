@@ -338,7 +338,7 @@ impl Database for Db {
         write: MergeWrite,
         old: Option<RawDoc<'_>>,
         document: RawDoc<'_>,
-        cx: &Cx<'_>,
+        cx: &mut Cx<'_>,
     ) -> Result<bool> {
         self.refuse_in_transaction("$merge")?;
         let mut unit = self.engine.write(cx.interrupt());
@@ -349,7 +349,8 @@ impl Database for Db {
         }
         match (write, old) {
             (MergeWrite::Replace, Some(old)) => {
-                let key = collection.record_key(document.get_or_missing("_id"))?;
+                let id = document.get_or_missing("_id");
+                let Some(key) = record_of(&collection, unit.view()?, id, cx)? else { return Ok(false) };
                 match unit.read_for_update(&collection, &key)? {
                     Some(now) if now == old.as_bytes() => {
                         unit.update(&collection, &key, old, document, None)?
@@ -370,6 +371,22 @@ impl Database for Db {
     fn random(&self) -> u64 {
         (self.hooks.random)()
     }
+}
+
+/// The key of the record with this `_id`: in a capped collection it is found through the index.
+fn record_of(
+    collection: &Arc<Collection>,
+    view: View,
+    id: Value<'_>,
+    cx: &mut Cx<'_>,
+) -> Result<Option<Vec<u8>>> {
+    if crate::index::clustered_by_id(collection) {
+        return collection.record_key(id).map(Some);
+    }
+    let filter = DocBuf::build(|out| _ = out.document("_id").append("$eq", id));
+    let query = Query::filtered(Matcher::parse(filter.as_raw(), &mut ParseCx::new())?);
+    let mut run = find::open(&query, collection, &Reads::at(view), cx)?;
+    Ok(pull(&mut run, cx)?.then(|| run.row().record.to_vec()))
 }
 
 impl Db {

@@ -335,6 +335,21 @@ impl Operator for MergeRun {
     }
 }
 
+/// Whether the writes of other documents would meet the same error.
+fn concerns_all(code: Code) -> bool {
+    matches!(
+        code,
+        Code::OUT_OF_DISK_SPACE
+            | Code::EXCEEDED_MEMORY_LIMIT
+            | Code::MAX_TIME_MS_EXPIRED
+            | Code::INTERRUPTED
+            | Code::INTERRUPTED_AT_SHUTDOWN
+            | Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE
+            | Code::NOT_WRITABLE_PRIMARY
+            | Code::PRIMARY_STEPPED_DOWN
+    )
+}
+
 /// A batch of unordered writes: one that fails does not keep those after it from being done, but the stage ends
 /// with its error behind the batch.
 #[derive(Default)]
@@ -350,6 +365,9 @@ impl WriteBatch {
 
     fn note(&mut self, written: Result<()>, size: usize) -> Result<()> {
         if let Err(error) = written {
+            if concerns_all(error.code()) {
+                return Err(error);
+            }
             self.failed.get_or_insert(error);
         }
         self.documents += 1;

@@ -57,7 +57,7 @@ impl Database for Nowhere {
         _write: MergeWrite,
         _old: Option<RawDoc<'_>>,
         _document: RawDoc<'_>,
-        _cx: &Cx<'_>,
+        _cx: &mut Cx<'_>,
     ) -> Result<bool> {
         Err(Error::new(Code::NAMESPACE_NOT_FOUND, namespace.to_string()))
     }

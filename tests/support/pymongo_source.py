@@ -19,7 +19,8 @@ def pymongo_source(python):
     download = [python, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "pymongo", f"pymongo=={VERSION}"]
     subprocess.run(download, cwd=home, check=True)
     with tarfile.open(home / f"pymongo-{VERSION}.tar.gz") as archive:
-        archive.extractall(home, filter="data")
+        # Older Pythons (3.11.2 of Debian 12) know no filters.
+        archive.extractall(home, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     unpacked = home / f"pymongo-{VERSION}"
     for part in ("test", "tools", "pyproject.toml"):
         (unpacked / part).rename(home / part)

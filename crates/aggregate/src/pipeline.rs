@@ -369,6 +369,10 @@ impl Operator for Large {
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.inner);
     }
+
+    fn release(&mut self) {
+        self.inner.release();
+    }
 }
 
 /// A shared pipeline, as stages keep those inside them.

@@ -62,6 +62,11 @@ impl Operator for Deep {
         with_stack(|| inner.suspend());
     }
 
+    fn release(&mut self) {
+        let inner = self.inner();
+        with_stack(|| inner.release());
+    }
+
     fn figures(&mut self) -> Option<&mut Figures> {
         self.inner().figures()
     }

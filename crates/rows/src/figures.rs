@@ -134,6 +134,10 @@ impl Operator for Measured {
         self.inner.suspend();
     }
 
+    fn release(&mut self) {
+        self.inner.release();
+    }
+
     /// The operator's own figures with what was measured.
     fn figures(&mut self) -> Option<&mut Figures> {
         let own = self.inner.figures().cloned().unwrap_or_default();

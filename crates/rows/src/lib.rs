@@ -86,9 +86,24 @@ pub trait Operator: Send {
         self.inputs(&mut |input| input.suspend());
     }
 
+    /// The row is not needed any more: an operator that holds a large one lets it go, and one that passes rows on says so below.
+    /// Without this each stage of a long pipeline would keep a document of its own.
+    fn release(&mut self) {}
+
     /// The operator's figures, if it keeps any.
     fn figures(&mut self) -> Option<&mut Figures> {
         None
+    }
+}
+
+/// More than this is not kept from row to row.
+const KEPT_BYTES: usize = 64 << 10;
+
+/// Empties an operator's buffer, which keeps its memory for the next row unless that is much.
+pub fn let_go(buffer: &mut Vec<u8>) {
+    buffer.clear();
+    if buffer.capacity() > KEPT_BYTES {
+        *buffer = Vec::new();
     }
 }
 
@@ -129,6 +144,10 @@ impl<O: Operator + ?Sized> Operator for Box<O> {
 
     fn suspend(&mut self) {
         (**self).suspend();
+    }
+
+    fn release(&mut self) {
+        (**self).release();
     }
 
     fn figures(&mut self) -> Option<&mut Figures> {

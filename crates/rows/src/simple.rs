@@ -47,6 +47,10 @@ impl Operator for Skip {
         self.input.is_eof()
     }
 
+    fn release(&mut self) {
+        self.input.release();
+    }
+
     fn figures(&mut self) -> Option<&mut Figures> {
         Some(&mut self.figures)
     }
@@ -92,6 +96,10 @@ impl Operator for Limit {
 
     fn is_eof(&self) -> bool {
         self.left == 0 || self.input.is_eof()
+    }
+
+    fn release(&mut self) {
+        self.input.release();
     }
 
     fn figures(&mut self) -> Option<&mut Figures> {

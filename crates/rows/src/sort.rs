@@ -6,7 +6,7 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
 use sheaf_query::sort::{SortPattern, Sorted, Sorter};
 
-use crate::{BoxOperator, Cx, Figures, Operator, Row, Step, temporary_runs};
+use crate::{BoxOperator, Cx, Figures, Operator, Row, Step, let_go, temporary_runs};
 
 enum State {
     Reading(Option<Sorter>),
@@ -63,7 +63,10 @@ impl Sort {
             return Ok(());
         }
         put_row(row, metadata, &mut self.buffer);
-        sorter.add(&self.key, &self.buffer)
+        let added = sorter.add(&self.key, &self.buffer);
+        let_go(&mut self.buffer);
+        self.input.release();
+        added
     }
 
     /// All has come.

@@ -89,4 +89,8 @@ impl Operator for MatchRun {
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
     }
+
+    fn release(&mut self) {
+        self.input.release();
+    }
 }

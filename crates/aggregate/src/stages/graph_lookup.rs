@@ -196,6 +196,7 @@ impl Operator for GraphLookupRun {
         let path = self.stage.output.parts();
         let output = rewrite(self.input.row().document(), path, Value::Array(array.as_raw()));
         crate::check_made(output.as_raw())?;
+        self.input.release();
         self.output = Some(output);
         Ok(Step::Row)
     }
@@ -210,6 +211,10 @@ impl Operator for GraphLookupRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        self.output = None;
     }
 
     fn suspend(&mut self) {

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, Slot};
 use sheaf_meter::Held;
 
-use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, pull, tally};
+use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, let_go, pull, tally};
 
 use super::unwind::{Unwind, rewrite, rewrite_into};
 use crate::database::{Namespace, SharedDatabase};
@@ -386,6 +386,8 @@ impl LookupRun {
         self.array = array;
         let (document, path) = (self.input.row().document(), self.stage.output.parts());
         rewrite_into(document, path, Value::Array(RawDoc::new(&self.array)), &mut self.output);
+        let_go(&mut self.array);
+        self.input.release();
         crate::check_made(RawDoc::new(&self.output))
     }
 }
@@ -444,6 +446,10 @@ impl Operator for LookupRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        let_go(&mut self.output);
     }
 
     fn suspend(&mut self) {
@@ -511,6 +517,7 @@ impl Operator for LookupUnwindRun {
         let found = self.lookup.find(cx)?;
         self.document.clear();
         self.document.extend_from_slice(self.lookup.input.row().document().as_bytes());
+        self.lookup.input.release();
         self.give(found, 0, cx)
     }
 
@@ -524,6 +531,10 @@ impl Operator for LookupUnwindRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.lookup.input);
+    }
+
+    fn release(&mut self) {
+        self.output = None;
     }
 
     fn suspend(&mut self) {

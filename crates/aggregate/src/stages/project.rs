@@ -12,7 +12,7 @@ use crate::database::SharedDatabase;
 use crate::optimize;
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
 use crate::stages::filter::Match;
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
 
 /// `$addFields`.
 pub(crate) const ADD_FIELDS: StageEntry =
@@ -172,7 +172,9 @@ impl Operator for ProjectRun {
         let mut out = DocWriter::new(&mut self.output);
         self.stage.projection.apply(row.document(), &env, None, &mut out)?;
         drop(out);
+        drop(env);
         crate::check_made(RawDoc::new(&self.output))?;
+        self.input.release();
         Ok(Step::Row)
     }
 
@@ -189,5 +191,12 @@ impl Operator for ProjectRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        if self.stage.projection.is_identity() {
+            self.input.release();
+        }
+        let_go(&mut self.output);
     }
 }

@@ -9,7 +9,7 @@ use sheaf_expr::{Deps, Env, Expr};
 use crate::database::SharedDatabase;
 use crate::print;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
 
 /// `$redact`.
 pub(crate) const REDACT: StageEntry =
@@ -118,6 +118,8 @@ impl Operator for RedactRun {
         let Some(kept) = self.stage.level(row.document(), &env)? else { return Ok(Step::More) };
         self.output.clear();
         self.output.extend_from_slice(kept.as_bytes());
+        drop(env);
+        self.input.release();
         Ok(Step::Row)
     }
 
@@ -131,5 +133,9 @@ impl Operator for RedactRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        let_go(&mut self.output);
     }
 }

@@ -6,7 +6,7 @@ use sheaf_bson::{Bump, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::Deps;
 use sheaf_query::update::ReplaceRoot;
-use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
 
 use crate::database::SharedDatabase;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
@@ -70,6 +70,8 @@ impl Operator for ReplaceRun {
         self.output.clear();
         self.output.extend_from_slice(new.as_bytes());
         crate::check_made(new)?;
+        drop(env);
+        self.input.release();
         Ok(Step::Row)
     }
 
@@ -83,5 +85,9 @@ impl Operator for ReplaceRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        let_go(&mut self.output);
     }
 }

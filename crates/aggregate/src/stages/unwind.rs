@@ -189,6 +189,7 @@ impl UnwindRun {
             Value::Array(array) if !array.is_empty() => {
                 self.document.clear();
                 self.document.extend_from_slice(document.as_bytes());
+                self.input.release();
                 self.unwinding = Some(Place { offset: 0, index: 0 });
                 return Step::More;
             }
@@ -237,6 +238,13 @@ impl Operator for UnwindRun {
 
     fn inputs(&mut self, visit: &mut dyn FnMut(&mut dyn Operator)) {
         visit(&mut self.input);
+    }
+
+    fn release(&mut self) {
+        match &mut self.output {
+            Output::Input => self.input.release(),
+            Output::Made(document) => *document = DocBuf::new(),
+        }
     }
 }
 

@@ -350,6 +350,12 @@ impl Operator for Executor {
         self.is_done()
     }
 
+    fn release(&mut self) {
+        self.current = None;
+        self.made = None;
+        self.root.release();
+    }
+
     fn suspend(&mut self) {
         self.suspended = true;
         self.root.suspend();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{Bump, RawDoc};
 use sheaf_errors::Result;
-use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
+use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step, let_go};
 use sheaf_storage::Collection;
 
 use super::Reads;
@@ -86,6 +86,10 @@ impl Operator for Fetch {
 
     fn is_eof(&self) -> bool {
         self.input.is_eof()
+    }
+
+    fn release(&mut self) {
+        let_go(&mut self.doc);
     }
 
     fn suspend(&mut self) {

@@ -248,6 +248,7 @@ impl PipelineCursor {
             }
             batch.push(document.as_bytes());
             self.waiting = None;
+            self.run.release();
         }
     }
 

@@ -12,7 +12,7 @@ pub trait State: Send {
     /// The result; [`Value::Missing`] counts as null.
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>>;
 
-    /// Bytes held apart from the state itself; for accumulators that [grow](Accumulation::grows).
+    /// Bytes held apart from the state itself; for accumulators that grow (`grows`).
     fn memory_bytes(&self) -> usize {
         0
     }

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use raft::StateRole;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
-use super::{Body, Effect, ElectionReason, Member, errors, member_id, raft_id};
+use super::errors;
+use super::ids::{member_id, raft_id};
+use super::parts::ElectionReason;
+use super::{Body, Effect, Member};
 use crate::config::ConfigVersion;
 use crate::log_view::time_of;
 use crate::types::{LogPosition, MemberState};
@@ -21,6 +24,16 @@ const YIELDS_MAX: u32 = 4;
 const TAKEOVER_LAG_MAX: u64 = 1000;
 
 impl Member {
+    /// The longest useful time between ticks: short enough for elections that do not wait for the time-out.
+    pub fn tick_millis(&self) -> u64 {
+        self.raft_tick_millis().min(50)
+    }
+
+    /// Milliseconds of a tick of raft-rs.
+    pub(super) fn raft_tick_millis(&self) -> u64 {
+        (self.election_timeout() / ELECTION_TICKS as u64).max(1)
+    }
+
     /// One tick of raft-rs: heartbeats and the check for a quorum of a primary, the lease of the others.
     pub(super) fn tick_raft(&mut self) {
         let useless = self.is_stalled() || !self.hears_majority();

@@ -3,9 +3,7 @@
 //! Commands of clients end in a [`sheaf_errors::Error`], which the client is told. What another member says and cannot be true is
 //! refused and named ([`super::plausible`]). What is left are raft-rs's errors, of which there are three kinds.
 
-use sheaf_errors::Result;
-
-use super::not_primary;
+use sheaf_errors::{Code, Error, Result};
 
 /// What an error of raft-rs calls for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +47,16 @@ pub(super) fn taken(result: raft::Result<()>) -> Result<()> {
 /// Like [`taken`], for an input that proposes nothing.
 pub(super) fn stepped(result: raft::Result<()>) {
     taken(result).expect("only a proposal is not taken");
+}
+
+/// What a write gets where there is no primary.
+pub(super) fn not_primary() -> Error {
+    Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary")
+}
+
+/// What a member without a configuration answers.
+pub(super) fn not_yet_initialized() -> Error {
+    Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received")
 }
 
 #[cfg(test)]

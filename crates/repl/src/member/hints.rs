@@ -7,21 +7,8 @@
 
 use raft::StateRole;
 
-use super::{Member, raft_id};
-
-/// How many hints count within an election time-out and a term. One that proves wrong again and again tells of the network
-/// only; one that was right has led to a new term.
-const HINTS_MAX: u32 = 4;
-
-/// What hints have done.
-#[derive(Default)]
-pub(super) struct Hints {
-    /// When the next election would be due without them.
-    deadline_before: Option<u64>,
-    since: u64,
-    term: u64,
-    count: u32,
-}
+use super::Member;
+use super::ids::raft_id;
 
 impl Member {
     /// The connection to `peer` broke, or is refused; to be called again for every attempt that is refused, because
@@ -40,15 +27,11 @@ impl Member {
         if !follows {
             return;
         }
-        let term = self.term();
-        if self.now >= self.hints.since + timeout || term != self.hints.term {
-            self.hints = Hints { since: self.now, term, ..Hints::default() };
-        }
-        self.hints.count += 1;
+        self.hints.add(self.now, timeout, self.term());
         // A moment for the others to notice it too.
         let soon = self.now + timeout / 200 + self.rng.below(timeout / 50 + 1);
-        if self.hints.count <= HINTS_MAX && soon < self.election_deadline {
-            self.hints.deadline_before = Some(self.election_deadline);
+        if self.hints.are_believed() && soon < self.election_deadline {
+            self.hints.bring_forward(self.election_deadline);
             self.election_deadline = soon;
         }
     }
@@ -56,7 +39,7 @@ impl Member {
     /// Whether this member follows a primary to which the connection is lost, and has not heard of it since.
     fn has_lost_leader(&self) -> bool {
         let peer = self.leader().and_then(|leader| self.peers.get(&leader));
-        self.hints.count <= HINTS_MAX && peer.is_some_and(|peer| peer.lost)
+        self.hints.are_believed() && peer.is_some_and(|peer| peer.lost)
     }
 
     /// Lets a member that has lost the primary too be voted for.
@@ -72,7 +55,7 @@ impl Member {
 
     /// An election is due. Was it only so by a hint that has become void?
     pub(super) fn hint_is_void(&mut self) -> bool {
-        let Some(before) = self.hints.deadline_before.take() else { return false };
+        let Some(before) = self.hints.take_deadline() else { return false };
         if self.leader().is_none() || self.has_lost_leader() {
             return false;
         }
@@ -82,6 +65,6 @@ impl Member {
 
     /// The primary was heard of.
     pub(super) fn end_hint(&mut self) {
-        self.hints.deadline_before = None;
+        self.hints.take_deadline();
     }
 }

@@ -7,7 +7,8 @@ use raft::{Config as RaftConfig, RawNode, StateRole};
 use slog::{Discard, Logger, o};
 
 use super::elections::{ELECTION_TICKS, HEARTBEAT_TICKS};
-use super::{Body, Effect, HardState, Member, MemberRole, member_id, raft_id};
+use super::ids::{member_id, raft_id};
+use super::{Body, Effect, HardState, Member, MemberRole};
 use crate::config::ReplSetConfig;
 use crate::types::MemberState;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType};
 use raft::{RawNode, StateRole};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::Result;
 
 use crate::config::{ConfigVersion, MemberConfig, ReplSetConfig};
 use crate::effect::{Effect, MemberRole, Persist, WaiterId};
@@ -21,9 +21,11 @@ use crate::types::{HardState, LogBounds, LogPosition, Positions};
 mod elections;
 mod errors;
 mod hints;
+mod ids;
 mod invariants;
 mod membership;
 mod metrics;
+mod parts;
 mod peers;
 mod plausible;
 mod reading;
@@ -36,18 +38,14 @@ mod tests;
 mod waiting;
 mod windows;
 
-pub use metrics::{Attempts, CandidateMetrics, ElectionCounts, ElectionReason, ParticipantMetrics};
+pub use parts::{Attempts, CandidateMetrics, ElectionCounts, ElectionReason, ParticipantMetrics};
 pub use status::{PeerStatus, Status};
 
-use hints::Hints;
+use errors::not_primary;
 use invariants::Before;
-use metrics::Elections;
-use peers::Peer;
-use reading::Barriers;
-use reconfiguration::Reconfig;
-use stepping_down::StepDown;
-use waiting::Waiting;
-use windows::Window;
+use parts::{
+    Barriers, Elections, EntryTime, Fetch, Hints, Leading, Peer, Pending, Reconfig, StepDown, Waiting, Window,
+};
 
 /// How a member is set up. Everything that may change while it runs is in the configuration.
 #[derive(Clone, Debug)]
@@ -109,61 +107,6 @@ pub struct Recovered {
     pub times: Vec<(u64, u64)>,
     /// The configuration, if it was ever in a set, and which of its members this is (`_id`).
     pub config: Option<(ReplSetConfig, Option<u64>)>,
-}
-
-/// A [`Persist`] that is not yet applied and durable.
-struct Pending {
-    seq: u64,
-    /// raft-rs's number for it.
-    ready: Option<u64>,
-    /// May be sent when it is acknowledged.
-    messages: Vec<RaftMessage>,
-    /// Where the log ends with it.
-    last: LogPosition,
-    last_time: u64,
-    /// Holds a term or a vote: nothing may be said of it before it is durable.
-    vote: bool,
-    config: Option<(Arc<ReplSetConfig>, Option<u64>)>,
-    rollback: bool,
-    install: bool,
-    acknowledged: bool,
-    since: u64,
-}
-
-impl Pending {
-    /// Whether a term or a vote is not durable before this is.
-    fn keeps_term(&self) -> bool {
-        self.vote && self.ready.is_some() && !self.acknowledged
-    }
-}
-
-/// Entries that the driver was asked for.
-struct Fetch {
-    low: u64,
-    asked_at: u64,
-    /// What raft-rs wants them for, and how that reads.
-    wanted: Vec<(String, raft::GetEntriesContext)>,
-}
-
-/// An entry's cluster time.
-#[derive(Clone, Copy)]
-struct EntryTime {
-    index: u64,
-    time: u64,
-    /// When this member got it, in its own milliseconds.
-    since: u64,
-}
-
-/// What only a primary has.
-struct Leading {
-    term: u64,
-    /// Index of the no-op that began the term.
-    begin: u64,
-    since: u64,
-    /// When a member of higher priority may be offered the lead.
-    takeover_at: u64,
-    /// Until when the member that was offered the lead may take it.
-    hand_over_until: u64,
 }
 
 /// One member's core. See the module's page.
@@ -351,15 +294,6 @@ impl Member {
         self.precise = self.precise.max(clock);
     }
 
-    /// The longest useful time between ticks: short enough for elections that do not wait for the time-out.
-    pub fn tick_millis(&self) -> u64 {
-        self.raft_tick_millis().min(50)
-    }
-
-    fn raft_tick_millis(&self) -> u64 {
-        (self.election_timeout() / elections::ELECTION_TICKS as u64).max(1)
-    }
-
     /// A message has come from `host`.
     pub fn step(&mut self, host: &Arc<str>, envelope: Envelope) {
         if self.note_sender(host, &envelope) {
@@ -444,7 +378,7 @@ impl Member {
     /// The addresses under which this member knows the one of this `_id`: that of its configuration, and that of the one
     /// that it is about to install.
     pub fn addresses_of(&self, id: u64) -> impl Iterator<Item = Arc<str>> + use<> {
-        let coming = self.reconfig.as_ref().map(Reconfig::config);
+        let coming = self.reconfig.as_ref().map(|reconfig| &reconfig.config);
         let of = |config: Option<&Arc<ReplSetConfig>>| config?.member(id).map(|member| member.host.clone());
         let (now, soon) = (of(self.config.as_ref()), of(coming));
         let other = soon.filter(|soon| now.as_ref() != Some(soon));
@@ -453,7 +387,7 @@ impl Member {
 
     /// Whether a configuration that holds or comes has a member at this address.
     pub fn is_address(&self, host: &str) -> bool {
-        let coming = self.reconfig.as_ref().map(Reconfig::config);
+        let coming = self.reconfig.as_ref().map(|reconfig| &reconfig.config);
         let mut configs = self.config.iter().chain(coming);
         configs.any(|config| config.members.iter().any(|member| *member.host == *host))
     }
@@ -567,18 +501,4 @@ impl Member {
         self.pending.push_back(pending);
         self.out.push(Effect::Persist(persist));
     }
-}
-
-/// What a write gets where there is no primary.
-fn not_primary() -> Error {
-    Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary")
-}
-
-/// raft-rs's id of a member: it does not know 0.
-fn raft_id(id: u64) -> u64 {
-    id + 1
-}
-
-fn member_id(raft_id: u64) -> Option<u64> {
-    raft_id.checked_sub(1)
 }

@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use raft::StateRole;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
 
-use super::{Body, Effect, EntryTime, Fetch, Leading, Member, Pending, Persist, errors, member_id, raft_id};
+use super::errors;
+use super::ids::{member_id, raft_id};
+use super::parts::{EntryTime, Fetch, Leading, Pending};
+use super::{Body, Effect, Member, Persist};
 use crate::effect::Rollback;
 use crate::log_view::{from_raft, time_of};
 use crate::types::{Entry, HardState, LogPosition};

@@ -10,32 +10,12 @@ use std::sync::Arc;
 
 use sheaf_errors::{Code, Error, Result};
 
-use super::status::not_yet_initialized;
-use super::{Body, Effect, Member, Pending, Persist, not_primary, raft_id};
+use super::errors::{not_primary, not_yet_initialized};
+use super::ids::raft_id;
+use super::parts::{Pending, Phase, Reconfig};
+use super::{Body, Effect, Member, Persist};
 use crate::config::{ConfigVersion, ReplSetConfig, reconfig};
 use crate::types::MemberState;
-
-/// A reconfiguration under way.
-pub(super) struct Reconfig {
-    config: Arc<ReplSetConfig>,
-    force: bool,
-    /// Asked for by a client, who waits for the answer.
-    asked: bool,
-    phase: Phase,
-}
-
-impl Reconfig {
-    pub fn config(&self) -> &Arc<ReplSetConfig> {
-        &self.config
-    }
-}
-
-enum Phase {
-    /// Waits for answers of a majority of the new voters.
-    QuorumCheck { answered: BTreeSet<u64>, deadline: u64 },
-    /// Waits for the disk.
-    Persisting,
-}
 
 impl Member {
     /// `replSetInitiate`: this member, `me` of `config`, begins the set.

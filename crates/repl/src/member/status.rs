@@ -2,7 +2,9 @@
 
 use sheaf_errors::{Code, Error, Result};
 
-use super::{CandidateMetrics, Member, ParticipantMetrics};
+use super::Member;
+use super::errors::not_yet_initialized;
+use super::parts::{CandidateMetrics, ParticipantMetrics};
 use crate::config::{ConfigVersion, ReplSetConfig};
 use crate::types::{LogPosition, MemberState, Positions};
 
@@ -146,9 +148,4 @@ impl Member {
             config: peer.config,
         }
     }
-}
-
-/// What a member without a configuration answers.
-pub(super) fn not_yet_initialized() -> Error {
-    Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received")
 }

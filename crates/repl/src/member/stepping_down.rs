@@ -3,22 +3,10 @@
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 use sheaf_errors::{Code, Error, Result};
 
-use super::{Effect, ElectionReason, Member, errors, not_primary};
+use super::errors::{self, not_primary};
+use super::parts::{ElectionReason, StepDown};
+use super::{Effect, Member};
 use crate::types::MemberState;
-
-/// A step-down under way.
-pub(super) struct StepDown {
-    /// Until when a secondary may catch up.
-    deadline: u64,
-    /// Until when this member will not be elected.
-    until: u64,
-    force: bool,
-    term: u64,
-    /// Some member was offered the lead.
-    offered: bool,
-    /// The process ends after it: nothing is waited for that nobody can bring about.
-    ending: bool,
-}
 
 impl Member {
     /// Hands the lead to the best secondary as soon as it has everything; no writes are taken meanwhile.

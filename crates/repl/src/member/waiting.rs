@@ -1,89 +1,11 @@
 //! Waits for write concerns.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use sheaf_errors::Result;
 
-use super::{Effect, Member, WaiterId, not_primary};
+use super::errors::not_primary;
+use super::{Effect, Member, WaiterId};
 use crate::types::LogPosition;
 use crate::write_concern::{W, WaitOutcome, WriteConcern, check_satisfiable, reached};
-
-/// The waits, by what they wait for and then by position, so that progress touches only those it ends.
-#[derive(Default)]
-pub(super) struct Waiting {
-    /// One for each write concern in use; an empty one is used again.
-    slots: Vec<Slot>,
-    /// Slot and position of every wait.
-    by_id: BTreeMap<WaiterId, (usize, u64)>,
-    next: u64,
-}
-
-struct Slot {
-    concern: WriteConcern,
-    waiters: BTreeSet<(u64, WaiterId)>,
-}
-
-impl Waiting {
-    pub fn next_id(&mut self) -> WaiterId {
-        self.next += 1;
-        WaiterId(self.next)
-    }
-
-    fn add(&mut self, index: u64, concern: WriteConcern) -> WaiterId {
-        let waiter = self.next_id();
-        let found = self.slots.iter().position(|slot| slot.concern == concern);
-        let number = found.or_else(|| self.slots.iter().position(|slot| slot.waiters.is_empty()));
-        let number = number.unwrap_or(self.slots.len());
-        if number == self.slots.len() {
-            self.slots.push(Slot { concern, waiters: BTreeSet::new() });
-        } else if found.is_none() {
-            self.slots[number].concern = concern;
-        }
-        self.slots[number].waiters.insert((index, waiter));
-        self.by_id.insert(waiter, (number, index));
-        waiter
-    }
-
-    /// How many waits there are.
-    pub fn len(&self) -> usize {
-        self.by_id.len()
-    }
-
-    /// Panics where slots and register differ.
-    pub fn check(&self) {
-        let in_slots: usize = self.slots.iter().map(|slot| slot.waiters.len()).sum();
-        assert_eq!(in_slots, self.by_id.len(), "a wait is in its slot and in the register of all");
-        assert!(
-            self.by_id.last_key_value().is_none_or(|(last, _)| last.0 <= self.next),
-            "a wait nobody began"
-        );
-    }
-
-    /// Forgets a wait. Returns whether there was one.
-    fn remove(&mut self, waiter: WaiterId) -> bool {
-        let Some((slot, index)) = self.by_id.remove(&waiter) else { return false };
-        let there = self.slots[slot].waiters.remove(&(index, waiter));
-        assert!(there, "{waiter:?} for {index} is not in its slot");
-        there
-    }
-
-    /// Takes out the waits of a slot up to an index.
-    fn take(&mut self, slot: usize, upto: u64) -> BTreeSet<(u64, WaiterId)> {
-        let waiters = &mut self.slots[slot].waiters;
-        if waiters.first().is_none_or(|(index, _)| *index > upto) {
-            return BTreeSet::new();
-        }
-        let rest = match upto.checked_add(1) {
-            Some(next) => waiters.split_off(&(next, WaiterId(0))),
-            None => BTreeSet::new(),
-        };
-        let taken = std::mem::replace(waiters, rest);
-        for (_, waiter) in &taken {
-            self.by_id.remove(waiter);
-        }
-        taken
-    }
-}
 
 impl Member {
     /// Waits until everything up to `at` fulfils `concern`: [`Effect::Resolved`] tells the end. There is no
@@ -138,17 +60,14 @@ impl Member {
 
     /// Ends the waits that are over.
     pub(super) fn resolve_waiters(&mut self) {
-        if self.waiting.by_id.is_empty() {
+        if self.waiting.is_empty() {
             return;
         }
         let config = self.config.clone().expect("nobody waits without a configuration");
-        for number in 0..self.waiting.slots.len() {
-            let slot = &self.waiting.slots[number];
-            if slot.waiters.is_empty() {
-                continue;
-            }
+        for number in 0..self.waiting.slots() {
+            let Some(concern) = self.waiting.awaited(number) else { continue };
             let of = |id: u64| self.positions_of(id);
-            let reached = reached(&config, &slot.concern, &self.positions, self.commit.index, &of);
+            let reached = reached(&config, concern, &self.positions, self.commit.index, &of);
             self.resolve_slot(number, reached, WaitOutcome::Satisfied);
         }
     }
@@ -161,7 +80,7 @@ impl Member {
 
     /// Nobody's wait can be answered by a member that is no longer primary.
     pub(super) fn resolve_not_primary(&mut self) {
-        for number in 0..self.waiting.slots.len() {
+        for number in 0..self.waiting.slots() {
             self.resolve_slot(number, u64::MAX, WaitOutcome::NotPrimary);
         }
         for waiter in self.barriers.take_all() {
@@ -172,8 +91,9 @@ impl Member {
     /// After a reconfiguration: waits that can no longer be met end.
     pub(super) fn resolve_unsatisfiable(&mut self) {
         let Some(config) = self.config.clone() else { return };
-        for number in 0..self.waiting.slots.len() {
-            if check_satisfiable(&config, &self.waiting.slots[number].concern).is_err() {
+        for number in 0..self.waiting.slots() {
+            let never = |concern| check_satisfiable(&config, concern).is_err();
+            if self.waiting.awaited(number).is_some_and(never) {
                 self.resolve_slot(number, u64::MAX, WaitOutcome::Unsatisfiable);
             }
         }

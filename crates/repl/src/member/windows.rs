@@ -4,41 +4,12 @@
 //! counts the bytes of what it has sent and has no acknowledgement for; while these are as many as may be, raft-rs is told that as
 //! many messages are under way as may be, too.
 
-use std::collections::VecDeque;
-
 use raft::ProgressState;
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
-use super::{Member, member_id, raft_id};
-
-/// What is on its way to one member.
-#[derive(Default)]
-pub(super) struct Window {
-    /// The last index of each message with entries, and their bytes.
-    sent: VecDeque<(u64, usize)>,
-    bytes: usize,
-}
-
-impl Window {
-    fn add(&mut self, last: u64, bytes: usize) {
-        self.sent.push_back((last, bytes));
-        self.bytes += bytes;
-    }
-
-    /// Panics where the count is not that of what is under way.
-    pub fn check(&self) {
-        let bytes: usize = self.sent.iter().map(|(_, bytes)| bytes).sum();
-        assert_eq!(self.bytes, bytes, "{} messages are under way", self.sent.len());
-    }
-
-    fn arrived(&mut self, index: u64) {
-        while let Some((_, bytes)) = self.sent.front().filter(|(last, _)| *last <= index) {
-            assert!(self.bytes >= *bytes, "{bytes} of {} bytes have arrived", self.bytes);
-            self.bytes -= bytes;
-            self.sent.pop_front();
-        }
-    }
-}
+use super::Member;
+use super::ids::{member_id, raft_id};
+use super::parts::Window;
 
 /// Of what is kept and sent ahead otherwise, so much remains while memory is short, as a divisor.
 const SPARING: usize = 4;
@@ -101,7 +72,7 @@ impl Member {
         }
         change(window);
         window.arrived(progress.matched);
-        let full = window.bytes >= limit;
+        let full = window.bytes() >= limit;
         progress.ins.set_cap(if full { progress.ins.count().clamp(1, most) } else { most });
     }
 

@@ -9,7 +9,9 @@
 
 use raft::{RawNode, StateRole};
 
-use super::{Leading, Member, raft_id};
+use super::Member;
+use super::ids::{member_id, raft_id};
+use super::parts::{Leading, Window};
 use crate::log_view::LogView;
 
 mod steps;
@@ -54,6 +56,37 @@ impl Member {
         if let Some(raft) = &self.raft {
             IN_THE_GROUP.iter().for_each(|holds| holds(self, raft));
         }
+    }
+
+    fn now_for_steps(&self) -> Before {
+        let (term, vote) = match (&self.raft, &self.parked) {
+            (Some(raft), _) => (raft.raft.term, member_id(raft.raft.vote)),
+            (None, Some((_, hard_state))) => (hard_state.term, hard_state.vote),
+            (None, None) => unreachable!("the log is with the raft node or parked"),
+        };
+        Before {
+            term,
+            vote,
+            commit: self.commit,
+            positions: self.positions,
+            seqs: [self.next_seq, self.applied_seq, self.durable_seq],
+            config: self.config_version(),
+            cluster_time: self.cluster_time,
+            topology_version: self.role.topology_version,
+            start: self.view().bounds().start,
+            last: self.view().last(),
+            leading: self.leading.as_ref().map(|leading| (leading.term, leading.begin)),
+            undoing: self.is_undoing(),
+        }
+    }
+
+    /// Panics where this poll has taken back what the one before it had settled.
+    pub(super) fn check_step(&mut self) {
+        let now = self.now_for_steps();
+        if let Some(before) = &self.before {
+            before.check(&now);
+        }
+        self.before = Some(Box::new(now));
     }
 
     /// Whether the end of the log, or all of it, is being replaced: then what is applied is not what the log says, until that
@@ -189,7 +222,7 @@ fn waits_are_counted_once(member: &Member) {
 
 /// A window counts what it holds, in the order in which it was sent.
 fn windows_add_up(member: &Member) {
-    member.windows.values().for_each(super::Window::check);
+    member.windows.values().for_each(Window::check);
 }
 
 /// What a member says of itself counts only where the primary's log has that entry, and a primary cuts nothing off its log.

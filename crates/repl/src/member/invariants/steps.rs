@@ -1,25 +1,24 @@
-//! What never goes back from one [`Member::poll`] to the next.
+//! What never goes back from one [`Member::poll`](super::Member::poll) to the next.
 
-use super::Member;
 use crate::config::ConfigVersion;
 use crate::types::{LogPosition, Positions};
 
 /// A member as the last poll left it.
 #[derive(Clone, Debug)]
-pub(in crate::member) struct Before {
-    term: u64,
-    vote: Option<u64>,
-    commit: LogPosition,
-    positions: Positions,
-    seqs: [u64; 3],
-    config: ConfigVersion,
-    cluster_time: u64,
-    topology_version: u64,
-    start: LogPosition,
-    last: LogPosition,
+pub struct Before {
+    pub(super) term: u64,
+    pub(super) vote: Option<u64>,
+    pub(super) commit: LogPosition,
+    pub(super) positions: Positions,
+    pub(super) seqs: [u64; 3],
+    pub(super) config: ConfigVersion,
+    pub(super) cluster_time: u64,
+    pub(super) topology_version: u64,
+    pub(super) start: LogPosition,
+    pub(super) last: LogPosition,
     /// Term and first entry of a primary.
-    leading: Option<(u64, u64)>,
-    undoing: bool,
+    pub(super) leading: Option<(u64, u64)>,
+    pub(super) undoing: bool,
 }
 
 /// What holds between a member as it was and as it is now.
@@ -34,36 +33,10 @@ const STEPS: [fn(&Before, &Before); 8] = [
     a_primary_only_appends,
 ];
 
-impl Member {
-    fn now_for_steps(&self) -> Before {
-        let (term, vote) = match (&self.raft, &self.parked) {
-            (Some(raft), _) => (raft.raft.term, super::super::member_id(raft.raft.vote)),
-            (None, Some((_, hard_state))) => (hard_state.term, hard_state.vote),
-            (None, None) => unreachable!("the log is with the raft node or parked"),
-        };
-        Before {
-            term,
-            vote,
-            commit: self.commit,
-            positions: self.positions,
-            seqs: [self.next_seq, self.applied_seq, self.durable_seq],
-            config: self.config_version(),
-            cluster_time: self.cluster_time,
-            topology_version: self.role.topology_version,
-            start: self.view().bounds().start,
-            last: self.view().last(),
-            leading: self.leading.as_ref().map(|leading| (leading.term, leading.begin)),
-            undoing: self.is_undoing(),
-        }
-    }
-
-    /// Panics where this poll has taken back what the one before it had settled.
-    pub(in crate::member) fn check_step(&mut self) {
-        let now = self.now_for_steps();
-        if let Some(before) = &self.before {
-            STEPS.iter().for_each(|holds| holds(before, &now));
-        }
-        self.before = Some(Box::new(now));
+impl Before {
+    /// Panics where a poll has taken back what the one before it had settled.
+    pub fn check(&self, now: &Before) {
+        STEPS.iter().for_each(|holds| holds(self, now));
     }
 }
 

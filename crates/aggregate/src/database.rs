@@ -1,46 +1,13 @@
 //! What stages need from the rest of the server.
 
-use std::fmt;
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_rows::{BoxOperator, Cx, Operator};
 
+use crate::namespace::Namespace;
 use crate::pipeline::Pipeline;
-
-/// A database and a collection in it.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Namespace {
-    /// The database's name.
-    pub database: String,
-    /// The collection's name; empty for `aggregate: 1`.
-    pub collection: String,
-}
-
-impl Namespace {
-    /// From its two parts.
-    pub fn new(database: impl Into<String>, collection: impl Into<String>) -> Self {
-        Namespace { database: database.into(), collection: collection.into() }
-    }
-
-    /// Whether both names are such that a collection may have them.
-    pub(crate) fn is_valid(&self) -> bool {
-        let Namespace { database, collection } = self;
-        let database = !database.is_empty() && !database.contains(['/', '\\', '.', ' ', '"', '$', '\0']);
-        let collection = !collection.is_empty()
-            && !collection.starts_with('.')
-            && !collection.ends_with('.')
-            && !collection.contains('\0');
-        database && collection
-    }
-}
-
-impl fmt::Display for Namespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.database, self.collection)
-    }
-}
 
 /// How `$merge` treats one document; what it becomes is the stage's business, writing it the database's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

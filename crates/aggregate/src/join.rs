@@ -13,7 +13,8 @@ use sheaf_query::path::Path;
 use sheaf_rows::{Cx, Figures, pull, tally};
 use smallvec::SmallVec;
 
-use crate::database::{Namespace, Probe, SharedDatabase};
+use crate::database::{Probe, SharedDatabase};
+use crate::namespace::Namespace;
 use crate::pipeline::SharedPipeline;
 
 /// Joins on one field of another collection: through an index if there is one, else through a table of all its

@@ -10,8 +10,12 @@
 
 mod accumulators;
 mod database;
+mod filters;
 mod join;
+mod language;
+mod namespace;
 mod optimize;
+mod parse;
 mod pipeline;
 mod print;
 mod spool;
@@ -23,15 +27,13 @@ use sheaf_errors::{Code, Result, bail};
 
 pub use accumulators::{ACCUMULATORS, Accumulation, Accumulator, State, is_accumulator};
 pub use database::{
-    CollectionSize, Database, MergeIndex, MergeWrite, Namespace, OutWriter, Probe, SharedDatabase,
-    StatsSource,
+    CollectionSize, Database, MergeIndex, MergeWrite, OutWriter, Probe, SharedDatabase, StatsSource,
 };
+pub use language::{STAGES, stage_entry};
+pub use namespace::Namespace;
 pub use pipeline::{Head, Pipeline};
 pub use print::document as print_document;
-pub use stage::{
-    Needs, Place, Reads, STAGES, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition,
-    stage_entry,
-};
+pub use stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition};
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.
 pub(crate) const MAX_INTERNAL_SIZE: usize = 100 << 20;

@@ -1,52 +1,35 @@
-//! Pipelines: parsing and its rules, and starting one over its input.
+//! Pipelines: what is known of one, and starting it over its input.
 
 use std::sync::Arc;
 
-use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_expr::{Deps, ParseCx};
-use sheaf_meter::{ALLOCATION, Held};
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc};
+use sheaf_errors::Result;
+use sheaf_expr::Deps;
+use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
-
+use sheaf_query::sort::SortPattern;
 use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Step};
 
-use crate::database::{Namespace, SharedDatabase};
-use crate::optimize;
-use crate::stage::{Place, Reads, Shape, SharedStage, StageCx, StageEntry, StagePosition, stage_entry};
-use crate::stages::change_stream::{self, ChangeStream};
-use crate::stages::sort::Sort;
-
-/// What a stage takes besides the bytes that it was given as and what is counted for its parts: in lists, which have room for
-/// four, and where it is shared.
-const STAGE_BYTES: usize = 4 * (size_of::<SharedStage>() + size_of::<DocBuf>() + size_of::<usize>())
-    + size_of::<Matcher>()
-    + 4 * ALLOCATION;
-
-/// More stages than this are refused, those of views included.
-const MAX_STAGES: usize = 1000;
+use crate::database::SharedDatabase;
+use crate::namespace::Namespace;
+use crate::stage::{Reads, Shape, SharedStage};
+use crate::stages::change_stream::ChangeStream;
 
 /// So many stages call each other before one of them looks how much stack is left.
 const STAGES_OF_A_STACK: u32 = 8;
 
-fn check_length(stages: usize) -> Result<()> {
-    if stages > MAX_STAGES {
-        bail!(7749501, "Pipeline length must be no longer than {MAX_STAGES} stages");
-    }
-    Ok(())
-}
-
 /// A parsed pipeline.
 #[derive(Clone, Debug, Default)]
 pub struct Pipeline {
-    stages: Vec<SharedStage>,
+    pub(crate) stages: Vec<SharedStage>,
     /// The stages as they were given, for explain and for views.
-    spec: Vec<DocBuf>,
+    pub(crate) spec: Vec<DocBuf>,
     /// The first stage makes its documents itself.
-    own_source: bool,
+    pub(crate) own_source: bool,
     /// Inside a `$facet`, whose stages mongod does not push down to its execution engine.
-    in_facet: bool,
+    pub(crate) in_facet: bool,
     /// The memory of the stages, where they are large.
-    held: Vec<Arc<Held>>,
+    pub(crate) held: Vec<Arc<Held>>,
 }
 
 /// The leading stages that a planner can take over: `$match`, then `$sort`, then `$skip` and `$limit`.
@@ -55,7 +38,7 @@ pub struct Head<'p> {
     /// The filter of the leading `$match`.
     pub matcher: Option<&'p Arc<Matcher>>,
     /// The `$sort` after it. Its own `limit` is counted in `limit`.
-    pub sort: Option<&'p Sort>,
+    pub sort: Option<&'p Arc<SortPattern>>,
     /// Documents to pass over.
     pub skip: u64,
     /// The most documents that any later stage can see.
@@ -69,96 +52,14 @@ pub struct Head<'p> {
 }
 
 impl Pipeline {
-    /// Reads a command's pipeline: an array of stages. The command ends its parsing with
-    /// [`ParseCx::finish`].
-    pub fn parse(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_whole(stages, namespace, Place::Top, cx)
-    }
-
-    /// Reads a view's pipeline, which may not write.
-    pub fn parse_view(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
-        Self::parse_whole(stages, namespace, Place::View, cx)
-    }
-
-    fn parse_whole(
-        stages: RawDoc<'_>,
-        namespace: &Namespace,
-        place: Place,
-        cx: &mut ParseCx,
-    ) -> Result<Pipeline> {
-        let mut cx = StageCx { expr: cx, namespace, place, in_facet: false, depth: 0 };
-        let (mut pipeline, held) = sheaf_meter::growing(|| Self::parse_at(stages, &mut cx))?;
-        if held.bytes() > 0 {
-            pipeline.held.push(Arc::new(held));
-        }
-        Ok(pipeline)
-    }
-
     /// The bytes that the operation's account has for the stages; 0 for small ones.
     pub fn held_bytes(&self) -> u64 {
         self.held.iter().map(|held| held.bytes()).sum()
     }
 
-    /// Reads a pipeline in any place, and optimises it.
-    pub(crate) fn parse_at(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
-        let mut pipeline = Pipeline { in_facet: cx.in_facet, ..Pipeline::default() };
-        let mut entries = Vec::new();
-        let mut without_text_index = None;
-        let count = stages.count();
-        check_length(count)?;
-        sheaf_meter::grow(size_of::<Pipeline>() + 2 * ALLOCATION)?;
-        for (at, stage) in stages.values().enumerate() {
-            let Value::Document(spec) = stage else {
-                bail!(Code::TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object");
-            };
-            let mut fields = spec.iter();
-            let (Some(field), None) = (fields.next(), fields.next()) else {
-                bail!(40323, "A pipeline stage specification object must contain exactly one field.");
-            };
-            sheaf_meter::grow(STAGE_BYTES + spec.len())?;
-            let Some(entry) = stage_entry(field.key()) else {
-                bail!(40324, "Unrecognized pipeline stage name: '{}'", field.key());
-            };
-            if cx.expr.is_api_strict() && !entry.stable_api {
-                bail!(
-                    Code::API_STRICT_ERROR,
-                    "stage {} is not allowed with 'apiStrict: true' in API Version 1",
-                    entry.name
-                );
-            }
-            let parsed = match entry.parse(field.value(), cx) {
-                // That no index serves is found out when everything else has been read.
-                Err(error) if entry.name == "$match" && error.code() == Code::INDEX_NOT_FOUND => {
-                    if at > 0 {
-                        bail!(17313, "$match with $text is only allowed as the first pipeline stage");
-                    }
-                    without_text_index = Some(error);
-                    Vec::new()
-                }
-                parsed => parsed?,
-            };
-            entries.push(entry);
-            pipeline.own_source |= at == 0 && matches!(entry.position, StagePosition::First);
-            pipeline.stages.extend(parsed);
-            pipeline.spec.push(DocBuf::from(spec));
-        }
-        // A stage that cannot be read is reported before one that stands in the wrong place.
-        for (at, entry) in entries.iter().enumerate() {
-            check_position(entry, at, count, cx)?;
-        }
-        change_stream::check(&entries, &mut pipeline.stages)?;
-        pipeline.check_namespace(cx)?;
-        if let Some(error) = without_text_index {
-            return Err(error);
-        }
-        optimize::optimize(&mut pipeline.stages);
-        pipeline.check_order();
-        Ok(pipeline)
-    }
-
     /// Rewriting keeps what makes documents first and what writes last: the former's input is never read, the latter's output
     /// is nothing.
-    fn check_order(&self) {
+    pub(crate) fn check_order(&self) {
         let writes = self.stages.iter().position(|stage| stage.target_namespace().is_some());
         let last = self.stages.len().saturating_sub(1);
         assert!(
@@ -170,41 +71,6 @@ impl Pipeline {
             !self.stages.iter().skip(1).any(streams),
             "$changeStream came to stand behind others: {self:?}"
         );
-    }
-
-    /// A pipeline without a collection must start with a stage that needs none.
-    fn check_namespace(&self, cx: &StageCx<'_>) -> Result<()> {
-        let first = self.spec.first().and_then(|spec| spec.as_raw().iter().next());
-        let entry = first.and_then(|first| stage_entry(first.key()));
-        if !cx.namespace.collection.is_empty() || cx.place != Place::Top {
-            return Ok(());
-        }
-        match entry {
-            Some(entry) if entry.collectionless => Ok(()),
-            Some(entry) => bail!(
-                Code::INVALID_NAMESPACE,
-                "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
-                entry.name
-            ),
-            None => bail!(Code::INVALID_NAMESPACE, "{{aggregate: 1}} is not valid for an empty pipeline."),
-        }
-    }
-
-    /// This view's pipeline followed by another: what a query on the view runs.
-    ///
-    /// Errors: 7749501 if that is too long.
-    pub fn followed_by(&self, rest: &Pipeline) -> Result<Pipeline> {
-        check_length(self.spec.len() + rest.spec.len())?;
-        let mut joined = Pipeline {
-            stages: self.stages.iter().chain(&rest.stages).cloned().collect(),
-            spec: self.spec.iter().chain(&rest.spec).cloned().collect(),
-            own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
-            in_facet: self.in_facet,
-            held: self.held.iter().chain(&rest.held).cloned().collect(),
-        };
-        optimize::optimize(&mut joined.stages);
-        joined.check_order();
-        Ok(joined)
     }
 
     /// The change stream that the pipeline starts with.
@@ -295,15 +161,15 @@ impl Pipeline {
         let mut head = Head::default();
         let mut shapes = self.stages.iter().map(|stage| stage.shape()).peekable();
         let mut at = 0;
-        if let Some(Shape::Match(stage)) = shapes.peek() {
-            head.matcher = Some(&stage.matcher);
+        if let Some(Shape::Match(filter)) = shapes.peek() {
+            head.matcher = Some(filter);
             shapes.next();
             at = 1;
         }
         head.stages_of_match = at;
-        if let Some(Shape::Sort(sort)) = shapes.peek() {
-            head.sort = Some(sort);
-            head.limit = sort.limit;
+        if let Some(Shape::Sort { pattern, limit }) = shapes.peek() {
+            head.sort = Some(pattern);
+            head.limit = *limit;
             shapes.next();
             at += 1;
         }
@@ -377,32 +243,3 @@ impl Operator for Large {
 
 /// A shared pipeline, as stages keep those inside them.
 pub(crate) type SharedPipeline = Arc<Pipeline>;
-
-fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>) -> Result<()> {
-    let name = entry.name;
-    match cx.place {
-        Place::Lookup if entry.position == StagePosition::Last => {
-            bail!(51047, "{name} is not allowed within a $lookup's sub-pipeline");
-        }
-        Place::Union if entry.position == StagePosition::Last => {
-            bail!(31441, "{name} is not allowed within a $unionWith's sub-pipeline");
-        }
-        Place::View if entry.position == StagePosition::Last => bail!(
-            Code::OPTION_NOT_SUPPORTED_ON_VIEW,
-            "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition"
-        ),
-        _ => {}
-    }
-    if cx.in_facet && !entry.in_facet {
-        bail!(40600, "{name} is not allowed to be used within a $facet stage");
-    }
-    match entry.position {
-        StagePosition::First if at != 0 => {
-            Err(Error::location(40602, format!("{name} is only valid as the first stage in a pipeline")))
-        }
-        StagePosition::Last if at + 1 != count => {
-            Err(Error::location(40601, format!("{name} can only be the final stage in the pipeline")))
-        }
-        _ => Ok(()),
-    }
-}

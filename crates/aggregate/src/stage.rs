@@ -5,17 +5,16 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, Value};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_expr::{Deps, ParseCx};
+use sheaf_expr::{Deps, FieldPath, ParseCx};
+use sheaf_query::matcher::Matcher;
+use sheaf_query::projection::Projection;
+use sheaf_query::sort::SortPattern;
 use sheaf_rows::BoxOperator;
 
-use crate::database::{Namespace, SharedDatabase};
-use crate::stages::change_stream::ChangeStream;
-use crate::stages::filter::Match;
-use crate::stages::lookup::Lookup;
-use crate::stages::project::Project;
-use crate::stages::sort::Sort;
-use crate::stages::unwind::Unwind;
-use crate::stages::*;
+use crate::database::SharedDatabase;
+use crate::filters::SplitFilter;
+use crate::namespace::Namespace;
+use crate::stages::change_stream::{ChangeStream, ResumeToken};
 
 /// The deepest nesting of pipelines in pipelines.
 const MAX_NESTED_PIPELINES: usize = 20;
@@ -43,6 +42,8 @@ pub struct StageCx<'c> {
     pub namespace: &'c Namespace,
     /// In which kind of pipeline it stands.
     pub place: Place,
+    /// All stages of the language: those inside pipelines inside stages are looked up here.
+    pub(crate) table: &'static [&'static StageEntry],
     /// Whether it is inside a `$facet`, however deep: what may not stand there may not stand in the pipelines of
     /// its `$lookup` and `$unionWith` stages either.
     pub(crate) in_facet: bool,
@@ -59,7 +60,12 @@ impl StageCx<'_> {
             );
         }
         let in_facet = self.in_facet || place == Place::Facet;
-        Ok(StageCx { expr: self.expr, namespace, place, in_facet, depth: self.depth + 1 })
+        Ok(StageCx { expr: self.expr, namespace, place, table: self.table, in_facet, depth: self.depth + 1 })
+    }
+
+    /// The entry of a stage name.
+    pub(crate) fn entry(&self, name: &str) -> Option<&'static StageEntry> {
+        self.table.iter().find(|entry| entry.name == name).copied()
     }
 }
 
@@ -72,6 +78,8 @@ pub enum StagePosition {
     First,
     /// Only last: it writes.
     Last,
+    /// Only last behind `$changeStream`.
+    LastOfStream,
 }
 
 /// Where a stage runs when the documents lie on several shards.
@@ -157,6 +165,11 @@ impl StageEntry {
         StageEntry { position: StagePosition::Last, in_facet: false, in_transactions: false, ..self }
     }
 
+    /// It ends a change stream's pipeline.
+    pub(crate) const fn last_of_stream(self) -> Self {
+        StageEntry { position: StagePosition::LastOfStream, in_change_streams: true, ..self }
+    }
+
     /// It may not stand inside `$facet`.
     pub(crate) const fn not_in_facet(self) -> Self {
         StageEntry { in_facet: false, ..self }
@@ -188,50 +201,6 @@ impl StageEntry {
     }
 }
 
-/// All stages, by name.
-pub static STAGES: &[&StageEntry] = &[
-    &project::ADD_FIELDS,
-    &bucket::BUCKET,
-    &bucket_auto::BUCKET_AUTO,
-    &change_stream::CHANGE_STREAM,
-    &change_stream::SPLIT_LARGE_EVENT,
-    &stats::COLL_STATS,
-    &count::COUNT,
-    &stats::CURRENT_OP,
-    &documents::DOCUMENTS,
-    &facet::FACET,
-    &graph_lookup::GRAPH_LOOKUP,
-    &group::GROUP,
-    &stats::INDEX_STATS,
-    &limit::LIMIT,
-    &stats::LIST_LOCAL_SESSIONS,
-    &search::LIST_SEARCH_INDEXES,
-    &lookup::LOOKUP,
-    &filter::MATCH,
-    &merge::MERGE,
-    &out::OUT,
-    &project::PROJECT,
-    &redact::REDACT,
-    &replace_root::REPLACE_ROOT,
-    &replace_root::REPLACE_WITH,
-    &sample::SAMPLE,
-    &search::SEARCH,
-    &search::SEARCH_META,
-    &project::SET,
-    &skip::SKIP,
-    &sort::SORT,
-    &group::SORT_BY_COUNT,
-    &union::UNION_WITH,
-    &project::UNSET,
-    &unwind::UNWIND,
-    &search::VECTOR_SEARCH,
-];
-
-/// The entry of a stage name.
-pub fn stage_entry(name: &str) -> Option<&'static StageEntry> {
-    STAGES.iter().find(|entry| entry.name == name).copied()
-}
-
 /// What a stage lets through of the documents' fields.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reads {
@@ -247,33 +216,42 @@ pub enum Reads {
 #[derive(Clone, Copy, Debug)]
 pub enum Shape<'s> {
     /// `$match`.
-    Match(&'s Match),
+    Match(&'s Arc<Matcher>),
     /// `$sort`, with the `$limit` that follows it.
-    Sort(&'s Sort),
+    Sort {
+        /// The keys.
+        pattern: &'s Arc<SortPattern>,
+        /// Only this many documents are wanted.
+        limit: Option<u64>,
+    },
     /// `$skip`.
     Skip(u64),
     /// `$limit`.
     Limit(u64),
     /// `$project`, `$unset`, `$addFields`, `$set`.
-    Project(&'s Project),
+    Project(&'s Projection),
     /// `$group`, `$sortByCount`, `$bucket`, and what is short for a group.
     Group,
     /// `$bucketAuto`.
     BucketAuto,
-    /// `$lookup`.
-    Lookup(&'s Lookup),
+    /// `$lookup`, and where the array of found documents goes.
+    Lookup(&'s FieldPath),
     /// `$graphLookup`.
     GraphLookup,
     /// `$unwind`.
-    Unwind(&'s Unwind),
+    Unwind {
+        /// The array's path.
+        path: &'s FieldPath,
+        /// Where the element's index goes.
+        include_array_index: Option<&'s FieldPath>,
+        /// Whether documents without elements stay.
+        preserve_null_and_empty: bool,
+    },
     /// `$changeStream`.
     ChangeStream(&'s Arc<ChangeStream>),
     /// Any other, of which nobody needs to know more than [`Stage`] says.
     Other,
 }
-
-/// A filter split at a stage: what goes before it, and what stays behind it.
-pub(crate) type SplitFilter = (Match, Option<Match>);
 
 /// A parsed stage.
 pub trait Stage: fmt::Debug + Send + Sync {
@@ -312,8 +290,20 @@ pub trait Stage: fmt::Debug + Send + Sync {
     }
 
     /// What of the filter of a `$match` behind this stage can go before it; `None` if nothing can.
-    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+    fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
         let _ = filter;
+        None
+    }
+
+    /// The same stage with another filter, if it is a `$match`.
+    fn with_filter(&self, filter: Arc<Matcher>) -> Option<SharedStage> {
+        let _ = filter;
+        None
+    }
+
+    /// The same stage knowing that only so many of its documents are wanted, if that spares it work.
+    fn limited_to(&self, wanted: u64) -> Option<SharedStage> {
+        let _ = wanted;
         None
     }
 
@@ -350,30 +340,8 @@ pub trait Stage: fmt::Debug + Send + Sync {
     }
 
     /// The stage in a change stream that is resumed at this token.
-    fn resumed_at(&self, token: &change_stream::ResumeToken) -> Option<SharedStage> {
+    fn resumed_at(&self, token: &ResumeToken) -> Option<SharedStage> {
         let _ = token;
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_sorted_and_stand_once() {
-        let names: Vec<_> = STAGES.iter().map(|entry| entry.name).collect();
-        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
-    }
-
-    #[test]
-    fn what_writes_stands_last_and_in_no_transaction() {
-        for entry in STAGES {
-            let writes = matches!(entry.needs, Needs::Target(_));
-            assert_eq!(writes, entry.position == StagePosition::Last, "{}", entry.name);
-            assert!(!writes || !entry.in_transactions, "{}", entry.name);
-            let source = matches!(entry.needs, Needs::Own(_) | Needs::Cluster(_));
-            assert_eq!(source, entry.position == StagePosition::First, "{}", entry.name);
-        }
     }
 }

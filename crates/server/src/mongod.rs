@@ -145,7 +145,7 @@ fn read_concern(node: &Node, request: &Request<'_>) -> ReadConcern {
     let mut concern = request.read_concern();
     let open = concern.level.is_none() && request.command.spec.concerns.read;
     if open && node.replica().is_some() && matches!(request.part, TxnPart::Plain | TxnPart::Start) {
-        concern.level = node.defaults.current(node).read_level();
+        concern.level = node.default_concerns().read_level();
     }
     concern
 }

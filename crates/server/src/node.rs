@@ -11,9 +11,10 @@ use sheaf_errors::Result;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::Engine;
 
-use crate::commands::repl::Defaults;
 use crate::cursors::Cursors;
+use crate::default_concerns::{Current, Defaults};
 use crate::options::MongodOptions;
+use crate::quiesce::Quiesce;
 use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
 
@@ -30,7 +31,7 @@ pub struct Node {
     /// locks), or for a validation or compaction of their own.
     pub lock_waiters: AtomicI64,
     /// The default read and write concern.
-    pub defaults: Defaults,
+    defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
     pub role_changes: AtomicU64,
     /// Whoever changes a view holds this until the document that describes it has followed.
@@ -38,7 +39,7 @@ pub struct Node {
     /// Connections to other servers, as a client's.
     pub peers: Pool,
     /// Whether this member sends its clients to others, because it ends.
-    pub quiesce: crate::shutdown::Quiesce,
+    pub quiesce: Quiesce,
     engine: OnceLock<Engine>,
     replica: OnceLock<Arc<Replica>>,
 }
@@ -71,7 +72,7 @@ impl Node {
             role_changes: AtomicU64::new(0),
             views_turn: Mutex::default(),
             peers: Pool::default(),
-            quiesce: Default::default(),
+            quiesce: Quiesce::default(),
             engine: OnceLock::new(),
             replica: OnceLock::new(),
         })
@@ -109,6 +110,11 @@ impl Node {
     /// This node as a member of a replica set; `None` alone.
     pub fn replica(&self) -> Option<&Arc<Replica>> {
         self.replica.get()
+    }
+
+    /// The default read and write concern in force now.
+    pub fn default_concerns(&self) -> Arc<Current> {
+        self.defaults.current(self.engine(), self.replica())
     }
 
     /// Whether this node writes by itself (expired documents, sessions, its own collections): alone, or as primary.

@@ -4,16 +4,13 @@
 //! makes drivers turn to other members, and everything else is served as before. This is over as soon as no operation is
 //! under way, and at the latest when its time is up. Then what is left is interrupted.
 
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::doc;
-use sheaf_errors::Error;
 use sheaf_repl::MemberState;
-use tokio::sync::Notify;
 
-use crate::node::{Node, shutting_down_error};
+use crate::node::Node;
 
 /// How long it lasts at least where there are clients: what they send before they know shall be answered.
 const LEAST: Duration = Duration::from_millis(100);
@@ -21,37 +18,10 @@ const LEAST: Duration = Duration::from_millis(100);
 /// How often it is asked whether operations are under way.
 const STEP: Duration = Duration::from_millis(5);
 
-/// Whether a member is quiet, and until when.
-#[derive(Default)]
-pub struct Quiesce {
-    until: OnceLock<Instant>,
-    began: Notify,
-}
-
-impl Quiesce {
-    /// The answer to a hello, if this member is quiet.
-    pub fn error(&self) -> Option<Error> {
-        let left = self.until.get()?.saturating_duration_since(Instant::now());
-        let extra = doc! { "remainingQuiesceTimeMillis": left.as_millis() as i64 };
-        Some(shutting_down_error().with_extra(extra.as_bytes().to_vec()))
-    }
-
-    /// Waits until it begins.
-    pub async fn begun(&self) {
-        let began = self.began.notified();
-        tokio::pin!(began);
-        // Register before looking, so that a beginning in between is not missed.
-        began.as_mut().enable();
-        if self.until.get().is_none() {
-            began.await;
-        }
-    }
-}
-
 impl Node {
     /// Whether this node is about to end, quiet or not.
     pub fn is_ending(&self) -> bool {
-        self.is_shutting_down() || self.quiesce.until.get().is_some()
+        self.is_shutting_down() || self.quiesce.has_begun()
     }
 
     /// Lets the operations under way end and sends clients to other members, if there are any, for no longer than `limit`.
@@ -60,8 +30,7 @@ impl Node {
             return;
         }
         let began = Instant::now();
-        let until = *self.quiesce.until.get_or_init(|| began + limit);
-        self.quiesce.began.notify_waiters();
+        let until = self.quiesce.begin(began + limit);
         let attributes = doc! { "quiesceTimeMillis": limit.as_millis() as i64 };
         let text = "Entering quiesce mode for shutdown";
         crate::log::info("REPL", crate::log::ids::QUIESCE_MODE, "SignalHandler", text, Some(attributes));

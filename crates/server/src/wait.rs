@@ -86,7 +86,7 @@ fn find(op: &Operation<'_>, code: Option<Code>) -> Result<Option<Wait>> {
     if !writes || op.db == "local" {
         return Ok(None);
     }
-    let default = op.node.defaults.current(op.node);
+    let default = op.node.default_concerns();
     let concern = Effective::of(op.write_concern().as_ref(), default.write());
     if concern.unacknowledged() || (concern.w == W::Nodes(1) && concern.journal != Some(true)) {
         return Ok(None);

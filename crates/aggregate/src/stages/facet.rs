@@ -7,11 +7,13 @@ use sheaf_errors::{Result, bail};
 use sheaf_expr::{Deps, FieldPath};
 use sheaf_meter::ALLOCATION;
 
-use crate::pipeline::{Pipeline, SharedPipeline};
+use crate::parse;
+use crate::pipeline::SharedPipeline;
 use crate::print;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, pull};
 
-use crate::database::{Namespace, SharedDatabase};
+use crate::database::SharedDatabase;
+use crate::namespace::Namespace;
 use crate::spool::Spool;
 use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
@@ -68,7 +70,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         }
         sheaf_meter::grow(FACET_BYTES + name.len())?;
         let namespace = cx.namespace.clone();
-        let pipeline = Pipeline::parse_at(stages, &mut cx.nested(&namespace, Place::Facet)?)?;
+        let pipeline = parse::pipeline(stages, &mut cx.nested(&namespace, Place::Facet)?)?;
         facets.push((name.to_owned(), Arc::new(pipeline)));
     }
     Ok(vec![Arc::new(Facet { facets })])

@@ -9,7 +9,7 @@ use sheaf_query::matcher::{Features, Matcher};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 use crate::database::SharedDatabase;
-use crate::optimize;
+use crate::filters;
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$match`.
@@ -46,12 +46,16 @@ impl Stage for Match {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::Match(self)
+        Shape::Match(&self.matcher)
+    }
+
+    fn with_filter(&self, filter: Arc<Matcher>) -> Option<SharedStage> {
+        Some(Arc::new(Match { matcher: filter }))
     }
 
     fn joined_with(&self, next: &dyn Stage) -> Option<SharedStage> {
         let Shape::Match(next) = next.shape() else { return None };
-        Some(Arc::new(optimize::both(self, next)?))
+        Some(Arc::new(Match { matcher: filters::both(&self.matcher, next)? }))
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

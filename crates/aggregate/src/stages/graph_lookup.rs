@@ -11,8 +11,9 @@ use sheaf_query::matcher::Matcher;
 use super::unwind::rewrite;
 use sheaf_rows::{BoxOperator, Cx, Figures, Operator, Row, Step};
 
-use crate::database::{Namespace, SharedDatabase};
+use crate::database::SharedDatabase;
 use crate::join::{Join, values_at};
+use crate::namespace::Namespace;
 use crate::print;
 use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 

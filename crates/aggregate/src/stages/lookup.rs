@@ -6,17 +6,19 @@ use sheaf_bson::{ArrayWriter, Bump, DocBuf, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, Expr, FieldPath, Slot};
 use sheaf_meter::Held;
+use sheaf_query::matcher::Matcher;
 
 use sheaf_rows::{BoxOperator, Cx, Documents, Figures, Operator, Row, Step, let_go, pull, tally};
 
 use super::unwind::{Unwind, rewrite, rewrite_into};
-use crate::database::{Namespace, SharedDatabase};
+use crate::database::SharedDatabase;
+use crate::filters::{self, SplitFilter};
 use crate::join::{Join, local_values};
-use crate::optimize;
-use crate::pipeline::{Pipeline, SharedPipeline};
+use crate::namespace::Namespace;
+use crate::parse;
+use crate::pipeline::SharedPipeline;
 use crate::print;
-use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
-use crate::stages::filter::Match;
+use crate::stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$lookup`.
 pub(crate) const LOOKUP: StageEntry = StageEntry::new("$lookup", parse, Split::Shards, Needs::Foreign);
@@ -157,7 +159,7 @@ fn parse_pipeline(spec: &Spec<'_>, from: &Namespace, cx: &mut StageCx<'_>) -> Re
     for (name, expr) in exprs {
         variables.push((cx.expr.declare(name)?, expr));
     }
-    let pipeline = Pipeline::parse_at(stages, &mut cx.nested(from, Place::Lookup)?)?;
+    let pipeline = parse::pipeline(stages, &mut cx.nested(from, Place::Lookup)?)?;
     cx.expr.leave(scope);
     Ok((variables, Some(Arc::new(pipeline))))
 }
@@ -194,7 +196,7 @@ impl Stage for Lookup {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::Lookup(self)
+        Shape::Lookup(&self.output)
     }
 
     fn foreign_namespaces(&self, found: &mut Vec<Namespace>) {
@@ -210,8 +212,8 @@ impl Stage for Lookup {
         false
     }
 
-    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
-        optimize::split_by(filter, |path| !optimize::touches(&[self.output.dotted()], path))
+    fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
+        filters::split_by(filter, |path| !filters::touches(&[self.output.dotted()], path))
     }
 
     fn open_with(
@@ -221,8 +223,10 @@ impl Stage for Lookup {
         database: &SharedDatabase,
     ) -> std::result::Result<BoxOperator, BoxOperator> {
         match next.shape() {
-            Shape::Unwind(unwind) if unwind.path == self.output => {
-                Ok(Box::new(LookupUnwindRun::new(self, Arc::new(unwind.clone()), input, database.clone())))
+            Shape::Unwind { path, include_array_index, preserve_null_and_empty } if *path == self.output => {
+                let include_array_index = include_array_index.cloned();
+                let unwind = Unwind { path: path.clone(), include_array_index, preserve_null_and_empty };
+                Ok(Box::new(LookupUnwindRun::new(self, unwind, input, database.clone())))
             }
             _ => Err(input),
         }
@@ -471,7 +475,7 @@ impl Operator for LookupRun {
 /// Runs a `$lookup` whose array is unwound at once: the array is never built, so that it may be of any size.
 struct LookupUnwindRun {
     lookup: LookupRun,
-    unwind: Arc<Unwind>,
+    unwind: Unwind,
     /// The document whose finds are coming.
     document: Vec<u8>,
     /// They, and how many have come.
@@ -480,7 +484,7 @@ struct LookupUnwindRun {
 }
 
 impl LookupUnwindRun {
-    fn new(lookup: Arc<Lookup>, unwind: Arc<Unwind>, input: BoxOperator, database: SharedDatabase) -> Self {
+    fn new(lookup: Arc<Lookup>, unwind: Unwind, input: BoxOperator, database: SharedDatabase) -> Self {
         let lookup = LookupRun::new(lookup, input, database);
         LookupUnwindRun { lookup, unwind, document: Vec::new(), current: None, output: None }
     }

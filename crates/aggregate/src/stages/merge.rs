@@ -11,8 +11,10 @@ use sheaf_query::update::{ApplyCx, Update};
 use super::out::with_id;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step, pull};
 
-use crate::database::{MergeIndex, MergeWrite, Namespace, SharedDatabase};
-use crate::pipeline::{Pipeline, SharedPipeline};
+use crate::database::{MergeIndex, MergeWrite, SharedDatabase};
+use crate::namespace::Namespace;
+use crate::parse;
+use crate::pipeline::SharedPipeline;
 use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$merge`.
@@ -204,7 +206,7 @@ fn parse_matched_pipeline(
     for stage in stages.values() {
         let name = stage.as_doc().and_then(|stage| stage.iter().next()).map_or("", |first| first.key());
         let allowed = ["$addFields", "$set", "$project", "$unset", "$replaceRoot", "$replaceWith"];
-        if crate::stage::stage_entry(name).is_some() && !allowed.contains(&name) {
+        if cx.entry(name).is_some() && !allowed.contains(&name) {
             bail!(Code::INVALID_OPTIONS, "{name} is not allowed to be used within an update");
         }
     }
@@ -224,7 +226,7 @@ fn parse_matched_pipeline(
     for (name, expr) in exprs {
         slots.push((cx.expr.declare(name)?, expr));
     }
-    let pipeline = Pipeline::parse_at(stages, &mut cx.nested(target, Place::Union)?)?;
+    let pipeline = parse::pipeline(stages, &mut cx.nested(target, Place::Union)?)?;
     cx.expr.leave(scope);
     Ok((slots, WhenMatched::Pipeline(Arc::new(pipeline))))
 }

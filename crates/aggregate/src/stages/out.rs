@@ -8,7 +8,8 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
-use crate::database::{Database, Namespace, OutWriter, SharedDatabase};
+use crate::database::{Database, OutWriter, SharedDatabase};
+use crate::namespace::Namespace;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$out`.

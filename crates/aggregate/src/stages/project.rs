@@ -6,12 +6,12 @@ use std::sync::{Arc, OnceLock};
 use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::Deps;
+use sheaf_query::matcher::Matcher;
 use sheaf_query::projection::{Kind, Mode, Projection};
 
 use crate::database::SharedDatabase;
-use crate::optimize;
-use crate::stage::{Needs, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
-use crate::stages::filter::Match;
+use crate::filters::{self, SplitFilter};
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step, let_go};
 
 /// `$addFields`.
@@ -116,15 +116,15 @@ impl Stage for Project {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::Project(self)
+        Shape::Project(&self.projection)
     }
 
     fn keeps_count(&self) -> bool {
         true
     }
 
-    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
-        optimize::split_by(filter, |path| self.preserves(path))
+    fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
+        filters::split_by(filter, |path| self.preserves(path))
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_expr::{Deps, ParseCx};
+use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
 
 use sheaf_rows::BoxOperator;
 
 use crate::database::SharedDatabase;
-use crate::stage::{Needs, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
-use crate::stages::filter::Match;
+use crate::filters::SplitFilter;
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$sort`.
 pub(crate) const SORT: StageEntry = StageEntry::new("$sort", parse, Split::Both, Needs::Nothing);
@@ -47,12 +48,17 @@ impl Stage for Sort {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::Sort(self)
+        Shape::Sort { pattern: &self.pattern, limit: self.limit }
     }
 
-    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+    fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
         // A sort that is cut off at a limit sees other documents if some are missing.
         self.limit.is_none().then(|| (filter.clone(), None))
+    }
+
+    fn limited_to(&self, wanted: u64) -> Option<SharedStage> {
+        let limit = Some(self.limit.map_or(wanted, |known| known.min(wanted)));
+        Some(Arc::new(Sort { pattern: self.pattern.clone(), limit }))
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

@@ -9,7 +9,8 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step};
 
-use crate::database::{Namespace, SharedDatabase, StatsSource};
+use crate::database::{SharedDatabase, StatsSource};
+use crate::namespace::Namespace;
 use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$collStats`.

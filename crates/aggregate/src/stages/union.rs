@@ -5,8 +5,10 @@ use std::sync::Arc;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use crate::database::{Namespace, SharedDatabase};
-use crate::pipeline::{Pipeline, SharedPipeline};
+use crate::database::SharedDatabase;
+use crate::namespace::Namespace;
+use crate::parse;
+use crate::pipeline::SharedPipeline;
 use crate::stage::{Needs, Place, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
@@ -53,7 +55,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
         ),
     }
     let own = Namespace::new(cx.namespace.database.clone(), collection.unwrap_or_default());
-    let pipeline = Pipeline::parse_at(stages.unwrap_or(RawDoc::EMPTY), &mut cx.nested(&own, Place::Union)?)?;
+    let pipeline = parse::pipeline(stages.unwrap_or(RawDoc::EMPTY), &mut cx.nested(&own, Place::Union)?)?;
     if collection.is_none() && !pipeline.has_own_source() {
         bail!(
             Code::FAILED_TO_PARSE,

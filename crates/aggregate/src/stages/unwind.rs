@@ -5,11 +5,11 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, DocWriter, Iter, RawDoc, Sink, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Deps, FieldPath};
+use sheaf_query::matcher::Matcher;
 
 use crate::database::SharedDatabase;
-use crate::optimize;
-use crate::stage::{Needs, Reads, Shape, SharedStage, Split, SplitFilter, Stage, StageCx, StageEntry};
-use crate::stages::filter::Match;
+use crate::filters::{self, SplitFilter};
+use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// `$unwind`.
@@ -113,13 +113,17 @@ impl Stage for Unwind {
     }
 
     fn shape(&self) -> Shape<'_> {
-        Shape::Unwind(self)
+        Shape::Unwind {
+            path: &self.path,
+            include_array_index: self.include_array_index.as_ref(),
+            preserve_null_and_empty: self.preserve_null_and_empty,
+        }
     }
 
-    fn let_pass(&self, filter: &Match) -> Option<SplitFilter> {
+    fn let_pass(&self, filter: &Arc<Matcher>) -> Option<SplitFilter> {
         let mut changed = vec![self.path.dotted()];
         changed.extend(self.include_array_index.as_ref().map(|index| index.dotted()));
-        optimize::split_by(filter, |path| !optimize::touches(&changed, path))
+        filters::split_by(filter, |path| !filters::touches(&changed, path))
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

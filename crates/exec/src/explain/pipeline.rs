@@ -84,10 +84,10 @@ fn push_projection(
     of: &PipelineOf<'_>,
 ) -> Result<usize> {
     let (spec, taken) = match pipeline.stages().get(done).map(|stage| stage.shape()) {
-        Some(Shape::Project(stage))
-            if stage.projection.kind() == Kind::Inclusion && !stage.projection.is_computed() =>
+        Some(Shape::Project(projection))
+            if projection.kind() == Kind::Inclusion && !projection.is_computed() =>
         {
-            (stage.projection.to_doc(), 1)
+            (projection.to_doc(), 1)
         }
         None => return Ok(0),
         Some(_) => match &query.only_paths {
@@ -189,12 +189,11 @@ impl PipelineOf<'_> {
             let lookup = tally;
             let mut documents = printed[at].clone();
             // An `$unwind` of what a `$lookup` has joined is a part of that.
-            if let (Shape::Lookup(join), Some(Shape::Unwind(unwind))) =
+            if let (Shape::Lookup(output), Some(Shape::Unwind { path, preserve_null_and_empty, .. })) =
                 (stage.shape(), stages.get(at + 1).map(|next| next.shape()))
-                && unwind.path == join.output
+                && path == output
             {
-                documents =
-                    documents.iter().map(|doc| unwinding(doc, unwind.preserve_null_and_empty)).collect();
+                documents = documents.iter().map(|doc| unwinding(doc, preserve_null_and_empty)).collect();
                 at += 1;
                 tally = tallies.get(at);
             }
@@ -221,7 +220,7 @@ impl PipelineOf<'_> {
 fn kept_by_sort(before: &[SharedStage]) -> bool {
     let mut shapes = before.iter().rev().map(|stage| stage.shape());
     let sort = shapes.find(|shape| !matches!(shape, Shape::Skip(_)));
-    matches!(sort, Some(Shape::Sort(sort)) if sort.limit.is_some())
+    matches!(sort, Some(Shape::Sort { limit: Some(_), .. }))
 }
 
 fn unwinding(lookup: &DocBuf, preserve: bool) -> DocBuf {
@@ -248,7 +247,7 @@ fn own_figures(out: &mut DocWriter<'_, Vec<u8>>, shape: Shape<'_>, own: &Figures
             out.append("numBytesSpilledEstimate", spilled.bytes as i64);
             out.append("spilledRecords", spilled.records as i64);
         }
-        Shape::Sort(_) | Shape::BucketAuto => {
+        Shape::Sort { .. } | Shape::BucketAuto => {
             out.append("totalDataSizeSortedBytesEstimate", own.output_bytes as i64);
             disk(out);
         }

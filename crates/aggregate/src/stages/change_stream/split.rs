@@ -14,7 +14,7 @@ use crate::stage::{self, Needs, Reads, SharedStage, Stage, StageCx, StageEntry};
 /// `$changeStreamSplitLargeEvent`.
 pub(crate) const SPLIT_LARGE_EVENT: StageEntry =
     StageEntry::new("$changeStreamSplitLargeEvent", parse, stage::Split::Merger, Needs::Nothing)
-        .in_change_streams();
+        .last_of_stream();
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 /// Room for what a fragment has besides its fields: its position, `splitEvent`.

@@ -4,6 +4,7 @@ use sheaf_errors::Code;
 use super::event::{Event, Operation, Origin, events};
 use super::split::split;
 use super::*;
+use crate::namespace::Namespace;
 
 const UUID: [u8; 16] = [7; 16];
 

@@ -142,7 +142,11 @@ impl ResumeToken {
     /// Errors: 40647 and kin, `FailedToParse`, `Overflow` for a token that ends within a value.
     pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
         let Some(Value::String(hex)) = doc.get("_data") else {
-            bail!(40647, "Bad resume token: _data of missing or of wrong type: {}", super::text(doc));
+            bail!(
+                40647,
+                "Bad resume token: _data of missing or of wrong type: {}",
+                crate::print::document(doc)
+            );
         };
         if let Some(bits) = doc.get("_typeBits").filter(|bits| !matches!(bits, Value::Binary(_))) {
             bail!(40648, "Bad resume token: _typeBits of wrong type: {}", bits.type_name());

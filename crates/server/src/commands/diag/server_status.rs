@@ -196,7 +196,7 @@ fn catalog_stats(node: &Node, doc: &mut Doc<'_>) {
 }
 
 fn default_concern(node: &Node, doc: &mut Doc<'_>) {
-    node.defaults.current(node).append(doc);
+    node.default_concerns().append(doc);
 }
 
 fn feature_version(_: &Node, doc: &mut Doc<'_>) {

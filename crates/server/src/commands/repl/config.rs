@@ -6,7 +6,7 @@ use sheaf_bson::Value;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_repl::config::{ConfigVersion, ReplSetConfig};
 
-use super::replica;
+use super::membership::replica;
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::op::Operation;
@@ -139,7 +139,7 @@ fn wait_until_settled(op: &Operation<'_>) -> Result<()> {
 /// What the set's writes wait for by default must not change without somebody saying so, and must stay possible.
 fn check_defaults(op: &Operation<'_>, new: &ReplSetConfig) -> Result<()> {
     let Some(old) = replica(op)?.with(|core| core.config().cloned()) else { return Ok(()) };
-    let current = op.node().defaults.current(op.node());
+    let current = op.node().default_concerns();
     if !current.is_custom_write() {
         if old.implicit_default_is_majority() != new.implicit_default_is_majority() {
             bail!(

@@ -3,7 +3,7 @@
 use sheaf_errors::{Code, Result, bail};
 use sheaf_repl::MemberState;
 
-use super::replica;
+use super::membership::replica;
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;

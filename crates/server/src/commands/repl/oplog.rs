@@ -3,7 +3,7 @@
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 
-use super::enabled;
+use super::membership::enabled;
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;

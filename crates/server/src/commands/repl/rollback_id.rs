@@ -2,7 +2,7 @@
 
 use sheaf_errors::Result;
 
-use super::replica;
+use super::membership::replica;
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;

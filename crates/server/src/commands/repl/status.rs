@@ -3,7 +3,7 @@
 use sheaf_errors::Result;
 use sheaf_repl::status::StatusContext;
 
-use super::replica;
+use super::membership::replica;
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Error, Result, bail};
 
-use super::replica;
+use super::membership::replica;
 use crate::args::{Args, Loose};
 use crate::command::*;
 use crate::op::Operation;

@@ -6,7 +6,7 @@ use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_repl::MemberState;
 
-use super::{enabled, replica};
+use super::membership::{enabled, replica};
 use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;

@@ -1,0 +1,106 @@
+//! The language: all stages, by name, and reading whole pipelines with them.
+
+use std::sync::Arc;
+
+use sheaf_bson::RawDoc;
+use sheaf_errors::Result;
+use sheaf_expr::ParseCx;
+
+use crate::namespace::Namespace;
+use crate::pipeline::Pipeline;
+use crate::stage::{Place, StageCx, StageEntry};
+use crate::stages::*;
+
+/// All stages, by name.
+pub static STAGES: &[&StageEntry] = &[
+    &project::ADD_FIELDS,
+    &bucket::BUCKET,
+    &bucket_auto::BUCKET_AUTO,
+    &change_stream::CHANGE_STREAM,
+    &change_stream::SPLIT_LARGE_EVENT,
+    &stats::COLL_STATS,
+    &count::COUNT,
+    &stats::CURRENT_OP,
+    &documents::DOCUMENTS,
+    &facet::FACET,
+    &graph_lookup::GRAPH_LOOKUP,
+    &group::GROUP,
+    &stats::INDEX_STATS,
+    &limit::LIMIT,
+    &stats::LIST_LOCAL_SESSIONS,
+    &search::LIST_SEARCH_INDEXES,
+    &lookup::LOOKUP,
+    &filter::MATCH,
+    &merge::MERGE,
+    &out::OUT,
+    &project::PROJECT,
+    &redact::REDACT,
+    &replace_root::REPLACE_ROOT,
+    &replace_root::REPLACE_WITH,
+    &sample::SAMPLE,
+    &search::SEARCH,
+    &search::SEARCH_META,
+    &project::SET,
+    &skip::SKIP,
+    &sort::SORT,
+    &group::SORT_BY_COUNT,
+    &union::UNION_WITH,
+    &project::UNSET,
+    &unwind::UNWIND,
+    &search::VECTOR_SEARCH,
+];
+
+/// The entry of a stage name.
+pub fn stage_entry(name: &str) -> Option<&'static StageEntry> {
+    STAGES.iter().find(|entry| entry.name == name).copied()
+}
+
+impl Pipeline {
+    /// Reads a command's pipeline: an array of stages. The command ends its parsing with
+    /// [`ParseCx::finish`].
+    pub fn parse(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
+        Self::parse_whole(stages, namespace, Place::Top, cx)
+    }
+
+    /// Reads a view's pipeline, which may not write.
+    pub fn parse_view(stages: RawDoc<'_>, namespace: &Namespace, cx: &mut ParseCx) -> Result<Pipeline> {
+        Self::parse_whole(stages, namespace, Place::View, cx)
+    }
+
+    fn parse_whole(
+        stages: RawDoc<'_>,
+        namespace: &Namespace,
+        place: Place,
+        cx: &mut ParseCx,
+    ) -> Result<Pipeline> {
+        let mut cx = StageCx { expr: cx, namespace, place, table: STAGES, in_facet: false, depth: 0 };
+        let (mut pipeline, held) = sheaf_meter::growing(|| crate::parse::pipeline(stages, &mut cx))?;
+        if held.bytes() > 0 {
+            pipeline.held.push(Arc::new(held));
+        }
+        Ok(pipeline)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stage::{Needs, StagePosition};
+
+    #[test]
+    fn names_are_sorted_and_stand_once() {
+        let names: Vec<_> = STAGES.iter().map(|entry| entry.name).collect();
+        assert!(names.is_sorted_by(|a, b| a < b), "{names:?}");
+    }
+
+    #[test]
+    fn what_writes_stands_last_and_in_no_transaction() {
+        for entry in STAGES {
+            let writes = matches!(entry.needs, Needs::Target(_));
+            assert_eq!(writes, entry.position == StagePosition::Last, "{}", entry.name);
+            assert!(!writes || !entry.in_transactions, "{}", entry.name);
+            let source = matches!(entry.needs, Needs::Own(_) | Needs::Cluster(_));
+            assert_eq!(source, entry.position == StagePosition::First, "{}", entry.name);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Making pipelines: reading them in any place, with the rules of what may stand where, and joining two.
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_meter::ALLOCATION;
+use sheaf_query::matcher::Matcher;
+
+use crate::optimize;
+use crate::pipeline::Pipeline;
+use crate::stage::{Place, Shape, SharedStage, StageCx, StageEntry, StagePosition};
+use crate::stages::change_stream::Start;
+
+/// What a stage takes besides the bytes that it was given as and what is counted for its parts: in lists, which have room for
+/// four, and where it is shared.
+const STAGE_BYTES: usize = 4 * (size_of::<SharedStage>() + size_of::<DocBuf>() + size_of::<usize>())
+    + size_of::<Matcher>()
+    + 4 * ALLOCATION;
+
+/// More stages than this are refused, those of views included.
+const MAX_STAGES: usize = 1000;
+
+fn check_length(stages: usize) -> Result<()> {
+    if stages > MAX_STAGES {
+        bail!(7749501, "Pipeline length must be no longer than {MAX_STAGES} stages");
+    }
+    Ok(())
+}
+
+/// Reads a pipeline in any place, and optimises it.
+pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
+    let mut pipeline = Pipeline { in_facet: cx.in_facet, ..Pipeline::default() };
+    let mut entries = Vec::new();
+    let mut without_text_index = None;
+    let count = stages.count();
+    check_length(count)?;
+    sheaf_meter::grow(size_of::<Pipeline>() + 2 * ALLOCATION)?;
+    for (at, stage) in stages.values().enumerate() {
+        let Value::Document(spec) = stage else {
+            bail!(Code::TYPE_MISMATCH, "Each element of the 'pipeline' array must be an object");
+        };
+        let mut fields = spec.iter();
+        let (Some(field), None) = (fields.next(), fields.next()) else {
+            bail!(40323, "A pipeline stage specification object must contain exactly one field.");
+        };
+        sheaf_meter::grow(STAGE_BYTES + spec.len())?;
+        let Some(entry) = cx.entry(field.key()) else {
+            bail!(40324, "Unrecognized pipeline stage name: '{}'", field.key());
+        };
+        if cx.expr.is_api_strict() && !entry.stable_api {
+            bail!(
+                Code::API_STRICT_ERROR,
+                "stage {} is not allowed with 'apiStrict: true' in API Version 1",
+                entry.name
+            );
+        }
+        let parsed = match entry.parse(field.value(), cx) {
+            // That no index serves is found out when everything else has been read.
+            Err(error) if entry.name == "$match" && error.code() == Code::INDEX_NOT_FOUND => {
+                if at > 0 {
+                    bail!(17313, "$match with $text is only allowed as the first pipeline stage");
+                }
+                without_text_index = Some(error);
+                Vec::new()
+            }
+            parsed => parsed?,
+        };
+        entries.push(entry);
+        pipeline.own_source |= at == 0 && matches!(entry.position, StagePosition::First);
+        pipeline.stages.extend(parsed);
+        pipeline.spec.push(DocBuf::from(spec));
+    }
+    // A stage that cannot be read is reported before one that stands in the wrong place.
+    for (at, entry) in entries.iter().enumerate() {
+        check_position(entry, at, count, cx)?;
+    }
+    check_change_stream(&entries, &mut pipeline.stages)?;
+    check_namespace(&pipeline, cx)?;
+    if let Some(error) = without_text_index {
+        return Err(error);
+    }
+    optimize::optimize(&mut pipeline.stages);
+    pipeline.check_order();
+    Ok(pipeline)
+}
+
+/// A pipeline without a collection must start with a stage that needs none.
+fn check_namespace(pipeline: &Pipeline, cx: &StageCx<'_>) -> Result<()> {
+    let first = pipeline.spec.first().and_then(|spec| spec.as_raw().iter().next());
+    let entry = first.and_then(|first| cx.entry(first.key()));
+    if !cx.namespace.collection.is_empty() || cx.place != Place::Top {
+        return Ok(());
+    }
+    match entry {
+        Some(entry) if entry.collectionless => Ok(()),
+        Some(entry) => bail!(
+            Code::INVALID_NAMESPACE,
+            "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
+            entry.name
+        ),
+        None => bail!(Code::INVALID_NAMESPACE, "{{aggregate: 1}} is not valid for an empty pipeline."),
+    }
+}
+
+/// Checks which stages stand together: behind `$changeStream` those that neither wait for the end nor read elsewhere. Tells
+/// a split stage where the stream is resumed.
+///
+/// Errors: `IllegalOperation`, 7182802.
+fn check_change_stream(entries: &[&StageEntry], stages: &mut [SharedStage]) -> Result<()> {
+    let is_last = |entry: &&&StageEntry| entry.position == StagePosition::LastOfStream;
+    let stream = match stages.first().map(|first| first.shape()) {
+        Some(Shape::ChangeStream(stream)) => stream.clone(),
+        _ => match entries.iter().find(is_last) {
+            Some(entry) => {
+                bail!(Code::ILLEGAL_OPERATION, "{} can only be used in a $changeStream pipeline", entry.name)
+            }
+            None => return Ok(()),
+        },
+    };
+    if let Some(other) = entries.iter().find(|entry| !entry.in_change_streams) {
+        bail!(Code::ILLEGAL_OPERATION, "{} is not permitted in a $changeStream pipeline", other.name);
+    }
+    if let Some(entry) = entries.iter().rev().skip(1).find(is_last) {
+        bail!(7182802, "{} must be the last stage in the pipeline", entry.name);
+    }
+    if let Start::After(token) = &stream.start {
+        for stage in stages {
+            if let Some(resumed) = stage.resumed_at(token) {
+                *stage = resumed;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_position(entry: &StageEntry, at: usize, count: usize, cx: &StageCx<'_>) -> Result<()> {
+    let name = entry.name;
+    match cx.place {
+        Place::Lookup if entry.position == StagePosition::Last => {
+            bail!(51047, "{name} is not allowed within a $lookup's sub-pipeline");
+        }
+        Place::Union if entry.position == StagePosition::Last => {
+            bail!(31441, "{name} is not allowed within a $unionWith's sub-pipeline");
+        }
+        Place::View if entry.position == StagePosition::Last => bail!(
+            Code::OPTION_NOT_SUPPORTED_ON_VIEW,
+            "The aggregation stage {name} in location {at} of the pipeline cannot be used in the view definition"
+        ),
+        _ => {}
+    }
+    if cx.in_facet && !entry.in_facet {
+        bail!(40600, "{name} is not allowed to be used within a $facet stage");
+    }
+    match entry.position {
+        StagePosition::First if at != 0 => {
+            Err(Error::location(40602, format!("{name} is only valid as the first stage in a pipeline")))
+        }
+        StagePosition::Last if at + 1 != count => {
+            Err(Error::location(40601, format!("{name} can only be the final stage in the pipeline")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Pipeline {
+    /// This view's pipeline followed by another: what a query on the view runs.
+    ///
+    /// Errors: 7749501 if that is too long.
+    pub fn followed_by(&self, rest: &Pipeline) -> Result<Pipeline> {
+        check_length(self.spec.len() + rest.spec.len())?;
+        let mut joined = Pipeline {
+            stages: self.stages.iter().chain(&rest.stages).cloned().collect(),
+            spec: self.spec.iter().chain(&rest.spec).cloned().collect(),
+            own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
+            in_facet: self.in_facet,
+            held: self.held.iter().chain(&rest.held).cloned().collect(),
+        };
+        optimize::optimize(&mut joined.stages);
+        joined.check_order();
+        Ok(joined)
+    }
+}

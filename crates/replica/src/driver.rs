@@ -1,4 +1,4 @@
-//! The driver of the replication core: threads, the order of effects, and storage's side of it.
+//! The driver of the replication core: its threads and the order of effects. Storage's side of it is [`crate::sequencer`].
 //!
 //! Two threads belong to it. One applies units that come from other members (and what a primary has not applied with its own
 //! commits); the other keeps the core's clock and does what may take time. A primary's own commits are applied by the thread
@@ -8,45 +8,43 @@
 //! core's effects are *performed* ([`Replica::perform`]), which *sends* messages and queues units; a unit is *taken*
 //! ([`Sequencer::take`]), *applied* by storage (in the log and visible), then *acknowledged* as such to the core
 //! ([`Sequencer::carried_out`]), and *durable* after a sync.
+//!
+//! [`Sequencer::propose`]: sheaf_storage::Sequencer::propose
+//! [`Sequencer::take`]: sheaf_storage::Sequencer::take
+//! [`Sequencer::carried_out`]: sheaf_storage::Sequencer::carried_out
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_front::log::ids;
 use sheaf_repl::{
-    Body, Effect, Entry, Envelope, HardState, LogBounds, LogPosition, Member, MemberOptions, MemberRole,
-    Persist, Recovered, TermRun,
+    Body, Effect, Envelope, LogBounds, LogPosition, Member, MemberOptions, MemberRole, Persist, Recovered,
+    TermRun,
 };
-use sheaf_storage::critical::Critical;
 use sheaf_storage::order::{Condvar, Mutex};
-use sheaf_storage::{Engine, LogEntry, LogUnit, OpTime, Seal, Sequencer};
+use sheaf_storage::{Engine, OpTime};
 use tokio::sync::watch;
 
-use crate::errors::keep_trying;
-use crate::figures::{Figures, LAG_ALLOWED_MILLIS};
+use crate::asking::answer;
+use crate::confirm::Confirmations;
+use crate::dialling;
+use crate::figures::Figures;
 use crate::initial_sync::InitialSync;
 use crate::links::Links;
 use crate::locked::Locked;
 use crate::memory::Memory;
+use crate::process::spawn;
+use crate::replica::{Host, Job, Replica};
+use crate::sequencer::to_core;
 use crate::state::StateFile;
-use crate::{Host, Replica};
+use crate::strangers::Strangers;
 
 /// Refused messages are named no more often than this.
 const REFUSALS_SECS: u64 = 10;
-
-/// What is done without holding the core.
-pub(super) enum Job {
-    /// Read entries of the log for the core.
-    Fetch { token: u64, low: u64, high: u64, bytes_max: u64 },
-    /// Copy the data of another member.
-    InitialSync { source: u64, at_least: LogPosition },
-    /// The role changed.
-    Role { before: MemberRole, now: MemberRole },
-}
 
 impl Replica {
     /// Starts this member on an open data folder: reads what it knows of itself, takes over the order of commits, and
@@ -92,6 +90,7 @@ impl Replica {
         let replica = Arc::new(Replica {
             front: front.clone(),
             host,
+            set_name: set_name.to_owned(),
             dbpath: dbpath.to_owned(),
             engine: engine.clone(),
             core: Locked::new(core),
@@ -101,9 +100,9 @@ impl Replica {
             links: std::sync::OnceLock::new(),
             kept: Mutex::new(memory.share()),
             memory,
-            confirmations: crate::confirm::Confirmations::default(),
-            strangers: crate::strangers::Strangers::default(),
-            initial_sync: InitialSync::open(dbpath, set_name),
+            confirmations: Confirmations::default(),
+            strangers: Strangers::default(),
+            initial_sync: InitialSync::open(dbpath),
             jobs,
             role: Mutex::default(),
             writable: AtomicBool::new(false),
@@ -126,10 +125,15 @@ impl Replica {
         *replica.commit.lock() = replica.with(|core| {
             core.commit_point().at_time(if all_committed { last.time } else { core.commit_time() })
         });
-        let links = Links::new(&replica, &front.parameters.text("peerAddresses"));
+        let (memory, runtime) = (replica.memory.clone(), tokio::runtime::Handle::current());
+        let (of, tasks) = (Arc::downgrade(&replica), runtime.clone());
+        let links = Links::new(
+            &front.parameters.text("peerAddresses"),
+            move || memory.share(),
+            move |begun| drop(tasks.spawn(dialling::dial(of.clone(), begun))),
+        );
         assert!(replica.links.set(links).is_ok(), "a member starts once");
         engine.set_sequencer(replica.clone(), all_committed);
-        let runtime = tokio::runtime::Handle::current();
         let applier = replica.clone();
         spawn("sheaf-replica", move || applier.run_applier())?;
         let clock = replica.clone();
@@ -198,7 +202,7 @@ impl Replica {
     }
 
     /// Performs the core's effects, for a thread that applies the units itself.
-    fn perform_effects(&self, core: &mut Member) {
+    pub(super) fn perform_effects(&self, core: &mut Member) {
         for effect in core.poll() {
             match effect {
                 Effect::Send { host, envelope } => {
@@ -388,191 +392,6 @@ impl Replica {
             }
         }
     }
-
-    /// Keeps what a unit wants kept besides entries. A full disk is waited for: a unit that was passed over would be taken
-    /// for durable with the next one, and a vote that was forgotten could be given twice.
-    fn keep(&self, unit: &mut Persist) {
-        let mut file = self.state.lock();
-        let mut changed = false;
-        if let Some(hard_state) = unit.hard_state.take() {
-            let hard_state = unit.to_keep(hard_state, &file.state.hard_state);
-            let known = &mut file.state.hard_state;
-            check_hard_state(known, &hard_state);
-            // A commit point alone may be forgotten.
-            changed |= (known.term, known.vote) != (hard_state.term, hard_state.vote);
-            *known = hard_state;
-        }
-        if let Some((config, me)) = unit.config.take() {
-            file.state.config = Some((config.as_ref().clone(), me));
-            changed = true;
-        }
-        drop(file);
-        if changed {
-            let failed = |error: &Error| {
-                tracing::error!(%error, "term, vote or configuration cannot be kept; trying again");
-            };
-            keep_trying(Duration::from_millis(200), failed, || self.state.lock().save());
-        }
-    }
-}
-
-impl Sequencer for Replica {
-    fn propose(&self, seal: Seal<'_>) -> Result<u64> {
-        let mut core = self.core.lock();
-        if !core.is_writable() {
-            return Err(Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary"));
-        }
-        let (time, payload) = seal(core.term(), core.cluster_time());
-        let at = core.propose(time, payload)?;
-        let before = self.units.lock().len();
-        self.perform_effects(&mut core);
-        let units = self.units.lock();
-        let holds_it = |unit: &&Persist| unit.entries.last().is_some_and(|entry| entry.at.index >= at.index);
-        let own = units.iter().skip(before).find(holds_it);
-        let own = own.unwrap_or_else(|| panic!("the core took {at:?} and wants nothing written"));
-        let entry = own.entries.last().expect("it was found by its last entry");
-        assert_eq!((entry.at, entry.time), (at, time), "a primary's newest entry is its newest proposal");
-        Ok(own.seq)
-    }
-
-    fn take(&self) -> Result<Option<LogUnit>> {
-        let Some(mut unit) = self.units.lock().pop_front() else { return Ok(None) };
-        let applied = self.applied_seq.load(Ordering::Acquire);
-        assert_eq!(
-            unit.seq,
-            applied + 1,
-            "one unit is taken at a time, and the next one follows on what is applied"
-        );
-        self.keep(&mut unit);
-        if let Some(rollback) = unit.rollback {
-            self.roll_back(rollback);
-        }
-        if let Some(at) = unit.install {
-            self.install_copy(at);
-        }
-        let entries = unit.entries.into_iter().map(from_core).collect();
-        Ok(Some(LogUnit { seq: unit.seq, entries }))
-    }
-
-    fn put_back(&self, unit: LogUnit) {
-        let entries = unit.entries.into_iter().map(to_core).collect();
-        let unit =
-            Persist { seq: unit.seq, entries, hard_state: None, config: None, install: None, rollback: None };
-        let mut units = self.units.lock();
-        assert!(
-            units.front().is_none_or(|next| next.seq == unit.seq + 1),
-            "unit {} is not the next",
-            unit.seq
-        );
-        units.push_front(unit);
-        drop(units);
-        self.units_work.notify_one();
-    }
-
-    fn carried_out(&self, seq: u64) {
-        // Whatever failed on the way: no unit is told of before those that come before it.
-        let before = self.applied_seq.swap(seq, Ordering::AcqRel);
-        assert_eq!(before + 1, seq, "units are applied one after another");
-        // Whoever waits for other members makes the messages go out at once; see `Replica::waiting`.
-        self.with_unhurried(|core| {
-            core.written(seq);
-            core.applied(seq);
-        });
-    }
-
-    fn durable(&self, seq: u64) {
-        let applied = self.applied_seq.load(Ordering::Acquire);
-        assert!(seq <= applied, "unit {seq} is told to be durable, and {applied} is the last one applied");
-        if self.durable_seq.fetch_max(seq, Ordering::AcqRel) < seq {
-            self.with(|core| core.durable(seq));
-        }
-    }
-
-    fn takes_writes(&self) -> bool {
-        self.is_writable()
-    }
-
-    fn pause(&self) -> Duration {
-        let millis = self.lag_millis.load(Ordering::Relaxed);
-        // Who is away does not catch up the sooner for it.
-        if millis <= LAG_ALLOWED_MILLIS || self.figures.stands_still() {
-            return Duration::ZERO;
-        }
-        let pause = Duration::from_millis(((millis - LAG_ALLOWED_MILLIS) / 100).clamp(1, 50));
-        self.slowed_micros.fetch_add(pause.as_micros() as u64, Ordering::Relaxed);
-        pause
-    }
-
-    fn commit_index(&self) -> u64 {
-        self.flushable.load(Ordering::Acquire)
-    }
-
-    fn compacted(&self, index: u64) {
-        self.with(|core| {
-            assert!(index <= core.log().last, "{index} has left the log, which ends at {}", core.log().last);
-            if index > core.log().start.index {
-                core.compacted(index.min(core.commit_point().index));
-            }
-        });
-    }
-}
-
-/// Sends an answer that the core gives to a request ([`Replica::ask_and_wait`]).
-fn answer<T>(place: &crate::Asked<T>, result: Result<T>) {
-    let sender = place.lock().take().expect("the core answers what it was asked, once");
-    assert!(sender.send(result).is_ok(), "whoever has asked the core waits for its answer");
-}
-
-/// A term that fell, or a second vote in one, could elect two primaries.
-fn check_hard_state(known: &HardState, new: &HardState) {
-    assert!(known.term <= new.term, "term {} is to be kept after {}", new.term, known.term);
-    let given = known.term == new.term && known.vote.is_some();
-    assert!(!given || known.vote == new.vote, "{new:?} is to be kept, the vote was given: {known:?}");
-}
-
-fn to_core(entry: LogEntry) -> Entry {
-    Entry { at: LogPosition::new(entry.term, entry.index), time: entry.time, payload: entry.payload }
-}
-
-fn from_core(entry: Entry) -> LogEntry {
-    LogEntry { term: entry.at.term, index: entry.at.index, time: entry.time, payload: entry.payload }
-}
-
-/// Runs this program anew in place of itself: same process id, same arguments, same ports. What is on disk is all that
-/// the new one knows, as after a crash; so a rollback and a copy of another member's data are taken into use by the one
-/// path by which every start brings the data to the end of the log.
-pub fn restart_in_place(why: &str) -> ! {
-    use std::os::unix::process::CommandExt;
-    sheaf_front::log::info(
-        "REPL",
-        sheaf_front::log::ids::RESTARTING_IN_PLACE,
-        "ReplCoord",
-        "Restarting in place",
-        Some(sheaf_bson::doc! { "why": why }),
-    );
-    let mut argv = std::env::args_os();
-    let mut program = std::process::Command::new("/proc/self/exe");
-    if let Some(name) = argv.next() {
-        program.arg0(name);
-    }
-    let error = program.args(argv).env(RESTARTED, "1").exec();
-    tracing::error!(%error, "cannot restart in place");
-    std::process::abort();
-}
-
-/// Set in a process that has restarted in place.
-pub const RESTARTED: &str = "SHEAF_RESTARTED";
-
-/// Starts a thread whose end by a panic is the process's: a member that answers heartbeats and does nothing else would hold
-/// its vote for ever.
-pub(super) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<()> {
-    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-        let _critical = Critical::enter("a thread of replication");
-        work();
-    });
-    spawned
-        .map(|_| ())
-        .map_err(|e| Error::new(Code::INTERNAL_ERROR, format!("cannot start thread {name}: {e}")))
 }
 
 /// What the core is to know of the disk. The log is synced and applied.

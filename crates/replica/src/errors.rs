@@ -10,12 +10,12 @@
 use std::io;
 use std::time::Duration;
 
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Error, Result};
 
 /// Repeats an attempt until it succeeds. `failed` tells of each failure.
 pub(crate) fn keep_trying<T>(
     pause: Duration,
-    failed: impl Fn(&sheaf_errors::Error),
+    failed: impl Fn(&Error),
     mut attempt: impl FnMut() -> Result<T>,
 ) -> T {
     loop {
@@ -46,11 +46,14 @@ impl Lost {
     }
 }
 
+/// The error of a member that has no configuration yet.
+pub fn not_yet_initialized() -> Error {
+    Error::new(Code::NOT_YET_INITIALIZED, "no replset config has been received")
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-
-    use sheaf_errors::{Code, Error};
 
     use super::*;
 

@@ -7,8 +7,6 @@ use parking_lot::Mutex;
 use sheaf_front::metrics::Count;
 use sheaf_repl::{Body, Envelope};
 
-use crate::Replica;
-
 /// The commit point is far behind when it lags by more than this: half of MongoDB's `flowControlTargetLagSeconds`.
 /// Then commits are slowed down.
 pub const LAG_ALLOWED_MILLIS: u64 = 5000;
@@ -105,7 +103,7 @@ impl Figures {
 }
 
 /// How many oplog documents stand one after another in an entry.
-fn operations(payload: &[u8]) -> u64 {
+pub fn operations(payload: &[u8]) -> u64 {
     let (mut rest, mut count) = (payload, 0);
     while let Some(length) = rest.first_chunk::<4>() {
         count += 1;
@@ -122,29 +120,6 @@ pub struct Buffered {
     pub count: u64,
     /// The bytes of these operations.
     pub bytes: u64,
-}
-
-impl Replica {
-    /// What came and was not yet begun to be applied.
-    pub fn buffered(&self) -> Buffered {
-        let units = self.units.lock();
-        let mut buffered = Buffered::default();
-        for entry in units.iter().flat_map(|unit| &unit.entries) {
-            buffered.count += operations(&entry.payload);
-            buffered.bytes += entry.payload.len() as u64;
-        }
-        buffered
-    }
-
-    /// Changes with every rollback, as clients of mongod expect of it.
-    pub fn rollback_id(&self) -> i32 {
-        self.rollbacks().count as i32 + 1
-    }
-
-    /// Replies that wait for other members now.
-    pub fn waiting_replies(&self) -> usize {
-        self.waiters.lock().len()
-    }
 }
 
 #[cfg(test)]

@@ -3,69 +3,73 @@
 //! Each member dials every other one and sends on the connection that it has dialled, so a link is one-way. It starts
 //! with a magic word that no client's message can start with, on the port that clients use, and says whose it is
 //! ([`crate::confirm`]); then come messages, each behind its length. What cannot be sent is dropped: the core sends again
-//! what matters. The other end of a link is in [`crate::receiving`].
+//! what matters. Here is what waits for each link; [`crate::dialling`] keeps it connected, and its other end is in
+//! [`crate::receiving`].
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sheaf_client::dial::dial_async;
 use sheaf_repl::Envelope;
-use sheaf_storage::critical::Critical;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use crate::Replica;
-use crate::confirm::{Hello, Nonce};
-use crate::errors::Lost;
 use crate::memory::Share;
-use crate::receiving::MESSAGE_BYTES_MAX;
-
-/// The first word on a link: read as a message's length it would be above the largest allowed.
-pub const MAGIC: [u8; 4] = *b"ShMb";
+use crate::protocol::{Nonce, put};
 
 /// Messages that may wait for a link.
 const WAITING_MAX: usize = 4096;
 
-/// How long a connection may take to come about.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
-
-/// A connection on which nothing is acknowledged for so long is given up, and dialled anew.
-const UNANSWERED: Duration = Duration::from_secs(5);
-
-/// Pause after a link broke.
-const PAUSE: Duration = Duration::from_millis(50);
-
 /// How long entries that nobody waits for are held back, to go out together with more.
-const TOGETHER: Duration = Duration::from_millis(1);
+pub const TOGETHER: Duration = Duration::from_millis(1);
+
+/// Links to those who are not in the configuration, at once.
+const STRANGERS_MAX: usize = 8;
 
 /// Encoded bytes beyond which messages wait as they are.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// The links of this member, by the addresses of the configuration.
 pub struct Links {
-    replica: Weak<Replica>,
     /// Where to dial for an address, if not there.
     elsewhere: HashMap<String, String>,
     links: Mutex<HashMap<Arc<str>, Arc<Link>>>,
     /// Links with messages that nobody has begun to write.
     dirty: Mutex<Vec<Arc<Link>>>,
-    runtime: tokio::runtime::Handle,
+    /// Gives a new link its share of the memory.
+    share: Box<dyn Fn() -> Share + Send + Sync>,
+    /// Starts the task of a new link, which dials.
+    dial: Box<dyn Fn(Begun) + Send + Sync>,
+}
+
+/// A link that has just been made, and has no connection yet.
+pub struct Begun {
+    /// The address in the configuration.
+    pub host: Arc<str>,
+    /// Where to dial for it.
+    pub to: String,
+    /// The queue to write from.
+    pub link: Arc<Link>,
 }
 
 impl Links {
-    /// `elsewhere` is the parameter `peerAddresses`: `HOST:PORT=ADDRESS:PORT`, with commas between.
-    pub fn new(replica: &Arc<Replica>, elsewhere: &str) -> Links {
+    /// `elsewhere` is the parameter `peerAddresses`: `HOST:PORT=ADDRESS:PORT`, with commas between. `share` gives a link its part of
+    /// the memory, `dial` starts its task.
+    pub fn new(
+        elsewhere: &str,
+        share: impl Fn() -> Share + Send + Sync + 'static,
+        dial: impl Fn(Begun) + Send + Sync + 'static,
+    ) -> Links {
         let pairs = elsewhere.split(',').filter_map(|pair| pair.split_once('='));
         Links {
-            replica: Arc::downgrade(replica),
             elsewhere: pairs.map(|(host, to)| (host.trim().to_owned(), to.trim().to_owned())).collect(),
             links: Mutex::default(),
             dirty: Mutex::default(),
-            runtime: tokio::runtime::Handle::current(),
+            share: Box::new(share),
+            dial: Box::new(dial),
         }
     }
 
@@ -85,12 +89,7 @@ impl Links {
                     return;
                 }
                 let link = Arc::new(self.link(stranger));
-                let (replica, to) = (self.replica.clone(), self.address(host));
-                if stranger {
-                    self.runtime.spawn(run_for_a_while(replica, host.clone(), to, link.clone()));
-                } else {
-                    self.runtime.spawn(run(replica, host.clone(), to, link.clone()));
-                }
+                (self.dial)(Begun { host: host.clone(), to: self.address(host), link: link.clone() });
                 links.entry(host.clone()).or_insert(link)
             }
         };
@@ -107,11 +106,16 @@ impl Links {
 
     fn link(&self, stranger: bool) -> Link {
         let link = Link { nonce: rand::random(), stranger: AtomicBool::new(stranger), ..Link::default() };
-        if let Some(replica) = self.replica.upgrade() {
-            link.waiting.lock().share = replica.memory.share();
-            link.writer.lock().share = replica.memory.share();
-        }
+        link.waiting.lock().share = (self.share)();
+        link.writer.lock().share = (self.share)();
         link
+    }
+
+    /// Forgets the link to this address; nothing is connected any more.
+    pub fn forget(&self, host: &str) {
+        if let Some(link) = self.links.lock().remove(host) {
+            link.writer.lock().begin(None, Vec::new());
+        }
     }
 
     /// Like [`Links::flush`], for when nobody waits for it: entries for a member that has just been sent some follow a
@@ -216,20 +220,20 @@ impl Waiting {
 
 /// The way to one member.
 #[derive(Default)]
-struct Link {
+pub struct Link {
     /// By which the other side can ask whether it is this process's.
-    nonce: Nonce,
+    pub nonce: Nonce,
     /// Whether the link leads to none of the configuration's addresses.
-    stranger: AtomicBool,
+    pub stranger: AtomicBool,
     waiting: Mutex<Waiting>,
     writer: Mutex<Writer>,
     /// When entries were last written here.
     fed: Mutex<Option<Instant>>,
     /// What waits is to be written by the link's task, in a moment.
-    later: AtomicBool,
-    broken: AtomicBool,
+    pub later: AtomicBool,
+    pub broken: AtomicBool,
     /// Wakes the link's task: to connect, to write the rest, to give up a broken connection.
-    work: Notify,
+    pub work: Notify,
 }
 
 #[derive(Default)]
@@ -242,8 +246,19 @@ struct Writer {
 }
 
 impl Link {
+    /// A connection is there, on which `greeting` goes first.
+    pub fn begin(&self, stream: Arc<TcpStream>, greeting: Vec<u8>) {
+        self.writer.lock().begin(Some(stream), greeting);
+        self.flush();
+    }
+
+    /// Whether nothing waits to be written.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.lock().is_empty()
+    }
+
     /// The connection has ended; what waited for it is lost with it.
-    fn end(&self) {
+    pub fn end(&self) {
         self.writer.lock().begin(None, Vec::new());
         self.broken.store(false, Ordering::Release);
         self.waiting.lock().clear();
@@ -259,7 +274,7 @@ impl Link {
     }
 
     /// Writes what waits, unless somebody is at it, who then does it.
-    fn flush(&self) {
+    pub fn flush(&self) {
         loop {
             let Some(mut writer) = self.writer.try_lock() else { return };
             let all = writer.write(self);
@@ -326,114 +341,4 @@ impl Writer {
         (self.stream, self.buffer, self.written) = (stream, buffer, 0);
         self.share.set(self.buffer.capacity());
     }
-}
-
-/// Links to those who are not in the configuration, at once.
-const STRANGERS_MAX: usize = 8;
-
-/// How long such a link lasts, if nobody becomes a member meanwhile: one that has been removed is told so.
-const STRANGERS_LIFE: Duration = Duration::from_secs(5);
-
-/// Sends what there is to say to one who is not in the configuration, and forgets the link, unless he is by then.
-async fn run_for_a_while(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
-    let critical = Critical::enter("a link to one who is no member");
-    let ended = {
-        let serving = serve(&replica, &to, &link);
-        tokio::pin!(serving);
-        loop {
-            tokio::select! {
-                ended = &mut serving => break ended,
-                () = tokio::time::sleep(STRANGERS_LIFE) => {
-                    let Some(replica) = replica.upgrade() else { return };
-                    if !replica.is_address(&host) {
-                        break Ok(());
-                    }
-                    link.stranger.store(false, Ordering::Release);
-                }
-            }
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(host = &*host, %error, "a link to one who is no member ended");
-    }
-    {
-        let Some(replica) = replica.upgrade() else { return };
-        if let Some(links) = replica.links.get().filter(|_| !replica.is_address(&host)) {
-            links.links.lock().remove(&host);
-            link.writer.lock().begin(None, Vec::new());
-            return;
-        }
-    }
-    link.stranger.store(false, Ordering::Release);
-    link.end();
-    drop(critical);
-    run(replica, host, to, link).await;
-}
-
-/// Keeps one link up while there is something to send.
-async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
-    // A panic would leave the other member without a word from this one for as long as it runs.
-    let _critical = Critical::enter("a link to another member");
-    loop {
-        // A message that waits is the reason to connect.
-        while link.waiting.lock().is_empty() {
-            link.work.notified().await;
-        }
-        let ended = serve(&replica, &to, &link).await;
-        link.end();
-        let Some(replica) = replica.upgrade() else { return };
-        if let Err(error) = ended {
-            tracing::debug!(host = &*host, %error, "a link to a member ended");
-            if Lost::by(&error) == Lost::Member {
-                replica.connection_lost(&host);
-            }
-        }
-        drop(replica);
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()> {
-    let stream = Arc::new(dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?);
-    let Some(replica) = replica.upgrade() else { return Ok(()) };
-    let host = Arc::from(replica.own_address());
-    let hello = Hello::Link { set: replica.initial_sync.set_name().to_owned(), host, nonce: link.nonce };
-    drop(replica);
-    let mut buffer = MAGIC.to_vec();
-    put(&mut buffer, hello.encode().as_bytes());
-    link.writer.lock().begin(Some(stream.clone()), buffer);
-    link.flush();
-    let mut nothing = [0; 16];
-    loop {
-        tokio::select! {
-            () = link.work.notified() => {
-                if link.broken.load(Ordering::Acquire) {
-                    return Err(io::ErrorKind::ConnectionReset.into());
-                }
-                if link.later.load(Ordering::Acquire) {
-                    tokio::time::sleep(TOGETHER).await;
-                    // Before what waits is taken: whoever adds something from now on asks again.
-                    link.later.store(false, Ordering::Release);
-                }
-                stream.writable().await?;
-                link.flush();
-            }
-            // The other side never sends: what comes is the end.
-            readable = stream.readable() => {
-                readable?;
-                match stream.try_read(&mut nothing) {
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                    Ok(_) => return Err(io::ErrorKind::ConnectionReset.into()),
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-    }
-}
-
-/// Adds a frame: the bytes behind their length.
-pub(super) fn put(out: &mut Vec<u8>, bytes: &[u8]) {
-    assert!(bytes.len() <= MESSAGE_BYTES_MAX, "a frame of {} bytes, which nobody reads", bytes.len());
-    out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
-    out.extend_from_slice(bytes);
 }

@@ -20,6 +20,7 @@ const UNWRITTEN_SHARE: u64 = 4;
 const UNWRITTEN_SHARE_SHORT: u64 = 16;
 
 /// Memory of replication, counted.
+#[derive(Clone)]
 pub struct Memory(Arc<Part>);
 
 impl Memory {

@@ -16,13 +16,10 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 use crate::Replica;
-use crate::confirm::{self, Answer, Hello, Nonce, read_short};
-use crate::links::MAGIC;
+use crate::confirm::{self, Answer};
 use crate::memory::Share;
+use crate::protocol::{Hello, MAGIC, MESSAGE_BYTES_MAX, Nonce, read_short};
 use crate::strangers::Stranger;
-
-/// The most that one message may have: an entry is a commit group, and a transaction can be large.
-pub(super) const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
 /// How long the other side may take to say who it is.
 const GREETING_PATIENCE: Duration = Duration::from_secs(10);
@@ -68,7 +65,7 @@ async fn greet(mut stream: TcpStream, replica: Arc<Replica>, stranger: Stranger)
         read_short(&mut stream).await
     };
     let greeting = tokio::time::timeout(GREETING_PATIENCE, greeting).await??;
-    let own_set = replica.initial_sync.set_name().to_owned();
+    let own_set = replica.set_name().to_owned();
     match Hello::decode(&greeting) {
         Ok(Hello::Question { set, nonce, by }) => {
             let ok = set == own_set && replica.has_link(nonce, by);
@@ -254,7 +251,7 @@ impl Receiver {
         for host in &hosts {
             let address = self.replica.dialled(host);
             let confirmations = &self.replica.confirmations;
-            let me = (self.replica.initial_sync.set_name(), self.replica.own_id());
+            let me = (self.replica.set_name(), self.replica.own_id());
             match confirmations.ask(me, (host, address.as_str()), self.nonce, stranger).await {
                 Answer::Yes => {
                     // A stranger may become a member at any time, and is asked at its address in the configuration then.

@@ -9,20 +9,12 @@ use sheaf_errors::{Error, Result};
 use sheaf_repl::Rollback;
 
 use crate::Replica;
-use crate::driver::restart_in_place;
 use crate::errors::keep_trying;
+use crate::process::restart_in_place;
+use crate::state::RollbackCount;
 
 /// The folder of the files, in the data folder.
 const FOLDER: &str = "rollback";
-
-/// What rollbacks have taken back since this member exists.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RollbackCount {
-    /// Rollbacks.
-    pub count: u64,
-    /// Documents that were written to files.
-    pub documents: u64,
-}
 
 impl Replica {
     /// Takes back the end of the log. The pipeline is held, everything before is applied.
@@ -61,6 +53,11 @@ impl Replica {
     /// What rollbacks have taken back.
     pub fn rollbacks(&self) -> RollbackCount {
         self.state.lock().state.rollbacks
+    }
+
+    /// Changes with every rollback, as clients of mongod expect of it.
+    pub fn rollback_id(&self) -> i32 {
+        self.rollbacks().count as i32 + 1
     }
 }
 

@@ -9,10 +9,17 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_repl::HardState;
 use sheaf_repl::config::ReplSetConfig;
 
-use crate::rollback::RollbackCount;
-
 /// The file's name in the data folder.
 const NAME: &str = "replica.bson";
+
+/// What rollbacks have taken back since this member exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RollbackCount {
+    /// Rollbacks.
+    pub count: u64,
+    /// Documents that were written to files.
+    pub documents: u64,
+}
 
 /// The file's contents.
 #[derive(Clone, Debug, Default)]

@@ -21,13 +21,13 @@ use crate::concern::ReadConcern;
 use crate::node::Node;
 use crate::op::Operation;
 use crate::options::MongodOptions;
-use crate::replication::{Replica, initial_sync, links, receiving};
+use crate::replication::{Replica, initial_sync, protocol, receiving};
 use crate::reply::Reply;
 use crate::session::TxnPart;
 use crate::{check, in_session, place, read, wait};
 
 /// The words with which members' connections begin.
-const WORDS: &[[u8; 4]] = &[links::MAGIC, initial_sync::MAGIC];
+const WORDS: &[[u8; 4]] = &[protocol::MAGIC, initial_sync::MAGIC];
 
 /// A mongod as the front sees it.
 pub struct Mongod(pub Arc<Node>);

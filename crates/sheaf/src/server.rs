@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sheaf_front::log;
 use sheaf_front::reactor::leave_to_the_end;
-use sheaf_replica::driver::RESTARTED;
+use sheaf_replica::process::RESTARTED;
 use sheaf_server::mongod::Mongod;
 use sheaf_server::options::MongodOptions;
 

@@ -22,9 +22,9 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_client::dial::{Patience, dial};
 use sheaf_storage::{Copied, OpTime};
 
-use super::Who;
 use super::frames::{MAGIC, read_chunk, read_document, write_document};
 use super::progress::Progress;
+use super::who::Who;
 
 /// Folder in the data folder.
 const FOLDER: &str = "sync";

@@ -14,7 +14,8 @@ use sheaf_storage::{CreateCollection, Direction, Engine, Options, Range, Write a
 use super::frames::MAGIC;
 use super::source::Source;
 use super::target::{Control, Target};
-use super::{InitialSync, SERVING_MAX, Who};
+use super::who::Who;
+use super::{InitialSync, SERVING_MAX};
 
 const GO_ON: &(dyn Fn() -> Result<()> + Sync) = &|| Ok(());
 
@@ -278,7 +279,7 @@ fn old_copies_go() {
 #[test]
 fn only_so_many_fetch_copies_at_a_time() {
     let folder = tempfile::tempdir().unwrap();
-    let sync = InitialSync::open(folder.path(), "rs");
+    let sync = InitialSync::open(folder.path());
     let mut places: Vec<_> = (0..SERVING_MAX).map(|_| sync.place().unwrap()).collect();
     assert_eq!(sync.place().unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     places.pop();

@@ -291,7 +291,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
         replica: node.options.set_name.is_some(),
         open_files: Descriptors::share(limits::open_files()).tables,
         repair: None,
-        reopen: Some(Arc::new(|why| sheaf_replica::driver::restart_in_place(why))),
+        reopen: Some(Arc::new(|why| sheaf_replica::process::restart_in_place(why))),
         clock: Arc::new(|| sheaf_front::front::Clock.now_millis()),
         ..sheaf_storage::Options::new(path)
     };

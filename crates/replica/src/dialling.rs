@@ -1,0 +1,130 @@
+//! The tasks of links: each dials a member, says whose link it is, and writes what the queue holds ([`crate::links`]).
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sheaf_client::dial::dial_async;
+use sheaf_storage::critical::Critical;
+
+use crate::Replica;
+use crate::errors::Lost;
+use crate::links::{Begun, Link, TOGETHER};
+use crate::protocol::{Hello, MAGIC, put};
+
+/// How long a connection may take to come about.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A connection on which nothing is acknowledged for so long is given up, and dialled anew.
+const UNANSWERED: Duration = Duration::from_secs(5);
+
+/// Pause after a link broke.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long such a link lasts, if nobody becomes a member meanwhile: one that has been removed is told so.
+const STRANGERS_LIFE: Duration = Duration::from_secs(5);
+
+/// Runs a link's task: for good, or for a while where nobody of the configuration is at its address.
+pub async fn dial(replica: Weak<Replica>, Begun { host, to, link }: Begun) {
+    if link.stranger.load(Ordering::Acquire) {
+        run_for_a_while(replica, host, to, link).await;
+    } else {
+        run(replica, host, to, link).await;
+    }
+}
+
+/// Sends what there is to say to one who is not in the configuration, and forgets the link, unless he is by then.
+async fn run_for_a_while(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
+    let critical = Critical::enter("a link to one who is no member");
+    let ended = {
+        let serving = serve(&replica, &to, &link);
+        tokio::pin!(serving);
+        loop {
+            tokio::select! {
+                ended = &mut serving => break ended,
+                () = tokio::time::sleep(STRANGERS_LIFE) => {
+                    let Some(replica) = replica.upgrade() else { return };
+                    if !replica.is_address(&host) {
+                        break Ok(());
+                    }
+                    link.stranger.store(false, Ordering::Release);
+                }
+            }
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(host = &*host, %error, "a link to one who is no member ended");
+    }
+    {
+        let Some(replica) = replica.upgrade() else { return };
+        if let Some(links) = replica.links.get().filter(|_| !replica.is_address(&host)) {
+            links.forget(&host);
+            return;
+        }
+    }
+    link.stranger.store(false, Ordering::Release);
+    link.end();
+    drop(critical);
+    run(replica, host, to, link).await;
+}
+
+/// Keeps one link up while there is something to send.
+async fn run(replica: Weak<Replica>, host: Arc<str>, to: String, link: Arc<Link>) {
+    // A panic would leave the other member without a word from this one for as long as it runs.
+    let _critical = Critical::enter("a link to another member");
+    loop {
+        // A message that waits is the reason to connect.
+        while link.is_empty() {
+            link.work.notified().await;
+        }
+        let ended = serve(&replica, &to, &link).await;
+        link.end();
+        let Some(replica) = replica.upgrade() else { return };
+        if let Err(error) = ended {
+            tracing::debug!(host = &*host, %error, "a link to a member ended");
+            if Lost::by(&error) == Lost::Member {
+                replica.connection_lost(&host);
+            }
+        }
+        drop(replica);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+async fn serve(replica: &Weak<Replica>, to: &str, link: &Link) -> io::Result<()> {
+    let stream = Arc::new(dial_async(to, CONNECT_PATIENCE, UNANSWERED).await?);
+    let Some(replica) = replica.upgrade() else { return Ok(()) };
+    let host = Arc::from(replica.own_address());
+    let hello = Hello::Link { set: replica.set_name().to_owned(), host, nonce: link.nonce };
+    drop(replica);
+    let mut buffer = MAGIC.to_vec();
+    put(&mut buffer, hello.encode().as_bytes());
+    link.begin(stream.clone(), buffer);
+    let mut nothing = [0; 16];
+    loop {
+        tokio::select! {
+            () = link.work.notified() => {
+                if link.broken.load(Ordering::Acquire) {
+                    return Err(io::ErrorKind::ConnectionReset.into());
+                }
+                if link.later.load(Ordering::Acquire) {
+                    tokio::time::sleep(TOGETHER).await;
+                    // Before what waits is taken: whoever adds something from now on asks again.
+                    link.later.store(false, Ordering::Release);
+                }
+                stream.writable().await?;
+                link.flush();
+            }
+            // The other side never sends: what comes is the end.
+            readable = stream.readable() => {
+                readable?;
+                match stream.try_read(&mut nothing) {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Ok(_) => return Err(io::ErrorKind::ConnectionReset.into()),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+}

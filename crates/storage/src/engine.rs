@@ -8,7 +8,7 @@ use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Error, Result};
 
 use crate::catalog::{Catalog, Collection};
-use crate::commit::pipeline::Prepared;
+use crate::commit::prepared::Prepared;
 use crate::core::Core;
 use crate::db::Cf;
 use crate::definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
@@ -16,16 +16,16 @@ use crate::durability::LogTail;
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::{prefix_range, prefixed};
-use crate::oplog;
+use crate::oplog::{self, LogEntry};
 use crate::options::{Interrupt, OpTime, Options};
-use crate::sequencer::{LogEntry, Sequencer};
-use crate::sessions::SessionRecord;
+use crate::read::validate::{Validation, validate};
+use crate::read::view::{Doc, View};
+use crate::sequencer::Sequencer;
 use crate::stats::{Applied, Stats};
-use crate::transaction::Transaction;
-use crate::unit::WriteUnit;
-use crate::validate::{Validation, validate};
-use crate::view::{Doc, View};
 use crate::write::CreateCollection;
+use crate::write::sessions::SessionRecord;
+use crate::write::transaction::Transaction;
+use crate::write::unit::WriteUnit;
 
 /// An open data folder. Cheap to clone; the folder closes with the last clone (and the last view and
 /// cursor), without flushing unless [`Engine::shutdown`] was called.
@@ -135,7 +135,7 @@ impl Engine {
     pub fn set_sequencer(&self, sequencer: Arc<dyn Sequencer>, committed: bool) {
         let core = self.core();
         core.base.set_sequencer(sequencer);
-        core.note_majority_candidate(None);
+        core.commits.majority().note_candidate(&core.published, None);
         if committed {
             let last = core.published.last();
             self.committed(last.index);
@@ -152,7 +152,9 @@ impl Engine {
 
     /// A majority of the set has everything up to this index, and it is applied here.
     pub fn committed(&self, index: u64) {
-        self.core().majority_committed(index);
+        let core = self.core();
+        core.commits.majority().committed(index);
+        core.published.wake_log_readers();
     }
 
     /// Has the log synced soon, without anybody here waiting for it.
@@ -167,17 +169,17 @@ impl Engine {
 
     /// The newest state that a majority of the set has; `None` until something was committed since the start.
     pub fn majority_view(&self) -> Option<View> {
-        self.core().majority_view()
+        self.core().commits.majority().view(&self.core().published)
     }
 
     /// [`Engine::majority_view`], whose time can be given to [`Engine::view_at`] for some minutes.
     pub fn snapshot_view(&self) -> Option<View> {
-        self.core().snapshot_view()
+        self.core().commits.majority().snapshot_view(&self.core().published)
     }
 
     /// The state at a cluster time that a majority has, if it is kept.
     pub fn view_at(&self, time: sheaf_bson::Timestamp) -> Option<View> {
-        self.core().view_at(time.0)
+        self.core().commits.majority().view_at(&self.core().published, time.0)
     }
 
     /// What replication is to know of the log.
@@ -244,17 +246,18 @@ impl Engine {
 
     /// `fsyncLock`: flushes, then holds all commits back until [`Engine::unlock_writes`]; returns the lock count.
     pub fn lock_writes(&self, interrupt: Interrupt<'_>) -> Result<u64> {
-        self.core().lock_writes(interrupt)
+        let core = self.core();
+        core.commits.fsync_lock().lock(&core.base.options.block, interrupt, || core.checkpoint())
     }
 
     /// Undoes one [`Engine::lock_writes`]; returns the count that is left.
     pub fn unlock_writes(&self) -> Result<u64> {
-        self.core().unlock_writes()
+        self.core().commits.fsync_lock().unlock()
     }
 
     /// How often writes are locked.
     pub fn write_lock_count(&self) -> u64 {
-        self.core().commits.write_lock_count()
+        self.core().commits.fsync_lock().count()
     }
 
     /// Whether writes are refused for good (failed sync or disk), with the reason.

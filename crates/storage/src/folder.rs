@@ -1,8 +1,8 @@
 //! The data folder itself: who has it, which format it has, and some room for opening it on a full disk.
 
 use std::fs::{self, File};
-use std::io::Write as _;
-use std::path::Path;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 
 use fs4::FileExt as _;
 use sheaf_errors::{Code, Error, Result, bail};
@@ -112,4 +112,37 @@ fn write_format(path: &Path, name: &Path) -> Result<()> {
         file.sync_all()
     });
     made.map_err(|e| folder_error("writing sheaf.format", path, &e))
+}
+
+/// Writes a file whole or not at all; it lasts when this returns.
+pub(crate) fn write_durably(path: &Path, contents: &[u8]) -> Result<()> {
+    let next: PathBuf = path.with_extension("next");
+    let written = File::create(&next).and_then(|mut file| {
+        file.write_all(contents)?;
+        file.sync_all()?;
+        fs::rename(&next, path)
+    });
+    written.map_err(|e| file_error("writing", path, &e))?;
+    path.parent().map_or(Ok(()), sync)
+}
+
+/// Removes a file or folder, if it is there.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(file_error("removing", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+/// Has the names in a folder last.
+pub(crate) fn sync(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|e| file_error("syncing", folder, &e))
+}
+
+/// The error of a file or a folder within the data folder.
+pub(crate) fn file_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    let full = matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+    let code = if full { Code::OUT_OF_DISK_SPACE } else { Code::FILE_STREAM_FAILED };
+    Error::new(code, format!("{what} {} failed: {error}", path.display()))
 }

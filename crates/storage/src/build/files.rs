@@ -6,7 +6,7 @@ use rocksdb::{IngestExternalFileOptions, SstFileWriter};
 use sheaf_errors::Result;
 
 use crate::core::Core;
-use crate::db::{Cf, io_error};
+use crate::db::{Cf, Db, io_error};
 use crate::keys::PREFIX;
 
 /// A file is closed when it has grown to this.
@@ -20,7 +20,7 @@ const LONG_KEY_BYTES: usize = 1 << 10;
 
 /// Writes entries, which come in order of their keys, to files: each holds entries of one number only.
 pub(super) struct Files<'o> {
-    core: &'o Core,
+    db: &'o Db,
     dir: PathBuf,
     name: &'static str,
     writer: Option<SstFileWriter<'o>>,
@@ -32,9 +32,9 @@ pub(super) struct Files<'o> {
 
 impl<'o> Files<'o> {
     /// Files named after `name` in `dir`.
-    pub fn new(core: &'o Core, dir: &Path, name: &'static str) -> Files<'o> {
+    pub fn new(db: &'o Db, dir: &Path, name: &'static str) -> Files<'o> {
         Files {
-            core,
+            db,
             dir: dir.to_owned(),
             name,
             writer: None,
@@ -55,7 +55,7 @@ impl<'o> Files<'o> {
         }
         if self.writer.is_none() {
             let path = self.dir.join(format!("{}{:06}.sst", self.name, self.paths.len()));
-            let writer = SstFileWriter::create(self.core.base.db.index_options());
+            let writer = SstFileWriter::create(self.db.index_options());
             writer.open(&path).map_err(io_error)?;
             self.paths.push(path);
             self.writer = Some(writer);

@@ -16,15 +16,15 @@ use sheaf_errors::Result;
 use sheaf_meter::{Meter, Process};
 use uuid::Uuid;
 
-use super::turn::Running;
+use super::running::Running;
 use super::{Build, PATIENCE};
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::critical::impossible;
 use crate::index::Index;
 use crate::options::{Interrupt, OpTime};
+use crate::read::view::View;
 use crate::sequencer::stays_here;
-use crate::view::View;
 
 /// Smaller collections are not worth a thread and files: fewer documents and fewer bytes than this.
 const SMALL_DOCS: u64 = if cfg!(test) { 4 } else { 1000 };

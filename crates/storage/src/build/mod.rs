@@ -13,25 +13,24 @@
 //! write to the index when is a matter of [`turn`].
 
 mod files;
+mod folder;
 mod follow;
 mod replay;
+mod running;
 mod side;
 mod sort;
 mod turn;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
-use uuid::Uuid;
 
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::critical::{impossible, must};
-use crate::cursor::{Direction, Range};
 use crate::db::Cf;
 use crate::definitions::command::{build_command, create_indexes_command};
 use crate::definitions::ddl::NamedSpecs;
@@ -40,15 +39,16 @@ use crate::index::{Index, IndexKind, KeySet, ends_operation, entry_value};
 use crate::keys::{PREFIX, prefixed, put_length, take_length};
 use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
+use crate::read::cursor::{Direction, Range};
+use crate::read::view::View;
 use crate::sequencer::stays_here;
-use crate::view::View;
 use files::Files;
+use folder::Folder;
+pub(crate) use folder::clear_folder;
+use running::Running;
 use sort::Sorter;
-use turn::Running;
 pub(crate) use turn::{Builds, Turn};
 
-/// Folder of a data folder in which builds keep their runs and files.
-const FOLDER: &str = "builds";
 /// What an index's entry costs until it is in a sorter, in the meter's units.
 const ENTRY_COST: u32 = 16;
 /// How many documents may fail to be indexed, to be looked at again in the end.
@@ -63,41 +63,6 @@ const DOCUMENT_WORK: usize = 16;
 const BYTES_OF_WORK: usize = 4;
 /// Generations, before the last one is taken whatever its size.
 const GENERATIONS_MAX: usize = 12;
-
-fn file_error(what: &str, path: &Path, error: &std::io::Error) -> Error {
-    let full = matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded);
-    let code = if full { Code::OUT_OF_DISK_SPACE } else { Code::FILE_STREAM_FAILED };
-    Error::new(code, format!("{what} in {} failed: {error}", path.display()))
-}
-
-/// Removes what builds left behind in a crash.
-pub(crate) fn clear_folder(data: &Path) -> Result<()> {
-    let path = data.join(FOLDER);
-    match fs::remove_dir_all(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(file_error("removing unfinished index builds", &path, &error))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// A build's own folder; it goes with the build.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn create(data: &Path, build: &Uuid) -> Result<Folder> {
-        let path = data.join(FOLDER).join(build.simple().to_string());
-        fs::create_dir_all(&path).map_err(|e| file_error("creating an index build's folder", &path, &e))?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What stays is removed at the next start.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 /// How an announcement ended.
 enum Announced {
@@ -430,8 +395,8 @@ impl Core {
         folder: &Path,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<(Vec<PathBuf>, Vec<PathBuf>)> {
-        let mut files = Files::new(self, folder, "entries");
-        let mut duplicates = Files::new(self, folder, "duplicates");
+        let mut files = Files::new(&self.base.db, folder, "entries");
+        let mut duplicates = Files::new(&self.base.db, folder, "duplicates");
         let mut index: Option<&Arc<Index>> = None;
         let mut last: Option<Vec<u8>> = None;
         let (mut beside, mut out) = (Vec::new(), Vec::new());
@@ -530,11 +495,6 @@ impl Core {
         let (namespace, uuid) = (&build.collection.namespace, build.collection.uuid);
         error.context(format!("Index build failed: {}: Collection {namespace} ( {uuid} )", build.turn().id))
     }
-}
-
-fn aborted(id: &Uuid, namespace: &str) -> Error {
-    let text = format!("Index build aborted: {id}: an index or collection {namespace} was dropped");
-    Error::new(Code::INDEX_BUILD_ABORTED, text)
 }
 
 fn in_progress(name: &str) -> Error {

@@ -17,8 +17,8 @@ use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 use uuid::Uuid;
 
-use super::Folder;
 use super::files::Files;
+use super::folder::Folder;
 use super::follow::is_small;
 use super::sort::Sorter;
 use crate::catalog::Collection;
@@ -56,7 +56,7 @@ impl Core {
         at: OpTime,
         folder: &Path,
     ) -> Result<Vec<PathBuf>> {
-        let mut files = Files::new(self, folder, "marks");
+        let mut files = Files::new(&self.base.db, folder, "marks");
         let mut idents: Vec<u32> = indexes.iter().map(|index| index.ident).collect();
         idents.sort_unstable();
         for ident in idents {

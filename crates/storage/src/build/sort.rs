@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use sheaf_errors::Result;
 
-use super::file_error;
+use crate::folder::file_error;
 
 /// What an item takes besides its bytes.
 const ITEM_BYTES: usize = std::mem::size_of::<Item>();

@@ -12,12 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Error, Result};
 use uuid::Uuid;
 
-use super::aborted;
 use crate::catalog::{Catalog, Collection};
-use crate::core::Core;
 use crate::critical::must;
 use crate::index::Index;
 use crate::order::{Condvar, Mutex, rank};
@@ -105,8 +103,11 @@ impl Turn {
         }
     }
 
-    pub fn aborted(&self) -> sheaf_errors::Error {
-        aborted(&self.id, &self.collection.namespace)
+    /// The error of a build that the log has ended.
+    pub fn aborted(&self) -> Error {
+        let (id, namespace) = (&self.id, &self.collection.namespace);
+        let text = format!("Index build aborted: {id}: an index or collection {namespace} was dropped");
+        Error::new(Code::INDEX_BUILD_ABORTED, text)
     }
 
     fn builds(&self, ident: u32) -> bool {
@@ -130,6 +131,27 @@ pub(crate) struct Builds {
 }
 
 impl Builds {
+    /// Notes a build that begins. `filled` says that the index has what a snapshot showed already.
+    pub fn begin(&self, collection: &Arc<Collection>, indexes: &[Arc<Index>], filled: bool) -> Arc<Turn> {
+        must!(!indexes.is_empty(), "an index build of {} builds nothing", collection.namespace);
+        let turn = Arc::new(Turn {
+            collection: collection.clone(),
+            id: Uuid::new_v4(),
+            idents: indexes.iter().map(|index| index.ident).collect(),
+            phase: Mutex::new(if filled { Phase::Filled } else { Phase::Filling }),
+            changed: Condvar::new(),
+            over: AtomicBool::new(false),
+        });
+        self.turns.lock().push(turn.clone());
+        turn
+    }
+
+    /// Ends a build, and forgets it.
+    pub fn forget(&self, ended: &Arc<Turn>) {
+        ended.end();
+        self.turns.lock().retain(|turn| !Arc::ptr_eq(turn, ended));
+    }
+
     /// Whether somebody here builds the index.
     pub fn has(&self, ident: u32) -> bool {
         self.turns.lock().iter().any(|turn| turn.builds(ident))
@@ -175,33 +197,5 @@ impl Builds {
     #[cfg(test)]
     pub fn is_filled(&self, ident: u32) -> bool {
         self.of(|turn| turn.builds(ident)).iter().any(|turn| turn.is_filled())
-    }
-}
-
-/// A build that is known to others as long as this lives.
-pub(super) struct Running {
-    core: Arc<Core>,
-    pub turn: Arc<Turn>,
-}
-
-impl Running {
-    /// `filled` says that the index has what a snapshot showed already.
-    pub fn new(core: &Arc<Core>, collection: &Arc<Collection>, indexes: &[Arc<Index>], filled: bool) -> Self {
-        let id = Uuid::new_v4();
-        let idents = indexes.iter().map(|index| index.ident).collect();
-        let phase = Mutex::new(if filled { Phase::Filled } else { Phase::Filling });
-        let over = AtomicBool::new(false);
-        let changed = Condvar::new();
-        must!(!indexes.is_empty(), "an index build of {} builds nothing", collection.namespace);
-        let turn = Arc::new(Turn { collection: collection.clone(), id, idents, phase, changed, over });
-        core.definitions.builds().turns.lock().push(turn.clone());
-        Running { core: core.clone(), turn }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.turn.end();
-        self.core.definitions.builds().turns.lock().retain(|turn| !Arc::ptr_eq(turn, &self.turn));
     }
 }

@@ -14,13 +14,13 @@ use sheaf_errors::{Code, Error, Result};
 
 use super::Commits;
 use crate::commit::majority::Span;
-use crate::commit::pipeline::Prepared;
+use crate::commit::prepared::Prepared;
 use crate::core::Core;
 use crate::critical::{impossible, must};
 use crate::hooks::HookPoint;
-use crate::oplog;
+use crate::oplog::{self, LogEntry};
 use crate::options::OpTime;
-use crate::sequencer::{LogEntry, Sequencer};
+use crate::sequencer::Sequencer;
 
 /// What entries at the front of a list are to each other.
 #[derive(Debug, PartialEq, Eq)]

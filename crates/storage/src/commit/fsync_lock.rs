@@ -2,18 +2,19 @@
 //!
 //! Who asks for a lock may wait long for writers; who asks for the count, or unlocks, waits for nobody.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sheaf_errors::{Code, Result, bail};
 
-use crate::core::Core;
-use crate::locks::Closed;
-use crate::options::Interrupt;
+use crate::locks::{Closed, Gate, Pass};
+use crate::options::{Block, Interrupt};
 use crate::order::{Mutex, rank};
 
-/// The locks of a folder.
+/// The gate that all commits pass, and who keeps it closed.
 #[derive(Default)]
-pub(crate) struct WriteLocks {
+pub(crate) struct FsyncLock {
+    gate: Arc<Gate>,
     /// One at a time closes the gate.
     closing: Mutex<{ rank::WRITE_LOCKS }, ()>,
     held: Mutex<{ rank::LEAF }, Held>,
@@ -25,7 +26,17 @@ struct Held {
     count: u64,
 }
 
-impl WriteLocks {
+impl FsyncLock {
+    /// A pass through the gate.
+    pub fn pass(&self, block: &Block, interrupt: Interrupt<'_>) -> Result<Pass> {
+        self.gate.pass(block, interrupt)
+    }
+
+    /// [`FsyncLock::pass`], if nobody has to be waited for.
+    pub fn try_pass(&self) -> Option<Pass> {
+        self.gate.try_pass()
+    }
+
     /// How often writes are locked.
     pub fn count(&self) -> u64 {
         self.held.lock().count
@@ -38,36 +49,39 @@ impl WriteLocks {
         held.count += 1;
         Some(held.count)
     }
-}
 
-impl Core {
-    /// See [`crate::Engine::lock_writes`].
-    pub fn lock_writes(&self, interrupt: Interrupt<'_>) -> Result<u64> {
+    /// Closes the gate, and has everything flushed that has passed it; or locks once more what is locked. Gives how often it is
+    /// locked then.
+    pub fn lock(
+        &self,
+        block: &Block,
+        interrupt: Interrupt<'_>,
+        flush: impl Fn() -> Result<()>,
+    ) -> Result<u64> {
         loop {
             interrupt()?;
-            if let Some(count) = self.commits.write_locks.again() {
+            if let Some(count) = self.again() {
                 return Ok(count);
             }
-            let Some(_closing) = self.commits.write_locks.closing.try_lock_for(Duration::from_millis(20))
-            else {
+            let Some(_closing) = self.closing.try_lock_for(Duration::from_millis(20)) else {
                 continue;
             };
-            if let Some(count) = self.commits.write_locks.again() {
+            if let Some(count) = self.again() {
                 return Ok(count);
             }
-            let closed = self.commits.gate.close(&self.base.options.block, interrupt)?;
-            self.checkpoint()?;
+            let closed = self.gate.close(block, interrupt)?;
+            flush()?;
             // Who has gone meanwhile would never unlock.
             interrupt()?;
-            *self.commits.write_locks.held.lock() = Held { closed: Some(closed), count: 1 };
+            *self.held.lock() = Held { closed: Some(closed), count: 1 };
             return Ok(1);
         }
     }
 
-    /// See [`crate::Engine::unlock_writes`].
-    pub fn unlock_writes(&self) -> Result<u64> {
+    /// Undoes one [`FsyncLock::lock`]; gives how often it is locked still.
+    pub fn unlock(&self) -> Result<u64> {
         let (left, opened) = {
-            let mut held = self.commits.write_locks.held.lock();
+            let mut held = self.held.lock();
             if held.count == 0 {
                 bail!(Code::ILLEGAL_OPERATION, "fsyncUnlock called when not locked");
             }

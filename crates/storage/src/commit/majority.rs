@@ -12,13 +12,12 @@ use std::time::{Duration, Instant};
 use sheaf_bson::Value;
 
 use crate::catalog::Catalog;
-use crate::core::Core;
 use crate::critical::must;
 use crate::db::SnapshotCell;
-use crate::oplog;
+use crate::oplog::{self, LogEntry};
 use crate::order::{Mutex, rank};
-use crate::sequencer::LogEntry;
-use crate::view::{SnapshotState, View};
+use crate::read::published::Published;
+use crate::read::view::{SnapshotState, View};
 
 /// More states that wait for the commit point than this are thinned out.
 const WAITING_MAX: usize = 512;
@@ -74,11 +73,12 @@ impl Kept {
             || (self.time < time && time < self.until.load(Ordering::Acquire))
     }
 
-    fn view(&self, core: &Arc<Core>) -> View {
-        View::of(SnapshotState::of(&core.published, self.snapshot.clone(), self.time), self.catalog.clone())
+    fn view(&self, published: &Arc<Published>) -> View {
+        View::of(SnapshotState::of(published, self.snapshot.clone(), self.time), self.catalog.clone())
     }
 }
 
+/// The states that the set has committed, and those that wait for it.
 #[derive(Default)]
 pub(crate) struct Majority(Mutex<{ rank::MAJORITY }, States>);
 
@@ -104,11 +104,11 @@ impl States {
     }
 }
 
-impl Core {
+impl Majority {
     /// Keeps the newest state, to which a unit has led, until the set has committed it. The pipeline is held.
-    pub fn note_majority_candidate(&self, unit: Option<Span>) {
-        let last = self.published.last();
-        let mut states = self.commits.majority.0.lock();
+    pub fn note_candidate(&self, published: &Published, unit: Option<Span>) {
+        let last = published.last();
+        let mut states = self.0.lock();
         let before = states.waiting.back().or(states.current.as_ref());
         if before.is_some_and(|before| before.index >= last.index) {
             return;
@@ -123,8 +123,8 @@ impl Core {
         }
         let begins = unit.map_or(last.time, |unit| unit.last_begins);
         must!(begins <= last.time, "a state of time {} begins at {begins}", last.time);
-        let snapshot = Arc::new(SnapshotCell::take(&self.base.db));
-        let catalog = self.published.catalog();
+        let snapshot = Arc::new(SnapshotCell::take(&published.db));
+        let catalog = published.catalog();
         let (index, time, until) = (last.index, last.time, Arc::default());
         states.waiting.push_back(Kept { index, time, begins, until, snapshot, catalog });
         if states.waiting.len() > WAITING_MAX {
@@ -139,8 +139,8 @@ impl Core {
 
     /// Keeps few of the states that wait. As long as a snapshot lives compaction keeps what it sees, and the commit point may
     /// stand still for hours.
-    pub fn thin_majority_candidates(&self) {
-        let mut states = self.commits.majority.0.lock();
+    pub fn thin_candidates(&self) {
+        let mut states = self.0.lock();
         let surplus = states.waiting.len().saturating_sub(1);
         let each = surplus.div_ceil(WAITING_AHEAD).max(1);
         let (mut at, mut kept, mut gone) = (0, VecDeque::new(), Vec::new());
@@ -155,8 +155,8 @@ impl Core {
     }
 
     /// The commit point has come to this index.
-    pub fn majority_committed(&self, index: u64) {
-        let mut states = self.commits.majority.0.lock();
+    pub fn committed(&self, index: u64) {
+        let mut states = self.0.lock();
         let mut gone = Vec::new();
         while states.waiting.front().is_some_and(|kept| kept.index <= index) {
             let kept = states.waiting.pop_front();
@@ -179,35 +179,34 @@ impl Core {
         drop(states);
         // Snapshots are given back without the lock.
         drop(gone);
-        self.published.wake_log_readers();
     }
 
     /// The newest state that the set has committed; `None` before anything was committed since the start.
-    pub fn majority_view(self: &Arc<Self>) -> Option<View> {
-        self.commits.majority.0.lock().current.as_ref().map(|kept| kept.view(self))
+    pub fn view(&self, published: &Arc<Published>) -> Option<View> {
+        self.0.lock().current.as_ref().map(|kept| kept.view(published))
     }
 
     /// The same, whose time can be named for some minutes.
-    pub fn snapshot_view(self: &Arc<Self>) -> Option<View> {
-        let mut states = self.commits.majority.0.lock();
+    pub fn snapshot_view(&self, published: &Arc<Published>) -> Option<View> {
+        let mut states = self.0.lock();
         states.forget_old();
         let current = states.current.clone()?;
         if !states.past.iter().any(|(kept, _, named)| *named && kept.index == current.index) {
             states.past.push_back((current.clone(), Instant::now(), true));
         }
-        Some(current.view(self))
+        Some(current.view(published))
     }
 
     /// The committed state at a cluster time, if it is still kept.
-    pub fn view_at(self: &Arc<Self>, time: u64) -> Option<View> {
-        let mut states = self.commits.majority.0.lock();
+    pub fn view_at(&self, published: &Arc<Published>, time: u64) -> Option<View> {
+        let mut states = self.0.lock();
         states.forget_old();
         if let Some((kept, used, named)) = states.past.iter_mut().find(|(kept, ..)| kept.holds(time)) {
             (*used, *named) = (Instant::now(), true);
-            return Some(kept.view(self));
+            return Some(kept.view(published));
         }
         let current = states.current.clone().filter(|kept| kept.holds(time))?;
         states.past.push_back((current.clone(), Instant::now(), true));
-        Some(current.view(self))
+        Some(current.view(published))
     }
 }

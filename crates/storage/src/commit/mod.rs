@@ -1,6 +1,9 @@
 //! Commits: who may write what, in which order it becomes visible, and what of it a set has agreed to.
 //!
+//! - [`prepared`]: what a writer hands over;
+//! - [`queue`]: who leads, and who waits;
 //! - [`pipeline`]: order, log, apply, publish;
+//! - [`units`]: the same of what a set has ordered;
 //! - [`chain`]: transactions that are several entries of the log;
 //! - [`recent`]: what transactions look at for conflicts;
 //! - [`majority`]: states that a majority of the set has;
@@ -9,8 +12,12 @@
 pub(crate) mod chain;
 mod fsync_lock;
 pub(crate) mod majority;
-pub(crate) mod pipeline;
+mod pipeline;
+mod position;
+pub(crate) mod prepared;
+mod queue;
 mod recent;
+mod units;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,15 +29,15 @@ use crate::base::Base;
 use crate::critical::must;
 use crate::db::Cf;
 use crate::keys::catalog_key;
-use crate::locks::{Gate, LockKey, LockTable, Pass};
+use crate::locks::{LockKey, LockTable, Pass};
+use crate::oplog::LogEntry;
 use crate::options::{Interrupt, OpTime};
 use crate::order::{Mutex, MutexGuard, rank};
-use crate::position::Position;
-use crate::sequencer::LogEntry;
 use crate::stats::AppliedCount;
-use fsync_lock::WriteLocks;
+use fsync_lock::FsyncLock;
 use majority::Majority;
-use pipeline::Queue;
+pub(crate) use position::Position;
+use queue::Queue;
 use recent::Recent;
 
 /// Buffers kept, and the largest one that is.
@@ -42,7 +49,7 @@ const BUFFER_BYTES_MAX: usize = 8 << 20;
 /// `fsyncLock` under [`rank::WRITE_LOCKS`] and its gate under [`rank::GATES`]; the rest are leaves.
 pub(crate) struct Commits {
     base: Arc<Base>,
-    queue: Mutex<{ rank::QUEUE }, Queue>,
+    queue: Queue,
     /// On record keys and unique index keys.
     locks: LockTable,
     recent: Mutex<{ rank::RECENT }, Recent>,
@@ -51,9 +58,7 @@ pub(crate) struct Commits {
     /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
     others: AtomicU64,
     majority: Majority,
-    /// Commits pass; `fsyncLock` closes it.
-    gate: Arc<Gate>,
-    write_locks: WriteLocks,
+    fsync_lock: FsyncLock,
     /// Payload buffers to be used again: large ones are costly to get from the system.
     buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
     /// Up to where the log is in memtables and files, and the number of the last batch, in all runs. What is published may be
@@ -70,14 +75,13 @@ impl Commits {
     pub fn new(base: Arc<Base>, position: Position) -> Commits {
         Commits {
             base,
-            queue: Mutex::default(),
+            queue: Queue::default(),
             locks: LockTable::new(),
             recent: Mutex::default(),
             chain: Mutex::default(),
             others: AtomicU64::new(0),
             majority: Majority::default(),
-            gate: Arc::default(),
-            write_locks: WriteLocks::default(),
+            fsync_lock: FsyncLock::default(),
             buffers: Mutex::default(),
             position: Mutex::new(position),
             count: AtomicU64::new(0),
@@ -96,14 +100,24 @@ impl Commits {
         self.recent.lock()
     }
 
+    /// States that a majority of the set has.
+    pub fn majority(&self) -> &Majority {
+        &self.majority
+    }
+
+    /// All commits held back.
+    pub fn fsync_lock(&self) -> &FsyncLock {
+        &self.fsync_lock
+    }
+
     /// A pass through `fsyncLock`'s gate.
     pub fn pass(&self, interrupt: Interrupt<'_>) -> Result<Pass> {
-        self.gate.pass(&self.base.options.block, interrupt)
+        self.fsync_lock.pass(&self.base.options.block, interrupt)
     }
 
     /// [`Commits::pass`], if nobody has to be waited for.
     pub fn try_pass(&self) -> Option<Pass> {
-        self.gate.try_pass()
+        self.fsync_lock.try_pass()
     }
 
     // ---- what others have ordered ----
@@ -208,10 +222,5 @@ impl Commits {
     /// What was applied of the entries of others.
     pub fn applied(&self) -> &AppliedCount {
         &self.applied
-    }
-
-    /// How often writes are locked by `fsyncLock`.
-    pub fn write_lock_count(&self) -> u64 {
-        self.write_locks.count()
     }
 }

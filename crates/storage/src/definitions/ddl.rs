@@ -12,15 +12,15 @@ use sheaf_errors::{Code, Result, bail};
 
 use super::command::{Command, create_command, drop_command, index_names_command, no_collection};
 use crate::catalog::{Catalog, Collection};
-use crate::commit::pipeline::Prepared;
+use crate::commit::prepared::Prepared;
 use crate::core::Core;
 use crate::index::IndexKind;
 use crate::locks::{Closed, Pass};
 use crate::oplog;
-use crate::oplog_reader::refuse_oplog;
 use crate::options::{Interrupt, OpTime};
 use crate::order::MutexGuard;
 use crate::order::rank::DDL;
+use crate::read::oplog_collection::refuse_oplog;
 use crate::sequencer::stays_here;
 use crate::write::CreateCollection;
 
@@ -120,7 +120,7 @@ impl Core {
         }));
         let at = if stays { self.commit_here(prepared)? } else { self.commit(prepared)? };
         garbage.iter_mut().for_each(|garbage| garbage.index = at.index);
-        self.definitions.discard(garbage);
+        self.definitions.garbage().discard(garbage);
         self.definitions.builds().end_unwanted(&self.published.peek_catalog());
         Ok((at, new_closed))
     }
@@ -182,7 +182,7 @@ impl Core {
     ) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
         self.refuse_existing(namespace)?;
-        let command = create_command(self, namespace, spec)?;
+        let command = create_command(&self.definitions, namespace, spec)?;
         self.run_commands(&[command], &[])
     }
 

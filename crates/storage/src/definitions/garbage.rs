@@ -5,10 +5,10 @@ use std::sync::Arc;
 use rocksdb::WriteBatch;
 use sheaf_errors::Result;
 
-use super::Definitions;
 use crate::catalog::Collection;
-use crate::db::{Cf, io_error};
-use crate::keys::prefix_range;
+use crate::db::{Cf, Db, io_error};
+use crate::keys::{catalog_key, prefix_range};
+use crate::order::{Mutex, rank};
 
 /// Data of a dropped collection or index; removed when no view can see it any more.
 pub(crate) struct Garbage {
@@ -19,34 +19,45 @@ pub(crate) struct Garbage {
     pub index: u64,
 }
 
-impl Definitions {
+/// The key in the catalog that remembers that a prefix is to be removed.
+pub(crate) fn garbage_key(cf: Cf, ident: u32) -> Vec<u8> {
+    let mut key = vec![catalog_key::GARBAGE, cf as u8];
+    key.extend_from_slice(&ident.to_be_bytes());
+    key
+}
+
+/// All that waits. Its lock has the rank [`rank::GARBAGE`].
+#[derive(Default)]
+pub(crate) struct GarbageList(Mutex<{ rank::GARBAGE }, Vec<Garbage>>);
+
+impl GarbageList {
     /// Has this data removed when it may be.
     pub fn discard(&self, more: impl IntoIterator<Item = Garbage>) {
-        self.garbage.lock().extend(more);
+        self.0.lock().extend(more);
     }
 
     /// Puts this in the place of all that waits: what a start has found.
-    pub fn replace_garbage(&self, all: Option<Garbage>) {
-        let mut garbage = self.garbage.lock();
+    pub fn replace(&self, all: Option<Garbage>) {
+        let mut garbage = self.0.lock();
         garbage.clear();
         garbage.extend(all);
     }
 
-    /// Whether data of dropped collections and indexes waits for its removal.
-    pub fn has_garbage(&self) -> bool {
-        !self.garbage.lock().is_empty()
+    /// Whether no data of dropped collections and indexes waits for its removal.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
     }
 
     /// What waits.
-    pub fn garbage_prefixes(&self) -> Vec<(Cf, u32)> {
-        self.garbage.lock().iter().flat_map(|garbage| garbage.prefixes.clone()).collect()
+    pub fn prefixes(&self) -> Vec<(Cf, u32)> {
+        self.0.lock().iter().flat_map(|garbage| garbage.prefixes.clone()).collect()
     }
 
     /// Removes the data of dropped collections and indexes that nobody can read any more, where the files hold everything up
     /// to `flushed`.
-    pub fn collect_garbage(&self, flushed: u64) {
+    pub fn collect(&self, db: &Db, flushed: u64) {
         let ready: Vec<Garbage> = {
-            let mut garbage = self.garbage.lock();
+            let mut garbage = self.0.lock();
             let unused = |g: &Garbage| g.holder.as_ref().is_none_or(|holder| Arc::strong_count(holder) == 1);
             let (ready, wait) =
                 garbage.drain(..).partition(|garbage| garbage.index <= flushed && unused(garbage));
@@ -54,22 +65,21 @@ impl Definitions {
             ready
         };
         for garbage in ready {
-            if let Err(error) = self.remove_prefixes(&garbage.prefixes) {
+            if let Err(error) = remove_prefixes(db, &garbage.prefixes) {
                 tracing::warn!(%error, "data of a dropped collection stays until the next start");
             }
         }
     }
+}
 
-    /// Deletes everything under these numbers. Needs no log: start-up does it again if it was lost.
-    pub fn remove_prefixes(&self, prefixes: &[(Cf, u32)]) -> Result<()> {
-        let db = &self.base.db;
-        let mut batch = WriteBatch::default();
-        for (cf, ident) in prefixes {
-            let (from, to) = prefix_range(*ident);
-            db.raw().delete_file_in_range_cf(db.cf(*cf), from, to).map_err(io_error)?;
-            batch.delete_range_cf(db.cf(*cf), from, to);
-            batch.delete_cf(db.cf(Cf::Catalog), super::command::garbage_key(*cf, *ident));
-        }
-        db.write(batch)
+/// Deletes everything under these numbers. Needs no log: start-up does it again if it was lost.
+pub(crate) fn remove_prefixes(db: &Db, prefixes: &[(Cf, u32)]) -> Result<()> {
+    let mut batch = WriteBatch::default();
+    for (cf, ident) in prefixes {
+        let (from, to) = prefix_range(*ident);
+        db.raw().delete_file_in_range_cf(db.cf(*cf), from, to).map_err(io_error)?;
+        batch.delete_range_cf(db.cf(*cf), from, to);
+        batch.delete_cf(db.cf(Cf::Catalog), garbage_key(*cf, *ident));
     }
+    db.write(batch)
 }

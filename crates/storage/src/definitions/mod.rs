@@ -2,14 +2,16 @@
 //!
 //! - [`ddl`] and [`swap`]: commands of clients, each decided under the gates of what it changes and in its turn;
 //! - [`command`]: a change of the catalog as the log has it;
+//! - [`stored`]: the catalog as it is on the disk;
 //! - [`garbage`]: data of what was dropped.
 //!
-//! The catalog itself is published ([`crate::published::Published`]); index builds at work are here, their steps are
+//! The catalog itself is published ([`crate::read::published::Published`]); index builds at work are here, their steps are
 //! [`crate::build`]'s.
 
 pub(crate) mod command;
 pub(crate) mod ddl;
 mod garbage;
+pub(crate) mod stored;
 mod swap;
 
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use crate::critical::must;
 use crate::order::rank::DDL;
 use crate::order::{Mutex, MutexGuard, rank};
 use crate::sequencer::stays_here;
-pub(crate) use garbage::Garbage;
+pub(crate) use garbage::{Garbage, GarbageList, garbage_key, remove_prefixes};
 
 /// Numbers of collections and indexes that stay on a member of a replica set begin here.
 pub(crate) const LOCAL_IDENTS: u32 = 1 << 30;
@@ -43,7 +45,7 @@ pub(crate) struct Definitions {
     /// The index builds at work here.
     builds: Builds,
     /// Collections that are out of the catalog but may still be read.
-    garbage: Mutex<{ rank::GARBAGE }, Vec<Garbage>>,
+    garbage: GarbageList,
 }
 
 impl Definitions {
@@ -56,13 +58,18 @@ impl Definitions {
             turn: Mutex::new(()),
             began: AtomicU64::new(0),
             builds: Builds::default(),
-            garbage: Mutex::default(),
+            garbage: GarbageList::default(),
         }
     }
 
     /// The index builds at work here.
     pub fn builds(&self) -> &Builds {
         &self.builds
+    }
+
+    /// Data of what was dropped.
+    pub fn garbage(&self) -> &GarbageList {
+        &self.garbage
     }
 
     /// A number for a collection of this name, or for an index of it. It is never given again.

@@ -12,15 +12,15 @@ use uuid::Uuid;
 
 use crate::catalog::Collection;
 use crate::core::Core;
-use crate::cursor::{Direction, Range};
 use crate::definitions::command::{create_command, drop_command};
 use crate::definitions::ddl::rename_command;
 use crate::hooks::HookPoint;
 use crate::locks::Closed;
-use crate::oplog_reader::refuse_oplog;
 use crate::options::{Interrupt, OpTime};
-use crate::unit::WriteUnit;
-use crate::view::View;
+use crate::read::cursor::{Direction, Range};
+use crate::read::oplog_collection::refuse_oplog;
+use crate::read::view::View;
+use crate::write::unit::WriteUnit;
 use crate::write::{CreateCollection, Write};
 
 /// A collection that only its maker can write to.
@@ -82,7 +82,7 @@ impl Core {
     ) -> Result<Made> {
         let _turn = self.ddl_turn(interrupt)?;
         self.refuse_existing(namespace)?;
-        let command = create_command(self, namespace, spec)?;
+        let command = create_command(&self.definitions, namespace, spec)?;
         let uuid = command.uuid;
         let (_, closed) = self.run_commands_since(&[command], &[], since, true)?;
         let catalog = self.published.peek_catalog();

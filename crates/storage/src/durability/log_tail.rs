@@ -1,23 +1,11 @@
 //! What replication asks of the log: its bounds, terms of entries, and entries to be sent.
-//!
-//! Which term an entry is of must be known without reading the log, which may weigh gigabytes. Terms change with elections
-//! only, so they are kept as runs; a flush writes them along with its position, and what is applied after it adds to them.
 
-use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
-use sheaf_log::Reader;
 
 use super::Durability;
 use crate::core::Core;
-use crate::critical::must;
+use crate::oplog::{LogEntry, log_error};
 use crate::options::OpTime;
-use crate::order::Mutex;
-use crate::order::rank::LEAF;
-use crate::recovery::log_error;
-use crate::sequencer::LogEntry;
-
-/// Readers kept, each where it stopped: members are sent one piece of the log after another.
-const READERS_MAX: usize = 8;
 
 /// What is known of the log without its operations.
 #[derive(Clone, Debug, Default)]
@@ -38,67 +26,8 @@ pub struct LogTail {
 /// About so many times of entries are told.
 const TIMES_MAX: usize = 1 << 16;
 
-/// Terms of entries, and where reading stopped.
-#[derive(Default)]
-pub(crate) struct LogKnowledge {
-    /// First index and term of each run, oldest first.
-    runs: Mutex<LEAF, Vec<(u64, u64)>>,
-    readers: Mutex<LEAF, Vec<Reader>>,
-}
-
-impl LogKnowledge {
-    /// From what the last flush wrote.
-    pub fn read(applied: RawDoc<'_>) -> LogKnowledge {
-        let numbers = applied.get("terms").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
-        let numbers: Vec<u64> = numbers.values().filter_map(|v| v.as_exact_i64()).map(|n| n as u64).collect();
-        let mut runs: Vec<(u64, u64)> = numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
-        let number = |name: &str| applied.get(name).and_then(|v| v.as_exact_i64()).unwrap_or(0) as u64;
-        if runs.is_empty() && number("index") > 0 {
-            // Written by a version in which a log had one term only.
-            runs.push((1, number("term")));
-        }
-        LogKnowledge { runs: Mutex::new(runs), readers: Mutex::default() }
-    }
-
-    /// An entry of this term is in the log.
-    pub fn note(&self, index: u64, term: u64) {
-        let mut runs = self.runs.lock();
-        if runs.last().is_none_or(|(_, last)| *last != term) {
-            runs.push((index, term));
-        }
-    }
-
-    /// The term of an entry that is in the log or was flushed, if it is known.
-    pub fn term_of(&self, index: u64) -> Option<u64> {
-        let runs = self.runs.lock();
-        runs.iter().rfind(|(start, _)| *start <= index).map(|(_, term)| *term)
-    }
-
-    /// The runs that concern entries from `first` on, up to `last`, and the entry before. Earlier ones are forgotten.
-    pub fn runs(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
-        let mut runs = self.runs.lock();
-        let needed = runs.iter().rposition(|(start, _)| *start < first).unwrap_or(0);
-        runs.drain(..needed);
-        runs.iter().filter(|(start, _)| *start <= last).copied().collect()
-    }
-}
-
 impl Core {
-    /// A commit is the newest one from now on.
-    pub fn advance(&self, at: OpTime) {
-        let last = self.published.last();
-        // Alone, a transaction of several entries is one commit.
-        let next = at.index == last.index + 1 || at.index == last.index;
-        must!(
-            next || !self.base.is_replica(),
-            "{at:?} is applied after {last:?}: an entry between them is not"
-        );
-        if at.term != last.term || last.index == 0 {
-            self.durability.knowledge().note(at.index, at.term);
-        }
-        self.published.advance(at);
-    }
-
+    /// What replication is to know of the log.
     pub fn log_tail(&self) -> Result<LogTail> {
         let last = self.published.last();
         let flushed = self.flushes.flushed();
@@ -149,7 +78,7 @@ impl Durability {
         let Some(log) = self.log() else { return Ok(Vec::new()) };
         let mut entries: Vec<LogEntry> = Vec::new();
         let mut bytes = 0;
-        let mut reader = match self.reader_at(low) {
+        let mut reader = match self.knowledge.reader_at(low) {
             Some(reader) => reader,
             None => match log.read_from(low) {
                 Err(sheaf_log::Error::Gone { .. }) => return Ok(entries),
@@ -167,17 +96,7 @@ impl Durability {
             bytes += entry.payload.len() as u64;
             entries.push(entry.into());
         }
-        let mut readers = self.knowledge.readers.lock();
-        if readers.len() >= READERS_MAX {
-            readers.remove(0);
-        }
-        readers.push(reader);
+        self.knowledge.rest(reader);
         Ok(entries)
-    }
-
-    fn reader_at(&self, index: u64) -> Option<Reader> {
-        let mut readers = self.knowledge.readers.lock();
-        let at = readers.iter().position(|reader| reader.index() == index)?;
-        Some(readers.remove(at))
     }
 }

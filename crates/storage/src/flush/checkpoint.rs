@@ -123,7 +123,7 @@ impl Core {
             self.begin_flush(at)?
         };
         self.end_flush(begun)?;
-        self.thin_majority_candidates();
+        self.commits.majority().thin_candidates();
         Ok(())
     }
 

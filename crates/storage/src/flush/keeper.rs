@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use sheaf_errors::Result;
 
-use super::Flushes;
 use crate::core::Core;
-use crate::critical::must;
 
 /// Dropped data that waits for a flush gets one after this time.
 const GARBAGE_PATIENCE: Duration = Duration::from_secs(5);
@@ -18,70 +16,6 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// With full memory the commit point may be behind for so long, or until half as much has come again, before a flush goes
 /// ahead of it.
 const AHEAD_PATIENCE: Duration = Duration::from_secs(1);
-
-/// What the keeper is told.
-#[derive(Default)]
-pub(super) struct Keeper {
-    running: bool,
-    stop: bool,
-    asked: bool,
-}
-
-impl Keeper {
-    /// Whether somebody will flush.
-    pub fn works(&self) -> bool {
-        self.running && !self.stop
-    }
-}
-
-impl Flushes {
-    /// The keeper is about to begin.
-    pub fn begin(&self) {
-        let mut keeper = self.keeper.lock();
-        must!(!keeper.running, "there is one keeper");
-        keeper.running = true;
-    }
-
-    /// Ends the keeper, and the waits of writers for it.
-    pub fn stop(&self) {
-        self.keeper.lock().stop = true;
-        self.keeper_work.notify_all();
-        self.room_made.notify_all();
-    }
-
-    /// Whether background work is to end.
-    pub fn is_stopping(&self) -> bool {
-        self.keeper.lock().stop
-    }
-
-    /// Has the keeper look at once whether a flush is due.
-    pub fn ask(&self) {
-        let mut keeper = self.keeper.lock();
-        if !keeper.asked {
-            keeper.asked = true;
-            self.keeper_work.notify_one();
-        }
-    }
-
-    /// Waits, unless background work is to end.
-    fn keeper_pause(&self, pause: Duration) {
-        let began = Instant::now();
-        let mut keeper = self.keeper.lock();
-        while !keeper.stop && began.elapsed() < pause {
-            self.keeper_work.wait_for(&mut keeper, pause.saturating_sub(began.elapsed()));
-        }
-    }
-
-    /// Waits until there may be something to do. False: it is over.
-    fn keeper_wait(&self) -> bool {
-        let mut keeper = self.keeper.lock();
-        if !keeper.asked && !keeper.stop {
-            self.keeper_work.wait_for(&mut keeper, Duration::from_millis(500));
-        }
-        keeper.asked = false;
-        !keeper.stop
-    }
-}
 
 impl Core {
     /// Has the folder opened anew, where RocksDB has stopped for want of room (or the like) and there is room again.
@@ -105,18 +39,18 @@ impl Core {
         let mut retry = RETRY_MIN;
         let mut full_since = None;
         loop {
-            if !flushes.keeper_wait() {
+            if !flushes.signals().wait() {
                 return;
             }
             self.restart_if_stopped();
-            self.definitions.collect_garbage(self.flushes.flushed().index);
+            self.definitions.garbage().collect(&self.base.db, self.flushes.flushed().index);
             if let Err(error) = self.catch_up_with_commits() {
                 tracing::warn!(%error, "a stable copy cannot be removed");
             }
             let unflushed = flushes.unflushed();
             let delay = self.base.tuning.sync_delay();
             let old = !delay.is_zero() && last_flush.elapsed() >= delay;
-            let garbage = last_flush.elapsed() >= patience && self.definitions.has_garbage();
+            let garbage = last_flush.elapsed() >= patience && !self.definitions.garbage().is_empty();
             patience = GARBAGE_PATIENCE;
             // One that has failed, whoever asked for it, is done again.
             let failed = self.base.db.events().failed_flushes() != failures || flushes.error.lock().is_some();
@@ -130,7 +64,7 @@ impl Core {
                     }
                     // Once, and then less and less often: each time leaves a memtable behind.
                     retry = if first { RETRY_MIN } else { (retry * 2).min(RETRY_MAX) };
-                    flushes.keeper_pause(retry);
+                    flushes.signals().pause(retry);
                 }
                 *flushes.error.lock() = error;
                 last_flush = Instant::now();

@@ -3,13 +3,17 @@
 //! - [`checkpoint`]: flushes, ordered with the pipeline held, and what goes with them;
 //! - [`gate`]: flushes that RocksDB begins by itself wait until what they write may be in files;
 //! - [`keeper`]: the thread that flushes by memory and by age, and clears away;
+//! - [`signals`]: what that thread is told;
 //! - [`room`]: writers that are faster than the disk wait;
-//! - [`stable`]: flushes ahead of the set's commit point, and the way back behind them.
+//! - [`ahead`]: flushes ahead of the set's commit point, and the way back behind them;
+//! - [`stable`]: copies that these leave beside the data.
 
+mod ahead;
 mod checkpoint;
 mod gate;
 mod keeper;
 mod room;
+mod signals;
 pub(crate) mod stable;
 
 use std::sync::Arc;
@@ -24,7 +28,7 @@ use crate::options::OpTime;
 use crate::order::rank::CHECKPOINTING;
 use crate::order::{Condvar, Mutex, MutexGuard, rank};
 pub(crate) use checkpoint::{Bookkeeping, read_applied};
-use keeper::Keeper;
+use signals::Signals;
 use stable::StableCopies;
 
 /// So often those who wait for another's flush look whether they still may.
@@ -53,8 +57,7 @@ pub(crate) struct Flushes {
     ordered_seals: AtomicU64,
     /// What the files held before they were flushed ahead of the commit point.
     copies: StableCopies,
-    keeper: Mutex<{ rank::LEAF }, Keeper>,
-    keeper_work: Condvar,
+    signals: Signals,
     room: Mutex<{ rank::ROOM }, ()>,
     room_made: Condvar,
     /// Why the last flush failed, until one succeeds.
@@ -75,8 +78,7 @@ impl Flushes {
             allowed: AtomicU64::new(0),
             ordered_seals: AtomicU64::new(0),
             copies,
-            keeper: Mutex::default(),
-            keeper_work: Condvar::new(),
+            signals: Signals::default(),
             room: Mutex::new(()),
             room_made: Condvar::new(),
             error: Mutex::default(),
@@ -97,6 +99,22 @@ impl Flushes {
     /// Bytes of the smallest and largest keys of table files, as the last flush has found them.
     pub fn file_key_bytes(&self) -> u64 {
         self.file_key_bytes.load(Ordering::Relaxed)
+    }
+
+    /// What these may take before no more long keys are taken in.
+    pub fn file_key_bytes_max(&self) -> u64 {
+        self.base.options.file_key_bytes_max()
+    }
+
+    /// What the keeper is told.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    /// Ends the keeper, and the waits of writers for it.
+    pub fn stop(&self) {
+        self.signals.stop();
+        self.room_made.notify_all();
     }
 
     /// One flush at a time; whoever cannot wait for another's is not held up by it.

@@ -59,9 +59,9 @@ impl Flushes {
     /// for long. What it has may never be committed, and the unit that takes it back must come through.
     pub fn make_room(&self) {
         if self.is_due() {
-            self.ask();
+            self.signals.ask();
         }
-        if self.is_crowded() && self.keeper.lock().works() {
+        if self.is_crowded() && self.signals.works() {
             self.room_made.wait_for(&mut self.room.lock(), FOLLOWER_PATIENCE);
         }
     }
@@ -87,7 +87,7 @@ impl Core {
             return Err(flushes.stopped());
         }
         if flushes.is_due() {
-            flushes.ask();
+            flushes.signals.ask();
         }
         if !flushes.is_crowded() {
             return Ok(());
@@ -110,7 +110,7 @@ impl Core {
             && !self.durability.is_failed()
             // The commit of a primary that has lost its office would be refused anyway.
             && self.base.leads()
-            && self.flushes.keeper.lock().works()
+            && self.flushes.signals.works()
     }
 
     /// After a failed write: what is in the log, and is not in memtables, a restart will apply. If one is to come, nobody

@@ -4,6 +4,7 @@ mod accesses;
 mod cache;
 mod entry;
 mod keys;
+mod print;
 pub(crate) mod side;
 #[cfg(test)]
 mod tests;
@@ -284,7 +285,7 @@ pub(crate) fn duplicate_key(namespace: &str, index: &str, pattern: RawDoc<'_>, v
         text.push_str(if at == 0 { " " } else { ", " });
         text.push_str(element.key());
         text.push_str(": ");
-        crate::print::value(&mut text, element.value());
+        crate::index::print::value(&mut text, element.value());
     }
     text.push_str(" }");
     let message =

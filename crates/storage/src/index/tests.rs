@@ -24,7 +24,7 @@ fn keys(index: &Index, doc: &DocBuf) -> Vec<String> {
                 let field = at.min(index.fields.len() - 1);
                 let value = decoder.next_value(index.fields[field].1).unwrap();
                 let mut text = String::new();
-                crate::print::value(&mut text, value.as_value());
+                crate::index::print::value(&mut text, value.as_value());
                 text
             });
             values.collect::<Vec<_>>().join(",")

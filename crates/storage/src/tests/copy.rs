@@ -7,7 +7,7 @@ use sheaf_bson::doc;
 
 use super::apply::{Follower, state};
 use super::support::*;
-use crate::copy::install_in_steps;
+use crate::recovery::install::install_in_steps;
 use crate::{Engine, Options, install_at_next_open};
 
 fn document(id: i32) -> sheaf_bson::DocBuf {

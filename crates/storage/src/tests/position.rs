@@ -187,7 +187,7 @@ fn a_flush_that_nobody_ordered_does_not_pass_when_the_process_ends() {
             }
             std::thread::yield_now();
         };
-        let held = crate::position::Position::read(&db).unwrap().unwrap();
+        let held = crate::commit::Position::read(&db).unwrap().unwrap();
         assert_eq!(held.at, kept, "orderly: {orderly}");
     }
 }

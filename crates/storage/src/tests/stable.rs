@@ -150,7 +150,7 @@ fn a_rollback_behind_what_is_flushed() {
     member.engine.core().flush_ahead().unwrap();
     {
         let core = member.engine.core();
-        core.definitions.collect_garbage(core.flushes.flushed().index)
+        core.definitions.garbage().collect(&core.base.db, core.flushes.flushed().index)
     };
 
     member.engine.truncate_log(keep.index).unwrap();
@@ -324,7 +324,7 @@ fn random_walk(seed: u64) {
                     engine.drop_collection("db.d", GO_ON).unwrap();
                     {
                         let core = engine.core();
-                        core.definitions.collect_garbage(core.flushes.flushed().index)
+                        core.definitions.garbage().collect(&core.base.db, core.flushes.flushed().index)
                     };
                 }
                 0 => create(engine, "db.d", doc! {}),

@@ -57,7 +57,8 @@ fn what_was_prepared_on_an_older_state_is_not_committed() {
     let core = engine.core();
     let turn = core.ddl_turn(GO_ON).unwrap();
     let create_spec = CreateCollection::default();
-    let command = crate::definitions::command::create_command(core, "db.new", &create_spec).unwrap();
+    let command =
+        crate::definitions::command::create_command(&core.definitions, "db.new", &create_spec).unwrap();
     // Somebody else's locks are no matter of this thread.
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -7,7 +7,7 @@ use super::support::*;
 use crate::catalog::Collection;
 use crate::db::Cf;
 use crate::index::entry_key;
-use crate::view::View;
+use crate::read::view::View;
 
 /// Changes what is on disk behind the engine's back.
 fn tamper(engine: &crate::Engine, change: impl FnOnce(&View, &Collection, &mut WriteBatch)) {

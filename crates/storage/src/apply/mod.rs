@@ -5,35 +5,38 @@
 //! documents, indexes, counters, sessions, catalog. As many entries as possible go into one RocksDB batch. Readers may be
 //! around: a transaction becomes visible at once, the catalog changes between what was done before and after it.
 
+mod check;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ahash::AHashMap;
 use rocksdb::WriteBatch;
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_query::diff::apply_diff;
 use smallvec::SmallVec;
 
 use crate::catalog::{Catalog, Collection};
-use crate::changes::{BatchSink, Changes};
 use crate::commit::chain::{self, Run};
-use crate::commit::pipeline::Counts;
+use crate::commit::prepared::Counts;
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;
+use crate::db::sink::BatchSink;
 use crate::definitions::Garbage;
 use crate::definitions::command::Command;
-use crate::keys::{capped_key, prefixed, put_id_key};
+use crate::keys::prefixed;
 use crate::locks::LockKey;
-use crate::oplog;
+use crate::oplog::skipped::Unapplied;
+use crate::oplog::{self, LogEntry, Operation, Statement};
 use crate::options::OpTime;
-use crate::repair::{Unapplied, unappliable};
-use crate::sequencer::{LogEntry, stays_here};
-use crate::sessions;
-use crate::statement::Statement;
+use crate::sequencer::stays_here;
 use crate::stats::AppliedOps;
 use crate::write::Op;
+use crate::write::changes::Changes;
+use crate::write::sessions;
+pub use check::check_entry;
 
 /// A batch is written when it has grown to this, if no transaction is in the middle.
 const BATCH_BYTES: usize = 4 << 20;
@@ -166,92 +169,6 @@ struct Applier<'a> {
     full: Vec<u8>,
 }
 
-/// An oplog document, or an element of `applyOps`, read once.
-pub(crate) struct Fields<'d> {
-    pub op: Option<&'d str>,
-    pub namespace: &'d str,
-    pub uuid: Option<Value<'d>>,
-    pub o: RawDoc<'d>,
-    o2: RawDoc<'d>,
-    rid: Option<u64>,
-    lsid: Option<RawDoc<'d>>,
-    txn_number: Option<i64>,
-    stmt_id: Option<i64>,
-    result: Option<RawDoc<'d>>,
-    /// `ts`; of elements of `applyOps`, which have none, 0.
-    pub time: u64,
-    pub doc: RawDoc<'d>,
-}
-
-impl<'d> Fields<'d> {
-    pub fn read(doc: RawDoc<'d>) -> Fields<'d> {
-        let mut fields = Fields {
-            op: None,
-            namespace: "",
-            uuid: None,
-            o: RawDoc::EMPTY,
-            o2: RawDoc::EMPTY,
-            rid: None,
-            lsid: None,
-            txn_number: None,
-            stmt_id: None,
-            result: None,
-            time: 0,
-            doc,
-        };
-        for element in doc.iter() {
-            let value = element.value();
-            match element.key() {
-                "op" => fields.op = value.as_str(),
-                "ns" => fields.namespace = value.as_str().unwrap_or_default(),
-                "ui" => fields.uuid = Some(value),
-                "o" => fields.o = value.as_doc().unwrap_or(RawDoc::EMPTY),
-                "o2" => fields.o2 = value.as_doc().unwrap_or(RawDoc::EMPTY),
-                "rid" => fields.rid = value.as_exact_i64().map(|rid| rid as u64),
-                "lsid" => fields.lsid = value.as_doc(),
-                "txnNumber" => fields.txn_number = value.as_exact_i64(),
-                "stmtId" => fields.stmt_id = value.as_exact_i64(),
-                "ts" => {
-                    if let Value::Timestamp(time) = value {
-                        fields.time = time.0;
-                    }
-                }
-                "retryResult" => fields.result = value.as_doc(),
-                _ => {}
-            }
-        }
-        fields
-    }
-
-    /// The elements of `applyOps`; `None` of any other operation.
-    pub fn operations(&self) -> Option<impl Iterator<Item = Fields<'d>> + use<'d>> {
-        let first = self.o.iter().next().filter(|first| self.op == Some("c") && first.key() == "applyOps")?;
-        let array = first.value().as_array().unwrap_or(RawDoc::EMPTY);
-        Some(array.values().filter_map(|v| v.as_doc()).map(Fields::read))
-    }
-
-    /// Appends the key of the record that an operation on a document is about.
-    pub fn put_record_key(&self, key: &mut Vec<u8>) -> Result<()> {
-        match self.rid {
-            Some(rid) => key.extend_from_slice(&capped_key(rid)),
-            None => {
-                let of = if self.op == Some("u") { self.o2 } else { self.o };
-                put_id_key(of.get_or_missing("_id"), key)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn statement(&self) -> Option<Statement> {
-        Some(Statement {
-            lsid: self.lsid?.into(),
-            txn_number: self.txn_number?,
-            stmt_id: self.stmt_id.unwrap_or(-1) as i32,
-            result: self.result.map(DocBuf::from),
-        })
-    }
-}
-
 impl<'a> Applier<'a> {
     /// Applies one entry, or those of one transaction.
     fn entries(&mut self, entries: &[&'a LogEntry]) -> Result<()> {
@@ -267,7 +184,7 @@ impl<'a> Applier<'a> {
                 self.applied.index
             );
             for doc in oplog::documents(&entry.payload) {
-                let fields = Fields::read(doc);
+                let fields = Operation::read(doc);
                 let leave_out = left_out.next().is_some_and(|out| *out);
                 // Files may hold an entry in part; the operations in them are not done twice.
                 if entry.index == self.applied.index && fields.time <= self.applied.time {
@@ -307,7 +224,18 @@ impl<'a> Applier<'a> {
         if self.cannot_write {
             return error;
         }
-        unappliable(self.core, self.entry.term, self.entry.index, operation, &error)
+        let why = Some(error.message().to_owned());
+        let unapplied = Unapplied { why, ..Unapplied::of(self.entry.term, self.entry.index, operation) };
+        let (id, what) = (unapplied.id, unapplied.summary());
+        let text = format!("entry {id} of the log ({what}) cannot be applied: {}", error.message());
+        let options = &self.core.base.options;
+        let starting = self.core.me().is_none();
+        let way_out = format!("; `sheaf repair --dbpath {}` shows it", options.path.display());
+        let text = if starting { text + &way_out } else { text };
+        if let Some(repair) = &options.repair {
+            repair.failed(unapplied);
+        }
+        Error::new(error.code(), text)
     }
 
     /// Writes the batch and shows it, and the catalog that belongs to it.
@@ -335,7 +263,7 @@ impl<'a> Applier<'a> {
         core.published.advance(self.reached);
         counts.publish();
         if !self.garbage.is_empty() {
-            core.definitions.discard(self.garbage.drain(..));
+            core.definitions.garbage().discard(self.garbage.drain(..));
         }
         self.written.clear();
         self.locks.clear();
@@ -346,7 +274,7 @@ impl<'a> Applier<'a> {
         if self.batch.size_in_bytes() > BATCH_BYTES && !self.in_transaction { self.write() } else { Ok(()) }
     }
 
-    fn operation(&mut self, fields: &Fields<'a>) -> Result<()> {
+    fn operation(&mut self, fields: &Operation<'a>) -> Result<()> {
         match fields.op {
             Some("i" | "u" | "d") => {
                 self.document(fields)?;
@@ -372,7 +300,11 @@ impl<'a> Applier<'a> {
     }
 
     /// A transaction, or a part of a large one.
-    fn apply_ops(&mut self, fields: &Fields<'a>, operations: impl Iterator<Item = Fields<'a>>) -> Result<()> {
+    fn apply_ops(
+        &mut self,
+        fields: &Operation<'a>,
+        operations: impl Iterator<Item = Operation<'a>>,
+    ) -> Result<()> {
         self.in_transaction = true;
         for inner in operations {
             match inner.op {
@@ -397,7 +329,7 @@ impl<'a> Applier<'a> {
         self.core.base.is_replica() && stays_here(namespace)
     }
 
-    fn command(&mut self, fields: &Fields<'a>) -> Result<()> {
+    fn command(&mut self, fields: &Operation<'a>) -> Result<()> {
         let command = Command::from_oplog(fields.doc).ok_or_else(|| {
             Error::new(Code::INTERNAL_ERROR, format!("the log has an unreadable command: {:?}", fields.doc))
         })?;
@@ -447,7 +379,7 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    fn document(&mut self, fields: &Fields<'a>) -> Result<()> {
+    fn document(&mut self, fields: &Operation<'a>) -> Result<()> {
         let collection = oplog::value_uuid(fields.uuid).and_then(|uuid| self.catalog.by_uuid(&uuid)).cloned();
         if self.is_foreign(fields.namespace) {
             return Ok(());

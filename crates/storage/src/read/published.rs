@@ -12,10 +12,10 @@ use arc_swap::{ArcSwap, Guard};
 use crate::catalog::Catalog;
 use crate::critical::must;
 use crate::db::Db;
-use crate::oplog_reader::OplogCollection;
 use crate::options::OpTime;
 use crate::order::{Mutex, rank};
 use crate::plans::ChosenPlans;
+use crate::read::oplog_collection::OplogCollection;
 
 /// The newest published state. Its lock has the rank [`rank::LAST`].
 pub(crate) struct Published {

@@ -3,11 +3,19 @@
 //! A document ends in `ts, t, v, wall`, whose values get their bytes when the commit is ordered; they
 //! stand at fixed distances from the document's end, so that nothing is parsed for it.
 
+mod entry;
+mod operation;
+pub(crate) mod skipped;
+mod statement;
+
 use sheaf_bson::{Binary, DocWriter, RawDoc, Value};
 use uuid::Uuid;
 
 use crate::critical::must;
-use crate::statement::Statement;
+pub use entry::LogEntry;
+pub(crate) use entry::log_error;
+pub(crate) use operation::Operation;
+pub use statement::Statement;
 
 /// Distances of the values from the end of the document.
 const WALL: usize = 9;

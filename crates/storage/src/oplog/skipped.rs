@@ -1,26 +1,13 @@
-//! An operation of the log that cannot be applied, and the operator's way out.
-//!
-//! It should not be: the log says what was done. If it is all the same, a start ends there, for what follows may build on it.
-//! [`repair`] finds the operation, and leaves it out if its name is given; what is left out is written to `repair.json` in the
-//! data folder first. Nothing else ever passes over an operation.
+//! Operations of the log that cannot be applied, or are left out.
 
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::Write as _;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use sheaf_bson::json::{Style, to_json, value_to_json};
-use sheaf_bson::{DocBuf, RawDoc, Value};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_bson::json::{Style, value_to_json};
+use sheaf_bson::{DocBuf, RawDoc};
 
-use crate::core::Core;
-use crate::options::{OpTime, Options};
 use crate::order::Mutex;
 use crate::order::rank::LEAF;
-
-/// Where what was left out is kept: a line of Extended JSON for each operation.
-const FILE: &str = "repair.json";
 
 /// One operation of the log, written `term/index/seconds.increment`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,39 +86,18 @@ pub struct Repair {
     failed: Mutex<LEAF, Option<Unapplied>>,
 }
 
-/// What [`repair`] has found and done.
-#[derive(Clone, Debug, Default)]
-pub struct Repaired {
-    /// What was left out.
-    pub skipped: Vec<Unapplied>,
-    /// The first operation that cannot be applied and was not to be left out. The folder does not open.
-    pub failed: Option<Unapplied>,
-    /// How far the log was applied.
-    pub last: OpTime,
-}
-
-/// Applies the log as a start does, without the operations named, and flushes. Nothing is changed if some other operation
-/// cannot be applied, or if none had to be left out.
-pub fn repair(options: Options, skip: &[OperationId]) -> Result<Repaired> {
-    let repair = Arc::new(Repair { skip: skip.to_vec(), ..Repair::default() });
-    let opened = Core::open(Options { repair: Some(repair.clone()), ..options });
-    let failed = repair.failed.lock().take();
-    let skipped = std::mem::take(&mut *repair.skipped.lock());
-    let last = match opened {
-        Ok(core) => {
-            if !skipped.is_empty() {
-                record(&core, &skipped)?;
-                core.flush_whatever_the_set_has()?;
-            }
-            core.published.last()
-        }
-        Err(_) if failed.is_some() => OpTime::default(),
-        Err(error) => return Err(error),
-    };
-    Ok(Repaired { skipped, failed, last })
-}
-
 impl Repair {
+    /// Which leaves these operations out.
+    pub(crate) fn without(skip: &[OperationId]) -> Repair {
+        Repair { skip: skip.to_vec(), ..Repair::default() }
+    }
+
+    /// What was left out, and the first operation that cannot be applied and was not.
+    pub(crate) fn take(&self) -> (Vec<Unapplied>, Option<Unapplied>) {
+        let skipped = std::mem::take(&mut *self.skipped.lock());
+        (skipped, self.failed.lock().take())
+    }
+
     /// Which of an entry's operations are to be left out. Those of one transaction go together.
     pub(crate) fn left_out(&self, term: u64, index: u64, operations: &[RawDoc<'_>]) -> Vec<bool> {
         let mut out = vec![false; operations.len()];
@@ -158,45 +124,6 @@ impl Repair {
     pub(crate) fn failed(&self, unapplied: Unapplied) {
         *self.failed.lock() = Some(unapplied);
     }
-}
-
-/// Keeps what is left out, for good, before the data without it is.
-fn record(core: &Core, skipped: &[Unapplied]) -> Result<()> {
-    let path = core.base.options.path.join(FILE);
-    let mut lines = String::new();
-    for unapplied in skipped {
-        let line = sheaf_bson::doc! {
-            "skipped": &unapplied.id.to_string(),
-            "at": Value::DateTime((core.base.options.clock)()),
-            "operation": &unapplied.operation
-        };
-        lines.push_str(&to_json(line.as_raw(), Style::Canonical));
-        lines.push('\n');
-        tracing::warn!(entry = %unapplied.id, what = unapplied.summary(), "left out an operation of the log");
-    }
-    let written = OpenOptions::new().create(true).append(true).open(&path).and_then(|mut file| {
-        file.write_all(lines.as_bytes())?;
-        file.sync_all()?;
-        File::open(&core.base.options.path)?.sync_all()
-    });
-    written.map_err(|error| {
-        Error::new(Code::FILE_STREAM_FAILED, format!("writing {} failed: {error}", path.display()))
-    })
-}
-
-/// The error of an operation that cannot be applied: which, and why.
-pub(crate) fn unappliable(core: &Core, term: u64, index: u64, operation: RawDoc<'_>, error: &Error) -> Error {
-    let why = Some(error.message().to_owned());
-    let unapplied = Unapplied { why, ..Unapplied::of(term, index, operation) };
-    let (id, what) = (unapplied.id, unapplied.summary());
-    let text = format!("entry {id} of the log ({what}) cannot be applied: {}", error.message());
-    let starting = core.me().is_none();
-    let way_out = format!("; `sheaf repair --dbpath {}` shows it", core.base.options.path.display());
-    let text = if starting { text + &way_out } else { text };
-    if let Some(repair) = &core.base.options.repair {
-        repair.failed(unapplied);
-    }
-    Error::new(error.code(), text)
 }
 
 #[cfg(test)]

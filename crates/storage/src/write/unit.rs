@@ -11,18 +11,19 @@ use sheaf_meter::Held;
 use smallvec::SmallVec;
 
 use crate::catalog::Collection;
-use crate::changes::{BatchSink, Changes, record_lock_at};
-use crate::commit::pipeline::{Counts, Prepared};
+use crate::commit::prepared::{Counts, Prepared};
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;
+use crate::db::sink::BatchSink;
 use crate::keys::{entry_parts, put_id_key};
 use crate::locks::{Closed, LockKey, Locked, Owner, Pass};
+use crate::oplog::Statement;
 use crate::options::{Interrupt, OpTime};
+use crate::read::view::View;
 use crate::sequencer::stays_here;
-use crate::sessions;
-use crate::statement::Statement;
-use crate::view::View;
+use crate::write::changes::{Changes, record_lock_at};
+use crate::write::sessions;
 use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view};
 
 /// From so much on what is pending is counted with the operation's memory.
@@ -338,7 +339,7 @@ impl<'i> WriteUnit<'i> {
         put_id_key(doc.get_or_missing("_id"), record_key)?;
         self.begin_write(collection)?;
         self.changes.compute(collection, record_key, None, Some(doc), self.core.commits.locks())?;
-        self.changes.check_long_keys(&self.core, collection, Op::Insert(doc))?;
+        self.changes.check_long_keys(&self.core.flushes, collection, Op::Insert(doc))?;
         let locks = std::mem::take(&mut self.changes.locks);
         self.settle(&locks)?;
         self.lock_all(&locks)?;
@@ -456,7 +457,7 @@ impl WriteUnit<'_> {
     fn change(&mut self, collection: &Arc<Collection>, key: &[u8], op: Op<'_>) -> Result<()> {
         self.begin_write(collection)?;
         self.changes.compute(collection, key, op.before(), op.after(), self.core.commits.locks())?;
-        self.changes.check_long_keys(&self.core, collection, op)?;
+        self.changes.check_long_keys(&self.core.flushes, collection, op)?;
         let locks = std::mem::take(&mut self.changes.locks);
         let settled = self.settle(&locks)?;
         let kept = self.lock_all(&locks)?;

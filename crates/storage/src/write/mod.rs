@@ -1,5 +1,10 @@
 //! What statements do to the database, alone or in a transaction.
 
+pub(crate) mod changes;
+pub(crate) mod sessions;
+pub(crate) mod transaction;
+pub(crate) mod unit;
+
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, MAX_STORED_DEPTH, RawDoc, Value};
@@ -7,9 +12,8 @@ use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
 use crate::catalog::Collection;
-use crate::oplog;
-use crate::statement::Statement;
-use crate::view::View;
+use crate::oplog::{self, Statement};
+use crate::read::view::View;
 
 /// What `create` makes: a collection, a capped collection or a view, by its checked options.
 #[derive(Clone, Default)]

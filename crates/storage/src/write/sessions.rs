@@ -13,12 +13,11 @@ use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::Result;
 
-use crate::changes::Sink;
-use crate::commit::pipeline::Prepared;
+use crate::commit::prepared::Prepared;
 use crate::core::Core;
+use crate::db::sink::Sink;
 use crate::db::{Cf, Db, io_error};
-use crate::oplog;
-use crate::statement::Statement;
+use crate::oplog::{self, Statement};
 
 /// So many sessions are forgotten with one entry of the log.
 const FORGOTTEN_PER_ENTRY: usize = 1000;

@@ -10,20 +10,20 @@ use sheaf_meter::Account;
 use smallvec::SmallVec;
 
 use crate::catalog::Collection;
-use crate::changes::{BatchSink, Changes, record_lock};
-use crate::commit::pipeline::{Counts, Prepared};
+use crate::commit::prepared::{Counts, Prepared};
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;
+use crate::db::sink::BatchSink;
 use crate::definitions::command::{Command, create_command};
 use crate::keys::put_id_key;
 use crate::locks::{LockKey, Locked, Owner, Pass};
-use crate::oplog;
+use crate::oplog::{self, Statement};
 use crate::options::{Interrupt, OpTime};
-use crate::overlay::Overlay;
-use crate::sessions;
-use crate::statement::Statement;
-use crate::view::{SnapshotState, View};
+use crate::read::overlay::Overlay;
+use crate::read::view::{SnapshotState, View};
+use crate::write::changes::{Changes, record_lock};
+use crate::write::sessions;
 use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view, write_conflict};
 
 /// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
@@ -305,7 +305,7 @@ impl Transaction {
             collection.namespace
         );
         self.changes.compute(collection, record_key, op.before(), op.after(), self.core.commits.locks())?;
-        self.changes.check_long_keys(&self.core, collection, op)?;
+        self.changes.check_long_keys(&self.core.flushes, collection, op)?;
         let locks = self.changes.locks.clone();
         self.lock_all(&locks)?;
         if let Op::Insert(doc) = op
@@ -408,7 +408,7 @@ impl Write for Transaction {
         }
         let lock = self.core.commits.locks().key(3, namespace.as_bytes());
         self.lock_all(&[lock])?;
-        let command = create_command(&self.core, namespace, &spec)?;
+        let command = create_command(&self.core.definitions, namespace, &spec)?;
         let applied = command.apply((*self.view.catalog).clone())?;
         self.view.catalog = Arc::new(applied.catalog);
         self.created.push(command);

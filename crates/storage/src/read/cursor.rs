@@ -11,8 +11,8 @@ use crate::catalog::Collection;
 use crate::db::{Cf, IterCell};
 use crate::index::Index;
 use crate::keys::{EntryParts, PREFIX, entry_parts, prefix_range, prefixed};
-use crate::overlay::Overlay;
-use crate::view::View;
+use crate::read::overlay::Overlay;
+use crate::read::view::View;
 
 /// Which way a cursor goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -222,6 +222,28 @@ enum Next {
     End,
     /// Nothing more now, behind this key: a tailable cursor goes on there.
     EndAt(Vec<u8>),
+}
+
+impl View {
+    /// A cursor over records in natural order. It stands before the first record.
+    pub fn records(
+        &self,
+        collection: &Collection,
+        range: Range,
+        direction: Direction,
+    ) -> Result<RecordCursor> {
+        RecordCursor::open(self, collection, range, direction)
+    }
+
+    /// A cursor over an index. It stands nowhere until it is sought.
+    pub fn index(&self, index: &Index, direction: Direction) -> Result<IndexCursor> {
+        IndexCursor::open(self, index, direction)
+    }
+
+    /// A cursor over an index that ends with the keys that start with `last`, in its direction.
+    pub fn index_to(&self, index: &Index, direction: Direction, last: &[u8]) -> Result<IndexCursor> {
+        IndexCursor::open_to(self, index, direction, Some(last))
+    }
 }
 
 /// Walks records in natural order. Owns everything it needs: it may be kept between commands.

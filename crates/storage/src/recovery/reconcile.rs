@@ -13,62 +13,20 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use sheaf_bson::RawDoc;
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::Result;
 use sheaf_log::Log;
 use uuid::Uuid;
 
-use crate::apply::{Fields, apply_entries};
+use crate::apply::apply_entries;
 use crate::catalog::Collection;
 use crate::core::Core;
-use crate::db::{Cf, Db};
+use crate::db::Cf;
 use crate::definitions::command::Command;
 use crate::index::{IndexKind, KeySet};
-use crate::keys::{catalog_key, prefix_range};
-use crate::oplog;
+use crate::keys::prefix_range;
+use crate::oplog::{self, Operation, log_error};
 use crate::options::OpTime;
-use crate::recovery::log_error;
 use crate::sequencer::stays_here;
-
-/// What a batch says of itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Position {
-    /// The last operation in it. Within an entry, when its time is before the entry's: a group is applied in several batches.
-    pub at: OpTime,
-    /// The number of the batch; batches are written one after another.
-    pub batch: u64,
-}
-
-impl Position {
-    const LEN: usize = 32;
-
-    /// As it stands in the catalog.
-    pub fn encode(self) -> [u8; Self::LEN] {
-        let mut bytes = [0; Self::LEN];
-        for (at, n) in [self.at.term, self.at.index, self.at.time, self.batch].into_iter().enumerate() {
-            bytes[at * 8..at * 8 + 8].copy_from_slice(&n.to_le_bytes());
-        }
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Position> {
-        if bytes.len() != Self::LEN {
-            return None;
-        }
-        let mut numbers = bytes.chunks_exact(8).map(|n| n.try_into().map_or(0, u64::from_le_bytes));
-        let mut next = || numbers.next();
-        let at = OpTime { term: next()?, index: next()?, time: next()? };
-        Some(Position { at, batch: next()? })
-    }
-
-    /// That of the last batch in the files. `None`: written by a version that did not note it.
-    pub fn read(db: &Db) -> Result<Option<Position>> {
-        let Some(bytes) = db.get(Cf::Catalog, catalog_key::POSITION)? else { return Ok(None) };
-        match Position::decode(&bytes) {
-            Some(position) => Ok(Some(position)),
-            None => bail!(Code::INTERNAL_ERROR, "the data files' position has {} bytes", bytes.len()),
-        }
-    }
-}
 
 impl Core {
     /// Brings what only checkpoints write to where the files are: from `known` to the newest position, which the files hold
@@ -118,7 +76,7 @@ impl Core {
             let Some(entry) = reader.next().map_err(log_error)? else { return Ok((None, None)) };
             self.durability.knowledge().note(entry.at.index, entry.at.term);
             for doc in oplog::documents(&entry.payload) {
-                let fields = Fields::read(doc);
+                let fields = Operation::read(doc);
                 self.note_operation(&fields, &mut touched);
                 for inner in fields.operations().into_iter().flatten() {
                     self.note_operation(&inner, &mut touched);
@@ -131,7 +89,7 @@ impl Core {
         Ok((Some(touched), None))
     }
 
-    fn note_operation(&self, fields: &Fields<'_>, touched: &mut BTreeSet<Uuid>) {
+    fn note_operation(&self, fields: &Operation<'_>, touched: &mut BTreeSet<Uuid>) {
         touched.extend(oplog::value_uuid(fields.uuid));
         if fields.op == Some("c")
             && let Some(command) = Command::from_oplog(fields.doc)
@@ -170,17 +128,5 @@ impl Core {
         collection.state.bytes.store(bytes, Ordering::Release);
         collection.state.dirty.store(true, Ordering::Release);
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn positions_read_back() {
-        let position = Position { at: OpTime { term: 3, index: 1 << 40, time: u64::MAX - 5 }, batch: 77 };
-        assert_eq!(Position::decode(&position.encode()), Some(position));
-        assert_eq!(Position::decode(b"short"), None);
     }
 }

@@ -2,10 +2,16 @@
 //!
 //! It is the same code that applies what other members of a set have ordered ([`crate::apply`]).
 
+pub(crate) mod install;
+mod open;
+mod reconcile;
+pub(crate) mod repair;
+pub(crate) mod rollback;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_errors::{Code, Error, Result};
+use sheaf_errors::{Code, Result};
 
 use crate::apply::apply_entries;
 use crate::catalog::Collection;
@@ -13,10 +19,10 @@ use crate::core::Core;
 use crate::critical::must;
 use crate::db::{Cf, io_error};
 use crate::definitions::command::build_command;
-use crate::definitions::{Garbage, LOCAL_IDENTS};
+use crate::definitions::{Garbage, LOCAL_IDENTS, remove_prefixes};
 use crate::index::side_ident;
 use crate::keys::catalog_key;
-use crate::sequencer::LogEntry;
+use crate::oplog::{LogEntry, log_error};
 
 /// So much of the log is read before it is applied.
 const READ_BYTES: usize = 4 << 20;
@@ -95,7 +101,7 @@ impl Core {
     /// Index files that came in last longer than the log's unsynced end, in which the index may have been created.
     fn remove_unknown_indexes(&self) -> Result<()> {
         let (next, next_local) = self.definitions.next_idents();
-        let known = self.definitions.garbage_prefixes();
+        let known = self.definitions.garbage().prefixes();
         let mut iter = self.base.db.raw().raw_iterator_cf(self.base.db.cf(Cf::Indexes));
         let beside = side_ident(0);
         // In each space the numbers behind the last one given away.
@@ -115,7 +121,7 @@ impl Core {
                 // The log of the set may yet tell of an index whose files came with a copy.
                 let expected = self.base.is_replica() && self.has_mark(own)?;
                 if !known.contains(&(Cf::Indexes, ident)) && !expected {
-                    self.definitions.remove_prefixes(&[(Cf::Indexes, ident)])?;
+                    remove_prefixes(&self.base.db, &[(Cf::Indexes, ident)])?;
                 }
                 // RocksDB takes in no files where memtables hold a deletion, so the number is not for a next index.
                 self.definitions.note_ident(own);
@@ -140,7 +146,7 @@ impl Core {
         iter.status().map_err(io_error)?;
         let index = self.published.last().index;
         let found = (!prefixes.is_empty()).then_some(Garbage { holder: None, prefixes, index });
-        self.definitions.replace_garbage(found);
+        self.definitions.garbage().replace(found);
         Ok(())
     }
 }
@@ -156,20 +162,4 @@ fn read_some(reader: &mut sheaf_log::Reader) -> Result<Vec<LogEntry>> {
         entries.push(entry.into());
     }
     Ok(entries)
-}
-
-impl From<sheaf_log::Entry> for LogEntry {
-    fn from(entry: sheaf_log::Entry) -> LogEntry {
-        let sheaf_log::Entry { at, payload } = entry;
-        LogEntry { term: at.term, index: at.index, time: at.time, payload: payload.into() }
-    }
-}
-
-pub(crate) fn log_error(error: sheaf_log::Error) -> Error {
-    let code = match &error {
-        error if error.is_disk_full() => Code::OUT_OF_DISK_SPACE,
-        sheaf_log::Error::Io { .. } => Code::FILE_STREAM_FAILED,
-        _ => Code::CHECKSUM_MISMATCH,
-    };
-    Error::new(code, error.to_string())
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::changes::Sink;
 use crate::db::Cf;
+use crate::db::sink::Sink;
 
 /// Full keys (with prefix) to values; `None` hides what the snapshot has.
 pub(crate) type Written = BTreeMap<Vec<u8>, Option<Vec<u8>>>;

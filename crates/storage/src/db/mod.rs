@@ -1,5 +1,9 @@
 //! RocksDB as this crate uses it: one database, four column families, no write-ahead log of its own.
 
+mod listener;
+mod manifest;
+pub(crate) mod sink;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,8 +15,8 @@ use rocksdb::{
 use self_cell::self_cell;
 use sheaf_errors::{Code, Error, Result};
 
-use crate::listener::{Events, listen};
 use crate::options::Options;
+use listener::{Events, listen};
 
 /// Column families by kind of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,7 +74,7 @@ fn lacks(text: &str) -> Error {
 
 impl Db {
     pub fn open(path: &Path, options: &Options) -> Result<Db> {
-        crate::manifest::cut_torn_end(path)?;
+        manifest::cut_torn_end(path)?;
         let cache = block_cache(options.block_cache_bytes() as usize);
         let mut base = rocksdb::Options::default();
         base.create_if_missing(true);
@@ -172,7 +176,7 @@ impl Db {
 
     /// Bytes of the smallest and largest keys of all table files, which RocksDB has in memory.
     pub fn file_key_bytes(&self) -> u64 {
-        crate::listener::file_key_bytes(&self.db)
+        listener::file_key_bytes(&self.db)
     }
 
     pub fn cache_used(&self) -> u64 {

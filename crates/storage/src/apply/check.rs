@@ -5,9 +5,8 @@
 
 use sheaf_bson::{MAX_DEPTH, RawDoc, Value};
 
-use crate::apply::Fields;
 use crate::definitions::command::Command;
-use crate::oplog;
+use crate::oplog::{self, Operation};
 
 /// An operation wraps what it is about: a transaction's list, the operation, `o`, and for an update the parts of its `diff`.
 /// All that a primary takes must be well below it: what its followers refuse, they refuse for good.
@@ -48,7 +47,7 @@ fn shown(doc: RawDoc<'_>) -> String {
 }
 
 fn check_operation(doc: RawDoc<'_>, inner: bool) -> Result<(), &'static str> {
-    let fields = Fields::read(doc);
+    let fields = Operation::read(doc);
     match fields.op {
         Some("n") => Ok(()),
         Some("i" | "u" | "d") => {

@@ -11,11 +11,11 @@ use sheaf_errors::{Code, Result, bail};
 
 use super::WriteUnit;
 use crate::catalog::Collection;
-use crate::changes::capped_lock;
 use crate::db::{Cf, IterCell};
 use crate::keys::{PREFIX, capped_key, prefix_range, prefixed};
 use crate::locks::LockKey;
 use crate::write::Op;
+use crate::write::changes::capped_lock;
 
 /// Records that are deleted in one commit where a collection is over its limits already (`collMod` made them smaller).
 const EXCESS_STEP: usize = 1000;
@@ -83,7 +83,7 @@ impl WriteUnit<'_> {
         }
         if let Some(doc) = doc {
             self.changes.compute(collection, &record_key, None, Some(doc), self.core.commits.locks())?;
-            self.changes.check_long_keys(&self.core, collection, Op::Insert(doc))?;
+            self.changes.check_long_keys(&self.core.flushes, collection, Op::Insert(doc))?;
             let new = self.changes.locks.clone();
             if !self.settle(&new)? {
                 return Ok(false);

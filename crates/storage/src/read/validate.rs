@@ -5,13 +5,13 @@ use sheaf_bson::{DocBuf, MAX_DEPTH, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::catalog::Collection;
-use crate::cursor::{Cut, Direction, Range};
 use crate::db::Cf;
 use crate::index::entry_key;
 use crate::index::{Index, IndexKind, KeyCache, KeySet};
 use crate::keys::{entry_parts, id_key};
 use crate::options::Interrupt;
-use crate::view::View;
+use crate::read::cursor::{Cut, Direction, Range};
+use crate::read::view::View;
 
 /// What `validate` found.
 #[derive(Clone, Debug, Default)]

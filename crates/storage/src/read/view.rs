@@ -8,13 +8,11 @@ use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_errors::Result;
 
 use crate::catalog::{Catalog, Collection};
-use crate::cursor::{Direction, IndexCursor, Range, RecordCursor};
 use crate::db::{Cf, SnapshotCell};
-use crate::index::Index;
 use crate::keys::prefixed;
-use crate::overlay::Overlay;
 use crate::plans::ChosenPlans;
-use crate::published::Published;
+use crate::read::overlay::Overlay;
+use crate::read::published::Published;
 
 /// One consistent state: a snapshot with the catalog that describes it, and in a transaction its own
 /// writes. Cheap to clone; old states stay readable as long as a view on them lives.
@@ -94,26 +92,6 @@ impl View {
         }
         let found = self.at.published.db.get_with(cf, full, &self.at.options)?;
         Ok(found.map(Doc::pinned))
-    }
-
-    /// A cursor over records in natural order. It stands before the first record.
-    pub fn records(
-        &self,
-        collection: &Collection,
-        range: Range,
-        direction: Direction,
-    ) -> Result<RecordCursor> {
-        RecordCursor::open(self, collection, range, direction)
-    }
-
-    /// A cursor over an index. It stands nowhere until it is sought.
-    pub fn index(&self, index: &Index, direction: Direction) -> Result<IndexCursor> {
-        IndexCursor::open(self, index, direction)
-    }
-
-    /// A cursor over an index that ends with the keys that start with `last`, in its direction.
-    pub fn index_to(&self, index: &Index, direction: Direction, last: &[u8]) -> Result<IndexCursor> {
-        IndexCursor::open_to(self, index, direction, Some(last))
     }
 }
 

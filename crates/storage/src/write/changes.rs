@@ -1,42 +1,21 @@
 //! What one document's insert, update or delete means in keys: the same code for plain writes,
 //! transactions and recovery, so that applying the log gives what the write gave.
 
-use rocksdb::WriteBatch;
 use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
 
 use crate::catalog::Collection;
-use crate::core::Core;
-use crate::cursor::{Cut, Direction};
-use crate::db::{Cf, Db};
+use crate::db::Cf;
+use crate::db::sink::Sink;
+use crate::flush::Flushes;
 use crate::index::{Index, IndexKind, KeySet, ends_operation};
 use crate::index::{entry_key, entry_value};
 use crate::keys::{entry_parts, prefixed};
 use crate::locks::{LockKey, LockTable};
-use crate::view::View;
+use crate::read::cursor::{Cut, Direction};
+use crate::read::view::View;
 use crate::write::Op;
-
-/// Where changes go: a write batch, or a transaction's own writes.
-pub(crate) trait Sink {
-    fn put(&mut self, cf: Cf, key: &[u8], value: &[u8]);
-    fn delete(&mut self, cf: Cf, key: &[u8]);
-}
-
-/// A batch that knows its column families.
-pub(crate) struct BatchSink<'b> {
-    pub db: &'b Db,
-    pub batch: &'b mut WriteBatch,
-}
-
-impl Sink for BatchSink<'_> {
-    fn put(&mut self, cf: Cf, key: &[u8], value: &[u8]) {
-        self.batch.put_cf(self.db.cf(cf), key, value);
-    }
-    fn delete(&mut self, cf: Cf, key: &[u8]) {
-        self.batch.delete_cf(self.db.cf(cf), key);
-    }
-}
 
 /// A table file has two keys of this length for every 16 MB of them, or more: not worth counting.
 const LONG_KEY_BYTES: usize = 16 << 10;
@@ -129,11 +108,9 @@ impl Changes {
     /// What goes away is never refused.
     ///
     /// Errors: `ExceededMemoryLimit`.
-    pub fn check_long_keys(&self, core: &Core, collection: &Collection, op: Op<'_>) -> Result<()> {
-        let used = core.flushes.file_key_bytes();
-        if used < core.base.options.file_key_bytes_max()
-            || self.longest_new_key(collection, op) <= LONG_KEY_BYTES
-        {
+    pub fn check_long_keys(&self, flushes: &Flushes, collection: &Collection, op: Op<'_>) -> Result<()> {
+        let used = flushes.file_key_bytes();
+        if used < flushes.file_key_bytes_max() || self.longest_new_key(collection, op) <= LONG_KEY_BYTES {
             return Ok(());
         }
         bail!(

@@ -17,14 +17,12 @@ use std::path::{Path, PathBuf};
 use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
-use crate::apply::Fields;
 use crate::core::Core;
 use crate::db::Cf;
 use crate::engine::Engine;
 use crate::hooks::HookPoint;
 use crate::keys::prefixed;
-use crate::oplog;
-use crate::recovery::log_error;
+use crate::oplog::{self, Operation, log_error};
 use crate::sequencer::stays_here;
 
 /// What a rollback has saved.
@@ -124,7 +122,7 @@ impl Core {
             && let Some(entry) = reader.next().map_err(log_error)?
         {
             for doc in oplog::documents(&entry.payload) {
-                let fields = Fields::read(doc);
+                let fields = Operation::read(doc);
                 match fields.operations() {
                     Some(inner) => inner.into_iter().try_for_each(|fields| touch(&fields, each))?,
                     None => touch(&fields, each)?,
@@ -190,7 +188,7 @@ impl Core {
 /// Is told the kind of an operation (insert, update, delete, command), and collection and record key of its document.
 type Each<'e> = dyn FnMut(usize, Option<(Uuid, Vec<u8>)>) + 'e;
 
-fn touch(fields: &Fields<'_>, each: &mut Each<'_>) -> Result<()> {
+fn touch(fields: &Operation<'_>, each: &mut Each<'_>) -> Result<()> {
     let kind = match fields.op {
         Some("i") => 0,
         Some("u") => 1,

@@ -1,0 +1,89 @@
+//! A unit that is ready to be ordered: what a writer hands to the pipeline.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rocksdb::WriteBatch;
+use smallvec::SmallVec;
+
+use crate::catalog::{Catalog, CollectionState};
+use crate::locks::LockKey;
+
+/// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when at most 32 MB have
+/// come together, so that one operation more with all that it may bring (the document before and after, what a retry is
+/// answered with) stays below; transactions are chains of smaller entries.
+pub(crate) const UNIT_BYTES_MAX: usize = 112 << 20;
+
+/// Per collection: documents and bytes more (or less).
+#[derive(Default)]
+pub(crate) struct Counts {
+    all: SmallVec<[(Arc<CollectionState>, i64, i64); 2]>,
+    /// Where each is, by its address, once they are many: `dropDatabase` can be about a hundred thousand.
+    places: ahash::AHashMap<usize, usize>,
+}
+
+/// From here on collections are looked up by their addresses.
+const COUNTS_FEW: usize = 16;
+
+impl Counts {
+    fn place(&self, state: &Arc<CollectionState>) -> Option<usize> {
+        if self.all.len() < COUNTS_FEW {
+            return self.all.iter().position(|(known, ..)| Arc::ptr_eq(known, state));
+        }
+        self.places.get(&(Arc::as_ptr(state) as usize)).copied()
+    }
+
+    pub fn add(&mut self, state: &Arc<CollectionState>, (docs, bytes): (i64, i64)) {
+        if let Some(at) = self.place(state) {
+            self.all[at].1 += docs;
+            self.all[at].2 += bytes;
+            return;
+        }
+        self.all.push((state.clone(), docs, bytes));
+        if self.all.len() >= COUNTS_FEW {
+            let from = if self.all.len() == COUNTS_FEW { 0 } else { self.all.len() - 1 };
+            for (at, (state, ..)) in self.all.iter().enumerate().skip(from) {
+                self.places.insert(Arc::as_ptr(state) as usize, at);
+            }
+        }
+    }
+
+    /// What is counted of one collection.
+    pub fn of(&self, state: &Arc<CollectionState>) -> (i64, i64) {
+        self.place(state).map_or((0, 0), |at| (self.all[at].1, self.all[at].2))
+    }
+
+    /// Notes the time of the commit; before it is visible.
+    pub fn stamp(&self, time: u64) {
+        self.all.iter().for_each(|(state, ..)| state.last_commit.store(time, Ordering::Release));
+    }
+
+    pub fn publish(&self) {
+        for (state, docs, bytes) in &self.all {
+            state.published(*docs, *bytes);
+        }
+    }
+}
+
+/// Locks of what a unit has written.
+pub(crate) type Written = SmallVec<[LockKey; 4]>;
+
+/// What DDL changes when its commit is applied.
+pub(crate) type Publish = Box<dyn FnOnce(&Catalog) -> Catalog + Send>;
+
+/// A unit that is ready to be ordered.
+#[derive(Default)]
+pub(crate) struct Prepared {
+    /// Oplog documents.
+    pub payload: Vec<u8>,
+    /// Whether these are a chain, each an entry of its own; see [`crate::commit::chain`].
+    pub chained: bool,
+    pub batch: WriteBatch,
+    pub counts: Counts,
+    /// Everything it wrote, for transactions that look for conflicts.
+    pub locks: Written,
+    /// Changes the catalog, between apply and publish.
+    pub publish: Option<Publish>,
+    /// [`Commits::others`](crate::commit::Commits::others) when its preparation began. `None`: it depends on no state.
+    pub since: Option<u64>,
+}

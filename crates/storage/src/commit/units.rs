@@ -1,0 +1,231 @@
+//! Units of what the set has ordered: appended to the log, applied, and told of.
+//!
+//! What this member has proposed and what others have comes as units from the [`Sequencer`], in one order. The pipeline is
+//! held meanwhile.
+
+use bytes::Bytes;
+use sheaf_errors::{Code, Error, Result};
+use smallvec::SmallVec;
+
+use crate::commit::majority::Span;
+use crate::commit::prepared::Prepared;
+use crate::core::Core;
+use crate::critical::{self, impossible, must};
+use crate::hooks::HookPoint;
+use crate::oplog::{self, LogEntry};
+use crate::options::OpTime;
+use crate::sequencer::{LogUnit, Sequencer};
+
+/// So much is carried out in one go where flushes do not keep up.
+const CARRIED_AT_ONCE: usize = 1 << 20;
+
+impl Core {
+    /// Proposes the group, and carries out what comes before it. Its own entry is in the log afterwards, not yet applied.
+    pub fn order_group(
+        &self,
+        sequencer: &dyn Sequencer,
+        group: &mut [Prepared],
+    ) -> Result<(u64, Option<Span>, SmallVec<[OpTime; 4]>)> {
+        // This member was a secondary meanwhile, and others have written to what was read and locked here.
+        self.durability.check_writable()?;
+        group
+            .iter()
+            .filter_map(|unit| unit.since)
+            .try_for_each(|since| self.commits.check_no_others(since))?;
+        let wall = (self.base.options.clock)();
+        let first = ((wall / 1000) as u64) << 32;
+        let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
+        let own = sequencer.propose(&mut |term, after| {
+            let mut time = after;
+            times.clear();
+            let len = group.iter().map(|unit| unit.payload.len()).sum();
+            let mut payload = Vec::with_capacity(len);
+            for unit in group.iter_mut() {
+                oplog::stamp(&mut unit.payload, term, wall, || {
+                    time = if time < first { first | 1 } else { time + 1 };
+                    time
+                });
+                payload.extend_from_slice(&unit.payload);
+                times.push(OpTime { term, index: 0, time });
+            }
+            (time, Bytes::from(payload))
+        })?;
+        let unit = self.carry_out_before(sequencer, own)?;
+        let unit = self.append_own(sequencer, unit)?;
+        // What stood open before it is not continued by it.
+        self.end_chain();
+        let [entry] = &unit.entries[..] else {
+            impossible!("a group was proposed as one entry, and its unit {own} has {}", unit.entries.len())
+        };
+        must!(
+            times.last().is_some_and(|last| (last.term, last.time) == (entry.term, entry.time)),
+            "entry {} of term {} and time {} was proposed with the times {times:?}",
+            entry.index,
+            entry.term,
+            entry.time
+        );
+        times.iter_mut().for_each(|at| at.index = entry.index);
+        Ok((own, Span::of(&unit.entries), times))
+    }
+
+    /// Carries out what comes before this member's own unit, and gives that.
+    pub(crate) fn carry_out_before(&self, sequencer: &dyn Sequencer, own: u64) -> Result<LogUnit> {
+        loop {
+            let Some(unit) = sequencer.take()? else {
+                return Err(Error::new(Code::INTERNAL_ERROR, "a proposed commit was lost"));
+            };
+            if unit.seq == own {
+                return Ok(unit);
+            }
+            must!(unit.seq < own, "unit {} has come, and {own}, which was before it, has not", unit.seq);
+            // Who waits here is a client. Another member leads by the time that it is told to go and ask that one.
+            self.carry_out_unit(sequencer, unit, &|| !sequencer.takes_writes())?;
+        }
+    }
+
+    /// Appends this member's own unit, and gives it back.
+    pub(crate) fn append_own(&self, sequencer: &dyn Sequencer, unit: LogUnit) -> Result<LogUnit> {
+        match self.append_entries(&unit.entries, &|| !sequencer.takes_writes()) {
+            Ok(()) => Ok(unit),
+            Err(error) => {
+                sequencer.put_back(unit);
+                Err(error)
+            }
+        }
+    }
+
+    /// Carries out the units that are ready; where memtables are full, no more than a megabyte or one of them. Returns whether
+    /// there were any.
+    pub fn carry_out(&self) -> Result<bool> {
+        let Some(sequencer) = self.base.sequencer().cloned() else { return Ok(false) };
+        self.flushes.make_room();
+        let _still = self.still();
+        if self.is_stopping() {
+            return Ok(false);
+        }
+        self.durability.check_writable()?;
+        let (mut any, mut bytes, mut before) = (false, 0, None);
+        while let Some(unit) = sequencer.take()? {
+            must!(before.is_none_or(|before| before < unit.seq), "unit {} comes after {before:?}", unit.seq);
+            before = Some(unit.seq);
+            bytes += unit.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
+            self.carry_out_unit(&*sequencer, unit, &|| false)?;
+            any = true;
+            // No flush begins while the pipeline is held.
+            if bytes >= CARRIED_AT_ONCE && self.flushes.is_crowded() {
+                break;
+            }
+        }
+        Ok(any)
+    }
+
+    pub(crate) fn carry_out_unit(
+        &self,
+        sequencer: &dyn Sequencer,
+        unit: LogUnit,
+        gives_up: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        if let Err(error) = self.append_entries(&unit.entries, gives_up) {
+            sequencer.put_back(unit);
+            return Err(error);
+        }
+        if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
+            tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
+            let began = std::time::Instant::now();
+            let applied = self.published.last().index;
+            must!(
+                first.index == applied + 1,
+                "unit {} begins with entry {}, and applied is {applied}",
+                unit.seq,
+                first.index
+            );
+            let hooked = self.base.hooks.call(HookPoint::Apply);
+            match hooked.and_then(|()| crate::apply::apply_entries(self, &unit.entries)) {
+                Ok(ops) => self.commits.applied().add(ops, began.elapsed()),
+                Err(error) => {
+                    let what = format!(
+                        "entries ({}, {}) to ({}, {}), applied up to {:?}",
+                        first.term,
+                        first.index,
+                        last.term,
+                        last.index,
+                        self.published.last(),
+                    );
+                    self.cannot_apply(&what, &error);
+                    return Err(error);
+                }
+            }
+            self.commits.count_one();
+        }
+        self.carried(sequencer, unit.seq, Span::of(&unit.entries));
+        Ok(())
+    }
+
+    /// The log has what the memtables have not, and only a start can bring them together. What goes on would take the next
+    /// unit, and acknowledge it without this one: the process ends. One that is ending anyway applies nothing more.
+    pub fn cannot_apply(&self, what: &str, error: &Error) {
+        let why = format!("what the set has ordered cannot be applied here: {what}: {error}");
+        if !self.is_stopping() {
+            critical::stop(&why);
+        }
+        self.durability.refuse_writes(&why);
+    }
+
+    /// Tells that a unit is in the log and visible.
+    pub fn carried(&self, sequencer: &dyn Sequencer, seq: u64, unit: Option<Span>) {
+        self.commits.majority().note_candidate(&self.published, unit);
+        self.published.wake_log_readers();
+        sequencer.carried_out(seq);
+        self.durability.carried(seq, self.published.last().index);
+    }
+
+    /// What the set has ordered must go into the log. A full disk is waited for: meanwhile this member, if it leads, is
+    /// replaced. Entries that are there from an earlier attempt are passed over.
+    ///
+    /// Errors: `InterruptedDueToReplStateChange` if there is no room and `gives_up`.
+    fn append_entries(&self, entries: &[LogEntry], gives_up: &dyn Fn() -> bool) -> Result<()> {
+        let Some(log) = self.durability.log() else { impossible!("a member of a set has no log") };
+        let last = log.last().index;
+        let entries = &entries[entries.partition_point(|entry| entry.index <= last)..];
+        let run: SmallVec<[(u64, u64, &[u8]); 4]> =
+            entries.iter().map(|entry| (entry.term, entry.time, &entry.payload[..])).collect();
+        let mut done = 0;
+        while done < run.len() {
+            let appended = self.base.hooks.call(HookPoint::Append).and_then(|()| {
+                log.append_run(&run[done..]).map_err(|error| self.durability.log_error(error))
+            });
+            match appended {
+                Ok((count, at)) => {
+                    done += count;
+                    must!(
+                        at.index == entries[done - 1].index,
+                        "the log has given {at:?} to entry {}",
+                        entries[done - 1].index
+                    );
+                    self.durability.appended();
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the log cannot be appended to; trying again");
+                    (self.base.options.block)(&mut || {
+                        std::thread::sleep(std::time::Duration::from_millis(200))
+                    });
+                    must!(!self.durability.is_failed(), "the log has failed: {error}");
+                    if gives_up() {
+                        return Err(Error::new(
+                            Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
+                            format!("operation was interrupted: this member has lost the lead: {error}"),
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits what stays on this member: applied without an entry in the log. A crash loses what no flush has kept.
+    pub fn commit_here(&self, prepared: Prepared) -> Result<OpTime> {
+        let _still = self.still();
+        let at = self.published.last();
+        self.apply_unit(prepared, at, None)
+    }
+}

@@ -1,0 +1,107 @@
+//! Opening a data folder: its lock, RocksDB at its last flush, the catalog, and the log from there on.
+
+use std::fs::{self, File};
+use std::sync::Arc;
+
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_log::Log;
+
+use super::install;
+use crate::base::Base;
+use crate::build;
+use crate::commit::{Commits, Position};
+use crate::core::Core;
+use crate::db::Db;
+use crate::definitions::Definitions;
+use crate::definitions::stored::load_catalog;
+use crate::durability::Durability;
+use crate::flush::stable::{self, StableCopies};
+use crate::flush::{Bookkeeping, Flushes, read_applied};
+use crate::folder::{self, folder_error};
+use crate::options::Options;
+use crate::read::oplog_collection::OplogCollection;
+use crate::read::published::Published;
+
+impl Core {
+    /// Opens the folder: lock, RocksDB at its last flush, catalog, log from there on.
+    pub fn open(options: Options) -> Result<Arc<Core>> {
+        let lock = folder::lock(&options.path)?;
+        folder::lend_spare_room(&options.path);
+        folder::check_format(&options.path)?;
+        build::clear_folder(&options.path)?;
+        install::finish_install(&options.path)?;
+        stable::finish_rollback(&options.path)?;
+        let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
+        install::forget_local(&options.path, &db)?;
+        let Bookkeeping { at: known, batch, idents, log_knowledge } = read_applied(&db)?;
+        let held = Position::read(&db)?;
+        if let Some(held) = held.filter(|held| held.batch <= batch && held.at.index > known.index) {
+            bail!(
+                Code::INTERNAL_ERROR,
+                "the data files hold entry {} and were written as holding the log up to {} only",
+                held.at.index,
+                known.index
+            );
+        }
+        let ahead = held.filter(|held| held.batch > batch && held.at.index >= known.index);
+        let applied = ahead.map_or(known, |held| held.at);
+        let copies = StableCopies::open(&options.path, applied)?;
+        let log_dir = options.path.join("log");
+        // Without a journal, what an earlier run logged must still be applied once.
+        let use_log = options.journal || log_dir.is_dir();
+        let log = if use_log {
+            let mut log_options = sheaf_log::Options::new(&log_dir);
+            log_options.retain_bytes = options.oplog_bytes;
+            log_options.segment_bytes = (options.oplog_bytes / 16).clamp(1 << 20, 64 << 20);
+            let (log, recovered) = Log::open(log_options, applied).map_err(log_open_error)?;
+            if recovered.cut_bytes > 0 {
+                tracing::info!(bytes = recovered.cut_bytes, "cut an unfinished entry off the end of the log");
+            }
+            copies.check_log(log.stats().first_index)?;
+            Some(Arc::new(log))
+        } else {
+            None
+        };
+        // The log syncs the names in its own folder, RocksDB those in its own: theirs are synced here, before anything in
+        // them is promised to last.
+        File::open(&options.path)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|e| folder_error("syncing names", &options.path, &e))?;
+        let mut catalog = load_catalog(&db)?;
+        let journal = log.as_ref().filter(|_| options.journal);
+        let oplog = journal.map(|log| OplogCollection::new(log.clone(), options.oplog_bytes));
+        if let Some(oplog) = &oplog {
+            catalog.put(oplog.collection.clone());
+        }
+        let base = Arc::new(Base::new(options, db.clone()));
+        let published = Arc::new(Published::new(lock, db.clone(), catalog, oplog, applied));
+        let position = Position { at: applied, batch: ahead.map_or(batch, |held| held.batch) };
+        let commits = Commits::new(base.clone(), position);
+        let definitions = Definitions::new(base.clone(), idents);
+        let flushes = Flushes::new(base.clone(), applied, copies);
+        let durability = Durability::new(base.clone(), log, log_knowledge, applied);
+        let mut core = Core::new(base, published, commits, definitions, flushes, durability);
+        if ahead.is_some() {
+            core.reconcile(known)?;
+        }
+        core.recover()?;
+        core.durability.begin(core.published.last());
+        if !core.base.options.journal && core.durability.close_log() {
+            // From here on the flushed state is all there is; an old log must not be applied again.
+            core.checkpoint()?;
+            fs::remove_dir_all(&log_dir).map_err(|e| folder_error("removing the old log", &log_dir, &e))?;
+        }
+        folder::keep_spare_room(&core.base.options.path);
+        Ok(Arc::new(core))
+    }
+}
+
+fn log_open_error(error: sheaf_log::Error) -> Error {
+    let code = match &error {
+        sheaf_log::Error::TooNew { .. } => Code::MUST_UPGRADE,
+        sheaf_log::Error::Damaged { .. } => Code::CHECKSUM_MISMATCH,
+        e if e.is_disk_full() => Code::OUT_OF_DISK_SPACE,
+        _ => Code::FILE_OPEN_FAILED,
+    };
+    Error::new(code, error.to_string())
+}

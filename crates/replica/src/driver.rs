@@ -7,11 +7,11 @@
 //! Seven things happen to a write here, each with its word: a commit is *proposed* to the core ([`Sequencer::propose`]), the
 //! core's effects are *performed* ([`Replica::perform`]), which *sends* messages and queues units; a unit is *taken*
 //! ([`Sequencer::take`]), *applied* by storage (in the log and visible), then *acknowledged* as such to the core
-//! ([`Sequencer::carried_out`]), and *durable* after a sync.
+//! ([`Sequencer::acknowledge`]), and *durable* after a sync.
 //!
 //! [`Sequencer::propose`]: sheaf_storage::Sequencer::propose
 //! [`Sequencer::take`]: sheaf_storage::Sequencer::take
-//! [`Sequencer::carried_out`]: sheaf_storage::Sequencer::carried_out
+//! [`Sequencer::acknowledge`]: sheaf_storage::Sequencer::acknowledge
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -291,7 +291,7 @@ impl Replica {
                     continue;
                 }
             }
-            match self.engine.carry_out() {
+            match self.engine.apply_units() {
                 // The set's commit point waits for this member's disk.
                 Ok(true) if self.units.lock().is_empty() => self.engine.sync_for_others(),
                 Ok(true) => self.engine.ask_for_sync(),

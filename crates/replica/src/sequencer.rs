@@ -64,7 +64,7 @@ impl Sequencer for Replica {
         self.units_work.notify_one();
     }
 
-    fn carried_out(&self, seq: u64) {
+    fn acknowledge(&self, seq: u64) {
         // Whatever failed on the way: no unit is told of before those that come before it.
         let before = self.applied_seq.swap(seq, Ordering::AcqRel);
         assert_eq!(before + 1, seq, "units are applied one after another");

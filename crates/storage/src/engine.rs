@@ -145,9 +145,9 @@ impl Engine {
         }
     }
 
-    /// Carries out the units that the sequencer has ready. Returns whether there were any.
-    pub fn carry_out(&self) -> Result<bool> {
-        self.core().carry_out()
+    /// Appends and applies the units that the sequencer has ready. Returns whether there were any.
+    pub fn apply_units(&self) -> Result<bool> {
+        self.core().apply_units()
     }
 
     /// A majority of the set has everything up to this index, and it is applied here.

@@ -41,7 +41,7 @@ pub mod rank {
     /// Position of the newest commit.
     pub const LAST: u8 = 140;
     /// Units that are not known to be durable.
-    pub const CARRIED: u8 = 160;
+    pub const AWAITING_SYNC: u8 = 160;
     /// Dropped data that waits.
     pub const GARBAGE: u8 = 170;
     /// Who waits for syncs.

@@ -3,7 +3,7 @@
 //! Alone, the pipeline decides by itself what the next entry of the log is. As a member of a replica set it proposes:
 //! the [`Sequencer`] (the replication core with its driver, above this crate) says whether this member may, and gives
 //! back units of writing in the one order that the log must have. What others have proposed comes the same way. Units
-//! are carried out with the pipeline held, so the log has one writer.
+//! are applied with the pipeline held, so the log has one writer.
 
 use bytes::Bytes;
 use sheaf_errors::Result;
@@ -30,15 +30,15 @@ pub trait Sequencer: Send + Sync {
     /// Errors: `NotWritablePrimary`.
     fn propose(&self, seal: Seal<'_>) -> Result<u64>;
 
-    /// The next unit to carry out. `None`: there is none now.
+    /// The next unit to append and apply. `None`: there is none now.
     ///
     /// Errors: this member stops writing (it is about to be restarted).
     fn take(&self) -> Result<Option<LogUnit>>;
 
     /// Everything up to this unit is in the log, applied and visible.
-    fn carried_out(&self, seq: u64);
+    fn acknowledge(&self, seq: u64);
 
-    /// A unit that was taken could not be carried out; it is the next one again. What of its entries is in the log stays.
+    /// A unit that was taken could not be applied; it is the next one again. What of its entries is in the log stays.
     fn put_back(&self, unit: LogUnit);
 
     /// Everything up to this unit survives a crash of the machine.

@@ -33,7 +33,7 @@ const SMALL_BYTES: u64 = if cfg!(test) { 1 << 10 } else { 1 << 20 };
 /// Builds at work at a time, beyond which those that begin are left to their ends: each sorts with memory of its own.
 const BUILDS_MAX: usize = 4;
 
-/// Generations carried over while a build waits for its end. Their numbers are bytes.
+/// Generations drained while a build waits for its end. Their numbers are bytes.
 const WAITING_GENERATIONS_MAX: usize = 200;
 
 /// Whether an index is made from the documents in no time.
@@ -152,7 +152,7 @@ impl Core {
             }
             if !resumed && generations < WAITING_GENERATIONS_MAX && build.has_many_changes() {
                 generations += 1;
-                self.carry_generation(build, &go_on)?;
+                self.drain_generation(build, &go_on)?;
             } else {
                 turn.wait(PATIENCE);
             }

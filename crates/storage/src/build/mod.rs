@@ -2,7 +2,7 @@
 //!
 //! The index enters the catalog as *being built*, together with a snapshot; from then on every write leaves its changes
 //! beside the index ([`side`]). The build reads the snapshot, sorts the entries in runs ([`sort`]), and has RocksDB take
-//! them in as whole files ([`files`]), which are durable at once. Then it carries over what writers have left, generation
+//! them in as whole files ([`files`]), which are durable at once. Then it drains what writers have left, generation
 //! by generation, the last one while no writer is let in; and the index becomes *ready*.
 //!
 //! Nothing of this is in the log but its begin and its end. A crash before the end leaves an index that recovery removes.
@@ -53,7 +53,7 @@ pub(crate) use turn::{Builds, Turn};
 const ENTRY_COST: u32 = 16;
 /// How many documents may fail to be indexed, to be looked at again in the end.
 const SKIPPED_MAX: usize = 1000;
-/// Changes beside the index that may be carried over while no writer is let in.
+/// Changes beside the index that may be drained while no writer is let in.
 const LAST_CHANGES_MAX: u64 = 2000;
 /// How long writers may be kept out between generations.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -90,7 +90,7 @@ impl Build {
         &self.running.turn
     }
 
-    /// Whether writers have left more than is carried over while they are kept out.
+    /// Whether writers have left more than is drained while they are kept out.
     fn has_many_changes(&self) -> bool {
         self.indexes.iter().map(|index| index.side.written()).sum::<u64>() > LAST_CHANGES_MAX
     }
@@ -283,7 +283,7 @@ impl Core {
         }
     }
 
-    /// Fills the indexes from the snapshot, and carries over most of what writers have left.
+    /// Fills the indexes from the snapshot, and drains most of what writers have left.
     fn fill(&self, build: &mut Build, interrupt: Interrupt<'_>) -> Result<()> {
         if !build.turn().is_filled() {
             self.fill_from_snapshot(build, interrupt)?;
@@ -291,13 +291,13 @@ impl Core {
         // Old states need not be kept any more.
         build.view = None;
         for index in build.indexes.iter().filter(|index| index.unique) {
-            self.carry_over(build, index, DUPLICATES, interrupt)?;
+            self.drain(build, index, DUPLICATES, interrupt)?;
         }
         for _ in 0..GENERATIONS_MAX {
             if !build.has_many_changes() {
                 break;
             }
-            self.carry_generation(build, interrupt)?;
+            self.drain_generation(build, interrupt)?;
         }
         Ok(())
     }
@@ -316,8 +316,8 @@ impl Core {
         build.turn().fill(|| self.take_in(files))
     }
 
-    /// Closes the generation that writers fill, and carries it over; not if it would need a long wait.
-    fn carry_generation(&self, build: &Build, interrupt: Interrupt<'_>) -> Result<()> {
+    /// Closes the generation that writers fill, and drains it; not if it would need a long wait.
+    fn drain_generation(&self, build: &Build, interrupt: Interrupt<'_>) -> Result<()> {
         let Some(closed) = self.close_shortly(&build.collection, interrupt)? else { return Ok(()) };
         let generations: Vec<u8> = {
             // Entries that others have ordered are applied past the gate.
@@ -326,7 +326,7 @@ impl Core {
         };
         drop(closed);
         for (index, generation) in build.indexes.iter().zip(generations) {
-            self.carry_over(build, index, generation, interrupt)?;
+            self.drain(build, index, generation, interrupt)?;
         }
         Ok(())
     }
@@ -430,7 +430,7 @@ impl Core {
         Ok((files.finish()?, duplicates.finish()?))
     }
 
-    /// The last step, without writers: what is left is carried over, and the indexes become ready.
+    /// The last step, without writers: what is left is drained, and the indexes become ready.
     fn finish(&self, build: &Build, closed: Closed, interrupt: Interrupt<'_>) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
         self.check_alive(build)?;

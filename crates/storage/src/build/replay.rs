@@ -78,7 +78,7 @@ impl Core {
             }
             if filled && index.unique {
                 // Quicker than to ask the documents about every change.
-                self.carry_all(index)?;
+                self.drain_all(index)?;
             }
             self.settle(collection, index)?;
         }

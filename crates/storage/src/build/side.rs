@@ -1,4 +1,4 @@
-//! Carrying over what writers have left beside an index ([`crate::index::Side`]) while it was built.
+//! Draining what writers have left beside an index ([`crate::index::side::Side`]) while it was built: it goes over into the index.
 
 use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
@@ -12,19 +12,19 @@ use crate::index::{Index, KeyCache, ends_operation, entry_key, entry_value};
 use crate::keys::{PREFIX, prefix_range, prefixed};
 use crate::options::Interrupt;
 
-/// What it costs to decide about a change, and to carry one over, as the meter counts.
+/// What it costs to decide about a change, and to drain one, as the meter counts.
 const DECIDE: u32 = 100;
-const CARRY: u32 = 20;
+const DRAIN: u32 = 20;
 
-/// Changes carried over at once.
+/// Changes drained at once.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Entries of a unique index that the batch under way changes: the database does not show them yet.
 type Unwritten = ahash::AHashMap<Vec<u8>, Option<Vec<u8>>>;
 
 impl Core {
-    /// Carries a closed generation over into the index.
-    pub(super) fn carry_over(
+    /// Drains a closed generation into the index.
+    pub(super) fn drain(
         &self,
         build: &Build,
         index: &Index,
@@ -35,20 +35,20 @@ impl Core {
         from.push(generation);
         let mut to = from.clone();
         to[PREFIX] = generation + 1;
-        self.carry_range(index, &from, &to, &|batch| {
+        self.drain_range(index, &from, &to, &|batch| {
             self.wait_for_room()?;
             interrupt()?;
             build.turn().write(|| self.write_unlogged(batch))
         })
     }
 
-    /// Carries all of it over, as far as it can be without asking the documents. No writer may be at work.
-    pub(super) fn carry_all(&self, index: &Index) -> Result<()> {
+    /// Drains all of it, as far as it can be without asking the documents. No writer may be at work.
+    pub(super) fn drain_all(&self, index: &Index) -> Result<()> {
         let (from, to) = prefix_range(side_ident(index.ident));
-        self.carry_range(index, &from, &to, &|batch| self.write_unlogged(batch))
+        self.drain_range(index, &from, &to, &|batch| self.write_unlogged(batch))
     }
 
-    fn carry_range(
+    fn drain_range(
         &self,
         index: &Index,
         from: &[u8],
@@ -61,7 +61,7 @@ impl Core {
         let mut unwritten = Unwritten::new();
         let (mut entry, mut value) = (Vec::new(), Vec::new());
         while let Some((side_key, side_value)) = iter.item() {
-            sheaf_meter::tick(CARRY)?;
+            sheaf_meter::tick(DRAIN)?;
             let change = Change::read(side_key, side_value);
             entry_key(index, change.key, change.record_key, &mut entry);
             let other = index.unique && self.belongs_to_another(&entry, change.record_key, &unwritten)?;
@@ -102,12 +102,12 @@ impl Core {
     }
 
     /// Ends a build: whatever is left beside the index goes into it. No writer may be at work, and the open generation
-    /// must have been carried over.
+    /// must have been drained.
     ///
     /// Errors: `DuplicateKey` if documents share a key of a unique index.
     pub(super) fn settle(&self, collection: &Collection, index: &Index) -> Result<()> {
         if !index.unique {
-            self.carry_all(index)?;
+            self.drain_all(index)?;
         } else {
             let (from, to) = prefix_range(side_ident(index.ident));
             let mut iter = self.iterate(&from, &to);

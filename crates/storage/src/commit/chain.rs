@@ -146,10 +146,10 @@ impl Core {
                 impossible!("a chain of entries has no last one")
             };
             let seq = self.propose_part(sequencer, doc, &mut progress)?;
-            let own = self.carry_out_before(sequencer, seq)?;
+            let own = self.apply_units_before(sequencer, seq)?;
             if !after.is_empty() {
                 // As an entry of others would be: it is kept until the chain is whole.
-                self.carry_out_unit(sequencer, own, &|| !sequencer.takes_writes())?;
+                self.apply_unit(sequencer, own, &|| !sequencer.takes_writes())?;
                 rest = after;
                 continue;
             }
@@ -160,7 +160,7 @@ impl Core {
             self.check_whole(last);
             let at = OpTime { term: last.term, index: last.index, time: last.time };
             let at = self.apply_own(unit, at)?;
-            self.carried(sequencer, own.seq, Span::of(&own.entries));
+            self.acknowledge(sequencer, own.seq, Span::of(&own.entries));
             return Ok(at);
         }
     }
@@ -193,8 +193,8 @@ impl Core {
         if !broken {
             return Ok(seq);
         }
-        let own = self.carry_out_before(sequencer, seq)?;
-        self.carry_out_unit(sequencer, own, &|| !sequencer.takes_writes())?;
+        let own = self.apply_units_before(sequencer, seq)?;
+        self.apply_unit(sequencer, own, &|| !sequencer.takes_writes())?;
         Err(Error::new(
             Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE,
             "operation was interrupted: the member's state changed while it ran",

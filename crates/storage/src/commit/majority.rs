@@ -1,6 +1,6 @@
 //! States that a majority of the set has: what `readConcern: "majority"` and snapshot reads see.
 //!
-//! A member shows an entry to local readers before the set has committed it. So after every unit that it carries out it
+//! A member shows an entry to local readers before the set has committed it. So after every unit that it applies it
 //! keeps a snapshot, with the catalog that belongs to it; when the commit point has come that far, the snapshot is the
 //! state that majority readers get. The pipeline is held while a snapshot is taken, so it is exactly at its entry.
 

@@ -54,7 +54,7 @@ impl Core {
             let (seq, span, times) = self.order_group(&**sequencer, &mut alone)?;
             let [unit] = alone;
             let at = self.apply_own(unit, times[0])?;
-            self.carried(&**sequencer, seq, span);
+            self.acknowledge(&**sequencer, seq, span);
             return Ok(at);
         }
         let times = self.write_log(&mut alone)?;
@@ -87,7 +87,7 @@ impl Core {
                     let apply = |(unit, at)| self.apply_own(unit, at);
                     let done: Vec<_> = group.into_iter().zip(times).map(apply).collect();
                     if done.iter().all(Result::is_ok) {
-                        self.carried(&**sequencer, seq, span);
+                        self.acknowledge(&**sequencer, seq, span);
                     }
                     done
                 }
@@ -148,11 +148,16 @@ impl Core {
 
     /// Applies a unit that is in the log.
     pub(crate) fn apply(&self, unit: Prepared, at: OpTime) -> Result<OpTime> {
-        self.apply_unit(unit, at, Some(at))
+        self.apply_prepared(unit, at, Some(at))
     }
 
     /// `logged`: where it is in the log, if it is there.
-    pub(crate) fn apply_unit(&self, unit: Prepared, at: OpTime, logged: Option<OpTime>) -> Result<OpTime> {
+    pub(crate) fn apply_prepared(
+        &self,
+        unit: Prepared,
+        at: OpTime,
+        logged: Option<OpTime>,
+    ) -> Result<OpTime> {
         let Prepared { payload, batch, counts, locks, publish, .. } = unit;
         let (bytes, written) = self.commits.write(batch, &locks, logged);
         if let Err(error) = written {

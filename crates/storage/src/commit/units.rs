@@ -16,11 +16,11 @@ use crate::oplog::{self, LogEntry};
 use crate::options::OpTime;
 use crate::sequencer::{LogUnit, Sequencer};
 
-/// So much is carried out in one go where flushes do not keep up.
-const CARRIED_AT_ONCE: usize = 1 << 20;
+/// So much is applied in one go where flushes do not keep up.
+const APPLIED_AT_ONCE: usize = 1 << 20;
 
 impl Core {
-    /// Proposes the group, and carries out what comes before it. Its own entry is in the log afterwards, not yet applied.
+    /// Proposes the group, and applies what comes before it. Its own entry is in the log afterwards, not yet applied.
     pub fn order_group(
         &self,
         sequencer: &dyn Sequencer,
@@ -50,7 +50,7 @@ impl Core {
             }
             (time, Bytes::from(payload))
         })?;
-        let unit = self.carry_out_before(sequencer, own)?;
+        let unit = self.apply_units_before(sequencer, own)?;
         let unit = self.append_own(sequencer, unit)?;
         // What stood open before it is not continued by it.
         self.end_chain();
@@ -68,8 +68,8 @@ impl Core {
         Ok((own, Span::of(&unit.entries), times))
     }
 
-    /// Carries out what comes before this member's own unit, and gives that.
-    pub(crate) fn carry_out_before(&self, sequencer: &dyn Sequencer, own: u64) -> Result<LogUnit> {
+    /// Applies what comes before this member's own unit, and gives that.
+    pub(crate) fn apply_units_before(&self, sequencer: &dyn Sequencer, own: u64) -> Result<LogUnit> {
         loop {
             let Some(unit) = sequencer.take()? else {
                 return Err(Error::new(Code::INTERNAL_ERROR, "a proposed commit was lost"));
@@ -79,7 +79,7 @@ impl Core {
             }
             must!(unit.seq < own, "unit {} has come, and {own}, which was before it, has not", unit.seq);
             // Who waits here is a client. Another member leads by the time that it is told to go and ask that one.
-            self.carry_out_unit(sequencer, unit, &|| !sequencer.takes_writes())?;
+            self.apply_unit(sequencer, unit, &|| !sequencer.takes_writes())?;
         }
     }
 
@@ -94,9 +94,9 @@ impl Core {
         }
     }
 
-    /// Carries out the units that are ready; where memtables are full, no more than a megabyte or one of them. Returns whether
+    /// Applies the units that are ready; where memtables are full, no more than a megabyte or one of them. Returns whether
     /// there were any.
-    pub fn carry_out(&self) -> Result<bool> {
+    pub fn apply_units(&self) -> Result<bool> {
         let Some(sequencer) = self.base.sequencer().cloned() else { return Ok(false) };
         self.flushes.make_room();
         let _still = self.still();
@@ -109,17 +109,20 @@ impl Core {
             must!(before.is_none_or(|before| before < unit.seq), "unit {} comes after {before:?}", unit.seq);
             before = Some(unit.seq);
             bytes += unit.entries.iter().map(|entry| entry.payload.len()).sum::<usize>();
-            self.carry_out_unit(&*sequencer, unit, &|| false)?;
+            self.apply_unit(&*sequencer, unit, &|| false)?;
             any = true;
             // No flush begins while the pipeline is held.
-            if bytes >= CARRIED_AT_ONCE && self.flushes.is_crowded() {
+            if bytes >= APPLIED_AT_ONCE && self.flushes.is_crowded() {
                 break;
             }
         }
         Ok(any)
     }
 
-    pub(crate) fn carry_out_unit(
+    /// Appends a unit, whoever has proposed it, and applies it.
+    ///
+    /// Errors: `InterruptedDueToReplStateChange` if the log has no room and it `gives_up`.
+    pub(crate) fn apply_unit(
         &self,
         sequencer: &dyn Sequencer,
         unit: LogUnit,
@@ -130,7 +133,7 @@ impl Core {
             return Err(error);
         }
         if let (Some(first), Some(last)) = (unit.entries.first(), unit.entries.last()) {
-            tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "carrying out");
+            tracing::trace!(seq = unit.seq, first = first.index, last = last.index, "applying");
             let began = std::time::Instant::now();
             let applied = self.published.last().index;
             must!(
@@ -157,7 +160,7 @@ impl Core {
             }
             self.commits.count_one();
         }
-        self.carried(sequencer, unit.seq, Span::of(&unit.entries));
+        self.acknowledge(sequencer, unit.seq, Span::of(&unit.entries));
         Ok(())
     }
 
@@ -172,11 +175,11 @@ impl Core {
     }
 
     /// Tells that a unit is in the log and visible.
-    pub fn carried(&self, sequencer: &dyn Sequencer, seq: u64, unit: Option<Span>) {
+    pub fn acknowledge(&self, sequencer: &dyn Sequencer, seq: u64, unit: Option<Span>) {
         self.commits.majority().note_candidate(&self.published, unit);
         self.published.wake_log_readers();
-        sequencer.carried_out(seq);
-        self.durability.carried(seq, self.published.last().index);
+        sequencer.acknowledge(seq);
+        self.durability.await_sync(seq, self.published.last().index);
     }
 
     /// What the set has ordered must go into the log. A full disk is waited for: meanwhile this member, if it leads, is
@@ -226,6 +229,6 @@ impl Core {
     pub fn commit_here(&self, prepared: Prepared) -> Result<OpTime> {
         let _still = self.still();
         let at = self.published.last();
-        self.apply_unit(prepared, at, None)
+        self.apply_prepared(prepared, at, None)
     }
 }

@@ -63,7 +63,7 @@ struct State {
     stop: bool,
 }
 
-/// The owner of the log and of its syncs. Its locks have the ranks [`rank::CARRIED`] (units that are not known to be durable) and,
+/// The owner of the log and of its syncs. Its locks have the ranks [`rank::AWAITING_SYNC`] (units that are not known to be durable) and,
 /// within it, [`rank::DURABILITY`] (who waits for syncs); the rest are leaves. It calls no other owner.
 pub(crate) struct Durability {
     base: Arc<Base>,
@@ -79,8 +79,8 @@ pub(crate) struct Durability {
     wanted: AtomicBool,
     /// Where there is no log: the index up to which RocksDB's files hold everything.
     in_files: AtomicU64,
-    /// Units that were carried out and are not known to be durable: their numbers, and where the log ended with them.
-    carried: Mutex<{ rank::CARRIED }, VecDeque<(u64, u64)>>,
+    /// Units that were applied and are not known to be durable: their numbers, and where the log ended with them.
+    awaiting_sync: Mutex<{ rank::AWAITING_SYNC }, VecDeque<(u64, u64)>>,
     /// Terms of entries, and readers that rest.
     knowledge: LogKnowledge,
     pins: Arc<LogPins>,
@@ -110,7 +110,7 @@ impl Durability {
             unsynced: AtomicBool::new(false),
             wanted: AtomicBool::new(false),
             in_files: AtomicU64::new(in_files.index),
-            carried: Mutex::default(),
+            awaiting_sync: Mutex::default(),
             knowledge,
             pins: Arc::default(),
             ages: Mutex::default(),
@@ -373,16 +373,16 @@ impl Durability {
     // ---- units of a set ----
 
     /// A unit is in the log, which ended at `index` with it, and visible.
-    pub fn carried(&self, seq: u64, index: u64) {
-        let mut carried = self.carried.lock();
-        if let Some((before, end)) = carried.back() {
+    pub fn await_sync(&self, seq: u64, index: u64) {
+        let mut units = self.awaiting_sync.lock();
+        if let Some((before, end)) = units.back() {
             must!(
                 *before < seq && *end <= index,
-                "unit {seq}, up to entry {index}, was carried out after unit {before}, up to entry {end}"
+                "unit {seq}, up to entry {index}, was applied after unit {before}, up to entry {end}"
             );
         }
-        carried.push_back((seq, index));
-        drop(carried);
+        units.push_back((seq, index));
+        drop(units);
         // A sync may have come between the append and this.
         self.report_durable();
     }
@@ -393,10 +393,10 @@ impl Durability {
         let Some(sequencer) = self.base.sequencer() else { return };
         let mut newest = None;
         {
-            let mut carried = self.carried.lock();
+            let mut units = self.awaiting_sync.lock();
             let durable = self.durable_index();
-            while carried.front().is_some_and(|(_, index)| *index <= durable) {
-                newest = carried.pop_front();
+            while units.front().is_some_and(|(_, index)| *index <= durable) {
+                newest = units.pop_front();
             }
         }
         if let Some((seq, _)) = newest {

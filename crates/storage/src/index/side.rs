@@ -2,7 +2,7 @@
 //!
 //! The index's own place belongs to the build until it commits: it is filled with whole files, under which nothing may
 //! lie yet. Writers put their changes beside it, in *generations*. A generation is closed by letting no writer in for a
-//! moment; from then on it is complete, and can be carried over (in order of generations, the last word on a key wins)
+//! moment; from then on it is complete, and can be drained into the index (in order of generations, the last word on a key wins)
 //! while writers fill the next one.
 //!
 //! ```text

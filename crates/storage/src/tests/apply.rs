@@ -21,7 +21,7 @@ use crate::{CreateCollection, Engine, LogEntry, LogUnit, Options, Seal, Sequence
 pub struct Feed {
     units: Mutex<VecDeque<LogUnit>>,
     commit: AtomicU64,
-    carried: AtomicU64,
+    acknowledged: AtomicU64,
 }
 
 impl Sequencer for Feed {
@@ -37,8 +37,8 @@ impl Sequencer for Feed {
         Ok(self.units.lock().pop_front())
     }
 
-    fn carried_out(&self, seq: u64) {
-        self.carried.store(seq, Ordering::Release);
+    fn acknowledge(&self, seq: u64) {
+        self.acknowledged.store(seq, Ordering::Release);
     }
 
     fn put_back(&self, unit: LogUnit) {
@@ -75,16 +75,16 @@ impl Follower {
         self.feed.units.lock().push_back(LogUnit { seq: self.seq, entries });
     }
 
-    /// The last unit that it has told to be carried out.
-    pub fn carried(&self) -> u64 {
-        self.feed.carried.load(Ordering::Acquire)
+    /// The last unit that it has acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.feed.acknowledged.load(Ordering::Acquire)
     }
 
     /// Applies these entries as one unit.
     pub fn take(&mut self, entries: Vec<LogEntry>) {
         self.give(entries);
-        assert!(self.engine.carry_out().unwrap());
-        assert_eq!(self.feed.carried.load(Ordering::Acquire), self.seq);
+        assert!(self.engine.apply_units().unwrap());
+        assert_eq!(self.feed.acknowledged.load(Ordering::Acquire), self.seq);
     }
 
     /// Follows up to the other's end, in units of so many entries.
@@ -579,7 +579,7 @@ fn the_tail_of_the_log_is_known_without_reading_it() {
     assert!(start.unwrap() > 30);
 }
 
-/// A flush needs the pipeline, which is held while units are carried out.
+/// A flush needs the pipeline, which is held while units are applied.
 #[test]
 fn who_catches_up_stops_where_memtables_are_full() {
     let (_dir, primary) = fresh();
@@ -592,10 +592,10 @@ fn who_catches_up_stops_where_memtables_are_full() {
     let entries = primary.log_entries(1, u64::MAX, 1 << 30).unwrap();
     let count = entries.len();
     entries.into_iter().for_each(|entry| follower.give(vec![entry]));
-    assert!(follower.engine.carry_out().unwrap());
-    assert!((4..20).contains(&follower.carried()), "{} of {count} at once", follower.carried());
-    while follower.engine.carry_out().unwrap() {}
-    assert_eq!(follower.carried(), count as u64);
+    assert!(follower.engine.apply_units().unwrap());
+    assert!((4..20).contains(&follower.acknowledged()), "{} of {count} at once", follower.acknowledged());
+    while follower.engine.apply_units().unwrap() {}
+    assert_eq!(follower.acknowledged(), count as u64);
     assert_same_data(&primary, &follower.engine);
 }
 

@@ -173,10 +173,10 @@ fn duplicates_that_stay_fail_the_build() {
 }
 
 #[test]
-fn a_build_carries_over_what_many_writers_leave() {
+fn a_build_drains_what_many_writers_leave() {
     let (dir, engine) = fresh();
     fill(&engine, 0, 3000, |n| n);
-    // More than is carried over while writers are kept out, beside a transaction that stays open for a while.
+    // More than is drained while writers are kept out, beside a transaction that stays open for a while.
     let holder = Mutex::new(None);
     build_during(&engine, &unique(), || {
         for n in 0..5000 {

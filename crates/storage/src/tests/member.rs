@@ -50,7 +50,7 @@ impl Sequencer for Office {
         Ok(self.units.lock().pop_front())
     }
 
-    fn carried_out(&self, _seq: u64) {}
+    fn acknowledge(&self, _seq: u64) {}
 
     fn put_back(&self, unit: LogUnit) {
         self.units.lock().push_front(unit);
@@ -117,7 +117,7 @@ impl Member {
     /// Applies these entries as one unit.
     pub fn take(&self, entries: Vec<LogEntry>) {
         self.office.add(entries);
-        assert!(self.engine.carry_out().unwrap());
+        assert!(self.engine.apply_units().unwrap());
     }
 
     /// Applies what another's log has, up to this entry.

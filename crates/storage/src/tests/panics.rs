@@ -63,10 +63,10 @@ fn an_entry_that_cannot_be_applied_is_not_passed_over() {
     let mut follower = Follower::open(dir.path());
     follower.take(vec![entry(1, b"")]);
     follower.give(vec![entry(2, doc! { "op": "zz" }.as_bytes())]);
-    let first = follower.engine.carry_out();
+    let first = follower.engine.apply_units();
     follower.give(vec![entry(3, b"")]);
-    let second = follower.engine.carry_out();
-    eprintln!("{first:?}, then {second:?}, carried out {}", follower.carried());
+    let second = follower.engine.apply_units();
+    eprintln!("{first:?}, then {second:?}, acknowledged {}", follower.acknowledged());
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn a_disk_that_fails_under_an_application_ends_the_process() {
     let fails = || Err(Error::new(Code::INTERNAL_ERROR, "input/output error"));
     follower.engine.set_hook(HookPoint::Apply, Some(Arc::new(fails)));
     follower.give(vec![entry(1, b""), entry(2, b"")]);
-    eprintln!("{:?}", follower.engine.carry_out());
+    eprintln!("{:?}", follower.engine.apply_units());
 }
 
 #[test]

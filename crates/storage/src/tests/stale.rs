@@ -105,7 +105,7 @@ fn a_full_disk_keeps_nobody_who_could_ask_the_next_primary() {
     assert!(insert(engine, C, &doc! { "_id": 2 }).is_err(), "another member leads");
     // Others may have it long since, so it comes when there is room.
     engine.set_hook(HookPoint::Append, None);
-    assert!(engine.carry_out().unwrap());
+    assert!(engine.apply_units().unwrap());
     assert_eq!((engine.last_applied().index, all(engine, C).len()), (before.index + 1, 1));
-    assert!(!engine.carry_out().unwrap());
+    assert!(!engine.apply_units().unwrap());
 }

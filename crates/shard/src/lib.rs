@@ -1,0 +1,22 @@
+//! Sharding as pure state machines: inputs change memory, `poll` gives effects for a driver to perform in order.
+//!
+//! - [`Shard`] is one member of a shard: its part in transactions over several shards, settling what is in doubt, and showing the state
+//!   at a cluster time. Every member has one and tells it of the log; the primary's also answers.
+//! - [`Committer`] is a router's side of such transactions.
+//! - [`time`] is cluster time and the clock that stamps it.
+//!
+//! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md`.
+
+mod serving;
+mod shard;
+pub mod time;
+pub mod transaction;
+mod types;
+
+pub use serving::Until;
+pub use shard::{LogRecord, ReaderId, Shard, ShardEffect};
+pub use time::{Clock, ClusterTime};
+pub use transaction::{
+    Answer, Committer, CommitterEffect, NotRun, Outcome, Part, Record, ReplyId, Request, Row, Rows, WaiterId,
+};
+pub use types::{ShardId, TransactionId};

@@ -1,0 +1,295 @@
+//! One member of a shard: what [`Participant`], [`Settler`] and the ceiling do together.
+
+use std::mem;
+use std::sync::Arc;
+
+use sheaf_errors::Result;
+
+use crate::serving::{Serving, ServingEffect, Until};
+use crate::time::ClusterTime;
+use crate::transaction::{
+    Answer, NotRun, Outcome, Participant, ParticipantEffect, Record, ReplyId, Request, Rows, Settler,
+    SettlerEffect, WaiterId,
+};
+use crate::types::{ShardId, TransactionId};
+
+/// An entry of a shard's log that this crate has asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogRecord {
+    /// About a transaction.
+    Transaction(Record),
+    /// `{op: "n", o: {ceiling}}`: the past below this time is final; a new primary stamps above it.
+    Ceiling(ClusterTime),
+}
+
+/// Names a reader at a cluster time; the driver's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReaderId(pub u64);
+
+/// What the driver of a shard's member has to do, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ShardEffect {
+    /// Later entries are stamped above this time.
+    Observe(ClusterTime),
+    /// Make this the next entry of the log; a prepare or a lone commit carries the operations of its transaction. If it cannot be
+    /// done and this member stays the primary, [`Shard::append_failed`].
+    Append(LogRecord),
+    /// Throw away operations and snapshots of this open transaction.
+    Discard(TransactionId),
+    /// Answer a request.
+    Reply {
+        /// Which.
+        to: ReplyId,
+        /// With what.
+        answer: Answer,
+    },
+    /// Answer that this member is not the primary.
+    NotPrimary {
+        /// The request.
+        to: ReplyId,
+    },
+    /// The reader can look again at what it has met.
+    Wake {
+        /// Who waits.
+        waiter: WaiterId,
+        /// What has become of the transaction.
+        outcome: Outcome,
+    },
+    /// The state as of the reader's time can be shown.
+    Ready(ReaderId),
+    /// Send this to that shard's primary, which may be this member; its answer is told to [`Shard::answered`].
+    Send {
+        /// Where to.
+        to: ShardId,
+        /// What.
+        request: Request,
+    },
+    /// Shards contradict each other: to be logged.
+    Contradiction {
+        /// About which transaction.
+        id: TransactionId,
+        /// What.
+        what: String,
+    },
+}
+
+/// Who waits for a state.
+#[derive(Debug, PartialEq)]
+enum Reads {
+    Reader(ReaderId),
+    Confirm { to: ReplyId, id: TransactionId, statements: u32 },
+}
+
+/// One member's machine. Its inputs change memory only; [`Shard::poll`] gives what to do.
+#[derive(Debug)]
+pub struct Shard {
+    participant: Participant,
+    settler: Settler,
+    serving: Serving<Reads>,
+    out: Vec<ShardEffect>,
+}
+
+impl Shard {
+    /// The machine of a member of shard `me` whose log is applied up to index `applied`, with the rows and the highest ceiling that it
+    /// finds there. After a rollback, and when a copy of the data was installed, a new one is made.
+    pub fn new(me: ShardId, rows: Rows, ceiling: ClusterTime, applied: u64) -> Self {
+        Shard {
+            participant: Participant::new(me, rows, applied),
+            settler: Settler::new(),
+            serving: Serving::new(ceiling, applied),
+            out: Vec::new(),
+        }
+    }
+
+    /// The rows about transactions, as they are applied.
+    pub fn rows(&self) -> &Rows {
+        self.participant.rows()
+    }
+
+    /// The highest ceiling in the log, applied.
+    pub fn ceiling(&self) -> ClusterTime {
+        self.serving.ceiling()
+    }
+
+    /// Whether requests are answered here.
+    pub fn is_leading(&self) -> bool {
+        self.participant.is_leading()
+    }
+
+    /// What the driver has to do.
+    pub fn poll(&mut self) -> Vec<ShardEffect> {
+        loop {
+            let participant = self.participant.poll();
+            let settler = self.settler.poll();
+            let serving = self.serving.poll();
+            if participant.is_empty() && settler.is_empty() && serving.is_empty() {
+                return mem::take(&mut self.out);
+            }
+            participant.into_iter().for_each(|effect| self.of_participant(effect));
+            settler.into_iter().for_each(|effect| self.of_settler(effect));
+            serving.into_iter().for_each(|effect| self.of_serving(effect));
+        }
+    }
+
+    fn of_participant(&mut self, effect: ParticipantEffect) {
+        let effect = match effect {
+            ParticipantEffect::Observe(time) => ShardEffect::Observe(time),
+            ParticipantEffect::Append(record) => ShardEffect::Append(LogRecord::Transaction(record)),
+            ParticipantEffect::Discard(id) => ShardEffect::Discard(id),
+            ParticipantEffect::Reply { to, answer } => ShardEffect::Reply { to, answer },
+            ParticipantEffect::NotPrimary { to } => ShardEffect::NotPrimary { to },
+            ParticipantEffect::Wake { waiter, outcome } => ShardEffect::Wake { waiter, outcome },
+            ParticipantEffect::Settle { id, participants } => return self.settler.settle(&id, &participants),
+            ParticipantEffect::Contradiction { id, what } => ShardEffect::Contradiction { id, what },
+        };
+        self.out.push(effect);
+    }
+
+    fn of_settler(&mut self, effect: SettlerEffect) {
+        self.out.push(match effect {
+            SettlerEffect::Send { to, request } => ShardEffect::Send { to, request },
+            SettlerEffect::Contradiction { id, what } => ShardEffect::Contradiction { id, what },
+        });
+    }
+
+    fn of_serving(&mut self, effect: ServingEffect<Reads>) {
+        let effect = match effect {
+            ServingEffect::Append(ceiling) => ShardEffect::Append(LogRecord::Ceiling(ceiling)),
+            ServingEffect::Observe(time) => ShardEffect::Observe(time),
+            ServingEffect::Ready(Reads::Reader(reader)) => ShardEffect::Ready(reader),
+            ServingEffect::Ready(Reads::Confirm { to, id, statements }) => {
+                let answer = match self.participant.read_up_to(&id, statements) {
+                    Some(_) => Answer::Confirmed,
+                    None => Answer::Aborted,
+                };
+                self.participant.confirmed(&id);
+                ShardEffect::Reply { to, answer }
+            }
+        };
+        self.out.push(effect);
+    }
+
+    /// Time has passed: milliseconds of a clock that does not go back, and the cluster clock's time.
+    pub fn tick(&mut self, millis: u64, now: ClusterTime) {
+        self.participant.tick(millis);
+        self.settler.tick(millis);
+        self.serving.tick(now);
+    }
+
+    // The set that this is a member of.
+
+    /// This member takes writes from now on; everything before its term is applied.
+    pub fn became_primary(&mut self) {
+        self.participant.became_primary();
+        self.serving.became_primary();
+    }
+
+    /// This member takes no writes any more. Requests and readers get no answer from it.
+    pub fn lost_primary(&mut self) {
+        self.participant.lost_primary();
+        self.settler.stop();
+        self.serving.lost_primary();
+    }
+
+    /// The entry at `index`, stamped `time`, is applied; `record` if it is one of this crate's. Every entry is told, in order.
+    pub fn applied(&mut self, index: u64, time: ClusterTime, record: Option<&LogRecord>) {
+        let ceiling = match record {
+            Some(LogRecord::Ceiling(ceiling)) => Some(*ceiling),
+            _ => None,
+        };
+        match record {
+            Some(LogRecord::Transaction(record)) => self.participant.applied(index, time, record),
+            Some(LogRecord::Ceiling(_)) | None => self.participant.reached(index),
+        }
+        self.serving.applied(index, ceiling);
+    }
+
+    /// Entries up to `index` are on a majority and applied here.
+    pub fn majority(&mut self, index: u64) {
+        self.participant.majority(index);
+        self.serving.majority(index);
+    }
+
+    /// The record could not be appended, and this member is still the primary.
+    pub fn append_failed(&mut self, record: &LogRecord) {
+        match record {
+            LogRecord::Transaction(record) => self.participant.append_failed(record),
+            LogRecord::Ceiling(_) => self.serving.append_failed(),
+        }
+    }
+
+    // Requests of routers and other shards.
+
+    /// A request has come, with a cluster time that the driver's clock has observed. `now` is the clock's time.
+    pub fn request(&mut self, to: ReplyId, request: Request, now: ClusterTime) {
+        let Request::Confirm { id, statements, read_at } = request else {
+            return self.participant.handle(to, request);
+        };
+        if !self.is_leading() {
+            return self.out.push(ShardEffect::NotPrimary { to });
+        }
+        match self.participant.read_up_to(&id, statements) {
+            None => self.out.push(ShardEffect::Reply { to, answer: Answer::Aborted }),
+            Some(index) => {
+                let reads = Reads::Confirm { to, id, statements };
+                self.serving.read(reads, read_at, index, Until::Final, now);
+            }
+        }
+    }
+
+    /// A shard has answered what this one has sent it.
+    pub fn answered(&mut self, from: &ShardId, id: &TransactionId, answer: Answer) {
+        self.settler.answered(from, id, answer);
+    }
+
+    // Statements and readers.
+
+    /// Statement number `statement` of a transaction (0 begins it) is about to be executed here; if it is the first, on a snapshot of
+    /// what is applied now. If it fails, the driver calls [`Shard::abandon`].
+    ///
+    /// Errors: `NoSuchTransaction`, `TransactionTooOld`, `TransactionCommitted`, `NotWritablePrimary`.
+    pub fn execute(&mut self, id: &TransactionId, statement: u32) -> Result<()> {
+        Ok(self.try_execute(id, statement)?)
+    }
+
+    /// [`Shard::execute`], with the reason as a value.
+    pub fn try_execute(&mut self, id: &TransactionId, statement: u32) -> Result<(), NotRun> {
+        self.participant.execute(id, statement)
+    }
+
+    /// An open transaction is over without a trace.
+    pub fn abandon(&mut self, id: &TransactionId) {
+        self.participant.abandon(id);
+    }
+
+    /// A reader wants the state as of `at`, which the clock has observed; `last` is the index of the last entry that was proposed
+    /// before. A `Ready` will follow, unless this member loses its office.
+    pub fn read(&mut self, reader: ReaderId, at: ClusterTime, last: u64, until: Until, now: ClusterTime) {
+        self.serving.read(Reads::Reader(reader), at, last, until, now);
+    }
+
+    /// The reader has given up.
+    pub fn cancel_read(&mut self, reader: ReaderId) {
+        self.serving.cancel(|reads| *reads == Reads::Reader(reader));
+    }
+
+    /// Whether a reader as of `at` (`None`: of the newest state) that meets what this transaction has written must wait.
+    pub fn is_in_doubt(&self, id: &TransactionId, at: Option<ClusterTime>) -> bool {
+        self.participant.is_in_doubt(id, at)
+    }
+
+    /// A reader waits for the outcome of a transaction that is in doubt; a `Wake` will follow.
+    pub fn wait(&mut self, id: &TransactionId, waiter: WaiterId) {
+        self.participant.wait(id, waiter);
+    }
+
+    /// The reader has given up.
+    pub fn cancel_wait(&mut self, waiter: WaiterId) {
+        self.participant.cancel_wait(waiter);
+    }
+
+    /// Gives a transaction that is in doubt to the settler now.
+    pub fn settle(&mut self, id: &TransactionId, participants: &Arc<[ShardId]>) {
+        self.settler.settle(id, participants);
+    }
+}

@@ -1,0 +1,69 @@
+//! A shard that asks; what the others say comes from the test.
+
+use crate::time::ClusterTime;
+
+use super::*;
+
+fn id() -> TransactionId {
+    TransactionId::new(&b"s"[..], 1)
+}
+
+fn shard(name: &str) -> ShardId {
+    ShardId::new(name)
+}
+
+fn at(time: u64) -> ClusterTime {
+    ClusterTime::from_bits(time)
+}
+
+fn settling() -> Settler {
+    let mut settler = Settler::new();
+    settler.settle(&id(), &[shard("a"), shard("b")].into());
+    settler
+}
+
+fn sent(settler: &mut Settler) -> Vec<(ShardId, Request)> {
+    let send = |effect| match effect {
+        SettlerEffect::Send { to, request } => Some((to, request)),
+        SettlerEffect::Contradiction { .. } => None,
+    };
+    settler.poll().into_iter().filter_map(send).collect()
+}
+
+#[test]
+fn all_prepared_is_committed_and_told_to_all() {
+    let mut settler = settling();
+    let ask = Request::Ask { id: id() };
+    assert_eq!(sent(&mut settler), [(shard("a"), ask.clone()), (shard("b"), ask)]);
+    settler.answered(&shard("a"), &id(), Answer::Prepared(at(4)));
+    settler.answered(&shard("b"), &id(), Answer::Prepared(at(6)));
+    let commit = Request::Commit { id: id(), at: at(6) };
+    assert_eq!(sent(&mut settler), [(shard("a"), commit.clone()), (shard("b"), commit)]);
+    settler.answered(&shard("a"), &id(), Answer::Committed(at(6)));
+    assert_eq!(sent(&mut settler), []);
+    settler.answered(&shard("b"), &id(), Answer::Committed(at(6)));
+    let settled = Request::Settled { ids: vec![id()] };
+    assert_eq!(sent(&mut settler), [(shard("a"), settled.clone()), (shard("b"), settled)]);
+}
+
+#[test]
+fn one_who_has_not_prepared_aborts_it() {
+    let mut settler = settling();
+    sent(&mut settler);
+    settler.answered(&shard("a"), &id(), Answer::Prepared(at(4)));
+    settler.answered(&shard("b"), &id(), Answer::TooOld);
+    let abort = Request::Abort { id: id() };
+    assert_eq!(sent(&mut settler), [(shard("a"), abort.clone()), (shard("b"), abort)]);
+}
+
+#[test]
+fn silence_is_asked_again_until_the_office_ends() {
+    let mut settler = settling();
+    sent(&mut settler);
+    settler.answered(&shard("a"), &id(), Answer::Prepared(at(4)));
+    settler.tick(AGAIN_MILLIS);
+    assert_eq!(sent(&mut settler), [(shard("b"), Request::Ask { id: id() })]);
+    settler.stop();
+    settler.tick(2 * AGAIN_MILLIS);
+    assert_eq!(sent(&mut settler), []);
+}

@@ -1,4 +1,4 @@
-"""One member of three has a disk that is full, or very slow, or does not run at all: the set goes on without it."""
+"""One member of three has a disk that is full, broken or very slow, or does not run at all: the set goes on without it."""
 
 import os
 import pathlib
@@ -141,6 +141,38 @@ def a_primary_with_a_full_disk():
     with_a_full_disk(of_primary=True)
 
 
+# --- broken ---
+
+
+def a_disk_that_fails_ends_the_member():
+    """A secondary whose log cannot be synced says so and ends; it is a member again after a start with a sound disk."""
+    members = ReplicaSet()
+    disks = [Disk(server.dbpath) for server in members.servers]
+    for server, disk in zip(members.servers, disks):
+        server.env = disk.env
+    try:
+        with members, members.client() as client:
+            writer = Writer(client)
+            at = members.secondaries()[0]
+            broken = members.servers[at]
+            try:
+                writer.more(20, "writes before")
+                disks[at].broken(True)
+                eventually(lambda: broken.process.poll() is not None, "the end of the member with the broken disk")
+                assert broken.process.returncode == -signal.SIGABRT, broken.process.returncode
+                said = broken.log_path.read_text(errors="replace")
+                assert "what the set has ordered cannot be taken" in said, said[-2000:]
+                writer.more(100, "writes without it")
+                disks[at].broken(False)
+                broken.start()
+            finally:
+                writer.stop()
+            whole_again(members, client, writer)
+    finally:
+        for disk in disks:
+            disk.cleanup()
+
+
 # --- slow ---
 
 
@@ -192,4 +224,7 @@ def a_secondary_that_stands_still():
         whole_again(members, client, writer)
 
 
-CHECKS = [a_secondary_with_a_full_disk, a_primary_with_a_full_disk, a_disk_that_does_not_answer, a_secondary_that_stands_still]
+CHECKS = [
+    a_secondary_with_a_full_disk, a_primary_with_a_full_disk, a_disk_that_fails_ends_the_member, a_disk_that_does_not_answer,
+    a_secondary_that_stands_still,
+]

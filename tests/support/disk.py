@@ -1,4 +1,4 @@
-"""Disks that are slow, full or lose power, for servers of the tests.
+"""Disks that are slow, full, broken or lose power, for servers of the tests.
 
 `disk_faults.c` is loaded into the server and notes what it has synced. After the process was killed, `Disk.lose_power` leaves
 in the data folder what a power failure could have left at that moment: everything that was synced, and of the rest (ends of
@@ -39,7 +39,7 @@ class Disk:
         self.root = pathlib.Path(dbpath).resolve()
         # Beside the folder, so that hard links can be made.
         self.side = pathlib.Path(tempfile.mkdtemp(prefix=f"{self.root.name}-disk-", dir=self.root.parent))
-        (self.side / "control").write_bytes(bytes(8))
+        (self.side / "control").write_bytes(bytes(12))
         self.settle()
 
     @property
@@ -54,8 +54,12 @@ class Disk:
         """From now on nothing that takes more space succeeds, or everything."""
         self.set(4, int(full))
 
+    def broken(self, broken):
+        """From now on no sync of a file succeeds, or each."""
+        self.set(8, int(broken))
+
     def set(self, at, value):
-        with open(self.side / "control", "r+b") as file, mmap.mmap(file.fileno(), 8) as control:
+        with open(self.side / "control", "r+b") as file, mmap.mmap(file.fileno(), 12) as control:
             control[at:at + 4] = struct.pack("=I", value)
 
     def settle(self):

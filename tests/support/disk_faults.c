@@ -1,4 +1,4 @@
-/* A disk that can be slow, full or lose power, for one server process: loaded with LD_PRELOAD (see disk.py).
+/* A disk that can be slow, full or broken, or lose power, for one server process: loaded with LD_PRELOAD (see disk.py).
  *
  * What the server does in its data folder goes on as it would. Beside it a journal notes what is on stable storage:
  *
@@ -37,6 +37,8 @@ struct control {
     volatile uint32_t sync_millis;
     /* Nothing that takes more space succeeds. */
     volatile uint32_t full;
+    /* No sync of a file succeeds. */
+    volatile uint32_t broken;
 };
 
 static char root[PATH_BYTES], side[PATH_BYTES - 64];
@@ -193,6 +195,10 @@ static int sync_file(long call, int fd) {
     if (millis) {
         struct timespec pause = {millis / 1000, (millis % 1000) * 1000000L};
         nanosleep(&pause, NULL);
+    }
+    if (control->broken && S_ISREG(before.st_mode)) {
+        errno = EIO;
+        return -1;
     }
     int done = syscall(call, fd);
     if (done == 0 && S_ISDIR(before.st_mode)) note("D\t%s\t%lld\n", path, (long long)noted);

@@ -25,6 +25,7 @@ use sheaf_repl::{
     Body, Effect, Envelope, LogBounds, LogPosition, Member, MemberOptions, MemberRole, Persist, Recovered,
     TermRun,
 };
+use sheaf_storage::critical::stop;
 use sheaf_storage::order::{Condvar, Mutex};
 use sheaf_storage::{Engine, OpTime};
 use tokio::sync::watch;
@@ -279,9 +280,10 @@ impl Replica {
         sheaf_front::log::warning("REPL", ids::MEMBER_REFUSED, "ReplCoord", text, Some(attributes));
     }
 
-    /// Applies the units that no commit of this member applies.
+    /// Applies the units that no commit of this member applies. What the disk has no room for is waited for in there; any other
+    /// error is for good, and a member that went on with it would hold its place in the set and never do anything again.
     fn run_applier(&self) {
-        while !self.is_stopping() {
+        while !self.is_stopping() && !self.engine.is_stopping() {
             {
                 let mut units = self.units.lock();
                 if units.is_empty() {
@@ -296,9 +298,10 @@ impl Replica {
                 Ok(true) if self.units.lock().is_empty() => self.engine.sync_for_others(),
                 Ok(true) => self.engine.ask_for_sync(),
                 Ok(false) => {}
+                // It is applied by the next start.
+                Err(_) if self.engine.is_stopping() => return,
                 Err(error) => {
-                    tracing::error!(%error, "the log of the set cannot be applied");
-                    std::thread::sleep(Duration::from_millis(500));
+                    stop(&format!("what the set has ordered cannot be taken: {}", error.message()));
                 }
             }
         }

@@ -145,7 +145,9 @@ impl Engine {
         }
     }
 
-    /// Appends and applies the units that the sequencer has ready. Returns whether there were any.
+    /// Appends and applies the units that the sequencer has ready. Returns whether there were any. A disk without room is waited for.
+    ///
+    /// Errors: the log has failed for good, so that nothing that comes can be taken.
     pub fn apply_units(&self) -> Result<bool> {
         self.core().apply_units()
     }
@@ -263,6 +265,11 @@ impl Engine {
     /// Whether writes are refused for good (failed sync or disk), with the reason.
     pub fn check_writable(&self) -> Result<()> {
         self.core().durability.check_writable()
+    }
+
+    /// Whether [`Engine::shutdown`] has begun: what a set has ordered is applied by the next start.
+    pub fn is_stopping(&self) -> bool {
+        self.core().is_stopping()
     }
 
     /// Figures for `serverStatus`.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use raft::eraftpb::{Message as RaftMessage, MessageType};
 
+use super::ids::raft_id;
 use super::{Body, Effect, Envelope, Member};
 use crate::config::ReplSetConfig;
 use crate::log_view::time_of;
@@ -81,6 +82,14 @@ impl Member {
         let kind = message.get_msg_type();
         if message.term == 0 && !(kind == MessageType::MsgRequestPreVoteResponse && message.reject) {
             return Some(format!("a {kind:?} without a term"));
+        }
+        if let Some(leader) = self.leader()
+            && matches!(kind, MessageType::MsgAppend | MessageType::MsgHeartbeat | MessageType::MsgSnapshot)
+            && message.term == self.term()
+            && message.from != raft_id(leader)
+        {
+            // raft-rs would follow it at once, and take what it says for committed.
+            return Some(format!("a {kind:?} of term {}, of which member {leader} is primary", message.term));
         }
         match kind {
             MessageType::MsgAppendResponse => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, doc, validate};
 use sheaf_front::client::Client;
+use sheaf_front::session::SessionRegistry;
 use sheaf_server::mongod::Mongod;
 use sheaf_server::node::Node;
 use sheaf_server::options::MongodOptions;
@@ -144,7 +145,7 @@ impl Server {
     fn clear(&mut self) {
         let _inside = self.runtime.enter();
         let sessions: Vec<_> = self.node.sessions.list().iter().map(|session| session.id).collect();
-        self.node.end_sessions(&sessions);
+        self.node.end(&sessions);
         self.node.cursors.kill_where(|_| true);
         *self.client.handshake.lock() = Default::default();
         let catalog = self.node.engine().catalog();

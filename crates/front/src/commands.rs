@@ -1,18 +1,25 @@
-//! The commands of every server, whatever its role: they know connections, parameters and the log, and no data.
+//! The commands of every server, whatever its role: they know connections, sessions, cursors, parameters and the log, and no data.
+//! Where a role has more to do, it is asked through [`Role`](crate::role::Role).
 
 mod authenticate;
 pub mod build_info;
 mod cmd_line;
 mod conn_pool;
 mod connection_status;
+mod current_op;
+mod end_sessions;
 mod fail_point;
 mod features;
 mod get_log;
 mod host_info;
+mod kill_cursors;
 mod kill_op;
+mod kill_sessions;
 mod list_commands;
 mod parameters;
 mod ping;
+mod shutdown;
+mod start_session;
 mod test_version;
 
 use crate::command::{Entry, RunOnFront};
@@ -30,15 +37,24 @@ pub static COMMANDS: &[Entry<RunOnFront>] = &[
     command_entry!(conn_pool::ConnPoolStats, Request),
     command_entry!(connection_status::ConnectionStatus, Request),
     command_entry!(connection_status::WhatsMyUri, Request),
+    command_entry!(current_op::CurrentOp<'_>, Request),
+    command_entry!(end_sessions::EndSessions, Request),
+    command_entry!(end_sessions::RefreshSessions, Request),
     command_entry!(fail_point::ConfigureFailPoint<'_>, Request),
     command_entry!(features::Features, Request),
     command_entry!(get_log::GetLog, Request),
     command_entry!(get_log::LogRotate, Request),
     command_entry!(host_info::HostInfo, Request),
+    command_entry!(kill_cursors::KillCursors<'_>, Request),
     command_entry!(kill_op::KillOp, Request),
+    command_entry!(kill_sessions::KillAllSessions, Request),
+    command_entry!(kill_sessions::KillAllSessionsByPattern, Request),
+    command_entry!(kill_sessions::KillSessions, Request),
     command_entry!(list_commands::ListCommands, Request),
     command_entry!(parameters::GetParameter<'_>, Request),
     command_entry!(parameters::SetParameter<'_>, Request),
     command_entry!(ping::Ping, Request),
+    command_entry!(shutdown::Shutdown, Request),
+    command_entry!(start_session::StartSession, Request),
     command_entry!(test_version::TestVersion2, Request),
 ];

@@ -221,6 +221,66 @@ pub struct CursorCounts {
     pub total_opened: u64,
 }
 
+/// The open cursors of a server, whatever they are made of.
+pub trait OpenCursors: Send + Sync {
+    /// What is known of a cursor.
+    fn info(&self, id: i64) -> Option<Arc<CursorInfo>>;
+
+    /// Closes a cursor on request. `None`: no such cursor; an open one that is in use stops soon.
+    fn kill(&self, id: i64) -> Option<()>;
+
+    /// The open cursors that nobody uses at the moment.
+    fn idle(&self) -> Vec<IdleCursor>;
+}
+
+impl<C: Cursor + 'static> OpenCursors for Cursors<C> {
+    fn info(&self, id: i64) -> Option<Arc<CursorInfo>> {
+        self.open.lock().get(&id).map(|slot| slot.info.clone())
+    }
+
+    fn kill(&self, id: i64) -> Option<()> {
+        let mut open = self.open.lock();
+        let slot = open.get(&id)?;
+        slot.info.kill();
+        if slot.cursor.is_some() {
+            open.remove(&id);
+        }
+        Some(())
+    }
+
+    fn idle(&self) -> Vec<IdleCursor> {
+        let open = self.open.lock();
+        let idle = open.values().filter_map(|slot| {
+            let cursor = slot.cursor.as_ref()?;
+            Some(IdleCursor {
+                info: slot.info.clone(),
+                awaits: cursor.is_await_data(),
+                idle: slot.last_used.elapsed(),
+                batches: slot.batches,
+                returned: slot.returned,
+            })
+        });
+        idle.collect()
+    }
+}
+
+/// The cursors of a role that opens none.
+pub struct NoCursors;
+
+impl OpenCursors for NoCursors {
+    fn info(&self, _: i64) -> Option<Arc<CursorInfo>> {
+        None
+    }
+
+    fn kill(&self, _: i64) -> Option<()> {
+        None
+    }
+
+    fn idle(&self) -> Vec<IdleCursor> {
+        Vec::new()
+    }
+}
+
 impl<C: Cursor + 'static> Cursors<C> {
     /// Keeps a cursor for later `getMore`s and gives its id.
     pub fn register(self: &Arc<Self>, op: &Request<'_>, namespace: &str, no_timeout: bool, cursor: C) -> i64 {
@@ -306,22 +366,6 @@ impl<C: Cursor + 'static> Cursors<C> {
         Ok(pinned)
     }
 
-    /// Closes a cursor on request. `None`: no such cursor; an open one that is in use stops soon.
-    pub fn kill(&self, id: i64) -> Option<()> {
-        let mut open = self.open.lock();
-        let slot = open.get(&id)?;
-        slot.info.kill();
-        if slot.cursor.is_some() {
-            open.remove(&id);
-        }
-        Some(())
-    }
-
-    /// What is known of a cursor.
-    pub fn info(&self, id: i64) -> Option<Arc<CursorInfo>> {
-        self.open.lock().get(&id).map(|slot| slot.info.clone())
-    }
-
     /// Closes all cursors for which `which` holds (a dropped collection, an ended session or
     /// transaction) and says how many.
     pub fn kill_where(&self, which: impl Fn(&CursorInfo) -> bool) -> usize {
@@ -351,22 +395,6 @@ impl<C: Cursor + 'static> Cursors<C> {
             !idle || slot.info.no_timeout || with_session || slot.info.txn_number.is_some()
         });
         self.timed_out.fetch_add((before - open.len()) as u64, Ordering::Relaxed);
-    }
-
-    /// The open cursors that nobody uses at the moment.
-    pub fn idle(&self) -> Vec<IdleCursor> {
-        let open = self.open.lock();
-        let idle = open.values().filter_map(|slot| {
-            let cursor = slot.cursor.as_ref()?;
-            Some(IdleCursor {
-                info: slot.info.clone(),
-                awaits: cursor.is_await_data(),
-                idle: slot.last_used.elapsed(),
-                batches: slot.batches,
-                returned: slot.returned,
-            })
-        });
-        idle.collect()
     }
 
     /// Figures for `serverStatus`.

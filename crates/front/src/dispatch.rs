@@ -175,6 +175,7 @@ fn prepare<'a>(
     let part = check::session_arguments(command, &generic, &fields)?;
     let request = Request {
         front,
+        role,
         client,
         command,
         at: found.at,

@@ -20,6 +20,7 @@ use crate::metrics::{CommandCount, Metrics};
 use crate::options::FrontOptions;
 use crate::params::Parameters;
 use crate::profile::Profiling;
+use crate::session::LogicalSessionId;
 
 /// What all connections of a server share.
 pub struct Front {
@@ -174,6 +175,17 @@ impl Front {
     /// All connections.
     pub fn clients(&self) -> Vec<Arc<Client>> {
         self.clients.lock().values().cloned().collect()
+    }
+
+    /// Stops the operations of these sessions, but those that end sessions.
+    pub fn stop_operations(&self, of: impl Fn(LogicalSessionId) -> bool) {
+        for client in self.clients() {
+            let current = client.current.lock();
+            let ends = matches!(current.name, "endSessions" | "killSessions" | "killAllSessions");
+            if current.op_id != 0 && current.lsid.is_some_and(&of) && !ends {
+                client.kill();
+            }
+        }
     }
 
     /// A number for the next operation.

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 
 use crate::client::{Client, CurrentOp};
-use crate::cursors::{Cursor, CursorInfo, Cursors, IdleCursor};
+use crate::cursors::{CursorInfo, IdleCursor, OpenCursors};
 use crate::front::Front;
 
 /// A document for each operation under way, and with `all` for each idle connection.
-pub fn under_way<C: Cursor + 'static>(front: &Front, cursors: &Cursors<C>, all: bool) -> Vec<DocBuf> {
+pub fn under_way(front: &Front, cursors: &dyn OpenCursors, all: bool) -> Vec<DocBuf> {
     let host = front.host_and_port();
     let now = crate::log::date::iso_date(front.clock.now_millis());
     let describe = |client: Arc<Client>| {
@@ -20,7 +20,7 @@ pub fn under_way<C: Cursor + 'static>(front: &Front, cursors: &Cursors<C>, all: 
 }
 
 /// A document for each cursor between two batches.
-pub fn idle_cursors<C: Cursor + 'static>(front: &Front, cursors: &Cursors<C>) -> Vec<DocBuf> {
+pub fn idle_cursors(front: &Front, cursors: &dyn OpenCursors) -> Vec<DocBuf> {
     let host = front.host_and_port();
     let now = front.clock.now_millis();
     let describe = |cursor: IdleCursor| {
@@ -50,7 +50,7 @@ fn append_cursor(doc: &mut DocWriter<'_, Vec<u8>>, cursor: &CursorInfo) {
     doc.append("originatingCommand", &cursor.command);
 }
 
-fn describe<C: Cursor + 'static>(cursors: &Cursors<C>, client: &Client, host: &str, now: &str) -> DocBuf {
+fn describe(cursors: &dyn OpenCursors, client: &Client, host: &str, now: &str) -> DocBuf {
     let app_name = client.app_name();
     let metadata = client.handshake.lock().metadata.clone();
     let current = client.current.lock();
@@ -79,10 +79,10 @@ fn describe<C: Cursor + 'static>(cursors: &Cursors<C>, client: &Client, host: &s
     })
 }
 
-fn running<C: Cursor + 'static>(
+fn running(
     doc: &mut DocWriter<'_, Vec<u8>>,
     current: &CurrentOp,
-    cursors: &Cursors<C>,
+    cursors: &dyn OpenCursors,
     client: &Client,
 ) {
     let took = current.started.elapsed();

@@ -19,6 +19,7 @@ use crate::cursors::CursorInfo;
 use crate::front::Front;
 use crate::generic::GenericArgs;
 use crate::reply::Reply;
+use crate::role::Role;
 use crate::session::{LogicalSessionId, TxnPart};
 
 /// One request being run: its command, the arguments that every command shares, its limits, and its results besides the
@@ -29,6 +30,8 @@ use crate::session::{LogicalSessionId, TxnPart};
 pub struct Request<'a> {
     /// The server.
     pub front: &'a Arc<Front>,
+    /// What the server is.
+    pub role: &'a dyn Role,
     /// The connection.
     pub client: &'a Arc<Client>,
     /// The command.

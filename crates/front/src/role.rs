@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Error, Result};
@@ -13,10 +14,12 @@ use tokio::net::TcpStream;
 
 use crate::args::Fields;
 use crate::command::Description;
+use crate::cursors::{NoCursors, OpenCursors};
 use crate::front::{Front, Guest};
 use crate::outcome::Ran;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::session::{NoSessions, SessionRegistry};
 
 /// Something that comes about; it lives as long as what it borrows.
 pub type Coming<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -59,6 +62,35 @@ pub trait Role: Send + Sync + 'static {
 
     /// Keeps the profiler's entry of a finished operation, where its database has a profiler.
     fn profile(&self, _request: &Request<'_>, _entry: &DocBuf) {}
+
+    /// The sessions of clients, for the commands that begin and end them.
+    fn sessions(&self) -> &dyn SessionRegistry {
+        &NoSessions
+    }
+
+    /// The cursors that clients have open, for the commands that show and close them.
+    fn cursors(&self) -> &dyn OpenCursors {
+        &NoCursors
+    }
+
+    /// What `currentOp` shows besides the operations of this server's clients: transactions that wait for their clients, what
+    /// others do for this server.
+    fn operations(&self, _request: &Request<'_>) -> Result<Vec<DocBuf>> {
+        Ok(Vec::new())
+    }
+
+    /// Hands over what only one server of a deployment can have, before this one ends at a client's wish. Waits for no longer
+    /// than `patience`.
+    ///
+    /// Errors: nobody can take it over; not with `force`.
+    fn step_down(&self, _patience: Duration, _force: bool) -> Result<()> {
+        Ok(())
+    }
+
+    /// Lets the operations under way end, and sends clients to other servers if there are any, for no longer than `limit`.
+    fn become_quiet(&self, _limit: Duration) -> Coming<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
 
     /// The words of four bytes with which connections begin that do not speak MongoDB's protocol.
     fn words(&self) -> &[[u8; 4]] {

@@ -43,6 +43,48 @@ impl TxnPart {
     }
 }
 
+/// What a role does with the sessions of its clients, as the commands of sessions ask for it.
+pub trait SessionRegistry: Send + Sync {
+    /// Uses the session of this id, which is made if there is none.
+    ///
+    /// Errors: `TooManyLogicalSessions`.
+    fn touch(&self, id: LogicalSessionId) -> Result<()>;
+
+    /// Ends sessions at their clients' wish.
+    fn end(&self, ids: &[LogicalSessionId]);
+
+    /// Ends what these sessions, or all of them, have open: transactions, cursors. Their operations are stopped already.
+    /// `spared` is that of whoever asks; `check` is asked again and again whether to go on.
+    ///
+    /// Errors: those of `check`.
+    fn kill(
+        &self,
+        meant: Option<&[LogicalSessionId]>,
+        spared: Option<LogicalSessionId>,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<()>;
+}
+
+/// The sessions of a role where they carry nothing from one operation to the next.
+pub struct NoSessions;
+
+impl SessionRegistry for NoSessions {
+    fn touch(&self, _: LogicalSessionId) -> Result<()> {
+        Ok(())
+    }
+
+    fn end(&self, _: &[LogicalSessionId]) {}
+
+    fn kill(
+        &self,
+        _: Option<&[LogicalSessionId]>,
+        _: Option<LogicalSessionId>,
+        _: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        Ok(())
+    }
+}
+
 /// One logical session; `S` is what it carries.
 pub struct Session<S> {
     /// The session's identifier.

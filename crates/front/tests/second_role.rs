@@ -175,6 +175,12 @@ fn a_role_without_data_answers_hello_and_refuses_the_rest() {
         doc! { "connectionStatus": 1, "$db": "admin" },
         doc! { "whatsmyuri": 1, "$db": "admin" },
         doc! { "killOp": 1, "op": 1_000_000, "$db": "admin" },
+        doc! { "currentOp": 1, "$db": "admin" },
+        doc! { "startSession": 1, "$db": "admin" },
+        doc! { "refreshSessions": [], "$db": "admin" },
+        doc! { "endSessions": [], "$db": "admin" },
+        doc! { "killAllSessions": [], "$db": "admin" },
+        doc! { "killCursors": "c", "cursors": [7i64], "$db": "test" },
         doc! { "connPoolStats": 1, "$db": "admin" },
         doc! { "features": 1, "$db": "admin" },
     ] {

@@ -2,7 +2,7 @@
 
 use sheaf_bson::DocBuf;
 use sheaf_errors::Result;
-pub use sheaf_front::cursors::{Batch, Cursor, CursorInfo, MAX_BATCH_BYTES};
+pub use sheaf_front::cursors::{Batch, Cursor, CursorInfo, MAX_BATCH_BYTES, OpenCursors};
 use sheaf_storage::View;
 
 use crate::op::Operation;

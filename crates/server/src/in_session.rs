@@ -68,8 +68,7 @@ fn load(state: &mut SessionState, op: &Operation<'_>, session: &Session) -> Resu
     if let Some(record) = op.engine().session_record(session.id.document().as_raw())? {
         state.txn_number = record.txn_number;
         // What was recorded before a restart has been recovered, so it stands at or before the newest.
-        state.txn =
-            if record.committed { TxnState::Committed(op.engine().last_applied()) } else { TxnState::Writes };
+        state.txn = if record.committed { TxnState::Committed(op.last_applied()) } else { TxnState::Writes };
     }
     state.loaded = true;
     Ok(())

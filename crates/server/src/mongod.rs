@@ -3,16 +3,19 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sheaf_bson::{DocBuf, Timestamp, Value};
 use sheaf_errors::{Code, Result};
 use sheaf_front::args::Fields;
+use sheaf_front::cursors::OpenCursors;
 use sheaf_front::dispatch::is_state_change;
 use sheaf_front::front::{Front, Guest};
 use sheaf_front::options::FrontOptions;
 use sheaf_front::outcome::Ran;
 use sheaf_front::request::Request;
 use sheaf_front::role::{Coming, Found, Role};
+use sheaf_front::session::SessionRegistry;
 use tokio::net::TcpStream;
 
 use crate::command::Run;
@@ -114,6 +117,27 @@ impl Role for Mongod {
         commands::diag::profile::record(&self.0, request, entry);
     }
 
+    fn sessions(&self) -> &dyn SessionRegistry {
+        &*self.0
+    }
+
+    fn cursors(&self) -> &dyn OpenCursors {
+        &*self.0.cursors
+    }
+
+    fn operations(&self, _: &Request<'_>) -> Result<Vec<DocBuf>> {
+        Ok(self.0.idle_transactions())
+    }
+
+    fn step_down(&self, patience: Duration, force: bool) -> Result<()> {
+        self.0.hand_over(patience, force)
+    }
+
+    fn become_quiet(&self, limit: Duration) -> Coming<'static, ()> {
+        let node = self.0.clone();
+        Box::pin(async move { node.become_quiet(limit).await })
+    }
+
     fn words(&self) -> &[[u8; 4]] {
         if self.0.replica().is_some() { WORDS } else { &[] }
     }
@@ -162,7 +186,7 @@ fn gossip(
     if !role.state.readable() {
         return;
     }
-    let operation_time = Timestamp(operation_time.unwrap_or_else(|| node.engine().last_applied().time));
+    let operation_time = Timestamp(operation_time.unwrap_or_else(|| node.last_applied().time));
     {
         let mut cluster = doc.document("$clusterTime");
         cluster.append("clusterTime", replica.cluster_time().max(operation_time));

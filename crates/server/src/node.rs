@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
-use sheaf_storage::Engine;
+use sheaf_storage::{Catalog, Engine, OpTime};
 
 use crate::cursors::Cursors;
 use crate::default_concerns::{Current, Defaults};
@@ -95,6 +95,16 @@ impl Node {
     /// The storage engine; it is open before the first connection is accepted.
     pub fn engine(&self) -> &Engine {
         self.engine.get().expect("the engine is open before connections are accepted")
+    }
+
+    /// The collections as they are now.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.engine().catalog()
+    }
+
+    /// The newest entry that readers see.
+    pub fn last_applied(&self) -> OpTime {
+        self.engine().last_applied()
     }
 
     /// Takes part in the set of this name; the engine is open.

@@ -10,7 +10,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ClusterClock;
 use sheaf_front::request::Request;
 pub use sheaf_front::request::{ApiParams, Interrupter};
-use sheaf_storage::{Engine, OpTime, Statement, Transaction, View, Write};
+use sheaf_storage::{Catalog, Engine, OpTime, Statement, Transaction, View, Write};
 
 use crate::concern::ReadLevel;
 use crate::cursors::{Open, ServerCursor};
@@ -69,6 +69,16 @@ impl<'a> Operation<'a> {
         self.node.engine()
     }
 
+    /// The collections as they are now.
+    pub fn catalog(&self) -> Arc<Catalog> {
+        self.node.catalog()
+    }
+
+    /// The newest entry that readers see.
+    pub fn last_applied(&self) -> OpTime {
+        self.node.last_applied()
+    }
+
     /// The open transaction, to read and write in; `None` outside of one.
     pub fn transaction(&self) -> Option<RefMut<'_, Transaction>> {
         RefMut::filter_map(self.transaction.borrow_mut(), Option::as_mut).ok()
@@ -116,6 +126,11 @@ impl<'a> Operation<'a> {
     pub fn note_commit(&self, position: OpTime) {
         let newest = self.committed.get().map_or(position, |before| before.max(position));
         self.committed.set(Some(newest));
+    }
+
+    /// Notes the newest commit: the command has found what it wanted done already, by whomever.
+    pub fn note_newest_commit(&self) {
+        self.note_commit(self.last_applied());
     }
 
     /// The statement to name to storage for a retryable write; `None` for a plain one.

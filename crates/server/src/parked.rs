@@ -14,7 +14,7 @@ pub use sheaf_front::outcome::Parked;
 use sheaf_front::role::{self, Coming};
 use sheaf_storage::{Collection, Engine};
 
-use crate::cursors::CursorInfo;
+use crate::cursors::{CursorInfo, OpenCursors};
 use crate::node::Node;
 
 /// What a request waits for.

@@ -47,7 +47,7 @@ pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
 
 /// A primary whose log has not come as far as the time that a client has seen elsewhere writes an entry.
 fn bring_about(replica: &Replica, op: &Operation<'_>, wanted: StateWanted) -> Result<()> {
-    if replica.is_writable() && op.engine().last_applied().time < wanted.time {
+    if replica.is_writable() && op.last_applied().time < wanted.time {
         let note = doc! { "msg": "no-op for afterClusterTime", "readConcern": Timestamp(wanted.time) };
         let stop = op.interrupter();
         op.blocking(|| replica.write_noop(&note, &|| stop.check()))?;

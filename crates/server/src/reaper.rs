@@ -75,7 +75,7 @@ struct Quiet {
 impl Quiet {
     fn note(&mut self, node: &Node) {
         let Some(replica) = node.replica().filter(|replica| replica.is_writable()) else { return };
-        let last = node.engine().last_applied().index;
+        let last = node.last_applied().index;
         let since = *self.since.get_or_insert_with(Instant::now);
         if last != self.last {
             *self = Quiet { last, since: Some(Instant::now()) };

@@ -1,6 +1,7 @@
 //! Sessions as a mongod keeps them: the transactions and retryable writes that they carry, and how they end.
 
 mod ending;
+mod idle;
 mod state;
 
 pub use ending::Leftovers;

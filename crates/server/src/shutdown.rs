@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::doc;
+use sheaf_errors::{Code, Result};
 use sheaf_repl::MemberState;
 
 use crate::node::Node;
@@ -18,7 +19,27 @@ const LEAST: Duration = Duration::from_millis(100);
 /// How often it is asked whether operations are under way.
 const STEP: Duration = Duration::from_millis(5);
 
+/// How long a member that goes down does not stand for election.
+const STEP_DOWN_MILLIS: u64 = 120_000;
+
 impl Node {
+    /// Hands the lead over if this member has it, for which others may take `patience` to catch up.
+    ///
+    /// Errors: nobody can take it over; not with `force`.
+    pub fn hand_over(&self, patience: Duration, force: bool) -> Result<()> {
+        let Some(replica) = self.replica().filter(|replica| replica.is_writable()) else { return Ok(()) };
+        let alone = replica.with(|core| core.config().is_none_or(|config| config.members.len() == 1));
+        if alone {
+            return Ok(());
+        }
+        let millis = patience.as_millis() as u64;
+        match replica.step_down(millis, millis.max(STEP_DOWN_MILLIS), false) {
+            // Who has lost the lead meanwhile has nothing to hand over.
+            Err(error) if error.code() != Code::NOT_WRITABLE_PRIMARY && !force => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether this node is about to end, quiet or not.
     pub fn is_ending(&self) -> bool {
         self.is_shutting_down() || self.quiesce.has_begun()

@@ -41,7 +41,7 @@ pub async fn run(node: Arc<Node>) {
 
 /// One pass over all collections.
 pub fn pass(node: &Arc<Node>, client: &Arc<Client>) {
-    let catalog = node.engine().catalog();
+    let catalog = node.catalog();
     let now = node.clock.now_millis();
     let databases: Vec<String> = catalog.databases().map(str::to_owned).collect();
     for db in &databases {
@@ -49,7 +49,7 @@ pub fn pass(node: &Arc<Node>, client: &Arc<Client>) {
             for at in 0.. {
                 // As it is now: a pass can take long, and an index that has been dropped since, or given more time, must
                 // not cost a document more.
-                let now_catalog = node.engine().catalog();
+                let now_catalog = node.catalog();
                 let Some(collection) = now_catalog.by_uuid(&known.uuid) else { break };
                 let Some(filter) = filters(collection, now).into_iter().nth(at) else { break };
                 if node.is_shutting_down() {

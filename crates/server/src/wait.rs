@@ -78,7 +78,7 @@ fn find(op: &Operation<'_>, code: Option<Code>) -> Result<Option<Wait>> {
         if !replica.is_writable() {
             bail!(Code::NOT_WRITABLE_PRIMARY, "cannot satisfy linearizable read concern on non-primary node");
         }
-        let at = op.engine().last_applied();
+        let at = op.last_applied();
         let concern = Effective { w: W::Majority, ..Effective::alone() };
         return Ok(Some(Wait { node: op.node.clone(), at, concern, deadline, vital: true }));
     }
@@ -105,7 +105,7 @@ fn find(op: &Operation<'_>, code: Option<Code>) -> Result<Option<Wait>> {
 /// What an operation that writes has written. Who has changed nothing may have seen what others have written, or what
 /// this client has written with a lesser concern, and relies on it.
 fn relied_on(op: &Operation<'_>) -> OpTime {
-    op.committed.get().unwrap_or_else(|| op.engine().last_applied())
+    op.committed.get().unwrap_or_else(|| op.last_applied())
 }
 
 /// A node without others waits for its disk.
@@ -130,7 +130,7 @@ pub fn operation_time(op: &Operation<'_>) -> Option<u64> {
     if op.reads_majority() && !op.in_transaction() {
         return op.engine().majority_view().map(|view| view.time().0);
     }
-    Some(op.engine().last_applied().time)
+    Some(op.last_applied().time)
 }
 
 /// Waits until what a reply waits for is so.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::DocBuf;
 use sheaf_errors::Result;
+use sheaf_front::session::SessionRegistry;
 
 use super::{LogicalSessionId, Session, SessionState, TxnState};
 use crate::log::ids;
@@ -40,17 +41,6 @@ impl Node {
                 session.last_used.fetch_max(now + 1, Ordering::Relaxed);
             }
         }
-    }
-
-    /// Ends sessions at their clients' wish: their operations are stopped, their transactions aborted, their cursors closed;
-    /// they are forgotten.
-    pub fn end_sessions(&self, ids: &[LogicalSessionId]) {
-        let known: Vec<_> = ids.iter().filter_map(|id| self.sessions.get(*id)).collect();
-        known.iter().for_each(|session| self.kill_session(session));
-        for some in known.chunks(AT_ONCE) {
-            self.forget(some, |_| true);
-        }
-        self.close_cursors_of(ids.iter().copied().collect());
     }
 
     /// Ends sessions that had been idle for too long at `now`, unless they have been used again.
@@ -124,13 +114,7 @@ impl Node {
 
     /// Stops what a session is doing: its running operations, its transaction and its cursors.
     pub fn kill_session(&self, session: &Session) {
-        for client in self.clients() {
-            let current = client.current.lock();
-            let ends = matches!(current.name, "endSessions" | "killSessions" | "killAllSessions");
-            if current.op_id != 0 && current.lsid == Some(session.id) && !ends {
-                client.kill();
-            }
-        }
+        self.stop_operations(|lsid| lsid == session.id);
         let gone = {
             let mut state = session.state.lock();
             let gone = state.open_since().map(|started| (state.txn_number, started.elapsed()));
@@ -150,6 +134,40 @@ impl Node {
         self.metrics.txn.aborted.add(1);
         self.metrics.transaction_ended(lived);
         self.cursors.kill_where(|cursor| cursor.lsid == Some(id) && cursor.txn_number == Some(number));
+    }
+}
+
+impl SessionRegistry for Node {
+    fn touch(&self, id: LogicalSessionId) -> Result<()> {
+        self.session(id).map(|_| ())
+    }
+
+    /// Their operations are stopped, their transactions aborted, their cursors closed; they are forgotten.
+    fn end(&self, ids: &[LogicalSessionId]) {
+        let known: Vec<_> = ids.iter().filter_map(|id| self.sessions.get(*id)).collect();
+        known.iter().for_each(|session| self.kill_session(session));
+        for some in known.chunks(AT_ONCE) {
+            self.forget(some, |_| true);
+        }
+        self.close_cursors_of(ids.iter().copied().collect());
+    }
+
+    /// There may be a million, and each one's operations are looked for among all clients'.
+    fn kill(
+        &self,
+        meant: Option<&[LogicalSessionId]>,
+        spared: Option<LogicalSessionId>,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let meant = match meant {
+            None => self.sessions.list(),
+            Some(ids) => ids.iter().filter_map(|id| self.sessions.get(*id)).collect(),
+        };
+        for session in meant.iter().filter(|session| spared != Some(session.id)) {
+            check()?;
+            self.kill_session(session);
+        }
+        Ok(())
     }
 }
 

@@ -64,7 +64,7 @@ impl<'a> Command<'a, Operation<'a>> for SetClusterParameter<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let time = Timestamp(op.engine().last_applied().time + 1);
+        let time = Timestamp(op.last_applied().time + 1);
         let document = DocBuf::build(|out| {
             out.append("_id", OPTIONS_PARAMETER)
                 .append("clusterParameterTime", time)

@@ -3,7 +3,6 @@
 mod cluster_parameter;
 mod fsync;
 mod hello;
-mod shutdown;
 mod users_info;
 mod validate_metadata;
 
@@ -20,7 +19,6 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(hello::Hello<'_>),
     registered!(hello::IsMaster<'_>),
     registered!(validate_metadata::ValidateDbMetadata),
-    registered!(shutdown::Shutdown),
     registered!(users_info::UsersInfo),
     registered!(users_info::RolesInfo),
 ];

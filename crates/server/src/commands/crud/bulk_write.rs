@@ -234,7 +234,7 @@ impl<'a> BulkWrite<'a> {
             if op.is_retryable_write() {
                 if let Some(recorded) = op.executed_statement(stmt_id)? {
                     totals.retried.push(stmt_id);
-                    op.note_commit(op.engine().last_applied());
+                    op.note_newest_commit();
                     self.count(at, &one.kind, Ok(recorded_done(&one.kind, &recorded)), totals);
                     continue;
                 }

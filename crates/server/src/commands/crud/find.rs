@@ -168,7 +168,7 @@ impl<'a> Find<'a> {
         let Some(filter) = self.filter.filter(|_| plain) else { return Ok(None) };
         let Some(id) = only_id(filter) else { return Ok(None) };
         let Some(projection) = self.point_projection(op)? else { return Ok(None) };
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         let Some(collection) = catalog.collection(namespace) else {
             return Ok(Some(empty_cursor(op, namespace)));
         };

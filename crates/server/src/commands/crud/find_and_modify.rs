@@ -109,7 +109,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
         if let Some(recorded) = op.executed_statement(self.stmt_id)? {
-            op.note_commit(op.engine().last_applied());
+            op.note_newest_commit();
             let mut reply = Reply::ok();
             reply.fill(|out| {
                 out.append_all(recorded.as_raw());
@@ -124,7 +124,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             Some(_) => (None, self.projection(&mut parse_cx(op, None)?)?),
             None => self.action(op).map(|(action, projection)| (Some(action), projection))?,
         };
-        names::check_uuid(&op.engine().catalog(), &namespace, self.uuid)?;
+        names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
         let modified = with_writer(op, self.query.is_some_and(|query| only_id(query).is_some()), |w| {
             let collection = match w.collection(&namespace)? {
                 Some(collection) => collection,

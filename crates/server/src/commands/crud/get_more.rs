@@ -8,7 +8,7 @@ use super::change_stream;
 use super::query::batch_room;
 use crate::args::{Args, NonNegative};
 use crate::command::*;
-use crate::cursors::{Batch, Filled};
+use crate::cursors::{Batch, Filled, OpenCursors};
 use crate::op::Operation;
 use crate::parked::Waits;
 use crate::reply::Reply;

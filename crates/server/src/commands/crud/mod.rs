@@ -11,7 +11,6 @@ mod find;
 mod find_and_modify;
 mod get_more;
 mod insert;
-mod kill_cursors;
 pub mod pipeline;
 pub mod query;
 mod update;
@@ -25,7 +24,6 @@ use crate::registered;
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(find::Find),
     registered!(get_more::GetMore),
-    registered!(kill_cursors::KillCursors),
     registered!(insert::Insert),
     registered!(update::Update),
     registered!(delete::Delete),

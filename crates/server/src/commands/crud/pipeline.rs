@@ -56,9 +56,12 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
         }
         _ => {
             let idle = spec.get("idleConnections").is_some_and(|v| v.truthy());
-            let mut all = operations::under_way(node, &node.cursors, idle);
+            let mut all = operations::under_way(node, &*node.cursors, idle);
             if spec.get("idleCursors").is_some_and(|v| v.truthy()) {
-                all.extend(operations::idle_cursors(node, &node.cursors));
+                all.extend(operations::idle_cursors(node, &*node.cursors));
+            }
+            if spec.get("idleSessions").is_none_or(|v| v.truthy()) {
+                all.extend(node.idle_transactions());
             }
             Ok(all)
         }
@@ -103,7 +106,7 @@ impl StreamCursor {
 
     /// Notes what a stream that comes to its end now has to wait for; before it reads.
     fn prepare(&mut self, op: &Operation<'_>) {
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         // A collection that does not exist may be made by any commit. In a set, an event comes when the commit point
         // does, of which only the log hears.
         let own = self.collection.as_ref().filter(|_| op.node().replica().is_none());

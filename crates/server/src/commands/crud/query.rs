@@ -196,7 +196,7 @@ pub fn first_batch(
 /// Room that a batch of so many of the collection's documents is likely to take, so that a large reply is not moved
 /// again and again while it grows. What is not used is never touched.
 pub fn batch_room(op: &Operation<'_>, namespace: &str, limit: Option<usize>) -> usize {
-    let catalog = op.engine().catalog();
+    let catalog = op.catalog();
     let Some(collection) = catalog.collection(namespace) else { return SMALL_REPLY_BYTES };
     let (count, bytes) = (collection.count().max(1), collection.data_bytes());
     let documents = limit.map_or(count, |limit| count.min(limit as u64));

@@ -84,7 +84,7 @@ impl WriteFields {
     pub fn check_collection(&self, op: &Operation<'_>, collection: &Collection) -> Result<()> {
         match self.uuid {
             Some(uuid) if uuid != collection.uuid => {
-                names::check_uuid(&op.engine().catalog(), &collection.namespace, self.uuid)
+                names::check_uuid(&op.catalog(), &collection.namespace, self.uuid)
             }
             _ => Ok(()),
         }
@@ -144,7 +144,7 @@ fn write_with<T>(op: &Operation<'_>, work: impl FnOnce(&mut dyn Write) -> Result
     }
     let stop = op.interrupter();
     let interrupt = || stop.check();
-    let before = op.engine().last_applied();
+    let before = op.last_applied();
     let mut unit = op.engine().write(&interrupt);
     let result = work(&mut unit);
     let committed = unit.commit();
@@ -234,7 +234,7 @@ impl StatementOutcomes {
                 if let Some(recorded) = op.executed_statement(id)? {
                     again(at, &recorded);
                     outcome.retried.push(id);
-                    op.note_commit(op.engine().last_applied());
+                    op.note_newest_commit();
                     continue;
                 }
                 w.statement(op.statement(id, None));

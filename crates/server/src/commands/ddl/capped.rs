@@ -54,7 +54,7 @@ impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         let missing = format!("source collection {namespace} does not exist");
         names::existing(&catalog, &namespace, &missing)?;
         let stop = op.interrupter();
@@ -108,7 +108,7 @@ impl<'a> Command<'a, Operation<'a>> for CloneCollectionAsCapped<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let (from, to) = (op.namespace(self.from), op.namespace(self.to));
         names::check_new_name(&to)?;
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         names::existing(&catalog, &from, &format!("source collection {from} does not exist"))?;
         if catalog.collection(&to).is_some() {
             bail!(

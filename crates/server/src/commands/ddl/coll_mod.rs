@@ -93,7 +93,7 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         super::room::check_room(op, op.body.len())?;
         let Some(collection) = catalog.collection(&namespace) else {
@@ -132,7 +132,7 @@ impl CollMod<'_> {
     /// as a unique one first, which does all that is wished of the index.
     fn apply(&self, op: &Operation<'_>, namespace: &str, unique: Option<Reply>) -> Result<Reply> {
         let check = |now: &Collection| {
-            names::check_uuid(&op.engine().catalog(), namespace, self.uuid)?;
+            names::check_uuid(&op.catalog(), namespace, self.uuid)?;
             names::refuse_view(now)
         };
         let builds = unique.is_some();
@@ -265,7 +265,7 @@ impl CollMod<'_> {
             };
             let source = self.view_on.unwrap_or(source);
             let pipeline = self.pipeline.unwrap_or(pipeline.as_raw());
-            check_view(op, &op.engine().catalog(), &now.namespace, source, pipeline)?;
+            check_view(op, &op.catalog(), &now.namespace, source, pipeline)?;
             let changes = [("viewOn", Value::String(source)), ("pipeline", Value::Array(pipeline))];
             let next = options::with_changes(now.options.as_raw(), &changes);
             Ok(CollectionChange { options: Some(next), ..CollectionChange::default() })

@@ -65,7 +65,7 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         let collection = catalog.collection(&namespace);
         if let Some(view) = collection.filter(|collection| collection.is_view()) {
             bail!(

@@ -103,7 +103,7 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             // Another client made the same collection a moment ago.
             Err(error) if error.code() == Code::NAMESPACE_EXISTS && !op.in_transaction() => {
                 let options = self.options.normalize()?;
-                let catalog = op.engine().catalog();
+                let catalog = op.catalog();
                 match catalog.collection(&namespace) {
                     Some(existing) if matches_existing(existing, options.as_raw()) => Ok(Reply::ok()),
                     _ => Err(error),
@@ -192,7 +192,7 @@ impl Create<'_> {
             let _turn = views::turn(op.node(), &interrupt)?;
             // Two views that are made at once must not lead to each other.
             let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
-            check_view(op, &op.engine().catalog(), namespace, source, pipeline)?;
+            check_view(op, &op.catalog(), namespace, source, pipeline)?;
             views::prepare(op.engine(), op.db(), &interrupt)?;
             op.engine().create_collection(namespace, &spec, &interrupt)?;
             op.note_commit(views::follow(op.engine(), namespace, &interrupt)?);

@@ -115,14 +115,14 @@ impl CreateIndexes<'_> {
         // Indexes that are ready before, and that are made.
         let counts = Cell::new((collection.indexes.iter().filter(|index| index.ready).count(), new.len()));
         if new.is_empty() {
-            op.note_commit(op.engine().last_applied());
+            op.note_newest_commit();
         } else if let Some(mut transaction) = op.transaction() {
             let raw: Vec<RawDoc<'_>> = new.iter().map(DocBuf::as_raw).collect();
             transaction.create_indexes(&collection.namespace, &raw)?;
         } else {
             // As the collection is when the build begins: another DDL may have come between.
             let wanted = |now: &Collection| {
-                names::check_uuid(&op.engine().catalog(), &now.namespace, self.uuid)?;
+                names::check_uuid(&op.catalog(), &now.namespace, self.uuid)?;
                 names::refuse_view(now)?;
                 let new = self.wanted(now)?;
                 counts.set((now.indexes.iter().filter(|index| index.ready).count(), new.len()));

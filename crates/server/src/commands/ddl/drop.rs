@@ -47,7 +47,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         if self.collection == "system.profile" && op.node().profiling.of(op.db()).level > 0 {
             bail!(Code::ILLEGAL_OPERATION, "turn off profiling before dropping system.profile collection");
         }
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let Some(collection) = catalog.collection(&namespace) else {
             // Since MongoDB 7.0 it is no error that there is nothing to drop.
@@ -66,7 +66,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         }
         // Asked again when nothing can change any more.
         let check = |now: &Collection| {
-            names::check_uuid(&op.engine().catalog(), &namespace, self.uuid)?;
+            names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             if now.is_view() != view {
                 bail!(
                     Code::CONFLICTING_OPERATION_IN_PROGRESS,

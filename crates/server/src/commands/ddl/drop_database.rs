@@ -43,7 +43,7 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
         if matches!(op.db(), "admin" | "config" | "local") {
             bail!(Code::ILLEGAL_OPERATION, "Dropping the '{}' database is prohibited.", op.db());
         }
-        if !op.engine().catalog().has_database(op.db()) {
+        if !op.catalog().has_database(op.db()) {
             return Ok(Reply::ok());
         }
         let stop = op.interrupter();

@@ -64,13 +64,13 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         op.metrics().namespace.replace(Some(namespace.clone()));
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
         self.choose(collection)?;
         let were = Cell::new(0);
         let choose = |now: &Collection| {
-            names::check_uuid(&op.engine().catalog(), &namespace, self.uuid)?;
+            names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             names::refuse_view(now)?;
             were.set(now.indexes.len() as i32);
             self.choose(now)

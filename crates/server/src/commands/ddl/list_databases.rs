@@ -50,7 +50,7 @@ impl<'a> Command<'a, Operation<'a>> for ListDatabases<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         let mut cx = query::parse_cx(op, None)?;
         let filter = query::parse_filter(self.filter, &mut cx)?;
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         let mut databases = Vec::new();
         let mut total = 0;
         for name in catalog.databases() {

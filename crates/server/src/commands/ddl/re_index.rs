@@ -46,7 +46,7 @@ impl<'a> Command<'a, Operation<'a>> for ReIndex<'a> {
         if op.node().options.set_name.is_some() {
             bail!(Code::ILLEGAL_OPERATION, "reIndex is only allowed on a standalone mongod instance.");
         }
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         let collection = names::existing(&catalog, &namespace, &format!("ns does not exist: {namespace}"))?;
         let specs: Vec<DocBuf> = collection.indexes.iter().map(|index| index.spec.clone()).collect();
         rebuild(op, collection)?;

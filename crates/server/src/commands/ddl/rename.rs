@@ -68,7 +68,7 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         if from == to {
             bail!(Code::ILLEGAL_OPERATION, "Can't rename a collection to itself");
         }
-        let catalog = op.engine().catalog();
+        let catalog = op.catalog();
         names::check_uuid(&catalog, from, uuid)?;
         let Some(source) = catalog.collection(from) else {
             bail!(Code::NAMESPACE_NOT_FOUND, "Source collection {from} does not exist");
@@ -85,7 +85,7 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         // Asked again when nothing can change any more.
         let check = |source: &Collection, _: Option<&Collection>| {
             refuse_system(source)?;
-            names::check_uuid(&op.engine().catalog(), from, uuid)
+            names::check_uuid(&op.catalog(), from, uuid)
         };
         let position = op.engine().rename_collection(from, to, drop_target, &check, &|| stop.check())?;
         op.note_commit(position);

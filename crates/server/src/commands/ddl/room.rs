@@ -21,7 +21,7 @@ pub fn check_room(op: &Operation<'_>, bytes: usize) -> Result<()> {
         return Ok(());
     }
     let share = op.node().memory.limit() / 4;
-    let kept = (bytes as u64 + defined_bytes(&op.engine().catalog())) * KEPT_BYTES;
+    let kept = (bytes as u64 + defined_bytes(&op.catalog())) * KEPT_BYTES;
     if kept > share {
         bail!(
             Code::EXCEEDED_MEMORY_LIMIT,

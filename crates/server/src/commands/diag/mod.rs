@@ -1,6 +1,5 @@
 //! Commands that show what the server does.
 
-mod current_op;
 mod lock_info;
 pub mod profile;
 mod replication;
@@ -14,7 +13,6 @@ use crate::registered;
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(lock_info::LockInfo),
-    registered!(current_op::CurrentOp<'_>),
     registered!(profile::Profile<'_>),
     registered!(server_status::ServerStatus<'_>),
     registered!(top::Top),

@@ -181,7 +181,7 @@ fn latencies(node: &Node, doc: &mut Doc<'_>) {
 
 /// How many collections of each kind there are.
 fn catalog_stats(node: &Node, doc: &mut Doc<'_>) {
-    let catalog = node.engine().catalog();
+    let catalog = node.catalog();
     let internal = |c: &Collection| matches!(c.db(), "admin" | "config" | "local");
     let count = |test: &dyn Fn(&Collection) -> bool| catalog.all().filter(|c| test(c)).count() as i32;
     let own = |c: &Collection| !internal(c) && !c.is_view();
@@ -207,7 +207,7 @@ fn feature_version(_: &Node, doc: &mut Doc<'_>) {
 
 /// How many indexes of each kind there are, and how often those have been used.
 fn index_stats(node: &Node, doc: &mut Doc<'_>) {
-    let catalog = node.engine().catalog();
+    let catalog = node.catalog();
     let indexes: Vec<_> = catalog.all().flat_map(|collection| &collection.indexes).collect();
     doc.append("count", indexes.len() as i64);
     let mut features = doc.document("features");

@@ -102,7 +102,7 @@ impl<'a> Command<'a, Operation<'a>> for SetDefaultRwConcern<'a> {
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_set(op, Self::NAME)?;
         self.check(op)?;
-        let time = Timestamp(op.engine().last_applied().time + 1);
+        let time = Timestamp(op.last_applied().time + 1);
         with_writer(op, true, |w| {
             let collection = collection_for_write(w, SETTINGS)?;
             let key = collection.record_key(Value::String(ID))?;

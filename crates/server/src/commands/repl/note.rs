@@ -62,10 +62,10 @@ impl<'a> Command<'a, Operation<'a>> for AppendOplogNote<'a> {
         let Some(replica) = op.node().replica() else {
             bail!(Code::NO_REPLICATION_ENABLED, "Must have replication set up to run \"appendOplogNote\"");
         };
-        let last = Timestamp(op.engine().last_applied().time);
+        let last = Timestamp(op.last_applied().time);
         if let Some(most) = self.max_cluster_time.filter(|most| *most <= last) {
             let text = |time: Timestamp| format!("Timestamp({}, {})", time.0 >> 32, time.0 as u32);
-            op.note_commit(op.engine().last_applied());
+            op.note_newest_commit();
             bail!(
                 Code::STALE_CLUSTER_TIME,
                 "Requested maxClusterTime {} is less or equal to the last primary OpTime: {}",

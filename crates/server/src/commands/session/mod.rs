@@ -1,8 +1,5 @@
 //! Commands of sessions and transactions.
 
-mod end;
-mod kill;
-mod start;
 pub mod transaction;
 
 use crate::command::{Entry, RunOnMongod};
@@ -10,13 +7,5 @@ use crate::op::Operation;
 use crate::registered;
 
 /// The commands of this group.
-pub static COMMANDS: &[Entry<RunOnMongod>] = &[
-    registered!(end::EndSessions),
-    registered!(end::RefreshSessions),
-    registered!(kill::KillAllSessions),
-    registered!(kill::KillAllSessionsByPattern),
-    registered!(kill::KillSessions),
-    registered!(start::StartSession),
-    registered!(transaction::AbortTransaction),
-    registered!(transaction::CommitTransaction),
-];
+pub static COMMANDS: &[Entry<RunOnMongod>] =
+    &[registered!(transaction::AbortTransaction), registered!(transaction::CommitTransaction)];

@@ -1,19 +1,21 @@
 //! `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
 
+use std::collections::HashSet;
+
 use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
-use super::end::{own_documents, session_list};
+use super::end_sessions::{own_documents, session_list};
 use crate::args::Args;
 use crate::command::*;
-use crate::op::Operation;
 use crate::reply::Reply;
+use crate::request::Request;
 use crate::session::LogicalSessionId;
 
 /// `{killSessions: [lsid, ...]}`; an empty list means all of the user's, and everybody is one user.
 pub struct KillSessions(Vec<LogicalSessionId>);
 
-impl<'a> Command<'a, Operation<'a>> for KillSessions {
+impl<'a> Command<'a, Request<'a>> for KillSessions {
     const NAME: &'static str = "killSessions";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -40,8 +42,8 @@ impl<'a> Command<'a, Operation<'a>> for KillSessions {
         Ok(KillSessions(session_list(args, "KillSessionsCmd")?))
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        kill(op, self.0.is_empty(), &self.0)?;
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        kill(op, (!self.0.is_empty()).then_some(&self.0))?;
         Ok(Reply::ok())
     }
 }
@@ -51,7 +53,7 @@ pub struct KillAllSessions {
     anybody: bool,
 }
 
-impl<'a> Command<'a, Operation<'a>> for KillAllSessions {
+impl<'a> Command<'a, Request<'a>> for KillAllSessions {
     const NAME: &'static str = "killAllSessions";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -76,12 +78,12 @@ impl<'a> Command<'a, Operation<'a>> for KillAllSessions {
         args.ignore_rest();
         let users = own_documents(args, "KillAllSessionsCmd")?;
         users.iter().try_for_each(|user| check_user(*user))?;
-        // Sessions here belong to nobody, so a list of users matches none of them.
         Ok(KillAllSessions { anybody: users.is_empty() })
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        kill(op, self.anybody, &[])?;
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        // Sessions here belong to nobody, so a list of users matches none of them.
+        kill(op, (!self.anybody).then_some(&[]))?;
         Ok(Reply::ok())
     }
 }
@@ -98,7 +100,7 @@ fn names_users(asked: Asked<'_>) -> bool {
     asked.any_statement(list, "users") || asked.any_statement(list, "roles")
 }
 
-impl<'a> Command<'a, Operation<'a>> for KillAllSessionsByPattern {
+impl<'a> Command<'a, Request<'a>> for KillAllSessionsByPattern {
     const NAME: &'static str = "killAllSessionsByPattern";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -138,8 +140,8 @@ impl<'a> Command<'a, Operation<'a>> for KillAllSessionsByPattern {
         Ok(found)
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        kill(op, self.all, &self.ids)?;
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        kill(op, (!self.all).then_some(&self.ids))?;
         Ok(Reply::ok())
     }
 }
@@ -166,14 +168,10 @@ fn check_user(user: RawDoc<'_>) -> Result<()> {
     }
 }
 
-/// Kills all sessions, or these. There may be a million, and each one's operations are looked for among all clients'.
-fn kill(op: &Operation<'_>, all: bool, ids: &[LogicalSessionId]) -> Result<()> {
-    let sessions = &op.node().sessions;
-    let meant = if all { sessions.list() } else { ids.iter().filter_map(|id| sessions.get(*id)).collect() };
-    // The session of this very command goes on.
-    for session in meant.iter().filter(|session| op.lsid() != Some(session.id)) {
-        op.check_interrupt()?;
-        op.node().kill_session(session);
-    }
-    Ok(())
+/// Kills these sessions, or all; the session of this very command goes on.
+fn kill(op: &Request<'_>, meant: Option<&[LogicalSessionId]>) -> Result<()> {
+    let own = op.lsid();
+    let ids: Option<HashSet<_>> = meant.map(|ids| ids.iter().copied().collect());
+    op.front.stop_operations(|lsid| Some(lsid) != own && ids.as_ref().is_none_or(|ids| ids.contains(&lsid)));
+    op.role.sessions().kill(meant, own, &|| op.check_interrupt())
 }

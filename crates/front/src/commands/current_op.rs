@@ -3,13 +3,13 @@
 use sheaf_bson::DocBuf;
 use sheaf_errors::Result;
 use sheaf_expr::ParseCx;
-use sheaf_front::operations;
 use sheaf_query::matcher::Matcher;
 
 use crate::args::{Args, Loose};
 use crate::command::*;
-use crate::op::Operation;
+use crate::operations;
 use crate::reply::Reply;
+use crate::request::Request;
 
 /// `{currentOp: 1, $all: bool, $ownOps: bool, <filter>}`.
 pub struct CurrentOp<'a> {
@@ -17,7 +17,7 @@ pub struct CurrentOp<'a> {
     filter: Vec<sheaf_bson::Element<'a>>,
 }
 
-impl<'a> Command<'a, Operation<'a>> for CurrentOp<'a> {
+impl<'a> Command<'a, Request<'a>> for CurrentOp<'a> {
     const NAME: &'static str = "currentOp";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -52,7 +52,7 @@ impl<'a> Command<'a, Operation<'a>> for CurrentOp<'a> {
         Ok(CurrentOp { all, filter })
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
         let filter = DocBuf::build(|doc| {
             for field in &self.filter {
                 doc.append_element(*field);
@@ -60,7 +60,8 @@ impl<'a> Command<'a, Operation<'a>> for CurrentOp<'a> {
         });
         let matcher = Matcher::parse(filter.as_raw(), &mut ParseCx::new())?;
         let mut matching = Vec::new();
-        for operation in operations::under_way(op.node(), &op.node().cursors, self.all) {
+        let own = operations::under_way(op.front, op.role.cursors(), self.all);
+        for operation in own.into_iter().chain(op.role.operations(op)?) {
             if matcher.matches_doc(operation.as_raw())? {
                 matching.push(operation);
             }

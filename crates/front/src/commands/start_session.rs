@@ -4,14 +4,14 @@ use sheaf_errors::Result;
 
 use crate::args::Args;
 use crate::command::*;
-use crate::op::Operation;
 use crate::reply::Reply;
+use crate::request::Request;
 use crate::session::LogicalSessionId;
 
 /// `{startSession: 1}`.
 pub struct StartSession;
 
-impl<'a> Command<'a, Operation<'a>> for StartSession {
+impl<'a> Command<'a, Request<'a>> for StartSession {
     const NAME: &'static str = "startSession";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -37,10 +37,10 @@ impl<'a> Command<'a, Operation<'a>> for StartSession {
         Ok(StartSession)
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
         let id = LogicalSessionId { id: *uuid::Uuid::new_v4().as_bytes() };
-        op.node().session(id)?;
-        let minutes = op.node().parameters.int("localLogicalSessionTimeoutMinutes") as i32;
+        op.role.sessions().touch(id)?;
+        let minutes = op.front.parameters.int("localLogicalSessionTimeoutMinutes") as i32;
         Ok(Reply::ok().with_fields(|doc| {
             id.write(doc, "id");
             doc.append("timeoutMinutes", minutes);

@@ -5,8 +5,8 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Array};
 use crate::command::*;
-use crate::op::Operation;
 use crate::reply::Reply;
+use crate::request::Request;
 
 /// `{killCursors: "users", cursors: [<id>, ...]}`
 pub struct KillCursors<'a> {
@@ -14,7 +14,7 @@ pub struct KillCursors<'a> {
     ids: Vec<i64>,
 }
 
-impl<'a> Command<'a, Operation<'a>> for KillCursors<'a> {
+impl<'a> Command<'a, Request<'a>> for KillCursors<'a> {
     const NAME: &'static str = "killCursors";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -54,11 +54,11 @@ impl<'a> Command<'a, Operation<'a>> for KillCursors<'a> {
         Ok(KillCursors { collection, ids })
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
         let namespace = op.namespace(self.collection);
         let (mut killed, mut not_found) = (Vec::new(), Vec::new());
         for id in self.ids {
-            let cursors = &op.node().cursors;
+            let cursors = op.role.cursors();
             let ours = cursors.info(id).is_some_and(|info| info.namespace == namespace);
             match ours.then(|| cursors.kill(id)).flatten() {
                 Some(()) => killed.push(id),

@@ -1,15 +1,16 @@
 //! `shutdown`.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, Loose};
 use crate::command::*;
-use crate::op::Operation;
 use crate::reply::Reply;
+use crate::request::Request;
 
-/// `{shutdown: 1, force: bool, timeoutSecs: n}`. A primary first hands the lead over; see [`crate::shutdown`].
+/// `{shutdown: 1, force: bool, timeoutSecs: n}`. What the server has to hand over first, its role knows.
 pub struct Shutdown {
     force: bool,
     timeout_secs: i64,
@@ -18,10 +19,7 @@ pub struct Shutdown {
 /// How long secondaries may catch up, and operations under way may take to end, if nobody says.
 const TIMEOUT_SECS: i64 = 15;
 
-/// How long a member that goes down does not stand for election.
-const STEP_DOWN_MILLIS: u64 = 120_000;
-
-impl<'a> Command<'a, Operation<'a>> for Shutdown {
+impl<'a> Command<'a, Request<'a>> for Shutdown {
     const NAME: &'static str = "shutdown";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -51,7 +49,7 @@ impl<'a> Command<'a, Operation<'a>> for Shutdown {
         Ok(Shutdown { force, timeout_secs })
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
         crate::log::info(
             "COMMAND",
             crate::log::ids::SHUTDOWN_COMMAND,
@@ -60,26 +58,12 @@ impl<'a> Command<'a, Operation<'a>> for Shutdown {
             None,
         );
         let began = Instant::now();
-        if let Some(replica) = op.node().replica().filter(|replica| replica.is_writable()) {
-            let millis = self.timeout_secs as u64 * 1000;
-            let alone = replica.with(|core| core.config().is_none_or(|config| config.members.len() == 1));
-            let stepped_down = match alone {
-                true => Ok(()),
-                false => replica.step_down(millis, millis.max(STEP_DOWN_MILLIS), false),
-            };
-            // Who has lost the lead meanwhile has nothing to hand over.
-            if let Err(error) = stepped_down
-                && error.code() != Code::NOT_WRITABLE_PRIMARY
-                && !self.force
-            {
-                return Err(error);
-            }
-        }
+        op.role.step_down(Duration::from_secs(self.timeout_secs as u64), self.force)?;
         let limit = Duration::from_secs(self.timeout_secs as u64).saturating_sub(began.elapsed());
-        let node = op.node().clone();
+        let (quiet, front) = (op.role.become_quiet(limit), Arc::clone(op.front));
         tokio::spawn(async move {
-            node.become_quiet(limit).await;
-            node.begin_shutdown();
+            quiet.await;
+            front.begin_shutdown();
         });
         Ok(Reply::ok())
     }

@@ -5,8 +5,8 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::*;
-use crate::op::Operation;
 use crate::reply::Reply;
+use crate::request::Request;
 use crate::session::LogicalSessionId;
 
 /// The most sessions that one command may name.
@@ -58,7 +58,7 @@ pub fn session_list(args: &mut Args<'_>, parser: &str) -> Result<Vec<LogicalSess
 /// `{endSessions: [lsid, ...]}`.
 pub struct EndSessions(Vec<LogicalSessionId>);
 
-impl<'a> Command<'a, Operation<'a>> for EndSessions {
+impl<'a> Command<'a, Request<'a>> for EndSessions {
     const NAME: &'static str = "endSessions";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -83,8 +83,8 @@ impl<'a> Command<'a, Operation<'a>> for EndSessions {
         Ok(EndSessions(session_list(args, Self::NAME)?))
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        op.node().end_sessions(&self.0);
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        op.role.sessions().end(&self.0);
         Ok(Reply::ok())
     }
 }
@@ -92,7 +92,7 @@ impl<'a> Command<'a, Operation<'a>> for EndSessions {
 /// `{refreshSessions: [lsid, ...]}`.
 pub struct RefreshSessions(Vec<LogicalSessionId>);
 
-impl<'a> Command<'a, Operation<'a>> for RefreshSessions {
+impl<'a> Command<'a, Request<'a>> for RefreshSessions {
     const NAME: &'static str = "refreshSessions";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -117,9 +117,9 @@ impl<'a> Command<'a, Operation<'a>> for RefreshSessions {
         Ok(RefreshSessions(session_list(args, Self::NAME)?))
     }
 
-    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
         for id in self.0 {
-            op.node().session(id)?;
+            op.role.sessions().touch(id)?;
         }
         Ok(Reply::ok())
     }

@@ -31,6 +31,7 @@ mod position;
 mod reader;
 mod recover;
 mod segment;
+mod shared;
 #[cfg(test)]
 mod tests;
 

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{IoSlice, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use crate::position::OpTime;
 use crate::reader::Reader;
 use crate::recover::recover;
 use crate::segment::{SEGMENT_HEADER_LEN, Segment, list, sync_dir};
+use crate::shared::{Shared, first_index};
 use crate::{Error, Result};
 
 /// What one `write` of several entries may carry: the kernel takes 1024 pieces, two for each.
@@ -88,23 +89,6 @@ const ROOM_BYTES_MIN: u64 = 32 << 10;
 /// Who appends more than this between two syncs has its syncs last long anyway.
 const SMALL_SYNC_BYTES: u64 = 128 << 10;
 
-/// What readers see without the writer's lock.
-pub(crate) struct Shared {
-    pub last_index: AtomicU64,
-    pub segments: Mutex<Vec<Segment>>,
-    files: ReadFiles,
-    durable_index: AtomicU64,
-    /// Counts the cuts: a sync that began before one says nothing about what was appended after it.
-    cuts: AtomicU64,
-    /// Set for good when a sync failed, or a failed append could not be taken back.
-    failed: AtomicBool,
-    syncs: AtomicU64,
-    files_synced: AtomicU64,
-    sync_micros: AtomicU64,
-    appends: AtomicU64,
-    append_bytes: AtomicU64,
-}
-
 struct Writer {
     file: Arc<File>,
     /// That of the current segment.
@@ -122,51 +106,6 @@ struct Writer {
     /// Counts the changes of the folder; up to which of them it was synced.
     folder_changes: u64,
     folder_synced: u64,
-}
-
-impl Shared {
-    /// Fills `bytes` from a segment at `at`.
-    ///
-    /// Errors: `Gone` if the log does not have the segment any more.
-    pub fn read(&self, id: u64, bytes: &mut [u8], at: u64) -> Result<()> {
-        let failed = |e| Error::io("reading a segment", e);
-        let path = {
-            let segments = lock(&self.segments);
-            let Some(segment) = segments.iter().rfind(|segment| segment.id == id) else {
-                return Err(Error::Gone { first: first_index(&segments) });
-            };
-            if let Some(file) = segment.file.clone() {
-                drop(segments);
-                return file.read_exact_at(bytes, at).map_err(failed);
-            }
-            segment.path.clone()
-        };
-        let outcome = self.files.read(id, &path, bytes, at);
-        let segments = lock(&self.segments);
-        if !segments.iter().any(|segment| segment.id == id) {
-            // Removed meanwhile, perhaps before the file was opened.
-            let first = first_index(&segments);
-            drop(segments);
-            self.files.close(|open| open == id);
-            return Err(Error::Gone { first });
-        }
-        outcome.map_err(failed)
-    }
-
-    /// Header of a segment's first entry, if it has one.
-    pub fn first_entry(&self, segment: &Segment) -> Result<Option<Header>> {
-        if segment.bytes < SEGMENT_HEADER_LEN + HEADER_LEN as u64 {
-            return Ok(None);
-        }
-        let mut bytes = [0; HEADER_LEN];
-        self.read(segment.id, &mut bytes, SEGMENT_HEADER_LEN)?;
-        Ok(Header::decode(&bytes, segment.salt))
-    }
-}
-
-/// Index of the oldest entry that these segments, a log's, can hold.
-pub(crate) fn first_index(segments: &[Segment]) -> u64 {
-    segments.first().expect("a log has a segment at all times").first_index
 }
 
 impl Log {
@@ -221,19 +160,9 @@ impl Log {
         };
         let (offset, salt) = segments.last().map_or((SEGMENT_HEADER_LEN, Salt(0)), |s| (s.bytes, s.salt));
         let zeroed = file.metadata().map_err(|e| Error::io("reading a segment's length", e))?.len();
-        let shared = Arc::new(Shared {
-            last_index: AtomicU64::new(tail.last.index),
-            segments: Mutex::new(segments),
-            files: ReadFiles::new(&dir),
-            durable_index: AtomicU64::new(applied.index),
-            cuts: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-            syncs: AtomicU64::new(0),
-            files_synced: AtomicU64::new(files_synced),
-            sync_micros: AtomicU64::new(0),
-            appends: AtomicU64::new(0),
-            append_bytes: AtomicU64::new(0),
-        });
+        let shared = Shared::new(ReadFiles::new(&dir), segments, tail.last.index, applied.index);
+        shared.files_synced.store(files_synced, Ordering::Relaxed);
+        let shared = Arc::new(shared);
         let writer = Writer {
             unsynced: vec![file.clone()],
             file,

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 
 use crate::entry::{Entry, HEADER_LEN, Header};
 use crate::lock::lock;
-use crate::log::{Shared, first_index};
 use crate::recover::{Scanner, Source};
 use crate::segment::{SEGMENT_HEADER_LEN, Segment};
+use crate::shared::{Shared, first_index};
 use crate::{Error, Result};
 
 /// Gives entries one after another; at the end of the log it gives `None`, and later what was appended since. It has no file

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use crate::entry::{HEADER_LEN, Header, Salt};
-use crate::log::Shared;
 use crate::position::OpTime;
 use crate::segment::{MAGIC, SEGMENT_HEADER_LEN, Segment};
+use crate::shared::Shared;
 use crate::{Error, Result};
 
 /// Where a segment's bytes come from.

@@ -2,7 +2,9 @@
 
 mod accesses;
 mod cache;
+mod coverage;
 mod entry;
+mod key_set;
 mod keys;
 mod print;
 pub(crate) mod side;
@@ -22,10 +24,10 @@ use sheaf_query::matcher::Matcher;
 use crate::critical::must;
 pub use accesses::Accesses;
 pub(crate) use cache::KeyCache;
+use coverage::Coverage;
 pub(crate) use entry::{entry_key, entry_value};
-pub(crate) use keys::KeySet;
+pub(crate) use key_set::KeySet;
 pub(crate) use side::{Side, side_ident};
-use wildcard::Coverage;
 
 /// How an index makes keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -85,6 +85,32 @@ pub struct Role {
     pub election: Option<[u8; 12]>,
 }
 
+impl Role {
+    /// What a reply to `hello` says.
+    pub fn of(reply: RawDoc<'_>) -> Role {
+        let flag = |key: &str| reply.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
+        let text = |key: &str| reply.get(key).and_then(|value| value.as_str()).map(str::to_owned);
+        let hosts = |key: &str| {
+            let hosts = reply.get(key).and_then(|hosts| hosts.as_array());
+            let hosts = hosts.into_iter().flat_map(|hosts| hosts.values());
+            hosts.filter_map(|host| host.as_str().map(str::to_owned)).collect()
+        };
+        let election = match reply.get("electionId") {
+            Some(Value::ObjectId(ObjectId(id))) => Some(id),
+            _ => None,
+        };
+        Role {
+            primary: flag("isWritablePrimary"),
+            secondary: flag("secondary"),
+            set: text("setName"),
+            hosts: hosts("hosts"),
+            passives: hosts("passives"),
+            primary_host: text("primary"),
+            election,
+        }
+    }
+}
+
 /// Bytes of an OP_MSG before its first section's document.
 const HEAD: usize = REPLY_HEAD;
 /// What one read asks for: with small replies, header and body come in one call.
@@ -116,27 +142,7 @@ impl Connection {
 
     /// Asks the node what it is.
     pub fn hello(&mut self) -> Result<Role> {
-        let reply = self.command("admin", &doc! { "hello": 1 })?;
-        let flag = |key: &str| reply.get(key).and_then(|value| value.as_bool()).unwrap_or(false);
-        let text = |key: &str| reply.get(key).and_then(|value| value.as_str()).map(str::to_owned);
-        let hosts = |key: &str| {
-            let hosts = reply.get(key).and_then(|hosts| hosts.as_array());
-            let hosts = hosts.into_iter().flat_map(|hosts| hosts.values());
-            hosts.filter_map(|host| host.as_str().map(str::to_owned)).collect()
-        };
-        let election = match reply.get("electionId") {
-            Some(Value::ObjectId(ObjectId(id))) => Some(id),
-            _ => None,
-        };
-        Ok(Role {
-            primary: flag("isWritablePrimary"),
-            secondary: flag("secondary"),
-            set: text("setName"),
-            hosts: hosts("hosts"),
-            passives: hosts("passives"),
-            primary_host: text("primary"),
-            election,
-        })
+        Ok(Role::of(self.command("admin", &doc! { "hello": 1 })?))
     }
 
     pub(super) fn stream(&self) -> &TcpStream {
@@ -177,7 +183,22 @@ impl Connection {
         RawDoc::new(&self.received[HEAD..self.length])
     }
 
-    fn send(&mut self, message: &mut Message) -> Result<()> {
+    /// How long one read of the socket waits, and how long a write may make no progress.
+    pub fn set_patience(&mut self, read: Duration, write: Duration) -> Result<()> {
+        self.stream.set_read_timeout(Some(read))?;
+        Ok(self.stream.set_write_timeout(Some(write))?)
+    }
+
+    /// Gives back what the buffer of replies has beyond so many bytes.
+    pub fn shrink(&mut self, most: usize) {
+        if self.received.len() > most {
+            self.received = vec![0; READ_SIZE];
+            self.length = 0;
+        }
+    }
+
+    /// Sends a message; its reply is to be [received](Connection::receive_while).
+    pub fn send(&mut self, message: &mut Message) -> Result<()> {
         let bytes = &mut message.bytes;
         if bytes.len() > MAX_MESSAGE_SIZE {
             return Err(Error::usage(format!("a message of {} bytes is too large", bytes.len())));
@@ -190,6 +211,13 @@ impl Connection {
     }
 
     fn receive(&mut self) -> Result<()> {
+        self.receive_while(&mut || Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into()))
+    }
+
+    /// Receives the reply to the message that was sent last. `go_on` is asked each time that nothing has come for as long as a read waits.
+    ///
+    /// Errors: the network's, and those of `go_on`; nothing more can be said on this connection then.
+    pub fn receive_while(&mut self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let mut filled = 0;
         let mut wanted = HEAD + 5;
         let mut header_known = false;
@@ -201,9 +229,7 @@ impl Connection {
                 Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                 Ok(n) => filled += n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time").into());
-                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => go_on()?,
                 Err(error) => return Err(error.into()),
             }
             if !header_known && filled >= HEADER_LEN {

@@ -16,12 +16,37 @@ const KEPT: usize = 8;
 const IDLE: Duration = Duration::from_secs(60);
 
 /// Idle connections, by address.
-#[derive(Default)]
 pub struct Pool {
+    kept: usize,
     idle: Mutex<HashMap<String, Vec<(Connection, Instant)>>>,
+    swept: Mutex<Instant>,
+}
+
+/// How often connections are closed that nobody uses any more.
+const SWEEP: Duration = Duration::from_secs(1);
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool::keeping(KEPT)
+    }
 }
 
 impl Pool {
+    /// Keeps so many connections to one server.
+    pub fn keeping(kept: usize) -> Pool {
+        Pool { kept, idle: Mutex::default(), swept: Mutex::new(Instant::now()) }
+    }
+
+    /// Idle connections to each server.
+    pub fn counts(&self) -> Vec<(String, usize)> {
+        self.idle.lock().iter().map(|(address, kept)| (address.clone(), kept.len())).collect()
+    }
+
+    /// Closes the idle connections to a server.
+    pub fn forget(&self, address: &str) {
+        self.idle.lock().remove(address);
+    }
+
     /// Has the server at `to` run a command, and gives its answer, whether it reports an error or not. What `to` says
     /// about users holds for new connections.
     ///
@@ -39,7 +64,7 @@ impl Pool {
     }
 
     /// A connection that is still open, as far as one can see.
-    fn take(&self, address: &str) -> Option<Connection> {
+    pub fn take(&self, address: &str) -> Option<Connection> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(address)?;
         while let Some((connection, since)) = kept.pop() {
@@ -50,15 +75,20 @@ impl Pool {
         None
     }
 
-    fn put_back(&self, address: &str, connection: Connection) {
+    /// Keeps a connection on which nothing is under way.
+    pub fn put_back(&self, address: &str, connection: Connection) {
         let mut idle = self.idle.lock();
-        // Those to servers that nobody asks any more, an earlier primary, hold descriptors.
-        idle.retain(|_, kept| {
-            kept.retain(|(_, since)| since.elapsed() < IDLE);
-            !kept.is_empty()
-        });
+        let mut swept = self.swept.lock();
+        if swept.elapsed() >= SWEEP {
+            *swept = Instant::now();
+            // Those to servers that nobody asks any more, an earlier primary, hold descriptors.
+            idle.retain(|_, kept| {
+                kept.retain(|(_, since)| since.elapsed() < IDLE);
+                !kept.is_empty()
+            });
+        }
         let kept = idle.entry(address.to_owned()).or_default();
-        if kept.len() < KEPT {
+        if kept.len() < self.kept {
             kept.push((connection, Instant::now()));
         }
     }

@@ -302,6 +302,7 @@ codes! {
     API_VERSION_ERROR = 322 "APIVersionError",
     API_STRICT_ERROR = 323 "APIStrictError",
     API_DEPRECATION_ERROR = 324 "APIDeprecationError",
+    LOAD_BALANCER_SUPPORT_MISMATCH = 354 "LoadBalancerSupportMismatch",
     CANNOT_CONVERT_INDEX_TO_UNIQUE = 359 "CannotConvertIndexToUnique",
     COLLECTION_UUID_MISMATCH = 361 "CollectionUUIDMismatch",
     TEMPORARILY_UNAVAILABLE = 365 "TemporarilyUnavailable",

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use sheaf_bson::ObjectId;
@@ -143,6 +143,16 @@ impl Front {
         }
     }
 
+    /// Waits until all messages that have come are answered, for no longer than `limit`. Nothing new is begun by then.
+    pub async fn until_answered(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        while self.clients().iter().any(|client| client.answering.load(Ordering::Acquire))
+            && Instant::now() < until
+        {
+            tokio::time::sleep(ANSWERED_STEP).await;
+        }
+    }
+
     /// Registers a connection. `None`: there are too many.
     pub fn connect(&self, remote: Option<std::net::SocketAddr>) -> Option<Arc<Client>> {
         let mut clients = self.clients.lock();
@@ -208,6 +218,9 @@ impl Front {
         format!("{}:{}", hostname(), self.port.load(Ordering::Relaxed))
     }
 }
+
+/// How often it is looked whether all messages are answered.
+const ANSWERED_STEP: Duration = Duration::from_millis(2);
 
 /// A connection that counts as a client's without being served as one.
 pub struct Guest {

@@ -4,7 +4,6 @@
 //! makes drivers turn to other members, and everything else is served as before. This is over as soon as no operation is
 //! under way, and at the latest when its time is up. Then what is left is interrupted.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::doc;
@@ -63,16 +62,6 @@ impl Node {
             if now >= until || (told && !busy) {
                 return;
             }
-            tokio::time::sleep(STEP).await;
-        }
-    }
-
-    /// Waits until all messages that have come are answered, for no longer than `limit`. Nothing new is begun by then.
-    pub async fn until_answered(&self, limit: Duration) {
-        let until = Instant::now() + limit;
-        while self.clients().iter().any(|client| client.answering.load(Ordering::Acquire))
-            && Instant::now() < until
-        {
             tokio::time::sleep(STEP).await;
         }
     }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_yaml_ng::Value;
+use sheaf_server::options::ClusterRole;
 
 /// What flags and file can decide; `None` is open.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -19,6 +20,8 @@ pub struct Settings {
     pub fork: Option<bool>,
     pub pidfilepath: Option<PathBuf>,
     pub repl_set: Option<String>,
+    pub cluster_role: Option<ClusterRole>,
+    pub config_db: Option<String>,
     pub oplog_size_mb: Option<u64>,
     pub oplog_min_retention_hours: Option<f64>,
     pub journal: Option<bool>,
@@ -65,6 +68,8 @@ impl Settings {
             fork,
             pidfilepath,
             repl_set,
+            cluster_role,
+            config_db,
             oplog_size_mb,
             oplog_min_retention_hours,
             journal,
@@ -201,6 +206,14 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         "operationProfiling.slowOpSampleRate" => settings.sample_rate = Some(number(path, value)?),
         "replication.replSetName" => settings.repl_set = Some(text(path, value)?),
         "replication.oplogSizeMB" => settings.oplog_size_mb = Some(number(path, value)? as u64),
+        "sharding.clusterRole" => {
+            let name = text(path, value)?;
+            let role =
+                ClusterRole::from_name(&name).ok_or_else(|| format!("Bad value for {path}: {name}"))?;
+            settings.cluster_role = Some(role);
+        }
+        "sharding.configDB" => settings.config_db = Some(text(path, value)?),
+        "replication.localPingThresholdMs" => {}
         "security.authorization" => settings.auth = Some(text(path, value)? == "enabled"),
         "metrics.port" => settings.metrics_port = Some(number(path, value)? as u16),
         _ => return Err(format!("Unrecognized option: {path}")),

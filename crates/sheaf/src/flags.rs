@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use sheaf_server::options::ClusterRole;
+
 use crate::config::Settings;
 #[cfg(not(feature = "lab"))]
 use crate::no_lab as lab;
@@ -25,6 +27,8 @@ struct Cli {
 enum Role {
     /// A database server; takes mongod's flags
     Server(Box<ServerFlags>),
+    /// A router of a sharded cluster; takes mongos' flags
+    Router(Box<RouterFlags>),
     /// The laboratory: run experiments on Sheaf, on mongod or on PostgreSQL, and compare them
     Bench(lab::Bench),
     /// Start, break and end a single server or a replica set on this machine
@@ -52,18 +56,15 @@ pub struct RepairFlags {
     pub member_may_differ: bool,
 }
 
-/// mongod's flags. What a flag leaves open, the configuration file or the default decides.
+/// The flags of a server, whatever its role. What a flag leaves open, the configuration file or the default decides.
 #[derive(Args, Clone, Debug, Default)]
-pub struct ServerFlags {
+pub struct ProcessFlags {
     /// Show the version and exit
     #[arg(long)]
     pub version: bool,
     /// Configuration file (YAML, as mongod has it)
     #[arg(short = 'f', long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Folder of the data
-    #[arg(long)]
-    pub dbpath: Option<PathBuf>,
     /// TCP port; 0 picks a free one and logs it
     #[arg(long)]
     pub port: Option<u16>,
@@ -88,12 +89,74 @@ pub struct ServerFlags {
     /// Run in the background
     #[arg(long)]
     pub fork: bool,
-    /// End the server that runs with this data folder, and wait until it has ended
-    #[arg(long)]
-    pub shutdown: bool,
     /// Write the process id to this file
     #[arg(long)]
     pub pidfilepath: Option<PathBuf>,
+    /// Set a server parameter: name=value
+    #[arg(long = "setParameter", value_name = "NAME=VALUE")]
+    pub set_parameter: Vec<String>,
+    /// Most connections at once
+    #[arg(long = "maxConns")]
+    pub max_conns: Option<usize>,
+    /// Milliseconds after which an operation is logged as slow
+    #[arg(long)]
+    pub slowms: Option<i64>,
+    /// Share of slow operations that are logged, 0 to 1
+    #[arg(long = "slowOpSampleRate")]
+    pub slow_op_sample_rate: Option<f64>,
+    /// Log less
+    #[arg(long)]
+    pub quiet: bool,
+    /// Log more; repeat for still more
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Open no Unix domain socket
+    #[arg(long)]
+    pub nounixsocket: bool,
+    /// Folder of the Unix domain socket
+    #[arg(long = "unixSocketPrefix")]
+    pub unix_socket_prefix: Option<PathBuf>,
+    /// Permissions of the Unix domain socket, in octal
+    #[arg(long = "filePermissions")]
+    pub file_permissions: Option<String>,
+    /// Compressors to offer, or "disabled"
+    #[arg(long = "networkMessageCompressors")]
+    pub compressors: Option<String>,
+    /// Taken for compatibility; time zones are built in
+    #[arg(long = "timeZoneInfo")]
+    pub time_zone_info: Option<PathBuf>,
+    /// Not supported
+    #[arg(long)]
+    pub auth: bool,
+    /// Taken for compatibility: there is no authentication
+    #[arg(long)]
+    pub noauth: bool,
+    /// Not supported
+    #[arg(long = "keyFile")]
+    pub key_file: Option<PathBuf>,
+    /// Not supported
+    #[arg(long = "tlsMode")]
+    pub tls_mode: Option<String>,
+}
+
+/// mongod's flags.
+#[derive(Args, Clone, Debug, Default)]
+pub struct ServerFlags {
+    /// Those of every server
+    #[command(flatten)]
+    pub process: ProcessFlags,
+    /// Be a shard of a cluster (port 27018)
+    #[arg(long, conflicts_with = "configsvr")]
+    pub shardsvr: bool,
+    /// Be a config server of a cluster (port 27019)
+    #[arg(long)]
+    pub configsvr: bool,
+    /// Folder of the data
+    #[arg(long)]
+    pub dbpath: Option<PathBuf>,
+    /// End the server that runs with this data folder, and wait until it has ended
+    #[arg(long)]
+    pub shutdown: bool,
     /// Be a member of the replica set of this name; a new set begins with replSetInitiate
     #[arg(long = "replSet")]
     pub repl_set: Option<String>,
@@ -121,69 +184,40 @@ pub struct ServerFlags {
     /// wiredTiger: taken for compatibility, it names the only engine there is
     #[arg(long = "storageEngine")]
     pub storage_engine: Option<String>,
-    /// Set a server parameter: name=value
-    #[arg(long = "setParameter", value_name = "NAME=VALUE")]
-    pub set_parameter: Vec<String>,
-    /// Most connections at once
-    #[arg(long = "maxConns")]
-    pub max_conns: Option<usize>,
-    /// Milliseconds after which an operation is logged as slow
-    #[arg(long)]
-    pub slowms: Option<i64>,
-    /// Share of slow operations that are logged, 0 to 1
-    #[arg(long = "slowOpSampleRate")]
-    pub slow_op_sample_rate: Option<f64>,
     /// Profiling level: 0, 1 or 2
     #[arg(long)]
     pub profile: Option<i32>,
-    /// Log less
-    #[arg(long)]
-    pub quiet: bool,
-    /// Log more; repeat for still more
-    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
-    pub verbose: u8,
-    /// Open no Unix domain socket
-    #[arg(long)]
-    pub nounixsocket: bool,
-    /// Folder of the Unix domain socket
-    #[arg(long = "unixSocketPrefix")]
-    pub unix_socket_prefix: Option<PathBuf>,
-    /// Permissions of the Unix domain socket, in octal
-    #[arg(long = "filePermissions")]
-    pub file_permissions: Option<String>,
-    /// Compressors to offer, or "disabled"
-    #[arg(long = "networkMessageCompressors")]
-    pub compressors: Option<String>,
-    /// Taken for compatibility; time zones are built in
-    #[arg(long = "timeZoneInfo")]
-    pub time_zone_info: Option<PathBuf>,
     /// Taken for compatibility; each database has its files together anyway
     #[arg(long)]
     pub directoryperdb: bool,
     /// Taken for compatibility
     #[arg(long = "wiredTigerDirectoryForIndexes")]
     pub wired_tiger_directory_for_indexes: bool,
-    /// Not supported
-    #[arg(long)]
-    pub auth: bool,
-    /// Taken for compatibility: there is no authentication
-    #[arg(long)]
-    pub noauth: bool,
-    /// Not supported
-    #[arg(long = "keyFile")]
-    pub key_file: Option<PathBuf>,
-    /// Not supported
-    #[arg(long = "tlsMode")]
-    pub tls_mode: Option<String>,
     /// Serve Prometheus metrics over HTTP on this port
     #[arg(long = "metricsPort")]
     pub metrics_port: Option<u16>,
+}
+
+/// mongos' flags.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RouterFlags {
+    /// Those of every server
+    #[command(flatten)]
+    pub process: ProcessFlags,
+    /// The config servers: name of their set/host:port,...
+    #[arg(long, value_name = "SET/HOST:PORT,...")]
+    pub configdb: Option<String>,
+    /// Taken for compatibility: members that answer are equally near
+    #[arg(long = "localThreshold")]
+    pub local_threshold: Option<u32>,
 }
 
 /// What the command line asks for.
 pub enum Parsed {
     /// Run a server.
     Server(Box<ServerFlags>),
+    /// Run a router.
+    Router(Box<RouterFlags>),
     /// Everything is said and done.
     Done(ExitCode),
 }
@@ -207,8 +241,9 @@ pub fn parse(argv: &[String]) -> Parsed {
         Some(Role::Doctor(doctor)) => Parsed::Done(lab::doctor(&doctor)),
         Some(Role::Cluster(cluster)) => Parsed::Done(lab::cluster(&cluster)),
         Some(Role::Bench(bench)) => Parsed::Done(lab::bench(&bench)),
-        Some(Role::Server(flags)) if !flags.version => Parsed::Server(flags),
-        Some(Role::Server(_)) => {
+        Some(Role::Server(flags)) if !flags.process.version => Parsed::Server(flags),
+        Some(Role::Router(flags)) if !flags.process.version => Parsed::Router(flags),
+        Some(Role::Server(_) | Role::Router(_)) => {
             print_version();
             Parsed::Done(ExitCode::SUCCESS)
         }
@@ -246,7 +281,7 @@ fn print_version() {
     let _ = writeln!(std::io::stdout(), "{}", lines.join("\n"));
 }
 
-impl ServerFlags {
+impl ProcessFlags {
     /// What the flags say, in the form of the configuration file.
     ///
     /// Errors: a text for the user.
@@ -258,9 +293,6 @@ impl ServerFlags {
                 None => return Err(format!("Illegal option assignment: \"{setting}\"")),
             }
         }
-        if self.journal && self.nojournal {
-            return Err("Can't specify both --journal and --nojournal options.".to_owned());
-        }
         let permissions = match &self.file_permissions {
             Some(text) => match u32::from_str_radix(text, 8) {
                 Ok(mode) => Some(mode),
@@ -269,7 +301,6 @@ impl ServerFlags {
             None => None,
         };
         Ok(Settings {
-            dbpath: self.dbpath.clone(),
             port: self.port,
             bind_ip: self.bind_ip.clone(),
             bind_ip_all: self.bind_ip_all.then_some(true),
@@ -279,19 +310,10 @@ impl ServerFlags {
             log_rotate: self.log_rotate.clone(),
             fork: self.fork.then_some(true),
             pidfilepath: self.pidfilepath.clone(),
-            repl_set: self.repl_set.clone(),
-            oplog_size_mb: self.oplog_size,
-            oplog_min_retention_hours: self.oplog_min_retention_hours,
-            journal: if self.nojournal { Some(false) } else { self.journal.then_some(true) },
-            journal_commit_interval: self.journal_commit_interval,
-            syncdelay: self.syncdelay,
-            cache_size_gb: self.cache_size_gb,
-            storage_engine: self.storage_engine.clone(),
             parameters,
             max_conns: self.max_conns,
             slowms: self.slowms,
             sample_rate: self.slow_op_sample_rate,
-            profile: self.profile,
             quiet: self.quiet.then_some(true),
             verbosity: (self.verbose > 0).then_some(i64::from(self.verbose)),
             unix_socket: self.nounixsocket.then_some(false),
@@ -300,7 +322,47 @@ impl ServerFlags {
             compressors: self.compressors.clone(),
             auth: if self.auth || self.key_file.is_some() { Some(true) } else { None },
             tls: self.tls_mode.as_ref().map(|mode| mode != "disabled"),
-            metrics_port: self.metrics_port,
+            ..Settings::default()
         })
+    }
+}
+
+impl ServerFlags {
+    /// What the flags say, in the form of the configuration file.
+    ///
+    /// Errors: a text for the user.
+    pub fn settings(&self) -> Result<Settings, String> {
+        if self.journal && self.nojournal {
+            return Err("Can't specify both --journal and --nojournal options.".to_owned());
+        }
+        let cluster_role = match (self.shardsvr, self.configsvr) {
+            (true, _) => Some(ClusterRole::Shard),
+            (_, true) => Some(ClusterRole::Config),
+            _ => None,
+        };
+        Ok(Settings {
+            dbpath: self.dbpath.clone(),
+            repl_set: self.repl_set.clone(),
+            cluster_role,
+            oplog_size_mb: self.oplog_size,
+            oplog_min_retention_hours: self.oplog_min_retention_hours,
+            journal: if self.nojournal { Some(false) } else { self.journal.then_some(true) },
+            journal_commit_interval: self.journal_commit_interval,
+            syncdelay: self.syncdelay,
+            cache_size_gb: self.cache_size_gb,
+            storage_engine: self.storage_engine.clone(),
+            profile: self.profile,
+            metrics_port: self.metrics_port,
+            ..self.process.settings()?
+        })
+    }
+}
+
+impl RouterFlags {
+    /// What the flags say, in the form of the configuration file.
+    ///
+    /// Errors: a text for the user.
+    pub fn settings(&self) -> Result<Settings, String> {
+        Ok(Settings { config_db: self.configdb.clone(), ..self.process.settings()? })
     }
 }

@@ -1,7 +1,7 @@
 //! The `sheaf` binary: flags, configuration files and wiring.
 //!
-//! `sheaf repair` is for a data folder whose log cannot be applied. `sheaf server` plays mongod's part. Started through a link named `mongod` the program is that
-//! role without being told.
+//! `sheaf repair` is for a data folder whose log cannot be applied. `sheaf server` plays mongod's part, `sheaf router` that of mongos. Started
+//! through a link named `mongod` or `mongos` the program is that role without being told.
 
 mod allocator;
 mod config;
@@ -11,7 +11,9 @@ mod limits;
 mod metrics;
 #[cfg(not(feature = "lab"))]
 mod no_lab;
+mod process;
 mod repair;
+mod router;
 mod server;
 
 use std::process::ExitCode;
@@ -22,11 +24,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let mut argv: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
     let program = argv.first().map_or("", |path| path.rsplit('/').next().unwrap_or(""));
-    if program == "mongod" {
-        argv.insert(1, "server".to_owned());
+    match program {
+        "mongod" => argv.insert(1, "server".to_owned()),
+        "mongos" => argv.insert(1, "router".to_owned()),
+        _ => {}
     }
     match flags::parse(&argv) {
         flags::Parsed::Server(flags) => server::main(*flags, &argv),
+        flags::Parsed::Router(flags) => router::main(&flags, &argv),
         flags::Parsed::Done(code) => code,
     }
 }

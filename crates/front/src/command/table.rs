@@ -37,11 +37,14 @@ pub struct Table<R> {
 }
 
 impl<R: Copy + 'static> Table<R> {
-    /// The commands of every server, and these of the role.
+    /// The commands of every server, and these of the role, which may run one of the former in its own way.
     ///
     /// Panics: a name stands twice.
     pub fn new(role: &[&'static [Entry<R>]]) -> Table<R> {
-        let front = crate::commands::COMMANDS.iter().map(|entry| (&entry.description, Run::Front(entry.run)));
+        let is_own =
+            |name: &str| role.iter().any(|group| group.iter().any(|entry| entry.description.name == name));
+        let front = crate::commands::COMMANDS.iter().filter(|entry| !is_own(entry.description.name));
+        let front = front.map(|entry| (&entry.description, Run::Front(entry.run)));
         let own = role.iter().flat_map(|group| group.iter());
         let commands: Vec<_> =
             front.chain(own.map(|entry| (&entry.description, Run::Role(entry.run)))).collect();

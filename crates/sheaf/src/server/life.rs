@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sheaf_front::listener::{self, Listeners};
 use sheaf_front::log;
 use sheaf_replica::Replica;
 use sheaf_server::mongod::Mongod;
@@ -13,10 +12,10 @@ use sheaf_server::node::Node;
 use sheaf_storage::Engine;
 use tokio::task::JoinHandle;
 
-use super::signals::Signals;
-use super::{LAST_PATIENCE, exit};
 use crate::config::Settings;
 use crate::limits::{self, Descriptors};
+use crate::process::signals::Signals;
+use crate::process::{LAST_PATIENCE, exit, fatal, listen};
 
 /// Runs until a signal or the `shutdown` command; gives the exit code.
 pub async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
@@ -27,7 +26,7 @@ pub async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
 async fn live(node: &Arc<Node>, settings: &Settings) -> Result<(), u8> {
     announce(node);
     // The port first: a second server on it must not get as far as the data.
-    let listeners = bind(node)?;
+    let listeners = listen(node.front())?;
     let engine = open(node, settings)?;
     take_part(node, &engine)?;
     node.set_engine(engine.clone());
@@ -42,11 +41,6 @@ async fn live(node: &Arc<Node>, settings: &Settings) -> Result<(), u8> {
     end(node, &engine, tasks).await
 }
 
-/// Says in the log why the server ends.
-fn fatal(component: &str, id: i32, context: &str, text: &str, attributes: sheaf_bson::DocBuf) {
-    log::write(log::Severity::Error, component, id, context, text, Some(&attributes));
-}
-
 fn announce(node: &Node) {
     let attributes = sheaf_bson::doc! {
         "pid": i64::from(std::process::id()),
@@ -59,21 +53,6 @@ fn announce(node: &Node) {
     log::events::listen_for_panics();
     log::info("CONTROL", log::ids::STARTING, "initandlisten", "Sheaf starting", Some(attributes));
     warn_about_host();
-}
-
-fn bind(node: &Node) -> Result<Listeners, u8> {
-    listener::bind(node.front()).map_err(|error| {
-        let text = match error.source.kind() {
-            std::io::ErrorKind::AddrInUse => "Address already in use".to_owned(),
-            _ => error.source.to_string(),
-        };
-        let attributes = sheaf_bson::doc! {
-            "error": { "code": 9001, "codeName": "SocketException", "errmsg": &*format!("{text} [{}]", error.address) }
-        };
-        fatal("CONTROL", log::ids::NO_LISTENER, "initandlisten", "Error setting up listener", attributes.clone());
-        fatal("NETWORK", log::ids::LISTENER_FAILED, "initandlisten", "Failed to set up listener", attributes);
-        exit::NET_ERROR
-    })
 }
 
 fn open(node: &Arc<Node>, settings: &Settings) -> Result<Engine, u8> {
@@ -182,7 +161,8 @@ fn listen_for_signals(node: &Arc<Node>, settings: &Settings) {
     match Signals::listen() {
         Ok(signals) => {
             let reopen = settings.log_rotate.as_deref() == Some("reopen");
-            tokio::spawn(signals.serve(node.clone(), reopen));
+            let (front, node) = (node.front().clone(), node.clone());
+            tokio::spawn(signals.serve(front, reopen, async move { hand_over(&node).await }));
         }
         Err(error) => {
             let attributes = sheaf_bson::doc! { "error": &error.to_string() };
@@ -190,6 +170,15 @@ fn listen_for_signals(node: &Arc<Node>, settings: &Settings) {
             log::warning("CONTROL", log::ids::NO_SIGNALS, "initandlisten", text, Some(attributes));
         }
     }
+}
+
+/// Another member takes over while this one still answers. Together with what is under way it has a limited time.
+async fn hand_over(node: &Node) {
+    let Some(replica) = node.replica().cloned() else { return };
+    let millis = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;
+    let until = Instant::now() + Duration::from_millis(millis);
+    let _ = tokio::task::spawn_blocking(move || replica.hand_over(millis)).await;
+    node.become_quiet(until.saturating_duration_since(Instant::now())).await;
 }
 
 async fn end(node: &Arc<Node>, engine: &Engine, tasks: [JoinHandle<()>; 2]) -> Result<(), u8> {

@@ -10,6 +10,7 @@ use crate::args::Args;
 use crate::command::*;
 use crate::node::shutting_down_error;
 use crate::op::Operation;
+use crate::options::ClusterRole;
 use crate::parked::Waits;
 use crate::reply::Reply;
 
@@ -128,6 +129,10 @@ fn run(hello: &Hello<'_>, op: &Operation<'_>) -> Result<Reply> {
                 let mut topology = doc.document("topologyVersion");
                 topology.append("processId", node.process_id).append("counter", 0i64);
             }
+        }
+        if node.options.cluster_role == Some(ClusterRole::Config) {
+            // The version of the protocol between routers and config servers.
+            doc.append("configsvr", 2);
         }
         hello.handshake.end(op, &agreed, doc);
     });

@@ -1,10 +1,9 @@
 //! Signals and what they ask for.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use sheaf_front::front::Front;
 use sheaf_front::log;
-use sheaf_server::node::Node;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGTERM, SIGINT and SIGHUP stop the server, as they do mongod; SIGUSR1 rotates the log.
@@ -26,7 +25,8 @@ impl Signals {
         })
     }
 
-    pub async fn serve(mut self, node: Arc<Node>, reopen: bool) {
+    /// Serves signals until the server ends; `before` is what it does first when it is told to.
+    pub async fn serve(mut self, front: Arc<Front>, reopen: bool, before: impl Future<Output = ()>) {
         loop {
             let (number, called) = tokio::select! {
                 _ = self.term.recv() => (15, "Terminated"),
@@ -38,7 +38,7 @@ impl Signals {
                     }
                     continue;
                 }
-                () = node.until_shutdown() => return,
+                () = front.until_shutdown() => return,
             };
             let attributes = sheaf_bson::doc! { "signal": number, "error": called };
             log::info(
@@ -48,14 +48,8 @@ impl Signals {
                 "Received signal",
                 Some(attributes),
             );
-            if let Some(replica) = node.replica().cloned() {
-                // Another member takes over while this one still answers. Together with what is under way it has this time.
-                let millis = node.parameters.int("shutdownTimeoutMillisForSignaledShutdown").max(0) as u64;
-                let until = Instant::now() + Duration::from_millis(millis);
-                let _ = tokio::task::spawn_blocking(move || replica.hand_over(millis)).await;
-                node.become_quiet(until.saturating_duration_since(Instant::now())).await;
-            }
-            node.begin_shutdown();
+            before.await;
+            front.begin_shutdown();
             return;
         }
     }

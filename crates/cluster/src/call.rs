@@ -1,0 +1,190 @@
+//! A message to a member and its answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::RawDoc;
+use sheaf_client::{Connection, ConnectionString, Message};
+use sheaf_errors::{Code, Error, Result};
+
+use crate::failure::{is_not_primary, unreachable};
+use crate::preference::Preference;
+use crate::set::{ReplicaSet, SELECTION};
+
+/// How long a member may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// How long one write may make no progress.
+const WRITE: Duration = Duration::from_secs(60);
+
+/// How often who waits for an answer is asked whether it should.
+const ASK: Duration = Duration::from_millis(50);
+
+/// What a connection that is kept may keep for replies.
+const KEPT_BYTES: usize = 256 << 10;
+
+/// Who asks: says whether to go on, and is told of errors that are worth another try.
+pub struct Asker<'q> {
+    /// Which members may answer.
+    pub preference: Preference<'q>,
+    /// Whether the request may be sent again, as it then still happens once: a read, a retryable write.
+    pub again: bool,
+    /// Errors: why not to go on.
+    pub go_on: &'q dyn Fn() -> Result<()>,
+}
+
+/// A message that was sent, and whose answer has not been received.
+pub struct Call {
+    set: Arc<ReplicaSet>,
+    host: String,
+    connection: Connection,
+}
+
+/// An answer. Its connection goes back to the pool when it is dropped.
+pub struct Answer {
+    set: Arc<ReplicaSet>,
+    host: String,
+    connection: Option<Connection>,
+}
+
+impl Answer {
+    /// The reply.
+    pub fn reply(&self) -> RawDoc<'_> {
+        self.connection.as_ref().expect("it is there until the drop").reply()
+    }
+
+    /// Who has answered, "host:port".
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            connection.shrink(KEPT_BYTES);
+            self.set.pool.put_back(&self.host, connection);
+        }
+    }
+}
+
+/// Why there is no answer.
+enum Lost {
+    /// Whoever asks does not want to know any more.
+    Stopped(Error),
+    /// The network's.
+    Network(sheaf_client::Error),
+}
+
+impl Call {
+    /// Sends a message to a member that may answer it.
+    ///
+    /// Errors: `FailedToSatisfyReadPreference`, `HostUnreachable`; those of [`Asker::go_on`].
+    pub fn send(set: &Arc<ReplicaSet>, message: &mut Message, asker: &Asker<'_>) -> Result<Call> {
+        let began = Instant::now();
+        loop {
+            let host = set.select(&asker.preference, &mut || (asker.go_on)())?;
+            match Call::send_to(set, &host, message) {
+                Ok(call) => return Ok(call),
+                Err(error) => {
+                    set.lost(&host);
+                    if !asker.again || began.elapsed() >= SELECTION {
+                        return Err(unreachable(&host, &error));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends a message to this member.
+    pub fn send_to(set: &Arc<ReplicaSet>, host: &str, message: &mut Message) -> sheaf_client::Result<Call> {
+        let mut connection = match set.pool.take(host) {
+            Some(kept) => kept,
+            None => open(host)?,
+        };
+        connection.send(message)?;
+        Ok(Call { set: set.clone(), host: host.to_owned(), connection })
+    }
+
+    fn receive(mut self, go_on: &dyn Fn() -> Result<()>) -> Result<Answer, Lost> {
+        let mut stopped = None;
+        let received = self.connection.receive_while(&mut || {
+            go_on().map_err(|error| {
+                stopped = Some(error);
+                sheaf_client::Error::Interrupted
+            })
+        });
+        match (received, stopped) {
+            (Ok(()), _) => Ok(Answer { set: self.set, host: self.host, connection: Some(self.connection) }),
+            (Err(_), Some(error)) => Err(Lost::Stopped(error)),
+            (Err(error), None) => Err(Lost::Network(error)),
+        }
+    }
+
+    /// Receives the answer. Where a member was lost or is not what the message needs, another one is asked, if that may be.
+    ///
+    /// Errors: `HostUnreachable`, `NetworkTimeout`, `FailedToSatisfyReadPreference`; those of [`Asker::go_on`].
+    pub fn finish(self, message: &mut Message, asker: &Asker<'_>) -> Result<Answer> {
+        let began = Instant::now();
+        let mut call = self;
+        loop {
+            let (set, host) = (call.set.clone(), call.host.clone());
+            let again = asker.again && began.elapsed() < SELECTION;
+            match call.receive(asker.go_on) {
+                Ok(answer) => match not_primary(answer.reply()) {
+                    Some(_) if again => set.stepped_down(&answer.host),
+                    Some(error) => {
+                        set.stepped_down(&answer.host);
+                        return Err(error);
+                    }
+                    None => return Ok(answer),
+                },
+                Err(Lost::Stopped(error)) => return Err(error),
+                Err(Lost::Network(error)) => {
+                    set.lost(&host);
+                    if !again {
+                        return Err(unreachable(&host, &error));
+                    }
+                }
+            }
+            call = Call::send(&set, message, asker)?;
+        }
+    }
+
+    /// Receives the answer of the one member that it was sent to.
+    pub fn finish_there(self, go_on: &dyn Fn() -> Result<()>) -> Result<Answer> {
+        let host = self.host.clone();
+        self.receive(go_on).map_err(|lost| match lost {
+            Lost::Stopped(error) => error,
+            Lost::Network(error) => unreachable(&host, &error),
+        })
+    }
+}
+
+impl ReplicaSet {
+    /// Sends a message to a member that may answer it, and gives its answer.
+    ///
+    /// Errors: those of [`Call::send`] and [`Call::finish`]. An error that the member answers is an answer.
+    pub fn ask(self: &Arc<Self>, message: &mut Message, asker: &Asker<'_>) -> Result<Answer> {
+        Call::send(self, message, asker)?.finish(message, asker)
+    }
+}
+
+/// The error by which a member says that another one has to be asked. It reaches clients, who must not take this process for that
+/// member, with another code.
+fn not_primary(reply: RawDoc<'_>) -> Option<Error> {
+    if reply.get("ok").is_none_or(|ok| ok.truthy()) {
+        return None;
+    }
+    let code = Code(reply.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(0) as i32);
+    let text = reply.get("errmsg").and_then(|text| text.as_str()).unwrap_or_default();
+    is_not_primary(code).then(|| Error::new(code, text))
+}
+
+fn open(host: &str) -> sheaf_client::Result<Connection> {
+    let mut to = ConnectionString::direct(host);
+    to.connect_timeout = CONNECT;
+    let mut connection = Connection::open(host, &to)?;
+    connection.set_patience(ASK, WRITE)?;
+    Ok(connection)
+}

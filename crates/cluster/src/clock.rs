@@ -1,0 +1,72 @@
+//! The newest cluster time that this process has heard of.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sheaf_bson::{DocWriter, RawDoc, Timestamp, Value};
+
+/// The newest cluster time that this process has heard of. It makes no times, it hands them on.
+#[derive(Default)]
+pub struct Clock(AtomicU64);
+
+impl Clock {
+    /// Takes in the `$clusterTime` of a reply of the cluster.
+    pub fn see(&self, reply: RawDoc<'_>) {
+        if let Some(time) = time_of(reply) {
+            self.0.fetch_max(time.0, Ordering::Relaxed);
+        }
+    }
+
+    /// The newest time; `None` before anybody was heard.
+    pub fn now(&self) -> Option<Timestamp> {
+        match self.0.load(Ordering::Relaxed) {
+            0 => None,
+            time => Some(Timestamp(time)),
+        }
+    }
+
+    /// Adds `$clusterTime`, with the signature of a server that has no keys: the newest time, or a client's, if that is newer. Whether
+    /// a client may be believed is decided by whoever gets the message.
+    pub fn append(&self, body: &mut DocWriter<'_, Vec<u8>>, client: Option<Timestamp>) {
+        let Some(time) = self.now().max(client) else { return };
+        let mut told = body.document("$clusterTime");
+        told.append("clusterTime", Value::Timestamp(time));
+        let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
+        told.document("signature").append("hash", hash).append("keyId", 0i64);
+    }
+}
+
+/// The time in a `$clusterTime`.
+fn time_of(reply: RawDoc<'_>) -> Option<Timestamp> {
+    match reply.get("$clusterTime")?.as_doc()?.get("clusterTime")? {
+        Value::Timestamp(time) => Some(time),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::{DocBuf, doc};
+
+    use super::*;
+
+    fn told(clock: &Clock, client: Option<Timestamp>) -> Option<Timestamp> {
+        time_of(DocBuf::build(|body| clock.append(body, client)).as_raw())
+    }
+
+    #[test]
+    fn the_newest_time_is_handed_on() {
+        let clock = Clock::default();
+        assert_eq!(told(&clock, None), None);
+        let reply =
+            |time| doc! { "ok": 1.0, "$clusterTime": { "clusterTime": Value::Timestamp(Timestamp(time)) } };
+        clock.see(reply(7).as_raw());
+        clock.see(reply(5).as_raw());
+        assert_eq!(told(&clock, None), Some(Timestamp(7)));
+        assert_eq!(told(&clock, Some(Timestamp(9))), Some(Timestamp(9)));
+        assert_eq!(
+            clock.now(),
+            Some(Timestamp(7)),
+            "a client's time is not believed before a member has believed it"
+        );
+    }
+}

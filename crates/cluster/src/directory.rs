@@ -1,0 +1,314 @@
+//! What `config.*` says of shards and databases, as far as this process has asked.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, RwLock};
+use sheaf_bson::{Binary, DocBuf, RawDoc, Timestamp, Value, doc};
+use sheaf_client::Message;
+use sheaf_errors::{Code, Error, Result};
+
+use crate::address::SetAddress;
+use crate::call::Asker;
+use crate::clock::Clock;
+use crate::failure::error_in;
+use crate::preference::Preference;
+use crate::set::{ReplicaSet, shard_not_found};
+
+/// What is believed of the shards without being asked for again.
+const FRESH: Duration = Duration::from_secs(30);
+
+/// A shard: a replica set and its name in the cluster.
+#[derive(Clone)]
+pub struct Shard {
+    /// `_id` in `config.shards`.
+    pub name: Arc<str>,
+    /// The set.
+    pub set: Arc<ReplicaSet>,
+    /// Whether it is being emptied.
+    pub draining: bool,
+}
+
+#[derive(Default)]
+struct Shards {
+    by_name: BTreeMap<Arc<str>, Shard>,
+    read: Option<Instant>,
+}
+
+/// What `config.*` says of shards and databases, as far as this process has asked.
+pub struct Directory {
+    config: Arc<ReplicaSet>,
+    clock: Arc<Clock>,
+    shards: RwLock<Arc<Shards>>,
+    databases: RwLock<HashMap<String, Arc<str>, ahash::RandomState>>,
+    /// Held by who asks for the shards: the others take what that finds.
+    asking: Mutex<()>,
+}
+
+/// Whether whoever waits goes on waiting.
+pub type GoOn<'q> = &'q dyn Fn() -> Result<()>;
+
+impl Directory {
+    /// The directory on this set of config servers.
+    pub fn new(config: Arc<ReplicaSet>, clock: Arc<Clock>) -> Directory {
+        Directory {
+            config,
+            clock,
+            shards: RwLock::default(),
+            databases: RwLock::default(),
+            asking: Mutex::new(()),
+        }
+    }
+
+    /// The config servers.
+    pub fn config(&self) -> &Arc<ReplicaSet> {
+        &self.config
+    }
+
+    /// All shards, by name. What is older than half a minute is asked for again.
+    ///
+    /// Errors: those of asking the config servers, if nothing is known yet.
+    pub fn shards(&self, go_on: GoOn<'_>) -> Result<Vec<Shard>> {
+        let known = self.shards.read().clone();
+        if known.read.is_none_or(|read| read.elapsed() > FRESH)
+            && let Err(error) = self.refresh_shards(known.read, go_on)
+            && known.read.is_none()
+        {
+            return Err(error);
+        }
+        Ok(self.shards.read().by_name.values().cloned().collect())
+    }
+
+    /// The shard of this name, which is asked for if it is not known.
+    ///
+    /// Errors: `ShardNotFound`; those of asking.
+    pub fn shard(&self, name: &str, go_on: GoOn<'_>) -> Result<Shard> {
+        let known = self.shards.read().clone();
+        if let Some(shard) = known.by_name.get(name) {
+            return Ok(shard.clone());
+        }
+        self.refresh_shards(known.read, go_on)?;
+        self.shards.read().by_name.get(name).cloned().ok_or_else(|| shard_not_found(name))
+    }
+
+    /// Forgets everything that was read.
+    pub fn forget(&self) {
+        self.databases.write().clear();
+        let mut shards = self.shards.write();
+        *shards = Arc::new(Shards { by_name: shards.by_name.clone(), read: None });
+    }
+
+    /// Forgets where a database lives.
+    pub fn forget_database(&self, db: &str) {
+        self.databases.write().remove(db);
+    }
+
+    /// Reads `config.shards`, unless somebody has since `before`.
+    fn refresh_shards(&self, before: Option<Instant>, go_on: GoOn<'_>) -> Result<()> {
+        let _asking = self.asking.lock();
+        let known = self.shards.read().clone();
+        if known.read > before {
+            return Ok(());
+        }
+        let mut by_name = BTreeMap::new();
+        for entry in self.find("shards", &doc! {}, go_on)? {
+            let entry = entry.as_raw();
+            let text = |key: &str| entry.get(key).and_then(|value| value.as_str());
+            let (Some(name), Some(host)) = (text("_id"), text("host")) else { continue };
+            let set = match known.by_name.get(name) {
+                Some(known) => known.set.clone(),
+                None => ReplicaSet::new(&host.parse::<SetAddress>()?),
+            };
+            let draining = entry.get("draining").is_some_and(|draining| draining.truthy());
+            let name: Arc<str> = name.into();
+            by_name.insert(name.clone(), Shard { name, set, draining });
+        }
+        *self.shards.write() = Arc::new(Shards { by_name, read: Some(Instant::now()) });
+        Ok(())
+    }
+
+    /// The primary shard of a database. `None`: there is no such database.
+    ///
+    /// Errors: those of asking the config servers.
+    pub fn database(&self, db: &str, go_on: GoOn<'_>) -> Result<Option<Shard>> {
+        let known = self.databases.read().get(db).cloned();
+        if let Some(name) = known {
+            return self.shard(&name, go_on).map(Some);
+        }
+        let found = self.find("databases", &doc! { "_id": db }, go_on)?;
+        let Some(primary) = found.first().and_then(|entry| entry.as_raw().get("primary")?.as_str()) else {
+            return Ok(None);
+        };
+        let shard = self.shard(primary, go_on)?;
+        self.databases.write().insert(db.to_owned(), shard.name.clone());
+        Ok(Some(shard))
+    }
+
+    /// The primary shard of a database, which is made on the shard that has the fewest, or on `wanted`, if there is none.
+    ///
+    /// Errors: `ShardNotFound` without shards; `NamespaceExists` if it lives on another shard than `wanted`; `DatabaseDifferCase`;
+    /// those of the config servers.
+    pub fn make_database(&self, db: &str, wanted: Option<&str>, go_on: GoOn<'_>) -> Result<Shard> {
+        if let Some(shard) = self.database(db, go_on)? {
+            return right_one(db, shard, wanted);
+        }
+        let primary = match wanted {
+            Some(name) => self.shard(name, go_on)?.name,
+            None => self.emptiest(go_on)?,
+        };
+        self.adopt_database(db, &primary, go_on)?;
+        let Some(shard) = self.database(db, go_on)? else {
+            return Err(Error::new(Code::NAMESPACE_NOT_FOUND, format!("database {db} not found")));
+        };
+        right_one(db, shard, wanted)
+    }
+
+    /// Enters a database that lives on this shard, unless there is one of this name.
+    ///
+    /// Errors: `DatabaseDifferCase`; those of the config servers.
+    pub fn adopt_database(&self, db: &str, primary: &str, go_on: GoOn<'_>) -> Result<()> {
+        let now = self.clock.now().unwrap_or(Timestamp(1 << 32));
+        let uuid: [u8; 16] = version_4(rand::random());
+        let entry = doc! {
+            "_id": db,
+            "primary": primary,
+            "version": {
+                "uuid": Value::Binary(Binary { subtype: 4, bytes: &uuid }),
+                "timestamp": Value::Timestamp(now),
+                "lastMod": 1
+            }
+        };
+        self.check_case(db, go_on)?;
+        match self.write(&doc! { "insert": "databases", "documents": [entry.as_raw()] }, go_on) {
+            // Another router was faster.
+            Err(error) if error.code() == Code::DUPLICATE_KEY => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Two databases must not differ by case alone.
+    fn check_case(&self, db: &str, go_on: GoOn<'_>) -> Result<()> {
+        for entry in self.find("databases", &doc! {}, go_on)? {
+            let name = entry.as_raw().get("_id").and_then(|name| name.as_str()).unwrap_or_default();
+            if name != db && name.eq_ignore_ascii_case(db) {
+                let text = format!(
+                    "can't have 2 databases that just differ on case  have: {name} want to add: {db}"
+                );
+                return Err(Error::new(Code::DATABASE_DIFFER_CASE, text));
+            }
+        }
+        Ok(())
+    }
+
+    fn emptiest(&self, go_on: GoOn<'_>) -> Result<Arc<str>> {
+        let mut counts: BTreeMap<Arc<str>, usize> = self
+            .shards(go_on)?
+            .into_iter()
+            .filter(|shard| !shard.draining)
+            .map(|shard| (shard.name, 0))
+            .collect();
+        for entry in self.find("databases", &doc! {}, go_on)? {
+            let primary = entry.as_raw().get("primary").and_then(|primary| primary.as_str());
+            if let Some(count) = primary.and_then(|primary| counts.get_mut(primary)) {
+                *count += 1;
+            }
+        }
+        let emptiest = counts.into_iter().min_by_key(|(_, count)| *count);
+        emptiest.map(|(name, _)| name).ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))
+    }
+
+    /// The database has been dropped.
+    pub fn remove_database(&self, db: &str, go_on: GoOn<'_>) -> Result<()> {
+        self.forget_database(db);
+        self.write(&doc! { "delete": "databases", "deletes": [{ "q": { "_id": db }, "limit": 1 }] }, go_on)
+    }
+
+    /// The documents of `config.<collection>` that match.
+    ///
+    /// Errors: those of asking the config servers.
+    pub fn find(&self, collection: &str, filter: &DocBuf, go_on: GoOn<'_>) -> Result<Vec<DocBuf>> {
+        let command = doc! {
+            "find": collection, "filter": filter.as_raw(), "batchSize": i32::MAX,
+            "readConcern": { "level": "majority" }
+        };
+        let reply = self.run("config", &command, true, go_on)?;
+        let batch =
+            reply.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()?.get("firstBatch")?.as_array());
+        Ok(batch
+            .into_iter()
+            .flat_map(|batch| batch.values())
+            .filter_map(|entry| entry.as_doc().map(DocBuf::from))
+            .collect())
+    }
+
+    /// Writes to `config.*` with majority, as a command against `config`.
+    ///
+    /// Errors: the first of its write errors; those of asking.
+    pub fn write(&self, command: &DocBuf, go_on: GoOn<'_>) -> Result<()> {
+        let command = DocBuf::from(command.as_raw()).with("writeConcern", doc! { "w": "majority" }.as_raw());
+        let reply = self.run("config", &command, false, go_on)?;
+        write_error(reply.as_raw()).map_or(Ok(()), Err)
+    }
+
+    /// Has the config servers' primary run a command, and gives its reply.
+    ///
+    /// Errors: that of the reply; those of asking.
+    pub fn run(&self, db: &str, command: &DocBuf, again: bool, go_on: GoOn<'_>) -> Result<DocBuf> {
+        run(&self.config, &self.clock, db, command, again, go_on)
+    }
+}
+
+/// Has a set's primary run a command, and gives its reply.
+///
+/// Errors: that of the reply; those of asking.
+pub fn run(
+    set: &Arc<ReplicaSet>,
+    clock: &Clock,
+    db: &str,
+    command: &DocBuf,
+    again: bool,
+    go_on: GoOn<'_>,
+) -> Result<DocBuf> {
+    let mut message = Message::new();
+    message.begin(0, |body| {
+        body.append_all(command.as_raw());
+        clock.append(body, None);
+        body.append("$db", db);
+    });
+    let answer = set.ask(&mut message, &Asker { preference: Preference::default(), again, go_on })?;
+    clock.see(answer.reply());
+    match error_in(answer.reply()) {
+        Some(error) => Err(error),
+        None => Ok(DocBuf::from(answer.reply())),
+    }
+}
+
+/// The first error of single writes, or of the write concern.
+fn write_error(reply: RawDoc<'_>) -> Option<Error> {
+    let errors = reply.get("writeErrors").and_then(|errors| errors.as_array());
+    let first = errors.and_then(|errors| errors.values().next()?.as_doc());
+    let error = first.or_else(|| reply.get("writeConcernError")?.as_doc())?;
+    let code = error.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(1) as i32;
+    Some(Error::new(Code(code), error.get("errmsg").and_then(|text| text.as_str()).unwrap_or_default()))
+}
+
+fn right_one(db: &str, shard: Shard, wanted: Option<&str>) -> Result<Shard> {
+    match wanted {
+        Some(wanted) if wanted != &*shard.name => {
+            let text = format!(
+                "database already created on a primary which is different from {wanted}: {db} is on {}",
+                shard.name
+            );
+            Err(Error::new(Code::NAMESPACE_EXISTS, text))
+        }
+        _ => Ok(shard),
+    }
+}
+
+/// Random bytes as a UUID of version 4.
+fn version_4(mut bytes: [u8; 16]) -> [u8; 16] {
+    bytes[6] = bytes[6] & 0x0F | 0x40;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    bytes
+}

@@ -1,0 +1,76 @@
+//! `currentOp` and `killOp`: the operations of the shards, which go by `<shard>:<number>` here, and the router's own.
+
+use sheaf_bson::{RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_front::args::{Args, exact_i64};
+use sheaf_front::reply::Reply;
+
+use crate::forward::{self, Body};
+use crate::op::Operation;
+use crate::target::Target;
+
+/// `{currentOp: 1, <field>: <filter>}`: those of all shards and of the config servers.
+pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let mut targets = forward::all_shards(op)?;
+    targets.push(Target::Config(op.router.directory.config().clone()));
+    let answers = forward::ask_all(op, &targets, &Body { db: op.db(), body: op.body(), without: &[] })?;
+    Ok(Reply::ok().with_array("inprog", |list| {
+        for (target, answer) in targets.iter().zip(&answers) {
+            let shown = answer.reply().get("inprog").and_then(|shown| shown.as_array());
+            for entry in shown.into_iter().flat_map(|shown| shown.values()).filter_map(|entry| entry.as_doc())
+            {
+                let mut out = list.document();
+                out.append("shard", target.name());
+                for field in entry {
+                    match (field.key(), field.value().as_exact_i64()) {
+                        ("opid", Some(number)) => {
+                            out.append("opid", &format!("{}:{number}", target.name()));
+                        }
+                        _ => {
+                            out.append_element(field);
+                        }
+                    }
+                }
+            }
+        }
+    }))
+}
+
+/// `{killOp: 1, op: "shard0:5"}`, or a number: an operation of this router.
+pub fn kill<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let value = args.value("op");
+    let Some(name) = value.as_str() else {
+        if value.is_missing() {
+            bail!(Code::NO_SUCH_KEY, "Did not provide \"op\" field");
+        }
+        let number = exact_i64(value, "op")?;
+        for client in op.router.clients() {
+            if client.current.lock().op_id as i32 == number as i32 {
+                client.kill();
+            }
+        }
+        return Ok(told());
+    };
+    let Some((shard, number)) =
+        name.rsplit_once(':').and_then(|(shard, number)| Some((shard, number.parse::<i32>().ok()?)))
+    else {
+        bail!(
+            Code::BAD_VALUE,
+            "The op argument to killOp must be of the format shardid:opid but found \"{name}\""
+        );
+    };
+    let go_on = || op.check_interrupt();
+    let target = match shard {
+        "config" => Target::Config(op.router.directory.config().clone()),
+        _ => Target::Shard(op.router.directory.shard(shard, &go_on)?),
+    };
+    let command = doc! { "killOp": 1, "op": number };
+    let body: RawDoc<'_> = command.as_raw();
+    forward::ask(op, &target, &Body { db: "admin", body, without: &[] })?;
+    Ok(told())
+}
+
+/// MongoDB answers alike whether or not there was such an operation.
+fn told() -> Reply {
+    Reply::ok().with("info", Value::String("attempting to kill op"))
+}

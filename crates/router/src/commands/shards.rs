@@ -1,0 +1,320 @@
+//! `addShard`, `listShards`, `enableSharding`, `getShardMap`, `flushRouterConfig`: the shards of the cluster.
+
+use std::time::{Duration, Instant};
+
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_cluster::{ReplicaSet, SetAddress};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_front::args::Args;
+use sheaf_front::command::*;
+use sheaf_front::reply::Reply;
+
+use crate::op::Operation;
+
+/// What is true of every command about the shards of a cluster.
+pub(super) const fn spec(aliases: &'static [&'static str], help: &'static str, access: Access) -> Spec {
+    Spec {
+        aliases,
+        help,
+        access,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::ByCommand("the action of its name on the cluster"),
+        spread: Spread::ConfigServers,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    }
+}
+
+/// `{listShards: 1}`.
+pub struct ListShards;
+
+impl<'a> Command<'a, Operation<'a>> for ListShards {
+    const NAME: &'static str = "listShards";
+    const SPEC: Spec = spec(&["listshards"], "lists the shards of the cluster", Access::None);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(ListShards)
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let shards =
+            op.blocking(|| op.router.directory.find("shards", &doc! {}, &|| op.check_interrupt()))?;
+        Ok(Reply::ok().with_array("shards", |list| {
+            for shard in &shards {
+                list.push(shard);
+            }
+        }))
+    }
+}
+
+/// `{addShard: "set/host:port,...", name: "shard0"}`.
+pub struct AddShard<'a> {
+    address: &'a str,
+    name: Option<&'a str>,
+}
+
+/// How long a new shard's set may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl<'a> Command<'a, Operation<'a>> for AddShard<'a> {
+    const NAME: &'static str = "addShard";
+    const SPEC: Spec = spec(&["addshard"], "adds a replica set to the cluster as a shard", Access::Write);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let Value::String(address) = args.own_value() else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'addShard.addShard' is the wrong type '{}', expected type 'string'",
+                args.own_value().type_name()
+            );
+        };
+        let name = args.optional("name")?;
+        args.ignore(&["maxSize"]);
+        Ok(AddShard { address, name })
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        op.blocking(|| self.add(op))
+    }
+}
+
+impl AddShard<'_> {
+    fn add(&self, op: &Operation<'_>) -> Result<Reply> {
+        let go_on = || op.check_interrupt();
+        let address: SetAddress = self.address.parse()?;
+        let name = self.name.unwrap_or(&address.name);
+        if name.is_empty() || name == "config" {
+            bail!(Code::BAD_VALUE, "'{name}' cannot be the name of a shard");
+        }
+        let known = op.router.directory.find("shards", &doc! {}, &go_on)?;
+        for shard in &known {
+            if let Some(done) = same_shard(shard.as_raw(), name, &address)? {
+                return Ok(done);
+            }
+        }
+        let set = ReplicaSet::new(&address);
+        self.check_empty(op, &set, &known)?;
+        let cluster_id = op.router.cluster_id(&go_on)?;
+        self.identify(op, &set, name, cluster_id)?;
+        let time = op.router.clock.now().unwrap_or(sheaf_bson::Timestamp(0));
+        let shard = doc! {
+            "_id": name, "host": &set.address().to_string(), "state": 1, "topologyTime": Value::Timestamp(time),
+            "replSetConfigVersion": -1i64
+        };
+        op.router.directory.write(&doc! { "insert": "shards", "documents": [shard.as_raw()] }, &go_on)?;
+        op.router.directory.forget();
+        Ok(Reply::ok().with("shardAdded", name))
+    }
+
+    /// A new shard brings no databases: what a cluster has is made through it.
+    fn check_empty(
+        &self,
+        op: &Operation<'_>,
+        set: &std::sync::Arc<ReplicaSet>,
+        known: &[DocBuf],
+    ) -> Result<()> {
+        let began = Instant::now();
+        let go_on = || {
+            op.check_interrupt()?;
+            if began.elapsed() >= PATIENCE {
+                bail!(
+                    Code::OPERATION_FAILED,
+                    "failed to run command on {}: no primary of set '{}' has answered",
+                    self.address,
+                    set.name()
+                );
+            }
+            Ok(())
+        };
+        let list = doc! { "listDatabases": 1, "nameOnly": true };
+        let databases = sheaf_cluster::run(set, &op.router.clock, "admin", &list, true, &go_on)?;
+        if set.is_config() == Some(true) {
+            bail!(
+                Code::OPERATION_FAILED,
+                "Cannot add {} as a shard since it is a config server",
+                self.address
+            );
+        }
+        let databases = databases.as_raw().get("databases").and_then(|list| list.as_array());
+        for entry in databases.into_iter().flat_map(|list| list.values()).filter_map(|entry| entry.as_doc()) {
+            let db = entry.get("name").and_then(|name| name.as_str()).unwrap_or_default();
+            if matches!(db, "admin" | "config" | "local") {
+                continue;
+            }
+            let is_first = known.is_empty();
+            let taken = op.router.directory.database(db, &go_on)?.is_some();
+            if taken || !is_first {
+                bail!(
+                    Code::OPERATION_FAILED,
+                    "can't add shard '{}' because a local database '{db}' exists{}",
+                    self.address,
+                    if taken {
+                        " in another shard"
+                    } else {
+                        ": only a cluster's first shard may bring data with it"
+                    }
+                );
+            }
+            // The first shard may be a set that has been used by itself.
+            let shard = self.name.unwrap_or(set.name());
+            op.router.directory.adopt_database(db, shard, &go_on)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the set that it is a shard now, and of which cluster.
+    fn identify(
+        &self,
+        op: &Operation<'_>,
+        set: &std::sync::Arc<ReplicaSet>,
+        name: &str,
+        cluster_id: sheaf_bson::ObjectId,
+    ) -> Result<()> {
+        let config = op.router.directory.config().address().to_string();
+        let identity = doc! {
+            "shardName": name, "clusterId": cluster_id, "configsvrConnectionString": &config
+        };
+        let update = doc! {
+            "update": "system.version",
+            "updates": [{ "q": { "_id": "shardIdentity" }, "u": { "$setOnInsert": identity.as_raw() }, "upsert": true }],
+            "writeConcern": { "w": "majority" }
+        };
+        let go_on = || op.check_interrupt();
+        sheaf_cluster::run(set, &op.router.clock, "admin", &update, false, &go_on)?;
+        let find = doc! { "find": "system.version", "filter": { "_id": "shardIdentity" } };
+        let reply = sheaf_cluster::run(set, &op.router.clock, "admin", &find, true, &go_on)?;
+        let batch =
+            reply.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()?.get("firstBatch")?.as_array());
+        let found = batch.and_then(|batch| batch.values().next()?.as_doc());
+        let same = found.is_some_and(|found| {
+            found.get("shardName").and_then(|name| name.as_str()) == Some(name)
+                && matches!(found.get("clusterId"), Some(Value::ObjectId(id)) if id == cluster_id)
+        });
+        if !same {
+            bail!(
+                Code::ILLEGAL_OPERATION,
+                "'{}' is a shard of another cluster, or has another name in this one",
+                self.address
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Whether the cluster has this shard already, and answers so. Errors: it has another one of the name, or the set under another name.
+fn same_shard(known: RawDoc<'_>, name: &str, address: &SetAddress) -> Result<Option<Reply>> {
+    let text = |key: &str| known.get(key).and_then(|value| value.as_str()).unwrap_or_default();
+    let set = text("host").split('/').next().unwrap_or_default();
+    match (text("_id") == name, set == address.name) {
+        (true, true) => Ok(Some(Reply::ok().with("shardAdded", name))),
+        (false, false) => Ok(None),
+        (true, false) => {
+            bail!(
+                Code::ILLEGAL_OPERATION,
+                "A shard named {name} containing the replica set '{set}' already exists"
+            )
+        }
+        (false, true) => bail!(
+            Code::ILLEGAL_OPERATION,
+            "A shard already exists containing the replica set '{set}': it is named {}",
+            text("_id")
+        ),
+    }
+}
+
+/// `{enableSharding: "garden", primaryShard: "shard0"}`: makes the database.
+pub struct EnableSharding<'a> {
+    db: &'a str,
+    primary: Option<&'a str>,
+}
+
+impl<'a> Command<'a, Operation<'a>> for EnableSharding<'a> {
+    const NAME: &'static str = "enableSharding";
+    const SPEC: Spec = spec(&["enablesharding"], "makes a database", Access::Write);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let Value::String(db) = args.own_value() else {
+            bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field 'enableSharding.enableSharding' is the wrong type '{}', expected type 'string'",
+                args.own_value().type_name()
+            );
+        };
+        Ok(EnableSharding { db, primary: args.optional("primaryShard")? })
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        sheaf_front::args::check_db_name(self.db)?;
+        if matches!(self.db, "admin" | "config" | "local") {
+            bail!(Code::INVALID_OPTIONS, "can't shard {} database", self.db);
+        }
+        op.blocking(|| op.router.directory.make_database(self.db, self.primary, &|| op.check_interrupt()))?;
+        Ok(Reply::ok())
+    }
+}
+
+/// `{getShardMap: 1}`.
+pub struct GetShardMap;
+
+impl<'a> Command<'a, Operation<'a>> for GetShardMap {
+    const NAME: &'static str = "getShardMap";
+    const SPEC: Spec = spec(&[], "tells where each shard is reached", Access::None);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(GetShardMap)
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let shards = op.blocking(|| op.router.directory.shards(&|| op.check_interrupt()))?;
+        let mut sets: Vec<(String, SetAddress)> =
+            shards.iter().map(|shard| (shard.name.to_string(), shard.set.address())).collect();
+        sets.push(("config".to_owned(), op.router.directory.config().address()));
+        Ok(Reply::ok()
+            .with_document("map", |map| {
+                for (name, address) in &sets {
+                    map.append(name, &address.to_string());
+                }
+            })
+            .with_document("hosts", |hosts| {
+                for (name, address) in &sets {
+                    for host in &address.hosts {
+                        hosts.append(host, name);
+                    }
+                }
+            })
+            .with_document("connStrings", |strings| {
+                for (name, address) in &sets {
+                    strings.append(&address.to_string(), name);
+                }
+            }))
+    }
+}
+
+/// `{flushRouterConfig: 1}`: what is remembered of the directory is asked for again.
+pub struct FlushRouterConfig;
+
+impl<'a> Command<'a, Operation<'a>> for FlushRouterConfig {
+    const NAME: &'static str = "flushRouterConfig";
+    const SPEC: Spec =
+        spec(&["flushrouterconfig"], "forgets what is remembered of the directory", Access::None);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(FlushRouterConfig)
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        op.router.directory.forget();
+        Ok(Reply::ok().with("flushed", true))
+    }
+}

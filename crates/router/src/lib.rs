@@ -1,0 +1,17 @@
+//! The mongos role: a server that has no data, and sends each command to the shards that have it.
+//!
+//! A router keeps nothing that could be lost: where databases live stands in `config.*`, and what it remembers of that it can ask for
+//! again. What a transaction or a cursor is, its shards know; the router knows which shards those are.
+
+mod commands;
+mod cursor;
+mod forward;
+mod mongos;
+mod op;
+mod router;
+mod session;
+mod target;
+mod transaction;
+
+pub use mongos::Mongos;
+pub use router::Router;

@@ -1,0 +1,143 @@
+//! What the connections of a router share.
+
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sheaf_bson::{Value, doc};
+use sheaf_cluster::{Clock, Directory, GoOn, ReplicaSet, SetAddress};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_front::cursors::Cursors;
+use sheaf_front::front::{Front, new_object_id};
+use sheaf_front::session::Sessions;
+
+use crate::cursor::RouterCursor;
+use crate::session::SessionState;
+
+/// What the connections of a router share.
+pub struct Router {
+    front: Arc<Front>,
+    /// The newest cluster time.
+    pub clock: Arc<Clock>,
+    /// What is known of shards and databases.
+    pub directory: Directory,
+    /// Open cursors.
+    pub cursors: Arc<Cursors<RouterCursor>>,
+    /// Sessions and their transactions.
+    pub sessions: Sessions<SessionState>,
+}
+
+/// Whoever has the router has its front.
+impl Deref for Router {
+    type Target = Front;
+
+    fn deref(&self) -> &Front {
+        &self.front
+    }
+}
+
+/// How often a router tells `config.mongos` that it is there.
+const PING: Duration = Duration::from_secs(10);
+
+impl Router {
+    /// The router behind this front, of the cluster with these config servers.
+    pub fn new(front: Arc<Front>, config: &SetAddress) -> Arc<Self> {
+        let most = front.parameters.int("maxSessions").max(1) as usize;
+        let clock = Arc::<Clock>::default();
+        Arc::new(Router {
+            directory: Directory::new(ReplicaSet::new(config), clock.clone()),
+            clock,
+            cursors: Arc::default(),
+            sessions: Sessions::new(&front.memory, most),
+            front,
+        })
+    }
+
+    /// What every server has.
+    pub fn front(&self) -> &Arc<Front> {
+        &self.front
+    }
+
+    /// Makes sure that the cluster has an identity, and gives it; the first router of a cluster makes it.
+    ///
+    /// Errors: those of asking the config servers.
+    pub fn cluster_id(&self, go_on: GoOn<'_>) -> Result<sheaf_bson::ObjectId> {
+        for _ in 0..2 {
+            let version = self.directory.find("version", &doc! {}, go_on)?;
+            if let Some(Value::ObjectId(id)) =
+                version.first().and_then(|version| version.as_raw().get("clusterId"))
+            {
+                return Ok(id);
+            }
+            let version = doc! { "_id": 1, "clusterId": new_object_id() };
+            match self.directory.write(&doc! { "insert": "version", "documents": [version.as_raw()] }, go_on)
+            {
+                // Another router was faster.
+                Err(error) if error.code() == Code::DUPLICATE_KEY => {}
+                other => other?,
+            }
+        }
+        bail!(Code::INTERNAL_ERROR, "config.version has no clusterId")
+    }
+
+    /// Tells `config.mongos` now and then that this router is there, until shutdown.
+    pub async fn keep_telling(self: Arc<Self>) {
+        while !self.is_shutting_down() {
+            let router = self.clone();
+            let told = tokio::task::spawn_blocking(move || router.tell());
+            // What could not be told is told next time.
+            let _ = told.await;
+            tokio::select! {
+                () = tokio::time::sleep(PING) => {}
+                () = self.until_shutdown() => {}
+            }
+        }
+    }
+
+    fn tell(&self) -> Result<()> {
+        let go_on = || match self.is_shutting_down() {
+            true => Err(sheaf_front::front::shutting_down_error()),
+            false => Ok(()),
+        };
+        self.cluster_id(&go_on)?;
+        let ping = doc! {
+            "$set": {
+                "advisoryHostFQDNs": sheaf_bson::ArrayBuf::new().as_raw(),
+                "created": Value::DateTime(self.clock_millis() - self.uptime_millis() as i64),
+                "mongoVersion": sheaf_front::version::COMPATIBLE,
+                "ping": Value::DateTime(self.clock_millis()),
+                "up": self.started.elapsed().as_secs() as i64,
+                "waiting": true
+            }
+        };
+        let update = doc! { "q": { "_id": &self.host_and_port() }, "u": ping.as_raw(), "upsert": true };
+        self.directory.write(&doc! { "update": "mongos", "updates": [update.as_raw()] }, &go_on)
+    }
+
+    fn clock_millis(&self) -> i64 {
+        self.front.clock.now_millis()
+    }
+
+    /// Forgets sessions that have not been used for as long as shards keep them.
+    fn forget_idle_sessions(&self) {
+        let minutes = self.parameters.int("localLogicalSessionTimeoutMinutes").max(1) as u64;
+        let timeout = Duration::from_secs(60 * minutes);
+        let now = self.uptime_millis();
+        let idle = self.sessions.those_of_the_next(|session| session.is_idle(now, timeout));
+        self.sessions.remove_unused(&idle.iter().collect::<Vec<_>>());
+    }
+
+    /// Closes what nobody uses any more.
+    pub async fn reap(self: Arc<Self>) {
+        const EVERY: Duration = Duration::from_secs(1);
+        while !self.is_shutting_down() {
+            let timeout = Duration::from_millis(self.parameters.int("cursorTimeoutMillis").max(0) as u64);
+            self.cursors.expire(timeout, false);
+            self.forget_idle_sessions();
+            tokio::select! {
+                () = tokio::time::sleep(EVERY) => {}
+                () = self.until_shutdown() => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Sessions and transactions as a router knows them: which shards take part, and how each of them was told to begin.
+//!
+//! A shard takes part from its first statement on; that one carries `startTransaction` and the read concern.
+
+use sheaf_bson::{DocBuf, DocWriter};
+use sheaf_front::reply::Reply;
+use sheaf_front::session;
+
+use crate::target::Target;
+
+/// A session of a router.
+pub type Session = session::Session<SessionState>;
+
+/// What a session carries from one statement to the next.
+#[derive(Default)]
+pub struct SessionState {
+    /// The newest transaction number.
+    pub newest: Option<i64>,
+    /// The transaction of that number.
+    pub transaction: Option<Transaction>,
+}
+
+impl SessionState {
+    /// A retryable write of this number; an earlier transaction is over.
+    pub fn begin_write(&mut self, number: i64) {
+        if self.newest.is_none_or(|newest| newest < number) {
+            self.newest = Some(number);
+            self.transaction = None;
+        }
+    }
+}
+
+/// How far a transaction has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// It takes statements.
+    Open,
+    /// Its commit was begun.
+    Committing,
+    /// Nothing is left of it.
+    Aborted,
+}
+
+impl Stage {
+    /// As errors name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Open => "in progress",
+            Stage::Committing => "committed",
+            Stage::Aborted => "aborted",
+        }
+    }
+}
+
+/// A transaction and the shards that take part in it.
+pub struct Transaction {
+    /// Its number.
+    pub number: i64,
+    /// How far it has come.
+    pub stage: Stage,
+    /// That of its first statement.
+    pub read_concern: Option<DocBuf>,
+    /// Who takes part.
+    pub participants: Vec<Participant>,
+    /// Whether a statement has answered write errors, after which its shard has aborted.
+    pub failed: bool,
+}
+
+/// A shard that takes part.
+pub struct Participant {
+    /// The shard.
+    pub target: Target,
+    /// Whether it has answered a statement, and so knows of the transaction.
+    pub begun: bool,
+    /// Whether a statement that it was sent writes.
+    pub writes: bool,
+}
+
+impl Transaction {
+    /// Notes that a statement goes to this target.
+    pub fn take_part(&mut self, target: &Target, writes: bool) {
+        if let Some(known) = self.participants.iter_mut().find(|known| known.target.name() == target.name()) {
+            known.writes |= writes;
+            return;
+        }
+        self.participants.push(Participant { target: target.clone(), begun: false, writes });
+    }
+
+    /// Whoever was sent a statement knows of the transaction now.
+    pub fn answered(&mut self) {
+        self.participants.iter_mut().for_each(|participant| participant.begun = true);
+    }
+
+    /// Write errors have ended the transaction on their shard.
+    pub fn fail(&mut self) {
+        self.failed = true;
+    }
+
+    /// Adds what a shard's first statement carries.
+    pub fn append_start(&self, target: &str, out: &mut DocWriter<'_, Vec<u8>>) {
+        let begun = self.participants.iter().any(|known| known.target.name() == target && known.begun);
+        if begun || self.stage != Stage::Open {
+            return;
+        }
+        out.append("startTransaction", true);
+        if let Some(concern) = &self.read_concern {
+            out.append("readConcern", concern.as_raw());
+        }
+    }
+
+    /// Adds `recoveryToken`, by which another router can find out what has become of the transaction.
+    pub fn append_token(&self, reply: &mut Reply) {
+        if let Some(shard) = self.recovery_shard() {
+            reply.fill(|out| {
+                out.document("recoveryToken").append("recoveryShardId", shard);
+            });
+        }
+    }
+
+    fn recovery_shard(&self) -> Option<&str> {
+        let writer = self.participants.iter().find(|participant| participant.writes);
+        writer.or(self.participants.first()).map(|participant| participant.target.name())
+    }
+}

@@ -1,0 +1,201 @@
+//! Statements of transactions, and their end.
+//!
+//! At the end, those that have
+//! only read are ended first; then the one that has written commits. As long as it is one, its commit is the transaction's.
+
+use sheaf_bson::{DocBuf, doc};
+use sheaf_client::Message;
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::reply::Reply;
+use sheaf_front::session::{LogicalSessionId, TxnPart};
+
+use crate::forward::{self, Body};
+use crate::op::Operation;
+use crate::router::Router;
+use crate::session::{Participant, Session, Stage, Transaction};
+use crate::target::Target;
+
+/// Runs a statement of a transaction, or its end.
+///
+/// Errors: `NoSuchTransaction`, `TransactionTooOld`; those of the statement, after which the transaction is over.
+pub fn run<'a>(
+    op: &Operation<'a>,
+    session: &Session,
+    number: i64,
+    work: impl FnOnce(&Operation<'a>) -> Result<Reply>,
+) -> Result<Reply> {
+    let mut state = session.state.lock();
+    if let Some(newest) = state.newest.filter(|newest| *newest > number) {
+        bail!(
+            Code::TRANSACTION_TOO_OLD,
+            "txnNumber {number} is less than last txnNumber {newest} seen in session {}",
+            session.id
+        );
+    }
+    let known = state.transaction.take().filter(|known| known.number == number);
+    let transaction = match op.part {
+        TxnPart::Start => begin(op, state.newest, number, known)?,
+        TxnPart::Commit | TxnPart::Abort => known.unwrap_or_else(|| recovered(op, number)),
+        _ => match known {
+            Some(known) if known.stage == Stage::Open => known,
+            known => {
+                state.transaction = known;
+                return Err(not_open(state.transaction.as_ref(), number, state.newest));
+            }
+        },
+    };
+    state.newest = Some(number);
+    op.transaction.replace(Some(transaction));
+    let result = work(op);
+    let failed =
+        result.is_err() || op.transaction.borrow().as_ref().is_some_and(|transaction| transaction.failed);
+    if failed && !op.part.ends() {
+        abort_after_error(op);
+    }
+    state.transaction = op.transaction.take();
+    result
+}
+
+/// Why a later statement finds no open transaction.
+fn not_open(known: Option<&Transaction>, number: i64, newest: Option<i64>) -> Error {
+    match known.map(|known| known.stage) {
+        Some(Stage::Committing) => {
+            let text = format!("Transaction with {{ txnNumber: {number} }} has been committed.");
+            Error::new(Code::TRANSACTION_COMMITTED, text)
+        }
+        Some(_) => {
+            let text = format!("Transaction with {{ txnNumber: {number} }} has been aborted.");
+            Error::new(Code::NO_SUCH_TRANSACTION, text)
+        }
+        None => {
+            let text = format!(
+                "Given transaction number {number} does not match any in-progress transactions. The active transaction number is {}",
+                newest.unwrap_or(-1)
+            );
+            Error::new(Code::NO_SUCH_TRANSACTION, text)
+        }
+    }
+}
+
+fn begin(
+    op: &Operation<'_>,
+    newest: Option<i64>,
+    number: i64,
+    known: Option<Transaction>,
+) -> Result<Transaction> {
+    if newest == Some(number) {
+        let state = known.map_or("over", |known| known.stage.name());
+        bail!(
+            50911,
+            "Cannot start a transaction at given transaction number {number} a transaction with the same number is in state {state}"
+        );
+    }
+    let read_concern = op.body().get("readConcern").and_then(|concern| concern.as_doc()).map(DocBuf::from);
+    Ok(Transaction { number, stage: Stage::Open, read_concern, participants: Vec::new(), failed: false })
+}
+
+/// What a commit's token tells of a transaction that this router has not seen.
+fn recovered(op: &Operation<'_>, number: i64) -> Transaction {
+    let shard =
+        op.body().get("recoveryToken").and_then(|token| token.as_doc()?.get("recoveryShardId")?.as_str());
+    let shard = shard.and_then(|shard| op.router.directory.shard(shard, &|| op.check_interrupt()).ok());
+    let participants = shard
+        .map(|shard| Participant { target: Target::Shard(shard), begun: true, writes: true })
+        .into_iter()
+        .collect();
+    Transaction { number, stage: Stage::Committing, read_concern: None, participants, failed: false }
+}
+
+/// A statement has failed: the others must not go on holding what the transaction has locked.
+fn abort_after_error(op: &Operation<'_>) {
+    let Some(mut transaction) = op.transaction.take() else { return };
+    transaction.stage = Stage::Aborted;
+    let lsid = op.lsid().expect("a transaction has a session");
+    abort_everywhere(op.router, lsid, &transaction);
+    op.transaction.replace(Some(transaction));
+}
+
+/// Has all participants abort; who cannot be reached does so when the transaction's time is over.
+fn abort_everywhere(router: &Router, lsid: LogicalSessionId, transaction: &Transaction) {
+    let command = doc! {
+        "abortTransaction": 1, "lsid": lsid.document().as_raw(), "txnNumber": transaction.number, "autocommit": false
+    };
+    for participant in transaction.participants.iter() {
+        let went_on = std::time::Instant::now();
+        let go_on = || match went_on.elapsed() < std::time::Duration::from_secs(1) {
+            true => Ok(()),
+            false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+        };
+        let _ = sheaf_cluster::run(participant.target.set(), &router.clock, "admin", &command, false, &go_on);
+    }
+}
+
+/// `commitTransaction`.
+pub fn commit(op: &Operation<'_>) -> Result<Reply> {
+    let (readers, writers) = {
+        let mut transaction = op.transaction.borrow_mut();
+        let Some(transaction) = &mut *transaction else {
+            bail!(Code::NO_SUCH_TRANSACTION, "commitTransaction must be run within a transaction");
+        };
+        if transaction.stage == Stage::Aborted {
+            bail!(Code::NO_SUCH_TRANSACTION, "Transaction {} has been aborted", transaction.number);
+        }
+        if transaction.participants.is_empty()
+            && op.body().get("recoveryToken").is_none()
+            && transaction.stage == Stage::Committing
+        {
+            bail!(
+                Code::NO_SUCH_TRANSACTION,
+                "Transaction {} is not known here, and there is no recoveryToken",
+                transaction.number
+            );
+        }
+        transaction.stage = Stage::Committing;
+        let mut readers = Vec::new();
+        let mut writers = Vec::new();
+        for participant in &transaction.participants {
+            let list = if participant.writes { &mut writers } else { &mut readers };
+            list.push(participant.target.clone());
+        }
+        (readers, writers)
+    };
+    if writers.len() > 1 {
+        abort_after_error(op);
+        bail!(
+            Code::ILLEGAL_OPERATION,
+            "This version commits no transaction that has written on more than one shard; it was aborted"
+        );
+    }
+    let body = Body { db: "admin", body: op.body(), without: &[] };
+    let mut last = Reply::ok();
+    for target in readers.iter().chain(&writers) {
+        let mut message: Message = forward::message(op, target.name(), &body);
+        let go_on = || op.check_interrupt();
+        let asker = sheaf_cluster::Asker { preference: Default::default(), again: true, go_on: &go_on };
+        let answer = op.blocking(|| target.set().ask(&mut message, &asker)).map_err(forward::for_client)?;
+        op.heard(answer.reply());
+        if let Some(error) = sheaf_cluster::error_in(answer.reply()) {
+            return Err(error);
+        }
+        last = forward::reply(op, target, &answer)?;
+    }
+    Ok(last)
+}
+
+/// `abortTransaction`.
+pub fn abort(op: &Operation<'_>) -> Result<Reply> {
+    let Some(mut transaction) = op.transaction.take() else {
+        bail!(Code::NO_SUCH_TRANSACTION, "abortTransaction must be run within a transaction");
+    };
+    let was = std::mem::replace(&mut transaction.stage, Stage::Aborted);
+    let number = transaction.number;
+    if was == Stage::Open || !transaction.participants.is_empty() {
+        let lsid = op.lsid().expect("a transaction has a session");
+        op.blocking(|| abort_everywhere(op.router, lsid, &transaction));
+    }
+    op.transaction.replace(Some(transaction));
+    if was != Stage::Open {
+        bail!(Code::NO_SUCH_TRANSACTION, "Transaction {number} has been aborted or committed");
+    }
+    Ok(Reply::ok())
+}

@@ -1,0 +1,134 @@
+//! The router role: from settings to a running router, and down again.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use sheaf_cluster::SetAddress;
+use sheaf_front::log;
+use sheaf_front::reactor::leave_to_the_end;
+use sheaf_router::{Mongos, Router};
+
+use crate::config::{self, Settings};
+use crate::flags::RouterFlags;
+use crate::limits;
+use crate::process::background::{FORKED, background};
+use crate::process::signals::Signals;
+use crate::process::{
+    LAST_PATIENCE, bad_options, exit, fail, fatal, front_options, listen, open_log, runtimes,
+};
+
+/// A router's clients wait for shards on threads of their own.
+const BUSY_THREADS: usize = 1024;
+
+/// Runs the router role.
+pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
+    let (settings, config) = match settings(flags) {
+        Ok(settings) => settings,
+        Err(text) => return bad_options(&text),
+    };
+    if settings.fork == Some(true) && std::env::var_os(FORKED).is_none() {
+        return background(&settings, argv);
+    }
+    if let Err(text) = open_log(&settings) {
+        return bad_options(&text);
+    }
+    limits::raise_open_files();
+    crate::allocator::prepare(sheaf_front::system::memory_limit());
+    let mut front = match front_options(&settings, argv, 27017) {
+        Ok(front) => front,
+        Err(text) => return bad_options(&text),
+    };
+    front.busy_threads = BUSY_THREADS;
+    // Each client may need a connection to a shard, too.
+    front.max_connections = (front.max_connections / 2).max(1);
+    let router = match Mongos::new(front, &config) {
+        Ok(Mongos(router)) => router,
+        Err(error) => return bad_options(error.message()),
+    };
+    let (control, data) = match runtimes() {
+        Ok(runtimes) => runtimes,
+        Err(error) => {
+            return fail(exit::UNCAUGHT, log::ids::NO_THREADS, "Cannot start threads", &error.to_string());
+        }
+    };
+    router.set_data_runtime(data.handle().clone());
+    let code = control.block_on(live(&router, &settings, &config)).map_or_else(|code| code, |()| 0);
+    control.block_on(router.until_answered(LAST_PATIENCE));
+    leave_to_the_end(data);
+    leave_to_the_end(control);
+    if let Some(path) = &settings.pidfilepath {
+        let _ = std::fs::remove_file(path);
+    }
+    let attributes = sheaf_bson::doc! { "exitCode": i32::from(code) };
+    log::info("CONTROL", log::ids::SHUTTING_DOWN, "initandlisten", "Shutting down", Some(attributes));
+    ExitCode::from(code)
+}
+
+fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
+    let file = match &flags.process.config {
+        Some(path) => config::read(path)?,
+        None => Settings::default(),
+    };
+    let settings = flags.settings()?.or(file);
+    if settings.auth == Some(true) {
+        return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by this server yet".to_owned());
+    }
+    if settings.tls == Some(true) {
+        return Err("Error: TLS is not supported by this server yet".to_owned());
+    }
+    let Some(config) = &settings.config_db else {
+        return Err(
+            "Error: no config servers are named: --configdb <name of their set>/<host:port>,...".to_owned()
+        );
+    };
+    let config = config.parse().map_err(|error: sheaf_errors::Error| error.message().to_owned())?;
+    Ok((settings, config))
+}
+
+/// Runs until a signal or the `shutdown` command. Errors: the exit code.
+async fn live(router: &Arc<Router>, settings: &Settings, config: &SetAddress) -> Result<(), u8> {
+    let attributes = sheaf_bson::doc! {
+        "pid": i64::from(std::process::id()),
+        "port": i32::from(router.front().options.port),
+        "configDB": &config.to_string(),
+        "host": &sheaf_front::front::hostname(),
+    };
+    log::events::listen();
+    log::events::listen_for_panics();
+    log::info("CONTROL", log::ids::STARTING, "initandlisten", "Sheaf router starting", Some(attributes));
+    let listeners = listen(router.front())?;
+    if let Err(error) = sheaf_front::guard::start(router.front(), crate::allocator::HOOKS, |_| {}) {
+        let attributes = sheaf_bson::doc! { "error": &error.to_string() };
+        let text = "Cannot watch the memory of the process";
+        log::warning("CONTROL", log::ids::MEMORY_NOT_WATCHED, "initandlisten", text, Some(attributes));
+    }
+    if let Some(path) = &settings.pidfilepath {
+        std::fs::write(path, format!("{}\n", std::process::id())).map_err(|error| {
+            let attributes = sheaf_bson::doc! { "error": &error.to_string() };
+            fatal(
+                "CONTROL",
+                log::ids::PID_FILE_NOT_WRITTEN,
+                "initandlisten",
+                "Cannot write pid file",
+                attributes,
+            );
+            exit::BAD_OPTIONS
+        })?;
+    }
+    match Signals::listen() {
+        Ok(signals) => {
+            let reopen = settings.log_rotate.as_deref() == Some("reopen");
+            tokio::spawn(signals.serve(router.front().clone(), reopen, async {}));
+        }
+        Err(error) => {
+            let attributes = sheaf_bson::doc! { "error": &error.to_string() };
+            let text = "Cannot listen for signals";
+            log::warning("CONTROL", log::ids::NO_SIGNALS, "initandlisten", text, Some(attributes));
+        }
+    }
+    let data = router.data_runtime().expect("it was set before");
+    data.spawn(router.clone().keep_telling());
+    data.spawn(router.clone().reap());
+    listeners.run(Arc::new(Mongos(router.clone()))).await;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+"""A sharded cluster of temporary servers: config servers, shards, and routers on neighbouring ports."""
+
+import pathlib
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "support"))
+sys.path.insert(0, str(HERE.parent / "replica_set"))
+
+import pymongo  # noqa: E402
+from members import ReplicaSet, eventually  # noqa: E402,F401
+from sheaf_process import Server, free_port  # noqa: E402
+
+
+class Router(Server):
+    """One `sheaf router` process."""
+
+    def __init__(self, configdb, port):
+        super().__init__(args=["--configdb", configdb, "--setParameter", "enableTestCommands=1"], port=port)
+
+    @property
+    def command(self):
+        return [str(self.binary), "router", "--port", str(self.port), "--bind_ip", "127.0.0.1", *self.args]
+
+
+def neighbours(count):
+    """Ports in a row that are free."""
+    while True:
+        first = free_port()
+        try:
+            import socket
+            sockets = [socket.create_server(("127.0.0.1", first + at)) for at in range(count)]
+        except OSError:
+            continue
+        for each in sockets:
+            each.close()
+        return [first + at for at in range(count)]
+
+
+class Cluster:
+    """`shards` sets of `members`, one config server, `routers` routers."""
+
+    def __init__(self, shards=2, members=1, routers=2):
+        configs = [{}] * members
+        self.config = ReplicaSet([{}], name="config", args=["--configsvr"])
+        self.config.config["configsvr"] = True
+        self.shards = [ReplicaSet(configs, name=f"shard{at}", args=["--shardsvr"]) for at in range(shards)]
+        self.routers = [Router(self.address(self.config), port) for port in neighbours(routers)]
+
+    @staticmethod
+    def address(members):
+        return f"{members.name}/" + ",".join(members.host(at) for at in range(len(members.servers)))
+
+    @property
+    def uri(self):
+        return "mongodb://" + ",".join(f"127.0.0.1:{router.port}" for router in self.routers) + "/"
+
+    @property
+    def servers(self):
+        return [*self.routers, *(server for members in [*self.shards, self.config] for server in members.servers)]
+
+    def client(self, router=None, **options):
+        uri = self.uri if router is None else f"mongodb://127.0.0.1:{self.routers[router].port}/"
+        return pymongo.MongoClient(uri, **{"serverSelectionTimeoutMS": 60000, **options})
+
+    def start(self):
+        for members in [self.config, *self.shards]:
+            members.start()
+        for router in self.routers:
+            router.start()
+        with self.client() as client:
+            for members in self.shards:
+                client.admin.command("addShard", self.address(members))
+
+    def cleanup(self):
+        for server in self.servers:
+            server.cleanup()
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, kind, value, trace):
+        if kind:
+            for server in self.servers:
+                print(f"--- {server.command}\n{server.log_tail(10)}")
+        self.cleanup()

@@ -4,6 +4,8 @@
 //! It is the code that prepared the batches ([`Changes`], [`Command::apply`]) on the same state, so the result is the same:
 //! documents, indexes, counters, sessions, catalog. As many entries as possible go into one RocksDB batch. Readers may be
 //! around: a transaction becomes visible at once, the catalog changes between what was done before and after it.
+//!
+//! What another member has sent is read as a whole before it gets into the log ([`check`]).
 
 mod check;
 

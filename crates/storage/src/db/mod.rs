@@ -1,4 +1,8 @@
 //! RocksDB as this crate uses it: one database, four column families, no write-ahead log of its own.
+//!
+//! - [`sink`]: where changes of keys go;
+//! - [`listener`]: what RocksDB tells of its flushes and errors;
+//! - [`manifest`]: the end of its list of files after a power failure.
 
 mod listener;
 mod manifest;

@@ -2,6 +2,11 @@
 //!
 //! A document ends in `ts, t, v, wall`, whose values get their bytes when the commit is ordered; they
 //! stand at fixed distances from the document's end, so that nothing is parsed for it.
+//!
+//! - [`entry`]: an entry with its place in the log;
+//! - [`operation`]: one of its documents, read;
+//! - [`statement`]: the retryable write that an operation belongs to;
+//! - [`skipped`]: operations that cannot be applied, or are left out.
 
 mod entry;
 mod operation;

@@ -1,6 +1,12 @@
 //! Start-up: the log's entries behind the last flush are applied again.
 //!
 //! It is the same code that applies what other members of a set have ordered ([`crate::apply`]).
+//!
+//! - [`open`]: the folder, from its lock to an engine;
+//! - [`install`]: another member's data taken into use before that;
+//! - [`reconcile`]: files that RocksDB had flushed by itself;
+//! - [`repair`]: operations that cannot be applied, left out;
+//! - [`rollback`]: the log's end taken back, and what is kept of it.
 
 pub(crate) mod install;
 mod open;

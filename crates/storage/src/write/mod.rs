@@ -1,4 +1,9 @@
 //! What statements do to the database, alone or in a transaction.
+//!
+//! - [`unit`]: statements that stand alone;
+//! - [`transaction`]: statements that take effect together;
+//! - [`changes`]: what an operation means in keys;
+//! - [`sessions`]: what is on record of retryable writes and transactions.
 
 pub(crate) mod changes;
 pub(crate) mod sessions;

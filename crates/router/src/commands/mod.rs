@@ -1,6 +1,7 @@
 //! The commands of a router. What a command is, its [`Spec`] says once, in the file of the mongod that runs it; where it goes from here
 //! is its [`Spread`]. What has to be done here has a file here.
 
+mod aggregate;
 mod cursors;
 mod drop_database;
 mod explain;
@@ -40,6 +41,7 @@ static OWN: &[Entry<RunOnRouter>] = &[
 
 /// The commands that other servers have, too, and that a router runs in its own way.
 const HERE: &[(&str, RunOnRouter)] = &[
+    ("aggregate", aggregate::run),
     ("currentOp", operations::current),
     ("killOp", operations::kill),
     ("hello", hello::hello),

@@ -1,14 +1,13 @@
 //! A cursor of a router: it is open on a shard.
 
-use std::sync::Arc;
-
-use sheaf_cluster::ReplicaSet;
 use sheaf_front::cursors::Cursor;
+
+use crate::target::Target;
 
 /// A cursor that is open on one member of a shard.
 pub struct RouterCursor {
-    /// The set.
-    pub set: Arc<ReplicaSet>,
+    /// The shard.
+    pub target: Target,
     /// The member.
     pub host: String,
     /// The cursor's id there.

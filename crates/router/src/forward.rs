@@ -6,6 +6,7 @@ use sheaf_client::Message;
 use sheaf_cluster::{Answer, Call, error_in, is_not_primary};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::reply::Reply;
+use sheaf_server::commands::crud::change_stream;
 
 use crate::cursor::RouterCursor;
 use crate::op::Operation;
@@ -173,11 +174,9 @@ pub fn reply(op: &Operation<'_>, target: &Target, answer: &Answer) -> Result<Rep
 
 fn register(op: &Operation<'_>, target: &Target, answer: &Answer, namespace: &str, id: i64) -> i64 {
     let flag = |name: &str| op.body().get(name).is_some_and(|flag| flag.truthy());
-    let stream =
-        op.body().get("pipeline").and_then(|pipeline| pipeline.as_array()?.values().next()?.as_doc());
-    let is_stream = stream.is_some_and(|stage| stage.get("$changeStream").is_some());
+    let is_stream = change_stream::is_opened_by(op.body());
     let cursor = RouterCursor {
-        set: target.set().clone(),
+        target: target.clone(),
         host: answer.host().to_owned(),
         id,
         awaits: flag("awaitData") || is_stream,

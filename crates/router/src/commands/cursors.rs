@@ -8,6 +8,8 @@ use sheaf_front::args::{Args, Array};
 use sheaf_front::cursors::OpenCursors;
 use sheaf_front::reply::Reply;
 
+use sheaf_server::commands::crud::change_stream;
+
 use crate::cursor::RouterCursor;
 use crate::forward::{Body, for_client, message_with};
 use crate::op::Operation;
@@ -29,14 +31,21 @@ pub fn get_more<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     }
     let namespace = op.namespace(collection);
     op.metrics().namespace.replace(Some(namespace.clone()));
-    let mut pinned = op.router.cursors.pin(op, id, &namespace)?;
+    let opened = op.router.cursors.info(id);
+    let is_stream = opened.is_some_and(|info| change_stream::is_opened_by(info.command.as_raw()));
+    let result = continue_with(op, id, &namespace);
+    if is_stream { result.map_err(change_stream::labelled) } else { result }
+}
+
+fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> {
+    let mut pinned = op.router.cursors.pin(op, id, namespace)?;
     let cursor = pinned.cursor();
     let body = Body { db: op.db(), body: op.body(), without: &["getMore"] };
     let answer = {
         let mut message = next_batch(op, cursor, &body);
         let go_on = || op.check_interrupt();
         op.blocking(|| {
-            let call = Call::send_to(&cursor.set, &cursor.host, &mut message)
+            let call = Call::send_to(cursor.target.set(), &cursor.host, &mut message)
                 .map_err(|error| unreachable(&cursor.host, &error))?;
             call.finish_there(&go_on)
         })?
@@ -46,7 +55,7 @@ pub fn get_more<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         return Err(for_client(error));
     }
     if pinned.is_killed() {
-        kill_on_shard(op.router, &namespace, pinned.cursor());
+        kill_on_shard(op.router, namespace, pinned.cursor());
         bail!(Code::CURSOR_KILLED, "cursor was killed");
     }
     let mut reply = Reply::with_capacity(answer.reply().len() + 256);
@@ -84,7 +93,7 @@ fn next_batch(op: &Operation<'_>, cursor: &RouterCursor, body: &Body<'_>) -> Mes
             out.append_element(field);
         });
     }
-    message_with(op, "", &Body { db: body.db, body: first.as_raw(), without: &[] }, |_| {})
+    message_with(op, cursor.target.name(), &Body { db: body.db, body: first.as_raw(), without: &[] }, |_| {})
 }
 
 /// `{killCursors: "plants", cursors: [<id>, ...]}`.
@@ -143,7 +152,7 @@ fn kill_on_shard(router: &Router, namespace: &str, cursor: &RouterCursor) {
         true => Ok(()),
         false => bail!(Code::NETWORK_TIMEOUT, "no answer in time"),
     };
-    if let Ok(call) = Call::send_to(&cursor.set, &cursor.host, &mut message) {
+    if let Ok(call) = Call::send_to(cursor.target.set(), &cursor.host, &mut message) {
         let _ = call.finish_there(&go_on);
     }
 }

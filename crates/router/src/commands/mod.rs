@@ -2,6 +2,7 @@
 //! is its [`Spread`]. What has to be done here has a file here.
 
 mod aggregate;
+mod bulk_write;
 mod cursors;
 mod drop_database;
 mod explain;
@@ -42,6 +43,10 @@ static OWN: &[Entry<RunOnRouter>] = &[
 /// The commands that other servers have, too, and that a router runs in its own way.
 const HERE: &[(&str, RunOnRouter)] = &[
     ("aggregate", aggregate::run),
+    ("bulkWrite", bulk_write::run),
+    ("createSearchIndexes", |_, op| forward::to_database(op, false)),
+    ("dropSearchIndex", |_, op| forward::to_database(op, false)),
+    ("updateSearchIndex", |_, op| forward::to_database(op, false)),
     ("currentOp", operations::current),
     ("killOp", operations::kill),
     ("hello", hello::hello),

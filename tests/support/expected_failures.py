@@ -38,8 +38,8 @@ CONDITIONS = {"no-dns": lambda: not public_dns(), "unreachable": refuses_at_once
 
 
 def read_list(path, deployment=None):
-    """The lines that hold here, as {test id: reason}; `deployment` is "single", "set" or None where lists name neither."""
-    known = {"single": deployment == "single", "set": deployment == "set"}
+    """The lines that hold here, as {test id: reason}; `deployment` is "single", "set", "sharded" or None where lists name neither."""
+    known = {name: deployment == name for name in ("single", "set", "sharded")}
     expected = {}
     for line in pathlib.Path(path).read_text().splitlines():
         if not line.strip() or line.startswith("#"):

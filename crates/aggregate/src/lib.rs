@@ -18,6 +18,7 @@ mod optimize;
 mod parse;
 mod pipeline;
 mod print;
+mod split;
 mod spool;
 mod stage;
 pub mod stages;
@@ -33,7 +34,10 @@ pub use language::{STAGES, stage_entry};
 pub use namespace::Namespace;
 pub use pipeline::{Head, Pipeline};
 pub use print::document as print_document;
-pub use stage::{Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition};
+pub use split::SplitPipeline;
+pub use stage::{
+    Halves, Needs, Place, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry, StagePosition,
+};
 
 /// Documents between stages may be much larger than stored ones: a joined array is often cut down again.
 pub(crate) const MAX_INTERNAL_SIZE: usize = 100 << 20;

@@ -82,7 +82,7 @@ fn limit_sorts(stages: &mut [SharedStage]) {
 }
 
 /// How many documents the stages can use, if a `$limit` says so before anything else counts them.
-fn wanted_after(stages: &[SharedStage]) -> Option<u64> {
+pub(crate) fn wanted_after(stages: &[SharedStage]) -> Option<u64> {
     let mut skipped: u64 = 0;
     for stage in stages {
         match stage.shape() {

@@ -6,13 +6,13 @@ use sheaf_meter::ALLOCATION;
 use sheaf_query::matcher::Matcher;
 
 use crate::optimize;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Given, Pipeline};
 use crate::stage::{Place, Shape, SharedStage, StageCx, StageEntry, StagePosition};
 use crate::stages::change_stream::Start;
 
 /// What a stage takes besides the bytes that it was given as and what is counted for its parts: in lists, which have room for
 /// four, and where it is shared.
-const STAGE_BYTES: usize = 4 * (size_of::<SharedStage>() + size_of::<DocBuf>() + size_of::<usize>())
+const STAGE_BYTES: usize = 4 * (size_of::<SharedStage>() + size_of::<Given>() + size_of::<usize>())
     + size_of::<Matcher>()
     + 4 * ALLOCATION;
 
@@ -66,8 +66,8 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
         };
         entries.push(entry);
         pipeline.own_source |= at == 0 && matches!(entry.position, StagePosition::First);
-        pipeline.stages.extend(parsed);
-        pipeline.spec.push(DocBuf::from(spec));
+        pipeline.stages.extend(parsed.iter().cloned());
+        pipeline.given.push(Given { document: DocBuf::from(spec), stages: parsed.into() });
     }
     // A stage that cannot be read is reported before one that stands in the wrong place.
     for (at, entry) in entries.iter().enumerate() {
@@ -85,7 +85,7 @@ pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipel
 
 /// A pipeline without a collection must start with a stage that needs none.
 fn check_namespace(pipeline: &Pipeline, cx: &StageCx<'_>) -> Result<()> {
-    let first = pipeline.spec.first().and_then(|spec| spec.as_raw().iter().next());
+    let first = pipeline.given.first().and_then(|given| given.document.as_raw().iter().next());
     let entry = first.and_then(|first| cx.entry(first.key()));
     if !cx.namespace.collection.is_empty() || cx.place != Place::Top {
         return Ok(());
@@ -166,10 +166,10 @@ impl Pipeline {
     ///
     /// Errors: 7749501 if that is too long.
     pub fn followed_by(&self, rest: &Pipeline) -> Result<Pipeline> {
-        check_length(self.spec.len() + rest.spec.len())?;
+        check_length(self.given.len() + rest.given.len())?;
         let mut joined = Pipeline {
             stages: self.stages.iter().chain(&rest.stages).cloned().collect(),
-            spec: self.spec.iter().chain(&rest.spec).cloned().collect(),
+            given: self.given.iter().chain(&rest.given).cloned().collect(),
             own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
             in_facet: self.in_facet,
             held: self.held.iter().chain(&rest.held).cloned().collect(),

@@ -9,6 +9,7 @@ use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
 use sheaf_rows::{BoxOperator, Cx, Deep, Empty, Operator, Row, Step};
+use smallvec::SmallVec;
 
 use crate::database::SharedDatabase;
 use crate::namespace::Namespace;
@@ -22,14 +23,22 @@ const STAGES_OF_A_STACK: u32 = 8;
 #[derive(Clone, Debug, Default)]
 pub struct Pipeline {
     pub(crate) stages: Vec<SharedStage>,
-    /// The stages as they were given, for explain and for views.
-    pub(crate) spec: Vec<DocBuf>,
+    /// The stages as they were given, for explain, for views and for shards.
+    pub(crate) given: Vec<Given>,
     /// The first stage makes its documents itself.
     pub(crate) own_source: bool,
     /// Inside a `$facet`, whose stages mongod does not push down to its execution engine.
     pub(crate) in_facet: bool,
     /// The memory of the stages, where they are large.
     pub(crate) held: Vec<Arc<Held>>,
+}
+
+/// A stage as it was given, and what it means.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    pub(crate) document: DocBuf,
+    /// Before rewriting, which replaces some.
+    pub(crate) stages: SmallVec<[SharedStage; 1]>,
 }
 
 /// The leading stages that a planner can take over: `$match`, then `$sort`, then `$skip` and `$limit`.
@@ -98,7 +107,7 @@ impl Pipeline {
 
     /// The stages as they were given.
     pub fn spec(&self) -> ArrayBuf {
-        ArrayBuf::of(self.spec.iter())
+        ArrayBuf::of(self.given.iter().map(|given| &given.document))
     }
 
     /// Starts the pipeline over the documents of its collection.

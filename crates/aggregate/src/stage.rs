@@ -95,6 +95,26 @@ pub enum Split {
     Router,
 }
 
+/// A stage in two halves.
+#[derive(Debug)]
+pub struct Halves {
+    /// What each shard runs.
+    pub shards: Vec<DocBuf>,
+    /// The pattern by which the rows of all shards are merged, each shard's being in that order; `None` if any order will do.
+    pub order: Option<DocBuf>,
+    /// What makes the stage's rows of these.
+    pub merger: Vec<DocBuf>,
+    /// Whether the rows of shards are rows that the stage was given, so that those who follow say what is read of them.
+    pub passes_rows: bool,
+}
+
+impl Halves {
+    /// Halves whose rows may come together in any order.
+    pub(crate) fn unordered(shards: Vec<DocBuf>, merger: Vec<DocBuf>) -> Halves {
+        Halves { shards, order: None, merger, passes_rows: false }
+    }
+}
+
 /// What a stage needs of the rights of who runs it, in MongoDB's names of actions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Needs {
@@ -310,6 +330,16 @@ pub trait Stage: fmt::Debug + Send + Sync {
     /// The stage that does the work of this one and of the next.
     fn joined_with(&self, next: &dyn Stage) -> Option<SharedStage> {
         let _ = next;
+        None
+    }
+
+    /// The stage as pipelines name it, where that is not how it was given: it is short for others, or rewriting has made it.
+    fn spec(&self) -> Option<DocBuf> {
+        None
+    }
+
+    /// The two halves of a stage that [splits](Split::Both) between shards and where their rows come together.
+    fn halves(&self) -> Option<Halves> {
         None
     }
 

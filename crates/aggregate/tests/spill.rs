@@ -23,6 +23,11 @@ const STAGES: &[&str] = &[
     r#"[{"$bucketAuto": {"groupBy": "$v", "buckets": 3, "output": {"n": {"$sum": 1}, "all": {"$push": "$w"}}}}]"#,
     r#"[{"$sort": {"k": -1, "v": 1}}]"#,
     r#"[{"$sortByCount": "$k"}, {"$sort": {"count": 1, "_id": 1}}]"#,
+    // Parts of groups, as of shards, and the groups that they are merged to.
+    r#"[{"$group": {"_id": {"k": "$k", "w": "$w"}, "n": {"$sum": "$v"}, "mean": {"$avg": "$v"}, "all": {"$push": "$v"},
+        "least": {"$minN": {"n": 2, "input": "$v"}}, "$willBeMerged": true}}, {"$sort": {"_id": 1}},
+        {"$group": {"_id": "$_id.k", "n": {"$sum": "$v"}, "mean": {"$avg": "$v"}, "all": {"$push": "$v"},
+        "least": {"$minN": {"n": 2, "input": "$v"}}, "$doingMerge": true}}, {"$sort": {"_id": 1}}]"#,
 ];
 
 fn run(stages: &str, documents: &[DocBuf], limits: Limits) -> Result<(Vec<DocBuf>, Spills)> {

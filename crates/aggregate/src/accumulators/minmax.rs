@@ -42,6 +42,14 @@ impl State for Extreme {
         Ok(self.best.as_ref().map_or(Value::Null, |best| copy_in(best, arena)))
     }
 
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.result(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        self.add(partial)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.best.as_ref().map_or(0, OwnedValue::memory_bytes)
     }
@@ -61,26 +69,47 @@ impl State for First {
         Ok(self.0.as_ref().map_or(Value::Missing, |value| copy_in(value, arena)))
     }
 
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(self.0.as_ref().map_or(Value::Missing, |value| present(copy_in(value, arena))))
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        if partial.is_missing() { Ok(()) } else { self.add(partial) }
+    }
+
     fn memory_bytes(&self) -> usize {
         self.0.as_ref().map_or(0, OwnedValue::memory_bytes)
     }
 }
 
+/// A value that has come: what a document does not have is null in the result, too.
+fn present(value: Value<'_>) -> Value<'_> {
+    if value.is_missing() { Value::Null } else { value }
+}
+
 /// `$last`.
 #[derive(Default)]
-pub(super) struct Last(OwnedValue);
+pub(super) struct Last(Option<OwnedValue>);
 
 impl State for Last {
     fn add(&mut self, value: Value<'_>) -> Result<()> {
-        self.0 = OwnedValue::from(value);
+        self.0 = Some(OwnedValue::from(value));
         Ok(())
     }
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
-        Ok(copy_in(&self.0, arena))
+        Ok(self.0.as_ref().map_or(Value::Missing, |value| copy_in(value, arena)))
+    }
+
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(self.0.as_ref().map_or(Value::Missing, |value| present(copy_in(value, arena))))
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        if partial.is_missing() { Ok(()) } else { self.add(partial) }
     }
 
     fn memory_bytes(&self) -> usize {
-        self.0.memory_bytes()
+        self.0.as_ref().map_or(0, OwnedValue::memory_bytes)
     }
 }

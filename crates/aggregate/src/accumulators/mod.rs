@@ -8,6 +8,8 @@ mod n;
 mod numeric;
 mod set;
 mod state;
+#[cfg(test)]
+mod tests;
 mod top;
 
 use sheaf_bson::{Element, RawDoc, Type, Value};

@@ -7,7 +7,7 @@ use sheaf_bson::{Bump, OwnedValue, Value, array_in, compare};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 
-use super::state::{Parsed, State, check_state_memory};
+use super::state::{Parsed, State, check_state_memory, partial_elements};
 
 /// Which values are kept.
 #[derive(Clone, Copy)]
@@ -96,6 +96,14 @@ impl State for Best {
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
         Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| _ = out.push(value)))))
+    }
+
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.result(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        partial_elements(self.name, partial)?.values().try_for_each(|value| self.add(value))
     }
 
     fn memory_bytes(&self) -> usize {

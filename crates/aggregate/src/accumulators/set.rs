@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sheaf_bson::{Bump, DocBuf, OwnedValue, Value, array_in};
 use sheaf_errors::{Code, Result, bail};
 
-use super::state::{State, check_state_memory};
+use super::state::{State, check_state_memory, no_partial, partial_elements};
 
 /// `$push`.
 #[derive(Default)]
@@ -27,6 +27,14 @@ impl State for Push {
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
         Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| _ = out.push(value)))))
+    }
+
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.result(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        partial_elements("$push", partial)?.values().try_for_each(|value| self.add(value))
     }
 
     fn memory_bytes(&self) -> usize {
@@ -56,6 +64,14 @@ impl State for AddToSet {
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
         Ok(Value::Array(array_in(arena, |out| self.values.iter().for_each(|value| _ = out.push(value)))))
+    }
+
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.result(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        partial_elements("$addToSet", partial)?.values().try_for_each(|value| self.add(value))
     }
 
     fn memory_bytes(&self) -> usize {
@@ -91,6 +107,14 @@ impl State for ConcatArrays {
         self.0.result(arena)
     }
 
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.0.partial(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        self.0.merge(partial)
+    }
+
     fn memory_bytes(&self) -> usize {
         self.0.memory_bytes()
     }
@@ -107,6 +131,14 @@ impl State for SetUnion {
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
         self.0.result(arena)
+    }
+
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.0.partial(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        self.0.merge(partial)
     }
 
     fn memory_bytes(&self) -> usize {
@@ -146,6 +178,17 @@ impl State for MergeObjects {
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
         Ok(Value::Document(sheaf_bson::document_in(arena, |out| _ = out.append_all(self.0.as_raw()))))
+    }
+
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.result(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        match partial {
+            Value::Missing | Value::Document(_) => self.add(partial),
+            other => no_partial("$mergeObjects", other),
+        }
     }
 
     fn memory_bytes(&self) -> usize {

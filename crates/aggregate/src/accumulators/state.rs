@@ -1,6 +1,6 @@
 //! What accumulators are made of.
 
-use sheaf_bson::{Bump, OwnedValue, Value};
+use sheaf_bson::{Bump, OwnedValue, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::Expr;
 
@@ -11,6 +11,14 @@ pub trait State: Send {
 
     /// The result; [`Value::Missing`] counts as null.
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>>;
+
+    /// All that was gathered, as a value from which [`State::merge`] goes on; [`Value::Missing`] if nothing has come.
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>>;
+
+    /// Takes in what another state of this accumulator has gathered of the documents behind its own.
+    ///
+    /// Errors: `TypeMismatch` for what is no [partial](State::partial) result of this accumulator.
+    fn merge(&mut self, partial: Value<'_>) -> Result<()>;
 
     /// Bytes held apart from the state itself; for accumulators that grow (`grows`).
     fn memory_bytes(&self) -> usize {
@@ -29,6 +37,25 @@ pub(super) struct Parsed {
 
 /// Makes the state of a group from the value of `init`.
 pub(super) type Make = Box<dyn Fn(Value<'_>) -> Result<Box<dyn State>> + Send + Sync>;
+
+/// The error for a value that is no partial result.
+pub(super) fn no_partial<T>(name: &str, value: Value<'_>) -> Result<T> {
+    bail!(
+        Code::TYPE_MISMATCH,
+        "a partial result of {name} cannot be of type {}: {}",
+        value.type_name(),
+        crate::print::value(value)
+    )
+}
+
+/// The elements of a partial result that is an array; none of a missing one.
+pub(super) fn partial_elements<'a>(name: &str, partial: Value<'a>) -> Result<RawDoc<'a>> {
+    match partial {
+        Value::Missing => Ok(RawDoc::EMPTY),
+        Value::Array(elements) => Ok(elements),
+        other => no_partial(name, other),
+    }
+}
 
 /// Refuses to hold more than 100 MiB in one state that cannot go to disk.
 pub(super) fn check_state_memory(name: &str, held: usize) -> Result<()> {

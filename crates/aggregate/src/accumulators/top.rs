@@ -1,16 +1,18 @@
 //! `$top`, `$topN`, `$bottom`, `$bottomN`.
 
-use sheaf_bson::{Bump, OwnedValue, RawDoc, Value, array_in};
+use sheaf_bson::{Binary, Bump, OwnedValue, RawDoc, Value, array_in};
 use sheaf_errors::{Result, bail};
 use sheaf_expr::{Expr, ParseCx};
 use sheaf_query::sort::SortPattern;
 
 use super::n;
-use super::state::{Parsed, State, check_state_memory, copy_in};
+use super::state::{Parsed, State, check_state_memory, copy_in, no_partial, partial_elements};
 use crate::print;
 
 /// The name under which a document's output value travels beside its sort keys.
 const OUTPUT: &str = "output";
+/// The name of the sort key beside it, in partial results.
+const KEY: &str = "key";
 
 pub(super) fn parse(name: &'static str, argument: Value<'_>, cx: &mut ParseCx) -> Result<Parsed> {
     let Value::Document(spec) = argument else {
@@ -75,22 +77,7 @@ impl State for Top {
         let root = both.get("root").and_then(|root| root.as_doc()).unwrap_or(RawDoc::EMPTY);
         let mut key = Vec::new();
         self.sort_by.put_key_bytes(root, RawDoc::EMPTY, &mut key)?;
-        let full = self.best.len() >= self.keep;
-        let place = self.best.partition_point(|(known, _)| *known <= key);
-        if full && (if self.bottom { place == 0 } else { place == self.best.len() }) {
-            return Ok(());
-        }
-        let output = match both.get_or_missing(OUTPUT) {
-            Value::Missing => OwnedValue::from(Value::Null),
-            value => OwnedValue::from(value),
-        };
-        self.held += key.len() + output.memory_bytes();
-        self.best.insert(place, (key, output));
-        if full {
-            let (key, output) = self.best.remove(if self.bottom { 0 } else { self.best.len() - 1 });
-            self.held -= key.len() + output.memory_bytes();
-        }
-        check_state_memory(self.name, self.held)
+        self.insert(key, both.get_or_missing(OUTPUT))
     }
 
     fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
@@ -100,7 +87,45 @@ impl State for Top {
         Ok(Value::Array(array_in(arena, |out| self.best.iter().for_each(|(_, output)| _ = out.push(output)))))
     }
 
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        Ok(Value::Array(array_in(arena, |out| {
+            for (key, output) in &self.best {
+                let key = Value::Binary(Binary { subtype: 0, bytes: key });
+                out.document().append(KEY, key).append(OUTPUT, output);
+            }
+        })))
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        for one in partial_elements(self.name, partial)?.values() {
+            match one.as_doc().and_then(|one| Some((one.get(KEY)?, one.get(OUTPUT)?))) {
+                Some((Value::Binary(key), output)) => self.insert(key.bytes.to_vec(), output)?,
+                _ => return no_partial(self.name, one),
+            }
+        }
+        Ok(())
+    }
+
     fn memory_bytes(&self) -> usize {
         self.held
+    }
+}
+
+impl Top {
+    /// Puts an output in its place, behind those of equal keys, if it is among those that are kept.
+    fn insert(&mut self, key: Vec<u8>, output: Value<'_>) -> Result<()> {
+        let full = self.best.len() >= self.keep;
+        let place = self.best.partition_point(|(known, _)| *known <= key);
+        if full && (if self.bottom { place == 0 } else { place == self.best.len() }) {
+            return Ok(());
+        }
+        let output = OwnedValue::from(if output.is_missing() { Value::Null } else { output });
+        self.held += key.len() + output.memory_bytes();
+        self.best.insert(place, (key, output));
+        if full {
+            let (key, output) = self.best.remove(if self.bottom { 0 } else { self.best.len() - 1 });
+            self.held -= key.len() + output.memory_bytes();
+        }
+        check_state_memory(self.name, self.held)
     }
 }

@@ -34,7 +34,7 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
             }
             "boundaries" => boundaries = Some(parse_boundaries(value, cx.expr)?),
             "default" => default = Some(constant(value, cx.expr, "default")?),
-            "output" => output = Some(parse_output(value, 40196, "$bucket", cx.expr)?),
+            "output" => output = Some((parse_output(value, 40196, "$bucket", cx.expr)?, value)),
             other => bail!(40197, "Unrecognized option to $bucket: {other}."),
         }
     }
@@ -50,9 +50,17 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     sheaf_meter::grow(boundaries.len().saturating_mul(per_branch).saturating_add(of_boundaries))?;
     let switch = switch_document(group_by, &boundaries, default.as_ref());
     let id = Expr::parse(Value::Document(switch.as_raw()), cx.expr)?;
-    let accumulations = output.unwrap_or_else(|| vec![Accumulation::count("count")]);
+    let spec = DocBuf::build(|out| {
+        out.append("_id", &switch);
+        match output.as_ref().and_then(|(_, fields)| fields.as_doc()) {
+            Some(fields) => _ = out.append_all(fields),
+            None => _ = out.document("count").append("$sum", 1),
+        }
+    });
+    sheaf_meter::grow(spec.as_bytes().len())?;
+    let accumulations = output.map_or_else(|| vec![Accumulation::count("count")], |(output, _)| output);
     let sort = Sort::new(DocBuf::new().with("_id", 1).as_raw(), cx.expr)?;
-    Ok(vec![Arc::new(Group::new(id, accumulations)), Arc::new(sort)])
+    Ok(vec![Arc::new(Group::new(id, accumulations, spec)), Arc::new(sort)])
 }
 
 /// What a branch takes besides the values in it.

@@ -8,7 +8,7 @@ use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Operator, Row, Step};
 
 use crate::database::SharedDatabase;
-use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Halves, Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$count`.
 pub(crate) const COUNT: StageEntry = StageEntry::new("$count", parse, Split::Both, Needs::Nothing);
@@ -49,6 +49,15 @@ impl Stage for Count {
 
     fn shape(&self) -> Shape<'_> {
         Shape::Group
+    }
+
+    fn halves(&self) -> Option<Halves> {
+        let field = self.field.as_str();
+        let sum = DocBuf::new().with("$sum", &format!("${field}"));
+        Some(Halves::unordered(
+            vec![doc! { "$count": field }],
+            vec![doc! { "$group": { "_id": (), (field): &sum } }, doc! { "$unset": "_id" }],
+        ))
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

@@ -53,6 +53,10 @@ impl Stage for Match {
         Some(Arc::new(Match { matcher: filter }))
     }
 
+    fn spec(&self) -> Option<DocBuf> {
+        Some(doc! { "$match": self.matcher.filter() })
+    }
+
     fn joined_with(&self, next: &dyn Stage) -> Option<SharedStage> {
         let Shape::Match(next) = next.shape() else { return None };
         Some(Arc::new(Match { matcher: filters::both(&self.matcher, next)? }))

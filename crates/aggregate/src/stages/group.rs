@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
-use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare, hash_value};
+use sheaf_bson::{Bump, DocBuf, OwnedValue, RawDoc, Value, compare, doc, hash_value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use sheaf_meter::Held;
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::accumulators::{Accumulation, State};
 use crate::database::SharedDatabase;
-use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Halves, Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 use crate::stages::sort::Sort;
 
 mod spill;
@@ -35,13 +35,34 @@ pub struct Group {
     pub accumulations: Vec<Accumulation>,
     /// Whether groups take more room with every document.
     grows: bool,
+    /// Which part of a group over several shards it is.
+    part: Part,
+    /// The argument.
+    spec: DocBuf,
 }
+
+/// Which part of a group over several shards a `$group` is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    /// All of it.
+    Whole,
+    /// That of one shard: its groups carry [partial](State::partial) results.
+    Shard,
+    /// The one that [merges](State::merge) those.
+    Merger,
+}
+
+/// The flag of a shard's part.
+const WILL_BE_MERGED: &str = "$willBeMerged";
+/// The flag of the part that merges.
+const DOING_MERGE: &str = "$doingMerge";
 
 pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<SharedStage>> {
     let Value::Document(spec) = argument else {
         bail!(15947, "a group's fields must be specified in an object");
     };
     let mut id = None;
+    let mut part = Part::Whole;
     let mut accumulations = Vec::new();
     for element in spec.iter() {
         if element.key() == "_id" {
@@ -49,14 +70,18 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
                 bail!(15948, "a group's _id may only be specified once");
             }
             id = Some(parse_id(element.value(), cx.expr)?);
-        } else if element.key() == "$doingMerge" {
-            bail!(17030, "$doingMerge should be true if present");
+        } else if matches!(element.key(), DOING_MERGE | WILL_BE_MERGED) {
+            if element.value().as_bool() != Some(true) {
+                bail!(17030, "{} should be true if present", element.key());
+            }
+            part = if element.key() == DOING_MERGE { Part::Merger } else { Part::Shard };
         } else {
             accumulations.push(Accumulation::parse(element, cx.expr)?);
         }
     }
+    sheaf_meter::grow(spec.len())?;
     let Some(id) = id else { bail!(15955, "a group specification must include an _id") };
-    Ok(vec![Arc::new(Group::new(id, accumulations))])
+    Ok(vec![Arc::new(Group { part, ..Group::new(id, accumulations, DocBuf::from(spec)) })])
 }
 
 /// Reads an `_id`: an object of expressions may not look like a projection.
@@ -94,15 +119,35 @@ pub(crate) fn parse_sort_by_count(argument: Value<'_>, cx: &mut StageCx<'_>) -> 
         _ => bail!(40149, "the sortByCount field must be specified as a string or as an object"),
     }
     let id = Expr::parse(argument, cx.expr)?;
-    let group = Group::new(id, vec![Accumulation::count("count")]);
+    let spec = doc! { "_id": argument, "count": { "$sum": 1 } };
+    let group = Group::new(id, vec![Accumulation::count("count")], spec);
     let pattern = DocBuf::new().with("count", -1);
     Ok(vec![Arc::new(group), Arc::new(Sort::new(pattern.as_raw(), cx.expr)?)])
 }
 
 impl Group {
-    pub(crate) fn new(id: Expr, accumulations: Vec<Accumulation>) -> Group {
+    /// A whole group; `spec` is the argument of a `$group` that means the same.
+    pub(crate) fn new(id: Expr, accumulations: Vec<Accumulation>, spec: DocBuf) -> Group {
         let grows = accumulations.iter().any(Accumulation::grows);
-        Group { id, accumulations, grows }
+        Group { id, accumulations, grows, part: Part::Whole, spec }
+    }
+
+    /// What a document contributes to an accumulation; in the part that merges, what a shard has made of its documents.
+    fn value<'a>(
+        &'a self,
+        accumulation: &'a Accumulation,
+        document: RawDoc<'a>,
+        env: &Env<'a>,
+    ) -> Result<Value<'a>> {
+        match self.part {
+            Part::Merger => Ok(document.get_or_missing(accumulation.field())),
+            Part::Whole | Part::Shard => accumulation.value(document, env),
+        }
+    }
+
+    /// Gives such a value to a group's state.
+    fn take(&self, state: &mut dyn State, value: Value<'_>) -> Result<()> {
+        if self.part == Part::Merger { state.merge(value) } else { state.add(value) }
     }
 }
 
@@ -117,12 +162,37 @@ impl Stage for Group {
 
     fn dependencies(&self, deps: &mut Deps) -> Reads {
         self.id.dependencies(deps);
-        self.accumulations.iter().for_each(|accumulation| accumulation.dependencies(deps));
+        for accumulation in &self.accumulations {
+            match self.part {
+                Part::Merger => _ = deps.paths.insert(accumulation.field().to_owned()),
+                Part::Whole | Part::Shard => accumulation.dependencies(deps),
+            }
+        }
         Reads::Only
     }
 
     fn shape(&self) -> Shape<'_> {
         Shape::Group
+    }
+
+    fn spec(&self) -> Option<DocBuf> {
+        Some(doc! { "$group": &self.spec })
+    }
+
+    fn halves(&self) -> Option<Halves> {
+        let spec = self.spec.as_raw();
+        let fields = || spec.iter().filter(|field| field.key() != "_id");
+        let shard = DocBuf::build(|out| {
+            out.document("$group").append_all(spec).append(WILL_BE_MERGED, true);
+        });
+        let merger = DocBuf::build(|out| {
+            let mut out = out.document("$group");
+            out.append("_id", "$_id");
+            fields().for_each(|field| _ = out.append_element(field));
+            out.append(DOING_MERGE, true);
+        });
+        // What is a part already is not cut again.
+        (self.part == Part::Whole).then(|| Halves::unordered(vec![shard], vec![merger]))
     }
 
     fn open_pushed_down(self: Arc<Self>, input: BoxOperator, _database: &SharedDatabase) -> BoxOperator {
@@ -147,9 +217,13 @@ impl Running {
     }
 
     /// The output document.
-    pub(crate) fn finish(&self, accumulations: &[Accumulation], arena: &Bump) -> Result<DocBuf> {
+    fn finish(&self, stage: &Group, arena: &Bump) -> Result<DocBuf> {
         let mut document = DocBuf::new().with("_id", &self.id);
-        for (accumulation, state) in accumulations.iter().zip(&self.states) {
+        for (accumulation, state) in stage.accumulations.iter().zip(&self.states) {
+            if stage.part == Part::Shard {
+                document.append(accumulation.field(), state.partial(arena)?);
+                continue;
+            }
             let value = state.result(arena)?;
             // An accumulator that saw nothing gives null, so that the output's shape does not vary.
             document.append(accumulation.field(), if value.is_missing() { Value::Null } else { value });
@@ -347,18 +421,18 @@ fn take_in<'a>(
 ) -> Result<()> {
     let id = stage.id.eval(document, env)?;
     let id = if id.is_missing() { Value::Null } else { id };
-    let mut values = stage.accumulations.iter().map(|accumulation| accumulation.value(document, env));
+    let mut values = stage.accumulations.iter().map(|accumulation| stage.value(accumulation, document, env));
     if let Some(spill) = spill {
         return spill.take_in(stage, id, values, table);
     }
     let group = table.get_or_start(id, || Running::start(stage, id, env))?;
     if !stage.grows {
-        return values.zip(&mut group.states).try_for_each(|(value, state)| state.add(value?));
+        return values.zip(&mut group.states).try_for_each(|(value, state)| stage.take(&mut **state, value?));
     }
     let mut more = 0;
     for state in &mut group.states {
         let before = state.memory_bytes();
-        state.add(values.next().transpose()?.unwrap_or(Value::Missing))?;
+        stage.take(&mut **state, values.next().transpose()?.unwrap_or(Value::Missing))?;
         more += state.memory_bytes() as isize - before as isize;
     }
     table.held = table.held.saturating_add_signed(more);
@@ -386,7 +460,7 @@ impl Operator for GroupRun {
             self.held = Held::default();
             return Ok(Step::Eof);
         };
-        self.current = Some(group.finish(&self.stage.accumulations, &self.arena)?);
+        self.current = Some(group.finish(&self.stage, &self.arena)?);
         Ok(Step::Row)
     }
 

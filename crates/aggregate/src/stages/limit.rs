@@ -9,7 +9,7 @@ use sheaf_rows::BoxOperator;
 
 use crate::database::SharedDatabase;
 use crate::print;
-use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Halves, Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$limit`.
 pub(crate) const LIMIT: StageEntry = StageEntry::new("$limit", parse, Split::Both, Needs::Nothing);
@@ -46,6 +46,15 @@ impl Stage for Limit {
     fn joined_with(&self, next: &dyn Stage) -> Option<SharedStage> {
         let Shape::Limit(next) = next.shape() else { return None };
         Some(Arc::new(Limit(self.0.min(next))))
+    }
+
+    fn spec(&self) -> Option<DocBuf> {
+        Some(doc! { "$limit": self.0 as i64 })
+    }
+
+    fn halves(&self) -> Option<Halves> {
+        let limit = || vec![doc! { "$limit": self.0 as i64 }];
+        Some(Halves { passes_rows: true, ..Halves::unordered(limit(), limit()) })
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

@@ -10,7 +10,7 @@ use sheaf_expr::Deps;
 use sheaf_rows::{BoxOperator, Cx, Documents, Operator, Row, Step};
 
 use crate::database::SharedDatabase;
-use crate::stage::{Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Halves, Needs, Reads, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$sample`.
 pub(crate) const SAMPLE: StageEntry = StageEntry::new("$sample", parse, Split::Both, Needs::Nothing);
@@ -73,6 +73,20 @@ impl Stage for Sample {
 
     fn is_repeatable(&self) -> bool {
         false
+    }
+
+    /// Each shard's documents get their random ranks there, so that those of a small shard are not preferred.
+    fn halves(&self) -> Option<Halves> {
+        let limit = || doc! { "$limit": self.0 as i64 };
+        let order = doc! { "rank": 1 };
+        let ranked =
+            doc! { "$replaceRoot": { "newRoot": { "rank": { "$rand": {} }, "document": "$$ROOT" } } };
+        Some(Halves {
+            shards: vec![ranked, doc! { "$sort": &order }, limit()],
+            order: Some(order),
+            merger: vec![limit(), doc! { "$replaceRoot": { "newRoot": "$document" } }],
+            passes_rows: false,
+        })
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

@@ -47,6 +47,10 @@ impl Stage for Skip {
         Some(Arc::new(Skip(self.0.checked_add(next)?)))
     }
 
+    fn spec(&self) -> Option<DocBuf> {
+        Some(doc! { "$skip": self.0 as i64 })
+    }
+
     fn shown(&self) -> Option<Vec<DocBuf>> {
         Some(vec![doc! { "$skip": self.0 as i64 }])
     }

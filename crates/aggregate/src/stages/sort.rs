@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::Result;
 use sheaf_expr::{Deps, ParseCx};
 use sheaf_query::matcher::Matcher;
@@ -12,7 +12,7 @@ use sheaf_rows::BoxOperator;
 
 use crate::database::SharedDatabase;
 use crate::filters::SplitFilter;
-use crate::stage::{Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
+use crate::stage::{Halves, Needs, Reads, Shape, SharedStage, Split, Stage, StageCx, StageEntry};
 
 /// `$sort`.
 pub(crate) const SORT: StageEntry = StageEntry::new("$sort", parse, Split::Both, Needs::Nothing);
@@ -59,6 +59,17 @@ impl Stage for Sort {
     fn limited_to(&self, wanted: u64) -> Option<SharedStage> {
         let limit = Some(self.limit.map_or(wanted, |known| known.min(wanted)));
         Some(Arc::new(Sort { pattern: self.pattern.clone(), limit }))
+    }
+
+    fn spec(&self) -> Option<DocBuf> {
+        Some(doc! { "$sort": &self.pattern.to_doc() })
+    }
+
+    fn halves(&self) -> Option<Halves> {
+        let pattern = self.pattern.to_doc();
+        let mut shards = vec![doc! { "$sort": &pattern }];
+        shards.extend(self.limit.map(|limit| doc! { "$limit": limit as i64 }));
+        Some(Halves { shards, order: Some(pattern), merger: Vec::new(), passes_rows: true })
     }
 
     fn shown(&self) -> Option<Vec<DocBuf>> {

@@ -1,6 +1,8 @@
 //! Sums that lose nothing on the way, for `$sum` and `$avg`.
 
+use crate::build::DocBuf;
 use crate::number::widest;
+use crate::raw::RawDoc;
 use crate::value::{Decimal128, Type, Value};
 
 /// A running total with MongoDB's rules: integers and doubles are added in twice a double's
@@ -76,9 +78,35 @@ impl Sum {
         }
     }
 
-    /// The total without the decimals, as high part and correction: what partial results carry.
-    pub fn parts(&self) -> (f64, f64) {
-        (self.double_total(), if self.special == 0.0 { self.low } else { 0.0 })
+    /// All that was gathered, as a document from which [`Sum::from_doc`] makes the same total again.
+    pub fn to_doc(&self) -> DocBuf {
+        DocBuf::build(|doc| {
+            doc.append("type", self.kind.number()).append("high", self.high).append("low", self.low);
+            if self.special != 0.0 {
+                doc.append("special", self.special);
+            }
+            if self.kind == Type::Decimal128 {
+                doc.append("decimal", Value::Decimal128(self.decimal));
+            }
+        })
+    }
+
+    /// The total that [`Sum::to_doc`] wrote; `None` if it was not that.
+    pub fn from_doc(doc: RawDoc<'_>) -> Option<Sum> {
+        let double = |name: &str| match doc.get(name) {
+            Some(Value::Double(n)) => Some(n),
+            _ => None,
+        };
+        let Some(Value::Int32(number)) = doc.get("type") else { return None };
+        let kind = Type::from_number(number)
+            .filter(|kind| matches!(kind, Type::Int32 | Type::Int64 | Type::Double | Type::Decimal128))?;
+        let (high, low) = (double("high")?, double("low")?);
+        let special = double("special").unwrap_or(0.0);
+        let decimal = match doc.get("decimal") {
+            Some(Value::Decimal128(n)) => n,
+            _ => Decimal128::ZERO,
+        };
+        (high.is_finite() && low.is_finite()).then_some(Sum { high, low, special, decimal, kind })
     }
 
     fn double_total(&self) -> f64 {

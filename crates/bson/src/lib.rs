@@ -10,6 +10,7 @@
 
 mod build;
 pub mod calendar;
+mod cluster_time;
 mod compare;
 mod decimal;
 mod hash;
@@ -30,6 +31,7 @@ mod value;
 
 pub use build::{ArrayBuf, ArrayWriter, DocBuf, DocWriter, Sink, array_in, decimal_digits, document_in};
 pub use bumpalo::Bump;
+pub use cluster_time::ClusterTime;
 pub use compare::{compare, compare_arrays, compare_docs, hash_value};
 pub use decimal::{Class as DecimalClass, ParseDecimalError, Rounding};
 pub use hash::{hashed_index_value, hashed_index_value_seeded};

@@ -270,9 +270,14 @@ pub struct Clock;
 
 impl Clock {
     /// Milliseconds since the epoch.
-    #[expect(clippy::disallowed_methods, reason = "this is the place")]
     pub fn now_millis(&self) -> i64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
+        (self.now_micros() / 1000) as i64
+    }
+
+    /// Microseconds since the epoch.
+    #[expect(clippy::disallowed_methods, reason = "this is the place")]
+    pub fn now_micros(&self) -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_micros() as u64)
     }
 }
 

@@ -39,7 +39,7 @@ fn run(flags: &RepairFlags) -> Result<ExitCode, String> {
     }
     let options = Options {
         replica: member,
-        clock: std::sync::Arc::new(|| sheaf_front::front::Clock.now_millis()),
+        clock_micros: std::sync::Arc::new(|| sheaf_front::front::Clock.now_micros()),
         ..Options::new(&flags.dbpath)
     };
     let done = sheaf_storage::repair(options, &flags.skip).map_err(|error| error.to_string())?;

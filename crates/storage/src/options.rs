@@ -49,8 +49,8 @@ pub struct Options {
     pub reopen: Option<Reopen>,
     /// Operations of the log that are to be left out: [`repair`](crate::repair) alone sets this.
     pub repair: Option<Arc<crate::Repair>>,
-    /// Milliseconds since the epoch.
-    pub clock: Arc<dyn Fn() -> i64 + Send + Sync>,
+    /// Microseconds since the epoch.
+    pub clock_micros: Arc<dyn Fn() -> u64 + Send + Sync>,
 }
 
 impl Options {
@@ -72,12 +72,17 @@ impl Options {
             block: Arc::new(|wait| wait()),
             reopen: None,
             repair: None,
-            clock: Arc::new(|| {
+            clock_micros: Arc::new(|| {
                 #[expect(clippy::disallowed_methods, reason = "the default of what is passed in")]
                 let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-                now.map_or(0, |since| since.as_millis() as i64)
+                now.map_or(0, |since| since.as_micros() as u64)
             }),
         }
+    }
+
+    /// Milliseconds since the epoch, as documents have dates.
+    pub(crate) fn wall_millis(&self) -> i64 {
+        ((self.clock_micros)() / 1000) as i64
     }
 
     /// Memory for memtables before a flush is due.

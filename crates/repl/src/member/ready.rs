@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use raft::StateRole;
 use raft::eraftpb::{Entry as RaftEntry, Message as RaftMessage, MessageType, Snapshot};
+use sheaf_bson::ClusterTime;
 
 use super::errors;
 use super::ids::{member_id, raft_id};
@@ -388,7 +389,8 @@ impl Member {
         let begin = raft.raft.raft_log.last_index();
         // raft-rs has appended the entry that begins the term; it gets its cluster time here, in the log
         // and in the messages that carry it already.
-        self.cluster_time = (self.cluster_time + 1).max(self.wall_secs << 32 | 1);
+        self.cluster_time =
+            ClusterTime::from_bits(self.cluster_time.max(self.wall_secs << 32)).successor().bits();
         let time = self.cluster_time;
         let stamp = |entry: &mut RaftEntry| {
             if entry.index == begin {

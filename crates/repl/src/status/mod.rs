@@ -1,6 +1,6 @@
 //! What a member tells clients of itself and its set: `hello`, `replSetGetStatus`, `replSetGetConfig`.
 
-use sheaf_bson::{DocWriter, Sink, Timestamp};
+use sheaf_bson::{ClusterTime, DocWriter, Sink, Timestamp};
 
 use crate::types::LogPosition;
 
@@ -32,6 +32,6 @@ impl OpTimeAndTime {
 
     /// The wall clock of the position, as far as the cluster time tells it: milliseconds since 1970.
     pub fn wall_millis(&self) -> i64 {
-        (self.time >> 32) as i64 * 1000
+        (ClusterTime::from_bits(self.time).micros() / 1000) as i64
     }
 }

@@ -281,7 +281,7 @@ fn open_engine(node: &Arc<Node>, settings: &Settings) -> Result<Engine, String> 
         open_files: Descriptors::share(limits::open_files()).tables,
         repair: None,
         reopen: Some(Arc::new(|why| sheaf_replica::process::restart_in_place(why))),
-        clock: Arc::new(|| sheaf_front::front::Clock.now_millis()),
+        clock_micros: Arc::new(|| sheaf_front::front::Clock.now_micros()),
         ..sheaf_storage::Options::new(path)
     };
     Engine::open(options).map_err(|error| error.to_string())

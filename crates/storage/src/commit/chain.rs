@@ -18,7 +18,7 @@ use crate::commit::prepared::Prepared;
 use crate::core::Core;
 use crate::critical::{impossible, must};
 use crate::hooks::HookPoint;
-use crate::oplog::{self, LogEntry};
+use crate::oplog::{self, LogEntry, Stamps};
 use crate::options::OpTime;
 use crate::sequencer::Sequencer;
 
@@ -67,24 +67,21 @@ fn split_first(payload: &mut [u8]) -> Option<(&mut [u8], &mut [u8])> {
 
 /// Where a chain under construction has come to.
 struct Progress {
-    /// Time of day, and the first cluster time of its second.
-    wall: i64,
-    first: u64,
+    stamps: Stamps,
     /// Term and cluster time of the entry before.
     previous: Option<(u64, u64)>,
 }
 
 impl Progress {
     fn new(core: &Core) -> Self {
-        let wall = (core.base.options.clock)();
-        Progress { wall, first: ((wall / 1000) as u64) << 32, previous: None }
+        Progress { stamps: Stamps::at((core.base.options.clock_micros)()), previous: None }
     }
 
     /// Stamps the next document of the chain, and gives its time.
     fn stamp(&mut self, doc: &mut [u8], term: u64, after: u64) -> u64 {
-        let time = if after < self.first { self.first | 1 } else { after + 1 };
+        let mut time = after;
         oplog::stamp_link(doc, self.previous);
-        oplog::stamp(doc, term, self.wall, || time);
+        self.stamps.stamp(doc, term, &mut time);
         self.previous = Some((term, time));
         time
     }
@@ -182,12 +179,12 @@ impl Core {
                 return (time, Bytes::copy_from_slice(doc));
             }
             // The entry has to be something; this ends the chain.
-            let time = if after < progress.first { progress.first | 1 } else { after + 1 };
+            let mut time = after;
             let mut noop = Vec::new();
             oplog::write(&mut noop, "n", "", None, None, |doc| {
                 doc.append("o", &sheaf_bson::doc! { "msg": "a transaction has ended without effect" });
             });
-            oplog::stamp(&mut noop, term, progress.wall, || time);
+            progress.stamps.stamp(&mut noop, term, &mut time);
             (time, Bytes::from(noop))
         })?;
         if !broken {

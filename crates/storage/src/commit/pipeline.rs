@@ -13,7 +13,7 @@ use crate::commit::prepared::{Prepared, UNIT_BYTES_MAX};
 use crate::commit::queue::{Outcome, Still};
 use crate::core::Core;
 use crate::critical::{impossible, must};
-use crate::oplog;
+use crate::oplog::Stamps;
 use crate::options::OpTime;
 
 /// So often a commit that is held back looks whether its operation still goes on.
@@ -122,15 +122,11 @@ impl Core {
         self.durability.check_writable()?;
         self.base.check_alone()?;
         let before = self.published.last();
-        let wall = (self.base.options.clock)();
-        let first = ((wall / 1000) as u64) << 32;
+        let stamps = Stamps::at((self.base.options.clock_micros)());
         let mut time = before.time;
         let mut times = SmallVec::new();
         for unit in group.iter_mut() {
-            oplog::stamp(&mut unit.payload, before.term, wall, || {
-                time = if time < first { first | 1 } else { time + 1 };
-                time
-            });
+            stamps.stamp(&mut unit.payload, before.term, &mut time);
             times.push(OpTime { term: before.term, index: before.index + 1, time });
         }
         must!(time > before.time, "a group without an operation is to be entry {}", before.index + 1);

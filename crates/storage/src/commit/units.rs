@@ -12,7 +12,7 @@ use crate::commit::prepared::Prepared;
 use crate::core::Core;
 use crate::critical::{self, impossible, must};
 use crate::hooks::HookPoint;
-use crate::oplog::{self, LogEntry};
+use crate::oplog::{LogEntry, Stamps};
 use crate::options::OpTime;
 use crate::sequencer::{LogUnit, Sequencer};
 
@@ -32,8 +32,7 @@ impl Core {
             .iter()
             .filter_map(|unit| unit.since)
             .try_for_each(|since| self.commits.check_no_others(since))?;
-        let wall = (self.base.options.clock)();
-        let first = ((wall / 1000) as u64) << 32;
+        let stamps = Stamps::at((self.base.options.clock_micros)());
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
         let own = sequencer.propose(&mut |term, after| {
             let mut time = after;
@@ -41,10 +40,7 @@ impl Core {
             let len = group.iter().map(|unit| unit.payload.len()).sum();
             let mut payload = Vec::with_capacity(len);
             for unit in group.iter_mut() {
-                oplog::stamp(&mut unit.payload, term, wall, || {
-                    time = if time < first { first | 1 } else { time + 1 };
-                    time
-                });
+                stamps.stamp(&mut unit.payload, term, &mut time);
                 payload.extend_from_slice(&unit.payload);
                 times.push(OpTime { term, index: 0, time });
             }

@@ -13,7 +13,7 @@ mod operation;
 pub(crate) mod skipped;
 mod statement;
 
-use sheaf_bson::{Binary, DocWriter, RawDoc, Value};
+use sheaf_bson::{Binary, ClusterTime, DocWriter, RawDoc, Value};
 use uuid::Uuid;
 
 use crate::critical::must;
@@ -123,6 +123,36 @@ pub(crate) fn value_uuid(value: Option<Value<'_>>) -> Option<Uuid> {
     match value {
         Some(Value::Binary(binary)) if binary.subtype == 4 => Uuid::from_slice(binary.bytes).ok(),
         _ => None,
+    }
+}
+
+/// What documents that are committed together are stamped with.
+pub(crate) struct Stamps {
+    /// Time of day in milliseconds.
+    wall: i64,
+    /// The first cluster time of the microsecond in which it was read.
+    first: ClusterTime,
+}
+
+impl Stamps {
+    /// At so many microseconds since the epoch.
+    pub fn at(micros: u64) -> Stamps {
+        Stamps { wall: (micros / 1000) as i64, first: ClusterTime::from_micros(micros) }
+    }
+
+    /// The next cluster time: above this one, which is the highest that is known, and not behind the time of day.
+    pub fn after(&self, time: u64) -> u64 {
+        let next = ClusterTime::from_bits(time).successor().max(self.first).bits();
+        must!(next > time, "cluster time {next} follows {time}");
+        next
+    }
+
+    /// Gives every document of the payload its time and term; `time` is the highest that is known, and moves on.
+    pub fn stamp(&self, payload: &mut [u8], term: u64, time: &mut u64) {
+        stamp(payload, term, self.wall, || {
+            *time = self.after(*time);
+            *time
+        });
     }
 }
 

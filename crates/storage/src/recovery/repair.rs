@@ -57,7 +57,7 @@ fn record(core: &Core, skipped: &[Unapplied]) -> Result<()> {
     for unapplied in skipped {
         let line = sheaf_bson::doc! {
             "skipped": &unapplied.id.to_string(),
-            "at": Value::DateTime((core.base.options.clock)()),
+            "at": Value::DateTime(core.base.options.wall_millis()),
             "operation": &unapplied.operation
         };
         lines.push_str(&to_json(line.as_raw(), Style::Canonical));

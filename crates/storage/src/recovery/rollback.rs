@@ -75,7 +75,7 @@ impl Core {
             bytes += key.map_or(0, |(_, key)| key.len() + KEY_COST);
         })?;
         let parts = (bytes / keys_bytes + 1) as u64;
-        let time = file_time((self.base.options.clock)());
+        let time = file_time(self.base.options.wall_millis());
         let mut paths = BTreeMap::new();
         for part in 0..parts {
             // A key that is touched often is always in the same part.

@@ -1,7 +1,7 @@
 //! States at a cluster time.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use sheaf_bson::{Timestamp, doc};
 
@@ -23,10 +23,10 @@ fn count_at(member: &Member, time: u64) -> Option<usize> {
 #[test]
 fn a_time_between_two_commits_shows_the_older_one() {
     let home = tempfile::tempdir().unwrap();
-    let millis = Arc::new(AtomicI64::new(1_800_000_000_000));
-    let now = millis.clone();
-    let clock = Arc::new(move || now.load(Ordering::Relaxed));
-    let primary = Engine::open(Options { clock, ..options(home.path()) }).unwrap();
+    let micros = Arc::new(AtomicU64::new(1_800_000_000_000_000));
+    let now = micros.clone();
+    let clock_micros = Arc::new(move || now.load(Ordering::Relaxed));
+    let primary = Engine::open(Options { clock_micros, ..options(home.path()) }).unwrap();
     create(&primary, C, doc! {});
     let mut ends = Vec::new();
     for group in 0..4 {
@@ -37,7 +37,7 @@ fn a_time_between_two_commits_shows_the_older_one() {
             unit.insert(&collection, doc! { "_id": (group * 10 + n) }.as_raw()).unwrap();
         }
         ends.push(unit.commit().unwrap());
-        millis.fetch_add(5000, Ordering::Relaxed);
+        micros.fetch_add(5_000_000, Ordering::Relaxed);
     }
     let dir = tempfile::tempdir().unwrap();
     let member = Member::open(dir.path());

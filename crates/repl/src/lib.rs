@@ -14,7 +14,7 @@ mod effect;
 mod log_view;
 mod member;
 mod message;
-mod rng;
+pub mod rng;
 pub mod sim;
 pub mod status;
 mod types;

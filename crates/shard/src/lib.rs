@@ -3,12 +3,14 @@
 //! - [`Shard`] is one member of a shard: its part in transactions over several shards, settling what is in doubt, and showing the state
 //!   at a cluster time. Every member has one and tells it of the log; the primary's also answers.
 //! - [`Committer`] is a router's side of such transactions.
+//! - [`sim`] runs whole clusters in one thread from one seed, with faults, and judges everything that was read.
 //! - [`time`] is cluster time and the clock that stamps it.
 //!
 //! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md`.
 
 mod serving;
 mod shard;
+pub mod sim;
 pub mod time;
 pub mod transaction;
 mod types;
@@ -17,6 +19,7 @@ pub use serving::Until;
 pub use shard::{LogRecord, ReaderId, Shard, ShardEffect};
 pub use time::{Clock, ClusterTime};
 pub use transaction::{
-    Answer, Committer, CommitterEffect, NotRun, Outcome, Part, Record, ReplyId, Request, Row, Rows, WaiterId,
+    Answer, Committer, CommitterEffect, Executed, NotRun, Outcome, Part, Record, ReplyId, Request, Row, Rows,
+    WaiterId,
 };
 pub use types::{ShardId, TransactionId};

@@ -1,15 +1,14 @@
 //! One member of a shard: what [`Participant`], [`Settler`] and the ceiling do together.
 
 use std::mem;
-use std::sync::Arc;
 
 use sheaf_errors::Result;
 
 use crate::serving::{Serving, ServingEffect, Until};
 use crate::time::ClusterTime;
 use crate::transaction::{
-    Answer, NotRun, Outcome, Participant, ParticipantEffect, Record, ReplyId, Request, Rows, Settler,
-    SettlerEffect, WaiterId,
+    Answer, Executed, NotRun, Outcome, Participant, ParticipantEffect, Record, ReplyId, Request, Rows,
+    Settler, SettlerEffect, WaiterId,
 };
 use crate::types::{ShardId, TransactionId};
 
@@ -77,7 +76,7 @@ pub enum ShardEffect {
 #[derive(Debug, PartialEq)]
 enum Reads {
     Reader(ReaderId),
-    Confirm { to: ReplyId, id: TransactionId, statements: u32 },
+    Confirm { to: ReplyId, id: TransactionId, executed: Executed },
 }
 
 /// One member's machine. Its inputs change memory only; [`Shard::poll`] gives what to do.
@@ -86,6 +85,9 @@ pub struct Shard {
     participant: Participant,
     settler: Settler,
     serving: Serving<Reads>,
+    applied: u64,
+    /// The term of an office that begins when this index is applied.
+    to_lead: Option<(u64, u64)>,
     out: Vec<ShardEffect>,
 }
 
@@ -97,6 +99,8 @@ impl Shard {
             participant: Participant::new(me, rows, applied),
             settler: Settler::new(),
             serving: Serving::new(ceiling, applied),
+            applied,
+            to_lead: None,
             out: Vec::new(),
         }
     }
@@ -139,7 +143,9 @@ impl Shard {
             ParticipantEffect::Reply { to, answer } => ShardEffect::Reply { to, answer },
             ParticipantEffect::NotPrimary { to } => ShardEffect::NotPrimary { to },
             ParticipantEffect::Wake { waiter, outcome } => ShardEffect::Wake { waiter, outcome },
-            ParticipantEffect::Settle { id, participants } => return self.settler.settle(&id, &participants),
+            ParticipantEffect::Settle { id, participants, committed } => {
+                return self.settler.settle(&id, &participants, committed);
+            }
             ParticipantEffect::Contradiction { id, what } => ShardEffect::Contradiction { id, what },
         };
         self.out.push(effect);
@@ -157,8 +163,8 @@ impl Shard {
             ServingEffect::Append(ceiling) => ShardEffect::Append(LogRecord::Ceiling(ceiling)),
             ServingEffect::Observe(time) => ShardEffect::Observe(time),
             ServingEffect::Ready(Reads::Reader(reader)) => ShardEffect::Ready(reader),
-            ServingEffect::Ready(Reads::Confirm { to, id, statements }) => {
-                let answer = match self.participant.read_up_to(&id, statements) {
+            ServingEffect::Ready(Reads::Confirm { to, id, executed }) => {
+                let answer = match self.participant.read_up_to(&id, executed) {
                     Some(_) => Answer::Confirmed,
                     None => Answer::Aborted,
                 };
@@ -178,14 +184,26 @@ impl Shard {
 
     // The set that this is a member of.
 
-    /// This member takes writes from now on; everything before its term is applied.
-    pub fn became_primary(&mut self) {
-        self.participant.became_primary();
-        self.serving.became_primary();
+    /// This member takes writes from now on, in this election term. `last` is the index of the last entry of its log, which may be one
+    /// that it has proposed itself in an office that it has lost meanwhile and regained: nothing is answered before that is applied.
+    pub fn became_primary(&mut self, term: u64, last: u64) {
+        self.to_lead = Some((term, last));
+        self.lead();
+    }
+
+    fn lead(&mut self) {
+        if let Some((term, last)) = self.to_lead
+            && self.applied >= last
+        {
+            self.to_lead = None;
+            self.participant.became_primary(term);
+            self.serving.became_primary();
+        }
     }
 
     /// This member takes no writes any more. Requests and readers get no answer from it.
     pub fn lost_primary(&mut self) {
+        self.to_lead = None;
         self.participant.lost_primary();
         self.settler.stop();
         self.serving.lost_primary();
@@ -202,6 +220,8 @@ impl Shard {
             Some(LogRecord::Ceiling(_)) | None => self.participant.reached(index),
         }
         self.serving.applied(index, ceiling);
+        self.applied = index;
+        self.lead();
     }
 
     /// Entries up to `index` are on a majority and applied here.
@@ -222,16 +242,16 @@ impl Shard {
 
     /// A request has come, with a cluster time that the driver's clock has observed. `now` is the clock's time.
     pub fn request(&mut self, to: ReplyId, request: Request, now: ClusterTime) {
-        let Request::Confirm { id, statements, read_at } = request else {
+        let Request::Confirm { id, executed, read_at } = request else {
             return self.participant.handle(to, request);
         };
         if !self.is_leading() {
             return self.out.push(ShardEffect::NotPrimary { to });
         }
-        match self.participant.read_up_to(&id, statements) {
+        match self.participant.read_up_to(&id, executed) {
             None => self.out.push(ShardEffect::Reply { to, answer: Answer::Aborted }),
             Some(index) => {
-                let reads = Reads::Confirm { to, id, statements };
+                let reads = Reads::Confirm { to, id, executed };
                 self.serving.read(reads, read_at, index, Until::Final, now);
             }
         }
@@ -244,17 +264,18 @@ impl Shard {
 
     // Statements and readers.
 
-    /// Statement number `statement` of a transaction (0 begins it) is about to be executed here; if it is the first, on a snapshot of
-    /// what is applied now. If it fails, the driver calls [`Shard::abandon`].
+    /// A statement of a transaction is about to be executed here, after what has been (`None`: it is the first); if it is the first, on a
+    /// snapshot of what is applied now. What has then been executed goes to the router with the answer. If it fails, the driver calls
+    /// [`Shard::abandon`].
     ///
     /// Errors: `NoSuchTransaction`, `TransactionTooOld`, `TransactionCommitted`, `NotWritablePrimary`.
-    pub fn execute(&mut self, id: &TransactionId, statement: u32) -> Result<()> {
-        Ok(self.try_execute(id, statement)?)
+    pub fn execute(&mut self, id: &TransactionId, after: Option<Executed>) -> Result<Executed> {
+        Ok(self.try_execute(id, after)?)
     }
 
     /// [`Shard::execute`], with the reason as a value.
-    pub fn try_execute(&mut self, id: &TransactionId, statement: u32) -> Result<(), NotRun> {
-        self.participant.execute(id, statement)
+    pub fn try_execute(&mut self, id: &TransactionId, after: Option<Executed>) -> Result<Executed, NotRun> {
+        self.participant.execute(id, after)
     }
 
     /// An open transaction is over without a trace.
@@ -286,10 +307,5 @@ impl Shard {
     /// The reader has given up.
     pub fn cancel_wait(&mut self, waiter: WaiterId) {
         self.participant.cancel_wait(waiter);
-    }
-
-    /// Gives a transaction that is in doubt to the settler now.
-    pub fn settle(&mut self, id: &TransactionId, participants: &Arc<[ShardId]>) {
-        self.settler.settle(id, participants);
     }
 }

@@ -8,7 +8,7 @@ use crate::time::ClusterTime;
 use crate::types::{ShardId, TransactionId};
 
 use super::decision::{Decision, Noted};
-use super::{Answer, Outcome, Request};
+use super::{Answer, Executed, Outcome, Request};
 
 /// After how long without an answer a request is sent again, to whoever is the shard's primary then.
 const AGAIN_MILLIS: u64 = 500;
@@ -22,8 +22,8 @@ const SETTLED_EVERY_MILLIS: u64 = 100;
 pub struct Part {
     /// Which.
     pub shard: ShardId,
-    /// How many statements were executed there.
-    pub statements: u32,
+    /// What the last statement's answer said was executed there.
+    pub executed: Executed,
     /// Whether any of them has written, by the shard's `readOnly`.
     pub wrote: bool,
     /// Whether its last answer said that what it showed is on a majority below its ceiling: then it need not be asked.
@@ -84,8 +84,9 @@ struct Commit {
 }
 
 impl Commit {
-    fn statements(&self, shard: &ShardId) -> u32 {
-        self.parts.iter().find(|part| part.shard == *shard).map_or(0, |part| part.statements)
+    fn executed(&self, shard: &ShardId) -> Executed {
+        let part = self.parts.iter().find(|part| part.shard == *shard);
+        part.map(|part| part.executed).unwrap_or_default()
     }
 
     /// What is to be sent now, or again.
@@ -94,14 +95,14 @@ impl Commit {
         match &self.phase {
             Phase::Confirming(left) => {
                 let confirm = |shard: &ShardId| {
-                    let (statements, read_at) = (self.statements(shard), self.read_at);
-                    (shard.clone(), Request::Confirm { id: id(), statements, read_at })
+                    let (executed, read_at) = (self.executed(shard), self.read_at);
+                    (shard.clone(), Request::Confirm { id: id(), executed, read_at })
                 };
                 left.iter().map(confirm).collect()
             }
             Phase::Alone(shard) => {
-                let statements = self.statements(shard);
-                vec![(shard.clone(), Request::CommitAlone { id: id(), statements })]
+                let executed = self.executed(shard);
+                vec![(shard.clone(), Request::CommitAlone { id: id(), executed })]
             }
             Phase::Recovering(shard) => vec![(shard.clone(), Request::Recover { id: id() })],
             Phase::Deciding(decision) => {
@@ -109,7 +110,7 @@ impl Commit {
                     None => Request::Prepare {
                         id: id(),
                         participants: decision.participants().clone(),
-                        statements: self.statements(shard),
+                        executed: self.executed(shard),
                     },
                     Some(Outcome::Committed(at)) => Request::Commit { id: id(), at },
                     Some(Outcome::Aborted) => Request::Abort { id: id() },
@@ -243,7 +244,7 @@ impl Committer {
                     return self.end(id, Outcome::Committed(at));
                 }
                 [only] => commit.phase = Phase::Alone(only.clone()),
-                _ => commit.phase = Phase::Deciding(Decision::new(writers)),
+                _ => commit.phase = Phase::Deciding(Decision::new(writers, None)),
             }
         }
         self.send(id);

@@ -32,8 +32,9 @@ pub(super) enum Noted {
 }
 
 impl Decision {
-    pub fn new(participants: Arc<[ShardId]>) -> Self {
-        Decision { participants, answers: BTreeMap::new(), outcome: None, acknowledged: BTreeSet::new() }
+    /// About a transaction whose outcome is to be found, or is known.
+    pub fn new(participants: Arc<[ShardId]>, outcome: Option<Outcome>) -> Self {
+        Decision { participants, answers: BTreeMap::new(), outcome, acknowledged: BTreeSet::new() }
     }
 
     pub fn participants(&self) -> &Arc<[ShardId]> {
@@ -120,7 +121,7 @@ mod tests {
     }
 
     fn decision() -> Decision {
-        Decision::new([shard("a"), shard("b")].into())
+        Decision::new([shard("a"), shard("b")].into(), None)
     }
 
     fn at(time: u64) -> ClusterTime {

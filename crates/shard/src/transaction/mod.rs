@@ -30,6 +30,19 @@ pub enum Outcome {
     Aborted,
 }
 
+/// What a shard has executed of a transaction: comes with each statement's answer, and is given back with the next statement and the
+/// commit. A first statement that was sent twice may be executed twice, on two primaries or on one that has lost and regained its
+/// office; only one of these executions is what the router was told of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Executed {
+    /// The primary's election term.
+    pub term: u64,
+    /// The primary's number for this beginning of the transaction.
+    pub opening: u64,
+    /// How many statements.
+    pub statements: u32,
+}
+
 /// What a shard's log says about transactions. The entry's operations, where it has any, are the driver's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
@@ -73,15 +86,15 @@ pub enum Request {
         id: TransactionId,
         /// All shards that write in it.
         participants: Arc<[ShardId]>,
-        /// How many statements the router has had executed here: what knows of fewer or more is not the transaction.
-        statements: u32,
+        /// What the router has had executed here: anything else is not the transaction.
+        executed: Executed,
     },
     /// `commitTransaction` to the only shard that writes. Answered by [`Answer::Committed`] or by what has happened instead.
     CommitAlone {
         /// Which.
         id: TransactionId,
         /// As in `Prepare`.
-        statements: u32,
+        executed: Executed,
     },
     /// To a shard that was only read, before anything is prepared: is what it showed on a majority, and will the past at this time
     /// stay as it was? Answered by [`Answer::Confirmed`], or by [`Answer::Aborted`].
@@ -89,7 +102,7 @@ pub enum Request {
         /// Which.
         id: TransactionId,
         /// As in `Prepare`.
-        statements: u32,
+        executed: Executed,
         /// The time that the transaction reads at.
         read_at: ClusterTime,
     },

@@ -13,7 +13,7 @@ use crate::time::ClusterTime;
 use crate::types::{ShardId, TransactionId};
 
 use super::rows::{Row, Rows};
-use super::{Answer, Outcome, Record, Request};
+use super::{Answer, Executed, Outcome, Record, Request};
 
 /// Names a request; the driver's choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,6 +58,8 @@ pub enum ParticipantEffect {
         id: TransactionId,
         /// All shards that write in it.
         participants: Arc<[ShardId]>,
+        /// When it committed, if that is known: then only the others' acknowledgements are.
+        committed: Option<ClusterTime>,
     },
     /// A shard was told something that cannot be true, which is to be logged.
     Contradiction {
@@ -81,7 +83,7 @@ pub enum NotRun {
     Committed,
     /// It is being ended.
     Ending,
-    /// Another statement is the next one.
+    /// Something else of it was executed here than the statement is to follow.
     OutOfOrder,
 }
 
@@ -94,7 +96,7 @@ impl From<NotRun> for Error {
             NotRun::Committed => (Code::TRANSACTION_COMMITTED, "the transaction has been committed"),
             NotRun::Ending => (Code::NO_SUCH_TRANSACTION, "the transaction is being ended"),
             NotRun::OutOfOrder => {
-                (Code::NO_SUCH_TRANSACTION, "the shard lacks statements of the transaction")
+                (Code::NO_SUCH_TRANSACTION, "the shard has executed something else of the transaction")
             }
         };
         Error::new(code, text)
@@ -109,7 +111,7 @@ pub(crate) const UNSETTLED_MILLIS: u64 = 10_000;
 /// A transaction whose statements are being executed.
 #[derive(Debug)]
 struct Open {
-    statements: u32,
+    executed: Executed,
     /// Index of the last entry that its snapshot can show.
     snapshot: u64,
     /// It only read, and what it read was confirmed: there is nothing more to it than this.
@@ -127,6 +129,7 @@ struct Underway {
 /// What only a primary has. None of it survives the office.
 #[derive(Debug, Default)]
 struct Leading {
+    term: u64,
     open: BTreeMap<TransactionId, Open>,
     underway: BTreeMap<TransactionId, Underway>,
     /// Answers by the index that must be on a majority before.
@@ -194,24 +197,25 @@ impl Participant {
             if *due > self.now {
                 continue;
             }
-            let (participants, again) = match self.rows.get(id) {
-                Some(Row::Prepared { participants, .. }) => (participants, SETTLE_AFTER_MILLIS),
-                Some(Row::Committed { participants, .. }) => (participants, UNSETTLED_MILLIS),
+            let (participants, committed, again) = match self.rows.get(id) {
+                Some(Row::Prepared { participants, .. }) => (participants, None, SETTLE_AFTER_MILLIS),
+                Some(Row::Committed { participants, at, .. }) => (participants, Some(*at), UNSETTLED_MILLIS),
                 Some(Row::Aborted) | None => continue,
             };
             *due = self.now + again;
-            self.out.push(ParticipantEffect::Settle { id: id.clone(), participants: participants.clone() });
+            let participants = participants.clone();
+            self.out.push(ParticipantEffect::Settle { id: id.clone(), participants, committed });
         }
     }
 
-    /// This member takes writes from now on, and has applied everything before its term.
-    pub fn became_primary(&mut self) {
+    /// This member takes writes from now on, in this election term, and has applied its whole log.
+    pub fn became_primary(&mut self, term: u64) {
         let doubts = self.rows.iter().filter_map(|(id, row)| match row {
             Row::Prepared { .. } => Some((id.clone(), self.now)),
             Row::Committed { settled: false, .. } => Some((id.clone(), self.now + UNSETTLED_MILLIS)),
             Row::Committed { .. } | Row::Aborted => None,
         });
-        self.leading = Some(Leading { doubts: doubts.collect(), ..Leading::default() });
+        self.leading = Some(Leading { term, doubts: doubts.collect(), ..Leading::default() });
     }
 
     /// This member takes no writes any more. Nobody gets an answer; open transactions are gone.
@@ -347,9 +351,9 @@ impl Participant {
 
     // Statements.
 
-    /// Statement number `statement` (0 begins the transaction) is about to be executed here, with a snapshot of what is applied now if
-    /// it is the first. If it fails, the driver abandons the transaction.
-    pub fn execute(&mut self, id: &TransactionId, statement: u32) -> Result<(), NotRun> {
+    /// A statement is about to be executed here, after what has been (`None`: it begins the transaction, on a snapshot of what is
+    /// applied now). If it fails, the driver abandons the transaction.
+    pub fn execute(&mut self, id: &TransactionId, after: Option<Executed>) -> Result<Executed, NotRun> {
         let Some(leading) = &mut self.leading else { return Err(NotRun::NotPrimary) };
         if leading.underway.contains_key(id) {
             return Err(NotRun::Ending);
@@ -367,18 +371,23 @@ impl Participant {
             return Err(NotRun::TooOld);
         }
         match leading.open.get_mut(id) {
-            Some(open) if open.confirmed => return Err(NotRun::Ending),
-            Some(open) if open.statements == statement => open.statements += 1,
-            Some(_) => return Err(NotRun::OutOfOrder),
-            None if statement > 0 => return Err(NotRun::NotOpen),
-            None => self.open(id),
+            Some(open) if open.confirmed => Err(NotRun::Ending),
+            Some(open) if Some(open.executed) == after => {
+                open.executed.statements += 1;
+                Ok(open.executed)
+            }
+            Some(_) => Err(NotRun::OutOfOrder),
+            None if after.is_some() => Err(NotRun::NotOpen),
+            None => Ok(self.open(id)),
         }
-        Ok(())
     }
 
     /// A newer transaction ends what its session has open.
-    fn open(&mut self, id: &TransactionId) {
-        let Some(leading) = &mut self.leading else { return };
+    fn open(&mut self, id: &TransactionId) -> Executed {
+        self.next += 1;
+        let mut executed = Executed { term: 0, opening: self.next, statements: 1 };
+        let Some(leading) = &mut self.leading else { return executed };
+        executed.term = leading.term;
         let first = TransactionId { lsid: id.lsid.clone(), number: i64::MIN };
         let older = leading.open.range(&first..id).map(|(older, _)| older.clone());
         let older: Vec<_> = older.filter(|older| !leading.underway.contains_key(older)).collect();
@@ -386,14 +395,15 @@ impl Participant {
             leading.open.remove(&id);
             self.out.push(ParticipantEffect::Discard(id));
         }
-        leading.open.insert(id.clone(), Open { statements: 1, snapshot: self.applied, confirmed: false });
+        leading.open.insert(id.clone(), Open { executed, snapshot: self.applied, confirmed: false });
+        executed
     }
 
-    /// Up to which index an open transaction with so many statements may have read.
-    pub fn read_up_to(&self, id: &TransactionId, statements: u32) -> Option<u64> {
+    /// Up to which index an open transaction that has executed just this may have read.
+    pub fn read_up_to(&self, id: &TransactionId, executed: Executed) -> Option<u64> {
         let leading = self.leading.as_ref()?;
         let open = leading.open.get(id).filter(|_| !leading.underway.contains_key(id))?;
-        (open.statements == statements).then_some(open.snapshot)
+        (open.executed == executed).then_some(open.snapshot)
     }
 
     /// What an open transaction has read is confirmed, and it did nothing else. It is remembered until its session's next one, so that
@@ -487,7 +497,7 @@ impl Participant {
                 leading.recovering.entry(id.clone()).or_default().push(to);
                 if let Some(Row::Prepared { participants, .. }) = self.rows.get(&id) {
                     let participants = participants.clone();
-                    self.out.push(ParticipantEffect::Settle { id, participants });
+                    self.out.push(ParticipantEffect::Settle { id, participants, committed: None });
                 }
             }
             _ => self.answer(&id, to, Answer::Prepared(prepared)),
@@ -508,13 +518,13 @@ impl Participant {
             return self.answer_at(index, to, answer);
         }
         let Some(leading) = &mut self.leading else { return };
-        let known = leading.open.get(&id).filter(|open| !open.confirmed).map(|open| open.statements);
+        let known = leading.open.get(&id).filter(|open| !open.confirmed).map(|open| open.executed);
         match &request {
-            Request::Prepare { participants, statements, .. } if known == Some(*statements) => {
+            Request::Prepare { participants, executed, .. } if known == Some(*executed) => {
                 let participants = participants.clone();
                 self.append(to, Record::Prepare { id: id.clone(), participants }, id, request);
             }
-            Request::CommitAlone { statements, .. } if known == Some(*statements) => {
+            Request::CommitAlone { executed, .. } if known == Some(*executed) => {
                 self.append(to, Record::Alone { id: id.clone() }, id, request);
             }
             Request::Abandon { .. } => {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
+use crate::time::ClusterTime;
 use crate::types::{ShardId, TransactionId};
 
 use super::decision::{Decision, Noted};
@@ -62,12 +63,18 @@ impl Settler {
         mem::take(&mut self.out)
     }
 
-    /// Finds the outcome of a transaction and tells it to all participants. If that is under way, nothing changes.
-    pub fn settle(&mut self, id: &TransactionId, participants: &Arc<[ShardId]>) {
+    /// Finds the outcome of a transaction, unless this shard has it already, and tells it to all participants. If that is under way,
+    /// nothing changes.
+    pub fn settle(
+        &mut self,
+        id: &TransactionId,
+        participants: &Arc<[ShardId]>,
+        committed: Option<ClusterTime>,
+    ) {
         if self.running.contains_key(id) {
             return;
         }
-        let decision = Decision::new(participants.clone());
+        let decision = Decision::new(participants.clone(), committed.map(Outcome::Committed));
         self.running.insert(id.clone(), Settling { decision, began: self.now, again_at: self.now });
         self.send(id);
     }

@@ -15,7 +15,7 @@ fn at(time: u64) -> ClusterTime {
 }
 
 fn part(name: &str, wrote: bool) -> Part {
-    Part { shard: shard(name), statements: 2, wrote, confirmed: false }
+    Part { shard: shard(name), executed: Executed::default(), wrote, confirmed: false }
 }
 
 fn committing(parts: &[Part]) -> Committer {

@@ -24,21 +24,30 @@ fn time(index: u64) -> ClusterTime {
     ClusterTime::from_bits(index)
 }
 
+/// What the first transaction on a primary is after so many statements.
+fn executed(statements: u32) -> Executed {
+    Executed { term: 1, opening: 1, statements }
+}
+
 fn prepare(number: i64, statements: u32) -> Request {
-    Request::Prepare { id: id(number), participants: shards(), statements }
+    Request::Prepare { id: id(number), participants: shards(), executed: executed(statements) }
+}
+
+fn settle(committed: Option<ClusterTime>) -> ParticipantEffect {
+    ParticipantEffect::Settle { id: id(1), participants: shards(), committed }
 }
 
 impl Primary {
     fn new() -> Self {
         let mut participant = Participant::new(ShardId::new("a"), Rows::default(), 0);
-        participant.became_primary();
+        participant.became_primary(1);
         Primary { participant, index: 0, answers: Vec::new(), effects: Vec::new(), log: Vec::new() }
     }
 
     /// With an open transaction of one statement.
     fn open(number: i64) -> Self {
         let mut primary = Primary::new();
-        primary.participant.execute(&id(number), 0).expect("nothing is in the way");
+        primary.participant.execute(&id(number), None).expect("nothing is in the way");
         primary
     }
 
@@ -109,7 +118,7 @@ fn who_has_not_prepared_makes_the_abort_durable_first() {
     assert_eq!(a.log, [Record::Abort { id: id(1) }]);
     assert_eq!(a.answers(), []);
     assert_eq!(a.majority().answers(), [(1, Answer::Aborted)]);
-    assert_eq!(a.participant.execute(&id(1), 0), Err(NotRun::NotOpen));
+    assert_eq!(a.participant.execute(&id(1), None), Err(NotRun::NotOpen));
     assert_eq!(a.ask(2, prepare(1, 1)).answers(), [(2, Answer::Aborted)]);
 }
 
@@ -126,9 +135,21 @@ fn what_lacks_statements_does_not_prepare() {
     let mut a = Primary::open(1);
     assert_eq!(a.ask(1, prepare(1, 2)).majority().answers(), [(1, Answer::Aborted)]);
     let mut b = Primary::open(1);
-    assert_eq!(b.participant.execute(&id(1), 2), Err(NotRun::OutOfOrder));
-    assert_eq!(b.participant.execute(&id(1), 1), Ok(()));
+    assert_eq!(b.participant.execute(&id(1), Some(executed(2))), Err(NotRun::OutOfOrder));
+    assert_eq!(b.participant.execute(&id(1), Some(executed(1))), Ok(executed(2)));
     assert_eq!(b.ask(1, prepare(1, 2)).majority().answers(), [(1, Answer::Prepared(time(1)))]);
+}
+
+/// A first statement that was sent twice, and executed again after the primary had lost and regained its office.
+#[test]
+fn what_was_executed_anew_does_not_prepare() {
+    let mut a = Primary::open(1);
+    a.participant.lost_primary();
+    a.participant.became_primary(1);
+    let again = a.participant.execute(&id(1), None).expect("nobody has asked about it");
+    assert_ne!(again, executed(1));
+    assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::OutOfOrder));
+    assert_eq!(a.ask(1, prepare(1, 1)).majority().answers(), [(1, Answer::Aborted)]);
 }
 
 #[test]
@@ -136,7 +157,7 @@ fn questions_during_a_prepare_wait_for_it() {
     let mut a = Primary::open(1);
     a.participant.handle(ReplyId(1), prepare(1, 1));
     a.participant.handle(ReplyId(2), Request::Ask { id: id(1) });
-    assert_eq!(a.participant.execute(&id(1), 1), Err(NotRun::Ending));
+    assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::Ending));
     a.perform();
     let prepared = Answer::Prepared(time(1));
     assert_eq!(a.majority().answers(), [(1, prepared), (2, prepared)]);
@@ -154,13 +175,13 @@ fn a_record_that_could_not_be_appended_is_asked_for_again() {
 #[test]
 fn the_only_writer_commits_at_once() {
     let mut a = Primary::open(1);
-    a.ask(1, Request::CommitAlone { id: id(1), statements: 1 }).majority();
+    a.ask(1, Request::CommitAlone { id: id(1), executed: executed(1) }).majority();
     assert_eq!(a.answers(), [(1, Answer::Committed(time(1)))]);
-    assert_eq!(a.participant.execute(&id(1), 1), Err(NotRun::Committed));
+    assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::Committed));
     assert!(matches!(a.participant.rows().get(&id(1)), Some(Row::Committed { settled: true, .. })));
     // What is lost is not committed later.
     let mut b = Primary::new();
-    b.ask(1, Request::CommitAlone { id: id(1), statements: 1 }).majority();
+    b.ask(1, Request::CommitAlone { id: id(1), executed: executed(1) }).majority();
     assert_eq!(b.answers(), [(1, Answer::Aborted)]);
 }
 
@@ -171,9 +192,9 @@ fn a_new_primary_has_what_was_prepared_and_asks_about_it() {
     b.majority(1);
     b.handle(ReplyId(1), prepare(1, 1));
     assert_eq!(b.poll(), [ParticipantEffect::NotPrimary { to: ReplyId(1) }]);
-    b.became_primary();
+    b.became_primary(1);
     b.tick(1);
-    assert_eq!(b.poll(), [ParticipantEffect::Settle { id: id(1), participants: shards() }]);
+    assert_eq!(b.poll(), [settle(None)]);
     b.tick(2);
     assert_eq!(b.poll(), []);
     b.tick(SETTLE_AFTER_MILLIS + 1);
@@ -184,8 +205,8 @@ fn a_new_primary_has_what_was_prepared_and_asks_about_it() {
 fn a_primary_that_steps_down_forgets_what_was_open() {
     let mut a = Primary::open(1);
     a.participant.lost_primary();
-    a.participant.became_primary();
-    assert_eq!(a.participant.execute(&id(1), 1), Err(NotRun::NotOpen));
+    a.participant.became_primary(1);
+    assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::NotOpen));
 }
 
 #[test]
@@ -199,7 +220,7 @@ fn a_doubt_is_settled_after_a_while_and_a_commit_is_followed_up() {
     a.ask(2, Request::Commit { id: id(1), at: time(9) }).majority();
     a.effects.clear();
     a.participant.tick(SETTLE_AFTER_MILLIS + UNSETTLED_MILLIS);
-    assert_eq!(a.participant.poll(), [ParticipantEffect::Settle { id: id(1), participants: shards() }]);
+    assert_eq!(a.participant.poll(), [settle(Some(time(9)))]);
     a.ask(3, Request::Settled { ids: vec![id(1), id(7)] });
     assert_eq!(a.log.last(), Some(&Record::Settled { ids: vec![id(1)] }));
     a.participant.tick(10 * UNSETTLED_MILLIS);
@@ -209,9 +230,9 @@ fn a_doubt_is_settled_after_a_while_and_a_commit_is_followed_up() {
 #[test]
 fn the_past_of_a_session_is_too_old_or_settled() {
     let mut a = Primary::open(2);
-    a.ask(1, Request::CommitAlone { id: id(2), statements: 1 }).majority();
+    a.ask(1, Request::CommitAlone { id: id(2), executed: executed(1) }).majority();
     a.answers();
-    assert_eq!(a.participant.execute(&id(1), 0), Err(NotRun::TooOld));
+    assert_eq!(a.participant.execute(&id(1), None), Err(NotRun::TooOld));
     a.ask(2, Request::Ask { id: id(1) }).ask(3, Request::Commit { id: id(1), at: time(1) });
     assert_eq!(a.answers(), [(2, Answer::TooOld), (3, Answer::Committed(time(1)))]);
     assert_eq!(a.log.len(), 1);
@@ -231,7 +252,7 @@ fn a_client_with_a_recovery_token_waits_until_the_doubt_is_settled() {
     a.ask(1, prepare(1, 1)).majority();
     a.answers();
     a.ask(2, Request::Recover { id: id(1) });
-    assert_eq!(a.effects, [ParticipantEffect::Settle { id: id(1), participants: shards() }]);
+    assert_eq!(a.effects, [settle(None)]);
     a.ask(3, Request::Abort { id: id(1) });
     assert_eq!(a.answers(), []);
     a.majority();
@@ -269,22 +290,22 @@ fn readers_hear_of_an_abort_when_it_is_on_a_majority() {
 fn what_only_read_is_confirmed_as_often_as_it_is_asked() {
     let mut a = Primary::open(1);
     for _ in 0..2 {
-        assert_eq!(a.participant.read_up_to(&id(1), 1), Some(0));
+        assert_eq!(a.participant.read_up_to(&id(1), executed(1)), Some(0));
         a.participant.confirmed(&id(1));
     }
     a.perform();
     assert_eq!(a.effects, [ParticipantEffect::Discard(id(1))]);
-    assert_eq!(a.participant.execute(&id(1), 1), Err(NotRun::Ending));
-    assert_eq!(a.participant.read_up_to(&id(1), 2), None);
+    assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::Ending));
+    assert_eq!(a.participant.read_up_to(&id(1), executed(2)), None);
 }
 
 #[test]
 fn a_newer_transaction_ends_the_open_one_of_its_session() {
     let mut a = Primary::open(1);
-    a.participant.execute(&id(2), 0).expect("newer");
+    a.participant.execute(&id(2), None).expect("newer");
     a.perform();
     assert_eq!(a.effects, [ParticipantEffect::Discard(id(1))]);
-    assert_eq!(a.participant.execute(&id(1), 1), Err(NotRun::TooOld));
+    assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::TooOld));
 }
 
 #[test]

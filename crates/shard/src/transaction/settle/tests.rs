@@ -1,7 +1,5 @@
 //! A shard that asks; what the others say comes from the test.
 
-use crate::time::ClusterTime;
-
 use super::*;
 
 fn id() -> TransactionId {
@@ -18,7 +16,7 @@ fn at(time: u64) -> ClusterTime {
 
 fn settling() -> Settler {
     let mut settler = Settler::new();
-    settler.settle(&id(), &[shard("a"), shard("b")].into());
+    settler.settle(&id(), &[shard("a"), shard("b")].into(), None);
     settler
 }
 
@@ -66,4 +64,17 @@ fn silence_is_asked_again_until_the_office_ends() {
     settler.stop();
     settler.tick(2 * AGAIN_MILLIS);
     assert_eq!(sent(&mut settler), []);
+}
+
+/// A shard that was told so and has forgotten says that the number is too old; that is no abort.
+#[test]
+fn what_has_committed_is_not_asked_about() {
+    let mut settler = Settler::new();
+    settler.settle(&id(), &[shard("a"), shard("b")].into(), Some(at(6)));
+    let commit = Request::Commit { id: id(), at: at(6) };
+    assert_eq!(sent(&mut settler), [(shard("a"), commit.clone()), (shard("b"), commit)]);
+    settler.answered(&shard("b"), &id(), Answer::TooOld);
+    settler.answered(&shard("b"), &id(), Answer::Committed(at(6)));
+    settler.answered(&shard("a"), &id(), Answer::Committed(at(6)));
+    assert_eq!(sent(&mut settler).len(), 2);
 }

@@ -1,0 +1,113 @@
+//! What processes say to each other. Every message but those within a set carries its sender's cluster time.
+
+use sheaf_repl::Envelope;
+
+use crate::time::ClusterTime;
+use crate::transaction::{Answer, Executed, Outcome, Request};
+use crate::types::TransactionId;
+
+use super::store::{Key, Value};
+
+/// Where a message comes from or goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Address {
+    Member(usize),
+    Router(usize),
+    Client(usize),
+}
+
+/// One statement of a transaction.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Op {
+    pub reads: Vec<Key>,
+    pub write: Option<Change>,
+}
+
+/// Adds to a document's balance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    pub key: Key,
+    pub delta: i64,
+    /// The write's number, which the document then carries.
+    pub writer: u64,
+}
+
+impl Op {
+    pub fn keys(&self) -> Vec<Key> {
+        self.reads.iter().copied().chain(self.write.map(|write| write.key)).collect()
+    }
+}
+
+/// What a document was when it was read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub key: Key,
+    pub value: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Call {
+    Execute { id: TransactionId, after: Option<Executed>, read_at: Option<ClusterTime>, op: Op },
+    Request(Request),
+    ReadAt { at: ClusterTime, keys: Vec<Key> },
+    Write(Change),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Return {
+    NotPrimary,
+    Failed,
+    Executed { executed: Executed, read_at: ClusterTime, seen: Vec<Seen> },
+    Read(Vec<Seen>),
+    Written { before: Value },
+    Answer(Answer),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Command {
+    /// `first` is `startTransaction`.
+    Statement {
+        id: TransactionId,
+        first: bool,
+        shard: usize,
+        op: Op,
+    },
+    /// With the recovery token: a shard that has written.
+    Commit {
+        id: TransactionId,
+        token: Option<usize>,
+    },
+    Abort {
+        id: TransactionId,
+    },
+    Scan,
+    Write(Change),
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Done {
+    Executed {
+        read_at: ClusterTime,
+        seen: Vec<Seen>,
+    },
+    Ended(Outcome),
+    /// No router and no shard knows any more.
+    Forgotten,
+    Scanned {
+        at: ClusterTime,
+        seen: Vec<Seen>,
+    },
+    Written {
+        before: Value,
+    },
+    Failed,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    Repl(Box<Envelope>),
+    Call { number: u64, time: ClusterTime, call: Call },
+    Return { number: u64, time: ClusterTime, result: Return },
+    Command { number: u64, time: ClusterTime, command: Command },
+    Done { number: u64, time: ClusterTime, done: Done },
+}

@@ -1,0 +1,167 @@
+//! The simulator: whole clusters with their networks, disks, clocks and clients in one thread, from one seed.
+//!
+//! [`run`] plays a seed: shards of real [`sheaf_repl::Member`]s with a [`crate::Shard`] each, routers with a [`crate::Committer`], clients
+//! that move balances, write and scan. First there are faults, then none, and the cluster must come to rest. A judge holds everything
+//! that was read against all versions of all documents by commit time. Nothing depends on anything but the seed; [`Tally::trace`] is a
+//! hash of everything that happened.
+
+mod client;
+mod disk;
+mod faults;
+mod judge;
+mod message;
+mod node;
+mod plan;
+mod replication;
+mod router;
+mod serve;
+mod store;
+#[cfg(test)]
+mod tests;
+mod world;
+
+pub use plan::Plan;
+pub use world::World;
+
+/// A bug planted to see whether the judge notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mutation {
+    /// A shard says that it has aborted before that is on a majority.
+    AbortBeforeDurable,
+    /// A shard says that it has prepared before that is on a majority.
+    PrepareBeforeDurable,
+    /// A shard commits at the time of its own prepare.
+    OwnCommitTime,
+    /// A router calls a commit settled that not all have acknowledged.
+    SettledTooEarly,
+    /// Readers pass over what is prepared.
+    ReadPastDoubt,
+    /// A new primary stamps below the ceiling.
+    ClockBelowCeiling,
+    /// Cluster times that come with messages are not looked at.
+    TimesNotObserved,
+    /// A router takes silence for a refusal.
+    SilenceAborts,
+    /// What was only read is taken for confirmed.
+    ConfirmUnasked,
+    /// A shard prepares what it has of a transaction, whether that is all of it or not.
+    PrepareInPart,
+}
+
+impl Mutation {
+    /// All mutations.
+    pub const ALL: [Mutation; 10] = [
+        Mutation::AbortBeforeDurable,
+        Mutation::PrepareBeforeDurable,
+        Mutation::OwnCommitTime,
+        Mutation::SettledTooEarly,
+        Mutation::ReadPastDoubt,
+        Mutation::ClockBelowCeiling,
+        Mutation::TimesNotObserved,
+        Mutation::SilenceAborts,
+        Mutation::ConfirmUnasked,
+        Mutation::PrepareInPart,
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutation::AbortBeforeDurable => "abort-before-durable",
+            Mutation::PrepareBeforeDurable => "prepare-before-durable",
+            Mutation::OwnCommitTime => "own-commit-time",
+            Mutation::SettledTooEarly => "settled-too-early",
+            Mutation::ReadPastDoubt => "read-past-doubt",
+            Mutation::ClockBelowCeiling => "clock-below-ceiling",
+            Mutation::TimesNotObserved => "times-not-observed",
+            Mutation::SilenceAborts => "silence-aborts",
+            Mutation::ConfirmUnasked => "confirm-unasked",
+            Mutation::PrepareInPart => "prepare-in-part",
+        }
+    }
+}
+
+/// What a run did, and the hash of all of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Hash of all events.
+    pub trace: u64,
+    /// Events played.
+    pub events: u64,
+    /// Transactions that their clients know to be committed.
+    pub committed: u64,
+    /// Those of them that wrote on several shards.
+    pub crossing: u64,
+    /// Transactions that their clients know to be aborted when they had asked for the commit.
+    pub refused: u64,
+    /// Transactions whose outcome their clients never heard.
+    pub unknown: u64,
+    /// Commits asked for again with a recovery token.
+    pub recovered: u64,
+    /// Transactions that shards began to settle.
+    pub settled: u64,
+    /// Readers that waited for a transaction in doubt.
+    pub waited: u64,
+    /// Scans of all documents at one time.
+    pub scans: u64,
+    /// Plain writes acknowledged.
+    pub written: u64,
+    /// Processes of members that were started again.
+    pub restarts: u64,
+    /// Routers that were started again.
+    pub routers_lost: u64,
+    /// Terms of members as primaries.
+    pub primaries: u64,
+    /// Rollbacks.
+    pub rollbacks: u64,
+    /// Ceilings in logs.
+    pub ceilings: u64,
+}
+
+impl Tally {
+    /// Adds another run's counts.
+    pub fn add(&mut self, other: &Tally) {
+        self.trace ^= other.trace;
+        self.events += other.events;
+        self.committed += other.committed;
+        self.crossing += other.crossing;
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+        self.recovered += other.recovered;
+        self.settled += other.settled;
+        self.waited += other.waited;
+        self.scans += other.scans;
+        self.written += other.written;
+        self.restarts += other.restarts;
+        self.routers_lost += other.routers_lost;
+        self.primaries += other.primaries;
+        self.rollbacks += other.rollbacks;
+        self.ceilings += other.ceilings;
+    }
+}
+
+/// What went wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// The simulated time in milliseconds.
+    pub at: u64,
+    /// What.
+    pub what: String,
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "seed {} at {} ms: {}", self.seed, self.at, self.what)?;
+        write!(
+            f,
+            "\nreplay: cargo run -p sheaf-shard --release --example simulate_shards -- --seed {}",
+            self.seed
+        )
+    }
+}
+
+/// Plays one seed.
+pub fn run(seed: u64, mutation: Option<Mutation>) -> Result<Tally, Failure> {
+    World::new(Plan::of(seed), mutation).play()
+}

@@ -1,0 +1,68 @@
+//! What a seed stands for: the cluster, its network, its disks and clocks, and what will go wrong.
+
+use sheaf_repl::rng::Rng;
+
+/// A run's parameters, all drawn from the seed. Times are in milliseconds.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The seed.
+    pub seed: u64,
+    /// Shards.
+    pub shards: usize,
+    /// Members of each shard.
+    pub members: usize,
+    /// Routers.
+    pub routers: usize,
+    /// Clients, each with one session.
+    pub clients: usize,
+    /// Documents; each belongs to the shard of its number modulo the shards.
+    pub keys: u64,
+    /// How long there are faults.
+    pub faults_millis: u64,
+    /// How long the cluster may take afterwards to come to rest.
+    pub calm_millis: u64,
+    /// How long a message travels, at least and at most.
+    pub latency: (u64, u64),
+    /// Of a hundred messages, how many are lost.
+    pub loss: u64,
+    /// Of a hundred messages, how many come twice, the second perhaps at another member.
+    pub doubled: u64,
+    /// Of a hundred messages, how many are late by up to three seconds.
+    pub late: u64,
+    /// Longest time of a write, of applying, and of a sync.
+    pub disk_millis: (u64, u64, u64),
+    /// Longest time between faults.
+    pub fault_gap_millis: u64,
+    /// Longest time that a client thinks.
+    pub think_millis: u64,
+    /// Largest error of a wall clock.
+    pub skew_millis: u64,
+}
+
+impl Plan {
+    /// The plan of a seed.
+    pub fn of(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed ^ 0x7368_6172_6473);
+        let rough = rng.percent(60);
+        let slow_disk = rng.percent(25);
+        let shards = [1, 2, 2, 2, 3, 3, 4][rng.below(7) as usize];
+        Plan {
+            seed,
+            shards,
+            members: [1, 3, 3][rng.below(3) as usize],
+            routers: 2,
+            clients: rng.between(3, 8) as usize,
+            keys: shards as u64 * rng.between(2, 5),
+            faults_millis: rng.between(4, 10) * 1000,
+            calm_millis: 60_000,
+            latency: (1, rng.between(1, 20)),
+            loss: if rough { rng.below(10) } else { 0 },
+            doubled: if rough { rng.below(25) } else { 0 },
+            late: if rough { rng.below(6) } else { 0 },
+            disk_millis: if slow_disk { (8, 8, 60) } else { (1, 1, 8) },
+            fault_gap_millis: rng.between(100, 900),
+            think_millis: [5, 20, 60, 300][rng.below(4) as usize],
+            skew_millis: [0, 5, 500, 4000][rng.below(4) as usize],
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! A member serving routers and other shards.
+
+use std::collections::BTreeMap;
+
+use crate::time::ClusterTime;
+use crate::transaction::{Executed, Record, ReplyId, Request, Row, WaiterId};
+use crate::types::TransactionId;
+use crate::{Answer, LogRecord, ReaderId, ShardEffect, Until};
+
+use super::Mutation;
+use super::message::{Address, Call, Change, Message, Op, Return, Seen};
+use super::node::{Reader, Reading, shard_id, shard_number};
+use super::store::{Payload, Value};
+use super::world::World;
+
+impl World {
+    /// A time has come with a message.
+    pub(super) fn observe_at(&mut self, node: usize, time: ClusterTime) {
+        if self.mutation == Some(Mutation::TimesNotObserved) {
+            return;
+        }
+        let wall = self.wall(self.nodes[node].wall_wrong);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.clock.observe(time, wall).expect("clocks are wrong by seconds only");
+        }
+    }
+
+    /// A call has come, with a time that was observed.
+    pub(super) fn serve(&mut self, node: usize, from: Address, number: u64, call: Call) {
+        let wall = self.wall(self.nodes[node].wall_wrong);
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let now = process.clock.now(wall);
+        match call {
+            Call::Request(request) => self.request(node, from, number, request, now),
+            _ if !process.leads() => self.give_back(node, from, number, Return::NotPrimary),
+            Call::Execute { id, after, read_at, op } => {
+                let at = read_at.unwrap_or(now);
+                let reading = Reading::Execute { id, after, op };
+                self.read(node, Reader { from, number, at, reading }, Until::Applied, now);
+            }
+            Call::ReadAt { at, keys } => {
+                let reader = Reader { from, number, at, reading: Reading::At { keys } };
+                self.read(node, reader, Until::Final, now);
+            }
+            Call::Write(change) => self.plain_write(node, from, number, change),
+        }
+        self.settle_node(node);
+    }
+
+    pub(super) fn give_back(&mut self, node: usize, to: Address, number: u64, result: Return) {
+        let Some(process) = &self.nodes[node].process else { return };
+        let time = process.clock.time();
+        self.send(Address::Member(node), to, Message::Return { number, time, result });
+    }
+
+    fn request(&mut self, node: usize, from: Address, number: u64, mut request: Request, now: ClusterTime) {
+        let mutation = self.mutation;
+        let Some(process) = &mut self.nodes[node].process else { return };
+        match &mut request {
+            Request::Commit { id, at } if mutation == Some(Mutation::OwnCommitTime) => {
+                if let Some(Row::Prepared { at: own, .. }) = process.shard.rows().get(id) {
+                    *at = *own;
+                }
+            }
+            Request::Prepare { id, executed, .. } if mutation == Some(Mutation::PrepareInPart) => {
+                if let Some(open) = process.open.get(id) {
+                    *executed = open.executed;
+                }
+            }
+            Request::Confirm { .. } if mutation == Some(Mutation::ConfirmUnasked) && process.leads() => {
+                return self.give_back(node, from, number, Return::Answer(Answer::Confirmed));
+            }
+            _ => {}
+        }
+        let reply = ReplyId(process.next_number());
+        process.replies.insert(reply, (from, number));
+        process.shard.request(reply, request, now);
+    }
+
+    pub(super) fn perform_of_shard(&mut self, node: usize, effect: ShardEffect) {
+        let Some(process) = &mut self.nodes[node].process else { return };
+        match effect {
+            ShardEffect::Observe(time) => process.clock.follow(time),
+            ShardEffect::Append(record) => self.append(node, record),
+            ShardEffect::Discard(id) => drop(process.open.remove(&id)),
+            ShardEffect::Reply { to, answer } => {
+                if let Some((from, number)) = process.replies.remove(&to) {
+                    self.give_back(node, from, number, Return::Answer(answer));
+                }
+            }
+            ShardEffect::NotPrimary { to } => {
+                if let Some((from, number)) = process.replies.remove(&to) {
+                    self.give_back(node, from, number, Return::NotPrimary);
+                }
+            }
+            ShardEffect::Wake { waiter, .. } => {
+                if let Some(reader) = process.waits.remove(&waiter) {
+                    self.look(node, reader);
+                }
+            }
+            ShardEffect::Ready(reader) => {
+                if let Some(reader) = process.reads.remove(&reader) {
+                    self.look(node, reader);
+                }
+            }
+            ShardEffect::Send { to, request } => {
+                let Some(id) = request.id().cloned().or_else(|| settled_id(&request)) else { return };
+                let shard = shard_number(&to);
+                self.next_call += 1;
+                let (number, time) = (self.next_call, process.clock.time());
+                self.tally.settled += u64::from(matches!(request, Request::Ask { .. }));
+                process.calls.insert(number, (shard, id));
+                let to = Address::Member(self.guess(shard));
+                self.send(
+                    Address::Member(node),
+                    to,
+                    Message::Call { number, time, call: Call::Request(request) },
+                );
+            }
+            ShardEffect::Contradiction { id, what } => self.fail(format!("machine {node}, {id:?}: {what}")),
+        }
+    }
+
+    fn append(&mut self, node: usize, record: LogRecord) {
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let writes = match &record {
+            LogRecord::Transaction(Record::Prepare { id, .. } | Record::Alone { id }) => {
+                process.open.get(id).map(|open| open.writes.clone()).unwrap_or_default()
+            }
+            _ => BTreeMap::new(),
+        };
+        let payload = Payload { record: Some(record.clone()), writes };
+        if self.propose(node, payload).is_none()
+            && let Some(process) = &mut self.nodes[node].process
+        {
+            process.shard.append_failed(&record);
+        }
+    }
+
+    /// Another shard has answered.
+    pub(super) fn member_answered(&mut self, node: usize, number: u64, result: Return) {
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let Some((shard, id)) = process.calls.remove(&number) else { return };
+        if let Return::Answer(answer) = result {
+            process.shard.answered(&shard_id(shard), &id, answer);
+        }
+        self.settle_node(node);
+    }
+
+    // Readers.
+
+    fn read(&mut self, node: usize, reader: Reader, until: Until, now: ClusterTime) {
+        let Some(process) = &mut self.nodes[node].process else { return };
+        let id = ReaderId(process.next_number());
+        let at = reader.at;
+        process.reads.insert(id, reader);
+        process.shard.read(id, at, process.last_index, until, now);
+    }
+
+    /// The reader looks, unless it meets what is in doubt.
+    fn look(&mut self, node: usize, reader: Reader) {
+        let past = self.mutation == Some(Mutation::ReadPastDoubt);
+        let Some(process) = &mut self.nodes[node].process else { return };
+        if !process.leads() {
+            return self.give_back(node, reader.from, reader.number, Return::NotPrimary);
+        }
+        let keys = match &reader.reading {
+            Reading::Execute { op, .. } => op.keys(),
+            Reading::At { keys } => keys.clone(),
+        };
+        let in_doubt = |id: &&TransactionId| process.shard.is_in_doubt(id, Some(reader.at));
+        let doubt = process.store.holders(&keys).find(in_doubt).cloned();
+        if let Some(id) = doubt.filter(|_| !past) {
+            self.tally.waited += 1;
+            let waiter = WaiterId(process.next_number());
+            process.waits.insert(waiter, reader);
+            return process.shard.wait(&id, waiter);
+        }
+        let result = match reader.reading {
+            Reading::Execute { id, after, op } => self.execute(node, &id, after, reader.at, &op),
+            Reading::At { keys } => {
+                let seen =
+                    keys.iter().map(|key| Seen { key: *key, value: process.store.read(*key, reader.at) });
+                Return::Read(seen.collect())
+            }
+        };
+        self.give_back(node, reader.from, reader.number, result);
+    }
+
+    fn execute(
+        &mut self,
+        node: usize,
+        id: &TransactionId,
+        after: Option<Executed>,
+        at: ClusterTime,
+        op: &Op,
+    ) -> Return {
+        let Some(process) = &mut self.nodes[node].process else { return Return::Failed };
+        let Ok(executed) = process.shard.try_execute(id, after) else { return Return::Failed };
+        if op.write.is_some_and(|write| process.conflicts(write.key, Some(id), Some(at))) {
+            process.shard.abandon(id);
+            return Return::Failed;
+        }
+        let store = &process.store;
+        let open = process.open.entry(id.clone()).or_default();
+        open.executed = executed;
+        let value = |key| open.writes.get(&key).copied().unwrap_or_else(|| store.read(key, at));
+        let seen = op.keys().into_iter().map(|key| Seen { key, value: value(key) }).collect();
+        if let Some(change) = op.write {
+            let changed = change.of(value(change.key));
+            open.writes.insert(change.key, changed);
+        }
+        Return::Executed { executed, read_at: at, seen }
+    }
+
+    /// A write without a transaction: on the newest state, visible at once, acknowledged by a majority.
+    fn plain_write(&mut self, node: usize, from: Address, number: u64, change: Change) {
+        let Some(process) = &mut self.nodes[node].process else { return };
+        if process.conflicts(change.key, None, None) {
+            return self.give_back(node, from, number, Return::Failed);
+        }
+        let before = process.store.read(change.key, ClusterTime::from_bits(u64::MAX));
+        let payload = Payload { record: None, writes: BTreeMap::from([(change.key, change.of(before))]) };
+        let Some(at) = self.propose(node, payload) else {
+            return self.give_back(node, from, number, Return::NotPrimary);
+        };
+        self.judge.plain(change, before);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.writing.insert(change.key);
+            process.written.insert(at.index, (from, number, before));
+        }
+    }
+
+    /// Answers plain writes that are on a majority.
+    pub(super) fn tell_written(&mut self, node: usize, index: u64) {
+        while let Some(process) = &mut self.nodes[node].process
+            && let Some(entry) = process.written.first_entry()
+            && *entry.key() <= index
+        {
+            let (to, number, before) = entry.remove();
+            self.give_back(node, to, number, Return::Written { before });
+        }
+    }
+}
+
+impl Change {
+    /// The document with this change.
+    pub fn of(self, before: Value) -> Value {
+        Value { balance: before.balance + self.delta, writer: self.writer }
+    }
+}
+
+fn settled_id(request: &Request) -> Option<TransactionId> {
+    match request {
+        Request::Settled { ids } => ids.first().cloned(),
+        _ => None,
+    }
+}

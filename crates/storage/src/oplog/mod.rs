@@ -234,6 +234,20 @@ mod tests {
     use sheaf_bson::doc;
 
     #[test]
+    fn stamps_are_above_what_is_known_and_not_behind_the_time_of_day() {
+        let second = 1_700_000_000u64;
+        let stamps = Stamps::at(second * 1_000_000 + 250);
+        let first = second << 32 | 250 << 11;
+        // An ordinal of an older server's within the same second; then one after another.
+        assert_eq!(stamps.after(second << 32 | 57), first);
+        assert_eq!((stamps.after(first), stamps.after(first + 1)), (first + 1, first + 2));
+        // The clock was set back, or another member's is ahead.
+        assert_eq!(stamps.after((second + 3600) << 32 | 9), (second + 3600) << 32 | 10);
+        // What a client has made up.
+        assert_eq!(stamps.after(second << 32 | u64::from(u32::MAX)), (second + 1) << 32);
+    }
+
+    #[test]
     fn stamps_stand_where_the_fields_are() {
         let mut payload = Vec::new();
         for n in 0..3 {

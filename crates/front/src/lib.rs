@@ -33,6 +33,7 @@ pub mod reply;
 pub mod request;
 pub mod role;
 pub mod session;
+pub mod status;
 mod stream;
 pub mod system;
 pub mod version;

@@ -1,8 +1,8 @@
 //! What `serverStatus` tells of a member of a replica set. What this server cannot tell is left out.
 
+use sheaf_front::status::{Doc, put};
 use sheaf_repl::Attempts;
 
-use super::server_status::{Doc, put};
 use crate::node::Node;
 use crate::replication::Replica;
 

@@ -2,20 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
-use sheaf_bson::{DocWriter, Value};
 use sheaf_errors::Result;
+use sheaf_front::status::{self, Doc, Section, put};
 use sheaf_storage::{Collection, Index, IndexKind};
 
 use super::replication;
 use crate::args::Args;
 use crate::command::*;
-use crate::metrics::Count;
 use crate::node::Node;
 use crate::op::Operation;
 use crate::reply::Reply;
-
-pub(super) type Doc<'w> = DocWriter<'w, Vec<u8>>;
-type Section = (&'static str, fn(&Node, &mut Doc<'_>));
 
 /// `{serverStatus: 1, <section>: 0 | 1}`.
 pub struct ServerStatus<'a> {
@@ -23,23 +19,23 @@ pub struct ServerStatus<'a> {
 }
 
 /// Sections in MongoDB's (alphabetical) order; ours stand among them.
-const SECTIONS: &[Section] = &[
-    ("asserts", asserts),
+const SECTIONS: &[Section<Node>] = &[
+    ("asserts", |node, doc| status::asserts(node, doc)),
     ("catalogStats", catalog_stats),
-    ("connections", connections),
+    ("connections", |node, doc| status::connections(node, doc)),
     ("defaultRWConcern", default_concern),
     ("electionMetrics", replication::elections),
-    ("extra_info", extra_info),
+    ("extra_info", |node, doc| status::extra_info(node, doc)),
     ("featureCompatibilityVersion", feature_version),
     ("flowControl", replication::flow_control),
     ("globalLock", global_lock),
     ("indexStats", index_stats),
     ("logicalSessionRecordCache", session_cache),
-    ("mem", memory),
+    ("mem", |node, doc| status::memory(node, doc)),
     ("metrics", metrics),
-    ("network", network),
-    ("opLatencies", latencies),
-    ("opcounters", opcounters),
+    ("network", |node, doc| status::network(node, doc)),
+    ("opLatencies", |node, doc| status::latencies(node, doc)),
+    ("opcounters", |node, doc| status::opcounters(node, doc)),
     ("opcountersRepl", replication::opcounters),
     ("oplogTruncation", replication::oplog_truncation),
     ("queues", queues),
@@ -83,60 +79,16 @@ impl<'a> Command<'a, Operation<'a>> for ServerStatus<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let node = op.node();
-        let uptime = node.started.elapsed();
+        let node: &Node = op.node();
         let mut reply = Reply::with_capacity(8192);
         reply.fill(|doc| {
-            doc.append("host", &node.host_and_port());
-            doc.append("version", crate::version::COMPATIBLE);
-            doc.append("process", "mongod");
-            let _ = doc.array("service").push("shard");
-            doc.append("pid", i64::from(std::process::id()));
-            doc.append("uptime", uptime.as_secs_f64().floor());
-            doc.append("uptimeMillis", uptime.as_millis() as i64);
-            doc.append("uptimeEstimate", uptime.as_secs() as i64);
-            doc.append("localTime", Value::DateTime(op.now_millis()));
-            let all_off = self.body.get("all").is_some_and(|v| !v.truthy());
-            for (name, fill) in SECTIONS {
-                if ONLY_IN_SETS.contains(name) && node.replica().is_none() {
-                    continue;
-                }
-                let wanted = self.body.get(name).map_or(!all_off, |v| v.truthy());
-                if wanted {
-                    fill(node, &mut doc.document(name));
-                }
-            }
+            status::head(node, "mongod", "shard", doc);
+            let in_set = node.replica().is_some();
+            let list = SECTIONS.iter().filter(|(name, _)| in_set || !ONLY_IN_SETS.contains(name));
+            status::sections(self.body, list.copied(), node, doc);
         });
         Ok(reply)
     }
-}
-
-pub(super) fn put(doc: &mut Doc<'_>, name: &str, count: &Count) {
-    doc.append(name, count.get() as i64);
-}
-
-fn asserts(node: &Node, doc: &mut Doc<'_>) {
-    put(doc, "regular", &node.metrics.asserts_regular);
-    doc.append("warning", 0).append("msg", 0);
-    put(doc, "user", &node.metrics.asserts_user);
-    doc.append("tripwire", 0).append("rollovers", 0);
-}
-
-fn connections(node: &Node, doc: &mut Doc<'_>) {
-    let now = node.connection_count();
-    let limit = node.front().options.max_connections.min(i32::MAX as usize);
-    let active = node.clients().iter().filter(|client| client.current.lock().op_id != 0).count();
-    doc.append("current", now as i32);
-    doc.append("available", limit.saturating_sub(now) as i32);
-    doc.append("totalCreated", node.metrics.connections_created.get() as i64);
-    put(doc, "rejected", &node.metrics.connections_rejected);
-    doc.append("active", active as i32);
-    doc.append("threaded", now as i32);
-}
-
-fn extra_info(_: &Node, doc: &mut Doc<'_>) {
-    doc.append("note", "fields vary by platform");
-    doc.append("page_faults", crate::system::page_faults() as i64);
 }
 
 fn global_lock(node: &Node, doc: &mut Doc<'_>) {
@@ -154,29 +106,6 @@ fn global_lock(node: &Node, doc: &mut Doc<'_>) {
 
 fn session_cache(node: &Node, doc: &mut Doc<'_>) {
     doc.append("activeSessionsCount", node.sessions.count() as i32);
-}
-
-fn memory(_: &Node, doc: &mut Doc<'_>) {
-    let (resident, size) = crate::system::process_memory();
-    doc.append("bits", 64);
-    doc.append("resident", (resident >> 20) as i32);
-    doc.append("virtual", (size >> 20) as i32);
-    doc.append("supported", true);
-}
-
-fn network(node: &Node, doc: &mut Doc<'_>) {
-    let metrics = &node.metrics;
-    put(doc, "bytesIn", &metrics.bytes_in);
-    put(doc, "bytesOut", &metrics.bytes_out);
-    put(doc, "physicalBytesIn", &metrics.physical_bytes_in);
-    put(doc, "physicalBytesOut", &metrics.physical_bytes_out);
-    doc.append("numSlowDNSOperations", 0i64).append("numSlowSSLOperations", 0i64);
-    put(doc, "numRequests", &metrics.requests);
-}
-
-fn latencies(node: &Node, doc: &mut Doc<'_>) {
-    let latencies = node.metrics.latencies.each_ref().map(|latency| *latency.lock());
-    crate::metrics::write_latencies(doc, &latencies, false);
 }
 
 /// How many collections of each kind there are.
@@ -243,16 +172,6 @@ fn queues(node: &Node, doc: &mut Doc<'_>) {
     }
 }
 
-fn opcounters(node: &Node, doc: &mut Doc<'_>) {
-    let counters = &node.metrics.opcounters;
-    put(doc, "insert", &counters.insert);
-    put(doc, "query", &counters.query);
-    put(doc, "update", &counters.update);
-    put(doc, "delete", &counters.delete);
-    put(doc, "getmore", &counters.getmore);
-    put(doc, "command", &counters.command);
-}
-
 fn storage_engine(_: &Node, doc: &mut Doc<'_>) {
     doc.append("name", "wiredTiger");
     doc.append("supportsCommittedReads", true);
@@ -285,26 +204,8 @@ fn transactions(node: &Node, doc: &mut Doc<'_>) {
 
 fn metrics(node: &Node, doc: &mut Doc<'_>) {
     let metrics = &node.metrics;
-    {
-        let mut commands = doc.document("commands");
-        let mut names: Vec<_> = node.command_counts.iter().filter(|(_, c)| c.total.get() > 0).collect();
-        names.sort_by_key(|(name, _)| **name);
-        for (name, count) in names {
-            let mut command = commands.document(name);
-            put(&mut command, "failed", &count.failed);
-            put(&mut command, "total", &count.total);
-        }
-    }
-    {
-        let counts = node.cursors.counts();
-        let mut cursor = doc.document("cursor");
-        cursor.append("timedOut", counts.timed_out as i64);
-        cursor.append("totalOpened", counts.total_opened as i64);
-        let mut open = cursor.document("open");
-        open.append("noTimeout", counts.no_timeout as i64);
-        open.append("pinned", counts.pinned as i64);
-        open.append("total", counts.open as i64);
-    }
+    status::commands(node, &mut doc.document("commands"));
+    status::cursors(node.cursors.counts(), &mut doc.document("cursor"));
     {
         let mut document = doc.document("document");
         put(&mut document, "deleted", &metrics.docs_deleted);

@@ -3,11 +3,14 @@
 //! - [`Shard`] is one member of a shard: its part in transactions over several shards, settling what is in doubt, and showing the state
 //!   at a cluster time. Every member has one and tells it of the log; the primary's also answers.
 //! - [`Committer`] is a router's side of such transactions.
+//! - [`placement`] is where documents belong: shard keys, ranges, routing tables, versions.
 //! - [`sim`] runs whole clusters in one thread from one seed, with faults, and judges everything that was read.
 //! - [`time`] is cluster time and the clock that stamps it.
 //!
-//! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md`.
+//! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md` and
+//! `docs/design/0018-placement.md`.
 
+pub mod placement;
 mod serving;
 mod shard;
 pub mod sim;

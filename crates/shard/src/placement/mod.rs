@@ -1,0 +1,19 @@
+//! Where documents belong: shard keys, the ranges of their values, who owns these and who did, and which shards a request needs.
+//!
+//! - [`KeyPattern`] is a collection's shard key: it takes [`Key`]s from documents, and ranges of keys from bounds on their fields.
+//! - [`RoutingTable`] is the directory's view: [`Chunk`]s with their history, and the version of each shard.
+//! - [`ShardPlacement`] is a shard's own view, the one that decides: what it owns and as of which version.
+
+mod key;
+mod pattern;
+mod range;
+mod shard;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use key::Key;
+pub use pattern::{Interval, KeyField, KeyPattern};
+pub use range::{KeyRange, Ranges};
+pub use shard::{ShardPlacement, Stale};
+pub use table::{Chunk, Owned, RoutingTable, Version};

@@ -1,0 +1,69 @@
+//! A shard's own view of a collection: what it owns. This decides; the directory is for routers.
+
+use std::fmt;
+
+use crate::time::ClusterTime;
+
+use super::{Key, Ranges, Version};
+
+/// What a shard owns of a sharded collection, as of a version. A row of its catalog: each snapshot has its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardPlacement {
+    /// Of the last change of its ranges.
+    pub version: Version,
+    /// What it owns.
+    pub owned: Ranges,
+    /// What is being copied to it: there, but not to be seen.
+    pub receiving: Ranges,
+    /// What it has given away and not removed yet: there, but not to be seen.
+    pub leaving: Ranges,
+}
+
+/// A request was sent by another view of the collection than the one that it met: `StaleConfig`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stale {
+    /// What the request came with; `None`: as if the collection were not sharded.
+    pub received: Option<Version>,
+    /// What the shard has.
+    pub wanted: Version,
+    /// The directory has the shard's view at this time.
+    pub at: ClusterTime,
+}
+
+impl fmt::Display for Stale {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.received {
+            Some(received) => write!(f, "the router's version {received} is not the shard's {}", self.wanted),
+            None => write!(
+                f,
+                "the router does not know that the collection is sharded, at version {}",
+                self.wanted
+            ),
+        }
+    }
+}
+
+impl ShardPlacement {
+    /// A shard's that owns these ranges.
+    pub fn new(version: Version, owned: Ranges) -> Self {
+        ShardPlacement { version, owned, receiving: Ranges::default(), leaving: Ranges::default() }
+    }
+
+    /// Compares the version that a request came with; `changed_at` is when this view came to be.
+    pub fn check(&self, received: Option<Version>, changed_at: ClusterTime) -> Result<(), Stale> {
+        if received == Some(self.version) {
+            return Ok(());
+        }
+        Err(Stale { received, wanted: self.version, at: changed_at })
+    }
+
+    /// Whether documents with this key are the shard's to write and to show.
+    pub fn owns(&self, key: &Key) -> bool {
+        self.owned.contains(key)
+    }
+
+    /// Whether documents have to be looked at one by one: some that are there are not to be seen.
+    pub fn filters(&self) -> bool {
+        !self.receiving.is_empty() || !self.leaving.is_empty()
+    }
+}

@@ -66,6 +66,8 @@ pub(crate) mod catalog_key {
     pub const APPLIED: &[u8] = b"A";
     /// Position and number of the last batch.
     pub const POSITION: &[u8] = b"P";
+    /// The highest ceiling of the past (transactions over shards).
+    pub const CEILING: &[u8] = b"T";
     /// Collection documents.
     pub const COLLECTION: u8 = b'C';
     /// Document counts and bytes.

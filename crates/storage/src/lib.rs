@@ -48,11 +48,13 @@ mod sequencer;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod transactions;
 mod tuning;
 mod write;
 
 pub use apply::check_entry;
 pub use catalog::{Capped, Catalog, Collection};
+pub use commit::transactions::TransactionRow;
 pub use copy::Copied;
 pub use definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 pub use durability::{LogPin, LogTail};
@@ -60,7 +62,7 @@ pub use engine::Engine;
 pub use hooks::{Hook, HookPoint};
 pub use index::{Accesses, Index, IndexKind};
 pub use oplog::skipped::{OperationId, Repair, Unapplied};
-pub use oplog::{LogEntry, Statement};
+pub use oplog::{LogEntry, Statement, TransactionKey, TransactionRecord};
 pub use options::{Block, Interrupt, OpTime, Options, Reopen};
 pub use plans::ChosenPlans;
 pub use read::cursor::{Cut, Direction, IndexCursor, IndexEntry, Position, Range, RecordCursor};

@@ -5,7 +5,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ahash::AHashMap;
@@ -43,6 +43,8 @@ pub(crate) struct LockTable {
     stripes: Vec<Stripe>,
     hasher: ahash::RandomState,
     next_owner: AtomicU64,
+    /// Whether a lock was ever taken away from somebody.
+    seized: AtomicBool,
     pub waits: AtomicU64,
 }
 
@@ -63,6 +65,7 @@ impl LockTable {
             stripes: (0..STRIPES).map(|_| Stripe::default()).collect(),
             hasher: ahash::RandomState::new(),
             next_owner: AtomicU64::new(1),
+            seized: AtomicBool::new(false),
             waits: AtomicU64::new(0),
         }
     }
@@ -91,13 +94,35 @@ impl LockTable {
         }
     }
 
-    pub fn unlock(&self, keys: &[LockKey]) {
+    /// Takes a lock for what the set has ordered. Who has it has begun before that, and will not commit: what others have
+    /// ordered since ends it ([`crate::commit::Commits::check_no_others`]). False: this owner had it already.
+    pub fn seize(&self, key: LockKey, owner: Owner) -> bool {
+        match self.stripe(key).held.lock().entry(key) {
+            Entry::Vacant(free) => {
+                free.insert(Held { owner, waiters: 0 });
+                true
+            }
+            Entry::Occupied(held) if held.get().owner == owner => false,
+            Entry::Occupied(mut held) => {
+                self.seized.store(true, Ordering::Release);
+                held.get_mut().owner = owner;
+                true
+            }
+        }
+    }
+
+    /// Gives back locks of this owner; those that were taken away from it are another's.
+    pub fn unlock(&self, keys: &[LockKey], owner: Owner) {
         for key in keys {
             let stripe = self.stripe(*key);
             let removed = {
                 let mut held = stripe.held.lock();
-                let removed = held.remove(key);
-                must!(removed.is_some(), "a lock is given back that nobody holds");
+                let own = held.get(key).is_some_and(|held| held.owner == owner);
+                let removed = if own { held.remove(key) } else { None };
+                must!(
+                    own || self.seized.load(Ordering::Acquire),
+                    "a lock is given back by one who does not hold it"
+                );
                 // One document can have a million keys. Their room is not kept for the next one like it.
                 if held.is_empty() && held.capacity() > KEPT_MAX {
                     held.shrink_to(KEPT_MAX);
@@ -155,7 +180,21 @@ pub(crate) struct Gate {
 }
 
 /// A pass through a gate, until it is dropped.
-pub(crate) struct Pass(Arc<Gate>);
+pub(crate) struct Pass {
+    gate: Arc<Gate>,
+    lightly: bool,
+}
+
+impl Pass {
+    fn of(gate: &Arc<Gate>) -> Pass {
+        Pass { gate: gate.clone(), lightly: false }
+    }
+
+    /// Leaves without the gate's own lock, for one who holds the pipeline: who waits may notice it a moment later.
+    pub fn leave_lightly(mut self) {
+        self.lightly = true;
+    }
+}
 
 /// A closed gate, until the last clone is dropped: the proof that nobody writes meanwhile.
 #[derive(Clone)]
@@ -199,10 +238,17 @@ impl Gate {
 
     pub fn try_pass(self: &Arc<Self>) -> Option<Pass> {
         if self.state.fetch_add(1, Ordering::AcqRel) & WRITER == 0 {
-            return Some(Pass(self.clone()));
+            return Some(Pass::of(self));
         }
-        self.leave();
+        self.leave(false);
         None
+    }
+
+    /// Passes also where it is closed: what the set has ordered waits for nobody. Who has closed it has begun before that, and
+    /// will not commit.
+    pub fn force(self: &Arc<Self>) -> Pass {
+        self.state.fetch_add(1, Ordering::AcqRel);
+        Pass::of(self)
     }
 
     /// Closes it, and waits until all have left.
@@ -240,11 +286,11 @@ impl Gate {
         outcome
     }
 
-    fn leave(&self) {
+    fn leave(&self, lightly: bool) {
         let before = self.state.fetch_sub(1, Ordering::AcqRel);
         must!(before & !WRITER != 0, "one who is not in leaves a gate");
         if before & WRITER != 0 {
-            let _guard = self.mutex.lock();
+            let _guard = (!lightly).then(|| self.mutex.lock());
             self.changed.notify_all();
         }
     }
@@ -252,7 +298,7 @@ impl Gate {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.0.leave();
+        self.gate.leave(self.lightly);
     }
 }
 

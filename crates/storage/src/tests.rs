@@ -23,6 +23,7 @@ mod stable;
 mod stale;
 pub(crate) mod support;
 mod swaps;
+mod transactions;
 mod validate;
 mod waits;
 mod writes;

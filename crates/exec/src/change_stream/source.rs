@@ -159,6 +159,7 @@ impl ChangeStreamSource {
             };
             match names(entry.as_raw()).0 {
                 "c" if is_transaction(entry.as_raw()) => self.transaction(entry, view)?,
+                "c" if is_commit(entry.as_raw()) => self.prepared(&entry, view)?,
                 "c" => self.command(entry.as_raw())?,
                 _ => self.single(entry.as_raw())?,
             }
@@ -209,6 +210,11 @@ impl ChangeStreamSource {
             return Ok(());
         }
         let mut entries = std::mem::take(&mut self.partial);
+        let prepare = last.as_raw().get("o").and_then(|o| o.as_doc()?.get("prepare"));
+        if prepare.is_some_and(|prepare| prepare.truthy()) {
+            // Nothing of it has happened yet, and perhaps never will.
+            return Ok(());
+        }
         if times(last.as_raw()).0 < self.from {
             return Ok(());
         }
@@ -219,15 +225,32 @@ impl ChangeStreamSource {
             entries.splice(0..0, oplog.transaction_before(first).map_err(lost)?);
         }
         entries.push(last);
-        // Its events are as large until they are given.
-        self.held = reserve_for(&entries)?;
         let last = entries.last().expect("the last entry was added just now");
-        let (time, wall) = times(last.as_raw());
+        self.operations(&entries, last.as_raw())
+    }
+
+    /// The commit of a prepared transaction: its operations, at the time of this entry.
+    fn prepared(&mut self, commit: &DocBuf, view: &View) -> Result<()> {
+        if times(commit.as_raw()).0 < self.from {
+            return Ok(());
+        }
+        let oplog = view.oplog().expect("a stream was opened on a log");
+        match oplog.prepared(commit.as_raw()).map_err(lost)? {
+            Some(entries) => self.operations(&entries, commit.as_raw()),
+            None => Ok(()),
+        }
+    }
+
+    /// The operations of a transaction that takes effect with the entry `last`.
+    fn operations(&mut self, entries: &[DocBuf], last: RawDoc<'_>) -> Result<()> {
+        // Its events are as large until they are given.
+        self.held = reserve_for(entries)?;
+        let (time, wall) = times(last);
         let mut index = 0;
-        for entry in &entries {
+        for entry in entries {
             let operations = Operation::read(entry.as_raw()).and_then(|entry| entry.applied());
             for doc in operations.unwrap_or(RawDoc::EMPTY).values().filter_map(|v| v.as_doc()) {
-                let origin = Origin { time, wall, transaction: Some((last.as_raw(), index)) };
+                let origin = Origin { time, wall, transaction: Some((last, index)) };
                 index += 1;
                 let is_command = Operation::read(doc).is_some_and(|operation| operation.is_command());
                 let shown = if is_command { crate::oplog::shown(doc) } else { None };
@@ -372,6 +395,10 @@ fn names(entry: RawDoc<'_>) -> (&str, &str) {
 
 fn is_transaction(entry: RawDoc<'_>) -> bool {
     Operation::read(entry).is_some_and(|operation| operation.applied().is_some())
+}
+
+fn is_commit(entry: RawDoc<'_>) -> bool {
+    entry.get("o").is_some_and(|o| o.as_doc().is_some_and(|o| o.element("commitTransaction").is_some()))
 }
 
 /// Views are no part of a stream that does not show how collections come and go.

@@ -49,7 +49,7 @@ fn shown(doc: RawDoc<'_>) -> String {
 fn check_operation(doc: RawDoc<'_>, inner: bool) -> Result<(), &'static str> {
     let fields = Operation::read(doc);
     match fields.op {
-        Some("n") => Ok(()),
+        Some("n") => fields.record().map(|_| ()),
         Some("i" | "u" | "d") => {
             let mut key = Vec::new();
             if oplog::value_uuid(fields.uuid).is_none() {
@@ -62,6 +62,7 @@ fn check_operation(doc: RawDoc<'_>, inner: bool) -> Result<(), &'static str> {
         }
         Some("c") => match fields.operations() {
             Some(operations) if !inner => {
+                fields.record()?;
                 let array = fields.o.iter().next().and_then(|first| first.value().as_array());
                 let count = array.map_or(0, |array| array.values().count());
                 if count != operations.count() {
@@ -71,6 +72,7 @@ fn check_operation(doc: RawDoc<'_>, inner: bool) -> Result<(), &'static str> {
                 inner.into_iter().try_for_each(|doc| check_operation(doc, true))
             }
             Some(_) => Err("a transaction holds another"),
+            None if fields.record()?.is_some() => Ok(()),
             None => Command::from_oplog(doc).map(|_| ()).ok_or("an unreadable command"),
         },
         _ => Err("an unknown operation"),

@@ -8,6 +8,7 @@
 //! What another member has sent is read as a whole before it gets into the log ([`check`]).
 
 mod check;
+mod transactions;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 use crate::catalog::{Catalog, Collection};
 use crate::commit::chain::{self, Run};
 use crate::commit::prepared::Counts;
+use crate::commit::transactions::{RowChanges, Step};
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;
@@ -39,6 +41,8 @@ use crate::write::Op;
 use crate::write::changes::Changes;
 use crate::write::sessions;
 pub use check::check_entry;
+pub(crate) use transactions::{Redone, hold_prepared, operations_of_row, redo};
+use transactions::{is_prepare, record_of};
 
 /// A batch is written when it has grown to this, if no transaction is in the middle.
 const BATCH_BYTES: usize = 4 << 20;
@@ -52,27 +56,7 @@ pub(crate) fn apply_entries(core: &Core, entries: &[LogEntry]) -> Result<Applied
     // The beginning of a transaction whose other entries may be among these.
     let open = core.commits.take_chain();
     let all: SmallVec<[&LogEntry; 8]> = open.iter().chain(entries).collect();
-    let mut applier = Applier {
-        core,
-        catalog: core.published.catalog(),
-        catalog_changed: false,
-        changes: Changes::default(),
-        batch: WriteBatch::default(),
-        written: AHashMap::new(),
-        counts: Counts::default(),
-        locks: Vec::new(),
-        garbage: Vec::new(),
-        reached: core.published.last(),
-        applied: core.commits.position().at,
-        done_to: 0,
-        entry: OpTime::default(),
-        in_transaction: false,
-        cannot_write: false,
-        put: 0,
-        done: AppliedOps::default(),
-        key: Vec::new(),
-        full: Vec::new(),
-    };
+    let mut applier = Applier::new(core);
     if entries.iter().any(has_effect) {
         core.commits.note_others();
     }
@@ -151,6 +135,10 @@ struct Applier<'a> {
     written: AHashMap<Vec<u8>, Now<'a>>,
     counts: Counts,
     locks: Vec<LockKey>,
+    /// What the batch says of transactions over shards.
+    steps: Vec<(Step, RowChanges, OpTime)>,
+    /// Sessions that end with the batch.
+    ended: Vec<DocBuf>,
     garbage: Vec<Garbage>,
     /// The last entry that was looked at; of transactions over several it may be the beginning.
     reached: OpTime,
@@ -172,8 +160,35 @@ struct Applier<'a> {
 }
 
 impl<'a> Applier<'a> {
+    fn new(core: &'a Core) -> Applier<'a> {
+        Applier {
+            core,
+            catalog: core.published.catalog(),
+            catalog_changed: false,
+            changes: Changes::default(),
+            batch: WriteBatch::default(),
+            written: AHashMap::new(),
+            counts: Counts::default(),
+            locks: Vec::new(),
+            steps: Vec::new(),
+            ended: Vec::new(),
+            garbage: Vec::new(),
+            reached: core.published.last(),
+            applied: core.commits.position().at,
+            done_to: 0,
+            entry: OpTime::default(),
+            in_transaction: false,
+            cannot_write: false,
+            put: 0,
+            done: AppliedOps::default(),
+            key: Vec::new(),
+            full: Vec::new(),
+        }
+    }
+
     /// Applies one entry, or those of one transaction.
     fn entries(&mut self, entries: &[&'a LogEntry]) -> Result<()> {
+        let prepare = entries.len() > 1 && entries.last().is_some_and(|entry| is_prepare(entry));
         let left_out = self.left_out(entries);
         let mut left_out = left_out.iter();
         for entry in entries {
@@ -192,7 +207,12 @@ impl<'a> Applier<'a> {
                 if entry.index == self.applied.index && fields.time <= self.applied.time {
                     continue;
                 }
-                if !leave_out {
+                if prepare && !leave_out {
+                    // The last one has the list of all.
+                    if std::ptr::eq(*entry, entries[entries.len() - 1]) {
+                        self.prepare(&fields, entries).map_err(|error| self.explain(doc, error))?;
+                    }
+                } else if !leave_out {
                     self.operation(&fields).map_err(|error| self.explain(doc, error))?;
                 } else if let Some(repair) = &self.core.base.options.repair {
                     repair.skipped(Unapplied::of(entry.term, entry.index, doc));
@@ -264,10 +284,11 @@ impl<'a> Applier<'a> {
         counts.stamp(self.entry.time);
         core.published.advance(self.reached);
         counts.publish();
+        self.written.clear();
+        self.show_steps()?;
         if !self.garbage.is_empty() {
             core.definitions.garbage().discard(self.garbage.drain(..));
         }
-        self.written.clear();
         self.locks.clear();
         Ok(())
     }
@@ -279,20 +300,28 @@ impl<'a> Applier<'a> {
     fn operation(&mut self, fields: &Operation<'a>) -> Result<()> {
         match fields.op {
             Some("i" | "u" | "d") => {
-                self.document(fields)?;
+                self.document(fields, Now::Given)?;
                 self.done_to = self.done_to.max(fields.time);
                 self.write_if_large()
             }
             Some("c") => match fields.operations() {
+                Some(_) if fields.is_prepare() => self.prepare(fields, &[]),
                 Some(operations) => self.apply_ops(fields, operations),
-                None => self.command(fields),
+                None => match record_of(fields)? {
+                    Some(record) => self.decision(fields, record),
+                    None => self.command(fields),
+                },
             },
             Some("n") => {
                 self.done.noop += 1;
+                if let Some(record) = record_of(fields)? {
+                    return self.decision(fields, record);
+                }
                 if sessions::ends_sessions(fields.o2) {
                     // What is to go may be in the batch.
                     self.write()?;
                     sessions::apply_ended(&self.core.base.db, fields.o2, &mut self.batch)?;
+                    self.ended.extend(sessions::ended(fields.o2).map(DocBuf::from));
                     self.done_to = self.done_to.max(fields.time);
                 }
                 Ok(())
@@ -320,6 +349,9 @@ impl<'a> Applier<'a> {
         }
         self.done_to = self.done_to.max(fields.time);
         self.in_transaction = fields.o.get("partialTxn").is_some_and(|v| v.truthy());
+        if !self.in_transaction {
+            self.alone(fields);
+        }
         if self.catalog_changed && !self.in_transaction {
             return self.write();
         }
@@ -381,7 +413,8 @@ impl<'a> Applier<'a> {
         Ok(())
     }
 
-    fn document(&mut self, fields: &Operation<'a>) -> Result<()> {
+    /// `kept` makes of a part of the operation what is kept until the batch is written.
+    fn document<'b>(&mut self, fields: &Operation<'b>, kept: impl Fn(RawDoc<'b>) -> Now<'a>) -> Result<()> {
         let collection = oplog::value_uuid(fields.uuid).and_then(|uuid| self.catalog.by_uuid(&uuid)).cloned();
         if self.is_foreign(fields.namespace) {
             return Ok(());
@@ -401,11 +434,11 @@ impl<'a> Applier<'a> {
                     collection.state.next_key.fetch_max(rid + 1, Ordering::AcqRel);
                 }
                 self.done.insert += 1;
-                self.record(&collection, &key, Op::Insert(fields.o), statement.as_ref(), Now::Given(fields.o))
+                self.record(&collection, &key, Op::Insert(fields.o), statement.as_ref(), kept(fields.o))
             }
             Some("u") => {
                 self.done.update += 1;
-                self.change(&collection, &key, Some(fields.o), statement.as_ref())
+                self.change(&collection, &key, Some((fields.o, kept(fields.o))), statement.as_ref())
             }
             _ => {
                 self.done.delete += 1;
@@ -421,7 +454,7 @@ impl<'a> Applier<'a> {
         &mut self,
         collection: &Arc<Collection>,
         key: &[u8],
-        o: Option<RawDoc<'a>>,
+        o: Option<(RawDoc<'_>, Now<'a>)>,
         statement: Option<&Statement>,
     ) -> Result<()> {
         let core = self.core;
@@ -440,13 +473,11 @@ impl<'a> Applier<'a> {
             let namespace = &collection.namespace;
             bail!(Code::INTERNAL_ERROR, "the log changes a document of {namespace} that does not exist");
         };
-        let Some(o) = o else {
+        let Some((o, kept)) = o else {
             return self.record(collection, key, Op::Delete(old), statement, Now::Gone);
         };
         match o.get("diff").and_then(|v| v.as_doc()).filter(|_| o.get("$v").is_some()) {
-            None => {
-                self.record(collection, key, Op::Update { old, new: o, diff: None }, statement, Now::Given(o))
-            }
+            None => self.record(collection, key, Op::Update { old, new: o, diff: None }, statement, kept),
             Some(diff) => {
                 let new = apply_diff(old, diff);
                 let made = Now::Made(new.clone());

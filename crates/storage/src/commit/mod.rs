@@ -6,6 +6,7 @@
 //! - [`units`]: the same of what a set has ordered;
 //! - [`chain`]: transactions that are several entries of the log;
 //! - [`recent`]: what transactions look at for conflicts;
+//! - [`transactions`]: what is prepared over several shards, and how it ended;
 //! - [`majority`]: states that a majority of the set has;
 //! - [`fsync_lock`]: all commits held back.
 
@@ -17,6 +18,7 @@ mod position;
 pub(crate) mod prepared;
 mod queue;
 mod recent;
+pub(crate) mod transactions;
 mod units;
 
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use majority::Majority;
 pub(crate) use position::Position;
 use queue::Queue;
 use recent::Recent;
+use transactions::Transactions;
 
 /// Buffers kept, and the largest one that is.
 const BUFFERS_MAX: usize = 4;
@@ -51,7 +54,8 @@ pub(crate) struct Commits {
     base: Arc<Base>,
     queue: Queue,
     /// On record keys and unique index keys.
-    locks: LockTable,
+    locks: Arc<LockTable>,
+    transactions: Transactions,
     recent: Mutex<{ rank::RECENT }, Recent>,
     /// The entries at the log's end that begin a transaction whose last entry has not come; see [`chain`].
     chain: Mutex<{ rank::LEAF }, Vec<LogEntry>>,
@@ -76,7 +80,8 @@ impl Commits {
         Commits {
             base,
             queue: Queue::default(),
-            locks: LockTable::new(),
+            locks: Arc::new(LockTable::new()),
+            transactions: Transactions::default(),
             recent: Mutex::default(),
             chain: Mutex::default(),
             others: AtomicU64::new(0),
@@ -91,8 +96,13 @@ impl Commits {
     }
 
     /// Locks on record keys and unique index keys.
-    pub fn locks(&self) -> &LockTable {
+    pub fn locks(&self) -> &Arc<LockTable> {
         &self.locks
+    }
+
+    /// What is prepared over several shards, and how it ended.
+    pub fn transactions(&self) -> &Transactions {
+        &self.transactions
     }
 
     /// What transactions look at for conflicts.

@@ -6,11 +6,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rocksdb::WriteBatch;
 use sheaf_errors::{Code, Error, Result};
 use smallvec::SmallVec;
 
 use crate::commit::prepared::{Prepared, UNIT_BYTES_MAX};
 use crate::commit::queue::{Outcome, Still};
+use crate::commit::transactions::{Holding, RowChanges, Step};
 use crate::core::Core;
 use crate::critical::{impossible, must};
 use crate::oplog::Stamps;
@@ -126,6 +128,7 @@ impl Core {
         let mut time = before.time;
         let mut times = SmallVec::new();
         for unit in group.iter_mut() {
+            time = time.max(unit.above);
             stamps.stamp(&mut unit.payload, before.term, &mut time);
             times.push(OpTime { term: before.term, index: before.index + 1, time });
         }
@@ -154,7 +157,11 @@ impl Core {
         at: OpTime,
         logged: Option<OpTime>,
     ) -> Result<OpTime> {
-        let Prepared { payload, batch, counts, locks, publish, .. } = unit;
+        let Prepared { payload, mut batch, counts, locks, publish, step, .. } = unit;
+        let step = match step {
+            Some(step) => Some(self.begin_step(*step, at, &mut batch)?),
+            None => None,
+        };
         let (bytes, written) = self.commits.write(batch, &locks, logged);
         if let Err(error) = written {
             // The log has what the memtables have not: only a restart can bring them together.
@@ -170,11 +177,32 @@ impl Core {
         // Before anybody wakes: who looks after a change must find it.
         self.advance(at);
         counts.publish();
+        if let Some((mut step, changes)) = step {
+            let held = step.holding.take();
+            self.end_step(step, changes, held, at);
+        }
         self.published.wake_log_readers();
         self.commits.give_buffer(payload);
         self.commits.count_one();
         self.flushes.note_written(bytes);
         Ok(at)
+    }
+
+    /// What a step makes of rows is in the batch with it.
+    fn begin_step(&self, step: Step, at: OpTime, batch: &mut WriteBatch) -> Result<(Step, RowChanges)> {
+        let transactions = self.commits.transactions();
+        let changes = transactions.changes(&step, at).inspect_err(|error| {
+            // The log has what cannot be applied.
+            self.durability.fail(&format!("applying a commit failed: {error}"));
+        })?;
+        transactions.put(&self.base.db, &step, &changes, batch);
+        Ok((step, changes))
+    }
+
+    /// What a step has changed is visible.
+    pub fn end_step(&self, step: Step, changes: RowChanges, held: Option<Holding>, at: OpTime) {
+        let pin = |index| self.durability.pin_log(index);
+        self.commits.transactions().show(step, changes, held, pin, at);
     }
 
     /// Applies what the set has ordered and the log has. It cannot be left out: the next unit would be acknowledged without it.

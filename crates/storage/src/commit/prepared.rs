@@ -7,6 +7,7 @@ use rocksdb::WriteBatch;
 use smallvec::SmallVec;
 
 use crate::catalog::{Catalog, CollectionState};
+use crate::commit::transactions::Step;
 use crate::locks::LockKey;
 
 /// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when at most 32 MB have
@@ -86,4 +87,8 @@ pub(crate) struct Prepared {
     pub publish: Option<Publish>,
     /// [`Commits::others`](crate::commit::Commits::others) when its preparation began. `None`: it depends on no state.
     pub since: Option<u64>,
+    /// Its time is above this one, whatever the clock says.
+    pub above: u64,
+    /// What it says about a transaction over shards.
+    pub step: Option<Box<Step>>,
 }

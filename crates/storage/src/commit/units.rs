@@ -40,6 +40,7 @@ impl Core {
             let len = group.iter().map(|unit| unit.payload.len()).sum();
             let mut payload = Vec::with_capacity(len);
             for unit in group.iter_mut() {
+                time = time.max(unit.above);
                 stamps.stamp(&mut unit.payload, term, &mut time);
                 payload.extend_from_slice(&unit.payload);
                 times.push(OpTime { term, index: 0, time });

@@ -12,6 +12,7 @@ mod entry;
 mod operation;
 pub(crate) mod skipped;
 mod statement;
+mod transaction;
 
 use sheaf_bson::{Binary, ClusterTime, DocWriter, RawDoc, Value};
 use uuid::Uuid;
@@ -21,6 +22,8 @@ pub use entry::LogEntry;
 pub(crate) use entry::log_error;
 pub(crate) use operation::Operation;
 pub use statement::Statement;
+pub use transaction::{TransactionKey, TransactionRecord};
+pub(crate) use transaction::{collections_of, write_abort, write_ceiling, write_commit, write_settled};
 
 /// Distances of the values from the end of the document.
 const WALL: usize = 9;

@@ -13,7 +13,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::{Log, Reader};
 use sheaf_meter::Held;
 
-use crate::oplog::{self, log_error};
+use crate::oplog::{self, Operation, log_error};
 use crate::options::OpTime;
 use crate::read::oplog_collection::OplogCollection;
 use crate::read::published::Published;
@@ -143,6 +143,24 @@ impl Oplog {
         }
         entries.reverse();
         Ok(entries)
+    }
+
+    /// The entries of the prepare whose operations happen with this entry, oldest first; `None` if it is no commit of a prepared
+    /// transaction.
+    ///
+    /// Errors: `CappedPositionLost` if the log has been removed up to behind their place. It has them until the commit is
+    /// settled.
+    pub fn prepared(&self, commit: RawDoc<'_>) -> Result<Option<Vec<DocBuf>>> {
+        let Some((prepared, _)) = Operation::read(commit).committed() else { return Ok(None) };
+        let mut cursor = self.from_time(prepared)?;
+        let found = cursor.next(prepared)?.filter(|found| time_of(*found) == prepared.0).map(DocBuf::from);
+        let Some(last) = found else {
+            let text = "CollectionScan died due to position in capped collection being deleted.";
+            bail!(Code::CAPPED_POSITION_LOST, "{text}");
+        };
+        let mut entries = self.transaction_before(last.as_raw())?;
+        entries.push(last);
+        Ok(Some(entries))
     }
 
     /// Time of the oldest operation that is left. `None`: nothing was ever removed.

@@ -7,6 +7,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::Log;
 
 use super::install;
+use crate::apply::hold_prepared;
 use crate::base::Base;
 use crate::build;
 use crate::commit::{Commits, Position};
@@ -81,6 +82,8 @@ impl Core {
         let flushes = Flushes::new(base.clone(), applied, copies);
         let durability = Durability::new(base.clone(), log, log_knowledge, applied);
         let mut core = Core::new(base, published, commits, definitions, flushes, durability);
+        core.commits.transactions().load(&db, |index| core.durability.pin_log(index))?;
+        hold_prepared(&core)?;
         if ahead.is_some() {
             core.reconcile(known)?;
         }

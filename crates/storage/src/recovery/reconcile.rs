@@ -78,6 +78,7 @@ impl Core {
             for doc in oplog::documents(&entry.payload) {
                 let fields = Operation::read(doc);
                 self.note_operation(&fields, &mut touched);
+                touched.extend(fields.committed().into_iter().flat_map(|(_, collections)| collections));
                 for inner in fields.operations().into_iter().flatten() {
                     self.note_operation(&inner, &mut touched);
                 }

@@ -14,7 +14,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_log::Log;
 use uuid::Uuid;
 
 use crate::core::Core;
@@ -22,7 +24,7 @@ use crate::db::Cf;
 use crate::engine::Engine;
 use crate::hooks::HookPoint;
 use crate::keys::prefixed;
-use crate::oplog::{self, Operation, log_error};
+use crate::oplog::{self, LogEntry, Operation, log_error};
 use crate::sequencer::stays_here;
 
 /// What a rollback has saved.
@@ -123,6 +125,22 @@ impl Core {
         {
             for doc in oplog::documents(&entry.payload) {
                 let fields = Operation::read(doc);
+                if fields.is_prepare() {
+                    // Nothing of it has happened.
+                    continue;
+                }
+                if let Some((prepared, _)) = fields.committed() {
+                    for entry in prepare_at(log, prepared.0)? {
+                        // Others may have been committed with it, as one entry.
+                        let own = |doc: &RawDoc<'_>| {
+                            oplog::time(doc.as_bytes()) == prepared.0 || oplog::link_of(*doc).is_some()
+                        };
+                        let operations = oplog::documents(&entry.payload).filter(own).map(Operation::read);
+                        let mut inner = operations.filter_map(|fields| fields.operations()).flatten();
+                        inner.try_for_each(|fields| touch(&fields, each))?;
+                    }
+                    continue;
+                }
                 match fields.operations() {
                     Some(inner) => inner.into_iter().try_for_each(|fields| touch(&fields, each))?,
                     None => touch(&fields, each)?,
@@ -204,6 +222,25 @@ fn touch(fields: &Operation<'_>, each: &mut Each<'_>) -> Result<()> {
     });
     each(kind, key.transpose()?);
     Ok(())
+}
+
+/// The entries of the prepare that ends at this time; the log has them until its commit is settled.
+fn prepare_at(log: &Log, time: u64) -> Result<Vec<LogEntry>> {
+    let mut index = log.read_from_time(time).map_err(log_error)?.index();
+    let mut entries = Vec::new();
+    loop {
+        let entry = log.read_from(index).and_then(|mut reader| reader.next()).map_err(log_error)?;
+        let Some(entry) = entry else {
+            bail!(Code::UNRECOVERABLE_ROLLBACK_ERROR, "the log has not what was prepared at time {time}")
+        };
+        let entry = LogEntry::from(entry);
+        let continues = oplog::link(&entry.payload).is_some_and(|link| link.previous.is_some());
+        entries.push(entry);
+        if !continues {
+            return Ok(entries);
+        }
+        index -= 1;
+    }
 }
 
 /// Which of so many parts a key belongs to.

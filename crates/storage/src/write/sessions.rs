@@ -4,6 +4,7 @@
 //! ```text
 //! [lsid document] 'r'               -> {txnNum, committed?}
 //! [lsid document] 's' [stmtId u32]  -> {txnNum, result?}
+//! [lsid document] 'p' [txnNum u64]  -> transactions over several shards: crate::commit::transactions
 //! ```
 //!
 //! They go when the session has ended: by an entry of the log, `{op: "n", o2: {endedSessions: [lsid, ...]}}`, so that every
@@ -75,9 +76,11 @@ impl Core {
     pub fn session_record(&self, lsid: RawDoc<'_>) -> Result<Option<SessionRecord>> {
         let Some(row) = self.base.db.get(Cf::Sessions, &record_key(lsid))? else { return Ok(None) };
         let row = RawDoc::new(&row);
+        let txn_number = row.get("txnNum").and_then(|v| v.as_exact_i64()).unwrap_or(-1);
+        let committed = row.get("committed").is_some_and(|v| v.truthy());
         Ok(Some(SessionRecord {
-            txn_number: row.get("txnNum").and_then(|v| v.as_exact_i64()).unwrap_or(-1),
-            committed: row.get("committed").is_some_and(|v| v.truthy()),
+            txn_number,
+            committed: committed || self.commits.transactions().is_committed(lsid, txn_number),
         }))
     }
 
@@ -120,7 +123,14 @@ impl Core {
             let since = Some(self.commits.others());
             let mut prepared = Prepared { since, ..Prepared::default() };
             let mut recorded = Vec::new();
-            for lsid in some {
+            let transactions = self.commits.transactions();
+            // Records of transactions over shards come from others than the session's client.
+            let turns: Vec<_> = some.iter().map(|lsid| transactions.try_turn(lsid.as_raw())).collect();
+            for (lsid, turn) in some.iter().zip(&turns) {
+                // What other shards may still ask for is left for later.
+                if turn.is_none() || transactions.is_pending(lsid.as_raw()) {
+                    continue;
+                }
                 if remove_rows(&self.base.db, lsid.as_raw(), &mut prepared.batch)? {
                     recorded.push(lsid);
                 }
@@ -138,6 +148,7 @@ impl Core {
                 }
             });
             self.commit(prepared)?;
+            transactions.forget(recorded.into_iter().cloned());
         }
         Ok(true)
     }
@@ -170,8 +181,13 @@ fn remove_rows(db: &Db, lsid: RawDoc<'_>, batch: &mut WriteBatch) -> Result<bool
 /// What an entry `{op: "n"}` with this `o2` does: [`Core::forget_sessions`] has written it. Nothing that changes these
 /// sessions may be in `batch`.
 pub(crate) fn apply_ended(db: &Db, o2: RawDoc<'_>, batch: &mut WriteBatch) -> Result<()> {
+    ended(o2).try_for_each(|lsid| remove_rows(db, lsid, batch).map(|_| ()))
+}
+
+/// The sessions that an entry with this `o2` ends.
+pub(crate) fn ended(o2: RawDoc<'_>) -> impl Iterator<Item = RawDoc<'_>> {
     let ended = o2.get(ENDED).and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
-    ended.values().filter_map(|v| v.as_doc()).try_for_each(|lsid| remove_rows(db, lsid, batch).map(|_| ()))
+    ended.values().filter_map(|v| v.as_doc())
 }
 
 /// Whether an entry with this `o2` ends sessions.

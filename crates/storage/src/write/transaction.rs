@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rocksdb::WriteBatch;
-use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Account;
 use smallvec::SmallVec;
 
 use crate::catalog::Collection;
 use crate::commit::prepared::{Counts, Prepared};
+use crate::commit::transactions::{Holding, Step};
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;
@@ -18,7 +19,7 @@ use crate::db::sink::BatchSink;
 use crate::definitions::command::{Command, create_command};
 use crate::keys::put_id_key;
 use crate::locks::{LockKey, Locked, Owner, Pass};
-use crate::oplog::{self, Statement};
+use crate::oplog::{self, Statement, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
 use crate::read::overlay::Overlay;
 use crate::read::view::{SnapshotState, View};
@@ -163,7 +164,7 @@ impl Transaction {
                 &mut BatchSink { db: &core.base.db, batch: &mut batch },
             );
         }
-        let (payload, chained) = self.oplog_entries();
+        let (payload, chained) = self.oplog_entries(None);
         let mut prepared = Prepared {
             payload,
             chained,
@@ -172,6 +173,8 @@ impl Transaction {
             locks: self.locks.as_slice().into(),
             publish: None,
             since: Some(self.since),
+            above: 0,
+            step: self.step_alone(),
         };
         if self.created.is_empty() {
             return core.commit(prepared);
@@ -192,8 +195,75 @@ impl Transaction {
         core.commit(prepared)
     }
 
+    /// Prepares everything for a commit that others decide: an entry of the log, with the names of all shards that wrote in the
+    /// transaction (an array). Nothing of it is visible; what it has locked stays locked until
+    /// [`Engine::commit_prepared`](crate::Engine::commit_prepared) or
+    /// [`Engine::write_abort`](crate::Engine::write_abort), also after a restart and for a new primary. The
+    /// position's time is the one that counts for the commit's.
+    ///
+    /// Errors: it was aborted before (`NoSuchTransaction`), or has made a collection
+    /// (`OperationNotSupportedInTransaction`); it is over then. After `InterruptedDueToReplStateChange` the log may yet have it.
+    pub fn prepare(mut self, participants: &DocBuf, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let core = self.core.clone();
+        let Some(key) = self.key() else {
+            bail!(Code::ILLEGAL_OPERATION, "a transaction without a session cannot be prepared");
+        };
+        if !self.created.is_empty() {
+            bail!(
+                Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION,
+                "Cannot create new collections inside distributed transactions"
+            );
+        }
+        let transactions = core.commits.transactions();
+        let _turn = transactions.turn(key.lsid.as_raw(), &core.base.options.block, interrupt)?;
+        let _pass = core.commits.pass(interrupt)?;
+        transactions.check_unprepared(&key)?;
+        // What it reads is not needed any more; what it writes is in the row.
+        self.view.overlay = None;
+        let operations = self.payload.clone();
+        let mut batch = WriteBatch::default();
+        let mut sink = BatchSink { db: &core.base.db, batch: &mut batch };
+        sessions::put_record(key.lsid.as_raw(), key.txn_number, false, &mut sink);
+        let (payload, chained) = self.oplog_entries(Some(participants.as_raw()));
+        let step = Step {
+            collections: oplog::collections_of(&operations),
+            operations,
+            entries: oplog::documents(&payload).count() as u64,
+            holding: Some(Holding {
+                table: core.commits.locks().clone(),
+                owner: self.owner,
+                locks: std::mem::take(&mut self.locks),
+                passes: std::mem::take(&mut self.passes),
+            }),
+            ..Step::of(TransactionRecord::Prepare { key, participants: participants.clone() })
+        };
+        core.commit(Prepared {
+            payload,
+            chained,
+            batch,
+            since: Some(self.since),
+            step: Some(Box::new(step)),
+            ..Prepared::default()
+        })
+    }
+
+    fn key(&self) -> Option<TransactionKey> {
+        let (lsid, txn_number) = self.session.clone()?;
+        Some(TransactionKey { lsid, txn_number })
+    }
+
+    /// What is told of a commit with one entry, if anybody listens.
+    fn step_alone(&self) -> Option<Box<Step>> {
+        if !self.core.commits.transactions().is_listened_to() {
+            return None;
+        }
+        let key = self.key()?;
+        Some(Box::new(Step::of(TransactionRecord::Alone { key })))
+    }
+
     /// One `applyOps` document, or the [chain](crate::commit::chain) of them that a large transaction is.
-    fn oplog_entries(&mut self) -> (Vec<u8>, bool) {
+    /// With `participants` it is a prepare.
+    fn oplog_entries(&mut self, participants: Option<RawDoc<'_>>) -> (Vec<u8>, bool) {
         let statement = self.session.as_ref().map(|(lsid, number)| Statement {
             lsid: lsid.clone(),
             txn_number: *number,
@@ -207,7 +277,8 @@ impl Transaction {
         let chained = created.len() + payload.len() > bytes_max && operations().nth(1).is_some();
         let mut out = Vec::with_capacity(payload.len() + 256);
         let (mut left, mut count) = (operations().peekable(), 0i64);
-        while left.peek().is_some() {
+        let mut more = participants.is_some() || left.peek().is_some();
+        while std::mem::take(&mut more) {
             oplog::write_transaction(&mut out, statement.as_ref(), chained, |doc| {
                 let mut o = doc.document("o");
                 let mut size = 0;
@@ -220,10 +291,16 @@ impl Transaction {
                 drop(array);
                 if left.peek().is_some() {
                     o.append("partialTxn", true);
-                } else if chained {
+                    return;
+                }
+                if chained {
                     o.append("count", count);
                 }
+                if let Some(participants) = participants {
+                    o.append("prepare", true).append("participants", Value::Array(participants));
+                }
             });
+            more = left.peek().is_some();
         }
         (out, chained)
     }
@@ -437,7 +514,7 @@ fn snapshot_unavailable() -> Error {
 
 impl Drop for Transaction {
     fn drop(&mut self) {
-        self.core.commits.locks().unlock(&self.locks);
+        self.core.commits.locks().unlock(&self.locks, self.owner);
         self.core.commits.recent().end(self.start);
     }
 }

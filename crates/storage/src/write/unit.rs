@@ -178,9 +178,11 @@ impl<'i> WriteUnit<'i> {
             locks: self.locks.as_slice().into(),
             publish: None,
             since: Some(self.since),
+            above: 0,
+            step: None,
         };
         let result = if self.stays { self.core.commit_here(prepared) } else { self.core.commit(prepared) };
-        self.core.commits.locks().unlock(&self.locks);
+        self.core.commits.locks().unlock(&self.locks, self.owner);
         self.locks.clear();
         self.pending.clear();
         self.trimmed = None;
@@ -193,7 +195,7 @@ impl<'i> WriteUnit<'i> {
 
     /// Gives back all locks; nothing may be pending.
     fn release(&mut self) {
-        self.core.commits.locks().unlock(&self.locks);
+        self.core.commits.locks().unlock(&self.locks, self.owner);
         self.locks.clear();
         self.pending.clear();
         self.fsync_pass = None;
@@ -215,7 +217,7 @@ impl<'i> WriteUnit<'i> {
             });
             let Some(busy) = busy.copied() else { return Ok(kept) };
             let taken = self.locks.split_off(before);
-            self.core.commits.locks().unlock(&taken);
+            self.core.commits.locks().unlock(&taken, self.owner);
             // Nobody waits while holding: what is pending goes through first.
             self.flush()?;
             self.release();
@@ -477,7 +479,7 @@ impl WriteUnit<'_> {
 
 impl Drop for WriteUnit<'_> {
     fn drop(&mut self) {
-        self.core.commits.locks().unlock(&self.locks);
+        self.core.commits.locks().unlock(&self.locks, self.owner);
         self.locks.clear();
         if self.locks.capacity() <= SCRATCH_LOCKS_MAX && self.changes.capacity() <= SCRATCH_BYTES_MAX {
             SCRATCH.set(Some(Scratch {

@@ -1,0 +1,577 @@
+//! Transactions over several shards, as far as this shard's log tells of them: what is prepared, and how it ended.
+//!
+//! Rows stand among those of the session:
+//!
+//! ```text
+//! [lsid document] 'p' [txnNumber u64]  -> {state, at, participants, ...} and, while it is prepared, its operations
+//! ```
+//!
+//! All of them are in memory too, without the operations. Who applies an entry [computes](Transactions::changes) what it makes of
+//! them, has that in its batch, and [shows](Transactions::show) it when the batch is visible. That is the same on every member.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ahash::AHashSet;
+use rocksdb::WriteBatch;
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_errors::{Code, Result, bail};
+use smallvec::SmallVec;
+use uuid::Uuid;
+
+use crate::catalog::Collection;
+use crate::db::{Cf, Db, io_error};
+use crate::durability::LogPin;
+use crate::keys::catalog_key;
+use crate::locks::{LockKey, LockTable, Owner, Pass};
+use crate::oplog::{self, TransactionKey, TransactionRecord};
+use crate::options::{Block, Interrupt, OpTime};
+use crate::order::{Condvar, Mutex, rank};
+
+/// How often who waits for another's turn looks whether it was interrupted.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What is on record of a transaction.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TransactionRow {
+    /// Its operations wait for the decision; what they change is locked.
+    Prepared {
+        /// Index of its last entry in the log.
+        index: u64,
+        /// Time of that.
+        at: Timestamp,
+        /// An array of the names of all shards that wrote in it.
+        participants: DocBuf,
+    },
+    /// It is committed.
+    Committed {
+        /// The time at which it is, on all shards.
+        at: Timestamp,
+        /// As in the prepare.
+        participants: DocBuf,
+        /// Whether all participants have the commit.
+        settled: bool,
+    },
+    /// It has no effect.
+    Aborted,
+}
+
+/// Is told of records, in the order of the log.
+pub(crate) type Listener = Arc<dyn Fn(OpTime, &TransactionRecord) + Send + Sync>;
+
+/// What a prepared transaction keeps from others until it is dropped: locks of records and of unique keys, and passes through
+/// the gates of its collections.
+pub(crate) struct Holding {
+    pub table: Arc<LockTable>,
+    pub owner: Owner,
+    pub locks: Vec<LockKey>,
+    pub passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
+}
+
+impl Drop for Holding {
+    fn drop(&mut self) {
+        self.table.unlock(&self.locks, self.owner);
+        self.passes.drain(..).for_each(|(_, pass)| pass.leave_lightly());
+    }
+}
+
+/// What an entry says, with what its application needs.
+pub(crate) struct Step {
+    pub record: TransactionRecord,
+    /// Of a prepare: its operations, one after another, the entries that it is, and the collections that it changes.
+    pub operations: Vec<u8>,
+    pub entries: u64,
+    pub collections: Vec<Uuid>,
+    /// Of a prepare of this member's own: what it holds already.
+    pub holding: Option<Holding>,
+}
+
+impl Step {
+    pub fn of(record: TransactionRecord) -> Step {
+        Step { record, operations: Vec::new(), entries: 1, collections: Vec::new(), holding: None }
+    }
+
+    /// Whether it is about the session of one of these.
+    pub fn shares_session(&self, other: &Step) -> bool {
+        fn keys(record: &TransactionRecord) -> &[TransactionKey] {
+            match record {
+                TransactionRecord::Prepare { key, .. }
+                | TransactionRecord::Commit { key, .. }
+                | TransactionRecord::Abort { key }
+                | TransactionRecord::Alone { key } => std::slice::from_ref(key),
+                TransactionRecord::Settled { keys } => keys,
+                TransactionRecord::Ceiling(_) => &[],
+            }
+        }
+        let others = keys(&other.record);
+        keys(&self.record).iter().any(|key| others.iter().any(|other| other.lsid == key.lsid))
+    }
+}
+
+/// A row, without the operations.
+#[derive(Clone)]
+pub(crate) struct Row {
+    pub row: TransactionRow,
+    /// Index of the prepare's first entry.
+    first: u64,
+    /// Time of the prepare.
+    pub prepared: Timestamp,
+    /// What a prepared transaction changes.
+    pub collections: Vec<Uuid>,
+}
+
+/// A row and what goes with it in memory.
+struct Known {
+    row: Row,
+    /// Of what is prepared.
+    held: Option<Holding>,
+    /// Keeps the prepare in the log until the commit is settled, for change streams and rollbacks.
+    pin: Option<LogPin>,
+}
+
+type Rows = BTreeMap<TransactionKey, Known>;
+
+/// What a step makes of rows; `None`: the row goes.
+pub(crate) type RowChanges = Vec<(TransactionKey, Option<Row>)>;
+
+/// What is prepared and how it ended, who decides now, and the ceiling. All locks are leaves.
+#[derive(Default)]
+pub(crate) struct Transactions {
+    rows: Mutex<{ rank::LEAF }, Rows>,
+    /// How many are prepared.
+    undecided: AtomicUsize,
+    ceiling: AtomicU64,
+    listener: Mutex<{ rank::LEAF }, Option<Listener>>,
+    /// Sessions of which somebody is about to write a record.
+    turns: Mutex<{ rank::LEAF }, AHashSet<Vec<u8>>>,
+    turn_over: Condvar,
+}
+
+/// The turn of a session's records, until it is dropped: nobody else writes any meanwhile.
+pub(crate) struct Turn<'t> {
+    transactions: &'t Transactions,
+    lsid: Vec<u8>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.transactions.turns.lock().remove(&self.lsid);
+        self.transactions.turn_over.notify_all();
+    }
+}
+
+impl Transactions {
+    // ---- turns ----
+
+    /// Waits for the turn of a session's records. Who waits may hold passes through collections' gates, and no other.
+    pub fn turn(&self, lsid: RawDoc<'_>, block: &Block, interrupt: Interrupt<'_>) -> Result<Turn<'_>> {
+        if let Some(turn) = self.try_turn(lsid) {
+            return Ok(turn);
+        }
+        let mut outcome = Ok(());
+        block(&mut || {
+            let mut turns = self.turns.lock();
+            while turns.contains(lsid.as_bytes()) {
+                outcome = interrupt();
+                if outcome.is_err() {
+                    return;
+                }
+                self.turn_over.wait_for(&mut turns, POLL);
+            }
+        });
+        outcome?;
+        match self.try_turn(lsid) {
+            Some(turn) => Ok(turn),
+            None => self.turn(lsid, block, interrupt),
+        }
+    }
+
+    /// [`Transactions::turn`], if nobody has it.
+    pub fn try_turn(&self, lsid: RawDoc<'_>) -> Option<Turn<'_>> {
+        let lsid = lsid.as_bytes().to_vec();
+        self.turns.lock().insert(lsid.clone()).then_some(Turn { transactions: self, lsid })
+    }
+
+    // ---- what is known ----
+
+    pub fn row(&self, key: &TransactionKey) -> Option<Row> {
+        self.rows.lock().get(key).map(|known| known.row.clone())
+    }
+
+    pub fn all(&self) -> Vec<(TransactionKey, TransactionRow)> {
+        self.rows.lock().iter().map(|(key, known)| (key.clone(), known.row.row.clone())).collect()
+    }
+
+    /// The number of a session's newest row.
+    pub fn newest(&self, lsid: RawDoc<'_>) -> Option<i64> {
+        let rows = self.rows.lock();
+        of_session(&rows, lsid).next_back().map(|(key, _)| key.txn_number)
+    }
+
+    /// Whether a transaction over several shards is committed.
+    pub fn is_committed(&self, lsid: RawDoc<'_>, txn_number: i64) -> bool {
+        let row = self.row(&TransactionKey { lsid: lsid.into(), txn_number });
+        matches!(row.map(|row| row.row), Some(TransactionRow::Committed { .. }))
+    }
+
+    /// Errors: this transaction cannot be prepared any more.
+    pub fn check_unprepared(&self, key: &TransactionKey) -> Result<()> {
+        let number = key.txn_number;
+        match self.row(key).map(|row| row.row) {
+            Some(TransactionRow::Aborted) => {
+                bail!(Code::NO_SUCH_TRANSACTION, "Transaction {number} has been aborted.")
+            }
+            Some(TransactionRow::Prepared { .. }) => {
+                bail!(Code::PREPARED_TRANSACTION_IN_PROGRESS, "Transaction {number} is prepared already.")
+            }
+            Some(TransactionRow::Committed { .. }) => {
+                bail!(Code::TRANSACTION_COMMITTED, "Transaction {number} has been committed.")
+            }
+            None => {}
+        }
+        match self.newest(key.lsid.as_raw()) {
+            Some(newest) if newest > number => bail!(
+                Code::TRANSACTION_TOO_OLD,
+                "Cannot prepare transaction {number}: the session has used transaction {newest}."
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a session has what must not be forgotten: a prepared transaction, or a commit that is not settled.
+    pub fn is_pending(&self, lsid: RawDoc<'_>) -> bool {
+        let rows = self.rows.lock();
+        of_session(&rows, lsid).any(|(_, row)| row.is_pending())
+    }
+
+    /// A transaction that was prepared at or before `at` and is not decided.
+    pub fn prepared_before(&self, at: Option<Timestamp>) -> Option<TransactionKey> {
+        if self.undecided.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let rows = self.rows.lock();
+        let in_doubt = |row: &Row| row.is_prepared() && at.is_none_or(|at| row.prepared <= at);
+        let found = rows.iter().find(|(_, known)| in_doubt(&known.row));
+        found.map(|(key, _)| key.clone())
+    }
+
+    pub fn ceiling(&self) -> Timestamp {
+        Timestamp(self.ceiling.load(Ordering::Acquire))
+    }
+
+    pub fn listen(&self, listener: Listener) {
+        *self.listener.lock() = Some(listener);
+    }
+
+    /// Whether somebody wants to be told of records.
+    pub fn is_listened_to(&self) -> bool {
+        self.listener.lock().is_some()
+    }
+
+    // ---- steps ----
+
+    /// What an entry that ends at `at` makes of the rows. The steps before it have been shown, those of the same sessions at
+    /// least.
+    ///
+    /// Errors: the log decides of what is not prepared.
+    pub fn changes(&self, step: &Step, at: OpTime) -> Result<RowChanges> {
+        let rows = self.rows.lock();
+        let mut changes = RowChanges::new();
+        match &step.record {
+            TransactionRecord::Prepare { key, participants } => {
+                if rows.contains_key(key) {
+                    bail!(Code::INTERNAL_ERROR, "transaction {key:?} is prepared, and there is a row of it");
+                }
+                let prepared = Timestamp(at.time);
+                let row = TransactionRow::Prepared {
+                    index: at.index,
+                    at: prepared,
+                    participants: participants.clone(),
+                };
+                let first = (at.index + 1).saturating_sub(step.entries);
+                let collections = step.collections.clone();
+                let row = Row { row, first, prepared, collections };
+                changes.push((key.clone(), Some(row)));
+                prune(&rows, key, &mut changes);
+            }
+            TransactionRecord::Commit { key, at } => {
+                let Some(before) = rows.get(key).map(|known| &known.row) else {
+                    bail!(Code::INTERNAL_ERROR, "transaction {key:?} commits, and there is no row of it");
+                };
+                let TransactionRow::Prepared { participants, .. } = &before.row else {
+                    bail!(Code::INTERNAL_ERROR, "transaction {key:?} commits, and it is {:?}", before.row);
+                };
+                let row =
+                    TransactionRow::Committed { at: *at, participants: participants.clone(), settled: false };
+                changes.push((key.clone(), Some(Row { row, ..before.clone() })));
+            }
+            TransactionRecord::Abort { key } => {
+                let before = rows.get(key).map(|known| &known.row);
+                if let Some(TransactionRow::Committed { .. }) = before.map(|before| &before.row) {
+                    bail!(Code::INTERNAL_ERROR, "transaction {key:?} is aborted after it has committed");
+                }
+                let newest = of_session(&rows, key.lsid.as_raw()).next_back();
+                if newest.is_some_and(|(newest, _)| newest.txn_number > key.txn_number) {
+                    changes.extend(before.map(|_| (key.clone(), None)));
+                } else {
+                    changes.push((key.clone(), Some(Row::aborted())));
+                    prune(&rows, key, &mut changes);
+                }
+            }
+            TransactionRecord::Settled { keys } => {
+                for key in keys {
+                    let Some(before) = rows.get(key).map(|known| &known.row) else { continue };
+                    let TransactionRow::Committed { at, participants, settled: false } = &before.row else {
+                        continue;
+                    };
+                    let newest = of_session(&rows, key.lsid.as_raw()).next_back();
+                    let goes = newest.is_some_and(|(newest, _)| newest.txn_number > key.txn_number);
+                    let row = TransactionRow::Committed {
+                        at: *at,
+                        participants: participants.clone(),
+                        settled: true,
+                    };
+                    let settled = Row { row, ..before.clone() };
+                    changes.push((key.clone(), (!goes).then_some(settled)));
+                }
+            }
+            TransactionRecord::Ceiling(_) | TransactionRecord::Alone { .. } => {}
+        }
+        Ok(changes)
+    }
+
+    /// Has the rows in the batch that the step's operations are in.
+    pub fn put(&self, db: &Db, step: &Step, changes: &RowChanges, batch: &mut WriteBatch) {
+        for (key, row) in changes {
+            let full = row_key(key);
+            match row {
+                Some(row) => {
+                    let mut value = row.encode();
+                    value.extend_from_slice(&step.operations);
+                    batch.put_cf(db.cf(Cf::Sessions), full, value);
+                }
+                None => batch.delete_cf(db.cf(Cf::Sessions), full),
+            }
+        }
+        if let TransactionRecord::Ceiling(at) = &step.record {
+            let highest = at.0.max(self.ceiling().0);
+            batch.put_cf(db.cf(Cf::Catalog), catalog_key::CEILING, highest.to_le_bytes());
+        }
+    }
+
+    /// What the step has changed is visible: others see it too, locks of what is decided are free, and it is told. A prepare
+    /// holds `held`; `pin` keeps it in the log.
+    pub fn show(
+        &self,
+        step: Step,
+        changes: RowChanges,
+        held: Option<Holding>,
+        pin: impl Fn(u64) -> LogPin,
+        at: OpTime,
+    ) {
+        let prepared = changes.iter().filter_map(|(_, row)| row.as_ref()).find(|row| row.is_prepared());
+        let mut with = (held, prepared.map(|row| pin(row.first.saturating_sub(1))));
+        let mut gone = Vec::with_capacity(changes.len());
+        {
+            let mut rows = self.rows.lock();
+            for (key, row) in changes {
+                let mut before = rows.remove(&key);
+                self.count(before.as_ref(), -1);
+                if let Some(row) = row {
+                    let (held, pin) = match row.row {
+                        TransactionRow::Prepared { .. } => (with.0.take(), with.1.take()),
+                        TransactionRow::Committed { settled: false, .. } => {
+                            (None, before.as_mut().and_then(|before| before.pin.take()))
+                        }
+                        _ => (None, None),
+                    };
+                    let known = Known { row, held, pin };
+                    self.count(Some(&known), 1);
+                    rows.insert(key, known);
+                }
+                gone.extend(before);
+            }
+        }
+        // Locks are given back under no other.
+        drop((gone, with));
+        if let TransactionRecord::Ceiling(ceiling) = &step.record {
+            self.ceiling.fetch_max(ceiling.0, Ordering::AcqRel);
+        }
+        let listener = self.listener.lock().clone();
+        if let Some(listener) = listener {
+            listener(at, &step.record);
+        }
+    }
+
+    /// These sessions have ended, and their rows are gone.
+    pub fn forget(&self, lsids: impl Iterator<Item = DocBuf>) {
+        for lsid in lsids {
+            let mut rows = self.rows.lock();
+            let keys: Vec<_> = of_session(&rows, lsid.as_raw()).map(|(key, _)| key.clone()).collect();
+            let gone: Vec<_> = keys.iter().filter_map(|key| rows.remove(key)).collect();
+            drop(rows);
+            gone.iter().for_each(|known| self.count(Some(known), -1));
+        }
+    }
+
+    fn count(&self, known: Option<&Known>, by: isize) {
+        if known.is_some_and(|known| known.row.is_prepared()) {
+            self.undecided.fetch_add(by as usize, Ordering::AcqRel);
+        }
+    }
+
+    // ---- on disk ----
+
+    /// Reads all rows and the ceiling. What is prepared holds nothing yet ([`Transactions::hold`]); `pin` keeps it in the log.
+    pub fn load(&self, db: &Db, pin: impl Fn(u64) -> LogPin) -> Result<()> {
+        if let Some(bytes) = db.get(Cf::Catalog, catalog_key::CEILING)? {
+            let ceiling = bytes.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            self.ceiling.store(ceiling, Ordering::Release);
+        }
+        let mut iter = db.raw().raw_iterator_cf(db.cf(Cf::Sessions));
+        iter.seek_to_first();
+        while let Some(lsid) = iter.key().and_then(|key| oplog::documents(key).next()) {
+            let lsid = DocBuf::from(lsid);
+            let prefix = [lsid.as_bytes(), b"p"].concat();
+            iter.seek(&prefix);
+            while let (Some(key), Some(value)) = (iter.key(), iter.value())
+                && let Some(number) = key.strip_prefix(&prefix[..])
+            {
+                let number = number.first_chunk::<8>().map(|bytes| u64::from_be_bytes(*bytes) as i64);
+                let (Some(txn_number), Some(row)) = (number, Row::decode(value)) else {
+                    bail!(
+                        Code::INTERNAL_ERROR,
+                        "the row of a transaction of session {lsid:?} cannot be read"
+                    );
+                };
+                let pin = row.is_pending().then(|| pin(row.first.saturating_sub(1)));
+                let known = Known { row, held: None, pin };
+                self.count(Some(&known), 1);
+                self.rows.lock().insert(TransactionKey { lsid: lsid.clone(), txn_number }, known);
+                iter.next();
+            }
+            // Statements are passed over: there may be many.
+            iter.seek([lsid.as_bytes(), b"t"].concat());
+        }
+        iter.status().map_err(io_error)
+    }
+
+    /// What is prepared.
+    pub fn prepared(&self) -> Vec<TransactionKey> {
+        let rows = self.rows.lock();
+        let prepared = rows.iter().filter(|(_, known)| known.row.is_prepared());
+        prepared.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// A transaction that is prepared holds this from now on.
+    pub fn hold(&self, key: &TransactionKey, held: Holding) {
+        let before = self.rows.lock().get_mut(key).and_then(|known| known.held.replace(held));
+        drop(before);
+    }
+}
+
+impl Row {
+    fn aborted() -> Row {
+        Row { row: TransactionRow::Aborted, first: 0, prepared: Timestamp(0), collections: Vec::new() }
+    }
+
+    pub fn is_prepared(&self) -> bool {
+        matches!(self.row, TransactionRow::Prepared { .. })
+    }
+
+    /// Whether others may still have to be told of it: it is prepared, or its commit is not settled.
+    fn is_pending(&self) -> bool {
+        self.is_prepared() || matches!(self.row, TransactionRow::Committed { settled: false, .. })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let doc = DocBuf::build(|doc| {
+            let (state, at, participants) = match &self.row {
+                TransactionRow::Prepared { index, at, participants } => {
+                    doc.append("index", *index as i64);
+                    ("prepared", *at, participants)
+                }
+                TransactionRow::Committed { at, participants, settled } => {
+                    doc.append("settled", *settled);
+                    ("committed", *at, participants)
+                }
+                TransactionRow::Aborted => {
+                    doc.append("state", "aborted");
+                    return;
+                }
+            };
+            doc.append("state", state).append("at", at).append("first", self.first as i64);
+            doc.append("prepared", self.prepared);
+            doc.append("participants", Value::Array(participants.as_raw()));
+            let mut list = doc.array("collections");
+            for uuid in &self.collections {
+                list.push(oplog::uuid_value(uuid));
+            }
+        });
+        doc.into_bytes()
+    }
+
+    fn decode(value: &[u8]) -> Option<Row> {
+        let doc = oplog::documents(value).next()?;
+        let time = |name: &str| match doc.get(name) {
+            Some(Value::Timestamp(at)) => Some(at),
+            _ => None,
+        };
+        let number = |name: &str| doc.get(name).and_then(|v| v.as_exact_i64()).map(|n| n as u64);
+        let participants = || doc.get("participants").and_then(|v| v.as_array()).map(DocBuf::from);
+        let row = match doc.get("state").and_then(|v| v.as_str())? {
+            "aborted" => return Some(Row::aborted()),
+            "prepared" => TransactionRow::Prepared {
+                index: number("index")?,
+                at: time("at")?,
+                participants: participants()?,
+            },
+            "committed" => TransactionRow::Committed {
+                at: time("at")?,
+                participants: participants()?,
+                settled: doc.get("settled").is_some_and(|v| v.truthy()),
+            },
+            _ => return None,
+        };
+        let list = doc.get("collections").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
+        let collections = list.values().filter_map(|value| oplog::value_uuid(Some(value))).collect();
+        let (first, prepared) = (number("first")?, time("prepared")?);
+        Some(Row { row, first, prepared, collections })
+    }
+}
+
+/// The operations of a prepared transaction, as they stand in its row.
+pub(crate) fn operations_of(value: &[u8]) -> &[u8] {
+    let header = oplog::documents(value).next().map_or(0, |doc| doc.len());
+    &value[header..]
+}
+
+/// The key of a transaction's row.
+pub(crate) fn row_key(key: &TransactionKey) -> Vec<u8> {
+    let mut full = key.lsid.as_bytes().to_vec();
+    full.push(b'p');
+    full.extend_from_slice(&(key.txn_number as u64).to_be_bytes());
+    full
+}
+
+/// The rows of a session, oldest first.
+fn of_session<'r>(
+    rows: &'r Rows,
+    lsid: RawDoc<'_>,
+) -> impl DoubleEndedIterator<Item = (&'r TransactionKey, &'r Row)> {
+    let bound = |txn_number| TransactionKey { lsid: lsid.into(), txn_number };
+    rows.range(bound(i64::MIN)..=bound(i64::MAX)).map(|(key, known)| (key, &known.row))
+}
+
+/// A session gets a newer row: older ones that nobody will ask for go.
+fn prune(rows: &Rows, newest: &TransactionKey, changes: &mut RowChanges) {
+    for (key, row) in of_session(rows, newest.lsid.as_raw()) {
+        let over =
+            matches!(row.row, TransactionRow::Aborted | TransactionRow::Committed { settled: true, .. });
+        if key.txn_number < newest.txn_number && over {
+            changes.push((key.clone(), None));
+        }
+    }
+}

@@ -54,7 +54,7 @@ mod write;
 
 pub use apply::check_entry;
 pub use catalog::{Capped, Catalog, Collection};
-pub use commit::transactions::TransactionRow;
+pub use commit::transactions::{TransactionListener, TransactionRow};
 pub use copy::Copied;
 pub use definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 pub use durability::{LogPin, LogTail};

@@ -4,14 +4,12 @@
 //! locked. A commit applies them with the code that applies entries of others; an abort gives the locks back. What is decided,
 //! and when, others say: here is only what each record does, and that none contradicts what the log says already.
 
-use std::sync::Arc;
-
 use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 
 use crate::apply::{Redone, operations_of_row, redo};
 use crate::commit::prepared::Prepared;
-use crate::commit::transactions::{Step, TransactionRow};
+use crate::commit::transactions::{Step, TransactionListener, TransactionRow};
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::oplog::{self, TransactionKey, TransactionRecord};
@@ -74,7 +72,7 @@ impl Engine {
     /// Sets who is told of records, on every member, in the order of the log and when what they have changed is visible. The
     /// pipeline is held meanwhile: whoever listens neither writes nor waits. What was there before is in
     /// [`Engine::transaction_rows`].
-    pub fn on_transaction_record(&self, listener: Arc<dyn Fn(OpTime, &TransactionRecord) + Send + Sync>) {
+    pub fn on_transaction_record(&self, listener: TransactionListener) {
         self.core().commits.transactions().listen(listener);
     }
 

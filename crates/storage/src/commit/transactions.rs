@@ -58,8 +58,8 @@ pub enum TransactionRow {
     Aborted,
 }
 
-/// Is told of records, in the order of the log.
-pub(crate) type Listener = Arc<dyn Fn(OpTime, &TransactionRecord) + Send + Sync>;
+/// Is told of records, in the order of the log, with the position of each.
+pub type TransactionListener = Arc<dyn Fn(OpTime, &TransactionRecord) + Send + Sync>;
 
 /// What a prepared transaction keeps from others until it is dropped: locks of records and of unique keys, and passes through
 /// the gates of its collections.
@@ -143,7 +143,7 @@ pub(crate) struct Transactions {
     /// How many are prepared.
     undecided: AtomicUsize,
     ceiling: AtomicU64,
-    listener: Mutex<{ rank::LEAF }, Option<Listener>>,
+    listener: Mutex<{ rank::LEAF }, Option<TransactionListener>>,
     /// Sessions of which somebody is about to write a record.
     turns: Mutex<{ rank::LEAF }, AHashSet<Vec<u8>>>,
     turn_over: Condvar,
@@ -261,7 +261,7 @@ impl Transactions {
         Timestamp(self.ceiling.load(Ordering::Acquire))
     }
 
-    pub fn listen(&self, listener: Listener) {
+    pub fn listen(&self, listener: TransactionListener) {
         *self.listener.lock() = Some(listener);
     }
 

@@ -18,7 +18,7 @@ use sheaf_expr::{Deps, Env, Expr, ParseCx};
 use sheaf_meter::ALLOCATION;
 
 pub use state::State;
-use state::{Make, Parsed};
+use state::{Make, Merging, Parsed};
 
 /// An accumulator as the table describes it.
 pub struct Accumulator {
@@ -119,6 +119,14 @@ impl Accumulation {
         let make: Make = Box::new(|_| Ok(Box::new(numeric::Total::default())));
         let parsed = Parsed { input: Expr::literal(Value::Int32(1)), init: None, make };
         Accumulation { field: field.to_owned(), operator: "$sum", parsed }
+    }
+
+    /// The accumulation that merges the [partial](State::partial) results of this one: it finds them in the field of its own name.
+    pub fn merging(self, cx: &mut ParseCx) -> Result<Self> {
+        let input = Expr::parse(Value::String(&format!("${}", self.field)), cx)?;
+        let Parsed { init, make, .. } = self.parsed;
+        let make: Make = Box::new(move |init| Ok(Box::new(Merging(make(init)?))));
+        Ok(Accumulation { parsed: Parsed { input, init, make }, ..self })
     }
 
     /// The name of the output field.

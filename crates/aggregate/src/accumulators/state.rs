@@ -26,6 +26,31 @@ pub trait State: Send {
     }
 }
 
+/// A state whose values are partial results.
+pub(super) struct Merging(pub Box<dyn State>);
+
+impl State for Merging {
+    fn add(&mut self, value: Value<'_>) -> Result<()> {
+        self.0.merge(value)
+    }
+
+    fn result<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.0.result(arena)
+    }
+
+    fn partial<'a>(&self, arena: &'a Bump) -> Result<Value<'a>> {
+        self.0.partial(arena)
+    }
+
+    fn merge(&mut self, partial: Value<'_>) -> Result<()> {
+        self.0.merge(partial)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+}
+
 /// A parsed argument.
 pub(super) struct Parsed {
     /// Evaluated for each document; its value is added.

@@ -81,6 +81,10 @@ pub(crate) fn parse(argument: Value<'_>, cx: &mut StageCx<'_>) -> Result<Vec<Sha
     }
     sheaf_meter::grow(spec.len())?;
     let Some(id) = id else { bail!(15955, "a group specification must include an _id") };
+    if part == Part::Merger {
+        let merging = accumulations.into_iter().map(|accumulation| accumulation.merging(cx.expr));
+        accumulations = merging.collect::<Result<_>>()?;
+    }
     Ok(vec![Arc::new(Group { part, ..Group::new(id, accumulations, DocBuf::from(spec)) })])
 }
 
@@ -131,24 +135,6 @@ impl Group {
         let grows = accumulations.iter().any(Accumulation::grows);
         Group { id, accumulations, grows, part: Part::Whole, spec }
     }
-
-    /// What a document contributes to an accumulation; in the part that merges, what a shard has made of its documents.
-    fn value<'a>(
-        &'a self,
-        accumulation: &'a Accumulation,
-        document: RawDoc<'a>,
-        env: &Env<'a>,
-    ) -> Result<Value<'a>> {
-        match self.part {
-            Part::Merger => Ok(document.get_or_missing(accumulation.field())),
-            Part::Whole | Part::Shard => accumulation.value(document, env),
-        }
-    }
-
-    /// Gives such a value to a group's state.
-    fn take(&self, state: &mut dyn State, value: Value<'_>) -> Result<()> {
-        if self.part == Part::Merger { state.merge(value) } else { state.add(value) }
-    }
 }
 
 impl Stage for Group {
@@ -162,12 +148,7 @@ impl Stage for Group {
 
     fn dependencies(&self, deps: &mut Deps) -> Reads {
         self.id.dependencies(deps);
-        for accumulation in &self.accumulations {
-            match self.part {
-                Part::Merger => _ = deps.paths.insert(accumulation.field().to_owned()),
-                Part::Whole | Part::Shard => accumulation.dependencies(deps),
-            }
-        }
+        self.accumulations.iter().for_each(|accumulation| accumulation.dependencies(deps));
         Reads::Only
     }
 
@@ -181,14 +162,13 @@ impl Stage for Group {
 
     fn halves(&self) -> Option<Halves> {
         let spec = self.spec.as_raw();
-        let fields = || spec.iter().filter(|field| field.key() != "_id");
         let shard = DocBuf::build(|out| {
             out.document("$group").append_all(spec).append(WILL_BE_MERGED, true);
         });
         let merger = DocBuf::build(|out| {
             let mut out = out.document("$group");
             out.append("_id", "$_id");
-            fields().for_each(|field| _ = out.append_element(field));
+            spec.iter().filter(|field| field.key() != "_id").for_each(|field| _ = out.append_element(field));
             out.append(DOING_MERGE, true);
         });
         // What is a part already is not cut again.
@@ -221,7 +201,9 @@ impl Running {
         let mut document = DocBuf::new().with("_id", &self.id);
         for (accumulation, state) in stage.accumulations.iter().zip(&self.states) {
             if stage.part == Part::Shard {
-                document.append(accumulation.field(), state.partial(arena)?);
+                let partial = state.partial(arena)?;
+                assert!(!partial.is_missing(), "a group has seen a document: {accumulation:?}");
+                document.append(accumulation.field(), partial);
                 continue;
             }
             let value = state.result(arena)?;
@@ -421,18 +403,18 @@ fn take_in<'a>(
 ) -> Result<()> {
     let id = stage.id.eval(document, env)?;
     let id = if id.is_missing() { Value::Null } else { id };
-    let mut values = stage.accumulations.iter().map(|accumulation| stage.value(accumulation, document, env));
+    let mut values = stage.accumulations.iter().map(|accumulation| accumulation.value(document, env));
     if let Some(spill) = spill {
         return spill.take_in(stage, id, values, table);
     }
     let group = table.get_or_start(id, || Running::start(stage, id, env))?;
     if !stage.grows {
-        return values.zip(&mut group.states).try_for_each(|(value, state)| stage.take(&mut **state, value?));
+        return values.zip(&mut group.states).try_for_each(|(value, state)| state.add(value?));
     }
     let mut more = 0;
     for state in &mut group.states {
         let before = state.memory_bytes();
-        stage.take(&mut **state, values.next().transpose()?.unwrap_or(Value::Missing))?;
+        state.add(values.next().transpose()?.unwrap_or(Value::Missing))?;
         more += state.memory_bytes() as isize - before as isize;
     }
     table.held = table.held.saturating_add_signed(more);

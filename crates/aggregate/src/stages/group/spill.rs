@@ -35,7 +35,7 @@ impl Spill {
             && let Some(group) = table.get(hash, id)
         {
             for (state, value) in group.states.iter_mut().zip(values) {
-                stage.take(&mut **state, value?)?;
+                state.add(value?)?;
             }
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Merged {
                 }
             };
             for (state, value) in self.ready[place].states.iter_mut().zip(row.values()) {
-                stage.take(&mut **state, value)?;
+                state.add(value)?;
             }
             if stage.grows {
                 let states = self.ready.iter().flat_map(|group| &group.states);

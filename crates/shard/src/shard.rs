@@ -1,6 +1,7 @@
 //! One member of a shard: what [`Participant`], [`Settler`] and the ceiling do together.
 
 use std::mem;
+use std::sync::Arc;
 
 use sheaf_errors::Result;
 
@@ -216,7 +217,12 @@ impl Shard {
             _ => None,
         };
         match record {
-            Some(LogRecord::Transaction(record)) => self.participant.applied(index, time, record),
+            Some(LogRecord::Transaction(record)) => {
+                if let Record::Commit { id, at } = record {
+                    self.settler.committed(id, *at);
+                }
+                self.participant.applied(index, time, record);
+            }
             Some(LogRecord::Ceiling(_)) | None => self.participant.reached(index),
         }
         self.serving.applied(index, ceiling);
@@ -236,6 +242,11 @@ impl Shard {
             LogRecord::Transaction(record) => self.participant.append_failed(record),
             LogRecord::Ceiling(_) => self.serving.append_failed(),
         }
+    }
+
+    /// Sessions have ended, on all members behind the same entry: what is on record about them and over goes.
+    pub fn sessions_ended<'a>(&mut self, lsids: impl IntoIterator<Item = &'a Arc<[u8]>>) {
+        lsids.into_iter().for_each(|lsid| self.participant.session_ended(lsid));
     }
 
     // Requests of routers and other shards.

@@ -53,6 +53,16 @@ impl Decision {
         })
     }
 
+    /// It has committed: this is certain. False: that was known.
+    pub fn learn(&mut self, at: ClusterTime) -> bool {
+        let committed = Some(Outcome::Committed(at));
+        if self.outcome == committed {
+            return false;
+        }
+        *self = Decision::new(self.participants.clone(), committed);
+        true
+    }
+
     /// A participant has said this.
     pub fn note(&mut self, from: &ShardId, answer: Answer) -> Noted {
         if !self.participants.contains(from) {

@@ -244,6 +244,11 @@ impl Participant {
         self.applied = self.applied.max(index);
     }
 
+    /// A session has ended, on all members behind the same entry.
+    pub fn session_ended(&mut self, lsid: &Arc<[u8]>) {
+        self.rows.end_session(lsid);
+    }
+
     /// The driver could not append this record, and this member is still the primary. Whoever has asked will ask again.
     pub fn append_failed(&mut self, record: &Record) {
         let Some(leading) = &mut self.leading else { return };

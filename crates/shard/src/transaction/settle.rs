@@ -79,6 +79,14 @@ impl Settler {
         self.send(id);
     }
 
+    /// The commit of a transaction has been applied here. Others may have acknowledged and forgotten it by now: their `TooOld` is no
+    /// abort any more.
+    pub fn committed(&mut self, id: &TransactionId, at: ClusterTime) {
+        if self.running.get_mut(id).is_some_and(|settling| settling.decision.learn(at)) {
+            self.send(id);
+        }
+    }
+
     /// This member is not the primary any more; the next one settles.
     pub fn stop(&mut self) {
         self.running.clear();

@@ -78,3 +78,19 @@ fn what_has_committed_is_not_asked_about() {
     settler.answered(&shard("a"), &id(), Answer::Committed(at(6)));
     assert_eq!(sent(&mut settler).len(), 2);
 }
+
+/// The commit came from the router while the others were being asked, who have settled and forgotten it since.
+#[test]
+fn a_commit_that_comes_meanwhile_is_the_outcome() {
+    let mut settler = settling();
+    sent(&mut settler);
+    settler.committed(&id(), at(6));
+    let commit = Request::Commit { id: id(), at: at(6) };
+    assert_eq!(sent(&mut settler), [(shard("a"), commit.clone()), (shard("b"), commit)]);
+    settler.answered(&shard("b"), &id(), Answer::TooOld);
+    settler.committed(&id(), at(6));
+    assert_eq!(sent(&mut settler), []);
+    settler.answered(&shard("a"), &id(), Answer::Committed(at(6)));
+    settler.answered(&shard("b"), &id(), Answer::Committed(at(6)));
+    assert_eq!(sent(&mut settler).len(), 2);
+}

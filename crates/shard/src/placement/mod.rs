@@ -4,6 +4,7 @@
 //! - [`RoutingTable`] is the directory's view: [`Chunk`]s with their history, and the version of each shard.
 //! - [`ShardPlacement`] is a shard's own view, the one that decides: what it owns and as of which version.
 
+mod changes;
 mod key;
 mod pattern;
 mod range;

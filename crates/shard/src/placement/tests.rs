@@ -293,3 +293,112 @@ proptest! {
         prop_assert_eq!(set.covers(&range(one)), set.with(range(one)) == set);
     }
 }
+
+#[test]
+fn a_new_collection_is_cut_and_dealt_out() {
+    let of = pattern(doc! {"h": "hashed", "z": 1});
+    let cuts = of.hash_cuts(4);
+    let shown: Vec<String> =
+        cuts.iter().map(|cut| cut.document().get("h").unwrap().as_exact_i64().unwrap().to_string()).collect();
+    assert_eq!(shown, ["-4611686018427387904", "0", "4611686018427387904"]);
+    let shards = [shard(0), shard(1)];
+    let table = RoutingTable::create(of, [7; 16], &cuts, &shards, ClusterTime::from_bits(10)).unwrap();
+    let owners: Vec<&ShardId> = table.chunks().iter().map(Chunk::shard).collect();
+    assert_eq!(owners, [&shards[0], &shards[1], &shards[0], &shards[1]]);
+    let reversed: Vec<Key> = cuts.into_iter().rev().collect();
+    let none = pattern(doc! {"h": 1}).hash_cuts(4);
+    assert!(none.is_empty());
+    let of = table.pattern().clone();
+    assert_eq!(
+        code(RoutingTable::create(of, [7; 16], &reversed, &shards, ClusterTime::ZERO)),
+        Code::BAD_VALUE
+    );
+}
+
+#[test]
+fn a_move_is_of_one_chunk_and_to_another_shard() {
+    let table = table(&[0, 10], &[0, 1]);
+    let (zero, five, ten) = (key_of(&table, 0), key_of(&table, 5), key_of(&table, 10));
+    let at = ClusterTime::from_bits(20);
+    assert_eq!(code(table.move_range(&five, &key_of(&table, 11), &shard(0), at)), Code::BAD_VALUE);
+    assert_eq!(code(table.move_range(&zero, &ten, &shard(1), at)), Code::BAD_VALUE);
+    assert_eq!(code(table.merge(&zero, &table.pattern().max())), Code::BAD_VALUE);
+    assert_eq!(code(table.merge(&five, &ten)), Code::BAD_VALUE);
+    // The last that a shard had: it has none, and no version.
+    let after = table.changed(table.move_range(&zero, &ten, &shard(0), at).unwrap()).unwrap();
+    assert!(!after.version_of(&shard(1)).is_set());
+    let whole = after.merge(&after.pattern().min(), &after.pattern().max()).unwrap();
+    assert_eq!(after.changed(vec![whole]).unwrap().chunks().len(), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Split(i32),
+    Move(i32, i32, usize),
+    Merge(usize, usize),
+}
+
+fn change() -> BoxedStrategy<Change> {
+    prop_oneof![
+        (-20..20i32).prop_map(Change::Split),
+        (-20..20i32, 1..10i32, 0..3usize).prop_map(|(from, length, to)| Change::Move(from, length, to)),
+        (0..6usize, 1..4usize).prop_map(|(first, count)| Change::Merge(first, count)),
+    ]
+    .boxed()
+}
+
+proptest! {
+    /// A table that is changed again and again knows who owns what, and who did; a move, and nothing else, makes old requests stale on
+    /// both of its shards, and on no other.
+    #[test]
+    fn changes_move_what_they_say(changes in prop::collection::vec(change(), 0..20)) {
+        let mut table = table(&[], &[0]);
+        let mut owners = vec![vec![0_usize; 60]];
+        for (time, change) in (20..).zip(changes) {
+            let mut now = owners.last().unwrap().clone();
+            let before = table.clone();
+            let mut moved = None;
+            match change {
+                Change::Split(k) => table = table.changed(table.split(&[key_of(&table, k)])).unwrap(),
+                Change::Move(from, length, to) => {
+                    let (min, max) = (key_of(&table, from), key_of(&table, from + length));
+                    if let Ok(changed) = table.move_range(&min, &max, &shard(to), ClusterTime::from_bits(time)) {
+                        moved = Some((table.owner(&min).clone(), shard(to)));
+                        table = table.changed(changed).unwrap();
+                        (from..from + length).for_each(|k| now[(k + 30) as usize] = to);
+                    }
+                }
+                Change::Merge(first, count) => {
+                    let chunks = table.chunks();
+                    let (first, last) = (chunks.get(first), chunks.get(first + count));
+                    if let (Some(first), Some(last)) = (first, last)
+                        && let Ok(merged) = table.merge(&first.min, &last.max)
+                    {
+                        table = table.changed(vec![merged]).unwrap();
+                    }
+                }
+            }
+            for number in 0..3 {
+                let (old, new) = (before.version_of(&shard(number)), table.version_of(&shard(number)));
+                let part = moved.as_ref().is_some_and(|(from, to)| *from == shard(number) || *to == shard(number));
+                if part {
+                    prop_assert!(old != new);
+                } else if moved.is_some() {
+                    prop_assert_eq!(old, new);
+                }
+            }
+            owners.push(now);
+            for k in -30..30 {
+                let key = key_of(&table, k);
+                let index = (k + 30) as usize;
+                prop_assert_eq!(table.owner(&key), &shard(owners.last().unwrap()[index]));
+                // Where history reaches back, it is right.
+                for (past, of) in (19..).zip(&owners) {
+                    if let Some(owner) = table.chunk_of(&key).shard_at(ClusterTime::from_bits(past)) {
+                        prop_assert_eq!(owner, &shard(of[index]), "{} at {}", k, past);
+                    }
+                }
+            }
+        }
+    }
+}

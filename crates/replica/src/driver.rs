@@ -15,7 +15,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use sheaf_errors::{Code, Result, bail};
@@ -98,7 +98,7 @@ impl Replica {
             units: Mutex::default(),
             units_work: Condvar::new(),
             state: Mutex::new(state),
-            links: std::sync::OnceLock::new(),
+            links: OnceLock::new(),
             kept: Mutex::new(memory.share()),
             memory,
             confirmations: Confirmations::default(),
@@ -110,6 +110,7 @@ impl Replica {
             readable: AtomicBool::new(false),
             flushable: AtomicU64::new(0),
             commit: Mutex::default(),
+            on_commit: OnceLock::new(),
             durable_seq: AtomicU64::new(0),
             applied_seq: AtomicU64::new(0),
             topology: watch::Sender::new(0),
@@ -258,6 +259,9 @@ impl Replica {
             "the commit point {before:?} becomes {at:?}"
         );
         self.engine.committed(at.index);
+        if let Some(told) = self.on_commit.get() {
+            told(at);
+        }
     }
 
     /// Hands work to the thread that may take its time. It ends with this member, and what is asked of it then is not missed.

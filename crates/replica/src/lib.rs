@@ -33,5 +33,6 @@ mod state;
 mod strangers;
 
 pub use errors::not_yet_initialized;
+pub use process::spawn;
 pub use replica::{Host, Replica};
 pub use state::RollbackCount;

@@ -39,6 +39,9 @@ pub trait Host: Send + Sync {
 /// Where the answer to a request goes that the core has taken and not answered yet.
 pub(crate) type Asked<T> = Mutex<{ rank::TOLD }, Option<mpsc::Sender<Result<T>>>>;
 
+/// Told of each new commit point, with the core locked.
+pub(crate) type CommitListener = Box<dyn Fn(OpTime) + Send + Sync>;
+
 /// What is done without holding the core.
 pub(crate) enum Job {
     /// Read entries of the log for the core.
@@ -77,6 +80,8 @@ pub struct Replica {
     /// Index up to which flushes may go.
     pub(crate) flushable: AtomicU64,
     pub(crate) commit: Mutex<{ rank::TOLD }, OpTime>,
+    /// Whom to tell of the commit point.
+    pub(crate) on_commit: OnceLock<CommitListener>,
     pub(crate) durable_seq: AtomicU64,
     /// The last unit that is in the log and applied.
     pub(crate) applied_seq: AtomicU64,
@@ -161,6 +166,12 @@ impl Replica {
     /// The newest commit that a majority has and that is applied here.
     pub fn commit_point(&self) -> OpTime {
         *self.commit.lock()
+    }
+
+    /// Has each new commit point told from now on, in order; once. The core is locked then, so whoever is told takes no lock under
+    /// which somebody asks this member.
+    pub fn on_commit_point(&self, told: Box<dyn Fn(OpTime) + Send + Sync>) {
+        assert!(self.on_commit.set(told).is_ok(), "one listens to the commit point");
     }
 
     /// The highest cluster time that this member knows.

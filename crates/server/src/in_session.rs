@@ -11,6 +11,7 @@ use sheaf_errors::Result;
 use crate::op::{Operation, TxnEnd};
 use crate::reply::Reply;
 use crate::session::{Session, SessionState, TxnPart, TxnState};
+use crate::sharding::{Fate, transaction_id};
 
 /// Runs `work` with the session's transaction (or retryable-write number) in force.
 pub fn run<'a>(
@@ -27,6 +28,7 @@ pub fn run<'a>(
     };
     op.node.refresh_session(session, &mut state);
     load(&mut state, op, session)?;
+    learn_fate(&mut state, op, session);
     let open_since = state.open_since();
     let before = state.txn_number;
     state.admit(session.id, part, txn_number)?;
@@ -37,7 +39,13 @@ pub fn run<'a>(
     if part == TxnPart::RetryableWrite {
         return work(op);
     }
-    enter(op, session, &mut state, part)?;
+    if let Err(error) = enter(op, session, &mut state, part) {
+        if let Some(started) = state.open_since() {
+            state.txn = TxnState::Aborted;
+            op.node.transaction_gone(session.id, txn_number, started.elapsed());
+        }
+        return Err(error);
+    }
     op.node.metrics.txn.active.fetch_add(1, Ordering::Relaxed);
     let result = work(op);
     op.node.metrics.txn.active.fetch_sub(1, Ordering::Relaxed);
@@ -51,7 +59,7 @@ pub fn run<'a>(
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// Waits for the session's operation before this one, unless this one is killed or out of time.
-fn wait_for<'s>(op: &Operation<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
+pub fn wait_for<'s>(op: &Operation<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
     loop {
         if let Some(state) = session.state.try_lock_for(WAIT_STEP) {
             return Ok(state);
@@ -74,21 +82,40 @@ fn load(state: &mut SessionState, op: &Operation<'_>, session: &Session) -> Resu
     Ok(())
 }
 
+/// Learns what has become of a transaction that was handed over.
+fn learn_fate(state: &mut SessionState, op: &Operation<'_>, session: &Session) {
+    let (TxnState::HandedOver, Some(sharding)) = (&state.txn, op.node.sharding()) else { return };
+    match sharding.fate(&transaction_id(session.id, state.txn_number)) {
+        Fate::InDoubt => {}
+        Fate::Committed => state.txn = TxnState::Committed(op.last_applied()),
+        Fate::Aborted => state.txn = TxnState::Aborted,
+    }
+}
+
 /// Gives the operation the transaction.
 fn enter(op: &mut Operation<'_>, session: &Session, state: &mut SessionState, part: TxnPart) -> Result<()> {
     if part == TxnPart::Start {
         let transaction = op.engine().begin(Some((session.id.document(), state.txn_number)))?;
+        if let Some(sharding) = op.node.sharding() {
+            sharding.execute(&transaction_id(session.id, state.txn_number), 0)?;
+        }
         op.node.metrics.txn.started.add(1);
         op.node.metrics.txn.open.fetch_add(1, Ordering::Relaxed);
         state.txn = TxnState::InProgress {
             transaction: Some(Box::new(transaction)),
             started: Instant::now(),
             read_concern: op.read_concern.get(),
+            statements: 1,
         };
         op.node.sessions.opened(session.id);
     }
     match &mut state.txn {
-        TxnState::InProgress { transaction, read_concern, .. } => {
+        TxnState::InProgress { transaction, read_concern, statements, .. } => {
+            if let Some(sharding) = op.node.sharding().filter(|_| part == TxnPart::Continue) {
+                sharding.execute(&transaction_id(session.id, state.txn_number), *statements)?;
+                *statements += 1;
+            }
+            op.statements.set(*statements);
             op.read_concern.set(*read_concern);
             *op.transaction.borrow_mut() = transaction.take().map(|boxed| *boxed);
         }
@@ -107,8 +134,12 @@ fn leave(
     result: Result<Reply>,
 ) -> Result<Reply> {
     let rest = op.transaction.borrow_mut().take();
-    let TxnState::InProgress { transaction, started, .. } = &mut state.txn else { return result };
+    let TxnState::InProgress { transaction, started, statements, .. } = &mut state.txn else { return result };
     let lived = started.elapsed();
+    let is_open = |statements| {
+        let id = || transaction_id(session.id, txn_number);
+        op.node.sharding().is_none_or(|sharding| sharding.is_open(&id(), statements))
+    };
     match (&result, op.txn_ended.get()) {
         (_, Some(TxnEnd::Committed(position))) => {
             state.txn = TxnState::Committed(position);
@@ -118,7 +149,7 @@ fn leave(
                 cursor.lsid == Some(session.id) && cursor.txn_number == Some(txn_number)
             });
         }
-        (Ok(reply), None) if !has_write_errors(reply) && rest.is_some() => {
+        (Ok(reply), None) if !has_write_errors(reply) && rest.is_some() && is_open(*statements) => {
             *transaction = rest.map(Box::new);
         }
         // An error, or a statement that failed, ends the transaction; dropping its storage part

@@ -25,6 +25,7 @@ mod quiesce;
 mod read;
 pub mod reaper;
 pub mod session;
+pub mod sharding;
 mod shutdown;
 mod transitions;
 pub mod ttl;

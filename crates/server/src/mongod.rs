@@ -73,6 +73,7 @@ impl Role for Mongod {
             node: &self.0,
             snapshot: RefCell::new(None),
             transaction: RefCell::new(None),
+            statements: Cell::new(0),
             txn_ended: Cell::new(None),
             txn_found: Cell::new(None),
             parked: RefCell::new(None),

@@ -13,10 +13,11 @@ use sheaf_storage::{Catalog, Engine, OpTime};
 
 use crate::cursors::Cursors;
 use crate::default_concerns::{Current, Defaults};
-use crate::options::MongodOptions;
+use crate::options::{ClusterRole, MongodOptions};
 use crate::quiesce::Quiesce;
 use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
+use crate::sharding::{OpenTransactions, ShardServer};
 
 /// A mongod: what its connections share.
 pub struct Node {
@@ -42,6 +43,7 @@ pub struct Node {
     pub quiesce: Quiesce,
     engine: OnceLock<Engine>,
     replica: OnceLock<Arc<Replica>>,
+    sharding: OnceLock<Arc<ShardServer>>,
 }
 
 /// Whoever has the node has its front.
@@ -75,6 +77,7 @@ impl Node {
             quiesce: Quiesce::default(),
             engine: OnceLock::new(),
             replica: OnceLock::new(),
+            sharding: OnceLock::new(),
         })
     }
 
@@ -113,6 +116,12 @@ impl Node {
     pub fn join(self: &Arc<Self>, engine: &Engine, set_name: &str) -> Result<()> {
         let host: Weak<Self> = Arc::downgrade(self);
         let replica = Replica::start(&self.front, host, &self.options.dbpath, engine, set_name)?;
+        if self.options.cluster_role == Some(ClusterRole::Shard) {
+            let sessions: Weak<Self> = Arc::downgrade(self);
+            let sessions: Weak<dyn OpenTransactions> = sessions;
+            let sharding = ShardServer::start(&self.front, engine, &replica, sessions)?;
+            assert!(self.sharding.set(sharding).is_ok(), "a shard's machine is set once");
+        }
         assert!(self.replica.set(replica).is_ok(), "replication is set once");
         Ok(())
     }
@@ -120,6 +129,11 @@ impl Node {
     /// This node as a member of a replica set; `None` alone.
     pub fn replica(&self) -> Option<&Arc<Replica>> {
         self.replica.get()
+    }
+
+    /// This node as a member of a shard; `None` for all others.
+    pub fn sharding(&self) -> Option<&Arc<ShardServer>> {
+        self.sharding.get()
     }
 
     /// The default read and write concern in force now.

@@ -29,6 +29,8 @@ pub struct Operation<'a> {
     pub(crate) snapshot: RefCell<Option<View>>,
     /// The open transaction that this operation belongs to; back in its session afterwards.
     pub(crate) transaction: RefCell<Option<Transaction>>,
+    /// How many statements the transaction has, this one too.
+    pub(crate) statements: Cell<u32>,
     /// How this operation ended its transaction.
     pub(crate) txn_ended: Cell<Option<TxnEnd>>,
     /// Where the transaction had been committed already, for a repeated `commitTransaction`.

@@ -33,7 +33,8 @@ pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
     if time.is_none() && !majority {
         return Ok(None);
     }
-    let wanted = StateWanted { time: time.map_or(0, |time| time.0), majority };
+    let wanted =
+        StateWanted { time: time.map_or(0, |time| time.0), majority, decided: concern.at_cluster_time };
     if !wanted.is_here(op.engine()) {
         op.check_interrupt()?;
         bring_about(replica, op, wanted)?;

@@ -2,19 +2,24 @@
 
 use std::sync::atomic::Ordering;
 
+use sheaf_bson::RawDoc;
 use sheaf_errors::{Code, Result};
-
 use sheaf_replica::Host;
+use sheaf_shard::TransactionId;
 
 use crate::first_start;
 use crate::node::Node;
-use crate::session::{Session, SessionState};
+use crate::session::{LogicalSessionId, Session, SessionState, TxnState};
+use crate::sharding::OpenTransactions;
 
 impl Host for Node {
     /// This node takes no more writes. Operations that write end with an error that tells drivers to look for the new
     /// primary, open transactions are gone; connections, reads and their cursors stay.
     fn stepped_down(&self) {
         self.role_changes.fetch_add(1, Ordering::AcqRel);
+        if let Some(sharding) = self.sharding() {
+            sharding.role_changed();
+        }
         for client in self.clients() {
             let current = client.current.lock();
             if current.op_id == 0 {
@@ -38,6 +43,9 @@ impl Host for Node {
     /// under an earlier primary.
     fn stepped_up(&self) {
         self.role_changes.fetch_add(1, Ordering::AcqRel);
+        if let Some(sharding) = self.sharding() {
+            sharding.role_changed();
+        }
         *self.metrics.last_transition.lock() = "stepUp";
         let text = "Transition to primary complete; database writes are now permitted";
         crate::log::info("REPL", crate::log::ids::BECAME_PRIMARY, "OplogApplier-0", text, None);
@@ -53,6 +61,22 @@ impl Host for Node {
                 text,
                 Some(attributes),
             );
+        }
+    }
+}
+
+impl OpenTransactions for Node {
+    fn discard(&self, id: &TransactionId) {
+        let session =
+            LogicalSessionId::parse(RawDoc::new(&id.lsid)).ok().and_then(|lsid| self.sessions.get(lsid));
+        let Some(session) = session else { return };
+        // Whoever uses it now finds at the end of its statement that it is not open any more.
+        let Some(mut state) = session.state.try_lock() else { return };
+        let gone = state.open_since().filter(|_| state.txn_number == id.number);
+        if let Some(started) = gone {
+            state.txn = TxnState::Aborted;
+            drop(state);
+            self.transaction_gone(session.id, id.number, started.elapsed());
         }
     }
 }

@@ -5,12 +5,14 @@
 //! - [`Committer`] is a router's side of such transactions.
 //! - [`placement`] is where documents belong: shard keys, ranges, routing tables, versions.
 //! - [`sim`] runs whole clusters in one thread from one seed, with faults, and judges everything that was read.
+//! - [`message`] is what these say to each other as commands and replies.
 //! - [`time`] is cluster time and the clock that stamps it.
 //!
 //! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md` and
 //! `docs/design/0018-placement.md`.
 
 pub mod placement;
+pub mod message;
 mod serving;
 mod shard;
 pub mod sim;

@@ -289,6 +289,11 @@ impl Shard {
         self.participant.execute(id, after)
     }
 
+    /// Whether a transaction of so many statements is still open here.
+    pub fn is_open(&self, id: &TransactionId, statements: u32) -> bool {
+        self.participant.read_up_to(id, statements).is_some()
+    }
+
     /// An open transaction is over without a trace.
     pub fn abandon(&mut self, id: &TransactionId) {
         self.participant.abandon(id);

@@ -119,6 +119,8 @@ ids! {
     MEMORY_NOT_WATCHED = 99_000_053;
     /// Operations were ended because memory is short.
     MEMORY_SHORT = 99_000_054;
+    /// Two shards have said what cannot both be true of a transaction.
+    SHARDS_CONTRADICT = 99_000_060;
     /// Events of the floors below; their texts tell them apart.
     STORAGE_EVENT = 99_000_100;
 }

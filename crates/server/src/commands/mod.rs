@@ -6,6 +6,7 @@ pub mod ddl;
 pub mod diag;
 pub mod repl;
 pub mod session;
+pub mod sharding;
 
 use std::sync::LazyLock;
 
@@ -20,5 +21,6 @@ pub static TABLE: LazyLock<Table<RunOnMongod>> = LazyLock::new(|| {
         diag::COMMANDS,
         repl::COMMANDS,
         session::COMMANDS,
+        sharding::COMMANDS,
     ])
 });

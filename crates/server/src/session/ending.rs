@@ -15,6 +15,7 @@ use sheaf_front::session::SessionRegistry;
 use super::{LogicalSessionId, Session, SessionState, TxnState};
 use crate::log::ids;
 use crate::node::Node;
+use crate::sharding::transaction_id;
 
 /// Sessions that end together: so many are kept from being used while their records go.
 const AT_ONCE: usize = 1000;
@@ -134,6 +135,9 @@ impl Node {
         self.metrics.txn.aborted.add(1);
         self.metrics.transaction_ended(lived);
         self.cursors.kill_where(|cursor| cursor.lsid == Some(id) && cursor.txn_number == Some(number));
+        if let Some(sharding) = self.sharding() {
+            sharding.abandon(&transaction_id(id, number));
+        }
     }
 }
 

@@ -25,7 +25,13 @@ pub enum TxnState {
         started: Instant,
         /// `readConcern` of its first operation.
         read_concern: ReadConcern,
+        /// How many statements were begun in it.
+        statements: u32,
     },
+    /// It was handed over to be prepared: what has become of it stands in the log ([`ShardServer::fate`]).
+    ///
+    /// [`ShardServer::fate`]: crate::sharding::ShardServer::fate
+    HandedOver,
     /// Committed at this position.
     Committed(OpTime),
     /// Aborted.
@@ -37,6 +43,7 @@ impl TxnState {
         match self {
             TxnState::None | TxnState::Writes => "TxnState::None",
             TxnState::InProgress { .. } => "TxnState::InProgress",
+            TxnState::HandedOver => "TxnState::Prepared",
             TxnState::Committed(_) => "TxnState::Committed",
             TxnState::Aborted => "TxnState::AbortedWithoutPrepare",
         }
@@ -116,6 +123,10 @@ impl SessionState {
                 format!("Transaction with {{ txnNumber: {txn_number} }} has been aborted."),
                 part,
             )),
+            (TxnState::HandedOver, _) => bail!(
+                Code::PREPARED_TRANSACTION_IN_PROGRESS,
+                "Transaction with {{ txnNumber: {txn_number} }} is prepared: its shards are deciding."
+            ),
             (TxnState::Committed(_), TxnPart::Commit) => Ok(()),
             (TxnState::Committed(_), _) => bail!(
                 Code::TRANSACTION_COMMITTED,

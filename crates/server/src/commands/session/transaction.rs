@@ -7,6 +7,7 @@ use crate::command::*;
 use crate::dispatch::end_fields;
 use crate::op::{Operation, TxnEnd};
 use crate::reply::Reply;
+use crate::sharding::transaction_id;
 
 /// `{commitTransaction: 1}`.
 pub struct CommitTransaction;
@@ -48,7 +49,15 @@ impl<'a> Command<'a, Operation<'a>> for CommitTransaction {
             bail!(Code::NO_SUCH_TRANSACTION, "commitTransaction must be run within a transaction");
         };
         let stop = op.interrupter();
-        let position = transaction.commit(&|| stop.check())?;
+        let position = match op.node().sharding() {
+            None => transaction.commit(&|| stop.check())?,
+            Some(sharding) => {
+                let session = op.lsid().zip(op.txn_number());
+                let (lsid, number) = session.expect("a transaction has a session and a number");
+                let id = transaction_id(lsid, number);
+                sharding.commit_alone(&id, op.statements.get(), transaction, &|| stop.check())?
+            }
+        };
         op.txn_ended.set(Some(TxnEnd::Committed(position)));
         op.note_commit(position);
         Ok(Reply::ok())

@@ -1,0 +1,122 @@
+//! Requests about transactions over several shards. What they say and are answered is `sheaf_shard::message`'s; the shard's machine answers.
+
+use std::marker::PhantomData;
+
+use parking_lot::MutexGuard;
+use sheaf_bson::RawDoc;
+use sheaf_errors::{Code, Result, bail};
+use sheaf_shard::{Request, TransactionId};
+use sheaf_storage::Transaction as OpenTransaction;
+
+use crate::args::Args;
+use crate::command::*;
+use crate::in_session;
+use crate::op::Operation;
+use crate::reply::Reply;
+use crate::session::{LogicalSessionId, Session, SessionState, TxnState};
+
+/// One of the requests.
+pub trait Asked {
+    /// The command's name.
+    const NAME: &'static str;
+    /// What it is for.
+    const HELP: &'static str;
+}
+
+/// `{prepareTransaction: {lsid: {...}, txnNumber: 3}, ...}` and its kin.
+pub struct OfTransaction<A> {
+    request: Request,
+    asked: PhantomData<A>,
+}
+
+impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
+    const NAME: &'static str = A::NAME;
+    const SPEC: Spec = Spec {
+        aliases: &[],
+        help: A::HELP,
+        access: Access::None,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::NONE,
+        privileges: Privileges::ByCommand("internal on the cluster"),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    };
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        let request = Request::parse(A::NAME, args.body())?;
+        if let Some(id) = request.id() {
+            session_of(id)?;
+        }
+        Ok(OfTransaction { request, asked: PhantomData })
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let Some(sharding) = op.node().sharding() else {
+            bail!(
+                Code::SHARDING_STATE_NOT_INITIALIZED,
+                "this server was not started as a shard's (--shardsvr)"
+            );
+        };
+        let stop = op.interrupter();
+        let answer = op.blocking(|| {
+            let (Request::Prepare { id, .. } | Request::CommitAlone { id, .. }) = &self.request else {
+                return sharding.request(self.request, None, &|| stop.check());
+            };
+            // Other statements of the session wait until the log has said what becomes of it.
+            let session = op.node().sessions.get(session_of(id)?);
+            let mut state =
+                session.as_deref().map(|session| in_session::wait_for(op, session)).transpose()?;
+            let transaction = match (&session, &mut state) {
+                (Some(session), Some(state)) => hand_over(op, session, state, id.number),
+                _ => None,
+            };
+            sharding.request(self.request, transaction, &|| stop.check())
+        })?;
+        let mut reply = Reply::ok();
+        if let Some(answer) = answer {
+            reply.fill(|out| answer.append(out));
+        }
+        Ok(reply)
+    }
+}
+
+/// The session of a transaction.
+///
+/// Errors: `FailedToParse` and kin, where its `lsid` is none or has more than its `id`.
+fn session_of(id: &TransactionId) -> Result<LogicalSessionId> {
+    let session = LogicalSessionId::parse(RawDoc::new(&id.lsid))?;
+    if session.document().as_bytes() != &*id.lsid {
+        bail!(Code::FAILED_TO_PARSE, "the lsid of a transaction has its id and nothing else");
+    }
+    Ok(session)
+}
+
+/// Takes the open transaction of this number out of its session, for good.
+fn hand_over(
+    op: &Operation<'_>,
+    session: &Session,
+    state: &mut MutexGuard<'_, SessionState>,
+    number: i64,
+) -> Option<Box<OpenTransaction>> {
+    op.node().refresh_session(session, state);
+    if state.txn_number != number {
+        return None;
+    }
+    let TxnState::InProgress { transaction, started, .. } = &mut state.txn else { return None };
+    let (transaction, lived) = (transaction.take(), started.elapsed());
+    state.txn = TxnState::HandedOver;
+    op.node().metrics.transaction_ended(lived);
+    op.node()
+        .cursors
+        .kill_where(|cursor| cursor.lsid == Some(session.id) && cursor.txn_number == Some(number));
+    transaction
+}

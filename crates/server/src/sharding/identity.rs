@@ -1,0 +1,41 @@
+//! Which shard of which cluster a set is, as `addShard` has told it.
+
+use sheaf_bson::Value;
+use sheaf_cluster::SetAddress;
+use sheaf_errors::{Code, Result, bail};
+use sheaf_shard::ShardId;
+use sheaf_storage::Engine;
+
+const NAMESPACE: &str = "admin.system.version";
+const ID: &str = "shardIdentity";
+
+/// Which shard a set is, and where its cluster's directory is.
+pub struct Identity {
+    /// `_id` in `config.shards`.
+    pub shard: ShardId,
+    /// The config servers.
+    pub config: SetAddress,
+}
+
+impl Identity {
+    /// What `admin.system.version` says; `None` before the set was added to a cluster.
+    ///
+    /// Errors: `BadValue`, where it cannot be read.
+    pub fn read(engine: &Engine) -> Result<Option<Identity>> {
+        let catalog = engine.catalog();
+        let Some(collection) = catalog.collection(NAMESPACE) else { return Ok(None) };
+        let key = collection.record_key(Value::String(ID))?;
+        let Some(doc) = engine.get(collection, &key)? else { return Ok(None) };
+        let doc = sheaf_bson::RawDoc::new(&doc);
+        let text = |name: &str| doc.get(name).and_then(|value| value.as_str());
+        match (text("shardName"), text("configsvrConnectionString")) {
+            (Some(shard), Some(config)) => {
+                Ok(Some(Identity { shard: ShardId::new(shard), config: config.parse()? }))
+            }
+            _ => bail!(
+                Code::BAD_VALUE,
+                "the document '{ID}' of {NAMESPACE} names no shard or no config servers"
+            ),
+        }
+    }
+}

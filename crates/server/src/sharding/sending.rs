@@ -1,0 +1,84 @@
+//! Messages to the other shards of the cluster.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use sheaf_cluster::{Directory, ReplicaSet};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_shard::{Answer, Request, ShardId};
+
+use super::names::time_of;
+use super::shard_server::{Route, ShardServer};
+
+/// Messages that are under way at once. What would be one more is not sent: the settler sends it again.
+const AT_ONCE: usize = 64;
+
+/// How long an answer is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl ShardServer {
+    /// Sends a request of the settler, and tells it the answer if there is one.
+    pub(super) fn send(self: &Arc<Self>, to: ShardId, request: Request) {
+        let Some(identity) = self.identity.get() else { return };
+        if to == identity.shard {
+            return self.ask_myself(request);
+        }
+        if self.sending.fetch_add(1, Ordering::AcqRel) >= AT_ONCE {
+            self.sending.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let server = self.clone();
+        let ask = move || {
+            // Who does not answer is asked again by the settler.
+            let answer = server.ask(&to, &request);
+            server.sending.fetch_sub(1, Ordering::AcqRel);
+            match (answer, request.id()) {
+                (Ok(Some(answer)), Some(id)) => {
+                    server.now(&|| server.until_end(), |machine, _| machine.answered(&to, id, answer));
+                }
+                (Ok(_), _) => {}
+                (Err(error), _) => tracing::debug!(%error, shard = %to, "a shard has not answered"),
+            }
+        };
+        let spawned = std::thread::Builder::new().name("sheaf-settle".to_owned()).spawn(ask);
+        if let Err(error) = spawned {
+            self.sending.fetch_sub(1, Ordering::AcqRel);
+            tracing::warn!(%error, "no thread to ask another shard with");
+        }
+    }
+
+    fn ask_myself(self: &Arc<Self>, request: Request) {
+        let now = time_of(self.replica.cluster_time());
+        self.now(&|| self.until_end(), |machine, entrance| {
+            let to = entrance.number();
+            if let Some(id) = request.id() {
+                entrance.replies.insert(to, Route::Own(id.clone()));
+            }
+            machine.request(to, request, now);
+        });
+    }
+
+    fn ask(&self, to: &ShardId, request: &Request) -> Result<Option<Answer>> {
+        let began = Instant::now();
+        let go_on = || {
+            self.until_end()?;
+            match began.elapsed() < PATIENCE {
+                true => Ok(()),
+                false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+            }
+        };
+        let shard = self.directory()?.shard(to.as_str(), &go_on)?;
+        let reply = sheaf_cluster::run(&shard.set, &self.clock, "admin", &request.command(), true, &go_on)?;
+        Ok(Answer::parse(reply.as_raw()))
+    }
+
+    fn directory(&self) -> Result<&Directory> {
+        let Some(identity) = self.identity.get() else {
+            return Err(Error::new(Code::SHARDING_STATE_NOT_INITIALIZED, "this set is no shard yet"));
+        };
+        Ok(self
+            .directory
+            .get_or_init(|| Directory::new(ReplicaSet::new(&identity.config), self.clock.clone())))
+    }
+}

@@ -1,0 +1,472 @@
+//! The machine of this member, and how it is told what happens.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sheaf_cluster::Directory;
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_front::front::Front;
+use sheaf_replica::{Replica, spawn};
+use sheaf_shard::{Answer, LogRecord, ReplyId, Request, Row, Rows, Shard, ShardEffect, TransactionId};
+use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
+
+use super::identity::Identity;
+use super::names::{id_of, record_of, row_of, time_of};
+use super::slot::Slot;
+
+/// How often the machine is told the time.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What the sessions of this server do at the machine's wish.
+pub trait OpenTransactions: Send + Sync {
+    /// This open transaction is over: what it has done is thrown away.
+    fn discard(&self, id: &TransactionId);
+}
+
+/// What is done when the machine is not locked any more.
+pub(super) type Deferred = Vec<ShardEffect>;
+
+/// Where an answer of the machine goes.
+pub(super) enum Route {
+    /// To a request that waits for it.
+    Waiting(Arc<Slot>, TransactionId),
+    /// To the settler of this very member, which asks about this transaction.
+    Own(TransactionId),
+}
+
+/// What is under the lock. Nothing else is locked, and nothing is waited for, under it.
+#[derive(Default)]
+pub(super) struct State {
+    /// `None` before this set was told which shard it is.
+    pub(super) machine: Option<Shard>,
+    /// The term in which the machine thinks that it leads.
+    leading: Option<u64>,
+    next: u64,
+    replies: HashMap<ReplyId, Route>,
+    /// Transactions that their sessions have handed over, until their entry is appended.
+    held: HashMap<TransactionId, Box<Transaction>>,
+}
+
+/// What has become of a transaction, as this member's log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is prepared, or about to be.
+    InDoubt,
+    /// It has committed.
+    Committed,
+    /// Nothing of it has happened.
+    Aborted,
+}
+
+/// A member of a shard.
+pub struct ShardServer {
+    pub(super) front: Arc<Front>,
+    pub(super) engine: Engine,
+    pub(super) replica: Arc<Replica>,
+    pub(super) sessions: Weak<dyn OpenTransactions>,
+    pub(super) identity: OnceLock<Identity>,
+    pub(super) directory: OnceLock<Directory>,
+    pub(super) clock: Arc<sheaf_cluster::Clock>,
+    /// Messages to other shards that are under way.
+    pub(super) sending: AtomicUsize,
+    state: Mutex<State>,
+    known: AtomicBool,
+    work: mpsc::Sender<Deferred>,
+    started: Instant,
+}
+
+impl ShardServer {
+    /// The machine's driver on a member of a set that was started as a shard's. It begins when the set is told which shard it is.
+    ///
+    /// Errors: a thread cannot be started.
+    pub fn start(
+        front: &Arc<Front>,
+        engine: &Engine,
+        replica: &Arc<Replica>,
+        sessions: Weak<dyn OpenTransactions>,
+    ) -> Result<Arc<ShardServer>> {
+        #[expect(clippy::disallowed_methods, reason = "as much as transactions are under way")]
+        let (sender, work) = mpsc::channel();
+        let server = Arc::new(ShardServer {
+            front: front.clone(),
+            engine: engine.clone(),
+            replica: replica.clone(),
+            sessions,
+            identity: OnceLock::new(),
+            directory: OnceLock::new(),
+            clock: Arc::default(),
+            sending: AtomicUsize::new(0),
+            state: Mutex::default(),
+            known: AtomicBool::new(false),
+            work: sender,
+            started: Instant::now(),
+        });
+        // Nothing that this member stamps is below a time that its predecessors may have shown.
+        replica.observe_time(engine.ceiling());
+        let told = Arc::downgrade(&server);
+        engine.on_transaction_record(Arc::new(move |at, record| {
+            if let Some(server) = told.upgrade() {
+                server.applied(at, record);
+            }
+        }));
+        let told = Arc::downgrade(&server);
+        replica.on_commit_point(Box::new(move |at| {
+            if let Some(server) = told.upgrade() {
+                server.later(|machine| machine.majority(at.index));
+            }
+        }));
+        let of = Arc::downgrade(&server);
+        spawn("sheaf-shard", move || run(&of, &work))?;
+        Ok(server)
+    }
+
+    /// Whether this member knows which shard it is; looks for it if not.
+    fn is_known(&self) -> Result<bool> {
+        if self.known.load(Ordering::Acquire) {
+            return Ok(true);
+        }
+        let Some(identity) = Identity::read(&self.engine)? else { return Ok(false) };
+        let commit = self.replica.commit_point().index;
+        // Records that are applied meanwhile wait for the lock, and are told again: that changes nothing.
+        let mut state = self.state.lock();
+        if state.machine.is_none() {
+            let last = self.engine.last_applied().index;
+            let rows = self.engine.transaction_rows();
+            let rows = Rows::new(rows.iter().map(|(key, row)| (id_of(key), row_of(row))), last);
+            let ceiling = time_of(self.engine.ceiling());
+            let mut machine = Shard::new(identity.shard.clone(), rows, ceiling, last);
+            machine.majority(commit);
+            state.machine = Some(machine);
+            self.identity.get_or_init(|| identity);
+            self.known.store(true, Ordering::Release);
+        }
+        Ok(true)
+    }
+
+    /// Tells the machine something. What it wants done besides answers is given back; nothing, as long as there is no machine.
+    fn tell<T>(&self, work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T) -> Option<(T, Deferred)> {
+        let state = &mut *self.state.lock();
+        let machine = state.machine.as_mut()?;
+        let role = self.replica.role();
+        let leading = role.writable.then_some(role.term);
+        let mut entrance =
+            Entrance { next: &mut state.next, replies: &mut state.replies, held: &mut state.held };
+        if leading != state.leading {
+            if state.leading.is_some() {
+                machine.lost_primary();
+                entrance.replies.drain().for_each(|(_, route)| route.refuse(not_primary()));
+            }
+            state.leading = leading;
+            if leading.is_some() {
+                machine.became_primary();
+            }
+        }
+        let value = work(machine, &mut entrance);
+        let deferred = entrance.answer(machine, self.identity.get().map(|identity| &identity.shard));
+        Some((value, deferred))
+    }
+
+    /// Tells the machine something where nothing may be waited for.
+    fn later(&self, work: impl FnOnce(&mut Shard)) {
+        if let Some(((), deferred)) = self.tell(|machine, _| work(machine))
+            && !deferred.is_empty()
+        {
+            // Once the process ends nobody does it.
+            let _ = self.work.send(deferred);
+        }
+    }
+
+    /// Tells the machine something, and does what it wants done.
+    pub(super) fn now<T>(
+        self: &Arc<Self>,
+        go_on: Interrupt<'_>,
+        work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T,
+    ) -> Option<T> {
+        let (value, deferred) = self.tell(work)?;
+        self.perform(deferred, go_on);
+        Some(value)
+    }
+
+    /// An entry with a record is applied. The pipeline is held.
+    fn applied(&self, at: OpTime, record: &TransactionRecord) {
+        match record {
+            TransactionRecord::Ceiling(time) | TransactionRecord::Commit { at: time, .. } => {
+                self.replica.observe_time(*time);
+            }
+            _ => {}
+        }
+        let record = record_of(record);
+        self.later(|machine| {
+            machine.applied(at.index, time_of(sheaf_bson::Timestamp(at.time)), Some(&record));
+        });
+    }
+
+    /// This member's office has changed.
+    pub fn role_changed(self: &Arc<Self>) {
+        self.later(|_| ());
+    }
+
+    fn tick(self: &Arc<Self>) {
+        match self.is_known() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(error) => {
+                tracing::warn!(%error, "which shard this is cannot be read");
+                return;
+            }
+        }
+        let now = time_of(self.replica.cluster_time());
+        let millis = self.started.elapsed().as_millis() as u64;
+        let commit = self.replica.commit_point().index;
+        self.now(&|| self.until_end(), |machine, _| {
+            machine.majority(commit);
+            machine.tick(millis, now);
+        });
+    }
+
+    pub(super) fn until_end(&self) -> Result<()> {
+        if self.front.is_shutting_down() { Err(sheaf_front::front::shutting_down_error()) } else { Ok(()) }
+    }
+
+    // Statements in sessions.
+
+    /// Statement number `statement` of a transaction is about to be executed; its snapshot is taken.
+    ///
+    /// Errors: `NoSuchTransaction`, `TransactionTooOld`, `TransactionCommitted`, `NotWritablePrimary`.
+    pub fn execute(self: &Arc<Self>, id: &TransactionId, statement: u32) -> Result<()> {
+        if !self.is_known()? {
+            return Ok(());
+        }
+        let last = self.engine.last_applied();
+        let executed = self.now(&|| self.until_end(), |machine, _| {
+            machine.applied(last.index, time_of(sheaf_bson::Timestamp(last.time)), None);
+            machine.execute(id, statement)
+        });
+        executed.unwrap_or(Ok(()))
+    }
+
+    /// Whether a transaction of so many statements is still open. It ends when somebody asks whether it has prepared.
+    pub fn is_open(&self, id: &TransactionId, statements: u32) -> bool {
+        let state = self.state.lock();
+        state.machine.as_ref().is_none_or(|machine| machine.is_open(id, statements))
+    }
+
+    /// An open transaction is over without a trace.
+    pub fn abandon(self: &Arc<Self>, id: &TransactionId) {
+        self.later(|machine| machine.abandon(id));
+    }
+
+    /// What has become of a transaction that was handed over.
+    pub fn fate(&self, id: &TransactionId) -> Fate {
+        let state = self.state.lock();
+        if state.held.contains_key(id) {
+            return Fate::InDoubt;
+        }
+        match state.machine.as_ref().and_then(|machine| machine.rows().get(id)) {
+            Some(Row::Prepared { .. }) => Fate::InDoubt,
+            Some(Row::Committed { .. }) => Fate::Committed,
+            Some(Row::Aborted) | None => Fate::Aborted,
+        }
+    }
+
+    // Requests.
+
+    /// Asks the machine, with the transaction that its session hands over for it, and waits for the answer.
+    ///
+    /// Errors: `NotWritablePrimary`; what has kept the log from taking the entry; those of `go_on`. None of them says anything about the
+    /// transaction.
+    pub fn request(
+        self: &Arc<Self>,
+        request: Request,
+        transaction: Option<Box<Transaction>>,
+        go_on: Interrupt<'_>,
+    ) -> Result<Option<Answer>> {
+        if !self.is_known()? {
+            bail!(
+                Code::SHARDING_STATE_NOT_INITIALIZED,
+                "this set has not been added to a cluster as a shard"
+            );
+        }
+        if let Request::Confirm { read_at, .. } = &request {
+            self.replica.observe_time((*read_at).into());
+        }
+        let (now, last) = (time_of(self.replica.cluster_time()), self.engine.last_applied().index);
+        let slot = Slot::new();
+        let id = request.id().cloned();
+        let asked = self.now(go_on, |machine, entrance| {
+            machine.applied(last, now, None);
+            let to = entrance.number();
+            if let Some(id) = &id {
+                entrance.replies.insert(to, Route::Waiting(slot.clone(), id.clone()));
+                if let Some(transaction) = transaction {
+                    entrance.held.insert(id.clone(), transaction);
+                }
+            }
+            machine.request(to, request, now);
+            to
+        });
+        let (Some(to), Some(id)) = (asked, id) else { return Ok(None) };
+        let answer = slot.wait(go_on);
+        let left = {
+            let mut state = self.state.lock();
+            state.replies.remove(&to);
+            state.held.remove(&id)
+        };
+        drop(left);
+        answer.map(Some)
+    }
+
+    /// Commits a transaction that has written on this shard only.
+    ///
+    /// Errors: `NoSuchTransaction`, if somebody has asked about it before; those of the commit.
+    pub fn commit_alone(
+        self: &Arc<Self>,
+        id: &TransactionId,
+        statements: u32,
+        transaction: Transaction,
+        go_on: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        if transaction.is_read_only() || !self.is_known()? {
+            self.abandon(id);
+            return transaction.commit(go_on);
+        }
+        let now = time_of(self.replica.cluster_time());
+        let request = Request::CommitAlone { id: id.clone(), statements };
+        let told = self.tell(|machine, entrance| machine.request(entrance.number(), request, now));
+        let mut effects = told.map_or_else(Vec::new, |((), effects)| effects);
+        let own = |effect: &ShardEffect| {
+            use sheaf_shard::Record::Alone;
+            matches!(effect, ShardEffect::Append(LogRecord::Transaction(Alone { id: alone })) if alone == id)
+        };
+        let Some(at) = effects.iter().position(own) else {
+            self.perform(effects, go_on);
+            let text = format!("Transaction with {{ txnNumber: {} }} has been aborted.", id.number);
+            return Err(Error::new(Code::NO_SUCH_TRANSACTION, text).with_label("TransientTransactionError"));
+        };
+        let ShardEffect::Append(record) = effects.remove(at) else { unreachable!("it was just found") };
+        self.perform(effects, go_on);
+        transaction.commit(go_on).inspect_err(|error| self.failed(&record, error))
+    }
+
+    /// The log has not taken a record: who has asked for it is told.
+    pub(super) fn failed(self: &Arc<Self>, record: &LogRecord, error: &Error) {
+        use sheaf_shard::Record;
+        self.later(|machine| {
+            machine.append_failed(record);
+            if let LogRecord::Transaction(Record::Prepare { id, .. } | Record::Alone { id }) = record {
+                // Its operations went with the attempt.
+                machine.abandon(id);
+            }
+        });
+        let LogRecord::Transaction(record) = record else { return };
+        let concerned = |id: &TransactionId| match record {
+            Record::Prepare { id: of, .. }
+            | Record::Alone { id: of }
+            | Record::Commit { id: of, .. }
+            | Record::Abort { id: of } => id == of,
+            Record::Settled { ids } => ids.contains(id),
+        };
+        let mut state = self.state.lock();
+        let answered = state.replies.extract_if(|_, route| concerned(route.id()));
+        answered.for_each(|(_, route)| route.refuse(error.clone()));
+    }
+
+    /// The transaction that a session has handed over for its entry.
+    ///
+    /// Errors: `NoSuchTransaction`.
+    pub(super) fn take_held(&self, id: &TransactionId) -> Result<Transaction> {
+        let held = self.state.lock().held.remove(id);
+        held.map(|held| *held).ok_or_else(|| {
+            Error::new(Code::NO_SUCH_TRANSACTION, "whoever has handed the transaction over has given up")
+        })
+    }
+}
+
+/// What an input of the machine may use besides it.
+pub(super) struct Entrance<'s> {
+    next: &'s mut u64,
+    pub(super) replies: &'s mut HashMap<ReplyId, Route>,
+    held: &'s mut HashMap<TransactionId, Box<Transaction>>,
+}
+
+impl Entrance<'_> {
+    /// The name of a new request.
+    pub(super) fn number(&mut self) -> ReplyId {
+        *self.next += 1;
+        ReplyId(*self.next)
+    }
+
+    /// Gives the machine's answers to whoever waits, and the rest back.
+    fn answer(&mut self, machine: &mut Shard, me: Option<&sheaf_shard::ShardId>) -> Deferred {
+        let mut deferred = Deferred::new();
+        loop {
+            let effects = machine.poll();
+            if effects.is_empty() {
+                return deferred;
+            }
+            for effect in effects {
+                match effect {
+                    ShardEffect::Reply { to, answer } => match self.replies.remove(&to) {
+                        Some(Route::Waiting(slot, _)) => slot.give(Ok(answer)),
+                        Some(Route::Own(id)) => {
+                            if let Some(me) = me {
+                                machine.answered(me, &id, answer);
+                            }
+                        }
+                        None => {}
+                    },
+                    ShardEffect::NotPrimary { to } => {
+                        if let Some(route) = self.replies.remove(&to) {
+                            route.refuse(not_primary());
+                        }
+                    }
+                    effect => deferred.push(effect),
+                }
+            }
+        }
+    }
+}
+
+impl Route {
+    fn id(&self) -> &TransactionId {
+        match self {
+            Route::Waiting(_, id) | Route::Own(id) => id,
+        }
+    }
+
+    /// There will be no answer. The settler asks again by itself.
+    fn refuse(self, error: Error) {
+        if let Route::Waiting(slot, _) = self {
+            slot.give(Err(error));
+        }
+    }
+}
+
+fn not_primary() -> Error {
+    Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary")
+}
+
+/// Does what the machine wants done where nobody could wait for it, and tells it the time.
+fn run(of: &Weak<ShardServer>, work: &mpsc::Receiver<Deferred>) {
+    let mut next = Instant::now() + TICK;
+    loop {
+        let come = work.recv_timeout(next.saturating_duration_since(Instant::now()));
+        let Some(server) = of.upgrade() else { return };
+        match come {
+            Ok(deferred) => server.perform(deferred, &|| server.until_end()),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        if server.front.is_shutting_down() {
+            return;
+        }
+        if Instant::now() >= next {
+            next = Instant::now() + TICK;
+            server.tick();
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Requests and answers as commands and replies: a command is named after what it asks, and its own value names the transaction.
+//!
+//! ```text
+//! {prepareTransaction: {lsid: {id: ...}, txnNumber: 3}, participants: ["a", "b"], statements: 2}
+//! {state: "prepared", time: Timestamp(...)}
+//! ```
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp, Value};
+use sheaf_errors::{Code, Error, Result, bail};
+
+use crate::time::ClusterTime;
+use crate::transaction::{Answer, Request};
+use crate::types::{ShardId, TransactionId};
+
+/// The commands' names.
+pub mod name {
+    /// Of [`Request::Prepare`](crate::Request::Prepare).
+    pub const PREPARE: &str = "prepareTransaction";
+    /// Of [`Request::CommitAlone`](crate::Request::CommitAlone).
+    pub const COMMIT_ALONE: &str = "commitLoneTransaction";
+    /// Of [`Request::Confirm`](crate::Request::Confirm).
+    pub const CONFIRM: &str = "confirmTransaction";
+    /// Of [`Request::Commit`](crate::Request::Commit), with `commitTimestamp`, and of [`Request::Abort`](crate::Request::Abort).
+    pub const DECIDE: &str = "decideTransaction";
+    /// Of [`Request::Abandon`](crate::Request::Abandon).
+    pub const ABANDON: &str = "abandonTransaction";
+    /// Of [`Request::Ask`](crate::Request::Ask).
+    pub const ASK: &str = "askTransaction";
+    /// Of [`Request::Recover`](crate::Request::Recover).
+    pub const RECOVER: &str = "recoverTransaction";
+    /// Of [`Request::Settled`](crate::Request::Settled); its value is an array of transactions.
+    pub const SETTLE: &str = "settleTransactions";
+}
+
+impl Request {
+    /// The name of its command.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Prepare { .. } => name::PREPARE,
+            Request::CommitAlone { .. } => name::COMMIT_ALONE,
+            Request::Confirm { .. } => name::CONFIRM,
+            Request::Commit { .. } | Request::Abort { .. } => name::DECIDE,
+            Request::Abandon { .. } => name::ABANDON,
+            Request::Ask { .. } => name::ASK,
+            Request::Recover { .. } => name::RECOVER,
+            Request::Settled { .. } => name::SETTLE,
+        }
+    }
+
+    /// The command.
+    pub fn command(&self) -> DocBuf {
+        DocBuf::build(|out| {
+            match self {
+                Request::Settled { ids } => {
+                    let mut list = out.array(self.name());
+                    ids.iter().for_each(|id| put_id(id, list.document()));
+                }
+                request => put_id(request.id().expect("it names a transaction"), out.document(self.name())),
+            }
+            match self {
+                Request::Prepare { participants, statements, .. } => {
+                    let mut list = out.array("participants");
+                    participants.iter().for_each(|shard| {
+                        list.push(shard.as_str());
+                    });
+                    drop(list);
+                    out.append("statements", i64::from(*statements));
+                }
+                Request::CommitAlone { statements, .. } => {
+                    out.append("statements", i64::from(*statements));
+                }
+                Request::Confirm { statements, read_at, .. } => {
+                    out.append("statements", i64::from(*statements));
+                    out.append("readAt", Timestamp::from(*read_at));
+                }
+                Request::Commit { at, .. } => {
+                    out.append("commitTimestamp", Timestamp::from(*at));
+                }
+                Request::Abort { .. }
+                | Request::Abandon { .. }
+                | Request::Ask { .. }
+                | Request::Recover { .. }
+                | Request::Settled { .. } => {}
+            }
+        })
+    }
+
+    /// What the command of this name asks.
+    ///
+    /// Errors: `FailedToParse`.
+    pub fn parse(command: &str, body: RawDoc<'_>) -> Result<Request> {
+        let own = body.get_or_missing(command);
+        if command == name::SETTLE {
+            let ids = own.as_array().ok_or_else(|| malformed(command, command))?;
+            let ids = ids.values().map(|id| transaction(command, id)).collect::<Result<_>>()?;
+            return Ok(Request::Settled { ids });
+        }
+        let id = transaction(command, own)?;
+        let statements = || {
+            let count = body.get("statements").and_then(|count| count.as_exact_i64());
+            count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| malformed(command, "statements"))
+        };
+        Ok(match command {
+            name::PREPARE => {
+                let participants = participants(body).ok_or_else(|| malformed(command, "participants"))?;
+                Request::Prepare { id, participants, statements: statements()? }
+            }
+            name::COMMIT_ALONE => Request::CommitAlone { id, statements: statements()? },
+            name::CONFIRM => {
+                let read_at = time(body, "readAt").ok_or_else(|| malformed(command, "readAt"))?;
+                Request::Confirm { id, statements: statements()?, read_at }
+            }
+            name::DECIDE => match time(body, "commitTimestamp") {
+                Some(at) => Request::Commit { id, at },
+                None if body.get("commitTimestamp").is_none() => Request::Abort { id },
+                None => return Err(malformed(command, "commitTimestamp")),
+            },
+            name::ABANDON => Request::Abandon { id },
+            name::ASK => Request::Ask { id },
+            name::RECOVER => Request::Recover { id },
+            other => bail!(Code::COMMAND_NOT_FOUND, "no such command: '{other}'"),
+        })
+    }
+}
+
+fn put_id(id: &TransactionId, mut out: DocWriter<'_, Vec<u8>>) {
+    out.append("lsid", RawDoc::new(&id.lsid)).append("txnNumber", id.number);
+}
+
+fn transaction(command: &str, value: Value<'_>) -> Result<TransactionId> {
+    let read = || {
+        let doc = value.as_doc()?;
+        let lsid = doc.get("lsid")?.as_doc()?;
+        Some(TransactionId::new(lsid.as_bytes(), doc.get("txnNumber")?.as_exact_i64()?))
+    };
+    read().ok_or_else(|| malformed(command, command))
+}
+
+fn participants(body: RawDoc<'_>) -> Option<Arc<[ShardId]>> {
+    let list = body.get("participants")?.as_array()?;
+    let names: Option<Vec<ShardId>> = list.values().map(|name| name.as_str().map(ShardId::new)).collect();
+    names.filter(|names| !names.is_empty()).map(Arc::from)
+}
+
+fn time(doc: RawDoc<'_>, name: &str) -> Option<ClusterTime> {
+    match doc.get(name)? {
+        Value::Timestamp(time) => Some(ClusterTime::from(time)),
+        _ => None,
+    }
+}
+
+fn malformed(command: &str, field: &str) -> Error {
+    let what = if command == field { command.to_owned() } else { format!("{command}.{field}") };
+    Error::new(Code::FAILED_TO_PARSE, format!("'{what}' is missing or not what it must be"))
+}
+
+impl Answer {
+    /// The fields of the reply.
+    pub fn append(&self, out: &mut DocWriter<'_, Vec<u8>>) {
+        let (state, time) = match self {
+            Answer::Prepared(at) => ("prepared", Some(*at)),
+            Answer::Committed(at) => ("committed", Some(*at)),
+            Answer::Aborted => ("aborted", None),
+            Answer::TooOld => ("tooOld", None),
+            Answer::Confirmed => ("confirmed", None),
+            Answer::Abandoned => ("abandoned", None),
+        };
+        out.append("state", state);
+        if let Some(time) = time {
+            out.append("time", Timestamp::from(time));
+        }
+    }
+
+    /// What a reply says; `None` if that is nothing of these.
+    pub fn parse(reply: RawDoc<'_>) -> Option<Answer> {
+        Some(match reply.get("state")?.as_str()? {
+            "prepared" => Answer::Prepared(time(reply, "time")?),
+            "committed" => Answer::Committed(time(reply, "time")?),
+            "aborted" => Answer::Aborted,
+            "tooOld" => Answer::TooOld,
+            "confirmed" => Answer::Confirmed,
+            "abandoned" => Answer::Abandoned,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::doc;
+
+    use super::*;
+
+    fn id() -> TransactionId {
+        TransactionId::new(doc! { "id": 7 }.into_bytes(), 3)
+    }
+
+    #[test]
+    fn requests_are_commands() {
+        let at = ClusterTime::from_micros(9_000_001);
+        let participants: Arc<[ShardId]> = [ShardId::new("a"), ShardId::new("b")].into();
+        for request in [
+            Request::Prepare { id: id(), participants, statements: 2 },
+            Request::CommitAlone { id: id(), statements: 1 },
+            Request::Confirm { id: id(), statements: 4, read_at: at },
+            Request::Commit { id: id(), at },
+            Request::Abort { id: id() },
+            Request::Abandon { id: id() },
+            Request::Ask { id: id() },
+            Request::Recover { id: id() },
+            Request::Settled { ids: vec![id(), id()] },
+        ] {
+            let command = request.command();
+            assert_eq!(Request::parse(request.name(), command.as_raw()).unwrap(), request, "{command:?}");
+        }
+    }
+
+    #[test]
+    fn answers_are_replies() {
+        let at = ClusterTime::from_micros(9_000_001);
+        for answer in [
+            Answer::Prepared(at),
+            Answer::Committed(at),
+            Answer::Aborted,
+            Answer::TooOld,
+            Answer::Confirmed,
+            Answer::Abandoned,
+        ] {
+            let reply = DocBuf::build(|out| answer.append(out));
+            assert_eq!(Answer::parse(reply.as_raw()), Some(answer));
+        }
+        assert_eq!(Answer::parse(doc! { "ok": 1.0 }.as_raw()), None);
+    }
+
+    #[test]
+    fn what_is_malformed_is_refused() {
+        let id = doc! { "lsid": { "id": 7 }, "txnNumber": 3 };
+        for (command, body) in [
+            (name::ASK, doc! { "askTransaction": 1 }),
+            (name::ASK, doc! { "askTransaction": { "lsid": 1, "txnNumber": 3 } }),
+            (name::PREPARE, doc! { "prepareTransaction": id.as_raw(), "statements": 1 }),
+            (name::PREPARE, doc! { "prepareTransaction": id.as_raw(), "participants": [], "statements": 1 }),
+            (
+                name::PREPARE,
+                doc! { "prepareTransaction": id.as_raw(), "participants": ["a"], "statements": -1 },
+            ),
+            (name::DECIDE, doc! { "decideTransaction": id.as_raw(), "commitTimestamp": 5 }),
+            (name::SETTLE, doc! { "settleTransactions": id.as_raw() }),
+            (name::SETTLE, doc! { "settleTransactions": [1] }),
+        ] {
+            let error = Request::parse(command, body.as_raw()).unwrap_err();
+            assert_eq!(error.code(), Code::FAILED_TO_PARSE, "{body:?}");
+        }
+    }
+}

@@ -120,7 +120,8 @@ pub fn ask_all(op: &Operation<'_>, targets: &[Target], body: &Body<'_>) -> Resul
     })
 }
 
-fn note_participant(op: &Operation<'_>, target: &Target) {
+/// Notes that the target is sent a statement of the transaction, if there is one.
+pub fn note_participant(op: &Operation<'_>, target: &Target) {
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
         transaction.take_part(target, op.writes());
     }

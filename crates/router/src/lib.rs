@@ -4,6 +4,7 @@
 //! again. What a transaction or a cursor is, its shards know; the router knows which shards those are.
 
 mod commands;
+mod commit;
 mod cursor;
 mod forward;
 mod mongos;

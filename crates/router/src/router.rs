@@ -11,6 +11,7 @@ use sheaf_front::cursors::Cursors;
 use sheaf_front::front::{Front, new_object_id};
 use sheaf_front::session::Sessions;
 
+use crate::commit::Settled;
 use crate::cursor::RouterCursor;
 use crate::session::SessionState;
 
@@ -25,6 +26,8 @@ pub struct Router {
     pub cursors: Arc<Cursors<RouterCursor>>,
     /// Sessions and their transactions.
     pub sessions: Sessions<SessionState>,
+    /// Commits that their shards are to be told of.
+    pub(crate) settled: Settled,
 }
 
 /// Whoever has the router has its front.
@@ -49,6 +52,7 @@ impl Router {
             clock,
             cursors: Arc::default(),
             sessions: Sessions::new(&front.memory, most),
+            settled: Settled::default(),
             front,
         })
     }

@@ -37,6 +37,8 @@ pub enum Stage {
     Open,
     /// Its commit was begun.
     Committing,
+    /// Another router was to commit it: a shard is asked for the outcome.
+    Recovering,
     /// Nothing is left of it.
     Aborted,
 }
@@ -46,7 +48,7 @@ impl Stage {
     pub fn name(self) -> &'static str {
         match self {
             Stage::Open => "in progress",
-            Stage::Committing => "committed",
+            Stage::Committing | Stage::Recovering => "committed",
             Stage::Aborted => "aborted",
         }
     }
@@ -74,6 +76,8 @@ pub struct Participant {
     pub begun: bool,
     /// Whether a statement that it was sent writes.
     pub writes: bool,
+    /// How many statements it was sent.
+    pub statements: u32,
 }
 
 impl Transaction {
@@ -81,9 +85,10 @@ impl Transaction {
     pub fn take_part(&mut self, target: &Target, writes: bool) {
         if let Some(known) = self.participants.iter_mut().find(|known| known.target.name() == target.name()) {
             known.writes |= writes;
+            known.statements += 1;
             return;
         }
-        self.participants.push(Participant { target: target.clone(), begun: false, writes });
+        self.participants.push(Participant { target: target.clone(), begun: false, writes, statements: 1 });
     }
 
     /// Whoever was sent a statement knows of the transaction now.

@@ -1,14 +1,16 @@
 //! Statements of transactions, and their end.
 //!
-//! At the end, those that have
-//! only read are ended first; then the one that has written commits. As long as it is one, its commit is the transaction's.
+//! At the end, those that have only read are ended first; then the one that has written commits, and its commit is the transaction's.
+//! Where several have written, [`commit`](crate::commit) begins.
 
 use sheaf_bson::{DocBuf, doc};
 use sheaf_client::Message;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::reply::Reply;
 use sheaf_front::session::{LogicalSessionId, TxnPart};
+use sheaf_shard::TransactionId;
 
+use crate::commit::{self, Participating};
 use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::router::Router;
@@ -59,7 +61,7 @@ pub fn run<'a>(
 /// Why a later statement finds no open transaction.
 fn not_open(known: Option<&Transaction>, number: i64, newest: Option<i64>) -> Error {
     match known.map(|known| known.stage) {
-        Some(Stage::Committing) => {
+        Some(Stage::Committing | Stage::Recovering) => {
             let text = format!("Transaction with {{ txnNumber: {number} }} has been committed.");
             Error::new(Code::TRANSACTION_COMMITTED, text)
         }
@@ -100,10 +102,10 @@ fn recovered(op: &Operation<'_>, number: i64) -> Transaction {
         op.body().get("recoveryToken").and_then(|token| token.as_doc()?.get("recoveryShardId")?.as_str());
     let shard = shard.and_then(|shard| op.router.directory.shard(shard, &|| op.check_interrupt()).ok());
     let participants = shard
-        .map(|shard| Participant { target: Target::Shard(shard), begun: true, writes: true })
+        .map(|shard| Participant { target: Target::Shard(shard), begun: true, writes: true, statements: 0 })
         .into_iter()
         .collect();
-    Transaction { number, stage: Stage::Committing, read_concern: None, participants, failed: false }
+    Transaction { number, stage: Stage::Recovering, read_concern: None, participants, failed: false }
 }
 
 /// A statement has failed: the others must not go on holding what the transaction has locked.
@@ -132,7 +134,53 @@ fn abort_everywhere(router: &Router, lsid: LogicalSessionId, transaction: &Trans
 
 /// `commitTransaction`.
 pub fn commit(op: &Operation<'_>) -> Result<Reply> {
-    let (readers, writers) = {
+    let (number, stage) = begin_commit(op)?;
+    let lsid = op.lsid().expect("a transaction has a session");
+    let id = TransactionId::new(lsid.document().into_bytes(), number);
+    let transaction = op.transaction.borrow();
+    let transaction = transaction.as_ref().expect("it was just there");
+    let mut readers = Vec::new();
+    let mut writers = Vec::new();
+    for participant in &transaction.participants {
+        let list = if participant.writes { &mut writers } else { &mut readers };
+        list.push(participant.target.clone());
+    }
+    if stage == Stage::Recovering {
+        let Some(Target::Shard(shard)) = writers.first() else {
+            bail!(
+                Code::NO_SUCH_TRANSACTION,
+                "Transaction {number} is not known here, and there is no recoveryToken"
+            );
+        };
+        op.blocking(|| commit::recover(op, &id, shard))?;
+        return Ok(with_token(Reply::ok(), transaction));
+    }
+    if writers.len() > 1 {
+        let taking = transaction.participants.iter().filter_map(|participant| match &participant.target {
+            Target::Shard(shard) => Some(Participating {
+                shard: shard.clone(),
+                statements: participant.statements,
+                wrote: participant.writes,
+            }),
+            Target::Config(_) => None,
+        });
+        let taking: Vec<Participating> = taking.collect();
+        // What was read of the config servers, who are no shard.
+        let config: Vec<Target> =
+            readers.into_iter().filter(|target| matches!(target, Target::Config(_))).collect();
+        end_each(op, &config)?;
+        op.blocking(|| commit::commit(op, &id, &taking))?;
+        return Ok(with_token(Reply::ok(), transaction));
+    }
+    readers.append(&mut writers);
+    end_each(op, &readers)
+}
+
+/// Notes that the commit has begun; gives the transaction's number and how far it was.
+///
+/// Errors: `NoSuchTransaction`; `IllegalOperation`, where config servers and shards were written to.
+fn begin_commit(op: &Operation<'_>) -> Result<(i64, Stage)> {
+    {
         let mut transaction = op.transaction.borrow_mut();
         let Some(transaction) = &mut *transaction else {
             bail!(Code::NO_SUCH_TRANSACTION, "commitTransaction must be run within a transaction");
@@ -140,35 +188,28 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
         if transaction.stage == Stage::Aborted {
             bail!(Code::NO_SUCH_TRANSACTION, "Transaction {} has been aborted", transaction.number);
         }
-        if transaction.participants.is_empty()
-            && op.body().get("recoveryToken").is_none()
-            && transaction.stage == Stage::Committing
-        {
-            bail!(
-                Code::NO_SUCH_TRANSACTION,
-                "Transaction {} is not known here, and there is no recoveryToken",
-                transaction.number
-            );
+        let writers = || transaction.participants.iter().filter(|participant| participant.writes);
+        let on_config = writers().any(|writer| matches!(writer.target, Target::Config(_)));
+        if !on_config || writers().count() < 2 {
+            let stage = transaction.stage;
+            if stage == Stage::Open {
+                transaction.stage = Stage::Committing;
+            }
+            return Ok((transaction.number, stage));
         }
-        transaction.stage = Stage::Committing;
-        let mut readers = Vec::new();
-        let mut writers = Vec::new();
-        for participant in &transaction.participants {
-            let list = if participant.writes { &mut writers } else { &mut readers };
-            list.push(participant.target.clone());
-        }
-        (readers, writers)
-    };
-    if writers.len() > 1 {
-        abort_after_error(op);
-        bail!(
-            Code::ILLEGAL_OPERATION,
-            "This version commits no transaction that has written on more than one shard; it was aborted"
-        );
     }
+    abort_after_error(op);
+    bail!(
+        Code::ILLEGAL_OPERATION,
+        "A transaction writes on the config servers or on shards, not on both; it was aborted"
+    )
+}
+
+/// Ends the transaction on each of these, one after the other; the reply is the last one's.
+fn end_each(op: &Operation<'_>, targets: &[Target]) -> Result<Reply> {
     let body = Body { db: "admin", body: op.body(), without: &[] };
     let mut last = Reply::ok();
-    for target in readers.iter().chain(&writers) {
+    for target in targets {
         let mut message: Message = forward::message(op, target.name(), &body);
         let go_on = || op.check_interrupt();
         let asker = sheaf_cluster::Asker { preference: Default::default(), again: true, go_on: &go_on };
@@ -180,6 +221,11 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
         last = forward::reply(op, target, &answer)?;
     }
     Ok(last)
+}
+
+fn with_token(mut reply: Reply, transaction: &Transaction) -> Reply {
+    transaction.append_token(&mut reply);
+    reply
 }
 
 /// `abortTransaction`.

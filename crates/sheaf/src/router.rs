@@ -129,6 +129,7 @@ async fn live(router: &Arc<Router>, settings: &Settings, config: &SetAddress) ->
     let data = router.data_runtime().expect("it was set before");
     data.spawn(router.clone().keep_telling());
     data.spawn(router.clone().reap());
+    data.spawn(router.clone().keep_settling());
     listeners.run(Arc::new(Mongos(router.clone()))).await;
     Ok(())
 }

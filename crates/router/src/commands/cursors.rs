@@ -11,7 +11,7 @@ use sheaf_front::reply::Reply;
 use sheaf_server::commands::crud::change_stream;
 
 use crate::cursor::RouterCursor;
-use crate::forward::{Body, for_client, message_with};
+use crate::forward::{Body, for_client, message_with, note_participant};
 use crate::op::Operation;
 use crate::router::Router;
 
@@ -42,6 +42,7 @@ fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> 
     let cursor = pinned.cursor();
     let body = Body { db: op.db(), body: op.body(), without: &["getMore"] };
     let answer = {
+        note_participant(op, &cursor.target);
         let mut message = next_batch(op, cursor, &body);
         let go_on = || op.check_interrupt();
         op.blocking(|| {

@@ -93,7 +93,7 @@ fn drive(
     shards: &BTreeMap<ShardId, Shard>,
 ) -> Result<ClusterTime> {
     let began = Instant::now();
-    let mut outcome = None;
+    let (mut outcome, mut refusal) = (None, None);
     loop {
         let mut under_way = Vec::new();
         for effect in committer.poll() {
@@ -126,15 +126,17 @@ fn drive(
         }
         for sent in under_way {
             let to = sent.to.clone();
-            if let Some((id, answer)) = finish(op, sent)? {
-                committer.answered(&to, &id, answer);
+            match finish(op, sent)? {
+                Said::Answer(id, answer) => committer.answered(&to, &id, answer),
+                Said::Refused(error) => refusal = Some(error),
+                Said::Nothing => {}
             }
         }
         committer.tick(began.elapsed().as_millis() as u64);
     }
     match outcome {
         Some(Outcome::Committed(at)) => Ok(at),
-        Some(Outcome::Aborted) => Err(aborted()),
+        Some(Outcome::Aborted) => Err(refusal.unwrap_or_else(aborted)),
         None => Err(unknown(Error::new(
             Code::HOST_UNREACHABLE,
             "not all shards of the transaction have answered",
@@ -152,20 +154,32 @@ fn send(op: &Operation<'_>, shard: &Shard, to: ShardId, request: &Request) -> Op
     Some(Sent { to, id: request.id().cloned(), message, call })
 }
 
-/// Receives what a shard says. Anything but an answer is none: it is asked again.
-fn finish(op: &Operation<'_>, mut sent: Sent) -> Result<Option<(TransactionId, Answer)>> {
+/// What a shard has said.
+enum Said {
+    Answer(TransactionId, Answer),
+    /// What the transaction has done cannot be prepared, however often it is tried.
+    Refused(Error),
+    /// Nothing that says anything: it is asked again.
+    Nothing,
+}
+
+/// Receives what a shard says.
+fn finish(op: &Operation<'_>, mut sent: Sent) -> Result<Said> {
     let began = Instant::now();
     let go_on = || limited(op, began, ANSWER);
     let asker = Asker { preference: Default::default(), again: true, go_on: &go_on };
     match sent.call.finish(&mut sent.message, &asker) {
         Ok(answer) => {
             op.heard(answer.reply());
-            if error_in(answer.reply()).is_some() {
-                return Ok(None);
+            match (error_in(answer.reply()), sent.id.zip(Answer::parse(answer.reply()))) {
+                (Some(error), _) if error.code() == Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION => {
+                    Ok(Said::Refused(error))
+                }
+                (None, Some((id, answer))) => Ok(Said::Answer(id, answer)),
+                _ => Ok(Said::Nothing),
             }
-            Ok(sent.id.zip(Answer::parse(answer.reply())))
         }
-        Err(_) => op.check_interrupt().map_err(unknown).map(|()| None),
+        Err(_) => op.check_interrupt().map_err(unknown).map(|()| Said::Nothing),
     }
 }
 

@@ -51,7 +51,7 @@ impl ShardServer {
         };
         match record {
             Record::Prepare { id, participants } => {
-                self.take_held(id)?.prepare(array_of(participants), go_on)
+                self.take_held(id)?.prepare(&array_of(participants), go_on)
             }
             Record::Alone { id } => self.take_held(id)?.commit(go_on),
             Record::Commit { id, at } => self.engine.commit_prepared(&key_of(id), (*at).into(), go_on),

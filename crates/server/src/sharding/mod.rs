@@ -12,4 +12,4 @@ mod shard_server;
 mod slot;
 
 pub use names::transaction_id;
-pub use shard_server::{Fate, OpenTransactions, ShardServer};
+pub use shard_server::{Fate, Figures, OpenTransactions, ShardServer};

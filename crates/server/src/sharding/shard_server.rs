@@ -49,6 +49,7 @@ pub(super) struct State {
     replies: HashMap<ReplyId, Route>,
     /// Transactions that their sessions have handed over, until their entry is appended.
     held: HashMap<TransactionId, Box<Transaction>>,
+    figures: Figures,
 }
 
 /// What has become of a transaction, as this member's log says.
@@ -60,6 +61,19 @@ pub enum Fate {
     Committed,
     /// Nothing of it has happened.
     Aborted,
+}
+
+/// Prepared transactions, for `serverStatus`: those of now, and those that this process has seen in its log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// In doubt now.
+    pub current: u64,
+    /// Prepared.
+    pub total: u64,
+    /// Of these, committed.
+    pub committed: u64,
+    /// Of these, aborted.
+    pub aborted: u64,
 }
 
 /// A member of a shard.
@@ -200,9 +214,32 @@ impl ShardServer {
             _ => {}
         }
         let record = record_of(record);
+        self.count(&record);
         self.later(|machine| {
             machine.applied(at.index, time_of(sheaf_bson::Timestamp(at.time)), Some(&record));
         });
+    }
+
+    fn count(&self, record: &LogRecord) {
+        use sheaf_shard::Record;
+        let LogRecord::Transaction(record) = record else { return };
+        let state = &mut *self.state.lock();
+        let (figures, Some(machine)) = (&mut state.figures, &state.machine) else { return };
+        let is_prepared = |id| matches!(machine.rows().get(id), Some(Row::Prepared { .. }));
+        match record {
+            Record::Prepare { .. } => figures.total += 1,
+            Record::Commit { id, .. } if is_prepared(id) => figures.committed += 1,
+            Record::Abort { id } if is_prepared(id) => figures.aborted += 1,
+            _ => {}
+        }
+    }
+
+    /// What `serverStatus` shows of prepared transactions.
+    pub fn figures(&self) -> Figures {
+        let state = self.state.lock();
+        let rows = state.machine.iter().flat_map(|machine| machine.rows().iter());
+        let current = rows.filter(|(_, row)| matches!(row, Row::Prepared { .. })).count() as u64;
+        Figures { current, ..state.figures }
     }
 
     /// This member's office has changed.

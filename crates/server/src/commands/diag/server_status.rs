@@ -195,11 +195,11 @@ fn transactions(node: &Node, doc: &mut Doc<'_>) {
     put(doc, "totalAborted", &txn.aborted);
     put(doc, "totalCommitted", &txn.committed);
     put(doc, "totalStarted", &txn.started);
-    // Nothing here takes two phases.
-    for name in ["totalPrepared", "totalPreparedThenCommitted", "totalPreparedThenAborted", "currentPrepared"]
-    {
-        doc.append(name, 0i64);
-    }
+    let prepared = node.sharding().map(|sharding| sharding.figures()).unwrap_or_default();
+    doc.append("totalPrepared", prepared.total as i64);
+    doc.append("totalPreparedThenCommitted", prepared.committed as i64);
+    doc.append("totalPreparedThenAborted", prepared.aborted as i64);
+    doc.append("currentPrepared", prepared.current as i64);
 }
 
 fn metrics(node: &Node, doc: &mut Doc<'_>) {

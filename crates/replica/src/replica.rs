@@ -168,6 +168,11 @@ impl Replica {
         *self.commit.lock()
     }
 
+    /// Index of the last entry of the log, also of one that was only proposed.
+    pub fn last_index(&self) -> u64 {
+        self.core.lock().log().last
+    }
+
     /// Has each new commit point told from now on, in order; once. The core is locked then, so whoever is told takes no lock under
     /// which somebody asks this member.
     pub fn on_commit_point(&self, told: Box<dyn Fn(OpTime) + Send + Sync>) {

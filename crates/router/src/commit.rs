@@ -14,7 +14,7 @@ use sheaf_client::Message;
 use sheaf_cluster::{Asker, Call, Shard, error_in};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::{
-    Answer, ClusterTime, Committer, CommitterEffect, Outcome, Part, Request, ShardId, TransactionId,
+    Answer, ClusterTime, Committer, CommitterEffect, Executed, Outcome, Part, Request, ShardId, TransactionId,
 };
 
 use crate::op::Operation;
@@ -36,8 +36,8 @@ pub type Settled = Mutex<BTreeMap<ShardId, Vec<TransactionId>>>;
 pub struct Participating {
     /// The shard.
     pub shard: Shard,
-    /// How many statements were executed there.
-    pub statements: u32,
+    /// What was executed there.
+    pub executed: Executed,
     /// Whether any of them writes.
     pub wrote: bool,
 }
@@ -57,7 +57,7 @@ pub fn commit(op: &Operation<'_>, id: &TransactionId, participants: &[Participat
     let read_at = op.router.clock.now().map_or(ClusterTime::ZERO, ClusterTime::from);
     let part = |taking: &Participating| Part {
         shard: ShardId::new(&*taking.shard.name),
-        statements: taking.statements,
+        executed: taking.executed,
         wrote: taking.wrote,
         confirmed: false,
     };

@@ -28,6 +28,7 @@ fn is_between(name: &str) -> bool {
             | "opTime"
             | "$configTime"
             | "$topologyTime"
+            | "executed"
     )
 }
 
@@ -94,7 +95,7 @@ pub fn exchange(op: &Operation<'_>, target: &Target, message: &mut Message) -> R
     note_participant(op, target);
     let go_on = || op.check_interrupt();
     let answer = op.blocking(|| target.set().ask(message, &op.asker(&go_on))).map_err(for_client)?;
-    check(op, answer)
+    check(op, target, answer)
 }
 
 /// Sends the request to all of these, and gives their answers in the same order.
@@ -111,26 +112,25 @@ pub fn ask_all(op: &Operation<'_>, targets: &[Target], body: &Body<'_>) -> Resul
         for target in targets {
             let mut message = message(op, target.name(), body);
             let call = Call::send(target.set(), &mut message, &asker).map_err(for_client)?;
-            under_way.push((call, message));
+            under_way.push((target, call, message));
         }
-        let finish = |(call, mut message): (Call, Message)| {
-            check(op, call.finish(&mut message, &asker).map_err(for_client)?)
+        let finish = |(target, call, mut message): (&Target, Call, Message)| {
+            check(op, target, call.finish(&mut message, &asker).map_err(for_client)?)
         };
         under_way.into_iter().map(finish).collect()
     })
 }
 
-/// Notes that the target is sent a statement of the transaction, if there is one.
-pub fn note_participant(op: &Operation<'_>, target: &Target) {
+fn note_participant(op: &Operation<'_>, target: &Target) {
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
         transaction.take_part(target, op.writes());
     }
 }
 
-fn check(op: &Operation<'_>, answer: Answer) -> Result<Answer> {
+fn check(op: &Operation<'_>, target: &Target, answer: Answer) -> Result<Answer> {
     op.heard(answer.reply());
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
-        transaction.answered();
+        transaction.answered(target, answer.reply())?;
         if answer.reply().get("writeErrors").is_some() {
             transaction.fail();
         }

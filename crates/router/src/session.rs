@@ -2,9 +2,11 @@
 //!
 //! A shard takes part from its first statement on; that one carries `startTransaction` and the read concern.
 
-use sheaf_bson::{DocBuf, DocWriter};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_front::reply::Reply;
 use sheaf_front::session;
+use sheaf_shard::Executed;
 
 use crate::target::Target;
 
@@ -76,8 +78,8 @@ pub struct Participant {
     pub begun: bool,
     /// Whether a statement that it was sent writes.
     pub writes: bool,
-    /// How many statements it was sent.
-    pub statements: u32,
+    /// What it has executed, as its last answer said; config servers do not say.
+    pub executed: Option<Executed>,
 }
 
 impl Transaction {
@@ -85,15 +87,25 @@ impl Transaction {
     pub fn take_part(&mut self, target: &Target, writes: bool) {
         if let Some(known) = self.participants.iter_mut().find(|known| known.target.name() == target.name()) {
             known.writes |= writes;
-            known.statements += 1;
             return;
         }
-        self.participants.push(Participant { target: target.clone(), begun: false, writes, statements: 1 });
+        self.participants.push(Participant { target: target.clone(), begun: false, writes, executed: None });
     }
 
-    /// Whoever was sent a statement knows of the transaction now.
-    pub fn answered(&mut self) {
-        self.participants.iter_mut().for_each(|participant| participant.begun = true);
+    /// A target has answered a statement: it knows of the transaction now, and has executed this of it.
+    ///
+    /// Errors: `NoSuchTransaction`, if it has executed something else before: it has lost what it was sent.
+    pub fn answered(&mut self, target: &Target, reply: RawDoc<'_>) -> Result<()> {
+        let known = self.participants.iter_mut().find(|known| known.target.name() == target.name());
+        let Some(known) = known else { return Ok(()) };
+        known.begun = true;
+        let Some(executed) = Executed::parse(reply) else { return Ok(()) };
+        let before = known.executed.replace(executed);
+        if before.is_some_and(|before| (before.term, before.opening) != (executed.term, executed.opening)) {
+            let text = format!("shard {} has lost the transaction's first statements", target.name());
+            return Err(Error::new(Code::NO_SUCH_TRANSACTION, text).with_label("TransientTransactionError"));
+        }
+        Ok(())
     }
 
     /// Write errors have ended the transaction on their shard.

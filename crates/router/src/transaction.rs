@@ -102,7 +102,7 @@ fn recovered(op: &Operation<'_>, number: i64) -> Transaction {
         op.body().get("recoveryToken").and_then(|token| token.as_doc()?.get("recoveryShardId")?.as_str());
     let shard = shard.and_then(|shard| op.router.directory.shard(shard, &|| op.check_interrupt()).ok());
     let participants = shard
-        .map(|shard| Participant { target: Target::Shard(shard), begun: true, writes: true, statements: 0 })
+        .map(|shard| Participant { target: Target::Shard(shard), begun: true, writes: true, executed: None })
         .into_iter()
         .collect();
     Transaction { number, stage: Stage::Recovering, read_concern: None, participants, failed: false }
@@ -159,7 +159,7 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
         let taking = transaction.participants.iter().filter_map(|participant| match &participant.target {
             Target::Shard(shard) => Some(Participating {
                 shard: shard.clone(),
-                statements: participant.statements,
+                executed: participant.executed.unwrap_or_default(),
                 wrote: participant.writes,
             }),
             Target::Config(_) => None,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use sheaf_errors::Result;
+use sheaf_shard::Executed;
 
 use crate::op::{Operation, TxnEnd};
 use crate::reply::Reply;
@@ -96,26 +97,27 @@ fn learn_fate(state: &mut SessionState, op: &Operation<'_>, session: &Session) {
 fn enter(op: &mut Operation<'_>, session: &Session, state: &mut SessionState, part: TxnPart) -> Result<()> {
     if part == TxnPart::Start {
         let transaction = op.engine().begin(Some((session.id.document(), state.txn_number)))?;
-        if let Some(sharding) = op.node.sharding() {
-            sharding.execute(&transaction_id(session.id, state.txn_number), 0)?;
-        }
+        let executed = match op.node.sharding() {
+            Some(sharding) => sharding.execute(&transaction_id(session.id, state.txn_number), None)?,
+            None => Executed::default(),
+        };
         op.node.metrics.txn.started.add(1);
         op.node.metrics.txn.open.fetch_add(1, Ordering::Relaxed);
         state.txn = TxnState::InProgress {
             transaction: Some(Box::new(transaction)),
             started: Instant::now(),
             read_concern: op.read_concern.get(),
-            statements: 1,
+            executed,
         };
         op.node.sessions.opened(session.id);
     }
     match &mut state.txn {
-        TxnState::InProgress { transaction, read_concern, statements, .. } => {
+        TxnState::InProgress { transaction, read_concern, executed, .. } => {
             if let Some(sharding) = op.node.sharding().filter(|_| part == TxnPart::Continue) {
-                sharding.execute(&transaction_id(session.id, state.txn_number), *statements)?;
-                *statements += 1;
+                *executed =
+                    sharding.execute(&transaction_id(session.id, state.txn_number), Some(*executed))?;
             }
-            op.statements.set(*statements);
+            op.executed.set(*executed);
             op.read_concern.set(*read_concern);
             *op.transaction.borrow_mut() = transaction.take().map(|boxed| *boxed);
         }
@@ -134,11 +136,11 @@ fn leave(
     result: Result<Reply>,
 ) -> Result<Reply> {
     let rest = op.transaction.borrow_mut().take();
-    let TxnState::InProgress { transaction, started, statements, .. } = &mut state.txn else { return result };
+    let TxnState::InProgress { transaction, started, executed, .. } = &mut state.txn else { return result };
     let lived = started.elapsed();
-    let is_open = |statements| {
+    let is_open = |executed| {
         let id = || transaction_id(session.id, txn_number);
-        op.node.sharding().is_none_or(|sharding| sharding.is_open(&id(), statements))
+        op.node.sharding().is_none_or(|sharding| sharding.is_open(&id(), executed))
     };
     match (&result, op.txn_ended.get()) {
         (_, Some(TxnEnd::Committed(position))) => {
@@ -149,8 +151,15 @@ fn leave(
                 cursor.lsid == Some(session.id) && cursor.txn_number == Some(txn_number)
             });
         }
-        (Ok(reply), None) if !has_write_errors(reply) && rest.is_some() && is_open(*statements) => {
+        (Ok(reply), None) if !has_write_errors(reply) && rest.is_some() && is_open(*executed) => {
             *transaction = rest.map(Box::new);
+            if op.node.sharding().is_some() {
+                let executed = *executed;
+                return result.map(|mut reply| {
+                    reply.fill(|out| executed.append(out));
+                    reply
+                });
+            }
         }
         // An error, or a statement that failed, ends the transaction; dropping its storage part
         // undoes it.

@@ -73,7 +73,7 @@ impl Role for Mongod {
             node: &self.0,
             snapshot: RefCell::new(None),
             transaction: RefCell::new(None),
-            statements: Cell::new(0),
+            executed: Cell::default(),
             txn_ended: Cell::new(None),
             txn_found: Cell::new(None),
             parked: RefCell::new(None),

@@ -10,6 +10,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ClusterClock;
 use sheaf_front::request::Request;
 pub use sheaf_front::request::{ApiParams, Interrupter};
+use sheaf_shard::Executed;
 use sheaf_storage::{Catalog, Engine, OpTime, Statement, Transaction, View, Write};
 
 use crate::concern::ReadLevel;
@@ -29,8 +30,8 @@ pub struct Operation<'a> {
     pub(crate) snapshot: RefCell<Option<View>>,
     /// The open transaction that this operation belongs to; back in its session afterwards.
     pub(crate) transaction: RefCell<Option<Transaction>>,
-    /// How many statements the transaction has, this one too.
-    pub(crate) statements: Cell<u32>,
+    /// What was executed of the transaction on this shard, this statement too.
+    pub(crate) executed: Cell<Executed>,
     /// How this operation ended its transaction.
     pub(crate) txn_ended: Cell<Option<TxnEnd>>,
     /// Where the transaction had been committed already, for a repeated `commitTransaction`.

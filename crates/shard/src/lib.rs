@@ -11,8 +11,8 @@
 //! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md` and
 //! `docs/design/0018-placement.md`.
 
-pub mod placement;
 pub mod message;
+pub mod placement;
 mod serving;
 mod shard;
 pub mod sim;

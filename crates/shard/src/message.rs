@@ -1,7 +1,8 @@
 //! Requests and answers as commands and replies: a command is named after what it asks, and its own value names the transaction.
 //!
 //! ```text
-//! {prepareTransaction: {lsid: {id: ...}, txnNumber: 3}, participants: ["a", "b"], statements: 2}
+//! {prepareTransaction: {lsid: {id: ...}, txnNumber: 3}, participants: ["a", "b"],
+//!  executed: {term: 5, opening: 41, statements: 2}}
 //! {state: "prepared", time: Timestamp(...)}
 //! ```
 
@@ -11,7 +12,7 @@ use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 
 use crate::time::ClusterTime;
-use crate::transaction::{Answer, Request};
+use crate::transaction::{Answer, Executed, Request};
 use crate::types::{ShardId, TransactionId};
 
 /// The commands' names.
@@ -60,19 +61,17 @@ impl Request {
                 request => put_id(request.id().expect("it names a transaction"), out.document(self.name())),
             }
             match self {
-                Request::Prepare { participants, statements, .. } => {
+                Request::Prepare { participants, executed, .. } => {
                     let mut list = out.array("participants");
                     participants.iter().for_each(|shard| {
                         list.push(shard.as_str());
                     });
                     drop(list);
-                    out.append("statements", i64::from(*statements));
+                    executed.append(out);
                 }
-                Request::CommitAlone { statements, .. } => {
-                    out.append("statements", i64::from(*statements));
-                }
-                Request::Confirm { statements, read_at, .. } => {
-                    out.append("statements", i64::from(*statements));
+                Request::CommitAlone { executed, .. } => executed.append(out),
+                Request::Confirm { executed, read_at, .. } => {
+                    executed.append(out);
                     out.append("readAt", Timestamp::from(*read_at));
                 }
                 Request::Commit { at, .. } => {
@@ -98,19 +97,16 @@ impl Request {
             return Ok(Request::Settled { ids });
         }
         let id = transaction(command, own)?;
-        let statements = || {
-            let count = body.get("statements").and_then(|count| count.as_exact_i64());
-            count.and_then(|count| u32::try_from(count).ok()).ok_or_else(|| malformed(command, "statements"))
-        };
+        let executed = || Executed::parse(body).ok_or_else(|| malformed(command, EXECUTED));
         Ok(match command {
             name::PREPARE => {
                 let participants = participants(body).ok_or_else(|| malformed(command, "participants"))?;
-                Request::Prepare { id, participants, statements: statements()? }
+                Request::Prepare { id, participants, executed: executed()? }
             }
-            name::COMMIT_ALONE => Request::CommitAlone { id, statements: statements()? },
+            name::COMMIT_ALONE => Request::CommitAlone { id, executed: executed()? },
             name::CONFIRM => {
                 let read_at = time(body, "readAt").ok_or_else(|| malformed(command, "readAt"))?;
-                Request::Confirm { id, statements: statements()?, read_at }
+                Request::Confirm { id, executed: executed()?, read_at }
             }
             name::DECIDE => match time(body, "commitTimestamp") {
                 Some(at) => Request::Commit { id, at },
@@ -122,6 +118,28 @@ impl Request {
             name::RECOVER => Request::Recover { id },
             other => bail!(Code::COMMAND_NOT_FOUND, "no such command: '{other}'"),
         })
+    }
+}
+
+/// The field in which shards say what they have executed, and routers say it back.
+const EXECUTED: &str = "executed";
+
+impl Executed {
+    /// Adds it to the answer of a statement, and to the requests that it comes back with.
+    pub fn append(&self, out: &mut DocWriter<'_, Vec<u8>>) {
+        out.document(EXECUTED)
+            .append("term", self.term as i64)
+            .append("opening", self.opening as i64)
+            .append("statements", i64::from(self.statements));
+    }
+
+    /// What an answer or a request says.
+    pub fn parse(body: RawDoc<'_>) -> Option<Executed> {
+        let told = body.get(EXECUTED)?.as_doc()?;
+        let number =
+            |name: &str| told.get(name)?.as_exact_i64().and_then(|number| u64::try_from(number).ok());
+        let statements = u32::try_from(number("statements")?).ok()?;
+        Some(Executed { term: number("term")?, opening: number("opening")?, statements })
     }
 }
 
@@ -201,10 +219,11 @@ mod tests {
     fn requests_are_commands() {
         let at = ClusterTime::from_micros(9_000_001);
         let participants: Arc<[ShardId]> = [ShardId::new("a"), ShardId::new("b")].into();
+        let executed = Executed { term: 3, opening: 9, statements: 2 };
         for request in [
-            Request::Prepare { id: id(), participants, statements: 2 },
-            Request::CommitAlone { id: id(), statements: 1 },
-            Request::Confirm { id: id(), statements: 4, read_at: at },
+            Request::Prepare { id: id(), participants, executed },
+            Request::CommitAlone { id: id(), executed },
+            Request::Confirm { id: id(), executed, read_at: at },
             Request::Commit { id: id(), at },
             Request::Abort { id: id() },
             Request::Abandon { id: id() },
@@ -240,11 +259,11 @@ mod tests {
         for (command, body) in [
             (name::ASK, doc! { "askTransaction": 1 }),
             (name::ASK, doc! { "askTransaction": { "lsid": 1, "txnNumber": 3 } }),
-            (name::PREPARE, doc! { "prepareTransaction": id.as_raw(), "statements": 1 }),
-            (name::PREPARE, doc! { "prepareTransaction": id.as_raw(), "participants": [], "statements": 1 }),
+            (name::PREPARE, doc! { "prepareTransaction": id.as_raw() }),
+            (name::PREPARE, doc! { "prepareTransaction": id.as_raw(), "participants": [] }),
             (
                 name::PREPARE,
-                doc! { "prepareTransaction": id.as_raw(), "participants": ["a"], "statements": -1 },
+                doc! { "prepareTransaction": id.as_raw(), "participants": ["a"], "executed": { "term": -1 } },
             ),
             (name::DECIDE, doc! { "decideTransaction": id.as_raw(), "commitTimestamp": 5 }),
             (name::SETTLE, doc! { "settleTransactions": id.as_raw() }),

@@ -289,9 +289,9 @@ impl Shard {
         self.participant.execute(id, after)
     }
 
-    /// Whether a transaction of so many statements is still open here.
-    pub fn is_open(&self, id: &TransactionId, statements: u32) -> bool {
-        self.participant.read_up_to(id, statements).is_some()
+    /// Whether a transaction that has executed just this is still open here.
+    pub fn is_open(&self, id: &TransactionId, executed: Executed) -> bool {
+        self.participant.read_up_to(id, executed).is_some()
     }
 
     /// An open transaction is over without a trace.

@@ -11,7 +11,7 @@ use sheaf_front::reply::Reply;
 use sheaf_server::commands::crud::change_stream;
 
 use crate::cursor::RouterCursor;
-use crate::forward::{Body, for_client, message_with, note_participant};
+use crate::forward::{Body, for_client, message_with};
 use crate::op::Operation;
 use crate::router::Router;
 
@@ -42,7 +42,6 @@ fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> 
     let cursor = pinned.cursor();
     let body = Body { db: op.db(), body: op.body(), without: &["getMore"] };
     let answer = {
-        note_participant(op, &cursor.target);
         let mut message = next_batch(op, cursor, &body);
         let go_on = || op.check_interrupt();
         op.blocking(|| {
@@ -52,6 +51,9 @@ fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> 
         })?
     };
     op.heard(answer.reply());
+    if let Some(transaction) = &mut *op.transaction.borrow_mut() {
+        transaction.answered(&pinned.cursor().target, answer.reply())?;
+    }
     if let Some(error) = error_in(answer.reply()) {
         return Err(for_client(error));
     }
@@ -63,7 +65,10 @@ fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> 
     let (mut is_open, mut returned) = (false, 0);
     for field in answer.reply().iter() {
         let ("cursor", Some(shown)) = (field.key(), field.value().as_doc()) else {
-            if !matches!(field.key(), "ok" | "$clusterTime" | "operationTime" | "topologyVersion") {
+            if !matches!(
+                field.key(),
+                "ok" | "$clusterTime" | "operationTime" | "topologyVersion" | "executed"
+            ) {
                 reply.raw().extend_from_slice(field.as_bytes());
             }
             continue;

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_shard::Executed;
 use sheaf_storage::{OpTime, Transaction};
 
 use crate::concern::ReadConcern;
@@ -25,8 +26,8 @@ pub enum TxnState {
         started: Instant,
         /// `readConcern` of its first operation.
         read_concern: ReadConcern,
-        /// How many statements were begun in it.
-        statements: u32,
+        /// What was executed in it, on a shard.
+        executed: Executed,
     },
     /// It was handed over to be prepared: what has become of it stands in the log ([`ShardServer::fate`]).
     ///

@@ -11,7 +11,9 @@ use sheaf_cluster::Directory;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_replica::{Replica, spawn};
-use sheaf_shard::{Answer, LogRecord, ReplyId, Request, Row, Rows, Shard, ShardEffect, TransactionId};
+use sheaf_shard::{
+    Answer, Executed, LogRecord, ReplyId, Request, Row, Rows, Shard, ShardEffect, TransactionId,
+};
 use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
 
 use super::identity::Identity;
@@ -130,7 +132,7 @@ impl ShardServer {
         let told = Arc::downgrade(&server);
         replica.on_commit_point(Box::new(move |at| {
             if let Some(server) = told.upgrade() {
-                server.later(|machine| machine.majority(at.index));
+                server.committed(at);
             }
         }));
         let of = Arc::downgrade(&server);
@@ -144,7 +146,6 @@ impl ShardServer {
             return Ok(true);
         }
         let Some(identity) = Identity::read(&self.engine)? else { return Ok(false) };
-        let commit = self.replica.commit_point().index;
         // Records that are applied meanwhile wait for the lock, and are told again: that changes nothing.
         let mut state = self.state.lock();
         if state.machine.is_none() {
@@ -152,9 +153,7 @@ impl ShardServer {
             let rows = self.engine.transaction_rows();
             let rows = Rows::new(rows.iter().map(|(key, row)| (id_of(key), row_of(row))), last);
             let ceiling = time_of(self.engine.ceiling());
-            let mut machine = Shard::new(identity.shard.clone(), rows, ceiling, last);
-            machine.majority(commit);
-            state.machine = Some(machine);
+            state.machine = Some(Shard::new(identity.shard.clone(), rows, ceiling, last));
             self.identity.get_or_init(|| identity);
             self.known.store(true, Ordering::Release);
         }
@@ -163,25 +162,51 @@ impl ShardServer {
 
     /// Tells the machine something. What it wants done besides answers is given back; nothing, as long as there is no machine.
     fn tell<T>(&self, work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T) -> Option<(T, Deferred)> {
-        let state = &mut *self.state.lock();
-        let machine = state.machine.as_mut()?;
-        let role = self.replica.role();
-        let leading = role.writable.then_some(role.term);
-        let mut entrance =
-            Entrance { next: &mut state.next, replies: &mut state.replies, held: &mut state.held };
-        if leading != state.leading {
-            if state.leading.is_some() {
-                machine.lost_primary();
-                entrance.replies.drain().for_each(|(_, route)| route.refuse(not_primary()));
-            }
-            state.leading = leading;
-            if leading.is_some() {
-                machine.became_primary();
-            }
+        let State { machine, leading, next, replies, held, .. } = &mut *self.state.lock();
+        let machine = machine.as_mut()?;
+        let mut entrance = Entrance { leading, next, replies, held };
+        if entrance.leading.is_some() && *entrance.leading != self.term() {
+            *entrance.leading = None;
+            machine.lost_primary();
+            entrance.replies.drain().for_each(|(_, route)| route.refuse(not_primary()));
         }
         let value = work(machine, &mut entrance);
         let deferred = entrance.answer(machine, self.identity.get().map(|identity| &identity.shard));
         Some((value, deferred))
+    }
+
+    /// The term in which this member takes writes.
+    fn term(&self) -> Option<u64> {
+        let role = self.replica.role();
+        role.writable.then_some(role.term)
+    }
+
+    /// Tells the machine of an office that it does not know of. The core is asked, so whoever calls has not locked it.
+    fn take_office(&self) {
+        let Some(term) = self.term() else { return };
+        if self.state.lock().leading == Some(term) {
+            return;
+        }
+        let last = self.replica.last_index();
+        let taken = self.tell(|machine, entrance| {
+            if entrance.leading.is_none() && self.term() == Some(term) {
+                *entrance.leading = Some(term);
+                machine.became_primary(term, last);
+            }
+        });
+        if let Some(((), deferred)) = taken
+            && !deferred.is_empty()
+        {
+            let _ = self.work.send(deferred);
+        }
+    }
+
+    /// Entries up to here are on a majority, and applied here; the listener was told of their records.
+    fn committed(&self, at: OpTime) {
+        self.later(|machine| {
+            machine.applied(at.index, time_of(sheaf_bson::Timestamp(at.time)), None);
+            machine.majority(at.index);
+        });
     }
 
     /// Tells the machine something where nothing may be waited for.
@@ -200,6 +225,7 @@ impl ShardServer {
         go_on: Interrupt<'_>,
         work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T,
     ) -> Option<T> {
+        self.take_office();
         let (value, deferred) = self.tell(work)?;
         self.perform(deferred, go_on);
         Some(value)
@@ -243,7 +269,8 @@ impl ShardServer {
     }
 
     /// This member's office has changed.
-    pub fn role_changed(self: &Arc<Self>) {
+    pub fn role_changed(&self) {
+        self.take_office();
         self.later(|_| ());
     }
 
@@ -271,25 +298,26 @@ impl ShardServer {
 
     // Statements in sessions.
 
-    /// Statement number `statement` of a transaction is about to be executed; its snapshot is taken.
+    /// A statement of a transaction is about to be executed, after what has been (`None`: it is the first, and its snapshot is taken).
+    /// Gives what has been executed with it.
     ///
     /// Errors: `NoSuchTransaction`, `TransactionTooOld`, `TransactionCommitted`, `NotWritablePrimary`.
-    pub fn execute(self: &Arc<Self>, id: &TransactionId, statement: u32) -> Result<()> {
+    pub fn execute(self: &Arc<Self>, id: &TransactionId, after: Option<Executed>) -> Result<Executed> {
         if !self.is_known()? {
-            return Ok(());
+            return Ok(Executed::default());
         }
         let last = self.engine.last_applied();
         let executed = self.now(&|| self.until_end(), |machine, _| {
-            machine.applied(last.index, time_of(sheaf_bson::Timestamp(last.time)), None);
-            machine.execute(id, statement)
+            seen(machine, last);
+            machine.execute(id, after)
         });
-        executed.unwrap_or(Ok(()))
+        executed.unwrap_or_else(|| Ok(Executed::default()))
     }
 
-    /// Whether a transaction of so many statements is still open. It ends when somebody asks whether it has prepared.
-    pub fn is_open(&self, id: &TransactionId, statements: u32) -> bool {
+    /// Whether a transaction that has executed just this is still open. It ends when somebody asks whether it has prepared.
+    pub fn is_open(&self, id: &TransactionId, executed: Executed) -> bool {
         let state = self.state.lock();
-        state.machine.as_ref().is_none_or(|machine| machine.is_open(id, statements))
+        state.machine.as_ref().is_none_or(|machine| machine.is_open(id, executed))
     }
 
     /// An open transaction is over without a trace.
@@ -331,11 +359,11 @@ impl ShardServer {
         if let Request::Confirm { read_at, .. } = &request {
             self.replica.observe_time((*read_at).into());
         }
-        let (now, last) = (time_of(self.replica.cluster_time()), self.engine.last_applied().index);
+        let (now, last) = (time_of(self.replica.cluster_time()), self.engine.last_applied());
         let slot = Slot::new();
         let id = request.id().cloned();
         let asked = self.now(go_on, |machine, entrance| {
-            machine.applied(last, now, None);
+            seen(machine, last);
             let to = entrance.number();
             if let Some(id) = &id {
                 entrance.replies.insert(to, Route::Waiting(slot.clone(), id.clone()));
@@ -363,7 +391,7 @@ impl ShardServer {
     pub fn commit_alone(
         self: &Arc<Self>,
         id: &TransactionId,
-        statements: u32,
+        executed: Executed,
         transaction: Transaction,
         go_on: Interrupt<'_>,
     ) -> Result<OpTime> {
@@ -372,7 +400,8 @@ impl ShardServer {
             return transaction.commit(go_on);
         }
         let now = time_of(self.replica.cluster_time());
-        let request = Request::CommitAlone { id: id.clone(), statements };
+        let request = Request::CommitAlone { id: id.clone(), executed };
+        self.take_office();
         let told = self.tell(|machine, entrance| machine.request(entrance.number(), request, now));
         let mut effects = told.map_or_else(Vec::new, |((), effects)| effects);
         let own = |effect: &ShardEffect| {
@@ -425,6 +454,7 @@ impl ShardServer {
 
 /// What an input of the machine may use besides it.
 pub(super) struct Entrance<'s> {
+    leading: &'s mut Option<u64>,
     next: &'s mut u64,
     pub(super) replies: &'s mut HashMap<ReplyId, Route>,
     held: &'s mut HashMap<TransactionId, Box<Transaction>>,
@@ -480,6 +510,14 @@ impl Route {
         if let Route::Waiting(slot, _) = self {
             slot.give(Err(error));
         }
+    }
+}
+
+/// What is visible now: a transaction that begins may read so far. Before it leads, the machine counts on having been told of all
+/// records up to there, and those of the newest entries may be on their way.
+fn seen(machine: &mut Shard, last: OpTime) {
+    if machine.is_leading() {
+        machine.applied(last.index, time_of(sheaf_bson::Timestamp(last.time)), None);
     }
 }
 

@@ -55,7 +55,7 @@ impl<'a> Command<'a, Operation<'a>> for CommitTransaction {
                 let session = op.lsid().zip(op.txn_number());
                 let (lsid, number) = session.expect("a transaction has a session and a number");
                 let id = transaction_id(lsid, number);
-                sharding.commit_alone(&id, op.statements.get(), transaction, &|| stop.check())?
+                sharding.commit_alone(&id, op.executed.get(), transaction, &|| stop.check())?
             }
         };
         op.txn_ended.set(Some(TxnEnd::Committed(position)));

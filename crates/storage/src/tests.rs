@@ -24,6 +24,7 @@ mod stale;
 pub(crate) mod support;
 mod swaps;
 mod transactions;
+mod transactions_random;
 mod validate;
 mod waits;
 mod writes;

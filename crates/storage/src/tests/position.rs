@@ -6,7 +6,7 @@ use sheaf_bson::doc;
 
 use super::member::Member;
 use super::support::*;
-use crate::Engine;
+use crate::{Engine, TransactionKey, Write};
 
 /// A flush as RocksDB begins one by itself, to its end.
 fn flush_unordered(engine: &Engine) {
@@ -217,4 +217,27 @@ fn a_checkpoint_among_commits_writes_nothing_that_the_log_may_lose() {
         }
         over.store(true, Ordering::Relaxed);
     });
+}
+
+/// The commit of a prepared transaction names no documents, and counts them all the same.
+#[test]
+fn a_flush_between_a_prepare_and_a_commit() {
+    let (dir, engine) = fresh();
+    build(&engine, C, &index_spec(doc! { "a": 1 }, "a_1", doc! {})).unwrap();
+    insert(&engine, C, &doc! { "_id": 1 }).unwrap();
+    let key = TransactionKey { lsid: doc! { "id": 1 }, txn_number: 1 };
+    let mut txn = engine.begin(Some((key.lsid.clone(), 1))).unwrap();
+    let collection = txn.collection(C).unwrap().unwrap();
+    for id in 2..6 {
+        txn.insert(&collection, doc! { "_id": id, "a": [1, 2] }.as_raw()).unwrap();
+    }
+    let prepared = txn.prepare(&doc! { "0": "a" }, GO_ON).unwrap();
+    flush_unordered(&engine);
+    let copy = crash_copy(dir.path());
+    assert_eq!(open(copy.path()).prepared_before(None), Some(key.clone()));
+    engine.checkpoint().unwrap();
+    engine.commit_prepared(&key, sheaf_bson::Timestamp(prepared.time), GO_ON).unwrap();
+    assert_survives_a_crash(dir.path(), &engine, &[C]);
+    flush_unordered(&engine);
+    assert_survives_a_crash(dir.path(), &engine, &[C]);
 }

@@ -224,19 +224,30 @@ fn touch(fields: &Operation<'_>, each: &mut Each<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The entries of the prepare that ends at this time; the log has them until its commit is settled.
+/// The entries of the prepare that ends at this time. The log has them until its commit is settled; where it begins with a
+/// copy that was made in between, there are none.
 fn prepare_at(log: &Log, time: u64) -> Result<Vec<LogEntry>> {
-    let mut index = log.read_from_time(time).map_err(log_error)?.index();
-    let mut entries = Vec::new();
+    let mut entries: Vec<LogEntry> = Vec::new();
+    let mut index = match log.read_from_time(time) {
+        Ok(reader) => reader.index(),
+        Err(sheaf_log::Error::Gone { .. }) => return Ok(entries),
+        Err(error) => return Err(log_error(error)),
+    };
     loop {
-        let entry = log.read_from(index).and_then(|mut reader| reader.next()).map_err(log_error)?;
-        let Some(entry) = entry else {
-            bail!(Code::UNRECOVERABLE_ROLLBACK_ERROR, "the log has not what was prepared at time {time}")
+        let entry = match log.read_from(index).and_then(|mut reader| reader.next()) {
+            Ok(Some(entry)) => LogEntry::from(entry),
+            Ok(None) | Err(sheaf_log::Error::Gone { .. }) => return Ok(entries),
+            Err(error) => return Err(log_error(error)),
         };
-        let entry = LogEntry::from(entry);
+        let is_it =
+            |doc: RawDoc<'_>| oplog::time(doc.as_bytes()) == time && Operation::read(doc).is_prepare();
+        if entries.is_empty() && !oplog::documents(&entry.payload).any(is_it) {
+            tracing::warn!("documents of a transaction are not saved: the log begins behind its prepare");
+            return Ok(entries);
+        }
         let continues = oplog::link(&entry.payload).is_some_and(|link| link.previous.is_some());
         entries.push(entry);
-        if !continues {
+        if !continues || index <= 1 {
             return Ok(entries);
         }
         index -= 1;

@@ -483,3 +483,41 @@ fn the_log_keeps_a_prepare_until_its_commit_is_settled() {
     engine.write_settled(&[key(1)], GO_ON).unwrap();
     assert!(fill(&engine) > prepared.index);
 }
+
+#[test]
+fn a_copy_has_what_is_prepared() {
+    let (dir, engine) = filled();
+    let prepared = prepare(&engine, 1);
+    let exported = dir.path().join("exported");
+    let copied = engine.export_copy(&exported).unwrap();
+    let target = tempfile::tempdir().unwrap();
+    let files = target.path().join("sync").join("files");
+    std::fs::create_dir_all(&files).unwrap();
+    for (name, _) in &copied.files {
+        std::fs::copy(exported.join(name), files.join(name)).unwrap();
+    }
+    crate::install_at_next_open(target.path(), &files).unwrap();
+    let member = Member::open(target.path());
+    assert_eq!(member.engine.last_applied(), copied.at);
+    engine.commit_prepared(&key(1), Timestamp(prepared.time), GO_ON).unwrap();
+    member.catch_up(&engine);
+    assert_eq!(all(&member.engine, C), after());
+    // Its log has not what was prepared: nothing is in the way of a rollback.
+    let last = member.engine.last_applied().index;
+    let saved = member.engine.save_rolled_back(copied.at.index, last, &target.path().join("lost")).unwrap();
+    assert_eq!(saved.documents, 0);
+}
+
+#[test]
+fn decisions_wait_for_locked_writes() {
+    let (_dir, engine) = filled();
+    let prepared = prepare(&engine, 1);
+    engine.lock_writes(GO_ON).unwrap();
+    let gone = || Err(Error::new(Code::MAX_TIME_MS_EXPIRED, "it waits"));
+    assert!(waits(engine.commit_prepared(&key(1), Timestamp(prepared.time), &gone)));
+    assert!(waits(engine.write_abort(&key(1), &gone)));
+    engine.unlock_writes().unwrap();
+    assert_held(&engine);
+    engine.commit_prepared(&key(1), Timestamp(prepared.time), GO_ON).unwrap();
+    assert_free(&engine);
+}

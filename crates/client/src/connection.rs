@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use sheaf_bson::{DocBuf, DocWriter, ObjectId, RawDoc, Value, doc};
-use sheaf_wire::{Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD};
+use sheaf_wire::{ADDED_ON_THE_WAY, Flags, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, REPLY_HEAD};
 
 use super::ConnectionString;
 use super::auth::log_in;
@@ -200,7 +200,7 @@ impl Connection {
     /// Sends a message; its reply is to be [received](Connection::receive_while).
     pub fn send(&mut self, message: &mut Message) -> Result<()> {
         let bytes = &mut message.bytes;
-        if bytes.len() > MAX_MESSAGE_SIZE {
+        if bytes.len() > MAX_MESSAGE_SIZE + ADDED_ON_THE_WAY {
             return Err(Error::usage(format!("a message of {} bytes is too large", bytes.len())));
         }
         self.request_id = self.request_id.wrapping_add(1);

@@ -86,6 +86,8 @@ impl Call {
             let host = set.select(&asker.preference, &mut || (asker.go_on)())?;
             match Call::send_to(set, &host, message) {
                 Ok(call) => return Ok(call),
+                // The message cannot be sent at all.
+                Err(error @ sheaf_client::Error::Usage(_)) => return Err(unreachable(&host, &error)),
                 Err(error) => {
                     set.lost(&host);
                     if !asker.again || began.elapsed() >= SELECTION {

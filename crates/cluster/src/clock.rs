@@ -1,6 +1,7 @@
 //! The newest cluster time that this process has heard of.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use sheaf_bson::{DocWriter, RawDoc, Timestamp, Value};
 
@@ -11,7 +12,7 @@ pub struct Clock(AtomicU64);
 impl Clock {
     /// Takes in the `$clusterTime` of a reply of the cluster.
     pub fn see(&self, reply: RawDoc<'_>) {
-        if let Some(time) = time_of(reply) {
+        if let Some(time) = time_of(reply).filter(|time| is_plausible(*time)) {
             self.0.fetch_max(time.0, Ordering::Relaxed);
         }
     }
@@ -33,6 +34,16 @@ impl Clock {
         let hash = Value::Binary(sheaf_bson::Binary { subtype: 0, bytes: &[0; 20] });
         told.document("signature").append("hash", hash).append("keyId", 0i64);
     }
+}
+
+/// How far ahead of this machine's clock a time may be (`maxAcceptableLogicalClockDriftSecs`): a year.
+const DRIFT_SECS_MAX: u64 = 365 * 24 * 60 * 60;
+
+/// Whether a time can be one of this cluster's: a made-up one would have every shard refuse what it comes with.
+#[expect(clippy::disallowed_methods, reason = "what is compared with is the time of day")]
+fn is_plausible(time: Timestamp) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    time.0 >> 32 <= now + DRIFT_SECS_MAX
 }
 
 /// The time in a `$clusterTime`.
@@ -63,6 +74,7 @@ mod tests {
         clock.see(reply(5).as_raw());
         assert_eq!(told(&clock, None), Some(Timestamp(7)));
         assert_eq!(told(&clock, Some(Timestamp(9))), Some(Timestamp(9)));
+        clock.see(reply(u64::from(u32::MAX) << 32).as_raw());
         assert_eq!(
             clock.now(),
             Some(Timestamp(7)),

@@ -30,6 +30,20 @@ pub struct Shard {
     pub draining: bool,
 }
 
+/// When the config servers did not answer, and what became of it.
+type Failed = Option<(Instant, Error)>;
+
+type Asking<'d> = parking_lot::MutexGuard<'d, Failed>;
+
+/// How often who waits for another's answer is asked whether it should.
+const ASK: Duration = Duration::from_millis(20);
+
+/// For so long nobody asks again after a failure.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// How long the config servers may take where what is known serves as well.
+const QUICK: Duration = Duration::from_millis(500);
+
 #[derive(Default)]
 struct Shards {
     by_name: BTreeMap<Arc<str>, Shard>,
@@ -43,7 +57,7 @@ pub struct Directory {
     shards: RwLock<Arc<Shards>>,
     databases: RwLock<HashMap<String, Arc<str>, ahash::RandomState>>,
     /// Held by who asks for the shards: the others take what that finds.
-    asking: Mutex<()>,
+    asking: Mutex<Failed>,
 }
 
 /// Whether whoever waits goes on waiting.
@@ -57,7 +71,7 @@ impl Directory {
             clock,
             shards: RwLock::default(),
             databases: RwLock::default(),
-            asking: Mutex::new(()),
+            asking: Mutex::new(None),
         }
     }
 
@@ -71,11 +85,17 @@ impl Directory {
     /// Errors: those of asking the config servers, if nothing is known yet.
     pub fn shards(&self, go_on: GoOn<'_>) -> Result<Vec<Shard>> {
         let known = self.shards.read().clone();
-        if known.read.is_none_or(|read| read.elapsed() > FRESH)
-            && let Err(error) = self.refresh_shards(known.read, go_on)
-            && known.read.is_none()
-        {
-            return Err(error);
+        if known.read.is_none_or(|read| read.elapsed() > FRESH) {
+            if known.by_name.is_empty() {
+                self.refresh_shards(known.read, go_on)?;
+            } else if let Some(asking) = self.asking.try_lock() {
+                // What is known serves while nobody answers.
+                let began = Instant::now();
+                let _ = self.read_shards(asking, known.read, &|| match began.elapsed() < QUICK {
+                    true => go_on(),
+                    false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+                });
+            }
         }
         Ok(self.shards.read().by_name.values().cloned().collect())
     }
@@ -106,11 +126,30 @@ impl Directory {
 
     /// Reads `config.shards`, unless somebody has since `before`.
     fn refresh_shards(&self, before: Option<Instant>, go_on: GoOn<'_>) -> Result<()> {
-        let _asking = self.asking.lock();
+        loop {
+            if let Some(asking) = self.asking.try_lock_for(ASK) {
+                return self.read_shards(asking, before, go_on);
+            }
+            go_on()?;
+        }
+    }
+
+    fn read_shards(&self, mut asking: Asking<'_>, before: Option<Instant>, go_on: GoOn<'_>) -> Result<()> {
         let known = self.shards.read().clone();
         if known.read > before {
             return Ok(());
         }
+        if let Some((failed, error)) = &*asking
+            && failed.elapsed() < PAUSE
+        {
+            return Err(error.clone());
+        }
+        let read = self.read_shards_now(&known, go_on);
+        *asking = read.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        read
+    }
+
+    fn read_shards_now(&self, known: &Shards, go_on: GoOn<'_>) -> Result<()> {
         let mut by_name = BTreeMap::new();
         for entry in self.find("shards", &doc! {}, go_on)? {
             let entry = entry.as_raw();

@@ -35,7 +35,8 @@ pub fn error_in(reply: RawDoc<'_>) -> Option<Error> {
         return None;
     }
     let code = reply.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(1) as i32;
-    let message = reply.get("errmsg").and_then(|message| message.as_str()).unwrap_or_default();
+    let message = reply.get("errmsg").and_then(|message| message.as_str());
+    let message = message.unwrap_or("the reply is no error and no success");
     let mut error = Error::new(Code(code), message);
     let labels = reply.get("errorLabels").and_then(|labels| labels.as_array());
     for label in labels.into_iter().flat_map(|labels| labels.values()) {
@@ -64,6 +65,7 @@ pub fn unreachable(host: &str, error: &sheaf_client::Error) -> Error {
     let code = match error {
         sheaf_client::Error::Io(error) if error.kind() == ErrorKind::TimedOut => Code::NETWORK_TIMEOUT,
         sheaf_client::Error::Io(_) => Code::HOST_UNREACHABLE,
+        sheaf_client::Error::Usage(_) => Code::BSON_OBJECT_TOO_LARGE,
         _ => Code::PROTOCOL_ERROR,
     };
     Error::new(code, format!("Error connecting to {host} :: caused by :: {error}"))

@@ -2,11 +2,12 @@
 //! soon as it is one.
 
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
-use sheaf_client::{Connection, ConnectionString, Role};
+use sheaf_client::{Connection, ConnectionString, Message, Role};
 
+use crate::failure::error_in;
 use crate::set::{Member, ReplicaSet};
 
 /// How long a member keeps a `hello` back when nothing changes.
@@ -14,6 +15,12 @@ const AWAIT: Duration = Duration::from_secs(10);
 
 /// How long one may take to accept a connection, and to answer beyond what it was allowed to wait.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often a monitor looks whether it should ask anew.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// An answer within this time has not waited for anything.
+const SOON: Duration = Duration::from_millis(5);
 
 /// The pause before a member that did not answer is asked again: first, and at the most.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
@@ -47,9 +54,11 @@ fn watch(set: &Weak<ReplicaSet>, host: &str) {
 fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
     let mut to = ConnectionString::direct(host);
     to.connect_timeout = PATIENCE;
-    to.socket_timeout = AWAIT + PATIENCE;
     let Ok(mut connection) = Connection::open(host, &to) else { return false };
-    let mut answered = false;
+    if connection.set_patience(LOOK, PATIENCE).is_err() {
+        return false;
+    }
+    let (mut answered, mut soon) = (false, false);
     let mut version: Option<DocBuf> = None;
     loop {
         let hello = match &version {
@@ -58,16 +67,40 @@ fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
             }
             None => doc! { "hello": 1 },
         };
-        let Ok(reply) = connection.command("admin", &hello) else { return answered };
+        let asked = Instant::now();
+        let Some(reply) = ask(set, host, &mut connection, &hello) else { return answered };
         answered = true;
         version = reply.get("topologyVersion").and_then(|version| version.as_doc()).map(DocBuf::from);
         let member = member(reply);
         let Some(set) = set.upgrade().filter(|set| set.is_watched(host)) else { return answered };
         set.heard(host, member);
-        if version.is_none() {
+        // One that does not wait with its answers is not to be asked all the time.
+        if version.is_none() || asked.elapsed() < SOON && std::mem::replace(&mut soon, true) {
             set.pause(PAUSE.1);
         }
     }
+}
+
+/// One `hello`, unless the member is doubted meanwhile.
+fn ask<'c>(
+    set: &Weak<ReplicaSet>,
+    host: &str,
+    connection: &'c mut Connection,
+    hello: &DocBuf,
+) -> Option<RawDoc<'c>> {
+    let mut message = Message::new();
+    message.begin(0, |body| {
+        body.append_all(hello.as_raw()).append("$db", "admin");
+    });
+    connection.send(&mut message).ok()?;
+    let asked = Instant::now();
+    let received = connection.receive_while(&mut || {
+        let goes_on = asked.elapsed() < AWAIT + PATIENCE
+            && set.upgrade().is_some_and(|set| set.is_watched(host) && !set.is_doubted(host));
+        if goes_on { Ok(()) } else { Err(sheaf_client::Error::Interrupted) }
+    });
+    received.ok()?;
+    Some(connection.reply()).filter(|reply| error_in(*reply).is_none())
 }
 
 fn member(reply: RawDoc<'_>) -> Member {

@@ -1,6 +1,6 @@
 //! A replica set as a client knows it: its members, who leads it, and which of them may answer a request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ const ASK: Duration = Duration::from_millis(50);
 
 /// Connections to one member that are kept for the next request.
 const KEPT: usize = 2048;
+
+/// The most members that a set may have; who tells of more is not believed.
+const MOST_MEMBERS: usize = 50;
 
 /// What a member has said of itself.
 #[derive(Clone, Debug, Default)]
@@ -48,6 +51,8 @@ struct State {
     /// The last election that was heard of: nobody goes back to an older primary.
     newest: Option<[u8; 12]>,
     primary: Option<String>,
+    /// Members whose monitors are to ask anew: somebody has found that they do not answer.
+    doubted: BTreeSet<String>,
     /// Why a member is not watched.
     unwatched: Option<String>,
 }
@@ -129,8 +134,14 @@ impl ReplicaSet {
         if state.primary.as_deref() == Some(host) {
             state.primary = None;
         }
+        state.doubted.insert(host.to_owned());
         drop(state);
         self.pool.forget(host);
+    }
+
+    /// Whether a member's monitor is to ask anew; told once.
+    pub(crate) fn is_doubted(&self, host: &str) -> bool {
+        self.state.lock().doubted.remove(host)
     }
 
     /// A member has said that it is not primary any more; until it is heard again, nobody takes it for that.
@@ -171,7 +182,8 @@ impl State {
         if member.role.primary && is_new {
             self.newest = member.role.election;
             self.primary = Some(host.to_owned());
-            let told: Vec<String> = member.role.hosts.iter().chain(&member.role.passives).cloned().collect();
+            let told = member.role.hosts.iter().chain(&member.role.passives).take(MOST_MEMBERS);
+            let told: Vec<String> = told.cloned().collect();
             self.members.retain(|known, _| told.contains(known) || known == host);
             new = told.into_iter().filter(|told| !self.members.contains_key(told)).collect();
         } else if self.primary.as_deref() == Some(host) {

@@ -78,8 +78,7 @@ impl Role for Mongos {
                 transaction::run(&op, session, number, work)
             }
             (Some(session), Some(number)) if request.part == TxnPart::RetryableWrite => {
-                session.state.lock().begin_write(number);
-                work(&op)
+                op.session_state(session).map(|mut state| state.begin_write(number)).and_then(|()| work(&op))
             }
             _ => work(&op),
         };

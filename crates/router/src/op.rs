@@ -3,7 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use sheaf_bson::{RawDoc, Value};
 use sheaf_cluster::{Asker, Preference};
 use sheaf_errors::{Code, Error, Result};
@@ -12,8 +14,11 @@ use sheaf_front::outcome::Parked;
 use sheaf_front::request::Request;
 
 use crate::router::Router;
-use crate::session::Transaction;
+use crate::session::{Session, SessionState, Transaction};
 use crate::target::Target;
+
+/// How often who waits for another operation of its session is asked whether it should.
+const ASK: Duration = Duration::from_millis(20);
 
 /// One operation on a router: a request, and what its answer has been found to be besides the reply.
 pub struct Operation<'a> {
@@ -85,6 +90,7 @@ impl<'a> Operation<'a> {
     ///
     /// Errors: `ShardNotFound` without shards; `InvalidNamespace`; those of asking the config servers.
     pub fn target(&self, db: &str, makes: bool) -> Result<Target> {
+        sheaf_front::args::check_db_name(db)?;
         let go_on = || self.check_interrupt();
         let directory = &self.router.directory;
         match db {
@@ -105,6 +111,23 @@ impl<'a> Operation<'a> {
         }
         let any = directory.shards(&go_on)?.into_iter().next();
         any.map(Target::Shard).ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))
+    }
+
+    /// The state of the operation's session, of which one operation with a number runs at a time.
+    ///
+    /// Errors: those of [`Request::check_interrupt`], while another one runs.
+    pub fn session_state<'s>(&self, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
+        if let Some(state) = session.state.try_lock() {
+            return Ok(state);
+        }
+        self.blocking(|| {
+            loop {
+                self.check_interrupt()?;
+                if let Some(state) = session.state.try_lock_for(ASK) {
+                    return Ok(state);
+                }
+            }
+        })
     }
 
     /// Takes in what a reply of a shard tells of times.

@@ -3,7 +3,7 @@
 //! At the end, those that have only read are ended first; then the one that has written commits, and its commit is the transaction's.
 //! Where several have written, [`commit`](crate::commit) begins.
 
-use sheaf_bson::{DocBuf, doc};
+use sheaf_bson::{DocBuf, Value, doc};
 use sheaf_client::Message;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::reply::Reply;
@@ -26,7 +26,7 @@ pub fn run<'a>(
     number: i64,
     work: impl FnOnce(&Operation<'a>) -> Result<Reply>,
 ) -> Result<Reply> {
-    let mut state = session.state.lock();
+    let mut state = op.session_state(session)?;
     if let Some(newest) = state.newest.filter(|newest| *newest > number) {
         bail!(
             Code::TRANSACTION_TOO_OLD,
@@ -34,10 +34,16 @@ pub fn run<'a>(
             session.id
         );
     }
+    if op.part == TxnPart::Start && state.newest == Some(number) {
+        return Err(begun_already(state.transaction.as_ref(), number));
+    }
     let known = state.transaction.take().filter(|known| known.number == number);
     let transaction = match op.part {
-        TxnPart::Start => begin(op, state.newest, number, known)?,
-        TxnPart::Commit | TxnPart::Abort => known.unwrap_or_else(|| recovered(op, number)),
+        TxnPart::Start => begin(op, number),
+        TxnPart::Commit | TxnPart::Abort => match known {
+            Some(known) => known,
+            None => recovered(op, number)?,
+        },
         _ => match known {
             Some(known) if known.stage == Stage::Open => known,
             known => {
@@ -79,33 +85,41 @@ fn not_open(known: Option<&Transaction>, number: i64, newest: Option<i64>) -> Er
     }
 }
 
-fn begin(
-    op: &Operation<'_>,
-    newest: Option<i64>,
-    number: i64,
-    known: Option<Transaction>,
-) -> Result<Transaction> {
-    if newest == Some(number) {
-        let state = known.map_or("over", |known| known.stage.name());
-        bail!(
-            50911,
+fn begun_already(known: Option<&Transaction>, number: i64) -> Error {
+    let state = known.map_or("over", |known| known.stage.name());
+    Error::location(
+        50911,
+        format!(
             "Cannot start a transaction at given transaction number {number} a transaction with the same number is in state {state}"
-        );
-    }
+        ),
+    )
+}
+
+fn begin(op: &Operation<'_>, number: i64) -> Transaction {
     let read_concern = op.body().get("readConcern").and_then(|concern| concern.as_doc()).map(DocBuf::from);
-    Ok(Transaction { number, stage: Stage::Open, read_concern, participants: Vec::new(), failed: false })
+    Transaction { number, stage: Stage::Open, read_concern, participants: Vec::new(), failed: false }
 }
 
 /// What a commit's token tells of a transaction that this router has not seen.
-fn recovered(op: &Operation<'_>, number: i64) -> Transaction {
-    let shard =
-        op.body().get("recoveryToken").and_then(|token| token.as_doc()?.get("recoveryShardId")?.as_str());
-    let shard = shard.and_then(|shard| op.router.directory.shard(shard, &|| op.check_interrupt()).ok());
-    let participants = shard
-        .map(|shard| Participant { target: Target::Shard(shard), begun: true, writes: true, executed: None })
-        .into_iter()
-        .collect();
-    Transaction { number, stage: Stage::Recovering, read_concern: None, participants, failed: false }
+///
+/// Errors: `TypeMismatch` for what is no token; `ShardNotFound`; those of asking the config servers.
+fn recovered(op: &Operation<'_>, number: i64) -> Result<Transaction> {
+    let mut participants = Vec::new();
+    if let Some(token) = op.body().get("recoveryToken") {
+        let shard = token.as_doc().map(|token| token.get_or_missing("recoveryShardId"));
+        participants = match shard {
+            Some(Value::String(shard)) => {
+                let shard = op.blocking(|| op.router.directory.shard(shard, &|| op.check_interrupt()))?;
+                vec![Participant { target: Target::Shard(shard), begun: true, writes: true, executed: None }]
+            }
+            // A transaction that has done nothing has no shard.
+            Some(Value::Missing) => Vec::new(),
+            _ => {
+                bail!(Code::TYPE_MISMATCH, "recoveryToken must be a document with the string recoveryShardId")
+            }
+        };
+    }
+    Ok(Transaction { number, stage: Stage::Recovering, read_concern: None, participants, failed: false })
 }
 
 /// A statement has failed: the others must not go on holding what the transaction has locked.

@@ -8,6 +8,9 @@ pub const HEADER_LEN: usize = 16;
 /// Largest message, header included: `maxMessageSizeBytes` of hello.
 pub const MAX_MESSAGE_SIZE: usize = 48_000_000;
 
+/// What a router may add to a client's message on its way to a shard: times, concerns, numbers of statements.
+pub const ADDED_ON_THE_WAY: usize = 64 << 10;
+
 /// Operation codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OpCode {
@@ -92,7 +95,10 @@ impl Header {
         if is_http(head) {
             return Err(WireError::close(OVER_HTTP));
         }
-        if (length as u32) < HEADER_LEN as u32 || length < 0 || length as usize > MAX_MESSAGE_SIZE {
+        if (length as u32) < HEADER_LEN as u32
+            || length < 0
+            || length as usize > MAX_MESSAGE_SIZE + ADDED_ON_THE_WAY
+        {
             return Err(WireError::close(format!(
                 "recv(): message msgLen {length} is invalid. Min {HEADER_LEN} Max: {MAX_MESSAGE_SIZE}"
             )));

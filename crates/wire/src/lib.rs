@@ -17,7 +17,7 @@ mod reply;
 
 pub use compressed::{Compressor, compress, decompress};
 pub use error::WireError;
-pub use header::{HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, http_answer};
+pub use header::{ADDED_ON_THE_WAY, HEADER_LEN, Header, MAX_MESSAGE_SIZE, OpCode, http_answer};
 pub use msg::{Flags, MAX_BODY_SIZE, OpMsg, Sequence, SequenceIter, command_name};
 pub use query::OpQuery;
 pub use reply::{REPLY_HEAD, checksum_matches, finish_msg, op_reply};

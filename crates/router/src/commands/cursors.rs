@@ -55,6 +55,10 @@ fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> 
         transaction.answered(&pinned.cursor().target, answer.reply())?;
     }
     if let Some(error) = error_in(answer.reply()) {
+        // The shard knows whether the cursor goes on after this error: the next getMore asks it.
+        if !matches!(error.code(), Code::CURSOR_NOT_FOUND | Code::CURSOR_KILLED) {
+            pinned.release(0);
+        }
         return Err(for_client(error));
     }
     if pinned.is_killed() {

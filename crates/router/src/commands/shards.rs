@@ -102,9 +102,12 @@ impl AddShard<'_> {
             }
         }
         let set = ReplicaSet::new(&address);
-        self.check_empty(op, &set, &known)?;
+        let brought = self.check_empty(op, &set, &known)?;
         let cluster_id = op.router.cluster_id(&go_on)?;
         self.identify(op, &set, name, cluster_id)?;
+        for db in &brought {
+            op.router.directory.adopt_database(db, name, &go_on)?;
+        }
         let time = op.router.clock.now().unwrap_or(sheaf_bson::Timestamp(0));
         let shard = doc! {
             "_id": name, "host": &set.address().to_string(), "state": 1, "topologyTime": Value::Timestamp(time),
@@ -115,13 +118,14 @@ impl AddShard<'_> {
         Ok(Reply::ok().with("shardAdded", name))
     }
 
-    /// A new shard brings no databases: what a cluster has is made through it.
+    /// A new shard brings no databases: what a cluster has is made through it. Gives those that a cluster's first shard brings.
     fn check_empty(
         &self,
         op: &Operation<'_>,
         set: &std::sync::Arc<ReplicaSet>,
         known: &[DocBuf],
-    ) -> Result<()> {
+    ) -> Result<Vec<String>> {
+        let mut brought = Vec::new();
         let began = Instant::now();
         let go_on = || {
             op.check_interrupt()?;
@@ -137,6 +141,18 @@ impl AddShard<'_> {
         };
         let list = doc! { "listDatabases": 1, "nameOnly": true };
         let databases = sheaf_cluster::run(set, &op.router.clock, "admin", &list, true, &go_on)?;
+        let options = doc! { "getCmdLineOpts": 1 };
+        let options = sheaf_cluster::run(set, &op.router.clock, "admin", &options, true, &go_on)?;
+        let sharding =
+            options.as_raw().get("parsed").and_then(|parsed| parsed.as_doc()?.get("sharding")?.as_doc());
+        let role = sharding.and_then(|sharding| sharding.get("clusterRole")?.as_str());
+        if set.is_config() != Some(true) && role != Some("shardsvr") {
+            bail!(
+                Code::OPERATION_FAILED,
+                "Cannot add {} as a shard: its members were not started with --shardsvr",
+                self.address
+            );
+        }
         if set.is_config() == Some(true) {
             bail!(
                 Code::OPERATION_FAILED,
@@ -165,10 +181,9 @@ impl AddShard<'_> {
                 );
             }
             // The first shard may be a set that has been used by itself.
-            let shard = self.name.unwrap_or(set.name());
-            op.router.directory.adopt_database(db, shard, &go_on)?;
+            brought.push(db.to_owned());
         }
-        Ok(())
+        Ok(brought)
     }
 
     /// Tells the set that it is a shard now, and of which cluster.

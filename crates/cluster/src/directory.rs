@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -44,6 +45,17 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How long the config servers may take where what is known serves as well.
 const QUICK: Duration = Duration::from_millis(500);
 
+/// Where a database lives, and when that was asked for.
+#[derive(Clone)]
+struct Known {
+    shard: Arc<str>,
+    read: Instant,
+}
+
+/// What is believed of a database without being asked for again: another router may have dropped it, and it may have been made anew
+/// elsewhere.
+const FRESH_DATABASE: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 struct Shards {
     by_name: BTreeMap<Arc<str>, Shard>,
@@ -55,7 +67,9 @@ pub struct Directory {
     config: Arc<ReplicaSet>,
     clock: Arc<Clock>,
     shards: RwLock<Arc<Shards>>,
-    databases: RwLock<HashMap<String, Arc<str>, ahash::RandomState>>,
+    databases: RwLock<HashMap<String, Known, ahash::RandomState>>,
+    /// Counts what was forgotten: who has asked before that must not remember the answer.
+    forgotten: AtomicU64,
     /// Held by who asks for the shards: the others take what that finds.
     asking: Mutex<Failed>,
 }
@@ -71,6 +85,7 @@ impl Directory {
             clock,
             shards: RwLock::default(),
             databases: RwLock::default(),
+            forgotten: AtomicU64::new(0),
             asking: Mutex::new(None),
         }
     }
@@ -114,6 +129,7 @@ impl Directory {
 
     /// Forgets everything that was read.
     pub fn forget(&self) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
         self.databases.write().clear();
         let mut shards = self.shards.write();
         *shards = Arc::new(Shards { by_name: shards.by_name.clone(), read: None });
@@ -121,6 +137,7 @@ impl Directory {
 
     /// Forgets where a database lives.
     pub fn forget_database(&self, db: &str) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
         self.databases.write().remove(db);
     }
 
@@ -172,15 +189,41 @@ impl Directory {
     /// Errors: those of asking the config servers.
     pub fn database(&self, db: &str, go_on: GoOn<'_>) -> Result<Option<Shard>> {
         let known = self.databases.read().get(db).cloned();
-        if let Some(name) = known {
-            return self.shard(&name, go_on).map(Some);
+        let Some(known) = known else { return self.read_database(db, go_on) };
+        if known.read.elapsed() <= FRESH_DATABASE {
+            return self.shard(&known.shard, go_on).map(Some);
         }
+        // One asks again, the others go on with what is known meanwhile; and so do all where nobody answers.
+        if let Some(entry) = self.databases.write().get_mut(db) {
+            entry.read = Instant::now();
+        }
+        let began = Instant::now();
+        let read = self.read_database(db, &|| match began.elapsed() < QUICK {
+            true => go_on(),
+            false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+        });
+        match read {
+            Err(_) => {
+                go_on()?;
+                self.shard(&known.shard, go_on).map(Some)
+            }
+            read => read,
+        }
+    }
+
+    /// Asks the config servers for a database's primary shard, and remembers it.
+    fn read_database(&self, db: &str, go_on: GoOn<'_>) -> Result<Option<Shard>> {
+        let forgotten = self.forgotten.load(Ordering::SeqCst);
         let found = self.find("databases", &doc! { "_id": db }, go_on)?;
         let Some(primary) = found.first().and_then(|entry| entry.as_raw().get("primary")?.as_str()) else {
+            self.databases.write().remove(db);
             return Ok(None);
         };
         let shard = self.shard(primary, go_on)?;
-        self.databases.write().insert(db.to_owned(), shard.name.clone());
+        let mut databases = self.databases.write();
+        if self.forgotten.load(Ordering::SeqCst) == forgotten {
+            databases.insert(db.to_owned(), Known { shard: shard.name.clone(), read: Instant::now() });
+        }
         Ok(Some(shard))
     }
 
@@ -259,8 +302,10 @@ impl Directory {
 
     /// The database has been dropped.
     pub fn remove_database(&self, db: &str, go_on: GoOn<'_>) -> Result<()> {
+        let written = self
+            .write(&doc! { "delete": "databases", "deletes": [{ "q": { "_id": db }, "limit": 1 }] }, go_on);
         self.forget_database(db);
-        self.write(&doc! { "delete": "databases", "deletes": [{ "q": { "_id": db }, "limit": 1 }] }, go_on)
+        written
     }
 
     /// The documents of `config.<collection>` that match.

@@ -9,7 +9,7 @@
 //! - [`time`] is cluster time and the clock that stamps it.
 //!
 //! No socket, clock, thread or disk is used here. What is meant is told in `docs/design/0014-transactions-over-shards.md` and
-//! `docs/design/0018-placement.md`.
+//! `docs/design/0020-placement.md`.
 
 pub mod message;
 pub mod placement;

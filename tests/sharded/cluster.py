@@ -72,6 +72,32 @@ class Cluster:
             for members in self.shards:
                 client.admin.command("addShard", self.address(members))
 
+    def shard(self, namespace, key, ranges=()):
+        """Shards a collection; `ranges` are (lower bound, upper bound, shard's number) and become zones."""
+        with self.config.direct(0) as config:
+            for low, high, shard in ranges:
+                config.config.shards.update_one({"_id": f"shard{shard}"}, {"$addToSet": {"tags": f"zone{shard}"}})
+                config.config.tags.insert_one(
+                    {"_id": {"ns": namespace, "min": low}, "ns": namespace, "min": low, "max": high, "tag": f"zone{shard}"})
+        with self.client() as client:
+            client.admin.command("shardCollection", namespace, key=key)
+
+    def fill(self, namespace, documents):
+        """Inserts documents on the shards that own them, without a router."""
+        db, collection = namespace.split(".", 1)
+        left = list(documents)
+        for members in self.shards:
+            with members.direct(members.primary()) as shard:
+                refused = []
+                for document in left:
+                    try:
+                        shard[db][collection].insert_one(document)
+                    except pymongo.errors.OperationFailure as error:
+                        assert error.code == 13388, error
+                        refused.append(document)
+                left = refused
+        assert not left, left[:3]
+
     def cleanup(self):
         for server in self.servers:
             server.cleanup()

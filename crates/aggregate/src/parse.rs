@@ -28,7 +28,8 @@ fn check_length(stages: usize) -> Result<()> {
 
 /// Reads a pipeline in any place, and optimises it.
 pub(crate) fn pipeline(stages: RawDoc<'_>, cx: &mut StageCx<'_>) -> Result<Pipeline> {
-    let mut pipeline = Pipeline { in_facet: cx.in_facet, ..Pipeline::default() };
+    let variables = cx.expr.slots().map(|(name, slot)| (name.into(), slot)).collect();
+    let mut pipeline = Pipeline { in_facet: cx.in_facet, variables, ..Pipeline::default() };
     let mut entries = Vec::new();
     let mut without_text_index = None;
     let count = stages.count();
@@ -173,6 +174,7 @@ impl Pipeline {
             own_source: self.own_source || (self.stages.is_empty() && rest.own_source),
             in_facet: self.in_facet,
             held: self.held.iter().chain(&rest.held).cloned().collect(),
+            variables: self.variables.iter().chain(&rest.variables).cloned().collect(),
         };
         optimize::optimize(&mut joined.stages);
         joined.check_order();

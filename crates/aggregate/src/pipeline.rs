@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{ArrayBuf, DocBuf, RawDoc};
 use sheaf_errors::Result;
-use sheaf_expr::Deps;
+use sheaf_expr::{Deps, Slot};
 use sheaf_meter::Held;
 use sheaf_query::matcher::Matcher;
 use sheaf_query::sort::SortPattern;
@@ -31,6 +31,8 @@ pub struct Pipeline {
     pub(crate) in_facet: bool,
     /// The memory of the stages, where they are large.
     pub(crate) held: Vec<Arc<Held>>,
+    /// The variables of enclosing stages that it may read.
+    pub(crate) variables: Vec<(Box<str>, Slot)>,
 }
 
 /// A stage as it was given, and what it means.
@@ -103,6 +105,12 @@ impl Pipeline {
     /// Whether the first stage makes the documents, so that the collection is not read.
     pub fn has_own_source(&self) -> bool {
         self.own_source
+    }
+
+    /// The variables of enclosing stages that it may read, whose values are in the [`Cx`] of who pulls; of two with one name the last
+    /// counts.
+    pub fn variables(&self) -> impl Iterator<Item = (&str, Slot)> {
+        self.variables.iter().map(|(name, slot)| (&**name, *slot))
     }
 
     /// The stages as they were given.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use sheaf_bson::{ArrayBuf, DocBuf, doc};
 
 use crate::language::stage_entry;
+use crate::namespace::Namespace;
 use crate::optimize::wanted_after;
 use crate::pipeline::Pipeline;
 use crate::stage::{SharedStage, Split};
@@ -22,9 +23,13 @@ pub struct SplitPipeline {
     pub merger: ArrayBuf,
 }
 
-/// Where the stage runs, as its entry says.
-fn split_of(stage: &SharedStage) -> Split {
-    stage_entry(stage.name()).expect("each stage has the name of an entry").split
+/// Where the stage runs, as its entry says: on shards only if it writes nowhere and reads nothing else than what each of them has.
+fn split_of(stage: &SharedStage, has: &dyn Fn(&Namespace) -> bool) -> Split {
+    let split = stage_entry(stage.name()).expect("each stage has the name of an entry").split;
+    let mut foreign = Vec::new();
+    stage.foreign_namespaces(&mut foreign);
+    let stays = stage.target_namespace().is_none() && foreign.iter().all(has);
+    if split == Split::Shards && !stays { Split::Merger } else { split }
 }
 
 impl Pipeline {
@@ -32,6 +37,13 @@ impl Pipeline {
     ///
     /// `None` for a change stream: its events are merged by resume token, and never come to an end.
     pub fn split(&self) -> Option<SplitPipeline> {
+        self.split_with(&|_| true)
+    }
+
+    /// The same where shards have other collections for which `has` holds, as all of them, and stages that write write where rows come
+    /// together.
+    pub fn split_with(&self, has: &dyn Fn(&Namespace) -> bool) -> Option<SplitPipeline> {
+        let split_of = |stage: &SharedStage| split_of(stage, has);
         if self.change_stream().is_some() {
             return None;
         }
@@ -83,6 +95,26 @@ impl Pipeline {
             fields.append("_id", i32::from(names.contains("_id") || names.is_empty()));
             names.iter().filter(|name| **name != "_id").for_each(|name| _ = fields.append(name, 1));
         }))
+    }
+
+    /// How many leading stages each shard can run for its documents alone, none of which reads or writes other collections. Where all
+    /// documents are on one shard, that is so of stages that wait for all of them, too.
+    pub fn leading(&self, one_shard: bool) -> usize {
+        let runs = |stage: &SharedStage| match split_of(stage, &|_| false) {
+            Split::Shards => true,
+            Split::Both | Split::Merger => {
+                let mut foreign = Vec::new();
+                stage.foreign_namespaces(&mut foreign);
+                one_shard && foreign.is_empty() && stage.target_namespace().is_none()
+            }
+            Split::Router => false,
+        };
+        self.stages.iter().take_while(|stage| runs(stage)).count()
+    }
+
+    /// The first stages, as an `aggregate` command names them.
+    pub fn first(&self, stages: usize) -> ArrayBuf {
+        self.specs(&self.stages[..stages])
     }
 
     fn specs(&self, stages: &[SharedStage]) -> ArrayBuf {

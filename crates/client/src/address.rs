@@ -30,6 +30,8 @@ pub struct ConnectionString {
     pub replica_set: Option<String>,
     /// `directConnection`: talk to the one host that is named, whatever it is.
     pub direct: bool,
+    /// The hosts are routers of a sharded cluster, which can be told only by who has asked them.
+    pub routed: bool,
     /// `w`, `journal`, `wtimeoutMS`.
     pub write_concern: WriteConcern,
     /// `readPreference`.
@@ -102,6 +104,7 @@ impl ConnectionString {
             credentials: None,
             replica_set: None,
             direct: true,
+            routed: false,
             write_concern: WriteConcern::default(),
             read_preference: ReadPreference::Primary,
             retry: false,
@@ -114,8 +117,16 @@ impl ConnectionString {
     /// One node of this deployment, addressed directly. A secondary answers too.
     pub fn for_node(&self, host: &str) -> ConnectionString {
         let read_preference = ReadPreference::PrimaryPreferred;
-        let (hosts, retry) = (vec![host.to_owned()], false);
-        ConnectionString { hosts, direct: true, replica_set: None, read_preference, retry, ..self.clone() }
+        let (hosts, retry, routed) = (vec![host.to_owned()], false, false);
+        ConnectionString {
+            hosts,
+            direct: true,
+            routed,
+            replica_set: None,
+            read_preference,
+            retry,
+            ..self.clone()
+        }
     }
 
     /// The same, with reads going elsewhere.
@@ -124,11 +135,15 @@ impl ConnectionString {
         ConnectionString { read_preference, ..self.clone() }
     }
 
+    /// Whether replica sets are behind it: majorities acknowledge, snapshots can be read, members may fail over.
+    pub fn is_replicated(&self) -> bool {
+        self.replica_set.is_some() || self.routed
+    }
+
     /// For a deployment that loses members: what can be sent again is, and nobody is waited for long.
     #[must_use]
     pub fn enduring(&self) -> ConnectionString {
-        let set = self.replica_set.is_some();
-        ConnectionString { retry: set, socket_timeout: ENDURING_TIMEOUT, ..self.clone() }
+        ConnectionString { retry: self.is_replicated(), socket_timeout: ENDURING_TIMEOUT, ..self.clone() }
     }
 }
 

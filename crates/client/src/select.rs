@@ -30,7 +30,7 @@ pub(super) fn find_node(
     newest: &mut Option<Election>,
 ) -> Result<Connection> {
     let deadline = Instant::now() + SELECTION;
-    let alone = to.hosts.len() == 1 && to.replica_set.is_none();
+    let alone = to.hosts.len() == 1 && !to.is_replicated();
     let mut patience = if alone { to.connect_timeout } else { FIRST_PATIENCE.min(to.connect_timeout) };
     loop {
         let mut round = Round { to, preference, newest, patience, candidates: Vec::new() };
@@ -66,6 +66,11 @@ impl Round<'_> {
     fn ask_all(&mut self) -> Result<Connection> {
         let mut problem = Error::failed("no hosts");
         let mut hosts: VecDeque<String> = self.to.hosts.iter().cloned().collect();
+        if self.to.replica_set.is_none() {
+            // Routers: clients spread over them, as drivers' clients do.
+            let first = rand::random_range(0..hosts.len().max(1));
+            hosts.rotate_left(first);
+        }
         let mut asked: Vec<String> = Vec::new();
         while let Some(host) = hosts.pop_front() {
             if asked.contains(&host) {

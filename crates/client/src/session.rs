@@ -29,6 +29,9 @@ pub(super) struct Session {
     cluster_time: Option<(Timestamp, DocBuf)>,
     /// `operationTime` of a reply, the newest one.
     operation_time: Option<Timestamp>,
+    /// `recoveryToken` of the transaction, by which another router than the one that has begun it can find out what became of
+    /// it.
+    recovery_token: Option<DocBuf>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,8 +57,16 @@ impl Session {
         id[6] = id[6] & 0x0F | 0x40;
         id[8] = id[8] & 0x3F | 0x80;
         let options = TransactionOptions::default();
-        let (cluster_time, operation_time) = (None, None);
-        Session { id, number: 0, state: State::None, options, causal: false, cluster_time, operation_time }
+        Session {
+            id,
+            number: 0,
+            state: State::None,
+            options,
+            causal: false,
+            cluster_time: None,
+            operation_time: None,
+            recovery_token: None,
+        }
     }
 
     pub(super) fn in_transaction(&self) -> bool {
@@ -111,8 +122,13 @@ impl Session {
         }
     }
 
-    /// Takes the times in that a reply tells.
+    /// Takes the times in that a reply tells, and the token of a transaction.
     pub(super) fn advance(&mut self, reply: RawDoc<'_>) {
+        if self.state != State::None
+            && let Some(token) = reply.get("recoveryToken").and_then(|token| token.as_doc())
+        {
+            self.recovery_token = Some(DocBuf::from(token));
+        }
         if !self.causal {
             return;
         }
@@ -145,6 +161,7 @@ impl Client {
         self.session.number += 1;
         self.session.state = State::Starting;
         self.session.options = options.clone();
+        self.session.recovery_token = None;
     }
 
     /// Whether a transaction is open.
@@ -160,7 +177,7 @@ impl Client {
             return Ok(());
         }
         let (began, mut tries) = (Instant::now(), 0);
-        let may_elect = self.to.replica_set.is_some();
+        let may_elect = self.to.is_replicated();
         loop {
             tries += 1;
             let patient = if may_elect { began.elapsed() < COMMIT_PATIENCE } else { tries < COMMIT_TRIES };
@@ -224,6 +241,9 @@ impl Client {
             session.append_id(body);
             body.append("txnNumber", session.number).append("autocommit", false);
             session.options.write_concern.append(body);
+            if let Some(token) = &session.recovery_token {
+                body.append("recoveryToken", token.as_raw());
+            }
             session.append_cluster_time(body);
             body.append("$db", "admin");
         });

@@ -383,3 +383,20 @@ fn a_causal_client_reads_after_what_it_has_seen() {
         );
     }
 }
+
+#[test]
+fn another_router_is_told_where_to_ask_what_became_of_a_transaction() {
+    let set = MockSet::start();
+    let mut client = Client::connect(&set.connection_string()).unwrap();
+    let token = |shard: &str| Some(doc! { "ok": 1.0, "n": 1, "recoveryToken": { "recoveryShardId": shard } });
+    // The answer to the first commit is lost.
+    set.answer(&[token("shard1"), None], None);
+    client.transaction(&TransactionOptions::default(), insert_one).unwrap();
+    client.transaction(&TransactionOptions::default(), insert_one).unwrap();
+    let names: Vec<String> = set.asked().into_iter().map(|(_, name)| name).collect();
+    let expected = ["insert", "commitTransaction", "commitTransaction", "insert", "commitTransaction"];
+    assert_eq!(names, expected);
+    let told: Vec<bool> = (0..5).map(|at| set.field(at, "recoveryToken").is_some()).collect();
+    // The next transaction has none of it.
+    assert_eq!(told, [false, true, true, false, false]);
+}

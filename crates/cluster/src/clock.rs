@@ -17,6 +17,11 @@ impl Clock {
         }
     }
 
+    /// This time has come: what goes out from now on says so.
+    pub fn reach(&self, time: Timestamp) {
+        self.0.fetch_max(time.0, Ordering::Relaxed);
+    }
+
     /// The newest time; `None` before anybody was heard.
     pub fn now(&self) -> Option<Timestamp> {
         match self.0.load(Ordering::Relaxed) {

@@ -13,6 +13,7 @@ use sheaf_errors::{Code, Error, Result};
 use crate::address::SetAddress;
 use crate::call::Asker;
 use crate::clock::Clock;
+use crate::collections::Collections;
 use crate::failure::error_in;
 use crate::preference::Preference;
 use crate::set::{ReplicaSet, shard_not_found};
@@ -72,7 +73,11 @@ pub struct Directory {
     forgotten: AtomicU64,
     /// Held by who asks for the shards: the others take what that finds.
     asking: Mutex<Failed>,
+    pub(crate) collections: Collections,
 }
+
+/// The name of the config servers where they are a shard, as MongoDB's.
+pub const CONFIG_SHARD: &str = "config";
 
 /// Whether whoever waits goes on waiting.
 pub type GoOn<'q> = &'q dyn Fn() -> Result<()>;
@@ -87,6 +92,7 @@ impl Directory {
             databases: RwLock::default(),
             forgotten: AtomicU64::new(0),
             asking: Mutex::new(None),
+            collections: Collections::default(),
         }
     }
 
@@ -115,10 +121,18 @@ impl Directory {
         Ok(self.shards.read().by_name.values().cloned().collect())
     }
 
-    /// The shard of this name, which is asked for if it is not known.
+    /// The config servers as a shard: transactions write there as on any other.
+    pub fn config_shard(&self) -> Shard {
+        Shard { name: CONFIG_SHARD.into(), set: self.config.clone(), draining: false }
+    }
+
+    /// The shard of this name, which is asked for if it is not known; or the config servers.
     ///
     /// Errors: `ShardNotFound`; those of asking.
     pub fn shard(&self, name: &str, go_on: GoOn<'_>) -> Result<Shard> {
+        if name == CONFIG_SHARD {
+            return Ok(self.config_shard());
+        }
         let known = self.shards.read().clone();
         if let Some(shard) = known.by_name.get(name) {
             return Ok(shard.clone());
@@ -131,14 +145,16 @@ impl Directory {
     pub fn forget(&self) {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         self.databases.write().clear();
+        self.collections.forget(None);
         let mut shards = self.shards.write();
         *shards = Arc::new(Shards { by_name: shards.by_name.clone(), read: None });
     }
 
-    /// Forgets where a database lives.
+    /// Forgets where a database lives, and its collections.
     pub fn forget_database(&self, db: &str) {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         self.databases.write().remove(db);
+        self.collections.forget(Some(db));
     }
 
     /// Reads `config.shards`, unless somebody has since `before`.
@@ -251,7 +267,7 @@ impl Directory {
     /// Errors: `DatabaseDifferCase`; those of the config servers.
     pub fn adopt_database(&self, db: &str, primary: &str, go_on: GoOn<'_>) -> Result<()> {
         let now = self.clock.now().unwrap_or(Timestamp(1 << 32));
-        let uuid: [u8; 16] = version_4(rand::random());
+        let uuid = *uuid::Uuid::new_v4().as_bytes();
         let entry = doc! {
             "_id": db,
             "primary": primary,
@@ -317,13 +333,7 @@ impl Directory {
             "readConcern": { "level": "majority" }
         };
         let reply = self.run("config", &command, true, go_on)?;
-        let batch =
-            reply.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()?.get("firstBatch")?.as_array());
-        Ok(batch
-            .into_iter()
-            .flat_map(|batch| batch.values())
-            .filter_map(|entry| entry.as_doc().map(DocBuf::from))
-            .collect())
+        Ok(first_batch(reply.as_raw()))
     }
 
     /// Writes to `config.*` with majority, as a command against `config`.
@@ -368,6 +378,13 @@ pub fn run(
     }
 }
 
+/// The documents of a cursor's first batch.
+pub fn first_batch(reply: RawDoc<'_>) -> Vec<DocBuf> {
+    let batch = reply.get("cursor").and_then(|cursor| cursor.as_doc()?.get("firstBatch")?.as_array());
+    let entries = batch.into_iter().flat_map(|batch| batch.values());
+    entries.filter_map(|entry| entry.as_doc().map(DocBuf::from)).collect()
+}
+
 /// The first error of single writes, or of the write concern.
 fn write_error(reply: RawDoc<'_>) -> Option<Error> {
     let errors = reply.get("writeErrors").and_then(|errors| errors.as_array());
@@ -388,11 +405,4 @@ fn right_one(db: &str, shard: Shard, wanted: Option<&str>) -> Result<Shard> {
         }
         _ => Ok(shard),
     }
-}
-
-/// Random bytes as a UUID of version 4.
-fn version_4(mut bytes: [u8; 16]) -> [u8; 16] {
-    bytes[6] = bytes[6] & 0x0F | 0x40;
-    bytes[8] = bytes[8] & 0x3F | 0x80;
-    bytes
 }

@@ -60,6 +60,12 @@ pub fn is_not_primary(code: Code) -> bool {
     matches!(code.0, 10107 | 13435 | 13436 | 11602 | 11600 | 189 | 91 | 10058)
 }
 
+/// An error that a member has answered as a router's client gets it: one of a member about itself would have drivers take the router for
+/// that member.
+pub fn for_client(error: Error) -> Error {
+    if is_not_primary(error.code()) { Error::new(Code::HOST_UNREACHABLE, error.message()) } else { error }
+}
+
 /// A failure of the network as a client sees it.
 pub fn unreachable(host: &str, error: &sheaf_client::Error) -> Error {
     let code = match error {

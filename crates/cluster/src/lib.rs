@@ -3,12 +3,13 @@
 //!
 //! - [`ReplicaSet`] knows the members of one set and finds one for a request.
 //! - [`Call`] is a message under way; several can be under way at once, received one after another by one thread.
-//! - [`Directory`] remembers what `config.*` says of shards and databases.
+//! - [`Directory`] remembers what `config.*` says of shards, databases and sharded collections ([`Sharded`]).
 //! - [`Clock`] is the newest cluster time that was heard of.
 
 mod address;
 mod call;
 mod clock;
+mod collections;
 mod directory;
 mod failure;
 mod monitor;
@@ -18,7 +19,8 @@ mod set;
 pub use address::SetAddress;
 pub use call::{Answer, Asker, Call};
 pub use clock::Clock;
-pub use directory::{Directory, GoOn, Shard, run};
-pub use failure::{error_in, is_not_primary, unreachable};
+pub use collections::{Believed, Sharded, chunk_of};
+pub use directory::{CONFIG_SHARD, Directory, GoOn, Shard, first_batch, run};
+pub use failure::{error_in, for_client, is_not_primary, unreachable};
 pub use preference::{Mode, Preference};
 pub use set::ReplicaSet;

@@ -1,6 +1,7 @@
 //! The database as pipelines see it: collections, views, `$out` and `$merge`.
 
 mod out;
+mod spread;
 mod stats;
 
 use std::ops::Deref;
@@ -53,7 +54,12 @@ pub struct Hooks {
     pub bypass_validation: bool,
     /// Told of documents that fail a validator which wants that to be logged.
     pub report: crate::write::Report,
+    /// Whether a collection is sharded, where that matters: the command came through a router, which then has to read it of all shards.
+    pub is_spread: Option<IsSpread>,
 }
+
+/// Whether a collection is sharded in this state.
+pub type IsSpread = Box<dyn Fn(&View, &Collection) -> Result<bool> + Send + Sync>;
 
 /// The database of one pipeline, over all batches of its cursor. A handle: clones are the same database.
 #[derive(Clone)]
@@ -68,6 +74,8 @@ pub struct Inner {
     committed: Mutex<Option<OpTime>>,
     /// The plan summary of the run that was opened first.
     summary: Mutex<Option<String>>,
+    /// The command's own namespace.
+    own: Option<String>,
     /// Which plans the command allows on its own collection.
     hint: Option<(String, Hint)>,
     /// The position of a change stream that was opened.
@@ -85,6 +93,7 @@ impl Deref for Db {
 impl Db {
     /// A database that reads what `reads` says. The hint holds for this namespace.
     pub fn new(engine: Engine, reads: Reads, hooks: Hooks, hint: Option<(&Namespace, Hint)>) -> Self {
+        let own = hint.as_ref().map(|(namespace, _)| namespace.to_string());
         let hint = hint.filter(|(_, hint)| *hint != Hint::None);
         Db(Arc::new(Inner {
             engine,
@@ -92,6 +101,7 @@ impl Db {
             hooks,
             committed: Mutex::new(None),
             summary: Mutex::new(None),
+            own,
             hint: hint.map(|(namespace, hint)| (namespace.to_string(), hint)),
             change_stream: Mutex::new(None),
         }))
@@ -156,6 +166,9 @@ impl Db {
         let Some(collection) = self.collection(namespace) else {
             return Ok(pipeline.open(Box::new(Empty::default()), &shared));
         };
+        if depth == 0 {
+            self.check_here(namespace, &collection)?;
+        }
         if let Some((on, stages)) = &collection.view {
             if depth >= MAX_VIEW_DEPTH {
                 bail!(
@@ -173,6 +186,15 @@ impl Db {
         let (executor, done) = self.plan(&collection, pipeline, cx)?;
         self.summary.lock().get_or_insert_with(|| executor.plan().summary());
         Ok(pipeline.open_from(done, Box::new(executor), &shared))
+    }
+
+    /// How many documents a collection has: by its counter, unless not all that is there may be seen.
+    fn count(&self, collection: &Arc<Collection>, cx: &mut Cx<'_>) -> Result<u64> {
+        if self.reads.owned(collection)?.is_none() {
+            return Ok(collection.count());
+        }
+        let query = Query { counting: true, only_paths: Some(Vec::new()), ..Query::default() };
+        find::open(&query, collection, &self.reads, cx)?.count(cx)
     }
 
     /// Plans the leading stages; gives the run and the number of stages that it does the work of.
@@ -264,6 +286,10 @@ impl Database for Db {
         if collection.is_view() {
             return Ok(None);
         }
+        self.check_here(namespace, &collection)?;
+        if self.reads.owned(&collection)?.is_some() {
+            return Ok(None);
+        }
         let probe = EqualProbe::plan(&collection, field, &self.reads);
         Ok(probe.map(|probe| Box::new(probe) as Box<dyn Probe>))
     }
@@ -276,7 +302,7 @@ impl Database for Db {
         cx: &mut Cx<'_>,
     ) -> Result<Vec<DocBuf>> {
         match source {
-            StatsSource::CollStats => stats::coll_stats(self, namespace, spec, cx.limits.now_millis),
+            StatsSource::CollStats => stats::coll_stats(self, namespace, spec, cx),
             StatsSource::IndexStats => stats::index_stats(self, namespace),
             StatsSource::CurrentOp | StatsSource::ListLocalSessions => {
                 (self.hooks.server_stats)(source, spec)

@@ -24,13 +24,23 @@ pub fn open(query: &Query, collection: &Arc<Collection>, reads: &Reads, cx: &mut
     Ok(executor)
 }
 
+/// All plans worth trying. Where not all that is there may be seen, they look at each document.
+///
+/// Errors: those of [`choose::candidates`].
+pub fn candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
+    let Some(owned) = reads.owned(collection)? else { return choose::candidates(query, collection) };
+    let query = Query { whole_documents: true, ..query.clone() };
+    let plans = choose::candidates(&query, collection)?;
+    Ok(plans.into_iter().map(|plan| plan.filtered(&owned)).collect())
+}
+
 fn choose_plan(
     query: &Query,
     collection: &Arc<Collection>,
     reads: &Reads,
     cx: &mut Cx<'_>,
 ) -> Result<Executor> {
-    let mut plans = choose::candidates(query, collection)?;
+    let mut plans = candidates(query, collection, reads)?;
     assert!(!plans.is_empty(), "no plan for a query on {}", collection.namespace);
     if plans.len() == 1 {
         return Executor::new(Arc::new(plans.remove(0)), collection.clone(), reads, query.tailable);

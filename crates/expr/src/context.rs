@@ -235,6 +235,14 @@ impl ParseCx {
         })
     }
 
+    /// The user variables in scope whose values are set before each evaluation; where two have one name, the last counts.
+    pub fn slots(&self) -> impl Iterator<Item = (&str, Slot)> {
+        self.names.iter().filter_map(|(name, binding)| match binding {
+            Binding::Slot(slot) => Some((&**name, *slot)),
+            Binding::Constant(_) => None,
+        })
+    }
+
     /// Ends parsing: gives the first error that folding constants met, if any, with MongoDB's words for a
     /// pipeline in front (`Failed to optimize pipeline`).
     pub fn finish(&mut self) -> Result<()> {

@@ -22,6 +22,8 @@ mod shutdown;
 mod start_session;
 mod test_version;
 
+pub use end_sessions::session_list;
+
 use crate::command::{Entry, RunOnFront};
 use crate::command_entry;
 use crate::request::Request;

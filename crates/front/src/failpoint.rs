@@ -12,6 +12,7 @@ use sheaf_errors::{Code, Result, bail};
 const KNOWN: &[&str] = &[
     "failCommand",
     "failGetMoreAfterCursorCheckout",
+    "hangBeforeDDLPhase",
     "maxTimeAlwaysTimeOut",
     "maxTimeNeverTimeOut",
     "onPrimaryTransactionalWrite",

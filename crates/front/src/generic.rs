@@ -38,6 +38,62 @@ pub struct GenericArgs<'a> {
     pub read_preference: Option<RawDoc<'a>>,
     /// The time in `$clusterTime`.
     pub cluster_time: Option<Timestamp>,
+    /// `retryOf`, within a router's own transaction.
+    pub retry_of: Option<RetryOf<'a>>,
+    /// `shardVersion`, of a router's request.
+    pub shard_version: Option<ShardVersion>,
+}
+
+/// The retryable write of a client that a router's own transaction stands for: statements are looked up and recorded as its.
+#[derive(Clone, Copy)]
+pub struct RetryOf<'a> {
+    /// The client's session.
+    pub lsid: LogicalSessionId,
+    /// The number of its write.
+    pub txn_number: i64,
+    /// What a retry is answered with, if that is not what the statement itself would say.
+    pub result: Option<RawDoc<'a>>,
+}
+
+impl<'a> RetryOf<'a> {
+    fn parse(doc: RawDoc<'a>) -> Result<Self> {
+        let lsid = doc.get("lsid").and_then(|lsid| lsid.as_doc()).unwrap_or(RawDoc::EMPTY);
+        let Some(Value::Int64(txn_number)) = doc.get("txnNumber") else {
+            bail!(Code::TYPE_MISMATCH, "retryOf.txnNumber is no long");
+        };
+        let result = doc.get("result").and_then(|result| result.as_doc());
+        Ok(RetryOf { lsid: LogicalSessionId::parse(lsid)?, txn_number, result })
+    }
+}
+
+/// By which view of a collection a router has sent its request to a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardVersion {
+    /// The sharded collection's; `None`: as far as the router knows it is not sharded.
+    pub uuid: Option<[u8; 16]>,
+    /// The version that the router's table gives to this shard.
+    pub version: Timestamp,
+}
+
+impl ShardVersion {
+    /// Reads `{uuid: <UUID>, v: <Timestamp>}`.
+    ///
+    /// Errors: `FailedToParse`.
+    pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
+        let uuid = match doc.get_or_missing("uuid") {
+            Value::Missing => Some(None),
+            Value::Binary(uuid) => <[u8; 16]>::try_from(uuid.bytes).ok().map(Some),
+            _ => None,
+        };
+        match (uuid, doc.get_or_missing("v")) {
+            (Some(uuid), Value::Timestamp(version)) => Ok(ShardVersion { uuid, version }),
+            _ => bail!(
+                Code::FAILED_TO_PARSE,
+                "shardVersion is {{uuid: <UUID>, v: <Timestamp>}}, not {}",
+                sheaf_bson::document_text(doc)
+            ),
+        }
+    }
 }
 
 /// Whether dispatch takes this field, so that no handler sees it.
@@ -59,6 +115,7 @@ pub fn is_generic(name: &[u8]) -> bool {
         b"maxTimeMSOpOnly"
         | b"shardVersion"
         | b"databaseVersion"
+        | b"retryOf"
         | b"coordinator"
         | b"tracking_info"
         | b"mayBypassWriteBlocking"
@@ -137,11 +194,19 @@ impl<'a> GenericArgs<'a> {
                     );
                 }
             }
+            "shardVersion" => {
+                self.shard_version = RawDoc::from_value(value, &at)?.map(ShardVersion::parse).transpose()?;
+            }
             "$clusterTime" => {
                 if let Some(doc) = RawDoc::from_value(value, &at)?
                     && let Value::Timestamp(time) = doc.get_or_missing("clusterTime")
                 {
                     self.cluster_time = Some(time);
+                }
+            }
+            "retryOf" => {
+                if let Some(doc) = RawDoc::from_value(value, &at)? {
+                    self.retry_of = Some(RetryOf::parse(doc)?);
                 }
             }
             _ => {}

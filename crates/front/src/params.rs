@@ -58,6 +58,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("initialSyncMaxBytesPerSec", Int(0), Both, (0.0, f64::MAX)),
     parameter("operationMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
     parameter("operationsMemoryBytes", Int(0), Startup, (0.0, f64::MAX)),
+    parameter("orphanCleanupDelaySecs", Int(900), Both, (0.0, f64::MAX)),
     parameter("peerAddresses", Text(""), Startup, ANY),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),

@@ -192,6 +192,19 @@ impl Replica {
         }
     }
 
+    /// Draws the line between what is stamped up to a time (`None`: up to `now`, or what is known if that is later) and what comes.
+    /// Gives the time, and the index of the last entry that may be on its near side; entries that are proposed from now on are
+    /// above it.
+    pub fn draw_line(&self, at: Option<Timestamp>, now: Timestamp) -> (Timestamp, u64) {
+        let mut core = self.core.lock();
+        let known = core.cluster_time();
+        let time = at.unwrap_or(now.max(Timestamp(known)));
+        if time.0 > known {
+            core.observe_time(time.0);
+        }
+        (time, core.log().last)
+    }
+
     /// How far the commit point is behind in milliseconds, and for how many microseconds commits were held back in all.
     pub fn flow_control(&self) -> (u64, u64) {
         (self.lag_millis.load(Ordering::Relaxed), self.slowed_micros.load(Ordering::Relaxed))

@@ -1,17 +1,18 @@
 //! The end of transactions that have written on several shards: the machine of `sheaf_shard` with connections.
 //!
-//! The client's own thread drives it. What it does not bring to its end, because the client has gone or this router dies, the shards
-//! bring to its end by themselves.
+//! The client's own thread drives it until it is decided, and sends the decision; a thread that nobody waits for sees to it that all shards
+//! get it. What is not brought to its end, because the client has gone or this router dies, the shards bring to its end by themselves.
 
 use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sheaf_bson::{DocBuf, doc};
+use sheaf_bson::{ArrayBuf, DocBuf, Timestamp, Value, doc};
 use sheaf_client::Message;
-use sheaf_cluster::{Asker, Call, Shard, error_in};
+use sheaf_cluster::{Asker, Call, GoOn, Shard, error_in};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::{
     Answer, ClusterTime, Committer, CommitterEffect, Executed, Outcome, Part, Request, ShardId, TransactionId,
@@ -23,8 +24,14 @@ use crate::router::Router;
 /// How long a shard without a primary holds up what the others are to be told.
 const SEND: Duration = Duration::from_secs(1);
 
+/// How long shards are told which states to keep.
+const HOLD: Duration = Duration::from_millis(300);
+
 /// How long an answer is waited for before the request is sent again.
 const ANSWER: Duration = Duration::from_secs(5);
+
+/// So many decided commits are brought to their ends at once by other threads than their clients'.
+const FINISHED_AT_ONCE: usize = 64;
 
 /// How long is waited before something is sent again.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -50,30 +57,32 @@ struct Sent {
     call: Call,
 }
 
-/// Commits a transaction over several shards; returns when all of them have the commit.
+/// Commits a transaction over several shards that has read them as of a time; returns when it is decided. Who reads on a primary what
+/// it has written waits there until it is applied.
 ///
 /// Errors: `NoSuchTransaction`, if it was aborted; those of the operation, after which the outcome is not known.
-pub fn commit(op: &Operation<'_>, id: &TransactionId, participants: &[Participating]) -> Result<ClusterTime> {
-    let read_at = op.router.clock.now().map_or(ClusterTime::ZERO, ClusterTime::from);
+pub fn commit(
+    op: &Operation<'_>,
+    id: &TransactionId,
+    participants: &[Participating],
+    read_at: Timestamp,
+) -> Result<ClusterTime> {
     let part = |taking: &Participating| Part {
         shard: ShardId::new(&*taking.shard.name),
         executed: taking.executed,
         wrote: taking.wrote,
         confirmed: false,
     };
+    let parts: Vec<Part> = participants.iter().map(part).collect();
+    let writers: Vec<ShardId> =
+        parts.iter().filter(|part| part.wrote).map(|part| part.shard.clone()).collect();
     let mut committer = Committer::new();
-    committer.commit(id.clone(), participants.iter().map(part).collect(), read_at);
-    let shards: BTreeMap<ShardId, Shard> =
+    committer.commit(id.clone(), parts, read_at.into());
+    let shards =
         participants.iter().map(|taking| (ShardId::new(&*taking.shard.name), taking.shard.clone())).collect();
-    let committed = drive(op, &mut committer, &shards);
-    if committed.is_ok() && committer.running() == 0 {
-        let mut settled = op.router.settled.lock();
-        let writers = participants.iter().filter(|taking| taking.wrote);
-        for writer in writers {
-            settled.entry(ShardId::new(&*writer.shard.name)).or_default().push(id.clone());
-        }
-    }
-    committed
+    // A commit on one shard is nobody else's concern.
+    let settles = if writers.len() > 1 { writers } else { Vec::new() };
+    Commit::new(op.router, committer, shards, Some((id.clone(), settles))).decide(op)
 }
 
 /// Finds out how a transaction has ended that another router was to commit.
@@ -83,25 +92,101 @@ pub fn recover(op: &Operation<'_>, id: &TransactionId, shard: &Shard) -> Result<
     let name = ShardId::new(&*shard.name);
     let mut committer = Committer::new();
     committer.recover(id.clone(), name.clone());
-    drive(op, &mut committer, &BTreeMap::from([(name, shard.clone())]))
+    Commit::new(op.router, committer, BTreeMap::from([(name, shard.clone())]), None).decide(op)
 }
 
-/// Sends what the machine wants sent and tells it the answers, until nothing of the transaction is left to do.
-fn drive(
-    op: &Operation<'_>,
-    committer: &mut Committer,
-    shards: &BTreeMap<ShardId, Shard>,
-) -> Result<ClusterTime> {
-    let began = Instant::now();
-    let (mut outcome, mut refusal) = (None, None);
-    loop {
+/// A commit that is under way.
+struct Commit {
+    router: Arc<Router>,
+    committer: Committer,
+    shards: BTreeMap<ShardId, Shard>,
+    /// Who is to be told of it when all have it.
+    settles: Option<(TransactionId, Vec<ShardId>)>,
+    began: Instant,
+    outcome: Option<Outcome>,
+    /// What the transaction has done cannot be prepared, however often it is tried.
+    refusal: Option<Error>,
+}
+
+impl Commit {
+    fn new(
+        router: &Arc<Router>,
+        committer: Committer,
+        shards: BTreeMap<ShardId, Shard>,
+        settles: Option<(TransactionId, Vec<ShardId>)>,
+    ) -> Commit {
+        let (router, began) = (router.clone(), Instant::now());
+        Commit { router, committer, shards, settles, began, outcome: None, refusal: None }
+    }
+
+    /// Goes on until the outcome is known. What the shards are told of it is on its way then, and is brought to its end by others.
+    fn decide(mut self, op: &Operation<'_>) -> Result<ClusterTime> {
+        let go_on = || op.check_interrupt();
+        loop {
+            let under_way = self.send(&go_on)?;
+            if let Some(outcome) = self.outcome {
+                let refusal = self.refusal.take();
+                self.finish_elsewhere(under_way, &go_on);
+                return match outcome {
+                    Outcome::Committed(at) => Ok(at),
+                    Outcome::Aborted => Err(refusal.unwrap_or_else(aborted)),
+                };
+            }
+            if under_way.is_empty() && self.committer.running() == 0 {
+                let text = "not all shards of the transaction have answered";
+                return Err(unknown(Error::new(Code::HOST_UNREACHABLE, text)));
+            }
+            self.receive(under_way, &go_on)?;
+        }
+    }
+
+    /// Brings the rest to its end, on a thread that no client waits for unless there are too many of them.
+    fn finish_elsewhere(mut self, under_way: Vec<Sent>, go_on: GoOn<'_>) {
+        let router = self.router.clone();
+        if router.finishing.fetch_add(1, Ordering::AcqRel) < FINISHED_AT_ONCE {
+            tokio::task::spawn_blocking(move || {
+                let router = self.router.clone();
+                self.finish(under_way, &|| router.until_end());
+                router.finishing.fetch_sub(1, Ordering::AcqRel);
+            });
+        } else {
+            self.finish(under_way, go_on);
+            router.finishing.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Goes on until all shards have the outcome. What is not brought to its end here the shards bring to its end by themselves.
+    fn finish(&mut self, mut under_way: Vec<Sent>, go_on: GoOn<'_>) {
+        loop {
+            if self.receive(under_way, go_on).is_err() {
+                return;
+            }
+            let Ok(more) = self.send(go_on) else { return };
+            if more.is_empty() && self.committer.running() == 0 {
+                break;
+            }
+            under_way = more;
+        }
+        if let (Some(Outcome::Committed(_)), Some((id, writers))) = (self.outcome, &self.settles) {
+            let mut settled = self.router.settled.lock();
+            for writer in writers {
+                settled.entry(writer.clone()).or_default().push(id.clone());
+            }
+        }
+    }
+
+    /// Sends what the machine wants sent.
+    ///
+    /// Errors: `TransactionTooOld`, if nothing is known of the transaction any more.
+    fn send(&mut self, go_on: GoOn<'_>) -> Result<Vec<Sent>> {
         let mut under_way = Vec::new();
-        for effect in committer.poll() {
+        for effect in self.committer.poll() {
             match effect {
                 CommitterEffect::Send { to, request } => {
-                    under_way.extend(shards.get(&to).and_then(|shard| send(op, shard, to, &request)));
+                    let shard = self.shards.get(&to);
+                    under_way.extend(shard.and_then(|shard| send(&self.router, go_on, shard, to, &request)));
                 }
-                CommitterEffect::Ended { outcome: ended, .. } => outcome = Some(ended),
+                CommitterEffect::Ended { outcome: ended, .. } => self.outcome = Some(ended),
                 CommitterEffect::Forgotten { id } => {
                     let text =
                         format!("Transaction {} is over, and nothing is known of it any more", id.number);
@@ -117,38 +202,33 @@ fn drive(
                 }
             }
         }
-        if under_way.is_empty() {
-            if committer.running() == 0 {
-                break;
-            }
-            op.check_interrupt().map_err(unknown)?;
+        Ok(under_way)
+    }
+
+    /// Receives what the shards say to what was sent, and tells it to the machine; waits a little if nothing was sent.
+    fn receive(&mut self, under_way: Vec<Sent>, go_on: GoOn<'_>) -> Result<()> {
+        if under_way.is_empty() && self.committer.running() > 0 {
+            go_on().map_err(unknown)?;
             std::thread::sleep(PAUSE);
         }
         for sent in under_way {
             let to = sent.to.clone();
-            match finish(op, sent)? {
-                Said::Answer(id, answer) => committer.answered(&to, &id, answer),
-                Said::Refused(error) => refusal = Some(error),
+            match finish(&self.router, go_on, sent)? {
+                Said::Answer(id, answer) => self.committer.answered(&to, &id, answer),
+                Said::Refused(error) => self.refusal = Some(error),
                 Said::Nothing => {}
             }
         }
-        committer.tick(began.elapsed().as_millis() as u64);
-    }
-    match outcome {
-        Some(Outcome::Committed(at)) => Ok(at),
-        Some(Outcome::Aborted) => Err(refusal.unwrap_or_else(aborted)),
-        None => Err(unknown(Error::new(
-            Code::HOST_UNREACHABLE,
-            "not all shards of the transaction have answered",
-        ))),
+        self.committer.tick(self.began.elapsed().as_millis() as u64);
+        Ok(())
     }
 }
 
 /// Sends a request. A shard that has no primary now is sent it again later.
-fn send(op: &Operation<'_>, shard: &Shard, to: ShardId, request: &Request) -> Option<Sent> {
+fn send(router: &Router, go_on: GoOn<'_>, shard: &Shard, to: ShardId, request: &Request) -> Option<Sent> {
     let began = Instant::now();
-    let go_on = || limited(op, began, SEND);
-    let mut message = message(op.router, &request.command());
+    let go_on = || limited(go_on, began, SEND);
+    let mut message = message(router, &request.command());
     let asker = Asker { preference: Default::default(), again: true, go_on: &go_on };
     let call = Call::send(&shard.set, &mut message, &asker).ok()?;
     Some(Sent { to, id: request.id().cloned(), message, call })
@@ -164,13 +244,13 @@ enum Said {
 }
 
 /// Receives what a shard says.
-fn finish(op: &Operation<'_>, mut sent: Sent) -> Result<Said> {
+fn finish(router: &Router, go_on: GoOn<'_>, mut sent: Sent) -> Result<Said> {
     let began = Instant::now();
-    let go_on = || limited(op, began, ANSWER);
-    let asker = Asker { preference: Default::default(), again: true, go_on: &go_on };
+    let limited = || limited(go_on, began, ANSWER);
+    let asker = Asker { preference: Default::default(), again: true, go_on: &limited };
     match sent.call.finish(&mut sent.message, &asker) {
         Ok(answer) => {
-            op.heard(answer.reply());
+            router.clock.see(answer.reply());
             match (error_in(answer.reply()), sent.id.zip(Answer::parse(answer.reply()))) {
                 (Some(error), _) if error.code() == Code::OPERATION_NOT_SUPPORTED_IN_TRANSACTION => {
                     Ok(Said::Refused(error))
@@ -179,12 +259,12 @@ fn finish(op: &Operation<'_>, mut sent: Sent) -> Result<Said> {
                 _ => Ok(Said::Nothing),
             }
         }
-        Err(_) => op.check_interrupt().map_err(unknown).map(|()| Said::Nothing),
+        Err(_) => go_on().map_err(unknown).map(|()| Said::Nothing),
     }
 }
 
-fn limited(op: &Operation<'_>, began: Instant, limit: Duration) -> Result<()> {
-    op.check_interrupt()?;
+fn limited(go_on: GoOn<'_>, began: Instant, limit: Duration) -> Result<()> {
+    go_on()?;
     match began.elapsed() < limit {
         true => Ok(()),
         false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
@@ -215,20 +295,54 @@ fn unknown(error: Error) -> Error {
 }
 
 impl Router {
-    /// Tells shards which commits all of them have, now and then until shutdown. What is not told they find out by themselves.
+    /// Errors: the router ends.
+    fn until_end(&self) -> Result<()> {
+        if self.is_shutting_down() { Err(sheaf_front::front::shutting_down_error()) } else { Ok(()) }
+    }
+
+    /// Tells shards which commits all of them have and which states are to be kept, now and then until shutdown. What is not told they
+    /// find out by themselves.
     pub async fn keep_settling(self: Arc<Self>) {
         const EVERY: Duration = Duration::from_millis(100);
         while !self.is_shutting_down() {
             let settled = mem::take(&mut *self.settled.lock());
-            if !settled.is_empty() {
+            let times = self.open_times.due();
+            if !settled.is_empty() || !times.is_empty() {
                 let router = self.clone();
+                let work = move || {
+                    router.hold(&times);
+                    router.settle(settled);
+                };
                 // A panic in there ends nothing but this round.
-                let _ = tokio::task::spawn_blocking(move || router.settle(settled)).await;
+                let _ = tokio::task::spawn_blocking(work).await;
             }
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
                 () = self.until_shutdown() => {}
             }
+        }
+    }
+
+    /// Has all shards keep their states at these times for a while.
+    fn hold(&self, times: &[Timestamp]) {
+        if times.is_empty() {
+            return;
+        }
+        let began = Instant::now();
+        let go_on = || limited(&|| self.until_end(), began, HOLD);
+        let Ok(shards) = self.directory.shards(&go_on) else { return };
+        let list = ArrayBuf::of(times.iter().copied().map(Value::Timestamp));
+        let command = doc! { "holdSnapshots": 1, "times": Value::Array(list.as_raw()) };
+        let asker = Asker { preference: Default::default(), again: true, go_on: &go_on };
+        let shards = shards.into_iter().chain([self.directory.config_shard()]);
+        let under_way = shards.filter_map(|shard| {
+            let mut message = message(self, &command);
+            Some((Call::send(&shard.set, &mut message, &asker).ok()?, message))
+        });
+        let under_way: Vec<_> = under_way.collect();
+        for (call, mut message) in under_way {
+            // Who is not told finds the state gone when he asks for it, and is told to begin anew.
+            let _ = call.finish(&mut message, &asker);
         }
     }
 

@@ -1,23 +1,44 @@
-//! A cursor of a router: it is open on a shard.
+//! Cursors of a router: one that is open on a shard, or rows of several shards.
 
+use std::sync::Arc;
+
+use sheaf_bson::DocBuf;
 use sheaf_front::cursors::Cursor;
+use sheaf_rows::{BoxOperator, Limits};
 
-use crate::target::Target;
+use crate::gather::{Link, OnMember};
 
-/// A cursor that is open on one member of a shard.
-pub struct RouterCursor {
-    /// The shard.
-    pub target: Target,
-    /// The member.
-    pub host: String,
-    /// The cursor's id there.
-    pub id: i64,
-    /// Whether `getMore` waits for documents at its end.
-    pub awaits: bool,
+/// A cursor of a router.
+pub enum RouterCursor {
+    /// A shard's: its batches are passed on as they are.
+    Passed {
+        /// Where it is.
+        on: OnMember,
+        /// Whether `getMore` waits for documents at its end.
+        awaits: bool,
+    },
+    /// Rows that come together here.
+    Merged(Box<Merged>),
 }
 
 impl Cursor for RouterCursor {
     fn is_await_data(&self) -> bool {
-        self.awaits
+        matches!(self, RouterCursor::Passed { awaits: true, .. })
+    }
+}
+
+/// Rows that come together here.
+pub struct Merged {
+    pub(crate) run: BoxOperator,
+    pub(crate) link: Arc<Link>,
+    pub(crate) limits: Limits,
+    /// A document that did not fit the last batch.
+    pub(crate) waiting: Option<DocBuf>,
+}
+
+impl Merged {
+    /// The rows of this operator, whose leaves use the link.
+    pub fn new(run: BoxOperator, link: Arc<Link>, limits: Limits) -> Self {
+        Merged { run, link, limits, waiting: None }
     }
 }

@@ -3,22 +3,28 @@
 
 use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Value};
 use sheaf_client::Message;
-use sheaf_cluster::{Answer, Call, error_in, is_not_primary};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_cluster::{Answer, Call, error_in, for_client};
+use sheaf_errors::{Code, Result};
 use sheaf_front::reply::Reply;
 use sheaf_server::commands::crud::change_stream;
 
+use crate::addressed::Addressed;
 use crate::cursor::RouterCursor;
+use crate::gather::OnMember;
 use crate::op::Operation;
+use crate::session::{Own, append_snapshot};
 use crate::target::Target;
 
 /// Fields of a request that are between the client and this router, or that are made anew for each shard.
 fn is_own(name: &str) -> bool {
-    matches!(name, "$db" | "$clusterTime" | "startTransaction" | "recoveryToken" | "apiDeprecationErrors")
+    matches!(
+        name,
+        "$db" | "$clusterTime" | "startTransaction" | "recoveryToken" | "apiDeprecationErrors" | "retryOf"
+    )
 }
 
 /// Fields of a reply that are between this router and a shard.
-fn is_between(name: &str) -> bool {
+pub fn is_between(name: &str) -> bool {
     matches!(
         name,
         "ok" | "$clusterTime"
@@ -29,49 +35,38 @@ fn is_between(name: &str) -> bool {
             | "$configTime"
             | "$topologyTime"
             | "executed"
+            | "readAt"
     )
 }
 
-/// Which fields of a request go to a shard as they are, and which others.
+/// What of a request goes to a shard as it is.
 pub struct Body<'b> {
     /// The database that it names.
     pub db: &'b str,
     /// The command.
     pub body: RawDoc<'b>,
-    /// Fields of it that stay behind.
-    pub without: &'b [&'b str],
+}
+
+impl<'b> Body<'b> {
+    /// The operation's own request, as it came.
+    pub fn of(op: &Operation<'b>) -> Self {
+        Body { db: op.db(), body: op.body() }
+    }
 }
 
 /// The request as a message to this target.
-pub fn message(op: &Operation<'_>, target: &str, body: &Body<'_>) -> Message {
-    message_with(op, target, body, |_| {})
+pub fn message(op: &Operation<'_>, to: &Addressed, body: &Body<'_>) -> Message {
+    message_with(op, to, body, |_| {})
 }
 
 /// The request as a message to this target, with fields added.
 pub fn message_with(
     op: &Operation<'_>,
-    target: &str,
+    to: &Addressed,
     body: &Body<'_>,
     add: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
 ) -> Message {
-    let mut message = Message::new();
-    let transaction = op.transaction.borrow();
-    message.begin(0, |out| {
-        let goes = |field: &Element<'_>| {
-            let name = field.key();
-            let is_concern = name == "readConcern" && transaction.is_some();
-            !is_own(name) && !is_concern && !body.without.contains(&name)
-        };
-        for field in body.body.iter().filter(goes) {
-            out.append_element(field);
-        }
-        add(out);
-        if let Some(transaction) = &*transaction {
-            transaction.append_start(target, out);
-        }
-        op.router.clock.append(out, op.generic.cluster_time);
-        out.append("$db", body.db);
-    });
+    let mut message = command(op, to, body, |_| false, add);
     for sequence in op.sequences {
         message.begin_sequence(sequence.name);
         message.bytes().extend_from_slice(sequence.bytes);
@@ -80,12 +75,50 @@ pub fn message_with(
     message
 }
 
+/// The request without its sequences and the fields that stay behind, as a message to this target, with fields added.
+pub fn command(
+    op: &Operation<'_>,
+    to: &Addressed,
+    body: &Body<'_>,
+    stays: impl Fn(&str) -> bool,
+    add: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
+) -> Message {
+    let mut message = Message::new();
+    let (transaction, own) = (op.transaction.borrow(), op.own.borrow());
+    let read_at = op.read_at();
+    message.begin(0, |out| {
+        let goes = |field: &Element<'_>| {
+            let name = field.key();
+            let is_concern = name == "readConcern" && (transaction.is_some() || read_at.is_some());
+            let is_replaced = own.is_some() && Own::replaces(name);
+            !(is_own(name) || is_concern || is_replaced || stays(name))
+        };
+        for field in body.body.iter().filter(goes) {
+            out.append_element(field);
+        }
+        if let Some(own) = &*own {
+            own.append(out);
+        }
+        add(out);
+        to.append_versions(out);
+        if let Some(transaction) = &*transaction {
+            transaction.append_start(to.target.name(), out);
+        }
+        if let Some(at) = read_at {
+            append_snapshot(at, out);
+        }
+        op.router.clock.append(out, op.generic.cluster_time);
+        out.append("$db", body.db);
+    });
+    message
+}
+
 /// Sends the request to one target, and gives its answer.
 ///
 /// Errors: the error that it answers; those of the way there.
-pub fn ask(op: &Operation<'_>, target: &Target, body: &Body<'_>) -> Result<Answer> {
-    let mut message = message(op, target.name(), body);
-    exchange(op, target, &mut message)
+pub fn ask(op: &Operation<'_>, to: &Addressed, body: &Body<'_>) -> Result<Answer> {
+    let mut message = message(op, to, body);
+    exchange(op, &to.target, &mut message)
 }
 
 /// Sends a message to one target, and gives its answer.
@@ -101,21 +134,36 @@ pub fn exchange(op: &Operation<'_>, target: &Target, message: &mut Message) -> R
 /// Sends the request to all of these, and gives their answers in the same order.
 ///
 /// Errors: the first error that one of them answers; those of the way there.
-pub fn ask_all(op: &Operation<'_>, targets: &[Target], body: &Body<'_>) -> Result<Vec<Answer>> {
+pub fn ask_all(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Result<Vec<Answer>> {
+    ask_each(op, all, body)?.into_iter().collect()
+}
+
+/// Sends the request to all of these, and gives what each of them answers, in the same order.
+///
+/// Errors: those of the way to them.
+pub fn ask_each(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Result<Vec<Result<Answer>>> {
+    if all.len() > 1 {
+        op.choose_read_time();
+    }
+    Ok(exchange_all(op, all.iter().map(|to| (to, message(op, to, body))).collect()))
+}
+
+/// Sends these messages, and gives what became of each, in the same order.
+pub fn exchange_all(op: &Operation<'_>, messages: Vec<(&Addressed, Message)>) -> Vec<Result<Answer>> {
     let go_on = || op.check_interrupt();
     let asker = op.asker(&go_on);
-    for target in targets {
-        note_participant(op, target);
+    for (to, _) in &messages {
+        note_participant(op, &to.target);
     }
     op.blocking(|| {
-        let mut under_way = Vec::with_capacity(targets.len());
-        for target in targets {
-            let mut message = message(op, target.name(), body);
-            let call = Call::send(target.set(), &mut message, &asker).map_err(for_client)?;
-            under_way.push((target, call, message));
-        }
-        let finish = |(target, call, mut message): (&Target, Call, Message)| {
-            check(op, target, call.finish(&mut message, &asker).map_err(for_client)?)
+        let send = |(to, mut message): (_, Message)| {
+            let to: &Addressed = to;
+            (to, Call::send(to.target.set(), &mut message, &asker), message)
+        };
+        let under_way: Vec<_> = messages.into_iter().map(send).collect();
+        let finish = |(to, call, mut message): (&Addressed, Result<Call>, Message)| {
+            let answer = call.and_then(|call| call.finish(&mut message, &asker)).map_err(for_client)?;
+            check(op, &to.target, answer)
         };
         under_way.into_iter().map(finish).collect()
     })
@@ -131,7 +179,7 @@ fn check(op: &Operation<'_>, target: &Target, answer: Answer) -> Result<Answer> 
     op.heard(answer.reply());
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
         transaction.answered(target, answer.reply())?;
-        if answer.reply().get("writeErrors").is_some() {
+        if has_failed(answer.reply()) {
             transaction.fail();
         }
     }
@@ -141,9 +189,18 @@ fn check(op: &Operation<'_>, target: &Target, answer: Answer) -> Result<Answer> 
     }
 }
 
-/// An error of a member about itself would have drivers take this router for it.
-pub fn for_client(error: Error) -> Error {
-    if is_not_primary(error.code()) { Error::new(Code::HOST_UNREACHABLE, error.message()) } else { error }
+/// Whether an entry of `writeErrors`, or of a `bulkWrite`'s answers, says that a document is to be another shard's.
+pub fn is_change(entry: RawDoc<'_>) -> bool {
+    let code = entry.get("code").and_then(|code| code.as_exact_i64());
+    code == Some(i64::from(Code::WOULD_CHANGE_OWNING_SHARD.0))
+}
+
+/// Whether an answer tells of a statement that has failed; one whose document is to be another shard's has not.
+pub fn has_failed(reply: RawDoc<'_>) -> bool {
+    let errors = reply.get("writeErrors").and_then(|errors| errors.as_array());
+    errors.is_some_and(|errors| {
+        errors.values().filter_map(|entry| entry.as_doc()).any(|entry| !is_change(entry))
+    })
 }
 
 /// The reply for the client. A cursor that is open on the shard is registered here, and the reply has its id here.
@@ -176,43 +233,41 @@ pub fn reply(op: &Operation<'_>, target: &Target, answer: &Answer) -> Result<Rep
 fn register(op: &Operation<'_>, target: &Target, answer: &Answer, namespace: &str, id: i64) -> i64 {
     let flag = |name: &str| op.body().get(name).is_some_and(|flag| flag.truthy());
     let is_stream = change_stream::is_opened_by(op.body());
-    let cursor = RouterCursor {
-        target: target.clone(),
-        host: answer.host().to_owned(),
-        id,
-        awaits: flag("awaitData") || is_stream,
-    };
+    let on = OnMember::new(&op.router.abandoned, target, answer.host(), namespace, id);
+    let cursor = RouterCursor::Passed { on, awaits: flag("awaitData") || is_stream };
     op.router.cursors.register(op, namespace, flag("noCursorTimeout"), cursor)
 }
 
 /// Runs the command on the primary shard of its database.
 pub fn to_database(op: &Operation<'_>, makes: bool) -> Result<Reply> {
-    let target = op.target(op.db(), makes)?;
-    let answer = ask(op, &target, &Body { db: op.db(), body: op.body(), without: &[] })?;
-    reply(op, &target, &answer)
+    to_one(op, &op.target(op.db(), makes)?.into())
+}
+
+/// Runs the command there.
+pub fn to_one(op: &Operation<'_>, to: &Addressed) -> Result<Reply> {
+    let answer = ask(op, to, &Body::of(op))?;
+    reply(op, &to.target, &answer)
 }
 
 /// Runs the command on the config servers.
 pub fn to_config(op: &Operation<'_>) -> Result<Reply> {
-    let target = Target::Config(op.router.directory.config().clone());
-    let answer = ask(op, &target, &Body { db: op.db(), body: op.body(), without: &[] })?;
-    reply(op, &target, &answer)
+    to_one(op, &Target::Config(op.router.directory.config().clone()).into())
 }
 
 /// All shards.
 ///
 /// Errors: those of asking the config servers.
-pub fn all_shards(op: &Operation<'_>) -> Result<Vec<Target>> {
+pub fn all_shards(op: &Operation<'_>) -> Result<Vec<Addressed>> {
     let go_on = || op.check_interrupt();
-    Ok(op.router.directory.shards(&go_on)?.into_iter().map(Target::Shard).collect())
+    Ok(op.router.directory.shards(&go_on)?.into_iter().map(|shard| Target::Shard(shard).into()).collect())
 }
 
 /// Runs the command on all shards; the reply is the first one's, with all of them in `raw`.
 pub fn to_all_shards(op: &Operation<'_>) -> Result<Reply> {
-    let targets = all_shards(op)?;
-    let answers = ask_all(op, &targets, &Body { db: op.db(), body: op.body(), without: &[] })?;
+    let shards = all_shards(op)?;
+    let answers = ask_all(op, &shards, &Body::of(op))?;
     Ok(Reply::ok().with_document("raw", |raw| {
-        for (target, answer) in targets.iter().zip(&answers) {
+        for (shard, answer) in shards.iter().zip(&answers) {
             let shown = DocBuf::build(|out| {
                 for field in
                     answer.reply().iter().filter(|field| !is_between(field.key()) || field.key() == "ok")
@@ -220,7 +275,7 @@ pub fn to_all_shards(op: &Operation<'_>) -> Result<Reply> {
                     out.append_element(field);
                 }
             });
-            raw.append(&target.set().address().to_string(), shown.as_raw());
+            raw.append(&shard.target.set().address().to_string(), shown.as_raw());
         }
     }))
 }

@@ -3,16 +3,25 @@
 //! A router keeps nothing that could be lost: where databases live stands in `config.*`, and what it remembers of that it can ask for
 //! again. What a transaction or a cursor is, its shards know; the router knows which shards those are.
 
+mod addressed;
 mod commands;
 mod commit;
 mod cursor;
+mod database;
 mod forward;
+mod gather;
+mod merged;
 mod mongos;
 mod op;
+mod open_times;
+mod route;
 mod router;
 mod session;
 mod target;
+mod targeting;
 mod transaction;
+mod view;
+mod write;
 
 pub use mongos::Mongos;
 pub use router::Router;

@@ -12,7 +12,7 @@ use sheaf_front::outcome::Ran;
 use sheaf_front::reply::Reply;
 use sheaf_front::request::Request;
 use sheaf_front::role::{Found, Role};
-use sheaf_front::session::TxnPart;
+use sheaf_front::session::{SessionRegistry, TxnPart};
 
 use crate::op::Operation;
 use crate::router::Router;
@@ -84,6 +84,10 @@ impl Role for Mongos {
         };
         let operation_time = op.operation_time();
         Ran { parked: op.parked.take(), operation_time, ..Ran::at_once(result) }
+    }
+
+    fn sessions(&self) -> &dyn SessionRegistry {
+        &*self.0
     }
 
     fn finish(&self, mut reply: Reply, _: [Option<Code>; 2], operation_time: Option<u64>) -> Reply {

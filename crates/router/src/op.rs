@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::MutexGuard;
-use sheaf_bson::{RawDoc, Value};
+use sheaf_bson::{RawDoc, Timestamp, Value};
 use sheaf_cluster::{Asker, Preference};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::command::Access;
+use sheaf_front::concern::ReadLevel;
 use sheaf_front::outcome::Parked;
 use sheaf_front::request::Request;
+use sheaf_front::session::LogicalSessionId;
 
 use crate::router::Router;
-use crate::session::{Session, SessionState, Transaction};
+use crate::session::{Own, Session, SessionState, Transaction};
 use crate::target::Target;
 
 /// How often who waits for another operation of its session is asked whether it should.
@@ -28,8 +30,12 @@ pub struct Operation<'a> {
     pub router: &'a Arc<Router>,
     /// The session's transaction, while a statement of it runs.
     pub transaction: RefCell<Option<Transaction>>,
+    /// The transaction of the router's own that its statements belong to, while there is one.
+    pub own: RefCell<Option<Own>>,
     /// Instead of an answer: wait, and run the same request again.
     pub parked: RefCell<Option<Parked>>,
+    /// The time as of which shards are read, outside a transaction.
+    read_at: Cell<Option<Timestamp>>,
     /// The latest `operationTime` that a shard has answered.
     time: Cell<u64>,
 }
@@ -49,7 +55,9 @@ impl<'a> Operation<'a> {
             request,
             router,
             transaction: RefCell::new(None),
+            own: RefCell::new(None),
             parked: RefCell::new(None),
+            read_at: Cell::new(None),
             time: Cell::new(0),
         }
     }
@@ -61,6 +69,26 @@ impl<'a> Operation<'a> {
             Access::ReadOrWrite(_) => self.writes_after_all,
             Access::None | Access::Read => false,
         }
+    }
+
+    /// Whether its statements belong to a transaction: the client's, or one of the router's own.
+    pub fn in_transaction(&self) -> bool {
+        self.request.in_transaction() || self.own.borrow().is_some()
+    }
+
+    /// Whether statements carry their numbers, so that each happens once however often they are sent.
+    pub fn records_statements(&self) -> bool {
+        self.request.is_retryable_write()
+    }
+
+    /// Whether it is sent as a retryable write.
+    pub fn is_retryable_write(&self) -> bool {
+        self.request.is_retryable_write() && self.own.borrow().is_none()
+    }
+
+    /// The session of what is sent, if there is one.
+    pub fn lsid(&self) -> Option<LogicalSessionId> {
+        self.own.borrow().as_ref().map(|own| own.lsid).or(self.request.lsid())
     }
 
     /// Whether it may be sent again when a member was lost, because it then still happens once.
@@ -130,12 +158,44 @@ impl<'a> Operation<'a> {
         })
     }
 
+    /// The time as of which shards are to be read, outside a transaction: `snapshot` is of one state of the whole cluster. On secondaries
+    /// nobody brings it about that they have come as far as the present, so that it is left to them what they show.
+    pub fn read_at(&self) -> Option<Timestamp> {
+        let concern =
+            self.generic.read_concern.filter(|concern| concern.level == Some(ReadLevel::Snapshot))?;
+        let on_primaries = || {
+            let preference = self.generic.read_preference.and_then(|preference| preference.get("mode"));
+            preference.is_none_or(|mode| mode.as_str() == Some("primary"))
+        };
+        if self.in_transaction() || concern.at_cluster_time.is_some() || !on_primaries() {
+            return None;
+        }
+        if self.read_at.get().is_none() {
+            self.read_at.set(Some(self.router.present()));
+        }
+        self.read_at.get()
+    }
+
+    /// Several shards are about to be asked: of a transaction that has not read anything the time is chosen now.
+    pub fn choose_read_time(&self) {
+        if let Some(transaction) = &mut *self.transaction.borrow_mut()
+            && transaction.participants.iter().all(|participant| !participant.begun)
+        {
+            transaction.read_at.get_or_insert_with(|| self.router.present());
+        }
+    }
+
     /// Takes in what a reply of a shard tells of times.
     pub fn heard(&self, reply: RawDoc<'_>) {
         self.router.clock.see(reply);
         if let Some(Value::Timestamp(time)) = reply.get("operationTime") {
-            self.time.set(self.time.get().max(time.0));
+            self.note_time(time);
         }
+    }
+
+    /// The operation has come into effect at this time.
+    pub fn note_time(&self, at: Timestamp) {
+        self.time.set(self.time.get().max(at.0));
     }
 
     /// The latest `operationTime` that a shard has answered.

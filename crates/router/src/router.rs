@@ -2,9 +2,10 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use sheaf_bson::{Value, doc};
+use sheaf_bson::{ClusterTime, Timestamp, Value, doc};
 use sheaf_cluster::{Clock, Directory, GoOn, ReplicaSet, SetAddress};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::cursors::Cursors;
@@ -13,7 +14,9 @@ use sheaf_front::session::Sessions;
 
 use crate::commit::Settled;
 use crate::cursor::RouterCursor;
-use crate::session::SessionState;
+use crate::gather::Abandoned;
+use crate::open_times::OpenTimes;
+use crate::session::{OwnSessions, SessionState};
 
 /// What the connections of a router share.
 pub struct Router {
@@ -21,13 +24,21 @@ pub struct Router {
     /// The newest cluster time.
     pub clock: Arc<Clock>,
     /// What is known of shards and databases.
-    pub directory: Directory,
+    pub directory: Arc<Directory>,
     /// Open cursors.
     pub cursors: Arc<Cursors<RouterCursor>>,
     /// Sessions and their transactions.
     pub sessions: Sessions<SessionState>,
+    /// Sessions for transactions of its own.
+    pub(crate) own_sessions: OwnSessions,
     /// Commits that their shards are to be told of.
     pub(crate) settled: Settled,
+    /// The times that open transactions read at.
+    pub(crate) open_times: Arc<OpenTimes>,
+    /// Commits that are decided, and brought to their ends by nobody's thread.
+    pub(crate) finishing: AtomicUsize,
+    /// Cursors on shards that are to be closed.
+    pub(crate) abandoned: Arc<Abandoned>,
 }
 
 /// Whoever has the router has its front.
@@ -48,11 +59,15 @@ impl Router {
         let most = front.parameters.int("maxSessions").max(1) as usize;
         let clock = Arc::<Clock>::default();
         Arc::new(Router {
-            directory: Directory::new(ReplicaSet::new(config), clock.clone()),
+            directory: Arc::new(Directory::new(ReplicaSet::new(config), clock.clone())),
             clock,
             cursors: Arc::default(),
             sessions: Sessions::new(&front.memory, most),
+            own_sessions: OwnSessions::default(),
             settled: Settled::default(),
+            open_times: Arc::default(),
+            finishing: AtomicUsize::new(0),
+            abandoned: Arc::default(),
             front,
         })
     }
@@ -60,6 +75,15 @@ impl Router {
     /// What every server has.
     pub fn front(&self) -> &Arc<Front> {
         &self.front
+    }
+
+    /// The present as a cluster time: the time of day, or what this router has heard of if that is later. Whoever is told of it stamps
+    /// above it.
+    pub fn present(&self) -> Timestamp {
+        let day = Timestamp::from(ClusterTime::from_micros(self.front.clock.now_micros()));
+        let present = self.clock.now().map_or(day, |heard| heard.max(day));
+        self.clock.reach(present);
+        present
     }
 
     /// Makes sure that the cluster has an identity, and gives it; the first router of a cluster makes it.
@@ -140,6 +164,12 @@ impl Router {
             self.forget_idle_sessions();
             tokio::select! {
                 () = tokio::time::sleep(EVERY) => {}
+                () = self.abandoned.wait() => {
+                    let router = self.clone();
+                    let told = tokio::task::spawn_blocking(move || router.abandoned.kill(&router.clock));
+                    // Whoever was not told closes them in time.
+                    let _ = told.await;
+                }
                 () = self.until_shutdown() => {}
             }
         }

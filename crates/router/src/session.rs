@@ -2,12 +2,14 @@
 //!
 //! A shard takes part from its first statement on; that one carries `startTransaction` and the read concern.
 
-use sheaf_bson::{DocBuf, DocWriter, RawDoc};
+use parking_lot::Mutex;
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::reply::Reply;
-use sheaf_front::session;
+use sheaf_front::session::{self, LogicalSessionId};
 use sheaf_shard::Executed;
 
+use crate::open_times::OpenTime;
 use crate::target::Target;
 
 /// A session of a router.
@@ -64,6 +66,10 @@ pub struct Transaction {
     pub stage: Stage,
     /// That of its first statement.
     pub read_concern: Option<DocBuf>,
+    /// The time as of which all shards are read: chosen by the first one, or here where several begin at once.
+    pub read_at: Option<Timestamp>,
+    /// Has shards keep their states at that time, while it is open.
+    pub open_time: Option<OpenTime>,
     /// Who takes part.
     pub participants: Vec<Participant>,
     /// Whether a statement has answered write errors, after which its shard has aborted.
@@ -78,7 +84,7 @@ pub struct Participant {
     pub begun: bool,
     /// Whether a statement that it was sent writes.
     pub writes: bool,
-    /// What it has executed, as its last answer said; config servers do not say.
+    /// What it has executed, as its last answer said.
     pub executed: Option<Executed>,
 }
 
@@ -99,6 +105,9 @@ impl Transaction {
         let known = self.participants.iter_mut().find(|known| known.target.name() == target.name());
         let Some(known) = known else { return Ok(()) };
         known.begun = true;
+        if let (None, Some(Value::Timestamp(at))) = (self.read_at, reply.get("readAt")) {
+            self.read_at = Some(at);
+        }
         let Some(executed) = Executed::parse(reply) else { return Ok(()) };
         let before = known.executed.replace(executed);
         if before.is_some_and(|before| (before.term, before.opening) != (executed.term, executed.opening)) {
@@ -120,7 +129,9 @@ impl Transaction {
             return;
         }
         out.append("startTransaction", true);
-        if let Some(concern) = &self.read_concern {
+        if let Some(at) = self.read_at {
+            append_snapshot(at, out);
+        } else if let Some(concern) = &self.read_concern {
             out.append("readConcern", concern.as_raw());
         }
     }
@@ -137,5 +148,59 @@ impl Transaction {
     fn recovery_shard(&self) -> Option<&str> {
         let writer = self.participants.iter().find(|participant| participant.writes);
         writer.or(self.participants.first()).map(|participant| participant.target.name())
+    }
+}
+
+/// Adds the read concern of who reads the cluster as of this time.
+pub fn append_snapshot(at: Timestamp, out: &mut DocWriter<'_, Vec<u8>>) {
+    out.document("readConcern").append("level", "snapshot").append("atClusterTime", at);
+}
+
+/// A session of the router's own.
+pub struct OwnSession {
+    /// Its id.
+    pub lsid: LogicalSessionId,
+    /// The number of its last transaction.
+    pub number: i64,
+}
+
+/// Sessions of the router's own that nobody uses at the moment.
+pub type OwnSessions = Mutex<Vec<OwnSession>>;
+
+/// The transaction of the router's own that an operation's statements belong to.
+pub struct Own {
+    /// Its session.
+    pub lsid: LogicalSessionId,
+    /// Its number there.
+    pub number: i64,
+    /// Whether statements are recorded as the client's.
+    pub records: bool,
+    /// The client's session and the number of its write, if that is a retryable one.
+    pub retry_of: Option<(LogicalSessionId, i64)>,
+    /// What a retry of the client's statement is answered with, where the shard's own does not say it.
+    pub result: Option<DocBuf>,
+}
+
+impl Own {
+    /// Adds to a request what makes it a statement of the transaction.
+    pub fn append(&self, out: &mut DocWriter<'_, Vec<u8>>) {
+        self.lsid.write(out, "lsid");
+        out.append("txnNumber", self.number).append("autocommit", false);
+        if let Some((lsid, number)) = self.retry_of.filter(|_| self.records) {
+            let mut of = out.document("retryOf");
+            lsid.write(&mut of, "lsid");
+            of.append("txnNumber", number);
+            if let Some(result) = &self.result {
+                of.append("result", result.as_raw());
+            }
+        }
+    }
+
+    /// Whether a field of the client's request stays behind: the transaction has its own.
+    pub fn replaces(name: &str) -> bool {
+        matches!(
+            name,
+            "lsid" | "txnNumber" | "autocommit" | "writeConcern" | "readConcern" | "stmtId" | "stmtIds"
+        )
     }
 }

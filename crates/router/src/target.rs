@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sheaf_cluster::{ReplicaSet, Shard};
+use sheaf_cluster::{CONFIG_SHARD, ReplicaSet, Shard};
 
 /// Where a command goes.
 #[derive(Clone)]
@@ -26,7 +26,7 @@ impl Target {
     pub fn name(&self) -> &str {
         match self {
             Target::Shard(shard) => &shard.name,
-            Target::Config(_) => "config",
+            Target::Config(_) => CONFIG_SHARD,
         }
     }
 }

@@ -8,7 +8,7 @@ use sheaf_client::Message;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::reply::Reply;
 use sheaf_front::session::{LogicalSessionId, TxnPart};
-use sheaf_shard::TransactionId;
+use sheaf_shard::{Executed, TransactionId};
 
 use crate::commit::{self, Participating};
 use crate::forward::{self, Body};
@@ -60,7 +60,16 @@ pub fn run<'a>(
     if failed && !op.part.ends() {
         abort_after_error(op);
     }
-    state.transaction = op.transaction.take();
+    let mut transaction = op.transaction.take();
+    if let Some(transaction) = &mut transaction {
+        transaction.open_time = match (transaction.stage, transaction.read_at) {
+            (Stage::Open, Some(at)) => {
+                transaction.open_time.take().or_else(|| Some(op.router.open_times.open(at)))
+            }
+            _ => None,
+        };
+    }
+    state.transaction = transaction;
     result
 }
 
@@ -97,7 +106,15 @@ fn begun_already(known: Option<&Transaction>, number: i64) -> Error {
 
 fn begin(op: &Operation<'_>, number: i64) -> Transaction {
     let read_concern = op.body().get("readConcern").and_then(|concern| concern.as_doc()).map(DocBuf::from);
-    Transaction { number, stage: Stage::Open, read_concern, participants: Vec::new(), failed: false }
+    Transaction {
+        number,
+        stage: Stage::Open,
+        read_concern,
+        read_at: None,
+        open_time: None,
+        participants: Vec::new(),
+        failed: false,
+    }
 }
 
 /// What a commit's token tells of a transaction that this router has not seen.
@@ -119,16 +136,36 @@ fn recovered(op: &Operation<'_>, number: i64) -> Result<Transaction> {
             }
         };
     }
-    Ok(Transaction { number, stage: Stage::Recovering, read_concern: None, participants, failed: false })
+    Ok(Transaction {
+        number,
+        stage: Stage::Recovering,
+        read_concern: None,
+        read_at: None,
+        open_time: None,
+        participants,
+        failed: false,
+    })
 }
 
 /// A statement has failed: the others must not go on holding what the transaction has locked.
-fn abort_after_error(op: &Operation<'_>) {
+pub fn abort_after_error(op: &Operation<'_>) {
     let Some(mut transaction) = op.transaction.take() else { return };
     transaction.stage = Stage::Aborted;
     let lsid = op.lsid().expect("a transaction has a session");
     abort_everywhere(op.router, lsid, &transaction);
     op.transaction.replace(Some(transaction));
+}
+
+/// A statement is to begin anew, and with it the transaction, of which it is the first: whoever has taken part until now is told that it
+/// is over. `false`: there is none.
+pub fn begin_anew(op: &Operation<'_>) -> bool {
+    let Some(mut transaction) = op.transaction.take() else { return false };
+    let lsid = op.lsid().expect("a transaction has a session");
+    abort_everywhere(op.router, lsid, &transaction);
+    transaction.participants.clear();
+    transaction.failed = false;
+    op.transaction.replace(Some(transaction));
+    true
 }
 
 /// Has all participants abort; who cannot be reached does so when the transaction's time is over.
@@ -153,81 +190,143 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
     let id = TransactionId::new(lsid.document().into_bytes(), number);
     let transaction = op.transaction.borrow();
     let transaction = transaction.as_ref().expect("it was just there");
-    let mut readers = Vec::new();
-    let mut writers = Vec::new();
-    for participant in &transaction.participants {
-        let list = if participant.writes { &mut writers } else { &mut readers };
-        list.push(participant.target.clone());
-    }
     if stage == Stage::Recovering {
-        let Some(Target::Shard(shard)) = writers.first() else {
+        let writer = transaction.participants.first().map(|participant| &participant.target);
+        let Some(Target::Shard(shard)) = writer else {
             bail!(
                 Code::NO_SUCH_TRANSACTION,
                 "Transaction {number} is not known here, and there is no recoveryToken"
             );
         };
-        op.blocking(|| commit::recover(op, &id, shard))?;
+        let at = op.blocking(|| commit::recover(op, &id, shard))?;
+        op.note_time(at.into());
         return Ok(with_token(Reply::ok(), transaction));
     }
-    if writers.len() > 1 {
-        let taking = transaction.participants.iter().filter_map(|participant| match &participant.target {
-            Target::Shard(shard) => Some(Participating {
-                shard: shard.clone(),
-                executed: participant.executed.unwrap_or_default(),
-                wrote: participant.writes,
-            }),
+    // What was read on one shard alone is of one state; of several, each says that what it has shown is sure.
+    if transaction.participants.len() > 1 {
+        let taking = transaction.participants.iter().map(|participant| Participating {
+            shard: match &participant.target {
+                Target::Shard(shard) => shard.clone(),
+                Target::Config(_) => op.router.directory.config_shard(),
+            },
+            executed: participant.executed.unwrap_or_default(),
+            wrote: participant.writes,
+        });
+        let taking: Vec<Participating> = taking.collect();
+        let read_at = transaction.read_at.unwrap_or_else(|| op.router.present());
+        let at = op.blocking(|| commit::commit(op, &id, &taking, read_at))?;
+        op.note_time(at.into());
+        return Ok(with_token(Reply::ok(), transaction));
+    }
+    let only: Vec<Target> =
+        transaction.participants.iter().map(|participant| participant.target.clone()).collect();
+    end_each(op, &only)
+}
+
+/// Commits a transaction of the router's own: as one, or, if it is to be `alone`, on each shard by itself. Gives errors of write concerns,
+/// and the shards that they are of.
+///
+/// Errors: those of the commit; the transaction is over.
+pub fn commit_own(op: &Operation<'_>, alone: bool) -> Result<Vec<(String, DocBuf)>> {
+    let (id, participants) = {
+        let mut transaction = op.transaction.borrow_mut();
+        let transaction = transaction.as_mut().expect("it was begun");
+        transaction.stage = Stage::Committing;
+        let lsid = op.lsid().expect("it has a session");
+        let id = TransactionId::new(lsid.document().into_bytes(), transaction.number);
+        let taking = transaction
+            .participants
+            .iter()
+            .map(|participant| (participant.target.clone(), participant.executed.unwrap_or_default()));
+        (id, taking.collect::<Vec<_>>())
+    };
+    if participants.len() > 1 && !alone {
+        let taking = participants.iter().filter_map(|(target, executed)| match target {
+            Target::Shard(shard) => {
+                Some(Participating { shard: shard.clone(), executed: *executed, wrote: true })
+            }
             Target::Config(_) => None,
         });
         let taking: Vec<Participating> = taking.collect();
-        // What was read of the config servers, who are no shard.
-        let config: Vec<Target> =
-            readers.into_iter().filter(|target| matches!(target, Target::Config(_))).collect();
-        end_each(op, &config)?;
-        op.blocking(|| commit::commit(op, &id, &taking))?;
-        return Ok(with_token(Reply::ok(), transaction));
+        // All of them have written: nobody is asked whether what was read is final.
+        let at = op.blocking(|| commit::commit(op, &id, &taking, op.router.present()))?;
+        op.note_time(at.into());
+        return Ok(Vec::new());
     }
-    readers.append(&mut writers);
-    end_each(op, &readers)
+    let mut command = doc! { "commitTransaction": 1 };
+    command.edit(|out| op.own.borrow().as_ref().expect("it is the router's own").append(out));
+    if let Some(concern) = op.body().element("writeConcern") {
+        command.edit(|out| _ = out.append_element(concern));
+    }
+    end_alone(op, &participants, &command)
+}
+
+/// Has each of these commit by itself.
+fn end_alone(
+    op: &Operation<'_>,
+    participants: &[(Target, Executed)],
+    command: &DocBuf,
+) -> Result<Vec<(String, DocBuf)>> {
+    let go_on = || op.check_interrupt();
+    let asker = sheaf_cluster::Asker { preference: Default::default(), again: true, go_on: &go_on };
+    let mut concerns = Vec::new();
+    op.blocking(|| {
+        let send = |(target, _): &(Target, Executed)| {
+            let mut message = Message::new();
+            message.begin(0, |out| {
+                out.append_all(command.as_raw());
+                op.router.clock.append(out, op.generic.cluster_time);
+                out.append("$db", "admin");
+            });
+            (target.clone(), sheaf_cluster::Call::send(target.set(), &mut message, &asker), message)
+        };
+        let under_way: Vec<_> = participants.iter().map(send).collect();
+        let mut failed = None;
+        for (target, call, mut message) in under_way {
+            match call.and_then(|call| call.finish(&mut message, &asker)) {
+                Ok(answer) => {
+                    op.heard(answer.reply());
+                    if let Some(error) = sheaf_cluster::error_in(answer.reply()) {
+                        failed.get_or_insert(sheaf_cluster::for_client(error));
+                    }
+                    let error = answer.reply().get("writeConcernError").and_then(|error| error.as_doc());
+                    concerns.extend(error.map(|error| (target.name().to_owned(), error.into())));
+                }
+                Err(error) => _ = failed.get_or_insert(sheaf_cluster::for_client(error)),
+            }
+        }
+        failed.map_or(Ok(concerns), Err)
+    })
 }
 
 /// Notes that the commit has begun; gives the transaction's number and how far it was.
 ///
-/// Errors: `NoSuchTransaction`; `IllegalOperation`, where config servers and shards were written to.
+/// Errors: `NoSuchTransaction`.
 fn begin_commit(op: &Operation<'_>) -> Result<(i64, Stage)> {
-    {
-        let mut transaction = op.transaction.borrow_mut();
-        let Some(transaction) = &mut *transaction else {
-            bail!(Code::NO_SUCH_TRANSACTION, "commitTransaction must be run within a transaction");
-        };
-        if transaction.stage == Stage::Aborted {
-            bail!(Code::NO_SUCH_TRANSACTION, "Transaction {} has been aborted", transaction.number);
-        }
-        let writers = || transaction.participants.iter().filter(|participant| participant.writes);
-        let on_config = writers().any(|writer| matches!(writer.target, Target::Config(_)));
-        if !on_config || writers().count() < 2 {
-            let stage = transaction.stage;
-            if stage == Stage::Open {
-                transaction.stage = Stage::Committing;
-            }
-            return Ok((transaction.number, stage));
-        }
+    let mut transaction = op.transaction.borrow_mut();
+    let Some(transaction) = &mut *transaction else {
+        bail!(Code::NO_SUCH_TRANSACTION, "commitTransaction must be run within a transaction");
+    };
+    if transaction.stage == Stage::Aborted {
+        bail!(Code::NO_SUCH_TRANSACTION, "Transaction {} has been aborted", transaction.number);
     }
-    abort_after_error(op);
-    bail!(
-        Code::ILLEGAL_OPERATION,
-        "A transaction writes on the config servers or on shards, not on both; it was aborted"
-    )
+    let stage = transaction.stage;
+    if stage == Stage::Open {
+        transaction.stage = Stage::Committing;
+    }
+    Ok((transaction.number, stage))
 }
 
 /// Ends the transaction on each of these, one after the other; the reply is the last one's.
 fn end_each(op: &Operation<'_>, targets: &[Target]) -> Result<Reply> {
-    let body = Body { db: "admin", body: op.body(), without: &[] };
+    let body = Body { db: "admin", body: op.body() };
     let mut last = Reply::ok();
     for target in targets {
-        let mut message: Message = forward::message(op, target.name(), &body);
+        let mut message: Message = forward::message(op, &target.clone().into(), &body);
         let go_on = || op.check_interrupt();
         let asker = sheaf_cluster::Asker { preference: Default::default(), again: true, go_on: &go_on };
-        let answer = op.blocking(|| target.set().ask(&mut message, &asker)).map_err(forward::for_client)?;
+        let answer =
+            op.blocking(|| target.set().ask(&mut message, &asker)).map_err(sheaf_cluster::for_client)?;
         op.heard(answer.reply());
         if let Some(error) = sheaf_cluster::error_in(answer.reply()) {
             return Err(error);

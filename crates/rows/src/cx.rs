@@ -1,6 +1,6 @@
 //! What belongs to the command that pulls.
 
-use sheaf_bson::{Bump, OwnedValue};
+use sheaf_bson::{Bump, OwnedValue, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::{Env, Slot};
 
@@ -81,6 +81,12 @@ impl<'c> Cx<'c> {
     fn look(&self) -> Result<()> {
         sheaf_meter::tick(4 * COUNT_EVERY)?;
         if self.worked.is_multiple_of(CHECK_EVERY) { (self.interrupt)() } else { Ok(()) }
+    }
+
+    /// The value of a variable that is set at present.
+    pub fn variable(&self, slot: Slot) -> Option<Value<'_>> {
+        let set = self.variables.iter().rev().find(|(set, _)| *set == slot);
+        set.map(|(_, value)| value.as_value())
     }
 
     /// Sets variables while `run` runs.

@@ -6,10 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use sheaf_errors::Result;
+use sheaf_bson::Timestamp;
+use sheaf_errors::{Code, Result};
 use sheaf_shard::Executed;
 
 use crate::op::{Operation, TxnEnd};
+use crate::read;
 use crate::reply::Reply;
 use crate::session::{Session, SessionState, TxnPart, TxnState};
 use crate::sharding::{Fate, transaction_id};
@@ -96,7 +98,7 @@ fn learn_fate(state: &mut SessionState, op: &Operation<'_>, session: &Session) {
 /// Gives the operation the transaction.
 fn enter(op: &mut Operation<'_>, session: &Session, state: &mut SessionState, part: TxnPart) -> Result<()> {
     if part == TxnPart::Start {
-        let transaction = op.engine().begin(Some((session.id.document(), state.txn_number)))?;
+        let transaction = read::begin(op, (session.id.document(), state.txn_number))?;
         let executed = match op.node.sharding() {
             Some(sharding) => sharding.execute(&transaction_id(session.id, state.txn_number), None)?,
             None => Executed::default(),
@@ -152,14 +154,27 @@ fn leave(
             });
         }
         (Ok(reply), None) if !has_write_errors(reply) && rest.is_some() && is_open(*executed) => {
+            let read_at = rest.as_ref().map(|rest| Timestamp(rest.snapshot_time()));
             *transaction = rest.map(Box::new);
-            if op.node.sharding().is_some() {
-                let executed = *executed;
-                return result.map(|mut reply| {
-                    reply.fill(|out| executed.append(out));
-                    reply
+            let begins = op.part == TxnPart::Start && op.node.is_in_cluster();
+            let executed = op.node.sharding().map(|_| *executed);
+            return result.map(|mut reply| {
+                reply.fill(|out| {
+                    if let Some(executed) = executed {
+                        executed.append(out);
+                    }
+                    if let Some(read_at) = read_at.filter(|_| begins) {
+                        out.append("readAt", read_at);
+                    }
                 });
-            }
+                reply
+            });
+        }
+        // Nothing was changed, and the router goes on in the transaction.
+        (Err(error), None)
+            if error.code() == Code::WOULD_CHANGE_OWNING_SHARD && rest.is_some() && is_open(*executed) =>
+        {
+            *transaction = rest.map(Box::new);
         }
         // An error, or a statement that failed, ends the transaction; dropping its storage part
         // undoes it.
@@ -182,5 +197,11 @@ fn has_write_errors(reply: &Reply) -> bool {
     }
     bytes.extend_from_slice(reply.elements());
     bytes.push(0);
-    sheaf_bson::RawDoc::new(&bytes).element("writeErrors").is_some()
+    let errors = sheaf_bson::RawDoc::new(&bytes).get("writeErrors").and_then(|errors| errors.as_array());
+    // Whose document is to be another shard's has changed nothing, and the router goes on in the transaction.
+    let is_failure = |entry: sheaf_bson::RawDoc<'_>| {
+        let code = entry.get("code").and_then(|code| code.as_exact_i64());
+        code != Some(i64::from(Code::WOULD_CHANGE_OWNING_SHARD.0))
+    };
+    errors.is_some_and(|errors| errors.values().filter_map(|entry| entry.as_doc()).any(is_failure))
 }

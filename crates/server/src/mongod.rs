@@ -78,6 +78,8 @@ impl Role for Mongod {
             txn_found: Cell::new(None),
             parked: RefCell::new(None),
             committed: Cell::new(None),
+            shard_versions: RefCell::default(),
+            writing: Cell::default(),
         };
         match read::prepare(&op, request.part) {
             Ok(None) => {}
@@ -86,6 +88,7 @@ impl Role for Mongod {
         }
         let work = |op: &Operation<'a>| {
             let mut args = request.args(fields)?;
+            op.check_version_first()?;
             request.handle(|| match commands::TABLE.at(request.at) {
                 Run::Front(run) => run(&mut args, request),
                 Run::Role(run) => run(&mut args, op),

@@ -17,7 +17,12 @@ use crate::options::{ClusterRole, MongodOptions};
 use crate::quiesce::Quiesce;
 use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
+use crate::sharding::conductor::Conductor;
+use crate::sharding::turns::Turns;
 use crate::sharding::{OpenTransactions, ShardServer};
+
+/// For how long a member of a cluster keeps the state after each entry: others are read as of a time some moments after it was chosen.
+const STATES_KEPT: Duration = Duration::from_millis(500);
 
 /// A mongod: what its connections share.
 pub struct Node {
@@ -44,6 +49,9 @@ pub struct Node {
     engine: OnceLock<Engine>,
     replica: OnceLock<Arc<Replica>>,
     sharding: OnceLock<Arc<ShardServer>>,
+    conductor: OnceLock<Arc<Conductor>>,
+    /// Of those who change a collection for the conductor, one does at a time.
+    pub ddl_turns: Turns,
 }
 
 /// Whoever has the node has its front.
@@ -78,6 +86,8 @@ impl Node {
             engine: OnceLock::new(),
             replica: OnceLock::new(),
             sharding: OnceLock::new(),
+            conductor: OnceLock::new(),
+            ddl_turns: Turns::default(),
         })
     }
 
@@ -116,11 +126,18 @@ impl Node {
     pub fn join(self: &Arc<Self>, engine: &Engine, set_name: &str) -> Result<()> {
         let host: Weak<Self> = Arc::downgrade(self);
         let replica = Replica::start(&self.front, host, &self.options.dbpath, engine, set_name)?;
-        if self.options.cluster_role == Some(ClusterRole::Shard) {
+        if self.is_in_cluster() {
+            engine.keep_states(STATES_KEPT);
+        }
+        if let Some(role) = self.options.cluster_role {
             let sessions: Weak<Self> = Arc::downgrade(self);
             let sessions: Weak<dyn OpenTransactions> = sessions;
-            let sharding = ShardServer::start(&self.front, engine, &replica, sessions)?;
+            let sharding = ShardServer::start(&self.front, engine, &replica, sessions, role)?;
             assert!(self.sharding.set(sharding).is_ok(), "a shard's machine is set once");
+        }
+        if self.options.cluster_role == Some(ClusterRole::Config) {
+            let conductor = Conductor::start(&self.front, engine, &replica)?;
+            assert!(self.conductor.set(conductor).is_ok(), "the conductor is set once");
         }
         assert!(self.replica.set(replica).is_ok(), "replication is set once");
         Ok(())
@@ -131,9 +148,20 @@ impl Node {
         self.replica.get()
     }
 
-    /// This node as a member of a shard; `None` for all others.
+    /// Whether this node belongs to a sharded cluster.
+    pub fn is_in_cluster(&self) -> bool {
+        self.options.cluster_role.is_some()
+    }
+
+    /// This node as a member of a shard, or of the config servers, on which transactions are written as on a shard; `None` for all
+    /// others.
     pub fn sharding(&self) -> Option<&Arc<ShardServer>> {
         self.sharding.get()
+    }
+
+    /// The conductor, on a config server.
+    pub fn conductor(&self) -> Option<&Arc<Conductor>> {
+        self.conductor.get()
     }
 
     /// The default read and write concern in force now.

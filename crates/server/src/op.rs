@@ -8,6 +8,7 @@ use std::time::Instant;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_expr::ClusterClock;
+use sheaf_front::generic::ShardVersion;
 use sheaf_front::request::Request;
 pub use sheaf_front::request::{ApiParams, Interrupter};
 use sheaf_shard::Executed;
@@ -17,6 +18,8 @@ use crate::concern::ReadLevel;
 use crate::cursors::{Open, ServerCursor};
 use crate::node::Node;
 use crate::parked::{Parked, Waits, parked};
+use crate::session::LogicalSessionId;
+use crate::sharding::Writing;
 
 /// One command being run: its environment, limits and results besides the reply.
 ///
@@ -40,6 +43,10 @@ pub struct Operation<'a> {
     pub(crate) parked: RefCell<Option<Parked>>,
     /// The newest commit that this operation made or found; what its write concern waits for.
     pub(crate) committed: Cell<Option<OpTime>>,
+    /// Versions of several namespaces, of a command that names them in a list.
+    pub(crate) shard_versions: RefCell<Vec<(String, ShardVersion)>>,
+    /// What the statement under way does.
+    pub(crate) writing: Cell<Writing>,
 }
 
 impl<'a> Deref for Operation<'a> {
@@ -88,7 +95,15 @@ impl<'a> Operation<'a> {
     }
 
     /// The state to read: the transaction's own, the one that a majority has, or the newest, as the read concern says.
+    ///
+    /// Errors: `StaleConfig`, if this shard owns something else in it than the router of the request knows.
     pub fn view(&self) -> Result<View> {
+        let view = self.state_to_read()?;
+        self.check_version_of(&view)?;
+        Ok(view)
+    }
+
+    fn state_to_read(&self) -> Result<View> {
         if let Some(mut transaction) = self.transaction() {
             return transaction.view();
         }
@@ -96,7 +111,7 @@ impl<'a> Operation<'a> {
             return Ok(snapshot.clone());
         }
         if !self.reads_majority() {
-            return self.engine().view();
+            return if self.awaits_decisions() { self.engine().decided_view() } else { self.engine().view() };
         }
         match self.engine().majority_view() {
             Some(view) => Ok(view),
@@ -105,6 +120,15 @@ impl<'a> Operation<'a> {
                 "Read concern majority reads are currently not possible."
             ),
         }
+    }
+
+    /// Whether who meets what is prepared over several shards waits for the decision. On a secondary that may take long, so only those
+    /// wait there who have seen a time.
+    pub fn awaits_decisions(&self) -> bool {
+        let concern = self.read_concern.get();
+        concern.level != Some(ReadLevel::Available)
+            && (concern.after_cluster_time.is_some()
+                || self.node.replica().is_some_and(|replica| replica.is_writable()))
     }
 
     /// Whether only what a majority of the set has may be read; alone, a node is the majority.
@@ -136,14 +160,25 @@ impl<'a> Operation<'a> {
         self.note_commit(self.last_applied());
     }
 
+    /// The retryable write whose statements these are: the operation itself, or the one that its transaction, a router's own, stands
+    /// for.
+    fn retryable(&self) -> Option<(LogicalSessionId, i64)> {
+        if self.in_transaction() {
+            return self.generic.retry_of.map(|of| (of.lsid, of.txn_number));
+        }
+        self.lsid().zip(self.txn_number())
+    }
+
+    /// Whether statements are recorded, so that each happens once.
+    pub fn records_statements(&self) -> bool {
+        self.retryable().is_some()
+    }
+
     /// The statement to name to storage for a retryable write; `None` for a plain one.
     pub fn statement(&self, stmt_id: i32, result: Option<DocBuf>) -> Option<Statement> {
-        match (self.is_retryable_write(), self.lsid(), self.txn_number()) {
-            (true, Some(lsid), Some(txn_number)) => {
-                Some(Statement { lsid: lsid.document(), txn_number, stmt_id, result })
-            }
-            _ => None,
-        }
+        let (lsid, txn_number) = self.retryable()?;
+        let given = self.generic.retry_of.and_then(|of| of.result).map(DocBuf::from);
+        Some(Statement { lsid: lsid.document(), txn_number, stmt_id, result: given.or(result) })
     }
 
     /// Where the fail point `onPrimaryTransactionalWrite` strikes a statement that must not be reflected.
@@ -180,8 +215,8 @@ impl<'a> Operation<'a> {
 
     /// What a retryable statement was answered with, if it has been executed before.
     pub fn executed_statement(&self, stmt_id: i32) -> Result<Option<DocBuf>> {
-        match (self.is_retryable_write(), self.lsid(), self.txn_number()) {
-            (true, Some(lsid), Some(txn_number)) => {
+        match self.retryable() {
+            Some((lsid, txn_number)) => {
                 let found = self.engine().statement_result(lsid.document().as_raw(), txn_number, stmt_id)?;
                 self.node.metrics.txn.retried_statements.add(u64::from(found.is_some()));
                 Ok(found)

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
-use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Error};
 pub use sheaf_front::outcome::Parked;
 use sheaf_front::role::{self, Coming};
@@ -131,19 +130,16 @@ pub struct StateWanted {
     pub time: u64,
     /// ...is to be here, or on a majority.
     pub majority: bool,
-    /// For a read as of this time: nothing that was prepared up to it may still be undecided.
-    pub decided: Option<Timestamp>,
 }
 
 impl StateWanted {
     /// Whether this node has it.
     pub fn is_here(&self, engine: &Engine) -> bool {
-        let come = if self.majority {
-            engine.majority_view().is_some_and(|view| view.time().0 >= self.time)
+        if self.majority {
+            engine.majority_time().is_some_and(|time| time.0 >= self.time)
         } else {
             engine.last_applied().time >= self.time
-        };
-        come && self.decided.is_none_or(|at| engine.prepared_before(Some(at)).is_none())
+        }
     }
 
     /// Whether this node has it; if not, `waker` is told when that may have changed.

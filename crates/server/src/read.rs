@@ -1,8 +1,10 @@
 //! What must be there before a request reads as its read concern says.
 
-use sheaf_bson::{Timestamp, doc};
+use std::time::Duration;
+
+use sheaf_bson::{ClusterTime, DocBuf, Timestamp, doc};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_storage::View;
+use sheaf_storage::{Transaction, View};
 
 use crate::commands::crud::change_stream;
 use crate::concern::ReadLevel;
@@ -25,7 +27,15 @@ pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
     if level == ReadLevel::Linearizable && !replica.is_writable() {
         bail!(Code::NOT_WRITABLE_PRIMARY, "cannot satisfy linearizable read concern on non-primary node");
     }
+    let draws_line = op.node.is_in_cluster() && replica.is_writable();
+    if draws_line && part == TxnPart::Start {
+        return Ok(None);
+    }
     let of_one_moment = level == ReadLevel::Snapshot && part == TxnPart::Plain;
+    if let Some(at) = concern.at_cluster_time.filter(|_| draws_line && of_one_moment) {
+        op.snapshot.replace(Some(final_snapshot(op, replica, at)?));
+        return Ok(None);
+    }
     let is_stream = op.command.name == "aggregate" && change_stream::is_opened_by(op.body);
     // A transaction reads the newest state; its commit waits until a majority has what it has read.
     let majority = is_stream || of_one_moment || (level == ReadLevel::Majority && part == TxnPart::Plain);
@@ -33,8 +43,7 @@ pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
     if time.is_none() && !majority {
         return Ok(None);
     }
-    let wanted =
-        StateWanted { time: time.map_or(0, |time| time.0), majority, decided: concern.at_cluster_time };
+    let wanted = StateWanted { time: time.map_or(0, |time| time.0), majority };
     if !wanted.is_here(op.engine()) {
         op.check_interrupt()?;
         bring_about(replica, op, wanted)?;
@@ -44,6 +53,49 @@ pub fn prepare(op: &Operation<'_>, part: TxnPart) -> Result<Option<Parked>> {
         op.snapshot.replace(Some(snapshot(op, concern.at_cluster_time)?));
     }
     Ok(None)
+}
+
+/// Begins a transaction. In a sharded cluster it reads at the time that its read concern names, or at the present: the line is drawn
+/// there, and what may be on its near side awaited. That is a commit that is under way just now.
+///
+/// Errors: `SnapshotTooOld`; those of the operation while it waits.
+pub fn begin(op: &Operation<'_>, session: (DocBuf, i64)) -> Result<Transaction> {
+    let replica = op.node.replica().filter(|replica| op.node.is_in_cluster() && replica.is_writable());
+    let Some(replica) = replica else { return op.engine().begin(Some(session)) };
+    let (at, last) = replica.draw_line(op.read_concern().at_cluster_time, present(op));
+    let stop = op.interrupter();
+    op.engine().wait_applied(last, &|| stop.check())?;
+    op.engine().begin_at(Some(session), at)
+}
+
+/// Keeps the state at a time for transactions that will begin there.
+///
+/// Errors: `SnapshotTooOld`; those of the operation while it waits.
+pub fn hold(op: &Operation<'_>, at: Timestamp, age: Duration) -> Result<()> {
+    let Some(replica) = op.node.replica() else { return Ok(()) };
+    let (at, last) = replica.draw_line(Some(at), present(op));
+    let stop = op.interrupter();
+    op.engine().wait_applied(last, &|| stop.check())?;
+    op.engine().hold_state(at, age)
+}
+
+/// The time of day as a cluster time.
+fn present(op: &Operation<'_>) -> Timestamp {
+    ClusterTime::from_micros(op.node.clock.now_micros()).into()
+}
+
+/// The state at a time that this primary has seen, once nothing of it can change any more.
+fn final_snapshot(op: &Operation<'_>, replica: &Replica, at: Timestamp) -> Result<View> {
+    if let Some(known) = op.engine().named_view(at) {
+        return Ok(known);
+    }
+    let (at, last) = replica.draw_line(Some(at), present(op));
+    let stop = op.interrupter();
+    op.blocking(|| match op.node.sharding() {
+        Some(sharding) => sharding.make_final(at, last, &|| stop.check()),
+        None => op.engine().wait_committed(last, &|| stop.check()),
+    })?;
+    op.engine().view_at(at, true).ok_or_else(|| too_old(at))
 }
 
 /// A primary whose log has not come as far as the time that a client has seen elsewhere writes an entry.
@@ -63,13 +115,15 @@ fn snapshot(op: &Operation<'_>, at: Option<Timestamp>) -> Result<View> {
             let text = "Read concern snapshot reads are currently not possible.";
             Error::new(Code::SNAPSHOT_UNAVAILABLE, text)
         }),
-        Some(at) => engine.view_at(at).ok_or_else(|| {
-            let text = format!(
-                "Read timestamp Timestamp({}, {}) is older than the oldest available timestamp.",
-                at.0 >> 32,
-                at.0 as u32
-            );
-            Error::new(Code::SNAPSHOT_TOO_OLD, text)
-        }),
+        Some(at) => engine.view_at(at, false).ok_or_else(|| too_old(at)),
     }
+}
+
+fn too_old(at: Timestamp) -> Error {
+    let text = format!(
+        "Read timestamp Timestamp({}, {}) is older than the oldest available timestamp.",
+        at.0 >> 32,
+        at.0 as u32
+    );
+    Error::new(Code::SNAPSHOT_TOO_OLD, text)
 }

@@ -66,13 +66,15 @@ impl Host for Node {
 }
 
 impl OpenTransactions for Node {
-    fn discard(&self, id: &TransactionId) {
+    fn discard(&self, id: &TransactionId, opening: u64) {
         let session =
             LogicalSessionId::parse(RawDoc::new(&id.lsid)).ok().and_then(|lsid| self.sessions.get(lsid));
         let Some(session) = session else { return };
         // Whoever uses it now finds at the end of its statement that it is not open any more.
         let Some(mut state) = session.state.try_lock() else { return };
-        let gone = state.open_since().filter(|_| state.txn_number == id.number);
+        let is_that =
+            matches!(&state.txn, TxnState::InProgress { executed, .. } if executed.opening == opening);
+        let gone = state.open_since().filter(|_| is_that && state.txn_number == id.number);
         if let Some(started) = gone {
             state.txn = TxnState::Aborted;
             drop(state);

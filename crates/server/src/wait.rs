@@ -128,7 +128,7 @@ pub fn operation_time(op: &Operation<'_>) -> Option<u64> {
         return Some(at.0);
     }
     if op.reads_majority() && !op.in_transaction() {
-        return op.engine().majority_view().map(|view| view.time().0);
+        return op.engine().majority_time().map(|time| time.0);
     }
     Some(op.last_applied().time)
 }

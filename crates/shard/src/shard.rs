@@ -34,8 +34,13 @@ pub enum ShardEffect {
     /// Make this the next entry of the log; a prepare or a lone commit carries the operations of its transaction. If it cannot be
     /// done and this member stays the primary, [`Shard::append_failed`].
     Append(LogRecord),
-    /// Throw away operations and snapshots of this open transaction.
-    Discard(TransactionId),
+    /// Throw away operations and snapshots of this open transaction. What was opened of it since stays.
+    Discard {
+        /// Which.
+        id: TransactionId,
+        /// [`Executed::opening`].
+        opening: u64,
+    },
     /// Answer a request.
     Reply {
         /// Which.
@@ -140,7 +145,7 @@ impl Shard {
         let effect = match effect {
             ParticipantEffect::Observe(time) => ShardEffect::Observe(time),
             ParticipantEffect::Append(record) => ShardEffect::Append(LogRecord::Transaction(record)),
-            ParticipantEffect::Discard(id) => ShardEffect::Discard(id),
+            ParticipantEffect::Discard { id, opening } => ShardEffect::Discard { id, opening },
             ParticipantEffect::Reply { to, answer } => ShardEffect::Reply { to, answer },
             ParticipantEffect::NotPrimary { to } => ShardEffect::NotPrimary { to },
             ParticipantEffect::Wake { waiter, outcome } => ShardEffect::Wake { waiter, outcome },

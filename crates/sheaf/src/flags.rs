@@ -151,6 +151,10 @@ pub struct ServerFlags {
     /// Be a config server of a cluster (port 27019)
     #[arg(long)]
     pub configsvr: bool,
+    /// For development: a whole cluster of so many shards in one process and folder; `--port` is its router's, the
+    /// following ones are its members'
+    #[arg(long, value_name = "N")]
+    pub shards: Option<u32>,
     /// Folder of the data
     #[arg(long)]
     pub dbpath: Option<PathBuf>,

@@ -15,6 +15,7 @@ mod process;
 mod repair;
 mod router;
 mod server;
+mod sharded;
 
 use std::process::ExitCode;
 

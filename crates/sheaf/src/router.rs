@@ -2,9 +2,12 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sheaf_cluster::SetAddress;
+use sheaf_front::listener::Listeners;
 use sheaf_front::log;
+use sheaf_front::options::FrontOptions;
 use sheaf_front::reactor::leave_to_the_end;
 use sheaf_router::{Mongos, Router};
 
@@ -34,13 +37,10 @@ pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
     }
     limits::raise_open_files();
     crate::allocator::prepare(sheaf_front::system::memory_limit());
-    let mut front = match front_options(&settings, argv, 27017) {
+    let front = match options(&settings, argv) {
         Ok(front) => front,
         Err(text) => return bad_options(&text),
     };
-    front.busy_threads = BUSY_THREADS;
-    // Each client may need a connection to a shard, too.
-    front.max_connections = (front.max_connections / 2).max(1);
     let router = match Mongos::new(front, &config) {
         Ok(Mongos(router)) => router,
         Err(error) => return bad_options(error.message()),
@@ -52,7 +52,7 @@ pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
         }
     };
     router.set_data_runtime(data.handle().clone());
-    let code = control.block_on(live(&router, &settings, &config)).map_or_else(|code| code, |()| 0);
+    let code = control.block_on(alone(&router, &settings, &config)).map_or_else(|code| code, |()| 0);
     control.block_on(router.until_answered(LAST_PATIENCE));
     leave_to_the_end(data);
     leave_to_the_end(control);
@@ -62,6 +62,17 @@ pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
     let attributes = sheaf_bson::doc! { "exitCode": i32::from(code) };
     log::info("CONTROL", log::ids::SHUTTING_DOWN, "initandlisten", "Shutting down", Some(attributes));
     ExitCode::from(code)
+}
+
+/// How a router's front is to be.
+///
+/// Errors: a text for the user.
+pub fn options(settings: &Settings, argv: &[String]) -> Result<FrontOptions, String> {
+    let mut front = front_options(settings, argv, 27017)?;
+    front.busy_threads = BUSY_THREADS;
+    // Each client may need a connection to a shard, too.
+    front.max_connections = (front.max_connections / 2).max(1);
+    Ok(front)
 }
 
 fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
@@ -86,17 +97,27 @@ fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
 }
 
 /// Runs until a signal or the `shutdown` command. Errors: the exit code.
-async fn live(router: &Arc<Router>, settings: &Settings, config: &SetAddress) -> Result<(), u8> {
+async fn alone(router: &Arc<Router>, settings: &Settings, config: &SetAddress) -> Result<(), u8> {
+    log::events::listen();
+    log::events::listen_for_panics();
+    let listeners = listen(router.front())?;
+    live(router, settings, config, listeners).await
+}
+
+/// Runs behind these listeners until a signal or the `shutdown` command. Errors: the exit code.
+pub async fn live(
+    router: &Arc<Router>,
+    settings: &Settings,
+    config: &SetAddress,
+    listeners: Listeners,
+) -> Result<(), u8> {
     let attributes = sheaf_bson::doc! {
         "pid": i64::from(std::process::id()),
-        "port": i32::from(router.front().options.port),
+        "port": router.front().port.load(Ordering::Relaxed),
         "configDB": &config.to_string(),
         "host": &sheaf_front::front::hostname(),
     };
-    log::events::listen();
-    log::events::listen_for_panics();
     log::info("CONTROL", log::ids::STARTING, "initandlisten", "Sheaf router starting", Some(attributes));
-    let listeners = listen(router.front())?;
     if let Err(error) = sheaf_front::guard::start(router.front(), crate::allocator::HOOKS, |_| {}) {
         let attributes = sheaf_bson::doc! { "error": &error.to_string() };
         let text = "Cannot watch the memory of the process";
@@ -126,10 +147,15 @@ async fn live(router: &Arc<Router>, settings: &Settings, config: &SetAddress) ->
             log::warning("CONTROL", log::ids::NO_SIGNALS, "initandlisten", text, Some(attributes));
         }
     }
+    serve(router, listeners).await;
+    Ok(())
+}
+
+/// Serves clients until the router is told to end.
+pub async fn serve(router: &Arc<Router>, listeners: Listeners) {
     let data = router.data_runtime().expect("it was set before");
     data.spawn(router.clone().keep_telling());
     data.spawn(router.clone().reap());
     data.spawn(router.clone().keep_settling());
     listeners.run(Arc::new(Mongos(router.clone()))).await;
-    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The server role: from settings to a running server, and down again.
 
-mod life;
+pub mod life;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,9 +12,9 @@ use sheaf_server::options::{ClusterRole, MongodOptions};
 
 use crate::config::{self, Settings};
 use crate::flags::ServerFlags;
-use crate::limits;
 use crate::process::background::{FORKED, background};
 use crate::process::{LAST_PATIENCE, bad_options, exit, fail, front_options, open_log, runtimes};
+use crate::{limits, sharded};
 
 /// Runs the server role.
 pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
@@ -23,7 +23,7 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         Err(text) => return bad_options(&text),
     };
     if flags.shutdown {
-        return crate::end_other::main(&data_folder(&settings));
+        return crate::end_other::main(&sharded::folder::locked(&data_folder(&settings)));
     }
     if settings.fork == Some(true) && std::env::var_os(FORKED).is_none() {
         return background(&settings, argv);
@@ -33,6 +33,9 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
     }
     limits::raise_open_files();
     crate::allocator::prepare(sheaf_front::system::memory_limit());
+    if let Some(shards) = flags.shards {
+        return sharded::main(&settings, argv, shards);
+    }
     let front = front_options(&settings, argv, default_port(&settings));
     let (front, options) = match front.and_then(|front| Ok((front, options(&settings)?))) {
         Ok(options) => options,
@@ -50,7 +53,7 @@ pub fn main(flags: ServerFlags, argv: &[String]) -> ExitCode {
         }
     };
     node.set_data_runtime(data.handle().clone());
-    let code = control.block_on(life::run(node.clone(), &settings));
+    let code = control.block_on(life::run(node.clone(), &settings, life::Process::Own));
     // Whatever still runs has been told to stop; nobody waits for it longer than this.
     control.block_on(node.until_answered(LAST_PATIENCE));
     leave_to_the_end(data);
@@ -74,6 +77,9 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);
+    if let Some(shards) = flags.shards {
+        sharded::check(&settings, shards)?;
+    }
     if settings.auth == Some(true) {
         return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by this server yet".to_owned());
     }
@@ -103,7 +109,10 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
     Ok(settings)
 }
 
-fn options(settings: &Settings) -> Result<MongodOptions, String> {
+/// How a mongod is to be run.
+///
+/// Errors: a text for the user.
+pub fn options(settings: &Settings) -> Result<MongodOptions, String> {
     let cache_bytes = match settings.cache_size_gb {
         Some(gb) if gb > 0.0 => (gb * f64::from(1 << 30)) as u64,
         Some(_) => return Err("cacheSizeGB must be above 0".to_owned()),
@@ -130,6 +139,7 @@ fn default_port(settings: &Settings) -> u16 {
     }
 }
 
-fn data_folder(settings: &Settings) -> PathBuf {
+/// The folder of the data.
+pub fn data_folder(settings: &Settings) -> PathBuf {
     settings.dbpath.clone().unwrap_or_else(|| PathBuf::from("/data/db"))
 }

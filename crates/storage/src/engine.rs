@@ -15,11 +15,11 @@ use crate::definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 use crate::durability::LogTail;
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
-use crate::keys::{prefix_range, prefixed};
+use crate::keys::prefix_range;
 use crate::oplog::{self, LogEntry};
 use crate::options::{Interrupt, OpTime, Options};
 use crate::read::validate::{Validation, validate};
-use crate::read::view::{Doc, View};
+use crate::read::view::View;
 use crate::sequencer::Sequencer;
 use crate::stats::{Applied, Stats};
 use crate::write::CreateCollection;
@@ -68,21 +68,9 @@ impl Engine {
         &self.0.core
     }
 
-    /// The newest published state.
-    pub fn view(&self) -> Result<View> {
-        Ok(View::newest(&self.core().published))
-    }
-
     /// The newest catalog, without taking a snapshot.
     pub fn catalog(&self) -> Arc<Catalog> {
         self.core().published.catalog()
-    }
-
-    /// One record of the newest state, without taking a snapshot: the fast path of a find by `_id`.
-    pub fn get(&self, collection: &Collection, key: &[u8]) -> Result<Option<Doc<'_>>> {
-        let mut full = Vec::with_capacity(key.len() + 4);
-        prefixed(collection.ident, key, &mut full);
-        Ok(self.core().base.db.get(Cf::Records, &full)?.map(Doc::pinned))
     }
 
     /// Starts a group of plain writes (each document atomic by itself).
@@ -135,7 +123,8 @@ impl Engine {
     pub fn set_sequencer(&self, sequencer: Arc<dyn Sequencer>, committed: bool) {
         let core = self.core();
         core.base.set_sequencer(sequencer);
-        core.commits.majority().note_candidate(&core.published, None);
+        let start = core.commits.recent().sequence();
+        core.commits.majority().note_candidate(&core.published, None, start);
         if committed {
             let last = core.published.last();
             self.committed(last.index);
@@ -155,7 +144,8 @@ impl Engine {
     /// A majority of the set has everything up to this index, and it is applied here.
     pub fn committed(&self, index: u64) {
         let core = self.core();
-        core.commits.majority().committed(index);
+        let oldest = core.commits.majority().committed(index);
+        core.commits.transactions().forget_late(oldest);
         core.published.wake_log_readers();
     }
 
@@ -167,21 +157,6 @@ impl Engine {
     /// Syncs what is in the log now, on this thread if nobody is at it: other members wait for it.
     pub fn sync_for_others(&self) {
         self.core().durability.sync_for_others();
-    }
-
-    /// The newest state that a majority of the set has; `None` until something was committed since the start.
-    pub fn majority_view(&self) -> Option<View> {
-        self.core().commits.majority().view(&self.core().published)
-    }
-
-    /// [`Engine::majority_view`], whose time can be given to [`Engine::view_at`] for some minutes.
-    pub fn snapshot_view(&self) -> Option<View> {
-        self.core().commits.majority().snapshot_view(&self.core().published)
-    }
-
-    /// The state at a cluster time that a majority has, if it is kept.
-    pub fn view_at(&self, time: sheaf_bson::Timestamp) -> Option<View> {
-        self.core().commits.majority().view_at(&self.core().published, time.0)
     }
 
     /// What replication is to know of the log.

@@ -5,7 +5,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahash::AHashMap;
@@ -94,6 +94,11 @@ impl LockTable {
         }
     }
 
+    /// Who has a lock.
+    pub fn holder(&self, key: LockKey) -> Option<Owner> {
+        self.stripe(key).held.lock().get(&key).map(|held| held.owner)
+    }
+
     /// Takes a lock for what the set has ordered. Who has it has begun before that, and will not commit: what others have
     /// ordered since ends it ([`crate::commit::Commits::check_no_others`]). False: this owner had it already.
     pub fn seize(&self, key: LockKey, owner: Owner) -> bool {
@@ -168,13 +173,25 @@ impl LockTable {
     }
 }
 
-const WRITER: usize = 1 << (usize::BITS - 1);
+/// Closed, or about to be.
+const WRITER: u64 = 1 << 63;
+/// One hold of [`Gate::hold`]; there is room for 127.
+const HOLD: u64 = 1 << 56;
+const HOLDS: u64 = WRITER - HOLD;
+/// One transaction within.
+const TRANSACTION: u64 = 1 << 28;
+/// One unit within; there is room for 2^28 of both.
+const UNIT: u64 = 1;
+const UNITS: u64 = TRANSACTION - UNIT;
 
 /// Many may pass (writers of a collection) or one may close it (DDL on the collection).
+///
+/// Writers are units, whose commits are near, and transactions, which may stay for minutes. What a shard owns of the collection changes
+/// under a [`Hold`]: no unit is within meanwhile, and transactions find out when they commit.
 #[derive(Default)]
 pub(crate) struct Gate {
-    /// Number of passes, and [`WRITER`] when closed or closing.
-    state: AtomicUsize,
+    /// [`WRITER`] when closed or closing, and the numbers of holds, of transactions and of units within.
+    state: AtomicU64,
     mutex: Mutex<{ rank::GATES }, ()>,
     changed: Condvar,
 }
@@ -182,17 +199,38 @@ pub(crate) struct Gate {
 /// A pass through a gate, until it is dropped.
 pub(crate) struct Pass {
     gate: Arc<Gate>,
+    /// [`UNIT`] or [`TRANSACTION`].
+    kind: u64,
     lightly: bool,
 }
 
 impl Pass {
-    fn of(gate: &Arc<Gate>) -> Pass {
-        Pass { gate: gate.clone(), lightly: false }
+    fn of(gate: &Arc<Gate>, kind: u64) -> Pass {
+        Pass { gate: gate.clone(), kind, lightly: false }
     }
 
     /// Leaves without the gate's own lock, for one who holds the pipeline: who waits may notice it a moment later.
     pub fn leave_lightly(mut self) {
         self.lightly = true;
+    }
+}
+
+/// Keeps units out of a collection until it is dropped. Several may do so at the same time: what they change under it has locks of
+/// its own.
+pub struct Hold {
+    gate: Arc<Gate>,
+    lightly: bool,
+}
+
+impl Hold {
+    /// As [`Pass::leave_lightly`].
+    pub(crate) fn leave_lightly(mut self) {
+        self.lightly = true;
+    }
+
+    /// Whether it is this gate that is held.
+    pub(crate) fn holds(&self, gate: &Arc<Gate>) -> bool {
+        Arc::ptr_eq(&self.gate, gate)
     }
 }
 
@@ -225,37 +263,58 @@ impl Gate {
         Arc::as_ptr(self) as usize
     }
 
-    /// Passes; waits while it is closed or being closed.
+    /// Passes as a unit; waits while it is closed or held, or about to be.
     pub fn pass(self: &Arc<Self>, block: &Block, interrupt: Interrupt<'_>) -> Result<Pass> {
         about_to_wait(rank::GATES);
         loop {
             if let Some(pass) = self.try_pass() {
                 return Ok(pass);
             }
+            self.wait_for(block, interrupt, |state| state & (WRITER | HOLDS) == 0)?;
+        }
+    }
+
+    /// [`Gate::pass`], if nobody has to be waited for.
+    pub fn try_pass(self: &Arc<Self>) -> Option<Pass> {
+        self.enter(UNIT, WRITER | HOLDS)
+    }
+
+    /// Passes as a transaction, which holds do not keep out; waits while it is closed.
+    pub fn pass_as_transaction(self: &Arc<Self>, block: &Block, interrupt: Interrupt<'_>) -> Result<Pass> {
+        about_to_wait(rank::GATES);
+        loop {
+            if let Some(pass) = self.enter(TRANSACTION, WRITER) {
+                return Ok(pass);
+            }
             self.wait_for(block, interrupt, |state| state & WRITER == 0)?;
         }
     }
 
-    pub fn try_pass(self: &Arc<Self>) -> Option<Pass> {
-        if self.state.fetch_add(1, Ordering::AcqRel) & WRITER == 0 {
-            return Some(Pass::of(self));
+    /// Passes as a unit, for a transaction that is within and about to commit: nobody has closed it meanwhile. `None` while it is held.
+    pub fn try_pass_again(self: &Arc<Self>) -> Option<Pass> {
+        self.enter(UNIT, HOLDS)
+    }
+
+    fn enter(self: &Arc<Self>, kind: u64, unless: u64) -> Option<Pass> {
+        if self.state.fetch_add(kind, Ordering::AcqRel) & unless == 0 {
+            return Some(Pass::of(self, kind));
         }
-        self.leave(false);
+        self.leave(kind, false);
         None
     }
 
     /// Passes also where it is closed: what the set has ordered waits for nobody. Who has closed it has begun before that, and
     /// will not commit.
     pub fn force(self: &Arc<Self>) -> Pass {
-        self.state.fetch_add(1, Ordering::AcqRel);
-        Pass::of(self)
+        self.state.fetch_add(UNIT, Ordering::AcqRel);
+        Pass::of(self, UNIT)
     }
 
     /// Closes it, and waits until all have left.
     pub fn close(self: &Arc<Self>, block: &Block, interrupt: Interrupt<'_>) -> Result<Closed> {
         about_to_wait(rank::GATES);
-        while self.state.fetch_or(WRITER, Ordering::AcqRel) & WRITER != 0 {
-            self.wait_for(block, interrupt, |state| state & WRITER == 0)?;
+        while !self.change(|state| (state & (WRITER | HOLDS) == 0).then_some(state | WRITER)) {
+            self.wait_for(block, interrupt, |state| state & (WRITER | HOLDS) == 0)?;
         }
         let closed = Closed::of(self);
         self.wait_for(block, interrupt, |state| state == WRITER)?;
@@ -268,7 +327,41 @@ impl Gate {
         shut.is_ok().then(|| Closed::of(self))
     }
 
-    fn wait_for(&self, block: &Block, interrupt: Interrupt<'_>, ready: impl Fn(usize) -> bool) -> Result<()> {
+    /// Keeps units out, and waits until those that are within have left; others may hold it, too.
+    pub fn hold(self: &Arc<Self>, block: &Block, interrupt: Interrupt<'_>) -> Result<Hold> {
+        about_to_wait(rank::GATES);
+        let room = |state: u64| state & WRITER == 0 && state & HOLDS < HOLDS;
+        while !self.change(|state| room(state).then_some(state + HOLD)) {
+            self.wait_for(block, interrupt, room)?;
+        }
+        let hold = Hold { gate: self.clone(), lightly: false };
+        self.wait_for(block, interrupt, |state| state & UNITS == 0)?;
+        Ok(hold)
+    }
+
+    /// Holds it for what the set has ordered, whoever is within: as [`Gate::force`].
+    pub fn force_hold(self: &Arc<Self>) -> Hold {
+        self.state.fetch_add(HOLD, Ordering::AcqRel);
+        Hold { gate: self.clone(), lightly: false }
+    }
+
+    /// Whether it is held, and no unit is within.
+    pub fn is_held(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state & HOLDS != 0 && state & UNITS == 0
+    }
+
+    /// Waits until nobody holds it.
+    pub fn wait_while_held(&self, block: &Block, interrupt: Interrupt<'_>) -> Result<()> {
+        about_to_wait(rank::GATES);
+        self.wait_for(block, interrupt, |state| state & HOLDS == 0)
+    }
+
+    fn change(&self, next: impl Fn(u64) -> Option<u64>) -> bool {
+        self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, next).is_ok()
+    }
+
+    fn wait_for(&self, block: &Block, interrupt: Interrupt<'_>, ready: impl Fn(u64) -> bool) -> Result<()> {
         if ready(self.state.load(Ordering::Acquire)) {
             return Ok(());
         }
@@ -286,19 +379,32 @@ impl Gate {
         outcome
     }
 
-    fn leave(&self, lightly: bool) {
-        let before = self.state.fetch_sub(1, Ordering::AcqRel);
-        must!(before & !WRITER != 0, "one who is not in leaves a gate");
-        if before & WRITER != 0 {
-            let _guard = (!lightly).then(|| self.mutex.lock());
-            self.changed.notify_all();
+    fn leave(&self, kind: u64, lightly: bool) {
+        let before = self.state.fetch_sub(kind, Ordering::AcqRel);
+        let within = if kind == UNIT { before & UNITS } else { before & (HOLD - TRANSACTION) };
+        must!(within != 0, "one who is not in leaves a gate");
+        if before & (WRITER | HOLDS) != 0 {
+            self.tell(lightly);
         }
+    }
+
+    fn tell(&self, lightly: bool) {
+        let _guard = (!lightly).then(|| self.mutex.lock());
+        self.changed.notify_all();
     }
 }
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        self.gate.leave(self.lightly);
+        self.gate.leave(self.kind, self.lightly);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let before = self.gate.state.fetch_sub(HOLD, Ordering::AcqRel);
+        must!(before & HOLDS != 0, "a gate is let go that is not held");
+        self.gate.tell(self.lightly);
     }
 }
 
@@ -306,7 +412,6 @@ impl Drop for Shut {
     fn drop(&mut self) {
         let before = self.0.state.fetch_and(!WRITER, Ordering::AcqRel);
         must!(before & WRITER != 0, "a gate is opened that is not closed");
-        let _guard = self.0.mutex.lock();
-        self.0.changed.notify_all();
+        self.0.tell(false);
     }
 }

@@ -92,7 +92,7 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Re
     let unique = sheaf_bson::ObjectId(db.new_object_id().0);
     let temporary = format!("{}.tmp.agg_out.{}", namespace.database, hex(&unique.0));
     let uuid = Uuid::new_v4();
-    let create = CreateCollection { options, uuid: Some(uuid), id_index };
+    let create = CreateCollection { options, uuid: Some(uuid), id_index, check: None };
     let out = Out {
         db: db.clone(),
         temporary,

@@ -3,12 +3,14 @@
 use sheaf_aggregate::Namespace;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_rows::Cx;
 
 use super::Db;
 use crate::ddl::stats::{append_number, write_storage_stats};
 
 /// The document of `$collStats`.
-pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, now_millis: i64) -> Result<Vec<DocBuf>> {
+pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+    let now_millis = cx.limits.now_millis;
     let found = db.collection(namespace);
     let collection = found.as_ref();
     let wants_data = ["storageStats", "count", "queryExecStats"].iter().any(|name| spec.get(name).is_some());
@@ -23,6 +25,10 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, now_millis: 
             );
         }
     }
+    let count = match collection.filter(|_| spec.get("count").is_some()) {
+        Some(collection) => Some(db.count(collection, cx)?),
+        None => None,
+    };
     let scale = storage_scale(spec)?;
     Ok(vec![DocBuf::build(|out| {
         out.append("ns", namespace.to_string().as_str());
@@ -36,8 +42,8 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, now_millis: 
             let collection = collection.map(|collection| &**collection);
             write_storage_stats(&mut out.document("storageStats"), &db.engine, collection, scale);
         }
-        if let (Some(_), Some(collection)) = (spec.get("count"), collection) {
-            append_number(out, "count", collection.count());
+        if let Some(count) = count {
+            append_number(out, "count", count);
         }
         if let (Some(_), Some(collection)) = (spec.get("queryExecStats"), collection) {
             let (total, non_tailable) = collection.scans();

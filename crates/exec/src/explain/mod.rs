@@ -15,7 +15,7 @@ use sheaf_storage::Collection;
 use crate::find::{self, Trial};
 use crate::plan::cache;
 use crate::plan::query::Hint;
-use crate::plan::{PlanNode, Query, choose};
+use crate::plan::{PlanNode, Query};
 use crate::run::{Executor, Reads};
 
 /// How much to tell.
@@ -90,7 +90,8 @@ pub fn explain(
     would_modify: Option<WouldModify<'_>>,
 ) -> Result<Explained> {
     let Some((collection, reads)) = collection else { return Ok(nothing(query, namespace, verbosity, top)) };
-    if top == Top::Count && query.matcher().matches_everything() && query.hint == Hint::None {
+    let counter = top == Top::Count && query.matcher().matches_everything() && query.hint == Hint::None;
+    if counter && reads.owned(collection)?.is_none() {
         return Ok(fast_count(query, namespace, collection, verbosity));
     }
     let (explaining, mut winner) = Explaining::start(query, collection, reads, cx)?;
@@ -157,7 +158,7 @@ impl Explaining {
         cx: &mut Cx<'_>,
     ) -> Result<(Self, Executor)> {
         let started = Instant::now();
-        let mut plans = choose::candidates(query, collection)?;
+        let mut plans = find::candidates(query, collection, reads)?;
         let cached = cache::lookup(query, collection, &reads.view(), &plans).is_some();
         let ready = |plan: PlanNode| Executor::timed(Arc::new(plan), collection.clone(), reads);
         let mut trial = if plans.len() == 1 {

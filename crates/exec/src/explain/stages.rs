@@ -192,6 +192,13 @@ pub fn write(out: Out<'_, '_>, node: &PlanNode, stats: Option<&[Figures]>, at: &
                 false => out.append("transformBy", at.projection),
             };
         }
+        PlanNode::ShardingFilter { .. } => {
+            head(out, "SHARDING_FILTER", None, own);
+            let below = stats.and_then(|stats| stats.get(at.operator));
+            if let (Some(own), Some(below)) = (own, below) {
+                out.append("chunkSkips", below.advanced.saturating_sub(own.advanced) as i32);
+            }
+        }
         PlanNode::ReturnKey { .. } => head(out, "RETURN_KEY", None, own),
         // Not an operator of mongod's: there the projection adds it.
         PlanNode::RecordId { input } => return write(out, input, stats, at),

@@ -41,11 +41,14 @@ pub fn id_equality(expr: &MatchExpr) -> Option<&OwnedValue> {
 ///
 /// Errors: `BadValue` for a hint that fits no index, those of `min` and `max`.
 pub fn candidates(query: &Query, collection: &Arc<Collection>) -> Result<Vec<PlanNode>> {
-    if let Some(plan) = distinct_scan(query, collection)? {
+    if !query.whole_documents
+        && let Some(plan) = distinct_scan(query, collection)?
+    {
         return Ok(vec![plan]);
     }
     let plans = ordinary(query, collection)?;
-    Ok(if query.counting { plans.into_iter().map(count_keys).collect() } else { plans })
+    let counts_keys = query.counting && !query.whole_documents;
+    Ok(if counts_keys { plans.into_iter().map(count_keys).collect() } else { plans })
 }
 
 /// Where only the number of an unbroken run of keys is wanted, they need not be looked into.
@@ -368,6 +371,9 @@ fn access(
 
 /// Whether the index's keys hold all that the query needs.
 fn covers(query: &Query, found: &IndexUse) -> bool {
+    if query.whole_documents {
+        return false;
+    }
     if query.counting {
         return true;
     }

@@ -23,6 +23,7 @@ use sheaf_storage::{Index, Range};
 use smallvec::SmallVec;
 
 use crate::bounds::IndexBounds;
+use crate::run::Owned;
 
 pub use query::Query;
 
@@ -252,6 +253,13 @@ pub enum PlanNode {
     DistinctScan(Scan),
     /// Counts keys without looking at documents.
     CountScan(Scan),
+    /// Leaves out documents that the shard does not own.
+    ShardingFilter {
+        /// Gives documents.
+        input: Box<PlanNode>,
+        /// What it owns.
+        owned: Arc<dyn Owned>,
+    },
 }
 
 impl PlanNode {
@@ -264,9 +272,40 @@ impl PlanNode {
             | PlanNode::Limit { input, .. }
             | PlanNode::Project { input, .. }
             | PlanNode::RecordId { input }
+            | PlanNode::ShardingFilter { input, .. }
             | PlanNode::ReturnKey { input } => std::slice::from_ref(&**input),
             PlanNode::Or { inputs } | PlanNode::SortMerge { inputs, .. } => inputs,
             _ => &[],
+        }
+    }
+
+    /// The same plan, of documents that the shard owns: they are filtered as soon as they are there.
+    #[must_use]
+    pub fn filtered(self, owned: &Arc<dyn Owned>) -> Self {
+        let below = |input: Box<PlanNode>| Box::new(input.filtered(owned));
+        let all = |inputs: Vec<PlanNode>| inputs.into_iter().map(|input| input.filtered(owned)).collect();
+        let filter = |input| PlanNode::ShardingFilter { input: Box::new(input), owned: owned.clone() };
+        match self {
+            PlanNode::Eof => PlanNode::Eof,
+            scan @ (PlanNode::CollScan { .. } | PlanNode::IdLookup { .. } | PlanNode::Fetch { .. }) => {
+                filter(scan)
+            }
+            scan @ (PlanNode::IndexScan(_) | PlanNode::DistinctScan(_) | PlanNode::CountScan(_)) => {
+                filter(PlanNode::Fetch { input: Box::new(scan), filter: None })
+            }
+            PlanNode::Or { inputs } => PlanNode::Or { inputs: all(inputs) },
+            PlanNode::SortMerge { inputs, pattern } => PlanNode::SortMerge { inputs: all(inputs), pattern },
+            PlanNode::Sort { input, pattern, limit } => {
+                PlanNode::Sort { input: below(input), pattern, limit }
+            }
+            PlanNode::Skip { input, skip } => PlanNode::Skip { input: below(input), skip },
+            PlanNode::Limit { input, limit } => PlanNode::Limit { input: below(input), limit },
+            PlanNode::Project { input, projection, matcher, sort, .. } => {
+                PlanNode::Project { input: below(input), projection, matcher, covered: false, sort }
+            }
+            PlanNode::RecordId { input } => PlanNode::RecordId { input: below(input) },
+            PlanNode::ReturnKey { input } => PlanNode::ReturnKey { input: below(input) },
+            filtered @ PlanNode::ShardingFilter { .. } => filtered,
         }
     }
 
@@ -275,6 +314,7 @@ impl PlanNode {
         match self {
             PlanNode::IndexScan(_) | PlanNode::DistinctScan(_) | PlanNode::CountScan(_) => true,
             PlanNode::Fetch { .. }
+            | PlanNode::ShardingFilter { .. }
             | PlanNode::CollScan { .. }
             | PlanNode::IdLookup { .. }
             | PlanNode::Eof => false,

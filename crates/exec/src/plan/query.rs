@@ -54,6 +54,8 @@ pub struct Query {
     pub only_paths: Option<Vec<String>>,
     /// Only the number of documents is wanted.
     pub counting: bool,
+    /// Each document has to be looked at, whatever else could do without.
+    pub whole_documents: bool,
     /// Only this field's distinct values are wanted.
     pub distinct: Option<String>,
 }
@@ -91,6 +93,9 @@ impl Query {
 
     /// The paths that suffice to answer, if whole documents are not needed.
     pub fn needed_paths(&self) -> Option<Vec<String>> {
+        if self.whole_documents {
+            return None;
+        }
         if let Some(paths) = &self.only_paths {
             return Some(paths.clone());
         }

@@ -10,6 +10,7 @@ use super::Reads;
 use super::fetch::Fetch;
 use super::merge::{Or, SortMerge};
 use super::metadata::Metadata;
+use super::owned::ShardingFilter;
 use super::project::{Covered, Project, RecordId, ReturnKey};
 use super::scan::{CollScan, IdLookup, IndexScan};
 use crate::plan::PlanNode;
@@ -55,6 +56,9 @@ impl Building<'_> {
             }
             PlanNode::Fetch { input, filter } => {
                 Box::new(Fetch::new(reads, collection, self.build(input)?, filter.clone()))
+            }
+            PlanNode::ShardingFilter { input, owned } => {
+                Box::new(ShardingFilter::new(self.build(input)?, owned.clone()))
             }
             PlanNode::Or { inputs } => Box::new(Or::new(self.build_all(inputs)?)),
             PlanNode::SortMerge { inputs, pattern } => {

@@ -8,11 +8,13 @@ mod executor;
 mod fetch;
 mod merge;
 mod metadata;
+mod owned;
 mod probe;
 mod project;
 mod reads;
 mod scan;
 
 pub use executor::{Batch, Executor};
+pub use owned::{Owned, Ownership};
 pub(crate) use probe::{EqualProbe, equals_only_itself};
 pub use reads::Reads;

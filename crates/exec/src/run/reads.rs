@@ -3,32 +3,55 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sheaf_storage::View;
+use sheaf_errors::Result;
+use sheaf_storage::{Collection, View};
+
+use super::{Owned, Ownership};
 
 /// The state that a run's operators read: a command's, for as long as the command pulls. A cursor keeps it empty between
 /// two commands. Shared by the operators of all plans of one cursor.
 #[derive(Clone, Default)]
-pub struct Reads(Arc<Mutex<Option<View>>>);
+pub struct Reads(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    view: Mutex<Option<View>>,
+    /// Which documents may be seen; `None`: all.
+    ownership: Option<Arc<dyn Ownership>>,
+}
 
 impl Reads {
-    /// Reads at a view.
+    /// Reads at a view, all that is there.
     pub fn at(view: View) -> Self {
-        Reads(Arc::new(Mutex::new(Some(view))))
+        Reads::of(view, None)
+    }
+
+    /// Reads at a view what a shard owns.
+    pub fn of(view: View, ownership: Option<Arc<dyn Ownership>>) -> Self {
+        Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership }))
+    }
+
+    /// What of a collection may be seen, where that is not all that is there.
+    pub fn owned(&self, collection: &Collection) -> Result<Option<Arc<dyn Owned>>> {
+        match &self.0.ownership {
+            Some(ownership) => ownership.of(&self.view(), collection),
+            None => Ok(None),
+        }
     }
 
     /// The next command reads at this view.
     pub fn attach(&self, view: View) {
-        *self.0.lock() = Some(view);
+        *self.0.view.lock() = Some(view);
     }
 
     /// The command is over.
     pub fn detach(&self) {
-        *self.0.lock() = None;
+        *self.0.view.lock() = None;
     }
 
     /// The view. Operators are pulled by commands only, which have attached one.
     pub fn view(&self) -> View {
-        self.0.lock().clone().expect("a row was pulled while no command reads")
+        self.0.view.lock().clone().expect("a row was pulled while no command reads")
     }
 }
 

@@ -15,7 +15,6 @@ use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;
 use crate::plan::query::Hint;
-use crate::run::Reads;
 
 /// One statement of a `delete` command.
 pub struct Delete {
@@ -40,7 +39,7 @@ pub fn run_delete(
         let gone = delete_one(w, cx, collection, &matcher, &key, None)?;
         return Ok((u64::from(gone.is_some()), gone.filter(|_| keep)));
     }
-    let reads = Reads::at(w.view()?);
+    let reads = cx.reads(w.view()?);
     let limits = Limits { now_millis: cx.now_millis, ..Limits::default() };
     let mut rows = Cx::new(limits, cx.interrupt);
     let mut executor = find::open(&statement.query, collection, &reads, &mut rows)?;

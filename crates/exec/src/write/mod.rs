@@ -7,10 +7,14 @@ mod point;
 mod update;
 mod validator;
 
+use std::sync::Arc;
+
 use sheaf_bson::{ObjectId, RawDoc, Timestamp};
 use sheaf_errors::{Code, Error};
 use sheaf_query::update::Update;
-use sheaf_storage::Write;
+use sheaf_storage::{View, Write};
+
+use crate::run::{Ownership, Reads};
 
 pub use check::{check_document, prepare_insert};
 pub use delete::{Delete, run_delete};
@@ -36,6 +40,8 @@ pub struct WriteCx<'c> {
     pub report: Report,
     /// `bypassEmptyTsReplacement`.
     pub keep_empty_timestamps: bool,
+    /// Which documents a search may find; `None`: all.
+    pub ownership: Option<&'c Arc<dyn Ownership>>,
     /// Called just before each change is given to storage: a retryable write names its statement and what a
     /// retry is to be answered with.
     pub before_change: Option<&'c BeforeChange<'c>>,
@@ -45,6 +51,11 @@ impl WriteCx<'_> {
     /// What an empty timestamp at the top level of an inserted document becomes.
     pub fn empty_timestamp(&self) -> Timestamp {
         if self.keep_empty_timestamps { Timestamp(0) } else { self.timestamp }
+    }
+
+    /// What a search reads.
+    fn reads(&self, view: View) -> Reads {
+        Reads::of(view, self.ownership.cloned())
     }
 
     /// The time that an update works with: a replacement needs it for empty timestamps only.

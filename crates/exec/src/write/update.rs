@@ -15,7 +15,7 @@ use super::{Change, Validator, WriteCx};
 use crate::find;
 use crate::plan::Query;
 use crate::plan::choose::id_equality;
-use crate::run::{Executor, Reads};
+use crate::run::Executor;
 
 /// One statement of an `update` command.
 pub struct UpdateStatement {
@@ -102,7 +102,7 @@ impl Run<'_> {
             self.one(w, &matcher, &key, None)?;
             return Ok(());
         }
-        let reads = Reads::at(w.view()?);
+        let reads = self.cx.reads(w.view()?);
         let limits = Limits { now_millis: self.cx.now_millis, ..Limits::default() };
         let mut rows = Cx::new(limits, self.cx.interrupt);
         let mut executor = find::open(&self.statement.query, self.collection, &reads, &mut rows)?;

@@ -121,6 +121,8 @@ ids! {
     MEMORY_SHORT = 99_000_054;
     /// Two shards have said what cannot both be true of a transaction.
     SHARDS_CONTRADICT = 99_000_060;
+    /// The members of a cluster in one process cannot be brought together.
+    NO_CLUSTER = 99_000_061;
     /// Events of the floors below; their texts tell them apart.
     STORAGE_EVENT = 99_000_100;
 }

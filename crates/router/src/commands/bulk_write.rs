@@ -1,35 +1,25 @@
-//! `bulkWrite`: on the shard where all of its namespaces are.
+//! `bulkWrite`: each statement goes to the shard that has what it concerns.
 
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::Result;
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 
-use crate::forward::{self, Body};
 use crate::op::Operation;
-use crate::target::Target;
+use crate::write::{self, Batch, BulkOutcome, Ran};
 
 /// `{bulkWrite: 1, ops: [...], nsInfo: [{ns: "garden.plants"}]}`, against `admin`.
 pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let namespaces = args.required_documents("nsInfo")?;
-    let mut target: Option<Target> = None;
-    for info in namespaces.iter() {
-        let namespace = info.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
-        let db = namespace.split_once('.').map_or(namespace, |(db, _)| db);
-        sheaf_front::args::check_db_name(db)?;
-        let this = op.target(db, true)?;
-        if target.as_ref().is_some_and(|target| target.name() != this.name()) {
-            bail!(
-                Code::COMMAND_NOT_SUPPORTED,
-                "This version runs a bulkWrite only where all of its databases are on one shard"
-            );
-        }
-        target = Some(this);
-    }
-    // Without a namespace there is an error to be had from any of them.
-    let target = match target {
-        Some(target) => target,
-        None => op.target(op.db(), false)?,
+    let mut batch = Batch::parse_bulk(args)?;
+    batch.add_ids(&op.request.arena);
+    let outcome = match write::run::<BulkOutcome>(op, &batch, true)? {
+        Ran::Answered(reply) => return Ok(reply),
+        Ran::Put(outcome) => outcome,
     };
-    let answer = forward::ask(op, &target, &Body { db: op.db(), body: op.body(), without: &[] })?;
-    forward::reply(op, &target, &answer)
+    let errors_only = op.body().get("errorsOnly").is_some_and(|flag| flag.truthy());
+    let mut reply = Reply::ok();
+    outcome.write(&mut reply, errors_only)?;
+    if let Some(transaction) = &*op.transaction.borrow() {
+        transaction.append_token(&mut reply);
+    }
+    Ok(reply)
 }

@@ -1,19 +1,21 @@
 //! `getMore` and `killCursors`: the shard that has a cursor goes on with it.
 
-use sheaf_bson::{DocBuf, Value, doc};
+use std::time::Instant;
+
+use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_client::Message;
-use sheaf_cluster::{Call, error_in, unreachable};
+use sheaf_cluster::{Call, error_in, for_client, unreachable};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_front::args::{Args, Array};
-use sheaf_front::cursors::OpenCursors;
+use sheaf_front::args::{Args, Array, NonNegative};
+use sheaf_front::cursors::{Batch, OpenCursors, Pinned};
 use sheaf_front::reply::Reply;
 
 use sheaf_server::commands::crud::change_stream;
 
 use crate::cursor::RouterCursor;
-use crate::forward::{Body, for_client, message_with};
+use crate::forward::{Body, is_between, message};
+use crate::gather::OnMember;
 use crate::op::Operation;
-use crate::router::Router;
 
 /// `{getMore: <id>, collection: "plants", batchSize: 100}`.
 pub fn get_more<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
@@ -39,40 +41,107 @@ pub fn get_more<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
 
 fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> {
     let mut pinned = op.router.cursors.pin(op, id, namespace)?;
-    let cursor = pinned.cursor();
-    let body = Body { db: op.db(), body: op.body(), without: &["getMore"] };
+    match pinned.cursor() {
+        RouterCursor::Passed { .. } => pass_on(op, id, pinned),
+        RouterCursor::Merged(_) => next_merged(op, id, namespace, pinned),
+    }
+}
+
+/// The next batch of rows that come together here.
+fn next_merged(
+    op: &Operation<'_>,
+    id: i64,
+    namespace: &str,
+    mut pinned: Pinned<'_, RouterCursor>,
+) -> Result<Reply> {
+    if op.max_time_ms().is_some_and(|ms| ms > 0) {
+        bail!(Code::BAD_VALUE, "cannot set maxTimeMS on getMore command for a non-awaitData cursor");
+    }
+    let began = Instant::now();
+    let info = pinned.info().clone();
+    if let Some(left) = *info.time_left.lock() {
+        op.set_deadline(Some(began + left));
+        op.check_interrupt()?;
+    }
+    let size = Args::of_document("getMore", op.body())?.optional::<NonNegative>("batchSize")?;
+    // 0 stands for as many as fit.
+    let limit = size.map(|size| size.0 as usize).filter(|size| *size > 0);
+    let RouterCursor::Merged(merged) = pinned.cursor() else { bail!(Code::INTERNAL_ERROR, "no such cursor") };
+    let mut reply = Reply::with_capacity(4096);
+    let (mut filled, mut returned) = (Ok(true), 0);
+    reply.fill(|out| {
+        let mut body = out.document("cursor");
+        let mut batch = Batch::new(body.array("nextBatch"), limit);
+        filled = merged.fill(op, &mut batch, limit);
+        returned = batch.count();
+        drop(batch);
+        let is_open = matches!(filled, Ok(true)) && !info.is_killed();
+        body.append("id", if is_open { id } else { 0 }).append("ns", namespace);
+    });
+    let more = filled.map_err(|error| error.context("Executor error during getMore"))?;
+    if info.is_killed() && returned == 0 {
+        bail!(Code::CURSOR_KILLED, "cursor was killed");
+    }
+    op.metrics().returned.set(Some(returned as u64));
+    op.metrics().cursor_id.set(Some(id));
+    op.metrics().cursor_exhausted.set(!more);
+    if more {
+        if let Some(left) = &mut *info.time_left.lock() {
+            *left = left.saturating_sub(began.elapsed());
+        }
+        pinned.release(returned);
+    }
+    Ok(reply)
+}
+
+/// The next batch of a shard's cursor, as it is.
+fn pass_on(op: &Operation<'_>, id: i64, mut pinned: Pinned<'_, RouterCursor>) -> Result<Reply> {
+    let RouterCursor::Passed { on, .. } = pinned.cursor() else {
+        bail!(Code::INTERNAL_ERROR, "no such cursor")
+    };
     let answer = {
-        let mut message = next_batch(op, cursor, &body);
+        let mut message = next_batch(op, on);
         let go_on = || op.check_interrupt();
         op.blocking(|| {
-            let call = Call::send_to(cursor.target.set(), &cursor.host, &mut message)
-                .map_err(|error| unreachable(&cursor.host, &error))?;
+            let call = Call::send_to(on.target.set(), &on.host, &mut message)
+                .map_err(|error| unreachable(&on.host, &error))?;
             call.finish_there(&go_on)
         })?
     };
     op.heard(answer.reply());
     if let Some(transaction) = &mut *op.transaction.borrow_mut() {
-        transaction.answered(&pinned.cursor().target, answer.reply())?;
+        transaction.answered(&on.target, answer.reply())?;
     }
     if let Some(error) = error_in(answer.reply()) {
         // The shard knows whether the cursor goes on after this error: the next getMore asks it.
-        if !matches!(error.code(), Code::CURSOR_NOT_FOUND | Code::CURSOR_KILLED) {
+        if matches!(error.code(), Code::CURSOR_NOT_FOUND | Code::CURSOR_KILLED) {
+            on.id = 0;
+        } else {
             pinned.release(0);
         }
         return Err(for_client(error));
     }
+    let (reply, returned, is_open) = passed(id, answer.reply());
+    if !is_open {
+        on.id = 0;
+    }
     if pinned.is_killed() {
-        kill_on_shard(op.router, namespace, pinned.cursor());
         bail!(Code::CURSOR_KILLED, "cursor was killed");
     }
-    let mut reply = Reply::with_capacity(answer.reply().len() + 256);
+    op.metrics().returned.set(Some(returned as u64));
+    if is_open {
+        pinned.release(returned);
+    }
+    Ok(reply)
+}
+
+/// A shard's answer for the client, who knows the cursor by another id; how many documents it has, and whether more can follow.
+fn passed(id: i64, answer: RawDoc<'_>) -> (Reply, usize, bool) {
+    let mut reply = Reply::with_capacity(answer.len() + 256);
     let (mut is_open, mut returned) = (false, 0);
-    for field in answer.reply().iter() {
+    for field in answer.iter() {
         let ("cursor", Some(shown)) = (field.key(), field.value().as_doc()) else {
-            if !matches!(
-                field.key(),
-                "ok" | "$clusterTime" | "operationTime" | "topologyVersion" | "executed"
-            ) {
+            if !is_between(field.key()) {
                 reply.raw().extend_from_slice(field.as_bytes());
             }
             continue;
@@ -88,22 +157,18 @@ fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> 
             reply.raw()[at..at + 8].copy_from_slice(&id.to_le_bytes());
         }
     }
-    op.metrics().returned.set(Some(returned as u64));
-    if is_open {
-        pinned.release(returned);
-    }
-    Ok(reply)
+    (reply, returned, is_open)
 }
 
 /// The request with the shard's id of the cursor in place of this router's.
-fn next_batch(op: &Operation<'_>, cursor: &RouterCursor, body: &Body<'_>) -> Message {
+fn next_batch(op: &Operation<'_>, cursor: &OnMember) -> Message {
     let mut first = DocBuf::new().with("getMore", cursor.id);
-    for field in body.body.iter().filter(|field| field.key() != "getMore") {
+    for field in op.body().iter().filter(|field| field.key() != "getMore") {
         first.edit(|out| {
             out.append_element(field);
         });
     }
-    message_with(op, cursor.target.name(), &Body { db: body.db, body: first.as_raw(), without: &[] }, |_| {})
+    message(op, &cursor.target.clone().into(), &Body { db: op.db(), body: first.as_raw() })
 }
 
 /// `{killCursors: "plants", cursors: [<id>, ...]}`.
@@ -123,10 +188,7 @@ pub fn kill_cursors<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply
         let cursors = &op.router.cursors;
         let ours = cursors.info(id).is_some_and(|info| info.namespace == namespace);
         // One that is in use ends with the getMore that uses it.
-        if ours && let Ok(mut pinned) = cursors.pin(op, id, &namespace) {
-            op.blocking(|| kill_on_shard(op.router, &namespace, pinned.cursor()));
-            killed.push(id);
-        } else if ours && cursors.kill(id).is_some() {
+        if ours && cursors.kill(id).is_some() {
             killed.push(id);
         } else {
             not_found.push(id);
@@ -144,25 +206,4 @@ pub fn kill_cursors<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply
         .with_array("cursorsNotFound", list(not_found))
         .with_array("cursorsAlive", list(Vec::new()))
         .with_array("cursorsUnknown", list(Vec::new())))
-}
-
-/// Closes a cursor on its shard. One that cannot be reached closes it when it has been idle for long enough.
-fn kill_on_shard(router: &Router, namespace: &str, cursor: &RouterCursor) {
-    let Some((db, collection)) = namespace.split_once('.') else { return };
-    let mut message = Message::new();
-    let ids = sheaf_bson::ArrayBuf::of([cursor.id]);
-    let command = doc! { "killCursors": collection, "cursors": Value::Array(ids.as_raw()) };
-    message.begin(0, |out| {
-        out.append_all(command.as_raw());
-        router.clock.append(out, None);
-        out.append("$db", db);
-    });
-    let began = std::time::Instant::now();
-    let go_on = || match began.elapsed() < std::time::Duration::from_secs(1) {
-        true => Ok(()),
-        false => bail!(Code::NETWORK_TIMEOUT, "no answer in time"),
-    };
-    if let Ok(call) = Call::send_to(cursor.target.set(), &cursor.host, &mut message) {
-        let _ = call.finish_there(&go_on);
-    }
 }

@@ -20,10 +20,11 @@ struct Database {
 /// `{listDatabases: 1, filter: {...}, nameOnly: true}`. The filter looks at names and sizes of each shard.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let mut targets = forward::all_shards(op)?;
-    targets.push(Target::Config(op.router.directory.config().clone()));
-    let answers = forward::ask_all(op, &targets, &Body { db: op.db(), body: op.body(), without: &[] })?;
+    targets.push(Target::Config(op.router.directory.config().clone()).into());
+    let answers = forward::ask_all(op, &targets, &Body::of(op))?;
     let mut databases = BTreeMap::<String, Database>::new();
-    for (target, answer) in targets.iter().zip(&answers) {
+    for (to, answer) in targets.iter().zip(&answers) {
+        let target = &to.target;
         let of_config = matches!(target, Target::Config(_));
         let listed = answer.reply().get("databases").and_then(|list| list.as_array());
         for entry in listed.into_iter().flat_map(|list| list.values()).filter_map(|entry| entry.as_doc()) {

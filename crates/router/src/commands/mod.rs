@@ -2,19 +2,27 @@
 //! is its [`Spread`]. What has to be done here has a file here.
 
 mod aggregate;
+mod batches;
 mod bulk_write;
+mod conducted;
+mod count;
 mod cursors;
+mod distinct;
 mod drop_database;
 mod explain;
+mod find;
+mod find_and_modify;
 mod hello;
 mod isdbgrid;
 mod list_databases;
 mod operations;
+mod owners;
 mod rename;
 mod server_status;
 mod sessions;
 mod shards;
 mod transaction;
+mod views;
 
 use std::sync::LazyLock;
 
@@ -24,8 +32,11 @@ use sheaf_front::command::{Description, Entry, Run, Spread, Table, Threads};
 use sheaf_front::command_entry;
 use sheaf_front::reply::Reply;
 
+use crate::addressed::Placed;
 use crate::forward;
 use crate::op::Operation;
+pub use crate::route::not_over_shards;
+use crate::route::until_fresh;
 
 /// Parses and runs a command of a router.
 pub type RunOnRouter = for<'a> fn(&mut Args<'a>, &Operation<'a>) -> Result<Reply>;
@@ -38,11 +49,32 @@ static OWN: &[Entry<RunOnRouter>] = &[
     command_entry!(shards::FlushRouterConfig, Operation),
     command_entry!(shards::ListShards, Operation),
     command_entry!(isdbgrid::IsDbGrid, Operation),
+    command_entry!(conducted::Conducted<conducted::ShardCollection>, Operation),
+    command_entry!(conducted::Conducted<conducted::AddShardToZone>, Operation),
+    command_entry!(conducted::Conducted<conducted::BalancerCollectionStatus>, Operation),
+    command_entry!(conducted::Conducted<conducted::BalancerStart>, Operation),
+    command_entry!(conducted::Conducted<conducted::BalancerStatus>, Operation),
+    command_entry!(conducted::Conducted<conducted::BalancerStop>, Operation),
+    command_entry!(conducted::Conducted<conducted::ClearJumboFlag>, Operation),
+    command_entry!(conducted::Conducted<conducted::ConfigureCollectionBalancing>, Operation),
+    command_entry!(conducted::Conducted<conducted::MergeAllChunksOnShard>, Operation),
+    command_entry!(conducted::Conducted<conducted::MergeChunks>, Operation),
+    command_entry!(conducted::CheckMetadataConsistency<'_>, Operation),
+    command_entry!(conducted::Conducted<conducted::MoveChunk>, Operation),
+    command_entry!(conducted::Conducted<conducted::MoveRange>, Operation),
+    command_entry!(conducted::Conducted<conducted::RefineCollectionShardKey>, Operation),
+    command_entry!(conducted::Conducted<conducted::RemoveShardFromZone>, Operation),
+    command_entry!(conducted::Conducted<conducted::Split>, Operation),
+    command_entry!(conducted::Conducted<conducted::UpdateZoneKeyRange>, Operation),
 ];
 
 /// The commands that other servers have, too, and that a router runs in its own way.
 const HERE: &[(&str, RunOnRouter)] = &[
     ("aggregate", aggregate::run),
+    ("insert", batches::insert),
+    ("update", batches::update),
+    ("delete", batches::delete),
+    ("findAndModify", find_and_modify::run),
     ("bulkWrite", bulk_write::run),
     ("createSearchIndexes", |_, op| forward::to_database(op, false)),
     ("dropSearchIndex", |_, op| forward::to_database(op, false)),
@@ -53,18 +85,28 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("isMaster", hello::is_master),
     ("getMore", cursors::get_more),
     ("killCursors", cursors::kill_cursors),
+    ("collMod", owners::change),
+    ("collStats", owners::coll_stats),
+    ("create", owners::on_primary),
+    ("createIndexes", owners::create_indexes),
+    ("dataSize", owners::data_size),
+    ("dbStats", owners::db_stats),
+    ("drop", conducted::drop_collection),
+    ("dropIndexes", owners::drop_indexes),
+    ("listIndexes", owners::on_primary),
+    ("planCacheClear", owners::change),
+    ("validate", owners::validate),
     ("dropDatabase", drop_database::run),
     ("explain", explain::run),
+    ("find", find::run),
+    ("count", count::run),
+    ("distinct", distinct::run),
     ("listDatabases", list_databases::run),
     ("renameCollection", rename::run),
     ("commitTransaction", transaction::commit),
     ("abortTransaction", transaction::abort),
     ("serverStatus", server_status::run),
-    ("refreshSessions", sessions::end),
-    ("endSessions", sessions::end),
-    ("killSessions", sessions::end),
-    ("killAllSessions", sessions::end),
-    ("killAllSessionsByPattern", sessions::end),
+    ("refreshSessions", sessions::refresh),
 ];
 
 /// All commands of a router.
@@ -94,13 +136,30 @@ fn way(command: &Description) -> Option<RunOnRouter> {
     }
     let run: RunOnRouter = match command.spec.spread {
         Spread::Targeted | Spread::PrimaryShard | Spread::Owners | Spread::AnyOwner | Spread::Inner => {
-            |_, op| forward::to_database(op, makes_database(op))
+            |_, op| to_collection(op)
         }
         Spread::ConfigServers => |_, op| forward::to_config(op),
         Spread::AllShards => |_, op| forward::to_all_shards(op),
         Spread::Router | Spread::CursorOwners | Spread::Participants | Spread::Refused => return None,
     };
     Some(run)
+}
+
+/// Runs the command where its collection is. What is sharded has a way of its own, or none yet.
+fn to_collection(op: &Operation<'_>) -> Result<Reply> {
+    let makes = makes_database(op);
+    let named = op.body().iter().next().and_then(|first| first.value().as_str());
+    let Some(collection) = named.filter(|name| !name.is_empty()) else {
+        return forward::to_database(op, makes);
+    };
+    until_fresh(op, op.db(), collection, makes, |placed| match placed {
+        Placed::Whole(to) => forward::to_one(op, to),
+        Placed::Spread(sharded) if op.command.spec.spread == Spread::AnyOwner => {
+            let any = op.owners(sharded)?.swap_remove(0);
+            forward::to_one(op, &any)
+        }
+        Placed::Spread(sharded) => Err(not_over_shards(op, sharded)),
+    })
 }
 
 /// Whether the command makes the database that it writes to: those that only take away, or change what is there, do not.

@@ -12,10 +12,11 @@ use crate::target::Target;
 /// `{currentOp: 1, <field>: <filter>}`: those of all shards and of the config servers.
 pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let mut targets = forward::all_shards(op)?;
-    targets.push(Target::Config(op.router.directory.config().clone()));
-    let answers = forward::ask_all(op, &targets, &Body { db: op.db(), body: op.body(), without: &[] })?;
+    targets.push(Target::Config(op.router.directory.config().clone()).into());
+    let answers = forward::ask_all(op, &targets, &Body::of(op))?;
     Ok(Reply::ok().with_array("inprog", |list| {
-        for (target, answer) in targets.iter().zip(&answers) {
+        for (to, answer) in targets.iter().zip(&answers) {
+            let target = &to.target;
             let shown = answer.reply().get("inprog").and_then(|shown| shown.as_array());
             for entry in shown.into_iter().flat_map(|shown| shown.values()).filter_map(|entry| entry.as_doc())
             {
@@ -66,7 +67,7 @@ pub fn kill<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     };
     let command = doc! { "killOp": 1, "op": number };
     let body: RawDoc<'_> = command.as_raw();
-    forward::ask(op, &target, &Body { db: "admin", body, without: &[] })?;
+    forward::ask(op, &target.into(), &Body { db: "admin", body })?;
     Ok(told())
 }
 

@@ -1,10 +1,12 @@
-//! `renameCollection`: on the primary shard of the database, within which it has to stay.
+//! `renameCollection`: on the primary shard of the database, within which it has to stay; by the conductor where a sharded collection is
+//! concerned.
 
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 
-use crate::forward::{self, Body};
+use super::conducted::{self, is_sharded};
+use crate::forward;
 use crate::op::Operation;
 
 /// `{renameCollection: "garden.plants", to: "garden.herbs"}`, against `admin`.
@@ -12,6 +14,20 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let db_of = |name: &'a str| name.split_once('.').map_or(name, |(db, _)| db);
     let from = db_of(args.own_value().as_str().unwrap_or_default());
     let to = db_of(args.value("to").as_str().unwrap_or(from));
+    let (source, new) = (args.own_value(), args.value("to"));
+    let names = [source, new];
+    let is_one_sharded = || -> Result<bool> {
+        for name in names.iter().filter_map(|name| name.as_str()) {
+            if is_sharded(op, name)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    };
+    if op.blocking(is_one_sharded)? {
+        let body = op.body();
+        return op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body));
+    }
     let target = op.target(from, false)?;
     if to != from && op.target(to, true)?.name() != target.name() {
         bail!(
@@ -19,6 +35,5 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             "Source and destination collections must be on the same database, or on databases with the same primary shard"
         );
     }
-    let answer = forward::ask(op, &target, &Body { db: op.db(), body: op.body(), without: &[] })?;
-    forward::reply(op, &target, &answer)
+    forward::to_one(op, &target.into())
 }

@@ -1,34 +1,104 @@
-//! `refreshSessions`, `endSessions` and `killSessions` with its kin: a router keeps little of a session; the shards keep the rest.
+//! `refreshSessions`, `endSessions`, and `killSessions` with its kin: a router keeps little of a session; the shards keep the rest.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::DocBuf;
+use sheaf_bson::{ArrayBuf, Value, doc};
+use sheaf_cluster::{GoOn, ReplicaSet};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::args::Args;
+use sheaf_front::commands::session_list;
 use sheaf_front::reply::Reply;
+use sheaf_front::session::{LogicalSessionId, SessionRegistry};
 
 use crate::op::Operation;
+use crate::router::Router;
 
-/// How long all shards together may take: who cannot be reached ends sessions by their time.
+/// How long all shards together may take where sessions end or go on by themselves: who cannot be reached ends them by their time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// `{endSessions: [...]}` and the like: all shards are told, as far as they answer.
-pub fn end<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let began = Instant::now();
-    let go_on = || match began.elapsed() < PATIENCE {
-        true => op.check_interrupt(),
-        false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
-    };
-    let command = DocBuf::build(|out| {
-        for field in op.body().iter().filter(|field| !matches!(field.key(), "$db" | "$clusterTime" | "lsid"))
-        {
-            out.append_element(field);
-        }
-    });
-    op.blocking(|| {
-        for shard in op.router.directory.shards(&go_on).unwrap_or_default() {
-            let _ = sheaf_cluster::run(&shard.set, &op.router.clock, op.db(), &command, false, &go_on);
-        }
-    });
+/// `{refreshSessions: [lsid, ...]}`: the shards are told in one message each, as far as they answer.
+pub fn refresh<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let ids = session_list(args, "refreshSessions")?;
+    args.finish()?;
+    for id in &ids {
+        op.router.sessions.touch(*id, op.router.uptime_millis())?;
+    }
+    op.blocking(|| op.router.tell_sessions("refreshSessions", &ids));
     Ok(Reply::ok())
+}
+
+/// The sessions as commands name them.
+fn named(ids: &[LogicalSessionId]) -> ArrayBuf {
+    ArrayBuf::build(|list| {
+        for id in ids {
+            list.push(id.document().as_raw());
+        }
+    })
+}
+
+impl Router {
+    /// All sets that may know of a session.
+    fn members(&self, go_on: GoOn<'_>) -> Result<Vec<std::sync::Arc<ReplicaSet>>> {
+        let shards = self.directory.shards(go_on)?.into_iter().map(|shard| shard.set);
+        Ok(shards.chain([self.directory.config().clone()]).collect())
+    }
+
+    /// Sends all shards a list of sessions. Who does not answer soon is not waited for.
+    fn tell_sessions(&self, command: &str, ids: &[LogicalSessionId]) {
+        let began = Instant::now();
+        let go_on = || match began.elapsed() < PATIENCE && !self.is_shutting_down() {
+            true => Ok(()),
+            false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+        };
+        let message = doc! { command: Value::Array(named(ids).as_raw()) };
+        for set in self.members(&go_on).unwrap_or_default() {
+            if let Err(error) = sheaf_cluster::run(&set, &self.clock, "admin", &message, false, &go_on) {
+                tracing::debug!(%error, set = set.name(), command, "a set was not told of sessions");
+            }
+        }
+    }
+}
+
+impl SessionRegistry for Router {
+    fn touch(&self, id: LogicalSessionId) -> Result<()> {
+        self.sessions.touch(id, self.uptime_millis()).map(|_| ())
+    }
+
+    /// Their operations are stopped, their cursors closed; they are forgotten here and, as far as these answer, on the shards.
+    fn end(&self, ids: &[LogicalSessionId]) {
+        let ended: HashSet<_> = ids.iter().copied().collect();
+        self.stop_operations(|lsid| ended.contains(&lsid));
+        self.cursors.kill_where(|cursor| cursor.lsid.is_some_and(|lsid| ended.contains(&lsid)));
+        let known: Vec<_> = ids.iter().filter_map(|id| self.sessions.get(*id)).collect();
+        self.sessions.remove_unused(&known.iter().collect::<Vec<_>>());
+        self.tell_sessions("endSessions", ids);
+    }
+
+    /// The shards end what these sessions have open there; one that does not is an error.
+    fn kill(
+        &self,
+        meant: Option<&[LogicalSessionId]>,
+        spared: Option<LogicalSessionId>,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let mut command = match meant {
+            Some([]) => return Ok(()),
+            Some(ids) => doc! { "killSessions": Value::Array(named(ids).as_raw()) },
+            None => doc! { "killAllSessions": Value::Array(ArrayBuf::new().as_raw()) },
+        };
+        if let Some(spared) = spared {
+            command = command.with("lsid", spared.document().as_raw());
+        }
+        let ids: Option<HashSet<_>> = meant.map(|ids| ids.iter().copied().collect());
+        self.cursors.kill_where(|cursor| {
+            cursor.lsid.is_some_and(|lsid| {
+                Some(lsid) != spared && ids.as_ref().is_none_or(|ids| ids.contains(&lsid))
+            })
+        });
+        for set in self.members(check)? {
+            sheaf_cluster::run(&set, &self.clock, "admin", &command, true, check)?;
+        }
+        Ok(())
+    }
 }

@@ -207,10 +207,8 @@ impl AddShard<'_> {
         sheaf_cluster::run(set, &op.router.clock, "admin", &update, false, &go_on)?;
         let find = doc! { "find": "system.version", "filter": { "_id": "shardIdentity" } };
         let reply = sheaf_cluster::run(set, &op.router.clock, "admin", &find, true, &go_on)?;
-        let batch =
-            reply.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()?.get("firstBatch")?.as_array());
-        let found = batch.and_then(|batch| batch.values().next()?.as_doc());
-        let same = found.is_some_and(|found| {
+        let found = sheaf_cluster::first_batch(reply.as_raw());
+        let same = found.first().map(DocBuf::as_raw).is_some_and(|found| {
             found.get("shardName").and_then(|name| name.as_str()) == Some(name)
                 && matches!(found.get("clusterId"), Some(Value::ObjectId(id)) if id == cluster_id)
         });

@@ -23,9 +23,9 @@ impl ShardServer {
                     }
                     Err(error) => self.failed(&record, &error),
                 },
-                ShardEffect::Discard(id) => {
+                ShardEffect::Discard { id, opening } => {
                     if let Some(sessions) = self.sessions.upgrade() {
-                        sessions.discard(&id);
+                        sessions.discard(&id, opening);
                     }
                 }
                 ShardEffect::Send { to, request } => self.send(to, request),
@@ -34,12 +34,10 @@ impl ShardServer {
                     let text = "Shards contradict each other about a transaction";
                     crate::log::error("TXN", ids::SHARDS_CONTRADICT, "shard", text, Some(about));
                 }
-                ShardEffect::Reply { .. } | ShardEffect::NotPrimary { .. } => {
+                ShardEffect::Reply { .. } | ShardEffect::NotPrimary { .. } | ShardEffect::Ready(_) => {
                     unreachable!("answers are given under the lock")
                 }
-                ShardEffect::Wake { .. } | ShardEffect::Ready(_) => {
-                    unreachable!("readers wait for the log, not for the machine")
-                }
+                ShardEffect::Wake { .. } => unreachable!("readers wait for the log, not for the machine"),
             }
         }
     }

@@ -1,8 +1,9 @@
 //! Which shard of which cluster a set is, as `addShard` has told it.
 
 use sheaf_bson::Value;
-use sheaf_cluster::SetAddress;
+use sheaf_cluster::{CONFIG_SHARD, SetAddress};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_replica::Replica;
 use sheaf_shard::ShardId;
 use sheaf_storage::Engine;
 
@@ -18,6 +19,14 @@ pub struct Identity {
 }
 
 impl Identity {
+    /// The config servers'; `None` before they are initiated.
+    pub fn of_config_servers(replica: &Replica) -> Option<Identity> {
+        let config = replica.with(|core| core.config().cloned())?;
+        let hosts = config.members.iter().map(|member| member.host.to_string()).collect();
+        let config = SetAddress { name: config.set_name.to_string(), hosts };
+        Some(Identity { shard: ShardId::new(CONFIG_SHARD), config })
+    }
+
     /// What `admin.system.version` says; `None` before the set was added to a cluster.
     ///
     /// Errors: `BadValue`, where it cannot be read.

@@ -3,13 +3,31 @@
 //! [`ShardServer`] holds the machine under a lock. Commands, the log's records, the set's commit point and the clock are told to it; what it
 //! wants done is done by whoever has told it, once the lock is given back, or by a thread of its own where that may not wait.
 //! An ordinary server has none, and its transactions pass by here.
+//!
+//! [`Placements`] is what this shard owns of sharded collections, in any state that is read; requests are compared with it by their version
+//! (`version`), writes by the documents' shard keys ([`Guarded`]).
+//!
+//! The config servers' primary has the [`conductor`]; [`participants`] is what that has shards do.
 
+pub mod conductor;
+mod databases;
 mod effects;
+mod guarded;
 mod identity;
+pub mod moving;
 mod names;
+pub mod participants;
+mod placements;
+mod rows;
 mod sending;
 mod shard_server;
 mod slot;
+pub mod turns;
+mod version;
+mod writing;
 
+pub use guarded::Guarded;
 pub use names::transaction_id;
+pub use placements::{Placed, Placements};
 pub use shard_server::{Fate, Figures, OpenTransactions, ShardServer};
+pub use writing::Writing;

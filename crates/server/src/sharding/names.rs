@@ -37,10 +37,11 @@ pub fn time_of(time: Timestamp) -> ClusterTime {
     ClusterTime::from(time)
 }
 
-/// What the machine is told of a record of the log.
-pub fn record_of(record: &TransactionRecord) -> LogRecord {
-    LogRecord::Transaction(match record {
-        TransactionRecord::Ceiling(at) => return LogRecord::Ceiling(time_of(*at)),
+/// What the machine is told of a record of the log; `None`: it is about none of its transactions.
+pub fn record_of(record: &TransactionRecord) -> Option<LogRecord> {
+    Some(LogRecord::Transaction(match record {
+        TransactionRecord::Ceiling(at) => return Some(LogRecord::Ceiling(time_of(*at))),
+        TransactionRecord::SessionsEnded { .. } => return None,
         TransactionRecord::Prepare { key, participants } => {
             Record::Prepare { id: id_of(key), participants: shards_of(participants) }
         }
@@ -48,7 +49,7 @@ pub fn record_of(record: &TransactionRecord) -> LogRecord {
         TransactionRecord::Abort { key } => Record::Abort { id: id_of(key) },
         TransactionRecord::Settled { keys } => Record::Settled { ids: keys.iter().map(id_of).collect() },
         TransactionRecord::Alone { key } => Record::Alone { id: id_of(key) },
-    })
+    }))
 }
 
 /// What the machine finds of a row at its start.

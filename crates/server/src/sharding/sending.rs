@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use sheaf_bson::DocBuf;
 use sheaf_cluster::{Directory, ReplicaSet};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::{Answer, Request, ShardId};
+use sheaf_storage::Interrupt;
 
 use super::names::time_of;
 use super::shard_server::{Route, ShardServer};
@@ -73,7 +75,15 @@ impl ShardServer {
         Ok(Answer::parse(reply.as_raw()))
     }
 
-    fn directory(&self) -> Result<&Directory> {
+    /// Has another shard's primary run an internal command that may be run twice, and gives its reply.
+    ///
+    /// Errors: that of the reply; those of the way there and of `go_on`.
+    pub fn ask_shard(&self, to: &str, command: &DocBuf, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        let shard = self.directory()?.shard(to, &|| go_on())?;
+        sheaf_cluster::run(&shard.set, &self.clock, "admin", command, true, &|| go_on())
+    }
+
+    pub(super) fn directory(&self) -> Result<&Directory> {
         let Some(identity) = self.identity.get() else {
             return Err(Error::new(Code::SHARDING_STATE_NOT_INITIALIZED, "this set is no shard yet"));
         };

@@ -1,32 +1,36 @@
 //! The machine of this member, and how it is told what happens.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use sheaf_bson::Timestamp;
 use sheaf_cluster::Directory;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_replica::{Replica, spawn};
 use sheaf_shard::{
-    Answer, Executed, LogRecord, ReplyId, Request, Row, Rows, Shard, ShardEffect, TransactionId,
+    Answer, Executed, LogRecord, ReaderId, ReplyId, Request, Row, Rows, Shard, ShardEffect, TransactionId,
+    Until,
 };
 use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
 
 use super::identity::Identity;
 use super::names::{id_of, record_of, row_of, time_of};
+use super::placements::Placements;
 use super::slot::Slot;
+use crate::options::ClusterRole;
 
 /// How often the machine is told the time.
 const TICK: Duration = Duration::from_millis(100);
 
 /// What the sessions of this server do at the machine's wish.
 pub trait OpenTransactions: Send + Sync {
-    /// This open transaction is over: what it has done is thrown away.
-    fn discard(&self, id: &TransactionId);
+    /// This open transaction is over: what it has done is thrown away, unless it was opened anew since.
+    fn discard(&self, id: &TransactionId, opening: u64);
 }
 
 /// What is done when the machine is not locked any more.
@@ -35,7 +39,7 @@ pub(super) type Deferred = Vec<ShardEffect>;
 /// Where an answer of the machine goes.
 pub(super) enum Route {
     /// To a request that waits for it.
-    Waiting(Arc<Slot>, TransactionId),
+    Waiting(Arc<Slot<Answer>>, TransactionId),
     /// To the settler of this very member, which asks about this transaction.
     Own(TransactionId),
 }
@@ -49,6 +53,8 @@ pub(super) struct State {
     leading: Option<u64>,
     next: u64,
     replies: HashMap<ReplyId, Route>,
+    /// Who waits until the past at a time is final.
+    readers: HashMap<ReaderId, Arc<Slot<()>>>,
     /// Transactions that their sessions have handed over, until their entry is appended.
     held: HashMap<TransactionId, Box<Transaction>>,
     figures: Figures,
@@ -84,7 +90,11 @@ pub struct ShardServer {
     pub(super) engine: Engine,
     pub(super) replica: Arc<Replica>,
     pub(super) sessions: Weak<dyn OpenTransactions>,
+    role: ClusterRole,
     pub(super) identity: OnceLock<Identity>,
+    placements: Arc<Placements>,
+    /// How often a database was dropped here.
+    drops: AtomicU64,
     pub(super) directory: OnceLock<Directory>,
     pub(super) clock: Arc<sheaf_cluster::Clock>,
     /// Messages to other shards that are under way.
@@ -96,7 +106,8 @@ pub struct ShardServer {
 }
 
 impl ShardServer {
-    /// The machine's driver on a member of a set that was started as a shard's. It begins when the set is told which shard it is.
+    /// The machine's driver on a member of a set that was started as a shard's, which begins when the set is told which shard it is; or of
+    /// the config servers, where it begins when the set is initiated.
     ///
     /// Errors: a thread cannot be started.
     pub fn start(
@@ -104,6 +115,7 @@ impl ShardServer {
         engine: &Engine,
         replica: &Arc<Replica>,
         sessions: Weak<dyn OpenTransactions>,
+        role: ClusterRole,
     ) -> Result<Arc<ShardServer>> {
         #[expect(clippy::disallowed_methods, reason = "as much as transactions are under way")]
         let (sender, work) = mpsc::channel();
@@ -112,7 +124,10 @@ impl ShardServer {
             engine: engine.clone(),
             replica: replica.clone(),
             sessions,
+            role,
             identity: OnceLock::new(),
+            placements: Arc::default(),
+            drops: AtomicU64::new(0),
             directory: OnceLock::new(),
             clock: Arc::default(),
             sending: AtomicUsize::new(0),
@@ -145,7 +160,11 @@ impl ShardServer {
         if self.known.load(Ordering::Acquire) {
             return Ok(true);
         }
-        let Some(identity) = Identity::read(&self.engine)? else { return Ok(false) };
+        let identity = match self.role {
+            ClusterRole::Shard => Identity::read(&self.engine)?,
+            ClusterRole::Config => Identity::of_config_servers(&self.replica),
+        };
+        let Some(identity) = identity else { return Ok(false) };
         // Records that are applied meanwhile wait for the lock, and are told again: that changes nothing.
         let mut state = self.state.lock();
         if state.machine.is_none() {
@@ -162,13 +181,14 @@ impl ShardServer {
 
     /// Tells the machine something. What it wants done besides answers is given back; nothing, as long as there is no machine.
     fn tell<T>(&self, work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T) -> Option<(T, Deferred)> {
-        let State { machine, leading, next, replies, held, .. } = &mut *self.state.lock();
+        let State { machine, leading, next, replies, readers, held, .. } = &mut *self.state.lock();
         let machine = machine.as_mut()?;
-        let mut entrance = Entrance { leading, next, replies, held };
+        let mut entrance = Entrance { leading, next, replies, readers, held };
         if entrance.leading.is_some() && *entrance.leading != self.term() {
             *entrance.leading = None;
             machine.lost_primary();
             entrance.replies.drain().for_each(|(_, route)| route.refuse(not_primary()));
+            entrance.readers.drain().for_each(|(_, slot)| slot.give(Err(not_primary())));
         }
         let value = work(machine, &mut entrance);
         let deferred = entrance.answer(machine, self.identity.get().map(|identity| &identity.shard));
@@ -204,7 +224,7 @@ impl ShardServer {
     /// Entries up to here are on a majority, and applied here; the listener was told of their records.
     fn committed(&self, at: OpTime) {
         self.later(|machine| {
-            machine.applied(at.index, time_of(sheaf_bson::Timestamp(at.time)), None);
+            machine.applied(at.index, time_of(Timestamp(at.time)), None);
             machine.majority(at.index);
         });
     }
@@ -239,10 +259,14 @@ impl ShardServer {
             }
             _ => {}
         }
-        let record = record_of(record);
+        if let TransactionRecord::SessionsEnded { lsids } = record {
+            let lsids: Vec<Arc<[u8]>> = lsids.iter().map(|lsid| lsid.as_bytes().into()).collect();
+            return self.later(|machine| machine.sessions_ended(&lsids));
+        }
+        let Some(record) = record_of(record) else { return };
         self.count(&record);
         self.later(|machine| {
-            machine.applied(at.index, time_of(sheaf_bson::Timestamp(at.time)), Some(&record));
+            machine.applied(at.index, time_of(Timestamp(at.time)), Some(&record));
         });
     }
 
@@ -294,6 +318,31 @@ impl ShardServer {
 
     pub(super) fn until_end(&self) -> Result<()> {
         if self.front.is_shutting_down() { Err(sheaf_front::front::shutting_down_error()) } else { Ok(()) }
+    }
+
+    /// Whether this is a shard's member, and not the config servers'.
+    pub fn is_shard(&self) -> bool {
+        self.role == ClusterRole::Shard
+    }
+
+    /// What this shard owns of sharded collections.
+    pub fn placements(&self) -> &Arc<Placements> {
+        &self.placements
+    }
+
+    /// How often a database was dropped here, or is about to be.
+    pub fn drops(&self) -> u64 {
+        self.drops.load(Ordering::SeqCst)
+    }
+
+    /// A database is about to be dropped: collections are not made in it by what was known before.
+    pub fn note_drop(&self) {
+        self.drops.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The shard's name in its cluster, once it is known.
+    pub fn shard_name(&self) -> Option<&str> {
+        self.identity.get().map(|identity| identity.shard.as_str())
     }
 
     // Statements in sessions.
@@ -385,6 +434,36 @@ impl ShardServer {
         answer.map(Some)
     }
 
+    /// Waits until the past at a time cannot change any more. This member has seen the time; what had been proposed before ends at
+    /// index `last`.
+    ///
+    /// Errors: `NotWritablePrimary`; those of `go_on`.
+    pub fn make_final(self: &Arc<Self>, at: Timestamp, last: u64, go_on: Interrupt<'_>) -> Result<()> {
+        if !self.is_known()? {
+            return self.engine.wait_committed(last, go_on);
+        }
+        let (now, slot) = (time_of(self.replica.cluster_time()), Slot::new());
+        let applied = self.engine.last_applied();
+        let waiting = self.now(go_on, |machine, entrance| {
+            seen(machine, applied);
+            if !machine.is_leading() {
+                return None;
+            }
+            let reader = ReaderId(entrance.number().0);
+            entrance.readers.insert(reader, slot.clone());
+            machine.read(reader, time_of(at), last, Until::Final, now);
+            Some(reader)
+        });
+        let Some(reader) = waiting.flatten() else { return Err(not_primary()) };
+        let waited = slot.wait(go_on);
+        if waited.is_err() {
+            self.state.lock().readers.remove(&reader);
+            self.later(|machine| machine.cancel_read(reader));
+        }
+        waited?;
+        self.engine.wait_committed(last, go_on)
+    }
+
     /// Commits a transaction that has written on this shard only.
     ///
     /// Errors: `NoSuchTransaction`, if somebody has asked about it before; those of the commit.
@@ -457,6 +536,7 @@ pub(super) struct Entrance<'s> {
     leading: &'s mut Option<u64>,
     next: &'s mut u64,
     pub(super) replies: &'s mut HashMap<ReplyId, Route>,
+    readers: &'s mut HashMap<ReaderId, Arc<Slot<()>>>,
     held: &'s mut HashMap<TransactionId, Box<Transaction>>,
 }
 
@@ -491,6 +571,11 @@ impl Entrance<'_> {
                             route.refuse(not_primary());
                         }
                     }
+                    ShardEffect::Ready(reader) => {
+                        if let Some(slot) = self.readers.remove(&reader) {
+                            slot.give(Ok(()));
+                        }
+                    }
                     effect => deferred.push(effect),
                 }
             }
@@ -517,7 +602,7 @@ impl Route {
 /// records up to there, and those of the newest entries may be on their way.
 fn seen(machine: &mut Shard, last: OpTime) {
     if machine.is_leading() {
-        machine.applied(last.index, time_of(sheaf_bson::Timestamp(last.time)), None);
+        machine.applied(last.index, time_of(Timestamp(last.time)), None);
     }
 }
 

@@ -5,27 +5,25 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use sheaf_errors::Result;
-use sheaf_shard::Answer;
 use sheaf_storage::Interrupt;
 
 /// How often who waits asks whether to go on.
 const ASK: Duration = Duration::from_millis(20);
 
 /// Where the answer to a request is waited for.
-#[derive(Default)]
-pub struct Slot {
-    answer: Mutex<Option<Result<Answer>>>,
+pub struct Slot<T> {
+    answer: Mutex<Option<Result<T>>>,
     come: Condvar,
 }
 
-impl Slot {
+impl<T> Slot<T> {
     /// An empty one.
-    pub fn new() -> Arc<Slot> {
-        Arc::default()
+    pub fn new() -> Arc<Slot<T>> {
+        Arc::new(Slot { answer: Mutex::new(None), come: Condvar::new() })
     }
 
     /// Gives the answer. Only the first one counts.
-    pub fn give(&self, answer: Result<Answer>) {
+    pub fn give(&self, answer: Result<T>) {
         self.answer.lock().get_or_insert(answer);
         self.come.notify_one();
     }
@@ -33,7 +31,7 @@ impl Slot {
     /// Waits for the answer.
     ///
     /// Errors: why there is none; those of `go_on`, which is asked now and then.
-    pub fn wait(&self, go_on: Interrupt<'_>) -> Result<Answer> {
+    pub fn wait(&self, go_on: Interrupt<'_>) -> Result<T> {
         let mut answer = self.answer.lock();
         loop {
             if let Some(answer) = answer.take() {

@@ -1,5 +1,7 @@
 //! What splits, merges and moves make of a table: the chunks that change, for `config.chunks` and [`RoutingTable::changed`].
 
+use std::collections::BTreeMap;
+
 use sheaf_bson::{Timestamp, Value};
 use sheaf_errors::{Error, Result};
 
@@ -38,9 +40,10 @@ impl RoutingTable {
         RoutingTable::new(pattern.clone(), uuid, chunks.collect())
     }
 
-    /// Cuts the chunks at these keys. Where there is an end already, nothing is cut.
+    /// Cuts the chunks at these keys. Where there is an end already, nothing is cut. The pieces keep the major version of their chunk: no
+    /// shard's ownership has changed.
     pub fn split(&self, cuts: &[Key]) -> Vec<Chunk> {
-        let mut version = self.version();
+        let mut minors = BTreeMap::new();
         let mut changed = Vec::new();
         for chunk in self.chunks() {
             let mut ends: Vec<&Key> =
@@ -52,10 +55,13 @@ impl RoutingTable {
             ends.dedup();
             ends.insert(0, &chunk.min);
             ends.push(&chunk.max);
+            let major = chunk.lastmod.seconds();
+            let minor = minors.entry(major).or_insert_with(|| self.minor(major));
             for pair in ends.windows(2) {
-                version = version.next_minor();
+                *minor += 1;
                 let (min, max) = (pair[0].clone(), pair[1].clone());
-                changed.push(Chunk { min, max, lastmod: version.lastmod, history: chunk.history.clone() });
+                let lastmod = Timestamp::new(major, *minor);
+                changed.push(Chunk { min, max, lastmod, history: chunk.history.clone() });
             }
         }
         changed
@@ -77,13 +83,20 @@ impl RoutingTable {
             return Err(Error::bad_value(format!("the chunks between {min} and {max} are not one shard's")));
         }
         let newest = merged.iter().map(|chunk| &chunk.history[0]).max_by_key(|owned| owned.since);
-        let lastmod = self.version().next_minor().lastmod;
+        let major = merged.iter().map(|chunk| chunk.lastmod.seconds()).max().unwrap_or(0);
+        let lastmod = Timestamp::new(major, self.minor(major) + 1);
         Ok(Chunk {
             min: min.clone(),
             max: max.clone(),
             lastmod,
             history: newest.cloned().into_iter().collect(),
         })
+    }
+
+    /// The highest minor version of this major one.
+    fn minor(&self, major: u32) -> u32 {
+        let of_major = self.chunks().iter().filter(|chunk| chunk.lastmod.seconds() == major);
+        of_major.map(|chunk| chunk.lastmod.increment()).max().unwrap_or(0)
     }
 
     /// Gives the keys from `min` to `max` to another shard as of `at`; the chunk that they lie in is cut there. One of the chunks that its

@@ -131,6 +131,18 @@ impl KeyPattern {
         Ok(Key::of(self, values.map(|(value, hash)| hash.map_or(value, Value::Int64))))
     }
 
+    /// Appends the order bytes of the key that a document has: where it belongs, without a [`Key`].
+    ///
+    /// Errors: as [`KeyPattern::key_of`].
+    pub fn put_order(&self, document: RawDoc<'_>, order: &mut Vec<u8>) -> Result<()> {
+        for field in &self.fields {
+            let value = value_at(&field.path, document)?;
+            let value = if field.hashed { Value::Int64(hashed_index_value(value)) } else { value };
+            key::encode_bound(value, false, order);
+        }
+        Ok(())
+    }
+
     /// A key from a document that has it ready, hashed fields as their hashes, as chunks do in `min` and `max`.
     ///
     /// Errors: `BadValue`, if its fields are not the pattern's.

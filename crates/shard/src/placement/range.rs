@@ -60,7 +60,12 @@ impl KeyRange {
 
     /// Whether it holds the key.
     pub fn contains(&self, key: &Key) -> bool {
-        self.low.as_slice() <= key.order() && self.high().is_none_or(|high| key.order() < high)
+        self.holds(key.order())
+    }
+
+    /// Whether it holds the key with these order bytes.
+    pub fn holds(&self, order: &[u8]) -> bool {
+        self.low.as_slice() <= order && self.high().is_none_or(|high| order < high)
     }
 
     /// Whether a key may be in both.
@@ -116,8 +121,13 @@ impl Ranges {
 
     /// Whether it holds the key.
     pub fn contains(&self, key: &Key) -> bool {
-        let behind = self.0.partition_point(|range| range.low.as_slice() <= key.order());
-        behind > 0 && self.0[behind - 1].contains(key)
+        self.holds(key.order())
+    }
+
+    /// Whether it holds the key with these order bytes.
+    pub fn holds(&self, order: &[u8]) -> bool {
+        let behind = self.0.partition_point(|range| range.low.as_slice() <= order);
+        behind > 0 && self.0[behind - 1].holds(order)
     }
 
     /// Whether all keys of the range are in it.

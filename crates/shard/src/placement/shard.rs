@@ -51,10 +51,22 @@ impl ShardPlacement {
 
     /// Compares the version that a request came with; `changed_at` is when this view came to be.
     pub fn check(&self, received: Option<Version>, changed_at: ClusterTime) -> Result<(), Stale> {
-        if received == Some(self.version) {
+        if received.is_some_and(|received| received.is_same_ownership(self.version)) {
             return Ok(());
         }
         Err(Stale { received, wanted: self.version, at: changed_at })
+    }
+
+    /// Compares the version of the whole table by which a request was sent that reads at a time; this view is as of that time. By its
+    /// history, a table knows of all earlier times; if it is older than this view, it knows too little.
+    pub fn check_at(&self, known: Option<Version>, changed_at: ClusterTime) -> Result<(), Stale> {
+        let is_known = |known: Version| {
+            known.uuid == self.version.uuid && known.lastmod.seconds() >= self.version.lastmod.seconds()
+        };
+        if known.is_some_and(is_known) {
+            return Ok(());
+        }
+        Err(Stale { received: known, wanted: self.version, at: changed_at })
     }
 
     /// Whether documents with this key are the shard's to write and to show.

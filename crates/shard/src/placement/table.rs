@@ -26,6 +26,14 @@ impl Version {
         Version { uuid, lastmod: Timestamp(0) }
     }
 
+    /// Whether a shard owns the same as of both: splits and merges change the minor number only. Where nothing is owned (major 0), the
+    /// minor number tells why.
+    pub fn is_same_ownership(self, other: Version) -> bool {
+        let majors = (self.lastmod.seconds(), other.lastmod.seconds());
+        let is_same = majors.0 == majors.1 && (majors.0 != 0 || self.lastmod == other.lastmod);
+        self.uuid == other.uuid && is_same
+    }
+
     /// The version after a move: documents change their owner.
     #[must_use]
     pub fn next_major(self) -> Self {
@@ -157,7 +165,12 @@ impl RoutingTable {
 
     /// The chunk that a key belongs to.
     pub fn chunk_of(&self, key: &Key) -> &Chunk {
-        let behind = self.chunks.partition_point(|chunk| chunk.min <= *key);
+        self.chunk_at(key.order())
+    }
+
+    /// The chunk that the key with these order bytes belongs to.
+    pub fn chunk_at(&self, order: &[u8]) -> &Chunk {
+        let behind = self.chunks.partition_point(|chunk| chunk.min.order() <= order);
         &self.chunks[behind.saturating_sub(1)]
     }
 

@@ -82,7 +82,11 @@ impl World {
         match effect {
             ShardEffect::Observe(time) => process.clock.follow(time),
             ShardEffect::Append(record) => self.append(node, record),
-            ShardEffect::Discard(id) => drop(process.open.remove(&id)),
+            ShardEffect::Discard { id, opening } => {
+                if process.open.get(&id).is_some_and(|open| open.executed.opening == opening) {
+                    process.open.remove(&id);
+                }
+            }
             ShardEffect::Reply { to, answer } => {
                 if let Some((from, number)) = process.replies.remove(&to) {
                     self.give_back(node, from, number, Return::Answer(answer));
@@ -125,7 +129,8 @@ impl World {
         let Some(process) = &mut self.nodes[node].process else { return };
         let writes = match &record {
             LogRecord::Transaction(Record::Prepare { id, .. } | Record::Alone { id }) => {
-                process.open.get(id).map(|open| open.writes.clone()).unwrap_or_default()
+                // An open transaction of the machine's is one of the driver's.
+                process.open.get(id).expect("what is prepared is open").writes.clone()
             }
             _ => BTreeMap::new(),
         };
@@ -202,6 +207,9 @@ impl World {
             return Return::Failed;
         }
         let store = &process.store;
+        if after.is_none() {
+            process.open.remove(id);
+        }
         let open = process.open.entry(id.clone()).or_default();
         open.executed = executed;
         let value = |key| open.writes.get(&key).copied().unwrap_or_else(|| store.read(key, at));

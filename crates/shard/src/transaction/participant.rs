@@ -31,8 +31,13 @@ pub enum ParticipantEffect {
     /// Make this the next entry of the log, for a prepare or a lone commit with the operations of the transaction. If that fails and
     /// this member stays the primary, [`Participant::append_failed`].
     Append(Record),
-    /// Throw away the operations and snapshots of this open transaction.
-    Discard(TransactionId),
+    /// Throw away the operations and snapshots of this open transaction. What was opened of it since stays.
+    Discard {
+        /// Which.
+        id: TransactionId,
+        /// [`Executed::opening`].
+        opening: u64,
+    },
     /// Answer a request.
     Reply {
         /// Which.
@@ -116,6 +121,12 @@ struct Open {
     snapshot: u64,
     /// It only read, and what it read was confirmed: there is nothing more to it than this.
     confirmed: bool,
+}
+
+impl Open {
+    fn discard(&self, id: TransactionId) -> ParticipantEffect {
+        ParticipantEffect::Discard { id, opening: self.executed.opening }
+    }
 }
 
 /// A record that was given to the driver and is not applied yet, and who has asked about its transaction meanwhile.
@@ -221,7 +232,8 @@ impl Participant {
     /// This member takes no writes any more. Nobody gets an answer; open transactions are gone.
     pub fn lost_primary(&mut self) {
         let Some(leading) = self.leading.take() else { return };
-        self.out.extend(leading.open.into_keys().map(ParticipantEffect::Discard));
+        let discard = |(id, open): (TransactionId, Open)| open.discard(id);
+        self.out.extend(leading.open.into_iter().map(discard));
     }
 
     /// The next entry of the log is applied: a record of transactions at `index`, stamped `time`.
@@ -397,8 +409,7 @@ impl Participant {
         let older = leading.open.range(&first..id).map(|(older, _)| older.clone());
         let older: Vec<_> = older.filter(|older| !leading.underway.contains_key(older)).collect();
         for id in older {
-            leading.open.remove(&id);
-            self.out.push(ParticipantEffect::Discard(id));
+            self.out.extend(leading.open.remove(&id).map(|open| open.discard(id)));
         }
         leading.open.insert(id.clone(), Open { executed, snapshot: self.applied, confirmed: false });
         executed
@@ -417,15 +428,17 @@ impl Participant {
         let Some(leading) = &mut self.leading else { return };
         let Some(open) = leading.open.get_mut(id) else { return };
         if !mem::replace(&mut open.confirmed, true) {
-            self.out.push(ParticipantEffect::Discard(id.clone()));
+            self.out.push(open.discard(id.clone()));
         }
     }
 
     /// An open transaction is over without a trace: a statement has failed, or its client has given it up.
     pub fn abandon(&mut self, id: &TransactionId) {
         let Some(leading) = &mut self.leading else { return };
-        if !leading.underway.contains_key(id) && leading.open.remove(id).is_some() {
-            self.out.push(ParticipantEffect::Discard(id.clone()));
+        if !leading.underway.contains_key(id)
+            && let Some(open) = leading.open.remove(id)
+        {
+            self.out.push(open.discard(id.clone()));
         }
     }
 

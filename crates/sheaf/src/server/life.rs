@@ -17,14 +17,31 @@ use crate::limits::{self, Descriptors};
 use crate::process::signals::Signals;
 use crate::process::{LAST_PATIENCE, exit, fatal, listen};
 
+/// Whose the process is that a server runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// Its own.
+    Own,
+    /// Shared with others of its cluster. Signals, the file of the process id and what is said about the host are the
+    /// business of who has started them all.
+    Shared,
+}
+
 /// Runs until a signal or the `shutdown` command; gives the exit code.
-pub async fn run(node: Arc<Node>, settings: &Settings) -> u8 {
-    live(&node, settings).await.map_or_else(|code| code, |()| 0)
+pub async fn run(node: Arc<Node>, settings: &Settings, process: Process) -> u8 {
+    live(&node, settings, process).await.map_or_else(|code| code, |()| 0)
 }
 
 /// Errors: the exit code.
-async fn live(node: &Arc<Node>, settings: &Settings) -> Result<(), u8> {
+async fn live(node: &Arc<Node>, settings: &Settings, process: Process) -> Result<(), u8> {
+    if process == Process::Own {
+        log::events::listen();
+        log::events::listen_for_panics();
+    }
     announce(node);
+    if process == Process::Own {
+        warn_about_host();
+    }
     // The port first: a second server on it must not get as far as the data.
     let listeners = listen(node.front())?;
     let engine = open(node, settings)?;
@@ -32,11 +49,15 @@ async fn live(node: &Arc<Node>, settings: &Settings) -> Result<(), u8> {
     node.set_engine(engine.clone());
     watch_memory(node);
     note_start(node);
-    write_pid(settings)?;
-    serve_metrics(node, settings).await?;
+    if process == Process::Own {
+        write_pid(settings)?;
+        serve_metrics(node, settings).await?;
+    }
     let tasks = begin_own_work(node);
-    // Before anybody is answered: whoever has talked to this server may end it in order.
-    listen_for_signals(node, settings);
+    if process == Process::Own {
+        // Before anybody is answered: whoever has talked to this server may end it in order.
+        listen_for_signals(node, settings);
+    }
     listeners.run(Arc::new(Mongod(node.clone()))).await;
     end(node, &engine, tasks).await
 }
@@ -49,10 +70,7 @@ fn announce(node: &Node) {
         "architecture": "64-bit",
         "host": &sheaf_front::front::hostname(),
     };
-    log::events::listen();
-    log::events::listen_for_panics();
     log::info("CONTROL", log::ids::STARTING, "initandlisten", "Sheaf starting", Some(attributes));
-    warn_about_host();
 }
 
 fn open(node: &Arc<Node>, settings: &Settings) -> Result<Engine, u8> {
@@ -232,7 +250,8 @@ fn no_last_flush(text: &str, attributes: sheaf_bson::DocBuf) {
     log::warning("STORAGE", log::ids::NO_LAST_FLUSH, "SignalHandler", text, Some(attributes));
 }
 
-fn warn_about_host() {
+/// What is to be known about the machine and about who may come in.
+pub fn warn_about_host() {
     if let Some(files) = limits::open_files().filter(|files| *files < 64_000) {
         let attributes = sheaf_bson::doc! { "currentValue": files as i64, "recommendedMinimum": 64_000i64 };
         log::warning(

@@ -35,6 +35,7 @@ use crate::locks::LockKey;
 use crate::oplog::skipped::Unapplied;
 use crate::oplog::{self, LogEntry, Operation, Statement};
 use crate::options::OpTime;
+use crate::read::overlay::Overlay;
 use crate::sequencer::stays_here;
 use crate::stats::AppliedOps;
 use crate::write::Op;
@@ -135,6 +136,8 @@ struct Applier<'a> {
     written: AHashMap<Vec<u8>, Now<'a>>,
     counts: Counts,
     locks: Vec<LockKey>,
+    /// What is put into the batch of records and indexes, for who wants it as well.
+    writes: Option<Overlay>,
     /// What the batch says of transactions over shards.
     steps: Vec<(Step, RowChanges, OpTime)>,
     /// Sessions that end with the batch.
@@ -170,6 +173,7 @@ impl<'a> Applier<'a> {
             written: AHashMap::new(),
             counts: Counts::default(),
             locks: Vec::new(),
+            writes: None,
             steps: Vec::new(),
             ended: Vec::new(),
             garbage: Vec::new(),
@@ -263,14 +267,17 @@ impl<'a> Applier<'a> {
     /// Writes the batch and shows it, and the catalog that belongs to it.
     fn write(&mut self) -> Result<()> {
         let core = self.core;
+        let mut applying = (!self.steps.is_empty()).then(|| core.commits.transactions().applying());
         if !self.batch.is_empty() {
             // Nothing of the entry at work, or the last operation of it.
             let at =
                 if self.done_to > 0 { OpTime { time: self.done_to, ..self.entry } } else { self.applied };
             let batch = std::mem::take(&mut self.batch);
-            let (bytes, written) = core.commits.write(batch, &self.locks, Some(at));
+            let (bytes, written) = core.commits.write(batch, &self.locks, Some(at), 0);
             if written.is_err() {
                 self.cannot_write = true;
+                // Nothing has become visible.
+                applying.take();
                 core.wait_for_restart();
             }
             written?;
@@ -286,6 +293,7 @@ impl<'a> Applier<'a> {
         counts.publish();
         self.written.clear();
         self.show_steps()?;
+        drop(applying);
         if !self.garbage.is_empty() {
             core.definitions.garbage().discard(self.garbage.drain(..));
         }
@@ -507,6 +515,9 @@ impl<'a> Applier<'a> {
             sessions::put_statement(statement, &mut sink);
         }
         self.changes.emit(collection, key, op.after(), &mut sink);
+        if let Some(writes) = &mut self.writes {
+            self.changes.emit(collection, key, op.after(), writes);
+        }
         self.locks.extend_from_slice(&self.changes.locks);
         self.counts.add(&collection.state, op.counts());
         self.written.insert(self.full.clone(), now);

@@ -13,6 +13,8 @@ use crate::db::sink::BatchSink;
 use crate::locks::LockKey;
 use crate::oplog::{self, LogEntry, Operation, TransactionKey, TransactionRecord};
 use crate::options::OpTime;
+use crate::read::overlay::Overlay;
+use crate::write::guard::placed_by_operations;
 use crate::write::sessions;
 
 /// Whether an entry of a chain is the last one of a prepare.
@@ -41,10 +43,13 @@ pub(crate) fn redo(core: &Core, operations: &[u8]) -> Result<Redone> {
     Ok(Redone { batch, counts, locks })
 }
 
-/// Takes what a prepared transaction holds, from whoever has it: the locks of what its operations change, and passes through
-/// gates. The pipeline is held, or nobody else is there yet.
+/// Takes what a prepared transaction holds, from whoever has it: the locks of what its operations change, passes through
+/// gates, and holds on them. The pipeline is held, or nobody else is there yet.
 fn seize(core: &Core, operations: &[u8]) -> Result<Holding> {
-    let Redone { mut locks, .. } = redo(core, operations)?;
+    let mut applier = Applier::new(core);
+    applier.writes = Some(Overlay::default());
+    applier.operations(operations)?;
+    let Applier { mut locks, writes, .. } = applier;
     let table = core.commits.locks().clone();
     let owner = table.owner();
     locks.retain(|lock| table.seize(*lock, owner));
@@ -52,7 +57,9 @@ fn seize(core: &Core, operations: &[u8]) -> Result<Holding> {
     let collections = oplog::collections_of(operations);
     let passes = collections.iter().filter_map(|uuid| catalog.by_uuid(uuid));
     let passes = passes.map(|collection| (collection.clone(), collection.state.gate.force())).collect();
-    Ok(Holding { table, owner, locks, passes })
+    let held = placed_by_operations(&catalog, operations);
+    let holds = held.iter().map(|collection| collection.state.gate.force_hold()).collect();
+    Ok(Holding { table, owner, locks, passes, holds, writes: writes.unwrap_or_default() })
 }
 
 /// Takes what all hold that are prepared in the files: a start.
@@ -164,7 +171,7 @@ impl<'a> Applier<'a> {
             let held = prepare.then(|| seize(self.core, &step.operations)).transpose()?;
             self.core.end_step(step, changes, held, at);
         }
-        transactions.forget(std::mem::take(&mut self.ended).into_iter());
+        transactions.forget(std::mem::take(&mut self.ended), self.reached);
         Ok(())
     }
 }

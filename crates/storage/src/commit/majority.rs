@@ -4,7 +4,7 @@
 //! keeps a snapshot, with the catalog that belongs to it; when the commit point has come that far, the snapshot is the
 //! state that majority readers get. The pipeline is held while a snapshot is taken, so it is exactly at its entry.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -28,9 +28,8 @@ const WAITING_AHEAD: usize = 16;
 /// Committed states kept for readers who name a time.
 const PAST_MAX: usize = 64;
 
-/// How long after its last use a state that a reader has named, or was given the time of, can be named again
-/// (MongoDB's `minSnapshotHistoryWindowInSeconds`).
-const PAST_AGE: Duration = Duration::from_secs(300);
+/// The same, where all of the last moments are kept.
+const HISTORY_MAX: usize = 16 << 10;
 
 /// When the operations of a unit were: nobody has their states one by one.
 #[derive(Clone, Copy)]
@@ -63,6 +62,8 @@ struct Kept {
     begins: u64,
     /// Time of the first operation after it, if that is known: times between belong to this state.
     until: Arc<AtomicU64>,
+    /// [`Recent::sequence`](crate::commit::recent::Recent::sequence): what came later is not in it.
+    start: u64,
     snapshot: Arc<SnapshotCell>,
     catalog: Arc<Catalog>,
 }
@@ -73,8 +74,9 @@ impl Kept {
             || (self.time < time && time < self.until.load(Ordering::Acquire))
     }
 
-    fn view(&self, published: &Arc<Published>) -> View {
-        View::of(SnapshotState::of(published, self.snapshot.clone(), self.time), self.catalog.clone())
+    fn found(&self, published: &Arc<Published>) -> Found {
+        let at = SnapshotState::of(published, self.snapshot.clone(), self.time);
+        Found { view: View::of(at, self.catalog.clone()), index: self.index, start: self.start }
     }
 }
 
@@ -82,31 +84,59 @@ impl Kept {
 #[derive(Default)]
 pub(crate) struct Majority(Mutex<{ rank::MAJORITY }, States>);
 
+/// A state that was found.
+#[derive(Clone)]
+pub(crate) struct Found {
+    pub view: View,
+    /// Index of its last entry.
+    pub index: u64,
+    /// [`Recent::sequence`](crate::commit::recent::Recent::sequence) there.
+    pub start: u64,
+}
+
 #[derive(Default)]
 struct States {
     /// Not yet committed, oldest first.
     waiting: VecDeque<Kept>,
     /// The newest one that is.
     current: Option<Kept>,
-    /// Earlier ones, with the time of their last use; a reader was told the time of those that are `named`.
-    past: VecDeque<(Kept, Instant, bool)>,
+    /// Earlier ones, with the time at which they ceased to be the newest.
+    past: VecDeque<(Kept, Instant)>,
+    /// What is kept for those who have named the time, or were told it, and until when.
+    named: BTreeMap<u64, (Found, Instant)>,
+    /// For how long all are kept.
+    window: Duration,
 }
 
 impl States {
-    fn forget_old(&mut self) {
-        self.past.retain(|(_, used, named)| !*named || used.elapsed() < PAST_AGE);
-        let mut surplus = self.past.iter().filter(|(.., named)| !named).count().saturating_sub(PAST_MAX);
-        self.past.retain(|(.., named)| {
-            let goes = !*named && surplus > 0;
-            surplus -= usize::from(goes);
-            !goes
-        });
+    /// The state at a time. Nothing that is not applied is at or below that if it is `final`, which says that the state after the
+    /// newest entry is the one.
+    fn at(&self, time: u64, is_final: bool, with_waiting: bool) -> Option<&Kept> {
+        let waiting = || self.waiting.iter().rev().filter(|_| with_waiting);
+        let past = || self.past.iter().rev().map(|(kept, _)| kept);
+        let found = waiting().chain(&self.current).chain(past()).find(|kept| kept.begins <= time)?;
+        let newest =
+            self.waiting.back().or(self.current.as_ref()).is_some_and(|kept| kept.index == found.index);
+        (found.holds(time) || (is_final && newest)).then_some(found)
+    }
+
+    /// Takes out what is too old, and gives the index of the oldest state that is left.
+    fn forget_old(&mut self, gone: &mut Vec<Kept>) -> u64 {
+        while let Some((_, since)) = self.past.front()
+            && self.past.len() > PAST_MAX
+            && (self.past.len() > HISTORY_MAX || since.elapsed() >= self.window)
+        {
+            gone.extend(self.past.pop_front().map(|(kept, _)| kept));
+        }
+        let past = self.past.front().map(|(kept, _)| kept);
+        past.or(self.current.as_ref()).or(self.waiting.front()).map_or(0, |kept| kept.index)
     }
 }
 
 impl Majority {
     /// Keeps the newest state, to which a unit has led, until the set has committed it. The pipeline is held.
-    pub fn note_candidate(&self, published: &Published, unit: Option<Span>) {
+    /// Of what came since `start` nothing is in it.
+    pub fn note_candidate(&self, published: &Published, unit: Option<Span>, start: u64) {
         let last = published.last();
         let mut states = self.0.lock();
         let before = states.waiting.back().or(states.current.as_ref());
@@ -126,7 +156,7 @@ impl Majority {
         let snapshot = Arc::new(SnapshotCell::take(&published.db));
         let catalog = published.catalog();
         let (index, time, until) = (last.index, last.time, Arc::default());
-        states.waiting.push_back(Kept { index, time, begins, until, snapshot, catalog });
+        states.waiting.push_back(Kept { index, time, begins, until, start, snapshot, catalog });
         if states.waiting.len() > WAITING_MAX {
             let newest = states.waiting.len() - 1;
             let mut at = 0;
@@ -154,8 +184,13 @@ impl Majority {
         drop(gone);
     }
 
-    /// The commit point has come to this index.
-    pub fn committed(&self, index: u64) {
+    /// For how long all states are kept.
+    pub fn set_window(&self, window: Duration) {
+        self.0.lock().window = window;
+    }
+
+    /// The commit point has come to this index. Gives the index of the oldest state that is kept.
+    pub fn committed(&self, index: u64) -> u64 {
         let mut states = self.0.lock();
         let mut gone = Vec::new();
         while states.waiting.front().is_some_and(|kept| kept.index <= index) {
@@ -164,49 +199,69 @@ impl Majority {
                 (kept.as_ref().map(|kept| kept.index), states.current.as_ref().map(|old| old.index));
             must!(new > old, "the set's state goes back from {old:?} to {new:?}");
             if let Some(old) = std::mem::replace(&mut states.current, kept) {
-                states.past.push_back((old, Instant::now(), false));
-                if states.past.len() > PAST_MAX {
-                    gone.extend(
-                        states
-                            .past
-                            .iter()
-                            .position(|(.., named)| !named)
-                            .and_then(|at| states.past.remove(at)),
-                    );
-                }
+                states.past.push_back((old, Instant::now()));
             }
         }
+        let oldest = states.forget_old(&mut gone);
         drop(states);
         // Snapshots are given back without the lock.
         drop(gone);
+        oldest
+    }
+
+    /// Index of the newest state.
+    pub fn newest_index(&self) -> u64 {
+        let states = self.0.lock();
+        states.waiting.back().or(states.current.as_ref()).map_or(0, |kept| kept.index)
+    }
+
+    /// Index of the newest state that the set has committed.
+    pub fn committed_index(&self) -> u64 {
+        self.0.lock().current.as_ref().map_or(0, |kept| kept.index)
+    }
+
+    /// Cluster time of the newest state that the set has committed.
+    pub fn newest_time(&self) -> Option<u64> {
+        self.0.lock().current.as_ref().map(|kept| kept.time)
     }
 
     /// The newest state that the set has committed; `None` before anything was committed since the start.
-    pub fn view(&self, published: &Arc<Published>) -> Option<View> {
-        self.0.lock().current.as_ref().map(|kept| kept.view(published))
+    pub fn newest(&self, published: &Arc<Published>) -> Option<Found> {
+        self.0.lock().current.as_ref().map(|kept| kept.found(published))
     }
 
-    /// The same, whose time can be named for some minutes.
-    pub fn snapshot_view(&self, published: &Arc<Published>) -> Option<View> {
-        let mut states = self.0.lock();
-        states.forget_old();
-        let current = states.current.clone()?;
-        if !states.past.iter().any(|(kept, _, named)| *named && kept.index == current.index) {
-            states.past.push_back((current.clone(), Instant::now(), true));
-        }
-        Some(current.view(published))
+    /// The state at a cluster time, if it is kept. `with_waiting`: also what the set has not committed. `is_final`: no entry that
+    /// is not applied has this time or one below it.
+    pub fn at(
+        &self,
+        published: &Arc<Published>,
+        time: u64,
+        is_final: bool,
+        with_waiting: bool,
+    ) -> Option<Found> {
+        self.0.lock().at(time, is_final, with_waiting).map(|kept| kept.found(published))
     }
 
-    /// The committed state at a cluster time, if it is still kept.
-    pub fn view_at(&self, published: &Arc<Published>, time: u64) -> Option<View> {
+    /// A state that was named.
+    pub fn named(&self, time: u64) -> Option<Found> {
+        let states = self.0.lock();
+        let (found, until) = states.named.get(&time)?;
+        (*until > Instant::now()).then(|| found.clone())
+    }
+
+    /// Keeps the state at a time for so long at least. Gives the one that was there before, if there was one.
+    pub fn name(&self, time: u64, found: Found, age: Duration) -> Found {
+        let now = Instant::now();
         let mut states = self.0.lock();
-        states.forget_old();
-        if let Some((kept, used, named)) = states.past.iter_mut().find(|(kept, ..)| kept.holds(time)) {
-            (*used, *named) = (Instant::now(), true);
-            return Some(kept.view(published));
-        }
-        let current = states.current.clone().filter(|kept| kept.holds(time))?;
-        states.past.push_back((current.clone(), Instant::now(), true));
-        Some(current.view(published))
+        let old = states.named.iter().filter(|(_, (_, until))| *until <= now);
+        let old: Vec<u64> = old.map(|(time, _)| *time).collect();
+        let gone: Vec<_> = old.iter().filter_map(|time| states.named.remove(time)).collect();
+        let (found, until) = states.named.entry(time).or_insert((found, now));
+        *until = (*until).max(now + age);
+        let kept = found.clone();
+        drop(states);
+        // Snapshots are given back without the lock.
+        drop(gone);
+        kept
     }
 }

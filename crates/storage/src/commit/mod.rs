@@ -163,14 +163,21 @@ impl Commits {
     }
 
     /// Writes a batch that ends at this operation of the log (`None`: nothing of it is in the log) and has these locks. It is
-    /// visible when this returns. The pipeline is held, or nobody else is there yet. Gives its size as well.
-    pub fn write(&self, mut batch: WriteBatch, locks: &[LockKey], at: Option<OpTime>) -> (u64, Result<()>) {
+    /// visible when this returns. The pipeline is held, or nobody else is there yet. Gives its size as well. What was prepared is
+    /// committed `as_of` a time; the rest says 0.
+    pub fn write(
+        &self,
+        mut batch: WriteBatch,
+        locks: &[LockKey],
+        at: Option<OpTime>,
+        as_of: u64,
+    ) -> (u64, Result<()>) {
         let db = &self.base.db;
         let next = self.next_position(at);
         batch.put_cf(db.cf(Cf::Catalog), catalog_key::POSITION, next.encode());
         let bytes = batch.size_in_bytes() as u64;
         let mut recent = self.recent.lock();
-        recent.committed(locks);
+        recent.committed(locks, as_of);
         (bytes, db.write(batch))
     }
 

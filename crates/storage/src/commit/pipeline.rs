@@ -162,7 +162,8 @@ impl Core {
             Some(step) => Some(self.begin_step(*step, at, &mut batch)?),
             None => None,
         };
-        let (bytes, written) = self.commits.write(batch, &locks, logged);
+        let as_of = step.as_ref().map_or(0, |(step, _)| step.commits_as_of());
+        let (bytes, written) = self.commits.write(batch, &locks, logged, as_of);
         if let Err(error) = written {
             // The log has what the memtables have not: only a restart can bring them together.
             self.wait_for_restart();

@@ -9,12 +9,13 @@
 //! All of them are in memory too, without the operations. Who applies an entry [computes](Transactions::changes) what it makes of
 //! them, has that in its batch, and [shows](Transactions::show) it when the batch is visible. That is the same on every member.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ahash::AHashSet;
+use arc_swap::ArcSwap;
 use rocksdb::WriteBatch;
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
@@ -25,10 +26,12 @@ use crate::catalog::Collection;
 use crate::db::{Cf, Db, io_error};
 use crate::durability::LogPin;
 use crate::keys::catalog_key;
-use crate::locks::{LockKey, LockTable, Owner, Pass};
+use crate::locks::{Hold, LockKey, LockTable, Owner, Pass};
 use crate::oplog::{self, TransactionKey, TransactionRecord};
 use crate::options::{Block, Interrupt, OpTime};
 use crate::order::{Condvar, Mutex, rank};
+use crate::read::overlay::Overlay;
+use crate::read::undecided::{Ended, Undecided};
 
 /// How often who waits for another's turn looks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(20);
@@ -61,19 +64,23 @@ pub enum TransactionRow {
 /// Is told of records, in the order of the log, with the position of each.
 pub type TransactionListener = Arc<dyn Fn(OpTime, &TransactionRecord) + Send + Sync>;
 
-/// What a prepared transaction keeps from others until it is dropped: locks of records and of unique keys, and passes through
-/// the gates of its collections.
+/// What a prepared transaction keeps from others until it is dropped: locks of records and of unique keys, passes through
+/// the gates of its collections, and holds on those whose placements it changes.
 pub(crate) struct Holding {
     pub table: Arc<LockTable>,
     pub owner: Owner,
     pub locks: Vec<LockKey>,
     pub passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
+    pub holds: Vec<Hold>,
+    /// What it changes, for readers.
+    pub writes: Overlay,
 }
 
 impl Drop for Holding {
     fn drop(&mut self) {
         self.table.unlock(&self.locks, self.owner);
         self.passes.drain(..).for_each(|(_, pass)| pass.leave_lightly());
+        self.holds.drain(..).for_each(Hold::leave_lightly);
     }
 }
 
@@ -93,6 +100,14 @@ impl Step {
         Step { record, operations: Vec::new(), entries: 1, collections: Vec::new(), holding: None }
     }
 
+    /// The time as of which it commits what was prepared; 0 if it does not.
+    pub fn commits_as_of(&self) -> u64 {
+        match &self.record {
+            TransactionRecord::Commit { at, .. } => at.0,
+            _ => 0,
+        }
+    }
+
     /// Whether it is about the session of one of these.
     pub fn shares_session(&self, other: &Step) -> bool {
         fn keys(record: &TransactionRecord) -> &[TransactionKey] {
@@ -102,7 +117,7 @@ impl Step {
                 | TransactionRecord::Abort { key }
                 | TransactionRecord::Alone { key } => std::slice::from_ref(key),
                 TransactionRecord::Settled { keys } => keys,
-                TransactionRecord::Ceiling(_) => &[],
+                TransactionRecord::Ceiling(_) | TransactionRecord::SessionsEnded { .. } => &[],
             }
         }
         let others = keys(&other.record);
@@ -127,11 +142,22 @@ struct Known {
     row: Row,
     /// Of what is prepared.
     held: Option<Holding>,
+    /// The same, as readers meet it.
+    undecided: Option<Arc<Undecided>>,
     /// Keeps the prepare in the log until the commit is settled, for change streams and rollbacks.
     pin: Option<LogPin>,
 }
 
 type Rows = BTreeMap<TransactionKey, Known>;
+
+/// A commit, as long as a state without its entry can be read at a time that is not below the commit's.
+struct Late {
+    /// Index of its entry.
+    index: u64,
+    /// The time as of which it is committed.
+    at: u64,
+    of: Arc<Undecided>,
+}
 
 /// What a step makes of rows; `None`: the row goes.
 pub(crate) type RowChanges = Vec<(TransactionKey, Option<Row>)>;
@@ -140,6 +166,12 @@ pub(crate) type RowChanges = Vec<(TransactionKey, Option<Row>)>;
 #[derive(Default)]
 pub(crate) struct Transactions {
     rows: Mutex<{ rank::LEAF }, Rows>,
+    /// What is prepared and not decided; changed under the lock of the rows, before locks of records are taken or freed.
+    open: ArcSwap<Vec<Arc<Undecided>>>,
+    /// Odd while entries of others that decide are being applied: what is visible then may have later values of what is still listed.
+    applying: AtomicU64,
+    /// Commits, by index.
+    late: Mutex<{ rank::LEAF }, VecDeque<Late>>,
     /// How many are prepared.
     undecided: AtomicUsize,
     ceiling: AtomicU64,
@@ -153,6 +185,15 @@ pub(crate) struct Transactions {
 pub(crate) struct Turn<'t> {
     transactions: &'t Transactions,
     lsid: Vec<u8>,
+}
+
+/// Entries that decide are being applied, until it is dropped.
+pub(crate) struct Applying<'t>(&'t Transactions);
+
+impl Drop for Applying<'_> {
+    fn drop(&mut self) {
+        self.0.applying.fetch_add(1, Ordering::AcqRel);
+    }
 }
 
 impl Drop for Turn<'_> {
@@ -191,7 +232,9 @@ impl Transactions {
     /// [`Transactions::turn`], if nobody has it.
     pub fn try_turn(&self, lsid: RawDoc<'_>) -> Option<Turn<'_>> {
         let lsid = lsid.as_bytes().to_vec();
-        self.turns.lock().insert(lsid.clone()).then_some(Turn { transactions: self, lsid })
+        let free = self.turns.lock().insert(lsid.clone());
+        // A turn that is not had must not be given back.
+        free.then(|| Turn { transactions: self, lsid })
     }
 
     // ---- what is known ----
@@ -216,7 +259,7 @@ impl Transactions {
         matches!(row.map(|row| row.row), Some(TransactionRow::Committed { .. }))
     }
 
-    /// Errors: this transaction cannot be prepared any more.
+    /// Errors: this transaction cannot be prepared any more, nor committed as one that nobody else knows of.
     pub fn check_unprepared(&self, key: &TransactionKey) -> Result<()> {
         let number = key.txn_number;
         match self.row(key).map(|row| row.row) {
@@ -234,7 +277,7 @@ impl Transactions {
         match self.newest(key.lsid.as_raw()) {
             Some(newest) if newest > number => bail!(
                 Code::TRANSACTION_TOO_OLD,
-                "Cannot prepare transaction {number}: the session has used transaction {newest}."
+                "Cannot end transaction {number}: the session has used transaction {newest}."
             ),
             _ => Ok(()),
         }
@@ -337,7 +380,9 @@ impl Transactions {
                     changes.push((key.clone(), (!goes).then_some(settled)));
                 }
             }
-            TransactionRecord::Ceiling(_) | TransactionRecord::Alone { .. } => {}
+            TransactionRecord::Ceiling(_)
+            | TransactionRecord::Alone { .. }
+            | TransactionRecord::SessionsEnded { .. } => {}
         }
         Ok(changes)
     }
@@ -374,28 +419,41 @@ impl Transactions {
         let prepared = changes.iter().filter_map(|(_, row)| row.as_ref()).find(|row| row.is_prepared());
         let mut with = (held, prepared.map(|row| pin(row.first.saturating_sub(1))));
         let mut gone = Vec::with_capacity(changes.len());
+        let mut ended: SmallVec<[(Arc<Undecided>, Ended); 1]> = SmallVec::new();
         {
             let mut rows = self.rows.lock();
             for (key, row) in changes {
                 let mut before = rows.remove(&key);
                 self.count(before.as_ref(), -1);
+                if let Some(undecided) = before.as_mut().and_then(|before| before.undecided.take()) {
+                    ended.push((undecided, how_it_ended(row.as_ref())));
+                }
                 if let Some(row) = row {
-                    let (held, pin) = match row.row {
+                    let (mut held, pin) = match row.row {
                         TransactionRow::Prepared { .. } => (with.0.take(), with.1.take()),
                         TransactionRow::Committed { settled: false, .. } => {
                             (None, before.as_mut().and_then(|before| before.pin.take()))
                         }
                         _ => (None, None),
                     };
-                    let known = Known { row, held, pin };
+                    let undecided = held.as_mut().and_then(|held| undecided_of(&row, held));
+                    self.change_open(undecided.iter().cloned(), &[]);
+                    let known = Known { row, held, undecided, pin };
                     self.count(Some(&known), 1);
                     rows.insert(key, known);
                 }
                 gone.extend(before);
             }
         }
+        if !ended.is_empty() {
+            // Who looks at what is open and then at what was late finds it in one of them.
+            self.note_late(&ended, at.index);
+            let _rows = self.rows.lock();
+            self.change_open(None, &ended);
+        }
         // Locks are given back under no other.
         drop((gone, with));
+        ended.iter().for_each(|(undecided, how)| undecided.end(*how));
         if let TransactionRecord::Ceiling(ceiling) = &step.record {
             self.ceiling.fetch_max(ceiling.0, Ordering::AcqRel);
         }
@@ -405,14 +463,21 @@ impl Transactions {
         }
     }
 
-    /// These sessions have ended, and their rows are gone.
-    pub fn forget(&self, lsids: impl Iterator<Item = DocBuf>) {
-        for lsid in lsids {
+    /// These sessions have ended with the entry at `at`, and their rows are gone.
+    pub fn forget(&self, lsids: Vec<DocBuf>, at: OpTime) {
+        if lsids.is_empty() {
+            return;
+        }
+        for lsid in &lsids {
             let mut rows = self.rows.lock();
             let keys: Vec<_> = of_session(&rows, lsid.as_raw()).map(|(key, _)| key.clone()).collect();
             let gone: Vec<_> = keys.iter().filter_map(|key| rows.remove(key)).collect();
             drop(rows);
             gone.iter().for_each(|known| self.count(Some(known), -1));
+        }
+        let listener = self.listener.lock().clone();
+        if let Some(listener) = listener {
+            listener(at, &TransactionRecord::SessionsEnded { lsids });
         }
     }
 
@@ -447,7 +512,7 @@ impl Transactions {
                     );
                 };
                 let pin = row.is_pending().then(|| pin(row.first.saturating_sub(1)));
-                let known = Known { row, held: None, pin };
+                let known = Known { row, held: None, undecided: None, pin };
                 self.count(Some(&known), 1);
                 self.rows.lock().insert(TransactionKey { lsid: lsid.clone(), txn_number }, known);
                 iter.next();
@@ -466,9 +531,103 @@ impl Transactions {
     }
 
     /// A transaction that is prepared holds this from now on.
-    pub fn hold(&self, key: &TransactionKey, held: Holding) {
-        let before = self.rows.lock().get_mut(key).and_then(|known| known.held.replace(held));
+    pub fn hold(&self, key: &TransactionKey, mut held: Holding) {
+        let mut rows = self.rows.lock();
+        let Some(known) = rows.get_mut(key) else { return };
+        known.undecided = undecided_of(&known.row, &mut held);
+        self.change_open(known.undecided.iter().cloned(), &[]);
+        let before = known.held.replace(held);
+        drop(rows);
         drop(before);
+    }
+
+    // ---- for readers ----
+
+    /// Changes what is open. The rows are locked.
+    fn change_open(&self, new: impl IntoIterator<Item = Arc<Undecided>>, ended: &[(Arc<Undecided>, Ended)]) {
+        let mut new = new.into_iter().peekable();
+        if new.peek().is_none() && ended.is_empty() {
+            return;
+        }
+        let has_ended = |one: &Arc<Undecided>| ended.iter().any(|(other, _)| Arc::ptr_eq(one, other));
+        let before = self.open.load();
+        let left = before.iter().filter(|one| !has_ended(one)).cloned();
+        self.open.store(Arc::new(left.chain(new).collect()));
+    }
+
+    fn note_late(&self, ended: &[(Arc<Undecided>, Ended)], index: u64) {
+        let commits = ended.iter().filter_map(|(of, how)| match how {
+            Ended::Committed(at) => Some(Late { index, at: *at, of: of.clone() }),
+            Ended::Aborted => None,
+        });
+        self.late.lock().extend(commits);
+    }
+
+    /// No state before this index is read any more.
+    pub fn forget_late(&self, oldest: u64) {
+        let mut gone = SmallVec::<[Late; 8]>::new();
+        let mut late = self.late.lock();
+        while late.front().is_some_and(|late| late.index <= oldest) {
+            gone.extend(late.pop_front());
+        }
+        drop(late);
+    }
+
+    /// Whether anything is prepared and not decided.
+    pub fn has_open(&self) -> bool {
+        self.undecided.load(Ordering::Acquire) > 0
+    }
+
+    /// To be kept while a batch of entries of others becomes visible, and what they have decided is not shown yet.
+    pub fn applying(&self) -> Applying<'_> {
+        self.applying.fetch_add(1, Ordering::AcqRel);
+        Applying(self)
+    }
+
+    /// Where it is with entries of others; `None` while they are being applied.
+    pub fn applied(&self) -> Option<u64> {
+        Some(self.applying.load(Ordering::Acquire)).filter(|count| count % 2 == 0)
+    }
+
+    /// What is prepared and not decided. As long as this list is the newest, locks of what is in it are held.
+    pub fn open(&self) -> Arc<Vec<Arc<Undecided>>> {
+        self.open.load_full()
+    }
+
+    /// Whether that list is still the newest.
+    pub fn is_open(&self, list: &Arc<Vec<Arc<Undecided>>>) -> bool {
+        Arc::ptr_eq(&self.open.load(), list)
+    }
+
+    /// What is to be looked at besides a snapshot that ends at an index: what was prepared up to then, and decided behind it.
+    /// `as_of` is a time below which all prepares are in the snapshot, and others do not matter.
+    pub fn beside(&self, index: u64, as_of: Option<u64>) -> Vec<Arc<Undecided>> {
+        let concerns = |of: &Undecided| of.index <= index && as_of.is_none_or(|as_of| of.prepared <= as_of);
+        // What ends meanwhile is in both lists rather than in none.
+        let mut found: Vec<_> = self.open.load().iter().filter(|of| concerns(of)).cloned().collect();
+        let late = self.late.lock();
+        let behind = late.iter().rev().take_while(|late| late.index > index);
+        let behind = behind.filter(|late| as_of.is_none_or(|as_of| late.at <= as_of) && concerns(&late.of));
+        for late in behind {
+            if !found.iter().any(|known| Arc::ptr_eq(known, &late.of)) {
+                found.push(late.of.clone());
+            }
+        }
+        found
+    }
+}
+
+/// A prepared transaction for readers, with what it holds for them.
+fn undecided_of(row: &Row, held: &mut Holding) -> Option<Arc<Undecided>> {
+    let TransactionRow::Prepared { index, .. } = row.row else { return None };
+    let writes = std::mem::take(&mut held.writes);
+    Some(Undecided::new(row.prepared.0, index, held.owner, writes))
+}
+
+fn how_it_ended(row: Option<&Row>) -> Ended {
+    match row.map(|row| &row.row) {
+        Some(TransactionRow::Committed { at, .. }) => Ended::Committed(at.0),
+        _ => Ended::Aborted,
     }
 }
 

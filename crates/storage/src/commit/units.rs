@@ -35,12 +35,12 @@ impl Core {
         let stamps = Stamps::at((self.base.options.clock_micros)());
         let mut times: SmallVec<[OpTime; 4]> = SmallVec::new();
         let own = sequencer.propose(&mut |term, after| {
-            let mut time = after;
+            // All of an entry is seen at a time or nothing, so what is to be above a time has the others above it too.
+            let mut time = group.iter().map(|unit| unit.above).fold(after, u64::max);
             times.clear();
             let len = group.iter().map(|unit| unit.payload.len()).sum();
             let mut payload = Vec::with_capacity(len);
             for unit in group.iter_mut() {
-                time = time.max(unit.above);
                 stamps.stamp(&mut unit.payload, term, &mut time);
                 payload.extend_from_slice(&unit.payload);
                 times.push(OpTime { term, index: 0, time });
@@ -173,7 +173,8 @@ impl Core {
 
     /// Tells that a unit is in the log and visible.
     pub fn acknowledge(&self, sequencer: &dyn Sequencer, seq: u64, unit: Option<Span>) {
-        self.commits.majority().note_candidate(&self.published, unit);
+        let start = self.commits.recent().sequence();
+        self.commits.majority().note_candidate(&self.published, unit, start);
         self.published.wake_log_readers();
         sequencer.acknowledge(seq);
         self.durability.await_sync(seq, self.published.last().index);

@@ -182,6 +182,7 @@ impl Core {
     ) -> Result<OpTime> {
         let _turn = self.ddl_turn(interrupt)?;
         self.refuse_existing(namespace)?;
+        spec.check()?;
         let command = create_command(&self.definitions, namespace, spec)?;
         self.run_commands(&[command], &[])
     }

@@ -56,13 +56,36 @@ pub(crate) fn write_operation(
     statement: Option<&Statement>,
     fill: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
 ) {
+    operation(payload, op, head, statement, fill, |doc| end(doc, statement, false));
+}
+
+/// The same as an element of `applyOps`, without times. A transaction that stands for a retryable write of another session has its
+/// statement with each operation.
+pub(crate) fn write_inner(
+    payload: &mut Vec<u8>,
+    op: u8,
+    head: &[u8],
+    statement: Option<&Statement>,
+    fill: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
+) {
+    operation(payload, op, head, statement, fill, |doc| end_statement(doc, statement));
+}
+
+fn operation(
+    payload: &mut Vec<u8>,
+    op: u8,
+    head: &[u8],
+    statement: Option<&Statement>,
+    fill: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
+    end: impl FnOnce(&mut DocWriter<'_, Vec<u8>>),
+) {
     let mut doc = DocWriter::new(payload);
     if let Some(statement) = statement {
         doc.append("lsid", &statement.lsid).append("txnNumber", statement.txn_number);
     }
     doc.append_raw_elements(&[0x02, b'o', b'p', 0, 2, 0, 0, 0, op, 0]).append_raw_elements(head);
     fill(&mut doc);
-    end(&mut doc, statement, false);
+    end(&mut doc);
 }
 
 /// Writes the oplog document of a transaction; of one of several, with a link to the one before it, which [`stamp_link`]
@@ -82,13 +105,17 @@ pub(crate) fn write_transaction(
     end(&mut doc, statement, linked);
 }
 
-fn end(doc: &mut DocWriter<'_, Vec<u8>>, statement: Option<&Statement>, linked: bool) {
+fn end_statement(doc: &mut DocWriter<'_, Vec<u8>>, statement: Option<&Statement>) {
     if let Some(statement) = statement {
         doc.append("stmtId", statement.stmt_id);
         if let Some(result) = &statement.result {
             doc.append("retryResult", result);
         }
     }
+}
+
+fn end(doc: &mut DocWriter<'_, Vec<u8>>, statement: Option<&Statement>, linked: bool) {
+    end_statement(doc, statement);
     if linked {
         doc.append_raw_elements(LINK);
     }

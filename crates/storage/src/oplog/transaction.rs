@@ -97,6 +97,11 @@ pub enum TransactionRecord {
         /// The transaction.
         key: TransactionKey,
     },
+    /// Sessions have ended: there are no records of their transactions any more.
+    SessionsEnded {
+        /// Their raw `lsid` documents.
+        lsids: Vec<DocBuf>,
+    },
 }
 
 fn key_of(lsid: Option<RawDoc<'_>>, txn_number: Option<i64>) -> Option<TransactionKey> {

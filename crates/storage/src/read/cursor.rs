@@ -76,7 +76,8 @@ struct Own {
 }
 
 impl Merged {
-    fn open(view: &View, cf: Cf, lower: Vec<u8>, upper: Vec<u8>, direction: Direction) -> Merged {
+    /// Waits for what is prepared between the bounds and not decided, where the view does.
+    fn open(view: &View, cf: Cf, lower: Vec<u8>, upper: Vec<u8>, direction: Direction) -> Result<Merged> {
         let mut options = view.at.snapshot.read_options();
         options.set_iterate_lower_bound(lower.clone());
         options.set_iterate_upper_bound(upper.clone());
@@ -89,9 +90,13 @@ impl Merged {
                     .next()
                     .is_some()
         });
-        let own = own.map(|overlay| Own { overlay: overlay.clone(), next: None, current: false });
+        let own = match &view.past {
+            Some(past) => past.over(cf, &lower, &upper, own)?,
+            None => own.cloned(),
+        };
+        let own = own.map(|overlay| Own { overlay, next: None, current: false });
         let cell = IterCell::open(&view.at.published.db, cf, options);
-        Merged { cell, cf, forward: direction == Direction::Forward, lower, upper, below: false, own }
+        Ok(Merged { cell, cf, forward: direction == Direction::Forward, lower, upper, below: false, own })
     }
 
     /// Goes to the first entry at or after `key` going forward, at or before it going backward;
@@ -273,7 +278,7 @@ impl RecordCursor {
             Bound::Excluded(key) => full(collection.ident, key),
         };
         let empty = lower >= upper;
-        let merged = Merged::open(view, Cf::Records, lower, upper, direction);
+        let merged = Merged::open(view, Cf::Records, lower, upper, direction)?;
         let tailable = collection.capped.is_some() && direction == Direction::Forward;
         Ok(RecordCursor { merged, next: if empty { Next::End } else { Next::Start }, tailable })
     }
@@ -419,7 +424,7 @@ impl IndexCursor {
             }
             (Some(last), Direction::Backward) => lower.extend_from_slice(last),
         }
-        let merged = Merged::open(view, Cf::Indexes, lower, upper, direction);
+        let merged = Merged::open(view, Cf::Indexes, lower, upper, direction)?;
         Ok(IndexCursor { merged, unique: index.unique, next: Next::Start })
     }
 

@@ -2,6 +2,7 @@
 //!
 //! - [`published`]: the newest state;
 //! - [`view`]: one consistent state, with a transaction's own writes ([`overlay`]) where there are any;
+//! - [`undecided`]: what is prepared over several shards, as readers meet it;
 //! - [`cursor`]: records and entries of indexes, in their order;
 //! - [`oplog`]: the log as a stream of operations, and as a collection ([`oplog_collection`]);
 //! - [`validate`]: records, indexes and counters compared.
@@ -11,5 +12,6 @@ pub(crate) mod oplog;
 pub(crate) mod oplog_collection;
 pub(crate) mod overlay;
 pub(crate) mod published;
+pub(crate) mod undecided;
 pub(crate) mod validate;
 pub(crate) mod view;

@@ -9,10 +9,11 @@ use sheaf_errors::Result;
 
 use crate::catalog::{Catalog, Collection};
 use crate::db::{Cf, SnapshotCell};
-use crate::keys::prefixed;
+use crate::keys::{prefix_range, prefixed};
 use crate::plans::ChosenPlans;
 use crate::read::overlay::Overlay;
 use crate::read::published::Published;
+use crate::read::undecided::Past;
 
 /// One consistent state: a snapshot with the catalog that describes it, and in a transaction its own
 /// writes. Cheap to clone; old states stay readable as long as a view on them lives.
@@ -21,6 +22,10 @@ pub struct View {
     pub(crate) at: Arc<SnapshotState>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) overlay: Option<Arc<Overlay>>,
+    /// What is prepared, or was; above the snapshot, and below the own writes.
+    pub(crate) past: Option<Arc<Past>>,
+    /// The time that was asked for, if one was.
+    pub(crate) read_at: u64,
 }
 
 pub(crate) struct SnapshotState {
@@ -54,13 +59,13 @@ impl View {
             let catalog = published.catalog();
             let at = Arc::new(SnapshotState::take(published));
             if Arc::ptr_eq(&catalog, &published.peek_catalog()) {
-                return View { at, catalog, overlay: None };
+                return View { at, catalog, overlay: None, past: None, read_at: 0 };
             }
         }
     }
 
     pub(crate) fn of(at: SnapshotState, catalog: Arc<Catalog>) -> View {
-        View { at: Arc::new(at), catalog, overlay: None }
+        View { at: Arc::new(at), catalog, overlay: None, past: None, read_at: 0 }
     }
 
     /// The catalog of this state.
@@ -75,7 +80,17 @@ impl View {
 
     /// Cluster time up to which everything is visible.
     pub fn time(&self) -> Timestamp {
-        Timestamp(self.at.time)
+        Timestamp(self.at.time.max(self.read_at))
+    }
+
+    /// Waits for what is prepared in a collection and not decided, where this view does: for who asks for its counters, which
+    /// have it afterwards.
+    pub fn await_decisions(&self, collection: &Collection) -> Result<()> {
+        if let Some(past) = &self.past {
+            let (lower, upper) = prefix_range(collection.ident);
+            past.over(Cf::Records, &lower, &upper, None)?;
+        }
+        Ok(())
     }
 
     /// One record.
@@ -89,6 +104,11 @@ impl View {
     pub(crate) fn get_full(&self, cf: Cf, full: &[u8]) -> Result<Option<Doc<'_>>> {
         if let Some(own) = self.overlay.as_ref().and_then(|overlay| overlay.of(cf).get(full)) {
             return Ok(own.as_deref().map(Doc::borrowed));
+        }
+        if let Some(past) = &self.past
+            && let Some(prepared) = past.get(cf, full)?
+        {
+            return Ok(prepared.map(Doc::borrowed));
         }
         let found = self.at.published.db.get_with(cf, full, &self.at.options)?;
         Ok(found.map(Doc::pinned))

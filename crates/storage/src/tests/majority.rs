@@ -11,7 +11,7 @@ use crate::{Direction, Engine, Options, Range, Write};
 
 /// How many documents the state at this time shows.
 fn count_at(member: &Member, time: u64) -> Option<usize> {
-    let view = member.engine.view_at(Timestamp(time))?;
+    let view = member.engine.view_at(Timestamp(time), false)?;
     let mut cursor = view.records(view.collection(C).unwrap(), Range::ALL, Direction::Forward).unwrap();
     let mut count = 0;
     while cursor.next().unwrap() {

@@ -101,3 +101,53 @@ fn followers_forget_too() {
         assert_eq!([1, 2].map(|n| is_known(&member.engine, n)), [false, true]);
     }
 }
+
+/// A transaction of session 50 that stands for a retryable write of session 1: statements 0 to 2.
+fn internal(engine: &Engine) -> crate::Transaction {
+    let mut txn = engine.begin(Some((lsid(50), 9))).unwrap();
+    let collection = txn.collection(C).unwrap().unwrap();
+    for stmt_id in 0..3 {
+        let result = (stmt_id == 2).then(|| doc! { "n": 7 });
+        txn.statement(Some(Statement { lsid: lsid(1), txn_number: 5, stmt_id, result }));
+        txn.insert(&collection, doc! { "_id": stmt_id }.as_raw()).unwrap();
+    }
+    txn.statement(None);
+    txn.insert(&collection, doc! { "_id": 3 }.as_raw()).unwrap();
+    txn
+}
+
+#[track_caller]
+fn check_internal(engine: &Engine) {
+    assert!(is_known(engine, 1));
+    assert_eq!(engine.statement_result(lsid(1).as_raw(), 5, 2).unwrap(), Some(doc! { "n": 7 }));
+    let record = |session| engine.session_record(lsid(session).as_raw()).unwrap().unwrap();
+    assert_eq!((record(1).txn_number, record(1).committed), (5, false));
+    assert_eq!((record(50).txn_number, record(50).committed), (9, true));
+    assert_eq!(all(engine, C).len(), 4);
+}
+
+#[test]
+fn a_transaction_records_the_statements_that_it_stands_for() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [primary, secondary] = [0, 1].map(|n: usize| Member::open(dirs[n].path()));
+    primary.lead();
+    create(&primary.engine, C, doc! {});
+    drop(internal(&primary.engine));
+    assert!(!is_known(&primary.engine, 1), "it was not committed");
+    internal(&primary.engine).commit(GO_ON).unwrap();
+    secondary.follow(&primary.engine, primary.engine.last_applied().index);
+    for member in [&primary, &secondary] {
+        check_internal(&member.engine);
+    }
+}
+
+#[test]
+fn statements_of_a_prepared_transaction_are_there_with_its_commit() {
+    let (dir, engine) = fresh();
+    let key = crate::TransactionKey { lsid: lsid(50), txn_number: 9 };
+    let at = internal(&engine).prepare(&doc! { "0": "a" }, GO_ON).unwrap();
+    assert!(!is_known(&engine, 1));
+    engine.commit_prepared(&key, sheaf_bson::Timestamp(at.time), GO_ON).unwrap();
+    check_internal(&engine);
+    check_internal(&open(crash_copy(dir.path()).path()));
+}

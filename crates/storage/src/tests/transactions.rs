@@ -152,6 +152,43 @@ fn a_commit_shows_all_at_once_and_frees_it() {
 }
 
 #[test]
+fn whoever_listens_hears_of_sessions_that_have_ended() {
+    let (_dir, engine) = filled();
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let told = heard.clone();
+    engine.on_transaction_record(Arc::new(move |_, record| told.lock().push(record.clone())));
+    let prepared = prepare(&engine, 1);
+    let ended = || TransactionRecord::SessionsEnded { lsids: vec![lsid()] };
+    // What others may ask for is not forgotten.
+    assert!(engine.forget_sessions(&[lsid()]).unwrap());
+    assert!(!heard.lock().contains(&ended()));
+    engine.commit_prepared(&key(1), Timestamp(prepared.time), GO_ON).unwrap();
+    engine.write_settled(&[key(1)], GO_ON).unwrap();
+    assert!(engine.forget_sessions(&[lsid()]).unwrap());
+    assert_eq!(heard.lock().last(), Some(&ended()));
+    assert_eq!(engine.transaction_rows(), vec![]);
+    // An abort that nobody has prepared is found by who commits alone.
+    let mut txn = engine.begin(Some((lsid(), 2))).unwrap();
+    change(&mut txn, C, 3, None).unwrap();
+    engine.write_abort(&key(2), GO_ON).unwrap();
+    assert_eq!(txn.commit(GO_ON).unwrap_err().code(), Code::NO_SUCH_TRANSACTION);
+}
+
+#[test]
+fn a_session_has_one_turn_at_a_time() {
+    let (_dir, engine) = fresh();
+    let transactions = engine.core().commits.transactions();
+    let turn = transactions.try_turn(lsid().as_raw());
+    assert!(turn.is_some());
+    assert!(transactions.try_turn(lsid().as_raw()).is_none());
+    assert!(transactions.try_turn(doc! { "id": "another" }.as_raw()).is_some());
+    // Who has asked in vain has not taken it away either.
+    assert!(transactions.try_turn(lsid().as_raw()).is_none());
+    drop(turn);
+    assert!(transactions.try_turn(lsid().as_raw()).is_some());
+}
+
+#[test]
 fn a_drop_of_the_collection_waits_for_the_decision() {
     let (_dir, engine) = filled();
     let prepared = prepare(&engine, 1);

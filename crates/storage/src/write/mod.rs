@@ -3,9 +3,11 @@
 //! - [`unit`]: statements that stand alone;
 //! - [`transaction`]: statements that take effect together;
 //! - [`changes`]: what an operation means in keys;
+//! - [`guard`]: what keeps writers and changes of what a shard owns apart;
 //! - [`sessions`]: what is on record of retryable writes and transactions.
 
 pub(crate) mod changes;
+pub(crate) mod guard;
 pub(crate) mod sessions;
 pub(crate) mod transaction;
 pub(crate) mod unit;
@@ -27,8 +29,20 @@ pub struct CreateCollection {
     pub options: DocBuf,
     /// Keep this UUID (restores); otherwise a new one.
     pub uuid: Option<Uuid>,
+    /// Asked when nobody else can change definitions any more: an error of it is that of the creation.
+    pub check: Option<MayCreate>,
     /// The `_id` index's spec, if the caller has special wishes (name of a clustered index, collation).
     pub id_index: Option<DocBuf>,
+}
+
+/// See [`CreateCollection::check`].
+pub type MayCreate = Arc<dyn Fn() -> Result<()> + Send + Sync>;
+
+impl CreateCollection {
+    /// Errors: those of its check.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.check.as_ref().map_or(Ok(()), |check| check())
+    }
 }
 
 /// What statements do, alone ([`crate::WriteUnit`]) or in a transaction ([`crate::Transaction`]).
@@ -184,11 +198,10 @@ impl<'d> Op<'d> {
     }
 
     /// Appends it as an element of `applyOps`: without times.
-    pub fn log_inner(&self, payload: &mut Vec<u8>, collection: &Collection) {
-        let mut doc = sheaf_bson::DocWriter::new(payload);
-        let op = [0x02, b'o', b'p', 0, 2, 0, 0, 0, self.code(), 0];
-        doc.append_raw_elements(&op).append_raw_elements(&collection.oplog_head);
-        self.fill(&mut doc, None, collection.keeps_images);
+    pub fn log_inner(&self, payload: &mut Vec<u8>, collection: &Collection, statement: Option<&Statement>) {
+        oplog::write_inner(payload, self.code(), &collection.oplog_head, statement, |doc| {
+            self.fill(doc, None, collection.keeps_images);
+        });
     }
 }
 

@@ -147,8 +147,8 @@ impl Core {
                     list.push(lsid.as_raw());
                 }
             });
-            self.commit(prepared)?;
-            transactions.forget(recorded.into_iter().cloned());
+            let at = self.commit(prepared)?;
+            transactions.forget(recorded.into_iter().cloned().collect(), at);
         }
         Ok(true)
     }

@@ -1,5 +1,7 @@
 //! Multi-document transactions: snapshot isolation, first committer wins, nobody waits.
 
+mod past;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,15 +19,16 @@ use crate::critical::must;
 use crate::db::Cf;
 use crate::db::sink::BatchSink;
 use crate::definitions::command::{Command, create_command};
-use crate::keys::put_id_key;
-use crate::locks::{LockKey, Locked, Owner, Pass};
+use crate::keys::{prefixed, put_id_key};
+use crate::locks::{Hold, LockKey, Locked, Owner, Pass};
 use crate::oplog::{self, Statement, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
 use crate::read::overlay::Overlay;
 use crate::read::view::{SnapshotState, View};
-use crate::write::changes::{Changes, record_lock};
+use crate::write::changes::{Changes, record_lock, record_lock_at};
+use crate::write::guard;
 use crate::write::sessions;
-use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view, write_conflict};
+use crate::write::{CreateCollection, MayCreate, Op, Write, duplicate_id, refuse_view, write_conflict};
 
 /// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(5);
@@ -37,17 +40,29 @@ pub struct Transaction {
     core: Arc<Core>,
     view: View,
     start: u64,
+    /// The time as of which it reads; 0 where it reads what was the newest state.
+    read_at: u64,
+    /// The newest state when it began, if nothing is known of what had come before that and is not in the view.
+    base: Option<View>,
     owner: Owner,
     locks: Vec<LockKey>,
     /// Operations as elements of `applyOps`, one after another.
     payload: Vec<u8>,
     counts: Counts,
     passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
+    /// Of collections whose placements it writes.
+    holds: Vec<Hold>,
     changes: Changes,
     key: Vec<u8>,
     session: Option<(DocBuf, i64)>,
+    /// The statement of another session's retryable write that the next operations belong to.
+    statement: Option<Statement>,
+    /// Whether any operation belongs to one.
+    has_statements: bool,
     /// Collections that exist only here until the commit: their commands.
     created: Vec<Command>,
+    /// What is asked before these are made.
+    checks: Vec<MayCreate>,
     /// [`Commits::others`](crate::commit::Commits::others) at the start.
     since: u64,
     /// Its own account among those of operations; it lives longer than these.
@@ -65,27 +80,44 @@ impl Transaction {
             let at = Arc::new(SnapshotState::take(&core.published));
             let start = recent.begin();
             if Arc::ptr_eq(&catalog, &core.published.peek_catalog()) {
-                break (View { at, catalog, overlay: Some(Arc::default()) }, start);
+                break (View { at, catalog, overlay: Some(Arc::default()), past: None, read_at: 0 }, start);
             }
             recent.end(start);
         };
+        Transaction::new(core, session, since, view, start, None)
+    }
+
+    fn new(
+        core: &Arc<Core>,
+        session: Option<(DocBuf, i64)>,
+        since: u64,
+        view: View,
+        start: u64,
+        base: Option<View>,
+    ) -> Result<Transaction> {
         let account = sheaf_meter::current().map(|meter| Account::new(meter.process()));
         Ok(Transaction {
             since,
             memory: account.as_ref().map_or_else(|| Ok(Default::default()), |account| account.reserve(0))?,
             account,
             core: core.clone(),
+            read_at: view.read_at,
             view,
             start,
+            base,
             owner: core.commits.locks().owner(),
             locks: Vec::new(),
             payload: Vec::new(),
             counts: Counts::default(),
             passes: SmallVec::new(),
+            holds: Vec::new(),
             changes: Changes::default(),
             key: Vec::new(),
             session,
+            statement: None,
+            has_statements: false,
             created: Vec::new(),
+            checks: Vec::new(),
         })
     }
 
@@ -132,7 +164,7 @@ impl Transaction {
 
     /// Cluster time of its snapshot.
     pub fn snapshot_time(&self) -> u64 {
-        self.view.at.time
+        self.view.time().0
     }
 
     /// Ends it without a trace.
@@ -144,6 +176,10 @@ impl Transaction {
             return Ok(self.core.published.last());
         }
         let core = self.core.clone();
+        if let Some(key) = self.key().filter(|_| core.commits.transactions().is_listened_to()) {
+            core.commits.transactions().check_unprepared(&key)?;
+        }
+        let _guards = self.guards(interrupt)?;
         let _pass = core.commits.pass(interrupt)?;
         let mut batch = WriteBatch::default();
         // What is in the batch is given back at once: a large transaction is not in memory twice.
@@ -164,6 +200,13 @@ impl Transaction {
                 &mut BatchSink { db: &core.base.db, batch: &mut batch },
             );
         }
+        if self.has_statements {
+            let mut sink = BatchSink { db: &core.base.db, batch: &mut batch };
+            let operations = oplog::documents(&self.payload).map(oplog::Operation::read);
+            operations.filter_map(|operation| operation.statement()).for_each(|statement| {
+                sessions::put_statement(&statement, &mut sink);
+            });
+        }
         let (payload, chained) = self.oplog_entries(None);
         let mut prepared = Prepared {
             payload,
@@ -181,6 +224,7 @@ impl Transaction {
         }
         // Somebody may have created one of these meanwhile; nobody can from here on.
         let _turn = core.definitions.take_turn(|| core.commits.others());
+        self.checks.iter().try_for_each(|check| check())?;
         let mut catalog = (*core.published.catalog()).clone();
         for command in &self.created {
             if catalog.collection(command.target()).is_some() {
@@ -216,10 +260,10 @@ impl Transaction {
         }
         let transactions = core.commits.transactions();
         let _turn = transactions.turn(key.lsid.as_raw(), &core.base.options.block, interrupt)?;
+        let guards = self.guards(interrupt)?;
         let _pass = core.commits.pass(interrupt)?;
         transactions.check_unprepared(&key)?;
-        // What it reads is not needed any more; what it writes is in the row.
-        self.view.overlay = None;
+        let writes = Arc::unwrap_or_clone(self.view.overlay.take().unwrap_or_default());
         let operations = self.payload.clone();
         let mut batch = WriteBatch::default();
         let mut sink = BatchSink { db: &core.base.db, batch: &mut batch };
@@ -233,7 +277,9 @@ impl Transaction {
                 table: core.commits.locks().clone(),
                 owner: self.owner,
                 locks: std::mem::take(&mut self.locks),
-                passes: std::mem::take(&mut self.passes),
+                passes: guards,
+                holds: std::mem::take(&mut self.holds),
+                writes,
             }),
             ..Step::of(TransactionRecord::Prepare { key, participants: participants.clone() })
         };
@@ -342,6 +388,35 @@ impl Transaction {
         Ok(())
     }
 
+    /// Nobody changes what the shard owns of the collections that it writes to, nor has done so since it began.
+    fn guards(&self, interrupt: Interrupt<'_>) -> Result<guard::Guards> {
+        let guards = guard::guard(&self.core, &self.passes, &self.holds, interrupt).inspect_err(|error| {
+            if error.code() == Code::WRITE_CONFLICT {
+                self.core.commits.count_conflict();
+            }
+        })?;
+        for record in guard::placements(&self.core, &guards)? {
+            let lock = record_lock_at(self.core.commits.locks(), &record);
+            if self.core.commits.recent().written_since(lock, self.start, self.read_at) {
+                return Err(self.conflict());
+            }
+            self.check_unchanged(&record)?;
+        }
+        Ok(guards)
+    }
+
+    /// Holds the collection whose placement this is.
+    fn hold_placed(&mut self, home: &Collection, document: Option<RawDoc<'_>>) -> Result<()> {
+        let catalog = self.core.published.peek_catalog();
+        let Some(placed) = document.and_then(|document| guard::placed_by(&catalog, home, document)) else {
+            return Ok(());
+        };
+        if !self.holds.iter().any(|hold| hold.holds(&placed.state.gate)) {
+            self.holds.push(guard::hold(&self.core, &placed, &sheaf_meter::check)?);
+        }
+        Ok(())
+    }
+
     fn conflict(&self) -> Error {
         self.core.commits.count_conflict();
         write_conflict()
@@ -352,9 +427,12 @@ impl Transaction {
             match self.core.commits.locks().try_lock(*key, self.owner) {
                 Locked::Taken => self.locks.push(*key),
                 Locked::Already => continue,
-                Locked::Busy => return Err(self.conflict()),
+                Locked::Busy => {
+                    self.wait_for_decision(*key)?;
+                    self.locks.push(*key);
+                }
             }
-            if self.core.commits.recent().written_since(*key, self.start) {
+            if self.core.commits.recent().written_since(*key, self.start, self.read_at) {
                 return Err(self.conflict());
             }
         }
@@ -381,10 +459,12 @@ impl Transaction {
             "{} is written to without a pass through its gate",
             collection.namespace
         );
+        self.hold_placed(collection, op.before().or(op.after()))?;
         self.changes.compute(collection, record_key, op.before(), op.after(), self.core.commits.locks())?;
         self.changes.check_long_keys(&self.core.flushes, collection, op)?;
         let locks = self.changes.locks.clone();
         self.lock_all(&locks)?;
+        self.check_unchanged(&self.changes.record)?;
         if let Op::Insert(doc) = op
             && self.view.get_full(Cf::Records, &self.changes.record)?.is_some()
         {
@@ -392,10 +472,15 @@ impl Transaction {
         }
         let view = &self.view;
         self.changes.check_unique(collection, |unique| unique.taken(view, record_key))?;
+        if let Some(base) = &self.base {
+            let free = self.changes.check_unique(collection, |unique| unique.taken(base, record_key));
+            free.map_err(|error| if error.code() == Code::DUPLICATE_KEY { self.conflict() } else { error })?;
+        }
         // Views handed out keep what they saw: the overlay is copied if one is still alive.
         let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());
         self.changes.emit(collection, record_key, op.after(), overlay);
-        op.log_inner(&mut self.payload, collection);
+        op.log_inner(&mut self.payload, collection, self.statement.as_ref());
+        self.has_statements |= self.statement.is_some();
         self.counts.add(&collection.state, op.counts());
         self.take_memory()
     }
@@ -429,7 +514,7 @@ impl Write for Transaction {
             }
             bail!(Code::LOCK_TIMEOUT, "Unable to acquire IX lock on '{namespace}' within 5ms.")
         };
-        let pass = collection.state.gate.pass(&self.core.base.options.block, &in_time)?;
+        let pass = collection.state.gate.pass_as_transaction(&self.core.base.options.block, &in_time)?;
         let unchanged = known.as_ref().is_some_and(|known| Arc::ptr_eq(known, collection))
             && self
                 .core
@@ -447,7 +532,10 @@ impl Write for Transaction {
     fn read_for_update(&mut self, collection: &Arc<Collection>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let lock = record_lock(self.core.commits.locks(), collection, key);
         self.lock_all(&[lock])?;
-        Ok(self.view.get(collection, key)?.map(|doc| doc.to_vec()))
+        let mut full = Vec::with_capacity(key.len() + 4);
+        prefixed(collection.ident, key, &mut full);
+        self.check_unchanged(&full)?;
+        Ok(self.view.get_full(Cf::Records, &full)?.map(|doc| doc.to_vec()))
     }
 
     fn insert(&mut self, collection: &Arc<Collection>, doc: RawDoc<'_>) -> Result<()> {
@@ -489,6 +577,7 @@ impl Write for Transaction {
         let applied = command.apply((*self.view.catalog).clone())?;
         self.view.catalog = Arc::new(applied.catalog);
         self.created.push(command);
+        self.checks.extend(spec.check);
         Ok(())
     }
 
@@ -500,8 +589,10 @@ impl Write for Transaction {
         self.payload.reserve(bytes);
     }
 
-    fn statement(&mut self, _statement: Option<Statement>) {
-        // A transaction is retried as a whole, by its number.
+    /// A transaction is retried as a whole, by its number; one that stands for a retryable write of another session records that one's
+    /// statements with its commit.
+    fn statement(&mut self, statement: Option<Statement>) {
+        self.statement = statement;
     }
 }
 

@@ -17,12 +17,13 @@ use crate::critical::must;
 use crate::db::Cf;
 use crate::db::sink::BatchSink;
 use crate::keys::{entry_parts, put_id_key};
-use crate::locks::{Closed, LockKey, Locked, Owner, Pass};
+use crate::locks::{Closed, Hold, LockKey, Locked, Owner, Pass};
 use crate::oplog::Statement;
 use crate::options::{Interrupt, OpTime};
 use crate::read::view::View;
 use crate::sequencer::stays_here;
 use crate::write::changes::{Changes, record_lock_at};
+use crate::write::guard;
 use crate::write::sessions;
 use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view};
 
@@ -48,6 +49,8 @@ pub struct WriteUnit<'i> {
     pending: Pending,
     passes: SmallVec<[(Arc<Collection>, Admission); 2]>,
     fsync_pass: Option<Pass>,
+    /// Of collections whose placements it writes.
+    holds: SmallVec<[Hold; 1]>,
     changes: Changes,
     key: Vec<u8>,
     statement: Option<Statement>,
@@ -138,6 +141,7 @@ impl<'i> WriteUnit<'i> {
             pending: Pending::default(),
             passes: SmallVec::new(),
             fsync_pass: None,
+            holds: SmallVec::new(),
             changes,
             key,
             statement: None,
@@ -262,6 +266,17 @@ impl<'i> WriteUnit<'i> {
         Ok(())
     }
 
+    /// Holds the collection whose placement this is, until the unit is done.
+    fn hold_placed(&mut self, home: &Collection, document: RawDoc<'_>) -> Result<()> {
+        let Some(placed) = guard::placed_by(&self.core.published.peek_catalog(), home, document) else {
+            return Ok(());
+        };
+        if !self.holds.iter().any(|hold| hold.holds(&placed.state.gate)) {
+            self.holds.push(guard::hold(&self.core, &placed, self.interrupt)?);
+        }
+        Ok(())
+    }
+
     fn record(
         &mut self,
         collection: &Arc<Collection>,
@@ -339,6 +354,7 @@ impl<'i> WriteUnit<'i> {
         record_key: &mut Vec<u8>,
     ) -> Result<()> {
         put_id_key(doc.get_or_missing("_id"), record_key)?;
+        self.hold_placed(collection, doc)?;
         self.begin_write(collection)?;
         self.changes.compute(collection, record_key, None, Some(doc), self.core.commits.locks())?;
         self.changes.check_long_keys(&self.core.flushes, collection, Op::Insert(doc))?;
@@ -363,7 +379,7 @@ pub(crate) fn rid_of(collection: &Collection, key: &[u8]) -> Option<u64> {
 impl Write for WriteUnit<'_> {
     fn view(&mut self) -> Result<View> {
         self.flush()?;
-        Ok(View::newest(&self.core.published))
+        Ok(self.core.decided_view())
     }
 
     fn collection(&mut self, namespace: &str) -> Result<Option<Arc<Collection>>> {
@@ -457,6 +473,9 @@ impl Write for WriteUnit<'_> {
 impl WriteUnit<'_> {
     /// An update or delete of a record that is locked and was read.
     fn change(&mut self, collection: &Arc<Collection>, key: &[u8], op: Op<'_>) -> Result<()> {
+        if let Some(document) = op.before() {
+            self.hold_placed(collection, document)?;
+        }
         self.begin_write(collection)?;
         self.changes.compute(collection, key, op.before(), op.after(), self.core.commits.locks())?;
         self.changes.check_long_keys(&self.core.flushes, collection, op)?;

@@ -10,17 +10,21 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{
     Change, Delete, UpdateStatement, Validator, WriteCx, ends_command, prepare_insert, run_delete, run_update,
 };
+use sheaf_front::generic::ShardVersion;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Collection, Uuid, Write};
 
 use super::query::{check_collation, first_batch, parse_cx, parse_filter, set_sort};
-use super::writes::{WriteFields, check_count, collection_for_write, refuse_view, with_cx, with_writer};
+use super::writes::{
+    WriteFields, check_count, collection_for_write, is_stale, refuse_view, with_cx, with_writer,
+};
 use crate::args::{Args, Array, Documents, Loose, NonNegative, check_collection_name, check_db_name};
 use crate::command::*;
 use crate::commands::ddl::names;
 use crate::cursors::{Batch, Filled, ServerCursor};
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sharding::Writing;
 
 /// `{bulkWrite: 1, ops: [...], nsInfo: [{ns: "db.users"}], ordered: true}`
 pub struct BulkWrite<'a> {
@@ -28,6 +32,8 @@ pub struct BulkWrite<'a> {
     namespaces: Vec<&'a str>,
     /// `collectionUUID` of each.
     uuids: Vec<Option<Uuid>>,
+    /// `shardVersion` of each, where a router names one.
+    shard_versions: Vec<(String, ShardVersion)>,
     fields: WriteFields,
     ordered: bool,
     errors_only: bool,
@@ -61,11 +67,14 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
     fn parse(args: &mut Args<'a>) -> Result<Self> {
         let _ = args.own_value();
         let ops = args.required_documents("ops")?;
-        let (mut namespaces, mut uuids) = (Vec::new(), Vec::new());
+        let (mut namespaces, mut uuids, mut shard_versions) = (Vec::new(), Vec::new(), Vec::new());
         for info in args.required_documents("nsInfo")? {
             let mut fields = Args::of_part("bulkWrite.nsInfo", info)?;
             let namespace: &'a str = fields.required("ns")?;
             uuids.push(fields.optional("collectionUUID")?);
+            if let Some(version) = fields.optional::<RawDoc<'a>>("shardVersion")? {
+                shard_versions.push((namespace.to_owned(), ShardVersion::parse(version)?));
+            }
             fields.ignore(&["encryptionInformation", "isTimeseriesNamespace"]);
             fields.finish()?;
             check_namespace(namespace)?;
@@ -81,12 +90,23 @@ impl<'a> Command<'a, Operation<'a>> for BulkWrite<'a> {
         }
         let fields = WriteFields::parse(args)?;
         let variables = args.optional("let")?;
-        Ok(BulkWrite { ops, namespaces, uuids, fields, ordered, errors_only, batch_size, variables })
+        Ok(BulkWrite {
+            ops,
+            namespaces,
+            uuids,
+            shard_versions,
+            fields,
+            ordered,
+            errors_only,
+            batch_size,
+            variables,
+        })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
         check_count(self.ops.count())?;
         let parsed: Vec<Parsed<'a>> = self.ops.iter().map(|doc| self.parse_op(doc)).collect::<Result<_>>()?;
+        op.shard_versions.replace(self.shard_versions.clone());
         let mut totals = Totals::default();
         let result = with_writer(op, false, |w| self.each(op, w, &parsed, &mut totals));
         result?;
@@ -231,7 +251,7 @@ impl<'a> BulkWrite<'a> {
     ) -> Result<()> {
         for (at, one) in parsed.iter().enumerate() {
             let stmt_id = self.fields.stmt_id(at);
-            if op.is_retryable_write() {
+            if op.records_statements() {
                 if let Some(recorded) = op.executed_statement(stmt_id)? {
                     totals.retried.push(stmt_id);
                     op.note_newest_commit();
@@ -244,6 +264,13 @@ impl<'a> BulkWrite<'a> {
             let result = self.one(op, w, one, stmt_id);
             match result {
                 Err(error) if ends_command(&error) => return Err(error),
+                Err(error) if is_stale(&error) => {
+                    if at == 0 || op.in_transaction() {
+                        return Err(error);
+                    }
+                    self.count(at, &one.kind, Err(error), totals);
+                    break;
+                }
                 result => {
                     let failed = result.is_err();
                     self.count(at, &one.kind, result, totals);
@@ -253,7 +280,7 @@ impl<'a> BulkWrite<'a> {
                 }
             }
         }
-        if op.is_retryable_write() {
+        if op.records_statements() {
             w.statement(None);
         }
         Ok(())
@@ -267,6 +294,11 @@ impl<'a> BulkWrite<'a> {
         if multi && op.is_retryable_write() {
             bail!(Code::INVALID_OPTIONS, "Cannot use retryable writes with multi=true");
         }
+        op.writing.set(match &one.kind {
+            Kind::Update(update) if update.multi => Writing::Many,
+            Kind::Update(_) => Writing::One,
+            Kind::Insert(_) | Kind::Delete { .. } => Writing::Others,
+        });
         let makes = match &one.kind {
             Kind::Insert(_) => true,
             Kind::Update(update) => update.upsert,
@@ -295,7 +327,7 @@ impl<'a> BulkWrite<'a> {
                 w.statement(op.statement(stmt_id, Some(record)));
             };
             let cx =
-                WriteCx { before_change: if op.is_retryable_write() { Some(&name) } else { None }, ..cx };
+                WriteCx { before_change: if op.records_statements() { Some(&name) } else { None }, ..cx };
             self.apply(op, w, &cx, &collection, &one.kind)
         })
     }

@@ -7,7 +7,6 @@ use sheaf_bson::{ArrayBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::Reads;
 use sheaf_storage::Uuid;
 
 use super::pipeline::{PipelineCursor, parse};
@@ -80,21 +79,24 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
         let view = op.view()?;
         names::check_uuid(view.catalog(), &namespace, self.uuid)?;
         let Some(collection) = view.collection(&namespace) else { return Ok(Reply::ok().with("n", 0)) };
+        let reads = op.reads(view.clone());
         let n = if collection.is_view() {
             self.on_view(op)?
         } else if query.matcher().matches_everything()
             && query.hint == Hint::None
             && !collection.is_oplog()
             && !op.reads_majority()
+            && reads.owned(collection)?.is_none()
         {
             // The collection's own counter.
+            view.await_decisions(collection)?;
             self.cut(collection.count())
         } else {
             let stop = op.interrupter();
             let interrupt = || stop.check();
             let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
             let mut cx = Cx::new(limits, &interrupt);
-            let mut run = sheaf_exec::find::open(&query, collection, &Reads::at(view.clone()), &mut cx)?;
+            let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
             op.metrics().plan_summary.replace(Some(run.plan().summary()));
             let n =
                 run.count(&mut cx).map_err(|error| error.context("Executor error during count command"))?;

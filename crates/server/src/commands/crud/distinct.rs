@@ -83,7 +83,7 @@ impl<'a> Command<'a, Operation<'a>> for Distinct<'a> {
                 let interrupt = || stop.check();
                 let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
                 let mut cx = Cx::new(limits, &interrupt);
-                let reads = Reads::at(view.clone());
+                let reads = op.reads(view.clone());
                 let mut run = sheaf_exec::find::open(&query, collection, &reads, &mut cx)?;
                 op.metrics().plan_summary.replace(Some(run.plan().summary()));
                 let from_keys = run.plan().gives_keys();

@@ -9,7 +9,6 @@ use sheaf_exec::explain::pipeline::PipelineOf;
 use sheaf_exec::explain::{Explained, Top, WouldModify, explain};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::Reads;
 use sheaf_exec::write::{FindAndModify as Action, UpdateStatement};
 use sheaf_expr::Env;
 use sheaf_query::update::ApplyCx;
@@ -200,7 +199,7 @@ impl Explain<'_> {
         let stop = op.interrupter();
         let interrupt = || stop.check();
         let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
-        let (reads, mut cx) = (Reads::at(view.clone()), Cx::new(limits, &interrupt));
+        let (reads, mut cx) = (op.reads(view.clone()), Cx::new(limits, &interrupt));
         let on = found.map(|found| (found, &reads));
         let explained = explain(query, &namespace, on, &mut cx, self.verbosity, top, would_modify)?;
         let mut reply = Reply::with_capacity(4096).with("explainVersion", "1");

@@ -7,10 +7,9 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Type, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::plan::Query;
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::Reads;
 use sheaf_expr::Env;
 use sheaf_query::projection::{Mode, Projection};
-use sheaf_storage::{Collection, Uuid};
+use sheaf_storage::{Collection, Doc, Engine, Uuid, View};
 
 use super::pipeline::PipelineCursor;
 use super::query::{
@@ -24,6 +23,7 @@ use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
+use crate::sharding::Placed;
 
 /// `{find: "users", filter: {...}, ...}`
 pub struct Find<'a> {
@@ -137,7 +137,7 @@ impl<'a> Command<'a, Operation<'a>> for Find<'a> {
         let interrupt = || stop.check();
         let allow_disk_use = self.allow_disk_use.unwrap_or(true);
         let limits = Limits { allow_disk_use, now_millis: op.now_millis(), ..Limits::default() };
-        let reads = Reads::at(view);
+        let reads = op.reads(view);
         let mut cx = Cx::new(limits, &interrupt);
         let mut executor = sheaf_exec::find::open(&query, &collection, &reads, &mut cx)?;
         executor.suspend();
@@ -168,13 +168,21 @@ impl<'a> Find<'a> {
         let Some(filter) = self.filter.filter(|_| plain) else { return Ok(None) };
         let Some(id) = only_id(filter) else { return Ok(None) };
         let Some(projection) = self.point_projection(op)? else { return Ok(None) };
-        let catalog = op.catalog();
+        // What a shard owns and the document have to be of one moment.
+        let shard = op.shard();
+        let view = shard.map(|_| op.view()).transpose()?;
+        let catalog = view.as_ref().map_or_else(|| op.catalog(), |view| view.catalog().clone());
         let Some(collection) = catalog.collection(namespace) else {
             return Ok(Some(empty_cursor(op, namespace)));
         };
         if collection.is_view() || collection.capped.is_some() {
             return Ok(None);
         }
+        let placed = match (shard, &view) {
+            (Some(shard), Some(view)) => shard.placements().in_view(view, &collection.uuid)?,
+            _ => None,
+        };
+        let point = Point { view: view.as_ref(), placed: placed.as_deref(), collection, projection };
         let key = collection.record_key(id)?;
         if let Some(index) = collection.indexes.first() {
             index.accesses.count();
@@ -182,11 +190,9 @@ impl<'a> Find<'a> {
         // Where documents are large, reading and copying one takes long by itself.
         let large = collection.data_bytes() / collection.count().max(1) >= LONG_BYTES as u64;
         if large {
-            return op
-                .blocking(|| point_reply(op, namespace, collection, &key, projection.as_ref()))
-                .map(Some);
+            return op.blocking(|| point.reply(op, namespace, &key)).map(Some);
         }
-        point_reply(op, namespace, collection, &key, projection.as_ref()).map(Some)
+        point.reply(op, namespace, &key).map(Some)
     }
 
     /// The projection for the shortest way (`Some(None)`: there is none); `None` if it asks more of the query.
@@ -275,39 +281,56 @@ impl<'a> Find<'a> {
     }
 }
 
-/// Reads one document into its reply.
-fn point_reply(
-    op: &Operation<'_>,
-    namespace: &str,
-    collection: &Collection,
-    key: &[u8],
-    projection: Option<&Projection>,
-) -> Result<Reply> {
-    let doc = op.engine().get(collection, key)?;
-    let metrics = op.metrics();
-    metrics.keys_examined.set(1);
-    metrics.docs_examined.set(u64::from(doc.is_some()));
-    metrics.returned.set(Some(u64::from(doc.is_some())));
-    metrics.cursor_exhausted.set(true);
-    let mut reply = Reply::with_capacity(128 + doc.as_ref().map_or(0, |doc| doc.len()));
-    let mut projected = Ok(());
-    reply.fill(|out| {
-        let mut cursor = out.document("cursor");
-        let mut batch = cursor.array("firstBatch");
-        match (&doc, projection) {
-            (Some(doc), Some(projection)) => {
-                let env = Env::new(op.arena()).with_now(op.now_millis());
-                projected = projection.apply(doc.as_raw(), &env, None, &mut batch.document());
-            }
-            (Some(doc), None) => _ = batch.push_raw_document(doc),
-            (None, _) => {}
+/// Where one document is read, and what is given of it.
+struct Point<'p> {
+    /// The state; `None`: the newest.
+    view: Option<&'p View>,
+    /// What the shard owns in this state.
+    placed: Option<&'p Placed>,
+    collection: &'p Collection,
+    projection: Option<Projection>,
+}
+
+impl Point<'_> {
+    fn document<'d>(&'d self, engine: &'d Engine, key: &[u8]) -> Result<Option<Doc<'d>>> {
+        let found = match self.view {
+            Some(view) => view.get(self.collection, key)?,
+            None => engine.get_decided(self.collection, key)?,
+        };
+        match (&found, self.placed.filter(|placed| placed.placement.filters())) {
+            (Some(doc), Some(placed)) if !placed.owns(doc.as_raw(), &mut Vec::new())? => Ok(None),
+            _ => Ok(found),
         }
-        drop(batch);
-        cursor.append("id", 0i64);
-        cursor.append("ns", namespace);
-    });
-    projected?;
-    Ok(reply)
+    }
+
+    /// Reads the document into its reply.
+    fn reply(&self, op: &Operation<'_>, namespace: &str, key: &[u8]) -> Result<Reply> {
+        let doc = self.document(op.engine(), key)?;
+        let metrics = op.metrics();
+        metrics.keys_examined.set(1);
+        metrics.docs_examined.set(u64::from(doc.is_some()));
+        metrics.returned.set(Some(u64::from(doc.is_some())));
+        metrics.cursor_exhausted.set(true);
+        let mut reply = Reply::with_capacity(128 + doc.as_ref().map_or(0, |doc| doc.len()));
+        let mut projected = Ok(());
+        reply.fill(|out| {
+            let mut cursor = out.document("cursor");
+            let mut batch = cursor.array("firstBatch");
+            match (&doc, &self.projection) {
+                (Some(doc), Some(projection)) => {
+                    let env = Env::new(op.arena()).with_now(op.now_millis());
+                    projected = projection.apply(doc.as_raw(), &env, None, &mut batch.document());
+                }
+                (Some(doc), None) => _ = batch.push_raw_document(doc),
+                (None, _) => {}
+            }
+            drop(batch);
+            cursor.append("id", 0i64);
+            cursor.append("ns", namespace);
+        });
+        projected?;
+        Ok(reply)
+    }
 }
 
 /// The value of a filter that is exactly `{_id: value}` with a value that equals only itself.

@@ -23,6 +23,7 @@ use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sharding::Writing;
 
 /// `{findAndModify: "users", query, sort, remove | update, new, fields, upsert}`
 pub struct FindAndModify<'a> {
@@ -118,6 +119,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             return Ok(reply);
         }
         op.before_retryable_write()?;
+        op.writing.set(if self.remove { Writing::Others } else { Writing::One });
         let point = self.point();
         // The short way needs nothing of the query but its `_id`.
         let (mut action, projection) = match point {
@@ -145,7 +147,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                 Err(error) => _ = failed.borrow_mut().get_or_insert(error),
             };
             let result = with_cx(op, self.bypass, |cx| {
-                let retryable = op.is_retryable_write();
+                let retryable = op.records_statements();
                 let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
                 if let Some((id, change)) = &point {
                     let done = find_and_modify_by_id(w, &cx, &collection, *id, change.as_ref(), self.new)
@@ -161,7 +163,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
                     None => bail!(Code::INTERNAL_ERROR, "findAndModify without an action"),
                 }
             });
-            if op.is_retryable_write() {
+            if op.records_statements() {
                 w.statement(None);
             }
             match failed.into_inner() {

@@ -7,9 +7,8 @@ use sheaf_aggregate::{Database, Namespace, Pipeline, StatsSource};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_exec::change_stream::SharedPosition;
-use sheaf_exec::database::{Db, Hooks};
+use sheaf_exec::database::{Db, Hooks, IsSpread};
 use sheaf_exec::plan::query::Hint;
-use sheaf_exec::run::Reads;
 use sheaf_expr::ParseCx;
 use sheaf_front::operations;
 use sheaf_rows::{BoxOperator, Cx, Limits, Operator, Step, pull};
@@ -35,8 +34,20 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         in_transaction: op.in_transaction(),
         bypass_validation,
         report: crate::log::events::failed_validation,
+        is_spread: is_spread(op),
     };
-    Ok(Db::new(op.engine().clone(), Reads::at(op.view()?), hooks, hint))
+    Ok(Db::new(op.engine().clone(), op.reads(op.view()?), hooks, hint))
+}
+
+/// How pipelines learn what is sharded, where the command came through a router.
+fn is_spread(op: &Operation<'_>) -> Option<IsSpread> {
+    op.generic.shard_version.as_ref()?;
+    let node = op.node().clone();
+    node.sharding()?;
+    Some(Box::new(move |view, collection| {
+        let Some(sharding) = node.sharding() else { return Ok(false) };
+        Ok(sharding.placements().in_view(view, &collection.uuid)?.is_some())
+    }))
 }
 
 /// The documents of the stages that show what the server does.

@@ -23,6 +23,7 @@ use crate::args::{Args, Array, Documents, Loose};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sharding::Writing;
 
 /// Statements by `_id` that run on the connection's own task.
 const SHORT_BATCH: usize = 64;
@@ -100,7 +101,7 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
                             };
                             w.statement(op.statement(self.fields.stmt_id(at), Some(record)));
                         };
-                        let retryable = op.is_retryable_write();
+                        let retryable = op.records_statements();
                         let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
                         let Some(result) = self.execute(op, w, &cx, &namespace, one)? else {
                             return Ok(None);
@@ -151,6 +152,7 @@ impl<'a> Update<'a> {
         namespace: &str,
         one: &UpdateOne<'_>,
     ) -> Result<Option<UpdateResult>> {
+        op.writing.set(if one.multi { Writing::Many } else { Writing::One });
         if let Some((id, change)) = one.point().filter(|_| self.variables.is_none())
             && let Some(collection) = w.collection(namespace)?
         {

@@ -11,6 +11,7 @@ use crate::args::{Args, Array, Loose};
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sharding::Guarded;
 
 /// Most statements that one write command may have.
 const MAX_WRITES: usize = 100_000;
@@ -139,14 +140,21 @@ pub fn with_writer<T>(
 }
 
 fn write_with<T>(op: &Operation<'_>, work: impl FnOnce(&mut dyn Write) -> Result<T>) -> Result<T> {
+    let shard = op.shard();
     if let Some(mut transaction) = op.transaction() {
-        return work(&mut *transaction);
+        return match shard {
+            Some(shard) => work(&mut Guarded::new(op, shard, &mut *transaction)),
+            None => work(&mut *transaction),
+        };
     }
     let stop = op.interrupter();
     let interrupt = || stop.check();
     let before = op.last_applied();
     let mut unit = op.engine().write(&interrupt);
-    let result = work(&mut unit);
+    let result = match shard {
+        Some(shard) => work(&mut Guarded::new(op, shard, &mut unit)),
+        None => work(&mut unit),
+    };
     let committed = unit.commit();
     if let Ok(position) = &committed {
         op.note_commit(*position);
@@ -164,6 +172,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
     let stop = op.interrupter();
     let interrupt = || stop.check();
     let now_millis = op.now_millis();
+    let ownership = op.ownership();
     work(WriteCx {
         interrupt: &interrupt,
         now_millis,
@@ -172,6 +181,7 @@ pub fn with_cx<T>(op: &Operation<'_>, bypass: Bypass, work: impl FnOnce(WriteCx<
         bypass_validation: bypass.validation,
         report: crate::log::events::failed_validation,
         keep_empty_timestamps: bypass.empty_timestamps,
+        ownership: ownership.as_ref(),
         before_change: None,
     })
 }
@@ -207,6 +217,11 @@ pub fn refuse_view(collection: &Collection) -> Result<()> {
     Ok(())
 }
 
+/// Whether the router of the request has to look again where documents or databases are.
+pub fn is_stale(error: &Error) -> bool {
+    matches!(error.code(), Code::STALE_CONFIG | Code::STALE_DB_VERSION)
+}
+
 /// What became of the statements so far.
 #[derive(Default)]
 pub struct StatementOutcomes {
@@ -226,7 +241,7 @@ impl StatementOutcomes {
         mut again: impl FnMut(usize, &DocBuf),
     ) -> Result<StatementOutcomes> {
         let mut outcome = StatementOutcomes::default();
-        let retryable = op.is_retryable_write();
+        let retryable = op.records_statements();
         for (at, statement) in statements.enumerate() {
             sheaf_meter::tick(STATEMENT_COST)?;
             if retryable {
@@ -242,6 +257,14 @@ impl StatementOutcomes {
             }
             match run(w, at, statement) {
                 Ok(_) => {}
+                // What is stale is so for the statements after it, too: the router looks again and sends the rest.
+                Err(error) if is_stale(&error) => {
+                    if at == 0 || op.in_transaction() {
+                        return Err(error);
+                    }
+                    outcome.errors.push((at, error));
+                    break;
+                }
                 // In a transaction the first error ends it, whichever kind it is of.
                 Err(error) if ends_command(&error) => return Err(error),
                 Err(error) => {

@@ -98,7 +98,8 @@ impl<'a> Command<'a, Operation<'a>> for Create<'a> {
             let pipeline = self.options.pipeline.unwrap_or(RawDoc::EMPTY);
             check_view(op, op.view()?.catalog(), &namespace, source, pipeline)?;
         }
-        let spec = CreateCollection { options, uuid: None, id_index };
+        let spec =
+            op.making(&namespace, CreateCollection { options, id_index, ..CreateCollection::default() })?;
         match self.create(op, &namespace, spec) {
             // Another client made the same collection a moment ago.
             Err(error) if error.code() == Code::NAMESPACE_EXISTS && !op.in_transaction() => {

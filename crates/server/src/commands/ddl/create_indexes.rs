@@ -97,11 +97,12 @@ fn prepare_all(indexes: Documents<'_>, collation: Option<RawDoc<'_>>) -> Result<
 }
 
 fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
+    let spec = op.making(namespace, CreateCollection::default())?;
     if let Some(mut transaction) = op.transaction() {
-        return transaction.create_collection(namespace, CreateCollection::default());
+        return transaction.create_collection(namespace, spec);
     }
     let stop = op.interrupter();
-    match op.engine().create_collection(namespace, &CreateCollection::default(), &|| stop.check()) {
+    match op.engine().create_collection(namespace, &spec, &|| stop.check()) {
         Ok(position) => op.note_commit(position),
         Err(error) if error.code() == Code::NAMESPACE_EXISTS => {}
         Err(error) => return Err(error),

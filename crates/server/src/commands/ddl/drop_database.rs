@@ -43,6 +43,9 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
         if matches!(op.db(), "admin" | "config" | "local") {
             bail!(Code::ILLEGAL_OPERATION, "Dropping the '{}' database is prohibited.", op.db());
         }
+        if let Some(sharding) = op.node().sharding() {
+            sharding.note_drop();
+        }
         if !op.catalog().has_database(op.db()) {
             return Ok(Reply::ok());
         }

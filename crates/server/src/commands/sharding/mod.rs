@@ -1,5 +1,7 @@
 //! What routers and shards ask each other's primaries.
 
+mod hold;
+mod internal;
 mod transactions;
 
 use sheaf_shard::message::name;
@@ -37,10 +39,13 @@ mod asked {
     }
 }
 
+use hold::HoldSnapshots;
+use internal::{ByConductor, ByRouter};
 use transactions::OfTransaction;
 
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
+    registered!(HoldSnapshots),
     registered!(OfTransaction<asked::Abandon>),
     registered!(OfTransaction<asked::Ask>),
     registered!(OfTransaction<asked::CommitAlone>),
@@ -49,4 +54,40 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(OfTransaction<asked::Prepare>),
     registered!(OfTransaction<asked::Recover>),
     registered!(OfTransaction<asked::Settle>),
+    registered!(ByConductor<internal::Block>),
+    registered!(ByConductor<internal::Close>),
+    registered!(ByConductor<internal::DropDatabase>),
+    registered!(ByConductor<internal::Drop>),
+    registered!(ByConductor<internal::Check>),
+    registered!(ByConductor<internal::Clean>),
+    registered!(ByConductor<internal::Documents>),
+    registered!(ByConductor<internal::Hashes>),
+    registered!(ByConductor<internal::Receive>),
+    registered!(ByConductor<internal::Set>),
+    registered!(ByConductor<internal::Sync>),
+    registered!(ByConductor<internal::Describe>),
+    registered!(ByConductor<internal::Median>),
+    registered!(ByConductor<internal::Rename>),
+    registered!(ByConductor<internal::Open>),
+    registered!(ByConductor<internal::Place>),
+    registered!(ByRouter<internal::AddShardToZone>),
+    registered!(ByRouter<internal::BalancerStart>),
+    registered!(ByRouter<internal::BalancerStatus>),
+    registered!(ByRouter<internal::BalancerStop>),
+    registered!(ByRouter<internal::CollectionStatus>),
+    registered!(ByRouter<internal::ClearJumboFlag>),
+    registered!(ByRouter<internal::ConfigureBalancing>),
+    registered!(ByRouter<internal::MergeAllChunks>),
+    registered!(ByRouter<internal::MergeChunks>),
+    registered!(ByRouter<internal::RemoveShardFromZone>),
+    registered!(ByRouter<internal::CheckConsistency>),
+    registered!(ByRouter<internal::MoveChunk>),
+    registered!(ByRouter<internal::MoveRange>),
+    registered!(ByRouter<internal::RefineShardKey>),
+    registered!(ByRouter<internal::RenameACollection>),
+    registered!(ByRouter<internal::Split>),
+    registered!(ByRouter<internal::UpdateZoneKeyRange>),
+    registered!(ByRouter<internal::DropACollection>),
+    registered!(ByRouter<internal::DropADatabase>),
+    registered!(ByRouter<internal::ShardACollection>),
 ];

@@ -126,7 +126,7 @@ fn who_has_not_prepared_makes_the_abort_durable_first() {
 fn an_open_transaction_that_is_asked_about_is_over() {
     let mut a = Primary::open(1);
     a.ask(1, Request::Ask { id: id(1) }).ask(2, prepare(1, 1)).majority();
-    assert_eq!(a.effects, [ParticipantEffect::Discard(id(1))]);
+    assert_eq!(a.effects, [ParticipantEffect::Discard { id: id(1), opening: 1 }]);
     assert_eq!(a.answers(), [(1, Answer::Aborted), (2, Answer::Aborted)]);
 }
 
@@ -294,7 +294,7 @@ fn what_only_read_is_confirmed_as_often_as_it_is_asked() {
         a.participant.confirmed(&id(1));
     }
     a.perform();
-    assert_eq!(a.effects, [ParticipantEffect::Discard(id(1))]);
+    assert_eq!(a.effects, [ParticipantEffect::Discard { id: id(1), opening: 1 }]);
     assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::Ending));
     assert_eq!(a.participant.read_up_to(&id(1), executed(2)), None);
 }
@@ -304,7 +304,7 @@ fn a_newer_transaction_ends_the_open_one_of_its_session() {
     let mut a = Primary::open(1);
     a.participant.execute(&id(2), None).expect("newer");
     a.perform();
-    assert_eq!(a.effects, [ParticipantEffect::Discard(id(1))]);
+    assert_eq!(a.effects, [ParticipantEffect::Discard { id: id(1), opening: 1 }]);
     assert_eq!(a.participant.execute(&id(1), Some(executed(1))), Err(NotRun::TooOld));
 }
 
@@ -314,4 +314,15 @@ fn what_cannot_be_true_is_told() {
     a.ask(1, prepare(1, 1)).majority();
     a.ask(2, Request::Commit { id: id(1), at: time(0) });
     assert!(matches!(a.effects[..], [ParticipantEffect::Contradiction { .. }]));
+}
+
+#[test]
+fn what_is_opened_anew_is_not_discarded_with_what_was_given_up() {
+    let mut a = Primary::open(1);
+    a.participant.abandon(&id(1));
+    // The driver has not looked yet.
+    let anew = a.participant.execute(&id(1), None).expect("it is open no more");
+    a.perform();
+    assert_eq!(a.effects, [ParticipantEffect::Discard { id: id(1), opening: 1 }]);
+    assert_eq!(anew, Executed { term: 1, opening: 2, statements: 1 });
 }

@@ -1,0 +1,85 @@
+//! Who is sent a request, and what the router believes of its collection there.
+
+use std::sync::Arc;
+
+use sheaf_bson::{Binary, DocWriter, Timestamp, Value};
+use sheaf_cluster::Sharded;
+use sheaf_shard::placement::Version;
+
+use crate::target::Target;
+
+/// Where a collection's documents are.
+#[derive(Clone)]
+pub enum Placed {
+    /// All on one: the collection is not sharded.
+    Whole(Addressed),
+    /// Where its ranges are.
+    Spread(Arc<Sharded>),
+}
+
+/// Somebody who is sent a request, and by which view of the collection.
+#[derive(Clone)]
+pub struct Addressed {
+    /// Who.
+    pub target: Target,
+    /// What the router believes of the request's collection there; `None` where that does not matter.
+    pub version: Option<ShardVersion>,
+}
+
+/// What a router believes of a collection on a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardVersion {
+    /// The collection is not sharded.
+    Plain,
+    /// The shard owns ranges as of this version.
+    Of(Version),
+}
+
+impl From<Target> for Addressed {
+    fn from(target: Target) -> Self {
+        Addressed { target, version: None }
+    }
+}
+
+impl Addressed {
+    /// Adds `shardVersion` to a request.
+    pub fn append_versions(&self, out: &mut DocWriter<'_, Vec<u8>>) {
+        let Some(version) = self.version else { return };
+        let mut told = out.document("shardVersion");
+        match version {
+            ShardVersion::Plain => _ = told.append("v", Value::Timestamp(Timestamp(0))),
+            ShardVersion::Of(version) => {
+                told.append("uuid", Value::Binary(Binary { subtype: 4, bytes: &version.uuid }));
+                told.append("v", Value::Timestamp(version.lastmod));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::{DocBuf, doc};
+    use sheaf_cluster::{ReplicaSet, SetAddress};
+
+    use super::*;
+
+    #[test]
+    fn requests_carry_what_the_router_believes() {
+        let set = ReplicaSet::new(&"s/127.0.0.1:1".parse::<SetAddress>().unwrap());
+        let carried = |version| {
+            let to = Addressed { target: Target::Config(set.clone()), version };
+            DocBuf::build(|out| to.append_versions(out))
+        };
+        assert!(carried(None).as_raw().is_empty());
+        let zero = Value::Timestamp(Timestamp(0));
+        assert_eq!(carried(Some(ShardVersion::Plain)), doc! { "shardVersion": { "v": zero } });
+        let version = Version { uuid: [7; 16], lastmod: Timestamp::new(3, 4) };
+        assert_eq!(
+            carried(Some(ShardVersion::Of(version))),
+            doc! { "shardVersion": {
+                "uuid": Value::Binary(Binary { subtype: 4, bytes: &[7; 16] }),
+                "v": Value::Timestamp(Timestamp::new(3, 4))
+            } }
+        );
+    }
+}

@@ -1,0 +1,198 @@
+//! `find`: on the shards that can have what it looks for. Where these are several, their documents are merged here by the sort; `skip` is
+//! done here, and each shard gives no more than the limit wants of all of them.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc, doc};
+use sheaf_cluster::Sharded;
+use sheaf_errors::{Code, Error, Result};
+use sheaf_expr::ParseCx;
+use sheaf_front::args::{Args, Loose, NonNegative};
+use sheaf_front::reply::Reply;
+use sheaf_query::projection::{Mode, Projection};
+use sheaf_query::sort::{FindSort, SortOn, SortPattern};
+use sheaf_rows::{BoxOperator, Limit, Limits, Skip};
+
+use super::views;
+use crate::addressed::{Addressed, Placed};
+use crate::cursor::Merged;
+use crate::forward::{self, Body};
+use crate::gather::{Gather, Order};
+use crate::merged::{First, first_batch, link, open};
+use crate::op::Operation;
+use crate::route::until_fresh;
+use crate::targeting;
+
+/// The field in which shards tell the sort key of a document whose projection may leave out what it is made of. A client can hardly mean it.
+const SORT_KEY: &str = "\u{1}sortKey";
+
+/// `{find: "plants", filter: {...}, ...}`.
+pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let named = op.body().iter().next().and_then(|first| first.value().as_str());
+    let Some(collection) = named.filter(|name| !name.is_empty()) else {
+        return forward::to_database(op, false);
+    };
+    let ran = until_fresh(op, op.db(), collection, false, |placed| match placed {
+        Placed::Whole(to) => forward::to_one(op, to),
+        Placed::Spread(sharded) => {
+            let to = targets(op, sharded, "filter")?;
+            match &to[..] {
+                [only] => forward::to_one(op, only),
+                _ => over_shards(op, sharded, &to),
+            }
+        }
+    });
+    match ran {
+        Err(error) => views::find(op, collection, error),
+        ran => ran,
+    }
+}
+
+/// The shards that can have documents which match this field of the request.
+///
+/// Errors: `ShardNotFound`; those of asking the config servers.
+pub fn targets(op: &Operation<'_>, sharded: &Sharded, filter: &str) -> Result<Vec<Addressed>> {
+    let document = |name: &str| op.body().get(name).and_then(|value| value.as_doc());
+    let filter = document(filter).unwrap_or(RawDoc::EMPTY);
+    owners_of(op, sharded, filter, document("collation"))
+}
+
+/// The shards that can have documents which match a filter.
+///
+/// Errors: `ShardNotFound`; those of asking the config servers.
+pub fn owners_of(
+    op: &Operation<'_>,
+    sharded: &Sharded,
+    filter: RawDoc<'_>,
+    collation: Option<RawDoc<'_>>,
+) -> Result<Vec<Addressed>> {
+    let ranges = targeting::ranges_for_filter(sharded, filter, collation);
+    targeting::owners(sharded, &ranges).into_iter().map(|shard| op.addressed(sharded, shard)).collect()
+}
+
+/// A number of documents in the request, read as a shard reads it; 0 if there is none.
+///
+/// Errors: `TypeMismatch`, 51024.
+pub fn number(args: &mut Args<'_>, name: &str) -> Result<u64> {
+    Ok(args.optional::<NonNegative>(name)?.map_or(0, |number| number.0 as u64))
+}
+
+/// What of the request is done here.
+struct Find {
+    skip: u64,
+    limit: u64,
+    batch_size: Option<usize>,
+    sort: Option<Arc<SortPattern>>,
+    single_batch: bool,
+    tailable: bool,
+    return_key: bool,
+    no_timeout: bool,
+}
+
+impl Find {
+    fn parse(op: &Operation<'_>) -> Result<Find> {
+        let args = &mut Args::of_document("find", op.body())?;
+        let skip = number(args, "skip")?;
+        let limit = number(args, "limit")?;
+        let batch_size = args.optional::<NonNegative>("batchSize")?.map(|size| size.0 as usize);
+        let sort = match args.optional::<RawDoc<'_>>("sort")?.map(FindSort::parse).transpose()? {
+            Some(FindSort::Pattern(pattern)) => Some(Arc::new(pattern)),
+            Some(FindSort::None | FindSort::Natural(_)) | None => None,
+        };
+        let mut flag =
+            |name: &str| -> Result<bool> { Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0)) };
+        Ok(Find {
+            skip,
+            limit,
+            batch_size,
+            sort,
+            single_batch: flag("singleBatch")?,
+            tailable: flag("tailable")?,
+            return_key: flag("returnKey")?,
+            no_timeout: flag("noCursorTimeout")?,
+        })
+    }
+
+    /// How many documents leave here; `None`: as many as there are.
+    fn wanted(&self) -> Option<u64> {
+        let limit = Some(self.limit).filter(|limit| *limit > 0);
+        let batch = self.batch_size.filter(|_| self.single_batch).map(|size| size as u64);
+        match (limit, batch) {
+            (Some(limit), Some(batch)) => Some(limit.min(batch)),
+            (limit, batch) => limit.or(batch),
+        }
+    }
+
+    /// How the rows of shards are merged, and the projection that they get for it.
+    fn order(&self, projection: Option<RawDoc<'_>>) -> (Order, Option<DocBuf>) {
+        let Some(sort) = self.sort.clone() else { return (Order::None, None) };
+        let Some(projection) = projection.filter(|projection| !projection.is_empty()) else {
+            return (Order::By(sort), None);
+        };
+        if keeps(projection, &sort) {
+            return (Order::By(sort), None);
+        }
+        let with_key = DocBuf::from(projection).with(SORT_KEY, doc! { "$meta": "sortKey" }.as_raw());
+        (Order::ByLast(sort), Some(with_key))
+    }
+
+    /// The request for each shard.
+    fn for_shards(&self, op: &Operation<'_>, projection: Option<&DocBuf>) -> DocBuf {
+        let wanted = self.wanted().and_then(|wanted| wanted.checked_add(self.skip));
+        let wanted = wanted.and_then(|wanted| i64::try_from(wanted).ok()).filter(|wanted| *wanted > 0);
+        let is_ours = |name: &str| match name {
+            "skip" | "limit" | "singleBatch" => true,
+            "projection" => projection.is_some(),
+            _ => false,
+        };
+        DocBuf::build(|out| {
+            for field in op.body().iter().filter(|field| !is_ours(field.key())) {
+                out.append_element(field);
+            }
+            if let Some(wanted) = wanted {
+                out.append("limit", wanted);
+            }
+            if let Some(projection) = projection {
+                out.append("projection", projection.as_raw());
+            }
+        })
+    }
+}
+
+/// Whether documents have what they are sorted by when they come out of this projection.
+fn keeps(projection: RawDoc<'_>, sort: &SortPattern) -> bool {
+    let parsed = Projection::parse(projection, Mode::Find, &mut ParseCx::new());
+    let Some(paths) = parsed.ok().and_then(|parsed| parsed.included_paths()) else { return false };
+    sort.parts().iter().all(|part| match &part.on {
+        SortOn::Path(path) => paths.iter().any(|kept| kept == path.dotted()),
+        SortOn::Meta(_) => false,
+    })
+}
+
+fn over_shards(op: &Operation<'_>, sharded: &Sharded, to: &[Addressed]) -> Result<Reply> {
+    let find = Find::parse(op)?;
+    if find.tailable {
+        // No sharded collection is capped: that is what any of them says.
+        return forward::to_one(op, &to[0]);
+    }
+    if find.return_key && find.sort.is_some() {
+        let text = "This version does not sort what returnKey gives over several shards";
+        return Err(Error::new(Code::COMMAND_NOT_SUPPORTED, text));
+    }
+    let projection = op.body().get("projection").and_then(|projection| projection.as_doc());
+    let (order, projection) = find.order(projection);
+    let body = find.for_shards(op, projection.as_ref());
+    op.metrics().namespace.replace(Some(sharded.ns.to_string()));
+    let remotes = open(op, to, &Body { db: op.db(), body: body.as_raw() })?;
+    let link = link(op);
+    let mut run: BoxOperator = Box::new(Gather::new(link.clone(), remotes, order));
+    if find.skip > 0 {
+        run = Box::new(Skip::new(run, find.skip));
+    }
+    if let Some(wanted) = find.wanted() {
+        run = Box::new(Limit::new(run, wanted));
+    }
+    let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
+    let first = First { size: find.batch_size, single: find.single_batch, no_timeout: find.no_timeout };
+    first_batch(op, &sharded.ns, Merged::new(run, link, limits), first)
+}

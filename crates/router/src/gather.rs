@@ -1,0 +1,13 @@
+//! Rows of several shards as those of one: cursors on shards, read from in turn or merged by a sort.
+
+mod link;
+mod merge;
+mod on_member;
+mod open;
+mod remote;
+
+pub use link::{Cluster, Current, Link, Reads};
+pub use merge::{Gather, Order};
+pub use on_member::{Abandoned, OnMember};
+pub use open::opened;
+pub use remote::Remote;

@@ -1,0 +1,293 @@
+//! What an operation's messages to shards are made of, kept from one command on a cursor to the next.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use sheaf_aggregate::Namespace;
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
+use sheaf_client::Message;
+use sheaf_cluster::{
+    Answer, Asker, Call, Clock, Directory, GoOn, Preference, Sharded, error_in, for_client, unreachable,
+};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_shard::ShardId;
+
+use super::on_member::Abandoned;
+use super::remote::Remote;
+use crate::addressed::{Addressed, Placed, ShardVersion};
+use crate::session::Transaction;
+use crate::target::Target;
+
+/// The way to the shards for operators that have rows of them: it outlives the command that made it, and is lent what belongs to each
+/// command while that pulls.
+pub struct Link {
+    directory: Arc<Directory>,
+    clock: Arc<Clock>,
+    abandoned: Arc<Abandoned>,
+    /// What each message carries: session, transaction, version of the API, comment.
+    fields: DocBuf,
+    /// Which members may answer, and what they read.
+    preference: Option<DocBuf>,
+    read_concern: Option<DocBuf>,
+    write_concern: Option<DocBuf>,
+    current: Mutex<Current>,
+}
+
+/// What belongs to the command that pulls.
+#[derive(Default)]
+pub struct Current {
+    /// The time that its client has told.
+    pub cluster_time: Option<Timestamp>,
+    /// The transaction whose statement it is.
+    pub transaction: Option<Transaction>,
+    /// The latest `operationTime` that was answered.
+    pub time: u64,
+    /// How much it wants at a time.
+    pub batch_size: Option<usize>,
+}
+
+/// What a link goes through.
+pub struct Cluster {
+    /// Where collections are.
+    pub directory: Arc<Directory>,
+    /// The newest time.
+    pub clock: Arc<Clock>,
+    /// Where cursors go that nobody will read from.
+    pub abandoned: Arc<Abandoned>,
+}
+
+/// How an operation reads.
+pub struct Reads {
+    /// As of when, if that is chosen.
+    pub at: Option<Timestamp>,
+    /// In a transaction, which says all else.
+    pub in_transaction: bool,
+    /// It writes, too, so that it reads what primaries have.
+    pub writes: bool,
+}
+
+/// Fields that are an operation's, whatever it asks.
+fn is_general(name: &str) -> bool {
+    matches!(
+        name,
+        "lsid"
+            | "txnNumber"
+            | "autocommit"
+            | "apiVersion"
+            | "apiStrict"
+            | "comment"
+            | "$readPreference"
+            | "$audit"
+    )
+}
+
+impl Link {
+    /// The link of an operation with this body.
+    pub fn new(to: Cluster, body: RawDoc<'_>, reads: Reads) -> Arc<Link> {
+        let fields = DocBuf::build(|out| {
+            for field in body.iter().filter(|field| is_general(field.key())) {
+                out.append_element(field);
+            }
+        });
+        let own = |name: &str| body.get(name).and_then(|value| value.as_doc()).map(DocBuf::from);
+        Arc::new(Link {
+            directory: to.directory,
+            clock: to.clock,
+            abandoned: to.abandoned,
+            fields,
+            preference: own("$readPreference").filter(|_| !reads.in_transaction && !reads.writes),
+            read_concern: match reads.at {
+                Some(at) => Some(doc! { "level": "snapshot", "atClusterTime": at }),
+                None => own("readConcern").filter(|_| !reads.in_transaction),
+            },
+            write_concern: own("writeConcern").filter(|_| !reads.in_transaction),
+            current: Mutex::default(),
+        })
+    }
+
+    /// Where cursors go that nobody will read from.
+    pub fn abandoned(&self) -> &Arc<Abandoned> {
+        &self.abandoned
+    }
+
+    /// Lends what belongs to a command to whoever works with the link meanwhile; what has become of it comes back.
+    pub fn during<T>(&self, lent: Current, work: impl FnOnce() -> T) -> (T, Current) {
+        *self.current.lock() = lent;
+        let worked = work();
+        (worked, std::mem::take(&mut *self.current.lock()))
+    }
+
+    /// Has all of these get their next batch, all at once.
+    ///
+    /// Errors: the first that a member answers; `HostUnreachable` and kin, where one is lost; those of `go_on`.
+    pub fn refill(&self, remotes: &mut [&mut Remote], go_on: &dyn Fn() -> Result<()>) -> Result<()> {
+        let calls = remotes.iter().map(|remote| self.send_get_more(remote)).collect::<Result<Vec<Call>>>()?;
+        for (remote, call) in remotes.iter_mut().zip(calls) {
+            let answer = call.finish_there(go_on)?;
+            self.check(&remote.cursor.target, &answer)?;
+            remote.take(answer.reply())?;
+        }
+        Ok(())
+    }
+
+    fn send_get_more(&self, remote: &Remote) -> Result<Call> {
+        let cursor = &remote.cursor;
+        let (db, collection) = cursor.namespace.split_once('.').unwrap_or((&cursor.namespace, ""));
+        let (time, batch_size) = {
+            let current = self.current.lock();
+            (current.cluster_time, current.batch_size)
+        };
+        let mut message = Message::new();
+        message.begin(0, |out| {
+            out.append("getMore", cursor.id).append("collection", collection);
+            if let Some(size) = batch_size {
+                out.append("batchSize", size as i64);
+            }
+            out.append_all(self.fields.as_raw());
+            self.clock.append(out, time);
+            out.append("$db", db);
+        });
+        Call::send_to(cursor.target.set(), &cursor.host, &mut message)
+            .map_err(|error| unreachable(&cursor.host, &error))
+    }
+
+    fn check(&self, target: &Target, answer: &Answer) -> Result<()> {
+        let reply: RawDoc<'_> = answer.reply();
+        self.clock.see(reply);
+        let mut current = self.current.lock();
+        if let Some(Value::Timestamp(time)) = reply.get("operationTime") {
+            current.time = current.time.max(time.0);
+        }
+        if let Some(transaction) = &mut current.transaction {
+            transaction.answered(target, reply)?;
+        }
+        match error_in(reply) {
+            Some(error) => Err(for_client(error)),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a request for a collection, and runs it again where a shard says that the router's view was out of date, as
+    /// [`until_fresh`](crate::route::until_fresh) does for an operation.
+    ///
+    /// Errors: those of `run`; those of asking the config servers.
+    pub fn until_fresh<T>(
+        &self,
+        ns: &Namespace,
+        makes: bool,
+        go_on: GoOn<'_>,
+        mut run: impl FnMut(&Placed) -> Result<T>,
+    ) -> Result<T> {
+        let directory = &*self.directory;
+        let (began, mut pause) = (Instant::now(), Duration::from_millis(10));
+        let mut last = None;
+        loop {
+            let believed = match &*ns.database {
+                "admin" | "config" | "local" => None,
+                _ => Some(directory.collection(&ns.to_string(), go_on)?),
+            };
+            let sharded = believed.as_ref().and_then(|believed| believed.sharded.clone());
+            let version = sharded.as_ref().map(|sharded| sharded.table.version());
+            if last == Some(version) {
+                go_on()?;
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(200));
+            }
+            last = Some(version);
+            let placed = match sharded {
+                Some(sharded) => Placed::Spread(sharded),
+                None => Placed::Whole(self.whole(&ns.database, makes, go_on)?),
+            };
+            let error = match run(&placed) {
+                Err(error) if matches!(error.code(), Code::STALE_CONFIG | Code::STALE_DB_VERSION) => error,
+                done => return done,
+            };
+            if self.current.lock().transaction.is_some() {
+                return Err(error.with_label("TransientTransactionError"));
+            }
+            if began.elapsed() > Duration::from_secs(20) {
+                return Err(error);
+            }
+            if let Some(believed) = &believed {
+                directory.stale(believed);
+            }
+            if error.code() == Code::STALE_DB_VERSION {
+                directory.forget_database(&ns.database);
+            }
+        }
+    }
+
+    /// Where the collections of a database are that are not sharded.
+    fn whole(&self, db: &str, makes: bool, go_on: GoOn<'_>) -> Result<Addressed> {
+        let directory = &*self.directory;
+        if matches!(db, "admin" | "config") {
+            return Ok(Target::Config(directory.config().clone()).into());
+        }
+        let shard = match directory.database(db, go_on)? {
+            Some(shard) => Some(shard),
+            None if makes => Some(directory.make_database(db, None, go_on)?),
+            None => directory.shards(go_on)?.into_iter().next(),
+        };
+        let shard = shard.ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))?;
+        Ok(Addressed { target: Target::Shard(shard), version: Some(ShardVersion::Plain) })
+    }
+
+    /// A shard as a request for this collection addresses it.
+    ///
+    /// Errors: `ShardNotFound`; those of asking the config servers.
+    pub fn addressed(&self, sharded: &Sharded, shard: &ShardId, go_on: GoOn<'_>) -> Result<Addressed> {
+        let target = self.directory.shard(shard.as_str(), go_on).map(Target::Shard)?;
+        Ok(Addressed { target, version: Some(ShardVersion::Of(sharded.table.version_of(shard))) })
+    }
+
+    /// Sends a command to all of these, and gives what each of them answers, in the same order.
+    ///
+    /// Errors: those of the way to them.
+    pub fn ask_each(
+        &self,
+        to: &[Addressed],
+        db: &str,
+        command: &DocBuf,
+        writes: bool,
+        go_on: GoOn<'_>,
+    ) -> Result<Vec<Result<Answer>>> {
+        let preference = self.preference.as_ref().filter(|_| !writes).map(DocBuf::as_raw);
+        let again = !writes && self.current.lock().transaction.is_none();
+        let asker = Asker { preference: Preference::of(preference), again, go_on };
+        let mut under_way = Vec::with_capacity(to.len());
+        for to in to {
+            let mut message = self.message(to, db, command, writes);
+            let call = Call::send(to.target.set(), &mut message, &asker).map_err(for_client)?;
+            under_way.push((&to.target, call, message));
+        }
+        let finish = |(target, call, mut message): (&Target, Call, Message)| {
+            let answer = call.finish(&mut message, &asker).map_err(for_client)?;
+            self.check(target, &answer)?;
+            Ok(answer)
+        };
+        Ok(under_way.into_iter().map(finish).collect())
+    }
+
+    fn message(&self, to: &Addressed, db: &str, command: &DocBuf, writes: bool) -> Message {
+        let mut current = self.current.lock();
+        let mut message = Message::new();
+        message.begin(0, |out| {
+            out.append_all(command.as_raw());
+            out.append_all(self.fields.as_raw());
+            match (&self.read_concern, &self.write_concern) {
+                (_, Some(concern)) if writes => _ = out.append("writeConcern", concern.as_raw()),
+                (Some(concern), _) if !writes => _ = out.append("readConcern", concern.as_raw()),
+                _ => {}
+            }
+            to.append_versions(out);
+            if let Some(transaction) = &mut current.transaction {
+                transaction.take_part(&to.target, writes);
+                transaction.append_start(to.target.name(), out);
+            }
+            self.clock.append(out, current.cluster_time);
+            out.append("$db", db);
+        });
+        message
+    }
+}

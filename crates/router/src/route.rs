@@ -1,0 +1,176 @@
+//! Where a collection is, as far as this router knows, and what it does when a shard says that it knows too little.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::RawDoc;
+use sheaf_cluster::{Believed, Sharded};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_shard::ShardId;
+
+use crate::addressed::{Addressed, Placed, ShardVersion};
+use crate::op::Operation;
+use crate::target::Target;
+use crate::transaction;
+
+impl Operation<'_> {
+    /// A shard as a request for this collection addresses it.
+    ///
+    /// Errors: `ShardNotFound`; those of asking the config servers.
+    pub fn addressed(&self, sharded: &Sharded, shard: &ShardId) -> Result<Addressed> {
+        let target =
+            self.router.directory.shard(shard.as_str(), &|| self.check_interrupt()).map(Target::Shard)?;
+        Ok(Addressed { target, version: Some(ShardVersion::Of(sharded.table.version_of(shard))) })
+    }
+
+    /// The shards that own something of the collection.
+    ///
+    /// Errors: those of [`Operation::addressed`].
+    pub fn owners(&self, sharded: &Sharded) -> Result<Vec<Addressed>> {
+        sharded.table.shards().map(|shard| self.addressed(sharded, shard)).collect()
+    }
+
+    fn believed(&self, db: &str, collection: &str) -> Result<Option<Arc<Believed>>> {
+        if matches!(db, "admin" | "config" | "local") {
+            return Ok(None);
+        }
+        let ns = format!("{db}.{collection}");
+        self.router.directory.collection(&ns, &|| self.check_interrupt()).map(Some)
+    }
+}
+
+/// The first pause where a shard knows something that the directory does not tell yet, and the longest.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// For so long a request is tried again whose shards and directory do not agree.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often who pauses is asked whether it should go on.
+const ASK: Duration = Duration::from_millis(20);
+
+/// A request's way to a collection: where it is, and again when that has turned out to be out of date.
+pub struct Route<'o, 'a> {
+    op: &'o Operation<'a>,
+    db: &'o str,
+    collection: &'o str,
+    /// Whether the database is made where there is none.
+    makes: bool,
+    believed: Option<Arc<Believed>>,
+    /// Participants of the transaction that were there before this statement.
+    joined_before: usize,
+    pause: Duration,
+    began: Instant,
+}
+
+impl<'o, 'a> Route<'o, 'a> {
+    /// The way of this operation to a collection, whose database is made where `makes` says so.
+    pub fn new(op: &'o Operation<'a>, db: &'o str, collection: &'o str, makes: bool) -> Self {
+        let joined_before = op.transaction.borrow().as_ref().map_or(0, |known| known.participants.len());
+        let (pause, began) = (PAUSE.0, Instant::now());
+        Route { op, db, collection, makes, believed: None, joined_before, pause, began }
+    }
+
+    /// Where the collection is.
+    ///
+    /// Errors: those of [`Operation::target`]; those of asking the config servers.
+    pub fn placed(&mut self) -> Result<Placed> {
+        let op = self.op;
+        sheaf_front::args::check_db_name(self.db)?;
+        if self.believed.is_none() {
+            self.believed = op.blocking(|| op.believed(self.db, self.collection))?;
+        }
+        if let Some(sharded) = self.believed.as_ref().and_then(|believed| believed.sharded.clone()) {
+            return Ok(Placed::Spread(sharded));
+        }
+        let target = op.target(self.db, self.makes)?;
+        let version = self.believed.as_ref().map(|_| ShardVersion::Plain);
+        Ok(Placed::Whole(Addressed { target, version }))
+    }
+
+    /// A shard has answered this error. `Ok`: it said that the router's view is out of date; there is a newer one now, or some time has
+    /// passed, and the request can begin anew.
+    ///
+    /// Errors: this one, if it is another or nothing has helped for 20 seconds, or if the transaction has done something before, in
+    /// which case it is labelled; those of asking the config servers.
+    pub fn stale(&mut self, error: Error) -> Result<()> {
+        match error.code() {
+            Code::STALE_CONFIG => {}
+            Code::STALE_DB_VERSION => self.op.router.directory.forget_database(self.db),
+            _ => return Err(error),
+        }
+        let op = self.op;
+        if self.began.elapsed() >= PATIENCE {
+            return Err(error);
+        }
+        if op.in_transaction() && !(self.joined_before == 0 && op.blocking(|| transaction::begin_anew(op))) {
+            return Err(error.with_label("TransientTransactionError"));
+        }
+        if let Some(other) =
+            other_namespace(&error).filter(|ns| *ns != format!("{}.{}", self.db, self.collection))
+        {
+            // A stage reads it.
+            let believed =
+                op.blocking(|| op.router.directory.collection(&other, &|| op.check_interrupt()))?;
+            op.router.directory.stale(&believed);
+            return op.blocking(|| self.pause());
+        }
+        let before = self.believed.take();
+        if let Some(before) = &before {
+            op.router.directory.stale(before);
+        }
+        self.believed = op.blocking(|| op.believed(self.db, self.collection))?;
+        let version = |believed: &Option<Arc<Believed>>| {
+            believed.as_ref().and_then(|believed| Some(believed.sharded.as_ref()?.table.version()))
+        };
+        if version(&before) == version(&self.believed) {
+            op.blocking(|| self.pause())?;
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self) -> Result<()> {
+        let until = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(PAUSE.1);
+        loop {
+            self.op.check_interrupt()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            std::thread::sleep(left.min(ASK));
+        }
+    }
+}
+
+/// The namespace that an error of a shard is about.
+fn other_namespace(error: &Error) -> Option<String> {
+    RawDoc::new(error.extra()?).get("ns")?.as_str().map(str::to_owned)
+}
+
+/// Runs a request for a collection, and runs it again where a shard says that the router's view was out of date. What it does must not
+/// matter if that happens: a shard that answers so has done nothing, but others may have.
+///
+/// Errors: those of `run` and of [`Route::stale`].
+pub fn until_fresh<T>(
+    op: &Operation<'_>,
+    db: &str,
+    collection: &str,
+    makes: bool,
+    mut run: impl FnMut(&Placed) -> Result<T>,
+) -> Result<T> {
+    let mut route = Route::new(op, db, collection, makes);
+    loop {
+        let placed = route.placed()?;
+        match run(&placed) {
+            Err(error) => route.stale(error)?,
+            done => return done,
+        }
+    }
+}
+
+/// The error of what this version does not do over several shards.
+pub fn not_over_shards(op: &Operation<'_>, sharded: &Sharded) -> Error {
+    let (name, ns) = (op.command.name, &sharded.ns);
+    let text = format!("This version does not run this {name} on a sharded collection ({ns})");
+    Error::new(Code::COMMAND_NOT_SUPPORTED, text)
+}

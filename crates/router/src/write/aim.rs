@@ -1,0 +1,234 @@
+//! Where a statement goes.
+
+use sheaf_bson::path::FieldPath;
+use sheaf_bson::{RawDoc, Value};
+use sheaf_cluster::Sharded;
+use sheaf_errors::{Code, Error, Result};
+use sheaf_shard::ShardId;
+use sheaf_shard::placement::Interval;
+
+use super::batch::{Kind, document_of};
+use crate::targeting;
+
+/// Where a statement goes.
+#[derive(Debug)]
+pub enum Aim<'s> {
+    /// To one shard, which has all that it may concern.
+    One(&'s ShardId),
+    /// To each of these, which do with their own documents what it says.
+    Each(Vec<&'s ShardId>),
+    /// To one of these: it concerns one document, and any of them may have it.
+    Anywhere(Vec<&'s ShardId>),
+}
+
+/// Finds out where the statements of a batch go.
+pub struct Aiming {
+    kind: Kind,
+    order: Vec<u8>,
+}
+
+impl Aiming {
+    /// For statements of this kind.
+    pub fn new(kind: Kind) -> Self {
+        Aiming { kind, order: Vec::new() }
+    }
+
+    /// Where this one goes.
+    ///
+    /// Errors: those that become the statement's.
+    pub fn aim<'s>(&mut self, statement: RawDoc<'_>, sharded: &'s Sharded) -> Result<Aim<'s>> {
+        let flag = |name: &str| statement.get(name).is_some_and(|flag| flag.truthy());
+        let first = || statement.iter().next().map_or("", |first| first.key());
+        match self.kind {
+            Kind::Inserts => self.document(statement, sharded),
+            Kind::Bulk if first() == "insert" => {
+                self.document(document_of(statement).unwrap_or(RawDoc::EMPTY), sharded)
+            }
+            Kind::Deletes => {
+                let multi = statement.get("limit").and_then(|limit| limit.as_f64()) != Some(1.0);
+                Selection::of(statement, "q").aim(sharded, multi)
+            }
+            Kind::Updates | Kind::Bulk => {
+                let selection = Selection::of(statement, self.kind.filter());
+                match flag("upsert") {
+                    true => selection.upsert(sharded, flag("multi")),
+                    false => selection.aim(sharded, flag("multi")),
+                }
+            }
+        }
+    }
+
+    /// Documents go where their keys belong.
+    fn document<'s>(&mut self, document: RawDoc<'_>, sharded: &'s Sharded) -> Result<Aim<'s>> {
+        self.order.clear();
+        sharded.pattern().put_order(document, &mut self.order)?;
+        Ok(Aim::One(sharded.table.chunk_at(&self.order).shard()))
+    }
+}
+
+/// Which documents a statement is about.
+#[derive(Clone, Copy)]
+pub struct Selection<'d> {
+    filter: RawDoc<'d>,
+    collation: Option<RawDoc<'d>>,
+    sorted: bool,
+}
+
+impl<'d> Selection<'d> {
+    /// What a statement says, with its filter in this field.
+    pub fn of(statement: RawDoc<'d>, filter: &str) -> Self {
+        let document = |name: &str| statement.get(name).and_then(|value| value.as_doc());
+        Selection {
+            filter: document(filter).unwrap_or(RawDoc::EMPTY),
+            collation: document("collation"),
+            sorted: document("sort").is_some_and(|sort| !sort.is_empty()),
+        }
+    }
+
+    /// Where a statement goes that changes what is there: all of it with `multi`, otherwise one document.
+    ///
+    /// Errors: those of the filter.
+    pub fn aim<'s>(&self, sharded: &'s Sharded, multi: bool) -> Result<Aim<'s>> {
+        let ranges = targeting::ranges_for_filter(sharded, self.filter, self.collation);
+        let mut shards: Vec<&ShardId> = targeting::owners(sharded, &ranges).into_iter().collect();
+        if shards.len() > 1 {
+            // An `_id` is one document's, wherever that is.
+            let by_id = || !self.sorted && is_id(self.filter.get_or_missing("_id"));
+            return Ok(if multi || by_id() { Aim::Each(shards) } else { Aim::Anywhere(shards) });
+        }
+        shards
+            .pop()
+            .map(Aim::One)
+            .ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shard owns the collection"))
+    }
+
+    /// Where a statement goes that inserts a document if it finds none.
+    ///
+    /// Errors: `ShardKeyNotFound`, with `multi` where the filter does not name one key; those of the filter.
+    pub fn upsert<'s>(&self, sharded: &'s Sharded, multi: bool) -> Result<Aim<'s>> {
+        if let Some(owner) = self.owner(sharded)? {
+            return Ok(Aim::One(owner));
+        }
+        if multi {
+            return Err(Error::new(
+                Code::SHARD_KEY_NOT_FOUND,
+                "Failed to target upsert by query :: could not extract exact shard key",
+            ));
+        }
+        Ok(match self.aim(sharded, false)? {
+            Aim::Each(shards) => Aim::Anywhere(shards),
+            aim => aim,
+        })
+    }
+
+    /// The owner of the one key that the filter names, if it names one.
+    fn owner<'s>(&self, sharded: &'s Sharded) -> Result<Option<&'s ShardId>> {
+        let simple = targeting::compares_bytes(sharded, self.collation);
+        let mut bounds = Vec::new();
+        for field in sharded.pattern().fields() {
+            match equality(self.filter, &field.path) {
+                Some(value) if simple || !depends_on_collation(value) => {
+                    bounds.push(vec![Interval::point(value)]);
+                }
+                _ => return Ok(None),
+            }
+        }
+        let ranges = sharded.pattern().ranges_of(&bounds);
+        Ok(sharded.table.owners(&ranges, None)?.first().copied())
+    }
+}
+
+fn depends_on_collation(value: Value<'_>) -> bool {
+    matches!(value, Value::String(_) | Value::Document(_) | Value::Array(_))
+}
+
+/// Whether a filter's `_id` is one value.
+fn is_id(value: Value<'_>) -> bool {
+    is_equality(value).is_some_and(|value| !value.is_missing())
+}
+
+/// The one value that an entry of a filter asks for: `{a: 5}`, `{a: {$eq: 5}}`.
+fn is_equality(value: Value<'_>) -> Option<Value<'_>> {
+    match value {
+        Value::Missing | Value::Regex(_) | Value::Undefined => None,
+        Value::Document(document) => match document.iter().next() {
+            Some(first) if first.key().starts_with('$') => {
+                (first.key() == "$eq" && document.count() == 1).then(|| first.value())
+            }
+            _ => Some(value),
+        },
+        value => Some(value),
+    }
+}
+
+/// The one value that a filter asks for at a path; none that is an array, since no key has one.
+fn equality<'d>(filter: RawDoc<'d>, path: &FieldPath) -> Option<Value<'d>> {
+    for entry in filter.iter() {
+        if entry.key() == "$and" {
+            let parts = entry.value().as_array().into_iter().flat_map(|parts| parts.values());
+            let found = parts.filter_map(|part| part.as_doc()).find_map(|part| equality(part, path));
+            if found.is_some() {
+                return found;
+            }
+            continue;
+        }
+        let rest = match path.dotted().strip_prefix(entry.key()) {
+            Some("") => None,
+            Some(rest) if rest.starts_with('.') => Some(&rest[1..]),
+            _ => continue,
+        };
+        let Some(value) = is_equality(entry.value()) else { continue };
+        let value = match (rest, value) {
+            (None, value) => value,
+            (Some(rest), Value::Document(document)) => match FieldPath::new(rest).get(document) {
+                Value::Missing => Value::Null,
+                value => value,
+            },
+            _ => continue,
+        };
+        if !matches!(value, Value::Array(_)) {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use sheaf_bson::{DocBuf, doc};
+
+    use super::*;
+
+    fn found(filter: &DocBuf, path: &str) -> Option<i64> {
+        equality(filter.as_raw(), &FieldPath::new(path)).and_then(|value| value.as_exact_i64())
+    }
+
+    #[test]
+    fn one_value_is_found_where_a_filter_names_it() {
+        for filter in [
+            doc! { "a": { "b": 5 } },
+            doc! { "a.b": 5 },
+            doc! { "a.b": { "$eq": 5 } },
+            doc! { "x": 1, "$and": [{ "y": 2 }, { "a.b": 5 }] },
+        ] {
+            assert_eq!(found(&filter, "a.b"), Some(5), "{filter:?}");
+        }
+        for filter in [
+            doc! {},
+            doc! { "a.b": { "$gt": 5 } },
+            doc! { "a.b": { "$eq": 5, "$gt": 1 } },
+            doc! { "a.b": { "$in": [5] } },
+            doc! { "a.b": [5] },
+            doc! { "a.bc": 5 },
+            doc! { "$or": [{ "a.b": 5 }] },
+        ] {
+            assert_eq!(found(&filter, "a.b"), None, "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn an_id_is_one_value() {
+        assert!(is_id(Value::Int32(5)) && is_id(Value::Document(doc! { "a": 1 }.as_raw())));
+        assert!(!is_id(Value::Missing) && !is_id(Value::Document(doc! { "$gt": 1 }.as_raw())));
+    }
+}

@@ -1,0 +1,267 @@
+//! A write command's statements as they came, and the messages that some of them become.
+
+use sheaf_bson::{Bump, DocBuf, DocWriter, RawDoc, Value, doc};
+use sheaf_client::Message;
+use sheaf_errors::{Code, Result, bail};
+use sheaf_front::args::{Args, Array, Loose, check_collection_name, check_db_name};
+use sheaf_front::front::new_object_id;
+
+use crate::addressed::Addressed;
+use crate::forward::{self, Body};
+use crate::op::Operation;
+
+/// Most statements that one write command may have.
+const MAX_WRITES: usize = 100_000;
+
+/// Which command a batch is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `insert`.
+    Inserts,
+    /// `update`.
+    Updates,
+    /// `delete`.
+    Deletes,
+    /// `bulkWrite`.
+    Bulk,
+}
+
+impl Kind {
+    /// The command's field with its statements.
+    fn field(self) -> &'static str {
+        match self {
+            Kind::Inserts => "documents",
+            Kind::Updates => "updates",
+            Kind::Deletes => "deletes",
+            Kind::Bulk => "ops",
+        }
+    }
+
+    /// The field of a statement with its filter.
+    pub fn filter(self) -> &'static str {
+        if self == Kind::Bulk { "filter" } else { "q" }
+    }
+}
+
+/// A namespace that statements write to.
+pub struct Namespace<'b> {
+    /// The database.
+    pub db: &'b str,
+    /// The collection.
+    pub collection: &'b str,
+    /// Its entry in `nsInfo`.
+    info: RawDoc<'b>,
+}
+
+/// A write command's statements as they came: documents, updates, deletes, or all kinds of them.
+pub struct Batch<'b> {
+    /// Of which command.
+    pub kind: Kind,
+    /// What they write to.
+    pub namespaces: Vec<Namespace<'b>>,
+    /// The statements, where they came in.
+    pub statements: Vec<RawDoc<'b>>,
+    /// Whether the first error ends the batch.
+    pub ordered: bool,
+    stmt_ids: Vec<i32>,
+    first_stmt: i32,
+    /// Whether the statements are not all as they came.
+    changed: bool,
+}
+
+impl<'b> Batch<'b> {
+    /// Reads what the router has to know of an insert, update or delete; the shards read the rest.
+    ///
+    /// Errors: those of what is read; `InvalidLength`.
+    pub fn parse(args: &mut Args<'b>, op: &Operation<'b>, kind: Kind) -> Result<Self> {
+        let collection = args.collection()?;
+        let namespace = Namespace { db: op.db(), collection, info: RawDoc::EMPTY };
+        Batch::of(args, kind, vec![namespace])
+    }
+
+    /// Reads what the router has to know of a `bulkWrite`.
+    ///
+    /// Errors: those of what is read; `InvalidLength`; `InvalidNamespace`; `BadValue`, where a statement names no namespace.
+    pub fn parse_bulk(args: &mut Args<'b>) -> Result<Self> {
+        let mut namespaces = Vec::new();
+        for info in args.required_documents("nsInfo")? {
+            let ns = info.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
+            let Some((db, collection)) = ns.split_once('.') else {
+                bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified for bulkWrite: '{ns}'");
+            };
+            check_db_name(db)?;
+            check_collection_name(collection)?;
+            namespaces.push(Namespace { db, collection, info });
+        }
+        let batch = Batch::of(args, Kind::Bulk, namespaces)?;
+        for statement in &batch.statements {
+            let first = statement.iter().next();
+            let name = first.map_or("", |first| first.key());
+            if !matches!(name, "insert" | "update" | "delete") {
+                bail!(
+                    Code::FAILED_TO_PARSE,
+                    "Unrecognized bulkWrite operation '{name}', expected 'insert', 'update' or 'delete'"
+                );
+            }
+            let index = first.map_or(Value::Missing, |first| first.value());
+            let known = index.as_exact_i64().and_then(|index| usize::try_from(index).ok());
+            if known.is_none_or(|index| index >= batch.namespaces.len()) {
+                let shown = sheaf_bson::value_text(index);
+                bail!(Code::BAD_VALUE, "BulkWrite ops entry {shown} has an invalid nsInfo index.");
+            }
+        }
+        Ok(batch)
+    }
+
+    fn of(args: &mut Args<'b>, kind: Kind, namespaces: Vec<Namespace<'b>>) -> Result<Self> {
+        let statements: Vec<RawDoc<'b>> = args.required_documents(kind.field())?.iter().collect();
+        let ordered = args.optional::<Loose>("ordered")?.is_none_or(|flag| flag.0);
+        let mut stmt_ids = Vec::new();
+        if let Some(Array(ids)) = args.optional("stmtIds")? {
+            stmt_ids.extend(ids.values().map(|id| id.as_exact_i64().unwrap_or(0) as i32));
+        }
+        let first_stmt = args.optional::<i32>("stmtId")?.unwrap_or(0);
+        args.ignore_rest();
+        if statements.is_empty() || statements.len() > MAX_WRITES {
+            let count = statements.len();
+            bail!(
+                Code::INVALID_LENGTH,
+                "Write batch sizes must be between 1 and {MAX_WRITES}. Got {count} operations."
+            );
+        }
+        Ok(Batch { kind, namespaces, statements, ordered, stmt_ids, first_stmt, changed: false })
+    }
+
+    /// Gives each document an `_id` that has none: it may be what decides where the document goes, and is to be the same when it is sent
+    /// again.
+    pub fn add_ids(&mut self, arena: &'b Bump) {
+        for statement in &mut self.statements {
+            let is_document = self.kind == Kind::Inserts;
+            let inserted = if is_document { Some(*statement) } else { document_of(*statement) };
+            let Some(document) = inserted.filter(|document| document.element("_id").is_none()) else {
+                continue;
+            };
+            let mut with_id = doc! { "_id": Value::ObjectId(new_object_id()) };
+            with_id.edit(|out| _ = out.append_all(document));
+            if !is_document {
+                with_id = DocBuf::build(|out| {
+                    for field in statement.iter() {
+                        match field.key() {
+                            "document" => _ = out.append("document", with_id.as_raw()),
+                            _ => _ = out.append_element(field),
+                        }
+                    }
+                });
+            }
+            *statement = RawDoc::new(arena.alloc_slice_copy(with_id.as_bytes()));
+            self.changed = true;
+        }
+    }
+
+    /// Whether the command can go as it came.
+    pub fn is_as_it_came(&self) -> bool {
+        !self.changed
+    }
+
+    /// Which of the namespaces the statement at this place writes to.
+    pub fn namespace_of(&self, at: u32) -> usize {
+        match self.kind {
+            Kind::Bulk => {
+                let index =
+                    self.statements[at as usize].values().next().and_then(|index| index.as_exact_i64());
+                index.unwrap_or(0) as usize
+            }
+            _ => 0,
+        }
+    }
+
+    /// The number by which the statement at this place is known when it is sent again.
+    pub fn stmt_id(&self, at: u32) -> i32 {
+        self.stmt_ids.get(at as usize).copied().unwrap_or(self.first_stmt + at as i32)
+    }
+
+    /// The command with these of its statements, for one shard: of one namespace, or of such as lie on it as a whole.
+    pub fn message(&self, op: &Operation<'_>, to: &Addressed, places: &[u32]) -> Message {
+        self.message_of(op, to, places, places.iter().map(|at| self.statements[*at as usize]))
+    }
+
+    /// The command with these statements in the place of those that stand at `places`.
+    pub fn message_of<'s>(
+        &self,
+        op: &Operation<'_>,
+        to: &Addressed,
+        places: &[u32],
+        statements: impl Iterator<Item = RawDoc<'s>> + Clone,
+    ) -> Message {
+        let is_bulk = self.kind == Kind::Bulk;
+        let stays = |name: &str| {
+            name == self.kind.field()
+                || matches!(name, "stmtIds" | "stmtId")
+                || (is_bulk && matches!(name, "nsInfo" | "cursor"))
+        };
+        // A bulkWrite names the versions of its namespaces beside these.
+        let namespace = places.first().map_or(0, |at| self.namespace_of(*at));
+        let is_one = places.iter().all(|at| self.namespace_of(*at) == namespace);
+        let sent = Addressed { version: to.version.filter(|_| !is_bulk), target: to.target.clone() };
+        let mut message = forward::command(op, &sent, &Body::of(op), stays, |out| {
+            if is_bulk {
+                let mut list = out.array("nsInfo");
+                let meant =
+                    if is_one { &self.namespaces[namespace..=namespace] } else { &self.namespaces[..] };
+                for namespace in meant {
+                    let mut entry = list.document();
+                    entry.append_all(namespace.info);
+                    to.append_versions(&mut entry);
+                }
+            }
+            if op.records_statements() {
+                let mut ids = out.array("stmtIds");
+                for at in places {
+                    ids.push(self.stmt_id(*at));
+                }
+            }
+        });
+        message.bytes().reserve(statements.clone().map(|statement| statement.len()).sum::<usize>() + 64);
+        message.begin_sequence(self.kind.field());
+        for statement in statements {
+            match statement.iter().next() {
+                Some(first) if is_bulk && is_one => {
+                    let mut out = DocWriter::new(message.bytes());
+                    out.append(first.key(), 0).append_raw_elements(after(statement, first.as_bytes()));
+                }
+                _ => message.bytes().extend_from_slice(statement.as_bytes()),
+            }
+        }
+        message.end_sequence();
+        message
+    }
+}
+
+/// The elements of a document behind its first.
+fn after<'d>(document: RawDoc<'d>, first: &[u8]) -> &'d [u8] {
+    let bytes = document.as_bytes();
+    &bytes[4 + first.len()..bytes.len() - 1]
+}
+
+/// The document that a statement of a `bulkWrite` inserts.
+pub fn document_of(statement: RawDoc<'_>) -> Option<RawDoc<'_>> {
+    let inserts = statement.iter().next().is_some_and(|first| first.key() == "insert");
+    statement.get("document").filter(|_| inserts).and_then(|document| document.as_doc())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_behind_the_first() {
+        let statement = doc! { "insert": 3, "document": { "_id": 1 } };
+        let first = statement.as_raw().iter().next().unwrap();
+        let rest = after(statement.as_raw(), first.as_bytes());
+        let mut bytes = Vec::new();
+        DocWriter::new(&mut bytes).append("insert", 0).append_raw_elements(rest);
+        assert_eq!(RawDoc::new(&bytes), doc! { "insert": 0, "document": { "_id": 1 } }.as_raw());
+        assert_eq!(document_of(statement.as_raw()), Some(doc! { "_id": 1 }.as_raw()));
+        assert_eq!(document_of(doc! { "delete": 0, "document": {} }.as_raw()), None);
+    }
+}

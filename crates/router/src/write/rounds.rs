@@ -1,0 +1,499 @@
+//! Rounds of statements, until none is left.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use sheaf_cluster::{Answer, Sharded};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_front::reply::Reply;
+use sheaf_shard::ShardId;
+
+use super::aim::Aiming;
+use super::moved::{self, Moved};
+use super::multi::Multis;
+use super::outcome::{Answers, Taken, is_stale};
+use super::{Aim, Batch, Kind, anywhere, within};
+use crate::addressed::{Addressed, Placed};
+use crate::forward::{self, Body};
+use crate::op::Operation;
+use crate::route::Route;
+
+/// What came of a batch.
+pub enum Ran<A> {
+    /// One shard has answered it all, as the client gets it.
+    Answered(Reply),
+    /// Several have answered this.
+    Put(A),
+}
+
+/// Runs a batch on its collections, wherever these are. Their databases are made where `makes` says so.
+///
+/// Errors: those that end the whole command.
+pub fn run<A: Answers>(op: &Operation<'_>, batch: &Batch<'_>, makes: bool) -> Result<Ran<A>> {
+    let namespaces = batch.namespaces.iter();
+    let mut routes: Vec<Route<'_, '_>> =
+        namespaces.map(|namespace| Route::new(op, namespace.db, namespace.collection, makes)).collect();
+    let mut rounds = Rounds::<A>::new(op, batch);
+    loop {
+        let placed: Vec<Placed> = routes.iter_mut().map(Route::placed).collect::<Result<_>>()?;
+        let stale = match the_only(&placed) {
+            Some(to) => match rounds.whole(to)? {
+                Whole::Answered(reply) => return Ok(Ran::Answered(reply)),
+                Whole::Again(stale) => Some(stale),
+                Whole::Over => None,
+            },
+            None => rounds.round(&placed)?,
+        };
+        match stale {
+            Some(Stale { namespace, error }) => {
+                routes[namespace].stale(error)?;
+                if op.in_transaction() {
+                    // The transaction begins anew, and this statement with it.
+                    rounds = Rounds::new(op, batch);
+                }
+            }
+            None if rounds.left.is_empty() => return Ok(Ran::Put(rounds.answers)),
+            None => {}
+        }
+    }
+}
+
+/// The one shard that has all of these collections, none of which is sharded.
+fn the_only(placed: &[Placed]) -> Option<&Addressed> {
+    let whole = |placed: &'_ Placed| matches!(placed, Placed::Whole(_));
+    let [Placed::Whole(first), others @ ..] = placed else { return None };
+    let same = |other: &Placed| match other {
+        Placed::Whole(other) => other.target.name() == first.target.name() && other.version == first.version,
+        Placed::Spread(_) => false,
+    };
+    (placed.iter().all(whole) && others.iter().all(same)).then_some(first)
+}
+
+/// A shard's view of a namespace is not the router's.
+struct Stale {
+    namespace: usize,
+    error: Error,
+}
+
+/// Statements of one namespace and shard in a round.
+struct Lot {
+    to: Addressed,
+    places: Vec<u32>,
+}
+
+/// Where a statement goes.
+enum Goes<'s> {
+    /// To a collection that lies on one shard.
+    Whole(&'s Addressed),
+    /// To the shards of a collection.
+    Spread(Aim<'s>, &'s Sharded),
+}
+
+/// So many runs of documents for the same shard are sent one after another: a transaction takes as long.
+const RUNS_IN_A_ROW: usize = 3;
+
+/// What came of documents that were to be inserted together.
+enum Together {
+    /// They are there, or it is noted what they have failed with.
+    Done,
+    /// The view of the collection is out of date.
+    Stale(Error),
+    /// They are to go one run after another.
+    InRuns,
+}
+
+/// What came of a batch that has gone to one shard.
+enum Whole {
+    /// This is all, as the client gets it.
+    Answered(Reply),
+    /// The rest goes by a newer view.
+    Again(Stale),
+    /// Nothing is left.
+    Over,
+}
+
+/// What a round sends.
+#[derive(Default)]
+struct Planned<'s> {
+    lots: Vec<Lot>,
+    /// Statements that concern one document, and the shards that may have it.
+    anywhere: Vec<(u32, &'s Sharded, Vec<&'s ShardId>)>,
+}
+
+struct Rounds<'o, 'a, 'b, A> {
+    op: &'o Operation<'a>,
+    batch: &'o Batch<'b>,
+    aiming: Aiming,
+    /// Statements that are not done yet, in order.
+    left: VecDeque<u32>,
+    answers: A,
+    multis: Multis,
+    /// Statements whose documents are to be another shard's than the one that has said so.
+    moving: Vec<(u32, Addressed)>,
+    /// Documents of an ordered batch go in runs: all together, one has failed.
+    in_runs: bool,
+}
+
+impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
+    fn new(op: &'o Operation<'a>, batch: &'o Batch<'b>) -> Self {
+        let left = (0..batch.statements.len() as u32).collect();
+        let (answers, multis) = (A::default(), Multis::default());
+        Rounds {
+            op,
+            batch,
+            aiming: Aiming::new(batch.kind),
+            left,
+            answers,
+            multis,
+            moving: Vec::new(),
+            in_runs: false,
+        }
+    }
+
+    /// Sends all that is left to the one shard that has the whole of it: at first, as it came.
+    fn whole(&mut self, to: &Addressed) -> Result<Whole> {
+        let is_first = self.left.len() == self.batch.statements.len() && self.answers.is_empty();
+        let mut message = match is_first && self.batch.is_as_it_came() && self.batch.kind != Kind::Bulk {
+            true => forward::message(self.op, to, &Body::of(self.op)),
+            false => self.batch.message(self.op, to, self.left.make_contiguous()),
+        };
+        let again = |error| Whole::Again(Stale { namespace: 0, error });
+        let answer = match forward::exchange(self.op, &to.target, &mut message) {
+            Ok(answer) => answer,
+            Err(error) if is_stale(error.code()) => return Ok(again(error)),
+            Err(error) => {
+                let places = Vec::from(std::mem::take(&mut self.left));
+                return self.failed(vec![(places, error)]).map(|()| Whole::Over);
+            }
+        };
+        let places = Vec::from(std::mem::take(&mut self.left));
+        match self.answers.take(self.op, &to.target, &places, &answer)?.stale {
+            Some((from, error)) => {
+                self.left = places[from..].to_vec().into();
+                Ok(again(error))
+            }
+            None if is_first => forward::reply(self.op, &to.target, &answer).map(Whole::Answered),
+            None => Ok(Whole::Over),
+        }
+    }
+
+    /// One round. Tells if a shard has answered that a view is out of date.
+    fn round(&mut self, placed: &[Placed]) -> Result<Option<Stale>> {
+        let (ordered, in_transaction) = (self.batch.ordered, self.op.in_transaction());
+        let inserts = self.batch.kind == Kind::Inserts;
+        if ordered && !in_transaction && inserts && !self.in_runs {
+            match self.together(placed)? {
+                Together::Done => return Ok(None),
+                Together::Stale(error) => return Ok(Some(Stale { namespace: 0, error })),
+                Together::InRuns => self.in_runs = true,
+            }
+        }
+        let planned = match (ordered || in_transaction) && !(in_transaction && inserts) {
+            true => self.next_run(placed)?,
+            false => self.all_at_once(placed)?,
+        };
+        let mut stale = self.send(placed, &planned.lots)?;
+        for (at, sharded, shards) in planned.anywhere {
+            if stale.is_some() {
+                self.left.push_back(at);
+            } else {
+                stale = self.anywhere(at, sharded, &shards)?;
+            }
+        }
+        for (at, to) in std::mem::take(&mut self.moving) {
+            match &placed[self.batch.namespace_of(at)] {
+                Placed::Spread(sharded) if stale.is_none() => stale = self.moved(at, &to, sharded)?,
+                _ => self.left.push_back(at),
+            }
+        }
+        self.sort_left();
+        if (ordered || in_transaction) && self.answers.has_failed() {
+            self.left.clear();
+            if in_transaction && inserts {
+                self.answers.cut_behind_error();
+            }
+            return Ok(None);
+        }
+        Ok(stale)
+    }
+
+    /// What several shards are to execute again may have come back from more than one.
+    fn sort_left(&mut self) {
+        if !self.left.make_contiguous().is_sorted_by(|a, b| a < b) {
+            let mut left = Vec::from(std::mem::take(&mut self.left));
+            left.sort_unstable();
+            left.dedup();
+            self.left = left.into();
+        }
+    }
+
+    /// Has the shards look for the document of a statement, and changes it.
+    fn anywhere(&mut self, at: u32, sharded: &Sharded, shards: &[&ShardId]) -> Result<Option<Stale>> {
+        match anywhere::run(self.op, self.batch, at, sharded, shards) {
+            Ok((to, answer)) => self.take_one(at, &to, &answer),
+            Err(error) => self.one_failed(at, error),
+        }
+    }
+
+    /// Changes a document that is to be another shard's.
+    fn moved(&mut self, at: u32, to: &Addressed, sharded: &Sharded) -> Result<Option<Stale>> {
+        match moved::run(self.op, self.batch, at, to, sharded) {
+            Ok((Moved::Answered(answer), _)) => self.take_one(at, to, &answer),
+            Ok((Moved::Done(upserted), concerns)) => {
+                self.answers.moved(at, upserted, concerns);
+                Ok(None)
+            }
+            Ok((Moved::Refused(error), _)) => {
+                self.answers.fail(at, &error);
+                Ok(None)
+            }
+            Err(error) => self.one_failed(at, error),
+        }
+    }
+
+    /// Takes in the answer to one statement.
+    fn take_one(&mut self, at: u32, to: &Addressed, answer: &Answer) -> Result<Option<Stale>> {
+        let taken = self.answers.take(self.op, &to.target, &[at], answer)?;
+        if !taken.moving.is_empty() {
+            self.moving.push((at, to.clone()));
+        }
+        let Some((_, error)) = taken.stale else { return Ok(None) };
+        self.left.push_back(at);
+        Ok(Some(Stale { namespace: self.batch.namespace_of(at), error }))
+    }
+
+    fn one_failed(&mut self, at: u32, error: Error) -> Result<Option<Stale>> {
+        if !is_stale(error.code()) {
+            return self.failed(vec![(vec![at], error)]).map(|()| None);
+        }
+        self.left.push_back(at);
+        Ok(Some(Stale { namespace: self.batch.namespace_of(at), error }))
+    }
+
+    fn goes<'s>(&mut self, at: u32, placed: &'s [Placed]) -> Result<Goes<'s>> {
+        match &placed[self.batch.namespace_of(at)] {
+            Placed::Whole(to) => Ok(Goes::Whole(to)),
+            Placed::Spread(sharded) => {
+                let aim = self.aiming.aim(self.batch.statements[at as usize], sharded)?;
+                Ok(Goes::Spread(aim, sharded))
+            }
+        }
+    }
+
+    /// Inserts all documents of an ordered batch on their shards at once, in one transaction.
+    fn together(&mut self, placed: &[Placed]) -> Result<Together> {
+        let [Placed::Spread(sharded)] = placed else { return Ok(Together::InRuns) };
+        let mut lots: BTreeMap<&ShardId, Vec<u32>> = BTreeMap::new();
+        let (mut runs, mut last) = (0, None);
+        for at in &self.left {
+            // What has no key fails in its turn, and what is before it stays.
+            let Ok(Aim::One(shard)) = self.aiming.aim(self.batch.statements[*at as usize], sharded) else {
+                return Ok(Together::InRuns);
+            };
+            if last.replace(shard) != Some(shard) {
+                runs += 1;
+            }
+            lots.entry(shard).or_default().push(*at);
+        }
+        if runs <= RUNS_IN_A_ROW {
+            return Ok(Together::InRuns);
+        }
+        let lot = |(shard, places)| Ok(Lot { to: self.op.addressed(sharded, shard)?, places });
+        let lots: Vec<Lot> = lots.into_iter().map(lot).collect::<Result<_>>()?;
+        let mut has_failed = false;
+        let done = within(self.op, || {
+            let messages =
+                lots.iter().map(|lot| (&lot.to, self.batch.message(self.op, &lot.to, &lot.places)));
+            let mut answers = A::default();
+            for (lot, answer) in lots.iter().zip(forward::exchange_all(self.op, messages.collect())) {
+                let taken = answers.take(self.op, &lot.to.target, &lot.places, &answer?)?;
+                if let Some((_, error)) = taken.stale {
+                    return Err(error);
+                }
+            }
+            if answers.has_failed() {
+                has_failed = true;
+                return Err(Error::new(Code::OPERATION_FAILED, "a document cannot be inserted"));
+            }
+            Ok(answers)
+        });
+        match done {
+            Ok((answers, concerns)) => {
+                self.answers.add(answers, concerns);
+                self.left.clear();
+                Ok(Together::Done)
+            }
+            Err(error) if is_stale(error.code()) => Ok(Together::Stale(error)),
+            Err(error) if has_failed || error.code() == Code::TRANSACTION_TOO_LARGE => Ok(Together::InRuns),
+            Err(error) => {
+                let places = Vec::from(std::mem::take(&mut self.left));
+                self.failed(vec![(places, error)]).map(|()| Together::Done)
+            }
+        }
+    }
+
+    /// The statements at the beginning that one shard has in a row, or the one that concerns several.
+    fn next_run<'s>(&mut self, placed: &'s [Placed]) -> Result<Planned<'s>> {
+        let mut planned = Planned::default();
+        let mut run: Option<(usize, Addressed)> = None;
+        let mut taken = 0;
+        while let Some(at) = self.left.get(taken).copied() {
+            let namespace = self.batch.namespace_of(at);
+            let goes = self.goes(at, placed);
+            let to = match &goes {
+                Ok(Goes::Whole(to)) => Some((*to).clone()),
+                Ok(Goes::Spread(Aim::One(shard), sharded)) => match &run {
+                    Some((of, to)) if *of == namespace && to.target.name() == shard.as_str() => {
+                        Some(to.clone())
+                    }
+                    _ => Some(self.op.addressed(sharded, shard)?),
+                },
+                _ => None,
+            };
+            match (&run, to) {
+                (None, Some(to)) => run = Some((namespace, to)),
+                (Some((of, before)), Some(to))
+                    if *of == namespace && before.target.name() == to.target.name() => {}
+                (Some(_), _) => break,
+                (None, None) => {
+                    taken = 1;
+                    self.alone(at, goes, &mut planned)?;
+                    break;
+                }
+            }
+            taken += 1;
+        }
+        let places: Vec<u32> = self.left.drain(..taken).collect();
+        if let Some((_, to)) = run {
+            planned.lots.push(Lot { to, places });
+        }
+        Ok(planned)
+    }
+
+    /// Plans a statement that has a round for itself.
+    fn alone<'s>(&mut self, at: u32, goes: Result<Goes<'s>>, planned: &mut Planned<'s>) -> Result<()> {
+        match goes {
+            Ok(Goes::Spread(Aim::Each(shards), sharded)) => {
+                for shard in self.multis.left_on(at, sharded, shards) {
+                    planned.lots.push(Lot { to: self.op.addressed(sharded, shard)?, places: vec![at] });
+                }
+            }
+            Ok(Goes::Spread(Aim::Anywhere(shards), sharded)) => planned.anywhere.push((at, sharded, shards)),
+            Ok(Goes::Spread(Aim::One(_), _) | Goes::Whole(_)) => unreachable!("it is part of a run"),
+            Err(error) => self.answers.fail(at, &error),
+        }
+        Ok(())
+    }
+
+    /// All that is left, by namespace and shard.
+    fn all_at_once<'s>(&mut self, placed: &'s [Placed]) -> Result<Planned<'s>> {
+        let mut planned = Planned::default();
+        let mut lots: BTreeMap<(usize, &str), Lot> = BTreeMap::new();
+        for at in std::mem::take(&mut self.left) {
+            let namespace = self.batch.namespace_of(at);
+            match self.goes(at, placed) {
+                Ok(Goes::Whole(to)) => {
+                    let lot = lots.entry((namespace, to.target.name()));
+                    let lot = lot.or_insert_with(|| Lot { to: to.clone(), places: Vec::new() });
+                    lot.places.push(at);
+                }
+                Ok(Goes::Spread(Aim::One(shard), sharded)) => {
+                    self.add(&mut lots, (namespace, shard), sharded, at)?;
+                }
+                Ok(Goes::Spread(Aim::Each(shards), sharded)) => {
+                    for shard in self.multis.left_on(at, sharded, shards) {
+                        self.add(&mut lots, (namespace, shard), sharded, at)?;
+                    }
+                }
+                Ok(Goes::Spread(Aim::Anywhere(shards), sharded)) => {
+                    planned.anywhere.push((at, sharded, shards))
+                }
+                Err(error) => self.answers.fail(at, &error),
+            }
+        }
+        planned.lots = lots.into_values().collect();
+        Ok(planned)
+    }
+
+    fn add<'s>(
+        &self,
+        lots: &mut BTreeMap<(usize, &'s str), Lot>,
+        (namespace, shard): (usize, &'s ShardId),
+        sharded: &Sharded,
+        at: u32,
+    ) -> Result<()> {
+        match lots.get_mut(&(namespace, shard.as_str())) {
+            Some(lot) => lot.places.push(at),
+            None => {
+                let lot = Lot { to: self.op.addressed(sharded, shard)?, places: vec![at] };
+                lots.insert((namespace, shard.as_str()), lot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends these, all at once, and takes in the answers.
+    fn send(&mut self, placed: &[Placed], lots: &[Lot]) -> Result<Option<Stale>> {
+        if lots.len() > 1 {
+            self.op.choose_read_time();
+        }
+        let messages = lots.iter().map(|lot| (&lot.to, self.message(placed, lot))).collect();
+        let answers = forward::exchange_all(self.op, messages);
+        let (mut stale, mut failed) = (None, Vec::new());
+        for (lot, answer) in lots.iter().zip(answers) {
+            let taken = match answer {
+                Ok(answer) => self.answers.take(self.op, &lot.to.target, &lot.places, &answer)?,
+                Err(error) if is_stale(error.code()) => Taken { stale: Some((0, error)), ..Taken::default() },
+                Err(error) => {
+                    failed.push((lot.places.clone(), error));
+                    continue;
+                }
+            };
+            let done = match (taken.stale, taken.moving.first()) {
+                (Some((from, error)), _) => {
+                    stale = Some(Stale { namespace: self.batch.namespace_of(lot.places[0]), error });
+                    from
+                }
+                // To the shard it is an error, behind which it executes nothing.
+                (None, Some(first)) if self.batch.ordered || self.op.in_transaction() => first + 1,
+                (None, _) => lot.places.len(),
+            };
+            self.moving.extend(taken.moving.iter().map(|at| (lot.places[*at], lot.to.clone())));
+            self.multis.done_on(lot.to.target.name(), &lot.places[..done]);
+            self.left.extend(&lot.places[done..]);
+        }
+        for (at, shard) in self.multis.end_round(stale.is_some()) {
+            if let Placed::Spread(sharded) = &placed[self.batch.namespace_of(at)] {
+                self.multis.is_done(at, &shard, sharded);
+            }
+        }
+        self.failed(failed)?;
+        Ok(stale)
+    }
+
+    fn message(&self, placed: &[Placed], lot: &Lot) -> sheaf_client::Message {
+        if let Placed::Spread(sharded) = &placed[self.batch.namespace_of(lot.places[0])]
+            && let Some(narrowed) =
+                self.multis.narrowed(self.batch, sharded, lot.to.target.name(), &lot.places)
+        {
+            let statements = narrowed.iter().map(|statement| statement.as_raw());
+            return self.batch.message_of(self.op, &lot.to, &lot.places, statements);
+        }
+        self.batch.message(self.op, &lot.to, &lot.places)
+    }
+
+    /// Shards have answered errors that are about all that they were sent, or nothing.
+    ///
+    /// Errors: these, where the command has done nothing else, or happens once however often it is sent, or is one statement of a
+    /// transaction. Otherwise they are those of its statements, so that the client learns what has happened.
+    fn failed(&mut self, failed: Vec<(Vec<u32>, Error)>) -> Result<()> {
+        for (places, error) in failed {
+            let stops = self.op.in_transaction() || self.op.is_retryable_write() || self.answers.is_empty();
+            if stops || matches!(error.code(), Code::MAX_TIME_MS_EXPIRED | Code::INTERRUPTED) {
+                return Err(error);
+            }
+            let meant = if self.batch.ordered { &places[..1] } else { &places[..] };
+            meant.iter().for_each(|at| self.answers.fail(*at, &error));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! Internal commands about sharded collections: what routers ask the conductor, and what that has shards do.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::{Interrupt, Uuid};
+
+use crate::args::Args;
+use crate::command::*;
+use crate::node::Node;
+use crate::op::Operation;
+use crate::reply::Reply;
+use crate::sharding::conductor::{Conductor, ShardCollection};
+use crate::sharding::moving;
+use crate::sharding::participants::{self, name};
+
+/// What is true of all of them.
+const fn spec(help: &'static str) -> Spec {
+    Spec {
+        aliases: &[],
+        help,
+        access: Access::Write,
+        transaction: Transaction::Refused,
+        secondary: Secondary::Never,
+        maintenance: false,
+        authentication: Authentication::Required,
+        api_v1: false,
+        admin_only: true,
+        test_only: false,
+        concerns: Concerns::WRITE,
+        privileges: Privileges::ByCommand("internal on the cluster"),
+        spread: Spread::Refused,
+        counter: Counter::Command,
+        threads: Threads::DataMayBlock,
+        ends_with_client: false,
+    }
+}
+
+/// A command that the conductor sends to shards.
+pub trait OnShard {
+    /// The command's name.
+    const NAME: &'static str;
+    /// What it is for.
+    const HELP: &'static str;
+    /// Does it.
+    const RUN: fn(&Arc<Node>, RawDoc<'_>, Interrupt<'_>) -> Result<DocBuf>;
+}
+
+/// [`OnShard`] as a command.
+pub struct ByConductor<K>(PhantomData<K>);
+
+impl<'a, K: OnShard> Command<'a, Operation<'a>> for ByConductor<K> {
+    const NAME: &'static str = K::NAME;
+    const SPEC: Spec = spec(K::HELP);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(ByConductor(PhantomData))
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let stop = op.interrupter();
+        let told = op.blocking(|| K::RUN(op.node(), op.body, &|| stop.check()))?;
+        // Whether it was done now or before: what waits for a majority waits for all of it.
+        op.note_newest_commit();
+        Ok(Reply::ok().with_fields(|out| _ = out.append_all(told.as_raw())))
+    }
+}
+
+/// A command of the conductor.
+pub trait OnConfig {
+    /// The command's name.
+    const NAME: &'static str;
+    /// The command of routers that it stands behind: errors name that.
+    const OF: &'static str;
+    /// What it is for.
+    const HELP: &'static str;
+    /// Does it.
+    const RUN: fn(&Conductor, &mut Args<'_>, Interrupt<'_>) -> Result<DocBuf>;
+}
+
+/// [`OnConfig`] as a command.
+pub struct ByRouter<K>(PhantomData<K>);
+
+impl<'a, K: OnConfig> Command<'a, Operation<'a>> for ByRouter<K> {
+    const NAME: &'static str = K::NAME;
+    const SPEC: Spec = spec(K::HELP);
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        args.ignore_rest();
+        Ok(ByRouter(PhantomData))
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let Some(conductor) = op.node().conductor() else {
+            bail!(Code::ILLEGAL_OPERATION, "{} can only be run on config servers (--configsvr)", K::NAME);
+        };
+        let mut args = Args::of_document(K::OF, op.body)?;
+        let stop = op.interrupter();
+        let told = op.blocking(|| K::RUN(conductor, &mut args, &|| stop.check()))?;
+        Ok(Reply::ok().with_fields(|out| _ = out.append_all(told.as_raw())))
+    }
+}
+
+macro_rules! on_shards {
+    ($($kind:ident = $name:expr, $run:expr, $help:literal;)+) => {
+        $(
+            pub struct $kind;
+
+            impl OnShard for $kind {
+                const NAME: &'static str = $name;
+                const HELP: &'static str = $help;
+                const RUN: fn(&Arc<Node>, RawDoc<'_>, Interrupt<'_>) -> Result<DocBuf> = $run;
+            }
+        )+
+    };
+}
+
+macro_rules! on_config {
+    ($($kind:ident = $name:literal, $of:literal, $run:expr, $help:literal;)+) => {
+        $(
+            pub struct $kind;
+
+            impl OnConfig for $kind {
+                const NAME: &'static str = $name;
+                const OF: &'static str = $of;
+                const HELP: &'static str = $help;
+                const RUN: fn(&Conductor, &mut Args<'_>, Interrupt<'_>) -> Result<DocBuf> = $run;
+            }
+        )+
+    };
+}
+
+on_shards! {
+    Close = name::CLOSE, participants::close, "closes a collection that is to be sharded, and checks it";
+    Place = name::PLACE, participants::place, "makes a sharded collection, and tells what the shard owns of it";
+    Open = name::OPEN, participants::open, "opens a collection that could not be sharded";
+    Block = name::BLOCK, participants::block, "closes a sharded collection";
+    Check = name::CHECK, participants::check, "checks that a collection can have a shard key";
+    Describe = name::DESCRIBE, participants::describe, "tells what a shard has of a collection";
+    Rename = name::RENAME, participants::rename, "renames a sharded collection";
+    Clean = name::CLEAN, moving::clean, "removes what has left a shard";
+    Documents = name::DOCUMENTS, moving::documents, "shows documents of a range that is moved";
+    Hashes = name::HASHES, moving::hashes, "shows hashes of a range that is moved";
+    Receive = name::RECEIVE, moving::receive, "begins to receive a range";
+    Set = name::SET, moving::set, "tells a shard what it owns";
+    Sync = name::SYNC, moving::sync, "receives a range";
+    Median = name::MEDIAN, participants::median, "finds where a chunk can be cut";
+    DropDatabase = name::DROP_DATABASE, participants::drop_database, "drops a database";
+    Drop = name::DROP, participants::drop, "drops a sharded collection";
+}
+
+on_config! {
+    AddShardToZone = "_configsvrAddShardToZone", "addShardToZone", Conductor::add_shard_to_zone, "adds a shard to a zone";
+    BalancerStart = "_configsvrBalancerStart", "balancerStart", Conductor::balancer_start, "has chunks moved by themselves";
+    BalancerStatus = "_configsvrBalancerStatus", "balancerStatus", Conductor::balancer_status, "tells whether chunks are moved";
+    BalancerStop = "_configsvrBalancerStop", "balancerStop", Conductor::balancer_stop, "has no chunks moved by themselves";
+    CollectionStatus = "_configsvrBalancerCollectionStatus", "balancerCollectionStatus", Conductor::collection_status,
+        "tells whether a collection is where it belongs";
+    ClearJumboFlag = "_configsvrClearJumboFlag", "clearJumboFlag", Conductor::clear_jumbo_flag, "takes a chunk's jumbo flag away";
+    ConfigureBalancing = "_configsvrConfigureCollectionBalancing", "configureCollectionBalancing",
+        Conductor::configure_balancing, "changes how a collection is balanced";
+    MergeAllChunks = "_configsvrMergeAllChunksOnShard", "mergeAllChunksOnShard", Conductor::merge_all_chunks,
+        "merges a shard's neighbouring chunks";
+    MergeChunks = "_configsvrMergeChunks", "mergeChunks", Conductor::merge_chunks, "merges neighbouring chunks";
+    RemoveShardFromZone = "_configsvrRemoveShardFromZone", "removeShardFromZone", Conductor::remove_shard_from_zone,
+        "takes a shard out of a zone";
+    CheckConsistency = "_configsvrCheckMetadataConsistency", "checkMetadataConsistency", Conductor::check_consistency,
+        "compares the directory with the shards";
+    MoveChunk = "_configsvrMoveChunk", "moveChunk", Conductor::move_chunk, "moves a chunk to another shard";
+    MoveRange = "_configsvrMoveRange", "moveRange", Conductor::move_range, "moves a range to another shard";
+    RefineShardKey = "_configsvrRefineCollectionShardKey", "refineCollectionShardKey", Conductor::refine_shard_key,
+        "adds fields to a shard key";
+    RenameACollection = "_configsvrRenameCollection", "renameCollection", Conductor::rename_collection,
+        "renames a sharded collection";
+    Split = "_configsvrSplitChunk", "split", Conductor::split, "cuts a chunk in two";
+    UpdateZoneKeyRange = "_configsvrUpdateZoneKeyRange", "updateZoneKeyRange", Conductor::update_zone_key_range,
+        "assigns a range of keys to a zone";
+    DropACollection = "_configsvrDropCollection", "drop", |conductor, args, go_on| {
+        let namespace = named(args)?;
+        let uuid: Option<Uuid> = args.optional("collectionUUID")?;
+        conductor.drop_collection(&namespace, uuid.map(|uuid| *uuid.as_bytes()), go_on)
+    }, "drops a sharded collection";
+    DropADatabase = "_configsvrDropDatabase", "dropDatabase", |conductor, args, go_on| {
+        let db = named(args)?;
+        conductor.drop_database(&db, go_on)
+    }, "drops a database of the cluster";
+    ShardACollection = "_configsvrShardCollection", "shardCollection", |conductor, args, go_on| {
+        let asked = ShardCollection::parse(args)?;
+        args.finish()?;
+        conductor.shard_collection(&asked, go_on)
+    }, "makes a collection sharded";
+}
+
+/// What the command's own field names.
+fn named(args: &mut Args<'_>) -> Result<String> {
+    match args.own_value() {
+        sheaf_bson::Value::String(name) => Ok(name.to_owned()),
+        _ => bail!(Code::FAILED_TO_PARSE, "an internal command names nothing"),
+    }
+}

@@ -1,0 +1,142 @@
+//! The balancer's settings: `balancerStart`, `balancerStop`, `balancerStatus`, `configureCollectionBalancing`, `balancerCollectionStatus`.
+
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::Interrupt;
+
+use super::Conductor;
+use super::chunks::{COLLECTIONS, Entry};
+use super::ddl::{text, with};
+use super::plan::ZoneRange;
+use super::ranges::{Chunks, namespace_of};
+use crate::args::{Args, Loose};
+
+const SETTINGS: &str = "config.settings";
+const BALANCER: &str = "balancer";
+
+/// What a chunk weighs at most where nobody has said anything else, in megabytes.
+const CHUNK_MEGABYTES: i64 = 128;
+
+impl Conductor {
+    /// `{balancerStart: 1}`.
+    pub fn balancer_start(&self, args: &mut Args<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        self.switch_balancer(args, "full", go_on)
+    }
+
+    /// `{balancerStop: 1}`.
+    pub fn balancer_stop(&self, args: &mut Args<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        self.switch_balancer(args, "off", go_on)
+    }
+
+    fn switch_balancer(&self, args: &mut Args<'_>, mode: &str, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        args.own_value();
+        args.finish()?;
+        self.prepare(go_on)?;
+        self.change(go_on, |change| {
+            let known =
+                change.get(SETTINGS, Value::String(BALANCER))?.unwrap_or_else(|| doc! { "_id": BALANCER });
+            let changes = [("stopped", Value::Bool(mode == "off")), ("mode", mode.into())];
+            change.put(SETTINGS, with(known.as_raw(), &changes).as_raw())
+        })?;
+        Ok(doc! {})
+    }
+
+    /// `{balancerStatus: 1}`.
+    pub fn balancer_status(&self, args: &mut Args<'_>, _: Interrupt<'_>) -> Result<DocBuf> {
+        args.own_value();
+        args.finish()?;
+        let mode = if self.balances()? { "full" } else { "off" };
+        Ok(
+            doc! { "mode": mode, "inBalancerRound": false, "numBalancerRounds": 0i64, "term": self.replica.role().term as i64 },
+        )
+    }
+
+    /// Whether chunks may be moved without anybody asking for it.
+    pub(super) fn balances(&self) -> Result<bool> {
+        let known = self.get(SETTINGS, Value::String(BALANCER))?;
+        let known = known.as_ref().map_or(RawDoc::EMPTY, DocBuf::as_raw);
+        Ok(text(known, "mode") != "off" && !known.get("stopped").is_some_and(|stopped| stopped.truthy()))
+    }
+
+    /// What a chunk of a collection weighs at most, in bytes.
+    fn chunk_bytes(&self, entry: &Entry) -> Result<i64> {
+        let own = entry.document.as_raw().get("maxChunkSizeBytes").and_then(|size| size.as_exact_i64());
+        if let Some(own) = own {
+            return Ok(own);
+        }
+        self.default_chunk_bytes()
+    }
+
+    /// `{configureCollectionBalancing: "garden.plants", chunkSize: 256, enableBalancing: false}`.
+    ///
+    /// Errors: `NamespaceNotSharded`, `InvalidOptions`.
+    pub fn configure_balancing(&self, args: &mut Args<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        let namespace = namespace_of(args)?;
+        let size: Option<f64> = args.optional("chunkSize")?;
+        let balances = args.optional::<Loose>("enableBalancing")?.map(|flag| flag.0);
+        let merges = args.optional::<Loose>("enableAutoMerger")?.map(|flag| flag.0);
+        let defragments = args.optional::<Loose>("defragmentCollection")?.is_some_and(|flag| flag.0);
+        args.finish()?;
+        if size.is_some_and(|size| size != 0.0 && !(1.0..=1024.0).contains(&size)) {
+            bail!(Code::INVALID_OPTIONS, "Chunk size '{}' out of range [1MB, 1024MB]", size.unwrap_or(0.0));
+        }
+        self.prepare(go_on)?;
+        self.change(go_on, |change| {
+            let chunks = Chunks::read(change, &namespace)?;
+            let mut changes = Vec::new();
+            match size {
+                Some(size) if size > 0.0 => {
+                    changes.push(("maxChunkSizeBytes", Value::Int64((size * 1048576.0) as i64)))
+                }
+                Some(_) => changes.push(("maxChunkSizeBytes", Value::Int64(self.default_chunk_bytes()?))),
+                None => {}
+            }
+            changes.extend(balances.map(|on| ("noBalance", Value::Bool(!on))));
+            changes.extend(merges.map(|on| ("enableAutoMerge", Value::Bool(on))));
+            let changed = with(chunks.entry.document.as_raw(), &changes);
+            change.put(COLLECTIONS, changed.as_raw())?;
+            if defragments {
+                self.merge_everything(change, &namespace)?;
+            }
+            Ok(())
+        })?;
+        Ok(doc! {})
+    }
+
+    fn default_chunk_bytes(&self) -> Result<i64> {
+        let setting = self.get(SETTINGS, Value::String("chunksize"))?;
+        let value = setting.as_ref().and_then(|setting| setting.as_raw().get("value")?.as_exact_i64());
+        Ok(value.unwrap_or(CHUNK_MEGABYTES) << 20)
+    }
+
+    /// `{balancerCollectionStatus: "garden.plants"}`.
+    ///
+    /// Errors: `NamespaceNotSharded`.
+    pub fn collection_status(&self, args: &mut Args<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        let namespace = namespace_of(args)?;
+        args.finish()?;
+        self.prepare(go_on)?;
+        let chunks = self.change(go_on, |change| Chunks::read(change, &namespace))?;
+        let zones = self.zones_of(&namespace, &chunks.entry.pattern)?;
+        let shards = self.shards()?;
+        let why = chunks.table.chunks().iter().find_map(|chunk| {
+            let known = shards.iter().find(|shard| shard.name == chunk.shard().as_str())?;
+            let misplaced = zones.iter().any(|zone: &ZoneRange| {
+                zone.min < chunk.max && chunk.min < zone.max && !known.zones.contains(&zone.zone)
+            });
+            if known.draining {
+                Some("draining")
+            } else if misplaced {
+                Some("zoneViolation")
+            } else {
+                None
+            }
+        });
+        let megabytes = (self.chunk_bytes(&chunks.entry)? >> 20) as i32;
+        let mut status = doc! { "chunkSize": megabytes, "balancerCompliant": why.is_none() };
+        if let Some(why) = why {
+            status.append("firstComplianceViolation", why);
+        }
+        Ok(status)
+    }
+}

@@ -1,0 +1,611 @@
+//! What the conductor has shards do to collections: close and open them, make and drop them, each as often as it is asked.
+//!
+//! A closed collection has a placement that owns nothing, with a version that no request has: whoever asks waits. Closing comes in two
+//! steps. First the placement is written, then the collection's gate is closed once: writers that have not seen the placement are through
+//! before that, and transactions that have not seen it fail behind it.
+//!
+//! Each command carries a step, a time that only grows; what comes late, from a conductor that was replaced or by a slow connection, is
+//! refused by it.
+
+use std::sync::Arc;
+
+use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Timestamp, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::index_spec;
+use sheaf_shard::placement::{CLOSED, KeyPattern, KeyRange, closed_placement};
+use sheaf_storage::{
+    Collection, CollectionChange, CreateCollection, Direction, Engine, Index, Interrupt, Range, Uuid,
+};
+
+use super::rows;
+use crate::node::Node;
+
+/// The commands' names.
+pub mod name {
+    /// Makes the collection if there is none, closes it, checks that it can have the shard key, and makes its index if it is empty.
+    pub const CLOSE: &str = "_shardsvrCloseCollection";
+    /// Makes the collection with its indexes if there is none, and gives it its placement.
+    pub const PLACE: &str = "_shardsvrCreateCollectionParticipant";
+    /// Opens a closed collection as one that is not sharded.
+    pub const OPEN: &str = "_shardsvrOpenCollection";
+    /// Checks that a collection can have a shard key.
+    pub const CHECK: &str = "_shardsvrCheckShardKey";
+    /// Tells what the shard has of a collection.
+    pub const DESCRIBE: &str = "_shardsvrDescribeCollection";
+    /// Gives a closed collection another name.
+    pub const RENAME: &str = "_shardsvrRenameCollectionParticipant";
+    /// Shows record keys and hashes of a range.
+    pub const HASHES: &str = "_shardsvrRangeHashes";
+    /// Shows documents of a range.
+    pub const DOCUMENTS: &str = "_shardsvrRangeDocuments";
+    /// Marks a range as being received.
+    pub const RECEIVE: &str = "_shardsvrReceiveRange";
+    /// Makes a range that is being received what it is on its donor.
+    pub const SYNC: &str = "_shardsvrSyncRange";
+    /// Gives a collection its placement.
+    pub const SET: &str = "_shardsvrSetPlacement";
+    /// Removes what has left.
+    pub const CLEAN: &str = "_shardsvrCleanRanges";
+    /// Finds a key at which a chunk can be cut.
+    pub const MEDIAN: &str = "_shardsvrMedianKey";
+    /// Closes a sharded collection.
+    pub const BLOCK: &str = "_shardsvrParticipantBlock";
+    /// Drops a database, and the placements of its collections.
+    pub const DROP_DATABASE: &str = "_shardsvrDropDatabaseParticipant";
+    /// Drops the collection with this UUID, and its placement.
+    pub const DROP: &str = "_shardsvrDropCollectionParticipant";
+}
+
+/// What the shard owns of each sharded collection.
+pub const PLACEMENTS: &str = "config.placements";
+
+/// The newest step that was heard of for each namespace.
+const STEPS: &str = "config.ddlSteps";
+
+/// What a command carries.
+pub(super) struct Asked<'a> {
+    pub engine: &'a Engine,
+    body: RawDoc<'a>,
+    pub namespace: &'a str,
+    pub go_on: Interrupt<'a>,
+}
+
+impl<'a> Asked<'a> {
+    /// Takes the namespace's turn, and refuses what is late.
+    pub fn with<T>(
+        node: &'a Arc<Node>,
+        body: RawDoc<'a>,
+        go_on: Interrupt<'a>,
+        work: impl FnOnce(&Asked<'a>) -> Result<T>,
+    ) -> Result<T> {
+        if node.sharding().is_none() {
+            bail!(
+                Code::SHARDING_STATE_NOT_INITIALIZED,
+                "this server was not started as a shard's (--shardsvr)"
+            );
+        }
+        let own = body.iter().next().and_then(|field| field.value().as_str());
+        let (Some(namespace), Some(Value::Timestamp(step))) = (own, body.get("step")) else {
+            bail!(Code::FAILED_TO_PARSE, "an internal command names no collection, or no step");
+        };
+        let asked = Asked { engine: node.engine(), body, namespace, go_on };
+        let _turn = node.ddl_turns.take(namespace, go_on)?;
+        asked.heed(step)?;
+        work(&asked)
+    }
+
+    fn heed(&self, step: Timestamp) -> Result<()> {
+        rows::ensure(self.engine, STEPS, self.go_on)?;
+        rows::ensure(self.engine, PLACEMENTS, self.go_on)?;
+        rows::change(self.engine, self.go_on, |change| {
+            let known = change.get(STEPS, Value::String(self.namespace))?;
+            match known.as_ref().and_then(|known| known.as_raw().get("step")) {
+                Some(Value::Timestamp(newer)) if newer > step => bail!(
+                    Code::CONFLICTING_OPERATION_IN_PROGRESS,
+                    "a newer conductor has changed {} since: {} and {}",
+                    self.namespace,
+                    newer.0,
+                    step.0
+                ),
+                _ => change.put(STEPS, doc! { "_id": self.namespace, "step": step }.as_raw()),
+            }
+        })
+        .map(|_| ())
+    }
+
+    pub fn uuid(&self, name: &str) -> Result<Uuid> {
+        match self.body.get(name) {
+            Some(Value::Binary(Binary { subtype: 4, bytes })) if bytes.len() == 16 => {
+                Ok(Uuid::from_slice(bytes).unwrap_or_default())
+            }
+            _ => bail!(Code::FAILED_TO_PARSE, "an internal command names no '{name}'"),
+        }
+    }
+
+    pub fn document(&self, name: &str) -> RawDoc<'a> {
+        self.body.get(name).and_then(|value| value.as_doc()).unwrap_or(RawDoc::EMPTY)
+    }
+
+    fn flag(&self, name: &str) -> bool {
+        self.body.get(name).is_some_and(|value| value.truthy())
+    }
+
+    fn collection(&self) -> Option<Arc<Collection>> {
+        self.engine.catalog().collection(self.namespace).cloned()
+    }
+
+    /// The collection, made with this UUID if there is none.
+    fn ensure(&self, uuid: Uuid, spec: CreateCollection) -> Result<Arc<Collection>> {
+        loop {
+            if let Some(collection) = self.collection() {
+                return Ok(collection);
+            }
+            let spec = CreateCollection { uuid: Some(uuid), ..spec.clone() };
+            match self.engine.create_collection(self.namespace, &spec, self.go_on) {
+                Err(error) if error.code() != Code::NAMESPACE_EXISTS => return Err(error),
+                _ => {}
+            }
+        }
+    }
+
+    /// Writers that have not seen what was written about the collection are through, and transactions fail.
+    fn pass_writers(&self) -> Result<()> {
+        let unchanged = |_: &Collection| Ok(CollectionChange::default());
+        self.engine.coll_mod(self.namespace, &unchanged, self.go_on).map(|_| ())
+    }
+}
+
+/// [`name::CLOSE`]. Gives what the conductor has to know of the collection.
+///
+/// Errors: `InvalidOptions` and others, if it cannot have the shard key; it is closed then, unless that was plain before.
+pub fn close(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let pattern = KeyPattern::parse(asked.document("key"))?;
+        let key = ShardKey { pattern: &pattern, unique: asked.flag("unique"), simple: asked.flag("simple") };
+        let collection = asked.ensure(asked.uuid("newUuid")?, CreateCollection::default())?;
+        key.check(&collection)?;
+        let uuid = *collection.uuid.as_bytes();
+        rows::change(asked.engine, go_on, |change| {
+            if let Some(known) = change.get(PLACEMENTS, uuid_value(&uuid))?
+                && !is_closed(&known)
+            {
+                bail!(Code::ALREADY_INITIALIZED, "{} is sharded already", asked.namespace);
+            }
+            let closed = closed_placement(asked.namespace, uuid, &pattern, key.unique);
+            change.put(PLACEMENTS, closed.as_raw())
+        })?;
+        asked.pass_writers()?;
+        // Now nothing changes any more.
+        let Some(collection) = asked.collection().filter(|now| *now.uuid.as_bytes() == uuid) else {
+            bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "{} was dropped meanwhile", asked.namespace);
+        };
+        if !key.check(&collection)? {
+            let spec = key.spec(&collection)?;
+            asked.engine.create_indexes(asked.namespace, &[spec.as_raw()], go_on)?;
+        }
+        let collection = asked.collection().unwrap_or(collection);
+        Ok(description(&collection))
+    })
+}
+
+/// Whether a placement is closed.
+pub(super) fn is_closed(placement: &DocBuf) -> bool {
+    matches!(placement.as_raw().get("lastmod"), Some(Value::Timestamp(CLOSED)))
+}
+
+/// What the other owners of a collection need to make the same.
+fn description(collection: &Collection) -> DocBuf {
+    let specs = ArrayBuf::build(|list| {
+        collection.indexes.iter().for_each(|index| _ = list.push(index.spec.as_raw()));
+    });
+    doc! {
+        "uuid": uuid_value(collection.uuid.as_bytes()), "options": collection.options.as_raw(),
+        "indexes": Value::Array(specs.as_raw()), "empty": collection.count() == 0
+    }
+}
+
+/// [`name::PLACE`].
+///
+/// Errors: `InvalidUUID`, if the shard has documents of another collection of this name.
+pub fn place(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let uuid = asked.uuid("uuid")?;
+        // Where it is there for certain, it is opened and nothing else.
+        if !asked.flag("there") {
+            asked.make(uuid)?;
+        }
+        rows::change(asked.engine, go_on, |change| {
+            let known = change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))?;
+            // What has gone on from here stays as it is.
+            match known {
+                Some(known) if !is_closed(&known) => Ok(()),
+                Some(known) => {
+                    let placement = DocBuf::from(asked.document("placement"));
+                    let leaving = super::moving::leaving_of(&known);
+                    change.put(PLACEMENTS, super::moving::with_list(&placement, "leaving", &leaving).as_raw())
+                }
+                None => change.put(PLACEMENTS, asked.document("placement")),
+            }
+        })?;
+        Ok(doc! {})
+    })
+}
+
+impl Asked<'_> {
+    /// Makes the collection with the options and indexes that the command names, if it is not there.
+    pub fn make(&self, uuid: Uuid) -> Result<()> {
+        let (asked, go_on) = (self, self.go_on);
+        if let Some(other) = asked.collection().filter(|other| other.uuid != uuid) {
+            let check = |now: &Collection| {
+                if now.uuid == other.uuid && now.count() == 0 && !now.is_view() {
+                    return Ok(());
+                }
+                bail!(
+                    Code::INVALID_UUID,
+                    "this shard has another collection {} with documents",
+                    asked.namespace
+                )
+            };
+            asked.engine.drop_collection_if(asked.namespace, &check, go_on)?;
+        }
+        let specs = asked.body.get("indexes").and_then(|specs| specs.as_array()).unwrap_or(RawDoc::EMPTY);
+        let specs: Vec<RawDoc<'_>> = specs.values().filter_map(|spec| spec.as_doc()).collect();
+        let is_id = |spec: &RawDoc<'_>| {
+            index_spec::is_id_key(spec.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY))
+        };
+        let spec = CreateCollection {
+            options: DocBuf::from(asked.document("options")),
+            uuid: None,
+            id_index: specs.iter().find(|spec| is_id(spec)).map(|spec| DocBuf::from(*spec)),
+            check: None,
+        };
+        asked.ensure(uuid, spec)?;
+        let others: Vec<RawDoc<'_>> = specs.into_iter().filter(|spec| !is_id(spec)).collect();
+        if !others.is_empty() {
+            asked.engine.create_indexes(asked.namespace, &others, go_on)?;
+        }
+        Ok(())
+    }
+}
+
+/// [`name::OPEN`].
+pub fn open(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let Some(collection) = asked.collection() else { return Ok(doc! {}) };
+        rows::change(asked.engine, go_on, |change| {
+            let id = uuid_value(collection.uuid.as_bytes());
+            let known = change.get(PLACEMENTS, id)?;
+            if known.is_some_and(|known| is_closed(&known)) {
+                change.remove(PLACEMENTS, id).map(|_| ())
+            } else {
+                Ok(())
+            }
+        })?;
+        Ok(doc! {})
+    })
+}
+
+/// [`name::DROP`].
+pub fn drop(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let uuid = asked.uuid("uuid")?;
+        let check = |now: &Collection| match now.uuid == uuid {
+            true => Ok(()),
+            false => bail!(Code::NAMESPACE_NOT_FOUND, "{} is another collection now", asked.namespace),
+        };
+        match asked.engine.drop_collection_if(asked.namespace, &check, go_on) {
+            Err(error) if error.code() != Code::NAMESPACE_NOT_FOUND => return Err(error),
+            _ => {}
+        }
+        rows::change(asked.engine, go_on, |change| change.remove(PLACEMENTS, uuid_value(uuid.as_bytes())))?;
+        Ok(doc! {})
+    })
+}
+
+/// [`name::BLOCK`]: of a collection that the shard has, and that is sharded.
+pub fn block(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let uuid = asked.uuid("uuid")?;
+        let pattern = KeyPattern::parse(asked.document("key"))?;
+        let closed = closed_placement(asked.namespace, *uuid.as_bytes(), &pattern, asked.flag("unique"));
+        rows::change(asked.engine, go_on, |change| {
+            match change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))? {
+                // What is to be removed still is.
+                Some(known) => {
+                    let leaving = super::moving::leaving_of(&known);
+                    let closed = super::moving::with_list(&closed, "leaving", &leaving);
+                    change.put(PLACEMENTS, closed.as_raw())
+                }
+                // It is gone, or was never here.
+                None => Ok(()),
+            }
+        })?;
+        Ok(doc! {})
+    })
+}
+
+/// [`name::DROP_DATABASE`].
+pub fn drop_database(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let db = asked.namespace;
+        if let Some(sharding) = node.sharding() {
+            sharding.note_drop();
+        }
+        if asked.engine.catalog().has_database(db) {
+            asked.engine.drop_database(db, go_on)?;
+            node.metrics.forget_database(db);
+        }
+        let is_of = |placement: RawDoc<'_>| {
+            let ns = placement.get("ns").and_then(|ns| ns.as_str()).unwrap_or_default();
+            ns.split_once('.').is_some_and(|(of, _)| of == db)
+        };
+        let left = rows::find(&asked.engine.view()?, PLACEMENTS, is_of)?;
+        rows::change(asked.engine, go_on, |change| {
+            for placement in &left {
+                change.remove(PLACEMENTS, placement.as_raw().get_or_missing("_id"))?;
+            }
+            Ok(())
+        })?;
+        Ok(doc! {})
+    })
+}
+
+/// Keys that are kept to find the median among; of more, every second one goes.
+const SAMPLE_MAX: usize = 20_000;
+
+/// [`name::MEDIAN`]: of the keys in a range, one that has about as many below as above it; none where there are not two.
+pub fn median(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    let document = |name: &str| body.get(name).and_then(|value| value.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let namespace = body.iter().next().and_then(|field| field.value().as_str()).unwrap_or_default();
+    let view = node.engine().view()?;
+    let Some(collection) = view.collection(namespace) else { return Ok(doc! {}) };
+    let placement = rows::get(&view, PLACEMENTS, uuid_value(collection.uuid.as_bytes()))?;
+    let key = placement.as_ref().and_then(|placement| placement.as_raw().get("key")?.as_doc());
+    let Some(key) = key else { bail!(Code::NAMESPACE_NOT_SHARDED, "{namespace} is not sharded") };
+    let pattern = KeyPattern::parse(key)?;
+    let (min, max) = (pattern.key(document("min"))?, pattern.key(document("max"))?);
+    let range = KeyRange::new(&min, &max, max == pattern.max());
+    let (mut sample, mut every, mut seen) = (Vec::new(), 1usize, 0usize);
+    let mut cursor = view.records(collection, Range::ALL, Direction::Forward)?;
+    while cursor.next()? {
+        let Ok(key) = pattern.key_of(cursor.doc()) else { continue };
+        if !range.contains(&key) {
+            continue;
+        }
+        seen += 1;
+        if seen.is_multiple_of(every) {
+            sample.push(key);
+        }
+        if sample.len() >= SAMPLE_MAX {
+            go_on()?;
+            let mut at = 0;
+            sample.retain(|_| {
+                at += 1;
+                at % 2 == 0
+            });
+            every *= 2;
+        }
+    }
+    sample.sort_unstable();
+    // A chunk that begins with its only key cannot be cut.
+    let middle = sample.iter().skip(sample.len() / 2).chain(&sample).find(|key| **key > sample[0]);
+    Ok(middle.map_or_else(|| doc! {}, |key| doc! { "median": key.document() }))
+}
+
+/// [`name::RENAME`]: the collection and its placement, which is closed, have the new name.
+///
+/// Errors: those of `renameCollection`.
+pub fn rename(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        let (from, to) = (asked.namespace, body.get("to").and_then(|to| to.as_str()).unwrap_or_default());
+        let uuid = asked.body.get("uuid").map(|_| asked.uuid("uuid")).transpose()?;
+        let catalog = asked.engine.catalog();
+        let is_done = catalog.collection(to).is_some_and(|there| Some(there.uuid) == uuid);
+        if !is_done {
+            let Some(source) = catalog.collection(from) else {
+                bail!(Code::NAMESPACE_NOT_FOUND, "Source collection {from} does not exist");
+            };
+            if source.is_view() {
+                bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "cannot rename view: {from}");
+            }
+            crate::commands::ddl::names::check_new_name(to)?;
+            let check = |source: &Collection, _: Option<&Collection>| match uuid {
+                Some(uuid) if uuid != source.uuid => bail!(Code::NAMESPACE_NOT_FOUND, "{from} was replaced"),
+                _ => Ok(()),
+            };
+            asked.engine.rename_collection(from, to, asked.flag("dropTarget"), &check, go_on)?;
+            node.metrics.forget(from);
+        }
+        if let Some(uuid) = uuid {
+            rows::change(asked.engine, go_on, |change| {
+                let Some(placement) = change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))? else {
+                    return Ok(());
+                };
+                let renamed = DocBuf::build(|out| {
+                    for field in placement.as_raw().iter() {
+                        match field.key() {
+                            "ns" => _ = out.append("ns", to),
+                            _ => _ = out.append_element(field),
+                        }
+                    }
+                });
+                change.put(PLACEMENTS, renamed.as_raw())
+            })?;
+        }
+        Ok(doc! {})
+    })
+}
+
+/// [`name::CHECK`].
+///
+/// Errors: `InvalidOptions`, if there is no index that begins with the key.
+pub fn check(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result<DocBuf> {
+    let namespace = body.iter().next().and_then(|field| field.value().as_str()).unwrap_or_default();
+    let key = body.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
+    let unique = body.get("unique").is_some_and(|unique| unique.truthy());
+    let catalog = node.engine().catalog();
+    let Some(collection) = catalog.collection(namespace) else {
+        bail!(Code::NAMESPACE_NOT_FOUND, "ns does not exist: {namespace}");
+    };
+    let key = ShardKey { pattern: &KeyPattern::parse(key)?, unique, simple: true };
+    if !key.check(collection)? {
+        bail!(
+            Code::INVALID_OPTIONS,
+            "Please create an index that starts with the proposed shard key before refining the shard key"
+        );
+    }
+    Ok(doc! {})
+}
+
+/// [`name::DESCRIBE`]: the collection of this name, if there is one, and its placement.
+pub fn describe(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result<DocBuf> {
+    let namespace = body.iter().next().and_then(|field| field.value().as_str()).unwrap_or_default();
+    let view = node.engine().view()?;
+    let Some(collection) = view.collection(namespace).filter(|collection| !collection.is_view()) else {
+        return Ok(doc! {});
+    };
+    let mut told = description(collection);
+    if let Some(placement) = rows::get(&view, PLACEMENTS, uuid_value(collection.uuid.as_bytes()))? {
+        told.append("placement", placement.as_raw());
+    }
+    Ok(told)
+}
+
+/// A shard key that a collection shall have.
+struct ShardKey<'k> {
+    pattern: &'k KeyPattern,
+    unique: bool,
+    /// Whether the simple collation was asked for.
+    simple: bool,
+}
+
+impl ShardKey<'_> {
+    /// Whether the collection has an index for the key; if not, one can be made.
+    ///
+    /// Errors: it cannot have the key.
+    fn check(&self, collection: &Collection) -> Result<bool> {
+        let (namespace, key) = (&collection.namespace, sheaf_bson::document_text(self.pattern.document()));
+        if collection.is_view() {
+            bail!(
+                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                "Namespace {namespace} is a view: views cannot be sharded"
+            );
+        }
+        if collection.capped.is_some() {
+            bail!(Code::INVALID_OPTIONS, "can't shard a capped collection: {namespace}");
+        }
+        let collation = collection.options.as_raw().get("collation").and_then(|collation| collation.as_doc());
+        if let Some(collation) = collation.filter(|_| !self.simple) {
+            bail!(
+                Code::BAD_VALUE,
+                "Collection has default collation: {}. Must specify collation {{locale: 'simple'}}",
+                sheaf_bson::document_text(collation)
+            );
+        }
+        let clashing = collection.indexes.iter().find(|index| {
+            let own = index.key_pattern();
+            let is_unique =
+                index.unique || index.spec.as_raw().get("prepareUnique").is_some_and(|flag| flag.truthy());
+            is_unique && !index_spec::is_id_key(own) && !self.is_prefix_of(own)
+        });
+        if let Some(index) = clashing {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "can't shard collection '{namespace}' with unique index on {} and proposed shard key {key}. \
+                 Uniqueness can't be maintained unless shard key is a prefix",
+                sheaf_bson::document_text(index.key_pattern())
+            );
+        }
+        let clustered = collection.options.as_raw().element("clusteredIndex").is_some();
+        if clustered && index_spec::is_id_key(self.pattern.document()) {
+            return Ok(true);
+        }
+        let starting: Vec<&Index> = collection
+            .indexes
+            .iter()
+            .map(|index| &**index)
+            .filter(|index| self.is_prefix_of(index.key_pattern()))
+            .collect();
+        let why = starting.iter().map(|index| unfit(index)).collect::<Vec<_>>();
+        let useful: Vec<&&Index> =
+            starting.iter().zip(&why).filter(|(_, why)| why.is_none()).map(|(index, _)| index).collect();
+        if useful.is_empty() {
+            if collection.count() == 0 && starting.is_empty() {
+                return Ok(false);
+            }
+            let why: Vec<String> = starting
+                .iter()
+                .zip(&why)
+                .filter_map(|(index, why)| Some(format!("Index {} {}.", index.name, why.as_deref()?)))
+                .collect();
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Please create an index that starts with the proposed shard key before sharding the collection. {}",
+                why.join(" ")
+            );
+        }
+        let same = |index: &&&&Index| {
+            sheaf_bson::compare_docs(index.key_pattern(), self.pattern.document()).is_eq()
+                && (index.unique || index_spec::is_id_key(index.key_pattern()))
+        };
+        if self.unique && !useful.iter().any(|index| same(&index)) {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "can't shard collection {namespace}, {key} index not unique, and unique index explicitly specified"
+            );
+        }
+        Ok(true)
+    }
+
+    fn is_prefix_of(&self, index: RawDoc<'_>) -> bool {
+        let mut of_index = index.iter();
+        self.pattern.document().iter().all(|field| {
+            of_index.next().is_some_and(|other| {
+                other.key() == field.key() && sheaf_bson::compare(other.value(), field.value()).is_eq()
+            })
+        })
+    }
+
+    /// The specification of the index for the key.
+    fn spec(&self, collection: &Collection) -> Result<DocBuf> {
+        let key = self.pattern.document();
+        let mut spec = doc! { "v": 2, "key": key, "name": &index_spec::default_name(key) };
+        if self.unique {
+            spec.append("unique", true);
+        }
+        let collation = collection.options.as_raw().element("collation").is_some();
+        if collation {
+            spec.append("collation", doc! { "locale": "simple" }.as_raw());
+        }
+        index_spec::prepare(spec.as_raw(), None)
+    }
+}
+
+/// Why an index that begins with a shard key is none for it.
+fn unfit(index: &Index) -> Option<String> {
+    let why = if !index.ready {
+        "is being built"
+    } else if index.multikey() {
+        "is multikey"
+    } else if index.sparse {
+        "is sparse"
+    } else if index.partial.is_some() {
+        "is partial"
+    } else if index.hidden {
+        "is hidden"
+    } else if index.spec.as_raw().get("collation").is_some_and(|collation| !is_simple(collation)) {
+        "has a collation"
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
+}
+
+fn is_simple(collation: Value<'_>) -> bool {
+    collation.as_doc().and_then(|collation| collation.get("locale")?.as_str()) == Some("simple")
+}
+
+/// A UUID as documents have it.
+pub(super) fn uuid_value(uuid: &[u8; 16]) -> Value<'_> {
+    Value::Binary(Binary { subtype: 4, bytes: uuid })
+}

@@ -1,0 +1,107 @@
+//! What this shard owns of sharded collections: documents of `config.placements`, read in the state that an operation works on.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use ahash::AHashMap;
+use parking_lot::RwLock;
+use sheaf_bson::{Binary, RawDoc, Value};
+use sheaf_errors::Result;
+use sheaf_exec::run::{Owned, Ownership};
+use sheaf_shard::placement::CollectionPlacement;
+use sheaf_storage::{Catalog, Collection, Engine, Uuid, View};
+
+/// Where placements are kept. Each is an ordinary document: commits, snapshots, copies and rollbacks treat it as any other.
+pub const NAMESPACE: &str = "config.placements";
+
+/// So many are kept parsed.
+const PARSED_MAX: usize = 10_000;
+
+/// What this shard has of a sharded collection, as of some state.
+#[derive(Debug)]
+pub struct Placed {
+    /// The document that says so.
+    document: Box<[u8]>,
+    parsed: CollectionPlacement,
+}
+
+impl Deref for Placed {
+    type Target = CollectionPlacement;
+
+    fn deref(&self) -> &CollectionPlacement {
+        &self.parsed
+    }
+}
+
+impl Placed {
+    /// Whether the shard owns the document, which it may have: what it receives and what it has given away is there, too.
+    ///
+    /// Errors: `ShardKeyNotFound`, where the document has an array in its shard key.
+    pub fn owns(&self, document: RawDoc<'_>, order: &mut Vec<u8>) -> Result<bool> {
+        order.clear();
+        self.pattern.put_order(document, order)?;
+        Ok(self.placement.owned.holds(order))
+    }
+}
+
+/// The placements that were read before, by collection: a document is parsed once for as long as it stays the same.
+#[derive(Default)]
+pub struct Placements {
+    parsed: RwLock<AHashMap<Uuid, Arc<Placed>>>,
+}
+
+impl Placements {
+    /// Where placements are, if any collection was ever sharded here.
+    pub fn home(catalog: &Catalog) -> Option<&Arc<Collection>> {
+        catalog.collection(NAMESPACE)
+    }
+
+    /// The placement of a collection in this state; `None`: it is not sharded.
+    ///
+    /// Errors: `BadValue`, where the document cannot be read.
+    pub fn in_view(&self, view: &View, uuid: &Uuid) -> Result<Option<Arc<Placed>>> {
+        let Some(home) = Self::home(view.catalog()) else { return Ok(None) };
+        let found = view.get(home, &key_of(home, uuid)?)?;
+        found.map(|document| self.parse(uuid, &document)).transpose()
+    }
+
+    /// The placement now. Whoever writes to the collection keeps it from changing.
+    ///
+    /// Errors: as [`Placements::in_view`].
+    pub fn now(&self, engine: &Engine, catalog: &Catalog, uuid: &Uuid) -> Result<Option<Arc<Placed>>> {
+        let Some(home) = Self::home(catalog) else { return Ok(None) };
+        let found = engine.get(home, &key_of(home, uuid)?)?;
+        found.map(|document| self.parse(uuid, &document)).transpose()
+    }
+
+    fn parse(&self, uuid: &Uuid, document: &[u8]) -> Result<Arc<Placed>> {
+        if let Some(known) = self.parsed.read().get(uuid).filter(|known| *known.document == *document) {
+            return Ok(known.clone());
+        }
+        let parsed = CollectionPlacement::parse(RawDoc::new(document))?;
+        let placed = Arc::new(Placed { document: document.into(), parsed });
+        let mut all = self.parsed.write();
+        if all.len() >= PARSED_MAX {
+            all.clear();
+        }
+        all.insert(*uuid, placed.clone());
+        Ok(placed)
+    }
+}
+
+impl Ownership for Placements {
+    fn of(&self, view: &View, collection: &Collection) -> Result<Option<Arc<dyn Owned>>> {
+        let placed = self.in_view(view, &collection.uuid)?;
+        Ok(placed.filter(|placed| placed.placement.filters()).map(|placed| placed as Arc<dyn Owned>))
+    }
+}
+
+impl Owned for Placed {
+    fn owns(&self, document: RawDoc<'_>, buffer: &mut Vec<u8>) -> Result<bool> {
+        Placed::owns(self, document, buffer)
+    }
+}
+
+fn key_of(home: &Collection, uuid: &Uuid) -> Result<Vec<u8>> {
+    home.record_key(Value::Binary(Binary { subtype: 4, bytes: uuid.as_bytes() }))
+}

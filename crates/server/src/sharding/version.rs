@@ -1,0 +1,154 @@
+//! Comparing the version that a request came with to what this shard has.
+
+use std::sync::Arc;
+
+use sheaf_bson::{DocBuf, Timestamp, Value};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_exec::run::{Ownership, Reads};
+use sheaf_front::generic::ShardVersion;
+use sheaf_shard::ClusterTime;
+use sheaf_shard::placement::Version;
+use sheaf_storage::{Collection, View};
+
+use super::ShardServer;
+use super::placements::{Placed, Placements};
+use crate::op::Operation;
+
+/// Commands that compare the version with the very state that they read or write. All others do it before they begin.
+const AT_THEIR_STATE: &[&str] = &[
+    "find",
+    "aggregate",
+    "count",
+    "distinct",
+    "explain",
+    "insert",
+    "update",
+    "delete",
+    "findAndModify",
+    "bulkWrite",
+];
+
+impl<'a> Operation<'a> {
+    /// The shard that this server is, if it matters to the operation what that owns: its request says by which version it was sent, or
+    /// some collection is sharded.
+    pub(crate) fn shard(&self) -> Option<&'a ShardServer> {
+        let sharding = self.node.sharding().filter(|sharding| sharding.is_shard())?;
+        let matters = self.generic.shard_version.is_some()
+            || !self.shard_versions.borrow().is_empty()
+            || Placements::home(&self.catalog()).is_some();
+        matters.then_some(&**sharding)
+    }
+
+    /// Which documents the operation may see; `None`: all that are there.
+    pub(crate) fn ownership(&self) -> Option<Arc<dyn Ownership>> {
+        self.shard().map(|shard| shard.placements().clone() as Arc<dyn Ownership>)
+    }
+
+    /// Reads a state, and of it what this shard owns.
+    pub(crate) fn reads(&self, view: View) -> Reads {
+        Reads::of(view, self.ownership())
+    }
+
+    /// The version that the request came with for this namespace; `None`: a client speaks to the shard directly.
+    pub(crate) fn version_for(&self, namespace: &str) -> Option<ShardVersion> {
+        match self.generic.shard_version {
+            Some(version) => self.is_about(namespace).then_some(version),
+            None => {
+                let several = self.shard_versions.borrow();
+                several.iter().find(|(known, _)| known == namespace).map(|(_, version)| *version)
+            }
+        }
+    }
+
+    /// The collection that the command names, without its database.
+    fn named(&self) -> Option<&str> {
+        let first = self.body.iter().next()?.value();
+        let first = match (self.command.name, first) {
+            ("explain", Value::Document(explained)) => explained.iter().next()?.value(),
+            (_, first) => first,
+        };
+        match first {
+            Value::String(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    fn is_about(&self, namespace: &str) -> bool {
+        let name = namespace.strip_prefix(self.db).and_then(|rest| rest.strip_prefix('.'));
+        name.is_some() && name == self.named()
+    }
+
+    /// Compares the request's version before a command that does not do it itself.
+    ///
+    /// Errors: `StaleConfig`.
+    pub(crate) fn check_version_first(&self) -> Result<()> {
+        if self.generic.shard_version.is_none() || AT_THEIR_STATE.contains(&self.command.name) {
+            return Ok(());
+        }
+        self.view().map(|_| ())
+    }
+
+    /// Compares the request's version with a state that is about to be read.
+    ///
+    /// Errors: `StaleConfig`.
+    pub(crate) fn check_version_of(&self, view: &View) -> Result<()> {
+        let (Some(sharding), Some(_)) = (self.node.sharding(), self.generic.shard_version) else {
+            return Ok(());
+        };
+        let Some(name) = self.named() else { return Ok(()) };
+        let namespace = self.namespace(name);
+        let collection = view.collection(&namespace);
+        let placed = match collection {
+            Some(collection) => sharding.placements().in_view(view, &collection.uuid)?,
+            None => None,
+        };
+        self.check_version(&namespace, collection.map(|collection| &**collection), placed.as_deref())
+    }
+
+    /// Compares the request's version for a namespace with what there is.
+    ///
+    /// Errors: `StaleConfig`.
+    pub(crate) fn check_version(
+        &self,
+        namespace: &str,
+        collection: Option<&Collection>,
+        placed: Option<&Placed>,
+    ) -> Result<()> {
+        let Some(received) = self.version_for(namespace) else { return Ok(()) };
+        let why = match (received.uuid, placed) {
+            (None, None) => return Ok(()),
+            (None, Some(_)) => "the collection is sharded, and the router does not know it",
+            (Some(uuid), Some(placed)) => {
+                let version = Version { uuid, lastmod: received.version };
+                match placed.placement.check(Some(version), ClusterTime::default()) {
+                    Ok(()) => return Ok(()),
+                    Err(_) => "what the shard owns has changed",
+                }
+            }
+            // Nothing is owned of what is not here.
+            (Some(_), None) if collection.is_none() && received.version.0 == 0 => return Ok(()),
+            (Some(_), None) => "the collection is not sharded here",
+        };
+        Err(self.stale(namespace, received, placed, why))
+    }
+
+    /// The error for a request whose router has to look again where documents belong.
+    pub(crate) fn stale(
+        &self,
+        namespace: &str,
+        received: ShardVersion,
+        placed: Option<&Placed>,
+        why: &str,
+    ) -> Error {
+        let wanted = placed.map_or(Timestamp(0), |placed| placed.placement.version.lastmod);
+        let shard = self.node.sharding().and_then(|sharding| sharding.shard_name());
+        let extra = DocBuf::build(|out| {
+            out.append("ns", namespace);
+            out.append("vReceived", received.version);
+            out.append("vWanted", wanted);
+            out.append("shardId", shard.unwrap_or_default());
+        });
+        let text = format!("stale version of {namespace}: {why}");
+        Error::new(Code::STALE_CONFIG, text).with_extra(extra.into_bytes())
+    }
+}

@@ -81,7 +81,7 @@ impl Context {
 
     /// "host:port" of every member that holds data.
     pub fn data_members(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|member| !member.arbiter)
+        self.members.iter().filter(|member| !member.arbiter && member.part.holds_data())
     }
 
     /// A new client of the deployment.

@@ -19,6 +19,7 @@ pub mod fault;
 pub mod generate;
 pub mod journal;
 pub mod measure;
+pub mod part;
 mod ports;
 pub mod report;
 pub mod results;

@@ -17,6 +17,7 @@ use crate::journal::{Journal, now_ms};
 use crate::measure::cost::{Cost, Meter};
 use crate::measure::monitor::{self, Watched};
 use crate::measure::{Measured, Recorder, Span};
+use crate::part::Part;
 use crate::results::{self, Metric, Repetition, Row, RunResult};
 use crate::stop::Stop;
 use crate::target::{LaunchOptions, Running, Target, bring_up, bytes_on_disk};
@@ -346,9 +347,16 @@ impl Run<'_> {
             (outcome, cost, length, monitor.join(), faults.map(|faults| faults.join()))
         });
         self.observer.lock().unwrap_or_else(PoisonError::into_inner).finish();
+        let mut servers = servers.unwrap_or_default();
+        for server in &mut servers {
+            let member = running.members.iter().find(|member| member.address == server.node);
+            if let Some(member) = member.filter(|member| member.part != Part::Set) {
+                server.node = format!("{}, {}", member.part, server.node);
+            }
+        }
         let mut repetition = Repetition {
             seconds: cost.seconds,
-            servers: servers.unwrap_or_default(),
+            servers,
             client_cpu_s: cost.client_s,
             server_cpu_s: cost.server_s,
             ..Repetition::default()

@@ -18,7 +18,7 @@ use crate::journal::Journal;
 pub struct Cluster {
     #[command(subcommand)]
     command: Command,
-    /// Name of the replica set
+    /// Name of the cluster; that of its replica set, if it is one
     #[arg(long, global = true, default_value = "rs0")]
     name: String,
     /// The cluster's folder [default: sheaf/cluster/NAME in the user's data folder]
@@ -28,7 +28,7 @@ pub struct Cluster {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Command {
-    /// Start a single server or a replica set, or one that was kept
+    /// Start a single server, a replica set or a sharded cluster, or one that was kept
     Up(UpArgs),
     /// Show what every member is
     Status {
@@ -47,30 +47,30 @@ enum Command {
     },
     /// Kill members at once, as a crash would (kill -9)
     Kill {
-        /// Number, port, primary, secondary or arbiter
+        /// Number, port, primary, secondary, arbiter; router, config, shard0, shard0/secondary
         #[arg(required = true)]
         members: Vec<String>,
     },
     /// Stop members (SIGSTOP) until they are resumed
     Pause {
-        /// Number, port, primary, secondary or arbiter
+        /// Number, port, primary, secondary, arbiter; router, config, shard0, shard0/secondary
         #[arg(required = true)]
         members: Vec<String>,
     },
     /// Let paused members go on; all when none is named
     Resume {
-        /// Number, port, primary, secondary or arbiter
+        /// Number, port, primary, secondary, arbiter; router, config, shard0, shard0/secondary
         members: Vec<String>,
     },
     /// Start members again that are down; end them in order first where they run
     Restart {
-        /// Number, port, primary, secondary or arbiter
+        /// Number, port, primary, secondary, arbiter; router, config, shard0, shard0/secondary
         #[arg(required = true)]
         members: Vec<String>,
     },
     /// Let nothing through between a member and the others, or between two members
     Cut {
-        /// Number, port, primary, secondary or arbiter
+        /// Number, port, primary, secondary, arbiter; router, config, shard0, shard0/secondary
         member: String,
         /// The other one [default: all others]
         other: Option<String>,
@@ -83,7 +83,7 @@ enum Command {
     },
     /// Let everything through again, or what is sent to and by one member
     Heal {
-        /// Number, port, primary, secondary or arbiter [default: everything]
+        /// Number, port, primary, secondary, arbiter; router, config, shard0, shard0/secondary [default: everything]
         member: Option<String>,
     },
     /// Holds the links; started by `up`
@@ -99,10 +99,10 @@ enum Command {
 /// `sheaf cluster up`.
 #[derive(Args, Clone, Debug)]
 pub struct UpArgs {
-    /// Members that hold data [default: 3]
+    /// Members that hold data, of a sharded cluster those of each shard [default: 3, of a shard 1]
     #[arg(long, value_name = "N")]
     pub members: Option<u32>,
-    /// Members that only vote [default: 0]
+    /// Members that only vote, of a sharded cluster in each shard [default: 0]
     #[arg(long, value_name = "N")]
     pub arbiters: Option<u32>,
     /// One server without a replica set
@@ -135,11 +135,14 @@ pub struct UpArgs {
     /// Gigabytes of memory for the caches of each member
     #[arg(long = "cacheSizeGB", value_name = "GB")]
     pub cache_size_gb: Option<f64>,
-    #[arg(long, hide = true)]
+    /// A sharded cluster of so many shards
+    #[arg(long, value_name = "N", conflicts_with = "standalone")]
     pub shards: Option<u32>,
-    #[arg(long, hide = true)]
+    /// Routers of a sharded cluster, on the first ports [default: 1]
+    #[arg(long, value_name = "N", requires = "shards")]
     pub routers: Option<u32>,
-    #[arg(long = "config-servers", hide = true)]
+    /// Config servers of a sharded cluster [default: as many as a shard has members, at most 3]
+    #[arg(long = "config-servers", value_name = "N", requires = "shards")]
     pub config_servers: Option<u32>,
 }
 

@@ -10,8 +10,9 @@ use super::process::Lasting;
 use super::record::Record;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
+use crate::part::Part;
 use crate::target::quoted;
-use crate::target::set::primary_of;
+use crate::target::set::{State, primary_of};
 
 /// How long servers may take to shut down before they are killed.
 const GRACE: Duration = Duration::from_secs(30);
@@ -26,12 +27,29 @@ pub fn down(record: &mut Record, keep: bool, journal: &Journal) -> Result<()> {
     discard(record, journal)
 }
 
-/// Ends all processes: the primary last, so that nobody is elected meanwhile.
+/// Ends all processes: routers first, then the shards and after them the config servers, in each of them the primary
+/// last, so that nobody is elected meanwhile.
 pub fn end_all(record: &mut Record, journal: &Journal) {
-    let primary = primary_of(&record.states());
-    let others: Vec<usize> = (0..record.members.len()).filter(|at| Some(*at) != primary).collect();
-    end(record, &others, journal);
-    end(record, &primary.into_iter().collect::<Vec<_>>(), journal);
+    let states = record.states();
+    let primaries: Vec<usize> = record
+        .parts()
+        .into_iter()
+        .filter_map(|part| {
+            let of_part = record.of_part(part);
+            let own: Vec<State> = of_part.iter().map(|at| states[*at].clone()).collect();
+            primary_of(&own).map(|at| of_part[at])
+        })
+        .collect();
+    let routers = record.of_part(Part::Router);
+    end(record, &routers, journal);
+    let data: Vec<usize> =
+        (0..record.members.len()).filter(|at| record.members[*at].part.holds_data()).collect();
+    for servers in [data, record.of_part(Part::Config)] {
+        let (last, first): (Vec<usize>, Vec<usize>) =
+            servers.into_iter().partition(|at| primaries.contains(at));
+        end(record, &first, journal);
+        end(record, &last, journal);
+    }
     end_links(record, journal);
 }
 

@@ -129,6 +129,7 @@ mod tests {
     use super::*;
     use crate::cluster::process::Lasting;
     use crate::cluster::record::Member;
+    use crate::part::Part;
 
     #[test]
     fn ways_of_a_cut() {
@@ -146,7 +147,13 @@ mod tests {
             let mut command = std::process::Command::new("sleep");
             command.arg("1000");
             let process = Lasting::start(command, &folder.path().join("log"), &journal).unwrap();
-            members.push(Member { port, arbiter: false, process: Some(process), paused: false });
+            members.push(Member {
+                port,
+                part: Part::Set,
+                arbiter: false,
+                process: Some(process),
+                paused: false,
+            });
         }
         let mut record = Record::new(folder.path().to_owned(), "rs0", members);
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();

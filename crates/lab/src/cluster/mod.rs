@@ -1,4 +1,5 @@
-//! Servers that belong together, on this machine: the launcher `sheaf cluster`, and the links between members.
+//! Servers that belong together, on this machine: the launcher `sheaf cluster` for sets and sharded clusters, and the links
+//! between members.
 //!
 //! The launcher leaves processes behind that go on without it. What it must know of them is a file in the cluster's
 //! folder ([`record::Record`]); every command that it runs is printed as a line that a person could type.
@@ -8,8 +9,10 @@ mod control;
 mod down;
 mod faults;
 pub mod links;
+mod names;
 mod process;
 mod record;
+mod sharded;
 mod show;
 mod up;
 

@@ -9,7 +9,8 @@ use super::process::Lasting;
 use crate::client::ConnectionString;
 use crate::error::{Error, Result};
 use crate::experiment::Distance;
-use crate::target::set::{State, ask_all, primary_of};
+use crate::part::{Part, parts_of};
+use crate::target::set::{State, ask_all};
 
 /// Name of the file.
 const FILE: &str = "cluster.json";
@@ -26,8 +27,11 @@ pub struct Record {
     pub standalone: bool,
     /// Whether `down` leaves the data there when it is not told.
     pub keep: bool,
-    /// Whether the set was initiated.
+    /// Whether the sets were initiated.
     pub initiated: bool,
+    /// Whether the routers know the shards.
+    #[serde(default)]
+    pub shards_added: bool,
     /// Flags that every server gets.
     pub flags: Vec<String>,
     /// The servers, by their number.
@@ -46,6 +50,9 @@ pub struct Record {
 pub struct Member {
     /// On the loopback interface.
     pub port: u16,
+    /// What it is a part of.
+    #[serde(default)]
+    pub part: Part,
     /// It votes and holds no data.
     pub arbiter: bool,
     /// Its process, unless it was ended.
@@ -84,6 +91,7 @@ impl Record {
             standalone: false,
             keep: false,
             initiated: false,
+            shards_added: false,
             flags: Vec::new(),
             members,
             links: None,
@@ -157,10 +165,48 @@ impl Record {
     /// How a client reaches it.
     pub fn connection_string(&self) -> ConnectionString {
         let mut to = ConnectionString::direct("");
+        if self.is_sharded() {
+            (to.hosts, to.direct, to.routed) = (self.addresses(Part::Router), false, true);
+            return to;
+        }
         to.hosts = self.members.iter().filter(|member| !member.arbiter).map(Member::address).collect();
         to.direct = self.standalone;
         to.replica_set = (!self.standalone).then(|| self.name.clone());
         to
+    }
+
+    /// Whether it has routers and shards.
+    pub fn is_sharded(&self) -> bool {
+        self.members.iter().any(|member| member.part != Part::Set)
+    }
+
+    /// Its parts, each once.
+    pub fn parts(&self) -> Vec<Part> {
+        parts_of(self.members.iter().map(|member| member.part))
+    }
+
+    /// The numbers of the members of a part.
+    pub fn of_part(&self, part: Part) -> Vec<usize> {
+        (0..self.members.len()).filter(|at| self.members[*at].part == part).collect()
+    }
+
+    /// The addresses of the members of a part.
+    pub fn addresses(&self, part: Part) -> Vec<String> {
+        self.of_part(part).into_iter().map(|at| self.members[at].address()).collect()
+    }
+
+    /// The name of the replica set that a member belongs to.
+    pub fn set_of(&self, number: usize) -> Option<String> {
+        match self.members[number].part {
+            Part::Set => (!self.standalone).then(|| self.name.clone()),
+            part => part.set_name(),
+        }
+    }
+
+    /// The server parameters among the flags.
+    pub fn parameters(&self) -> impl Iterator<Item = &String> {
+        let pairs = self.flags.chunks_exact(2).filter(|pair| pair[0] == "--setParameter");
+        pairs.flatten()
     }
 
     /// What every member says that it is; those that are down or paused are not asked.
@@ -175,33 +221,6 @@ impl Record {
             states[at] = state;
         }
         states
-    }
-
-    /// The number of a member by what a person calls it: its number or port, or primary, secondary, arbiter.
-    pub fn member(&self, text: &str) -> Result<usize> {
-        let role = |wanted: fn(&State) -> bool| {
-            let states = self.states();
-            states.iter().position(wanted).ok_or_else(|| Error::failed(format!("there is no {text} now")))
-        };
-        match text {
-            "primary" => {
-                let states = self.states();
-                primary_of(&states).ok_or_else(|| Error::failed("there is no primary now"))
-            }
-            "secondary" => role(|state| *state == State::Secondary),
-            "arbiter" => role(|state| *state == State::Arbiter),
-            _ => {
-                let by_port = text.rsplit_once(':').map_or(text, |(_, port)| port);
-                let port = self.members.iter().position(|member| member.port.to_string() == by_port);
-                let number = text.parse().ok().filter(|number: &usize| *number < self.members.len());
-                number.or(port).ok_or_else(|| {
-                    Error::usage(format!(
-                        "there is no member {text}: say a number from 0 to {}, a port, primary, secondary or arbiter",
-                        self.members.len() - 1
-                    ))
-                })
-            }
-        }
     }
 }
 
@@ -224,10 +243,9 @@ fn folder_below(data: &Path, name: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::fake::{self, FakeMember};
 
     fn member(port: u16, process: Option<Lasting>) -> Member {
-        Member { port, arbiter: false, process, paused: false }
+        Member { port, part: Part::Set, arbiter: false, process, paused: false }
     }
 
     #[test]
@@ -258,26 +276,5 @@ mod tests {
         Record::new(before.clone(), "rs0", Vec::new()).save().unwrap();
         assert_eq!(folder_below(home.path(), "rs0"), before);
         assert_eq!(folder_below(home.path(), "rs1"), usual.with_file_name("rs1"));
-    }
-
-    #[test]
-    fn members_by_what_people_call_them() {
-        let fakes = [FakeMember::start(fake::secondary()), FakeMember::start(fake::primary())];
-        let process = Some(Lasting::of(std::process::id()));
-        let port = |fake: &FakeMember| fake.address.rsplit_once(':').unwrap().1.parse().unwrap();
-        let members = fakes.iter().map(|fake| member(port(fake), process)).collect();
-        let mut record = Record::new(PathBuf::from("/nowhere"), "rs0", members);
-        assert_eq!(record.member("primary").unwrap(), 1);
-        assert_eq!(record.member("secondary").unwrap(), 0);
-        assert_eq!(record.member("1").unwrap(), 1);
-        assert_eq!(record.member(&fakes[0].address).unwrap(), 0);
-        assert_eq!(record.member(&record.members[1].port.to_string()).unwrap(), 1);
-        for text in ["2", "-1", "boss", ""] {
-            assert!(record.member(text).is_err(), "{text}");
-        }
-        assert!(record.member("arbiter").unwrap_err().to_string().contains("no arbiter now"));
-        // Who is paused is not asked.
-        record.members[1].paused = true;
-        assert!(record.member("primary").is_err());
     }
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::control::Control;
 use super::record::Record;
 use crate::error::{Error, Result};
+use crate::part::Part;
 use crate::report::bytes;
 use crate::target::bytes_on_disk;
 use crate::target::set::State;
@@ -25,6 +26,9 @@ struct Status {
 struct MemberStatus {
     number: usize,
     address: String,
+    /// The replica set of a member of a sharded cluster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    set: Option<String>,
     state: &'static str,
     pid: Option<u32>,
     #[serde(rename = "diskBytes")]
@@ -48,9 +52,11 @@ fn look(record: &Record) -> Status {
         MemberStatus {
             number,
             address: member.address(),
+            set: member.part.set_name(),
             state: match running {
                 None => "down",
                 Some(_) if member.paused => "paused",
+                Some(_) if member.part == Part::Router && *state != State::Away => "router",
                 Some(_) if record.standalone && *state != State::Away => "standalone",
                 Some(_) => word(state),
             },
@@ -94,22 +100,31 @@ pub fn show(record: &Record, json: bool) -> Result<()> {
         println!("{text}");
         return Ok(());
     }
-    println!("{:6}  {:21}  {:10}  {:>8}  {:>8}", "member", "address", "state", "process", "on disk");
-    for member in &status.members {
-        let pid = member.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-        println!(
-            "{:<6}  {:21}  {:10}  {pid:>8}  {:>8}",
-            member.number,
-            member.address,
-            member.state,
-            bytes(member.disk_bytes)
-        );
-    }
+    print!("{}", table(&status.members, record.is_sharded()));
     for way in &status.cut {
         println!("link {way}");
     }
     println!("{}", status.connection_string);
     Ok(())
+}
+
+/// A line for each member; of a sharded cluster it also tells the set.
+fn table(members: &[MemberStatus], sharded: bool) -> String {
+    let line = |[number, address, set, state, pid, disk]: [&str; 6]| {
+        let set = if sharded { format!("{set:8}  ") } else { String::new() };
+        format!("{number:6}  {address:21}  {set}{state:10}  {pid:>8}  {disk:>8}\n")
+    };
+    let mut text = line(["member", "address", "set", "state", "process", "on disk"]);
+    for member in members {
+        let pid = member.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
+        let (number, set, disk) = (
+            member.number.to_string(),
+            member.set.as_deref().unwrap_or("-"),
+            if member.state == "router" { "-".to_owned() } else { bytes(member.disk_bytes) },
+        );
+        text += &line([&number, &member.address, set, member.state, &pid, &disk]);
+    }
+    text
 }
 
 #[cfg(test)]
@@ -125,6 +140,7 @@ mod tests {
         let process = Some(Lasting::of(std::process::id()));
         let member = |address: &str, process, paused| Member {
             port: address.rsplit_once(':').unwrap().1.parse().unwrap(),
+            part: Part::Set,
             arbiter: false,
             process,
             paused,
@@ -142,5 +158,6 @@ mod tests {
         assert_eq!(states, ["primary", "secondary", "paused", "down", "not ready"]);
         assert!(status.members[3].pid.is_none() && status.cut.is_empty());
         assert!(status.connection_string.ends_with("/?replicaSet=rs0"));
+        assert!(!table(&status.members, false).contains("set"));
     }
 }

@@ -12,17 +12,17 @@ use super::control::{Control, check_path};
 use super::down;
 use super::process::Lasting;
 use super::record::{LinksRecord, Member, Record};
+use super::sharded::{self, Shape};
 use crate::client::{Connection, ConnectionString};
 use crate::error::{Error, Result};
 use crate::experiment::{Centres, Distance, Time};
 use crate::journal::Journal;
+use crate::part::Part;
 use crate::ports;
 use crate::stop::Stop;
 use crate::target::set::wait_until_whole;
 use crate::target::{configuration, quoted};
 
-/// The most members that a replica set may have, and of them that vote.
-const MOST_MEMBERS: u32 = 50;
 /// mongod's port.
 const PORT: u16 = 27017;
 /// How long a server may take to listen.
@@ -34,11 +34,6 @@ const TAIL: usize = 12;
 
 /// Starts a cluster, or one that was kept.
 pub fn up(folder: &Path, name: &str, arguments: &UpArgs, journal: &Journal, stop: &Stop) -> Result<Record> {
-    if arguments.shards.or(arguments.routers).or(arguments.config_servers).is_some() {
-        return Err(Error::usage(
-            "sharded clusters cannot be started yet: sheaf cluster makes single servers and replica sets",
-        ));
-    }
     let mut record = match Record::find(folder)? {
         Some(record) if record.is_up() => {
             return Err(Error::usage(format!(
@@ -68,17 +63,19 @@ pub fn up(folder: &Path, name: &str, arguments: &UpArgs, journal: &Journal, stop
 
 /// A cluster that was kept, as it was.
 fn again(mut record: Record, arguments: &UpArgs) -> Result<Record> {
-    let holding = record.members.iter().filter(|member| !member.arbiter).count() as u32;
-    let arbiters = record.members.len() as u32 - holding;
-    let differs = arguments.members.is_some_and(|members| members != holding)
-        || arguments.arbiters.is_some_and(|number| number != arbiters)
+    let is = Shape::of(&record);
+    let differs = arguments.members.is_some_and(|members| members != is.members)
+        || arguments.arbiters.is_some_and(|number| number != is.arbiters)
+        || arguments.shards.is_some_and(|number| number != is.shards)
+        || arguments.routers.is_some_and(|number| number != is.routers)
+        || arguments.config_servers.is_some_and(|number| number != is.config_servers)
         || arguments.standalone && !record.standalone
         || arguments.port.is_some_and(|port| port != 0 && port != record.members[0].port)
         || arguments.links && record.links.is_none()
         || distance(arguments)?.is_some_and(|distance| record.distance != Some(distance));
     if differs {
         return Err(Error::usage(format!(
-            "the cluster that was kept in {} is another one ({holding} members, {arbiters} arbiters, from port {}); \
+            "the cluster that was kept in {} is another one ({is}, from port {}); \
              `sheaf cluster down --discard` removes it",
             record.folder.display(),
             record.members[0].port
@@ -102,33 +99,28 @@ fn plan(folder: &Path, name: &str, arguments: &UpArgs) -> Result<Record> {
             folder.display()
         )));
     }
-    let holding = arguments.members.unwrap_or(if arguments.standalone { 1 } else { 3 });
-    let arbiters = arguments.arbiters.unwrap_or(0);
-    if holding == 0 {
-        return Err(Error::usage("--members: at least one must hold data"));
-    }
-    if holding + arbiters > MOST_MEMBERS {
-        return Err(Error::usage(format!("a replica set has at most {MOST_MEMBERS} members")));
-    }
-    if arguments.standalone && holding + arbiters > 1 {
-        return Err(Error::usage("--standalone is for a single server"));
-    }
+    let servers = sharded::servers(arguments)?;
+    let sharded = arguments.shards.is_some();
     if let Some(setting) = arguments.set.iter().find(|setting| !setting.contains('=')) {
         return Err(Error::usage(format!("--set {setting}: say name=value")));
     }
     let distance = distance(arguments)?;
     let linked = arguments.links || distance.is_some();
-    if linked && holding + arbiters < 2 {
+    if linked && sharded {
+        return Err(Error::usage("--links: only the members of a single replica set can be linked so"));
+    }
+    if linked && servers.len() < 2 {
         return Err(Error::usage("--links: there are no links with less than two members"));
     }
-    let ports = ports_from(arguments.port.unwrap_or(PORT), holding + arbiters)?;
-    let member = |(number, port): (usize, &u16)| Member {
+    let ports = ports_from(arguments.port.unwrap_or(PORT), servers.len() as u32)?;
+    let member = |((part, arbiter), port): (&(Part, bool), &u16)| Member {
         port: *port,
-        arbiter: number >= holding as usize,
+        part: *part,
+        arbiter: *arbiter,
         process: None,
         paused: false,
     };
-    let mut record = Record::new(folder.to_owned(), name, ports.iter().enumerate().map(member).collect());
+    let mut record = Record::new(folder.to_owned(), name, servers.iter().zip(&ports).map(member).collect());
     record.standalone = arguments.standalone;
     record.keep = arguments.keep;
     record.flags = flags(arguments);
@@ -188,32 +180,50 @@ fn ports_from(first: u16, count: u32) -> Result<Vec<u16>> {
 fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &Stop) -> Result<()> {
     for number in 0..record.members.len() {
         let data = record.data(number);
-        if !data.is_dir() {
+        if record.members[number].part.is_set() && !data.is_dir() {
             journal.note("shell", format!("mkdir -p {}", quoted(&data.to_string_lossy())));
             std::fs::create_dir_all(&data).map_err(|error| Error::from(error).context(data.display()))?;
         }
     }
     record.save()?;
     start_links(record, journal)?;
-    for number in 0..record.members.len() {
-        start_member(record, number, journal)?;
-    }
-    for number in 0..record.members.len() {
-        wait_until_it_listens(record, number, stop)?;
-    }
+    let servers: Vec<usize> =
+        (0..record.members.len()).filter(|at| record.members[*at].part.is_set()).collect();
+    start(record, &servers, journal, stop)?;
     if !record.standalone {
         if !record.initiated {
-            initiate(record, journal)?;
+            for part in record.parts().into_iter().filter(|part| part.is_set()) {
+                initiate(record, part, journal)?;
+            }
             record.initiated = true;
             record.save()?;
         }
         eprintln!("waiting for a primary, and for the others to follow");
     }
-    let members = arguments.members.unwrap_or(0).max(record.members.len() as u32);
     // A large set has much to copy.
+    let members = arguments.members.unwrap_or(0).max(servers.len() as u32);
     let patience = FORMATION + Duration::from_secs(u64::from(members));
-    wait_until_whole(patience, stop, || record.states(), |at| record.members[at].address())
-        .map_err(|error| with_log(record, error))
+    for part in record.parts().into_iter().filter(|part| part.is_set()) {
+        let own = record.of_part(part);
+        let states = || {
+            let all = record.states();
+            own.iter().map(|at| all[*at].clone()).collect()
+        };
+        wait_until_whole(patience, stop, states, |at| record.members[own[at]].address())
+            .map_err(|error| with_log(record, error))?;
+    }
+    if record.is_sharded() { sharded::add_routers(record, journal, stop) } else { Ok(()) }
+}
+
+/// Starts some servers, and waits until they answer.
+pub fn start(record: &mut Record, servers: &[usize], journal: &Journal, stop: &Stop) -> Result<()> {
+    for number in servers {
+        start_member(record, *number, journal)?;
+    }
+    for number in servers {
+        wait_until_it_listens(record, *number, stop)?;
+    }
+    Ok(())
 }
 
 fn with_log(record: &Record, error: Error) -> Error {
@@ -264,12 +274,20 @@ fn start_links(record: &mut Record, journal: &Journal) -> Result<()> {
 pub fn start_member(record: &mut Record, number: usize, journal: &Journal) -> Result<()> {
     let member = &record.members[number];
     let mut command = Command::new(std::env::current_exe()?);
-    command.args(["server", "--port", &member.port.to_string(), "--bind_ip", "127.0.0.1", "--nounixsocket"]);
-    command.arg("--dbpath").arg(record.data(number));
-    if !record.standalone {
-        command.args(["--replSet", &record.name]);
+    command.arg(if member.part == Part::Router { "router" } else { "server" });
+    command.args(["--port", &member.port.to_string(), "--bind_ip", "127.0.0.1", "--nounixsocket"]);
+    if member.part == Part::Router {
+        command.args(["--configdb", &sharded::set_address(record, Part::Config)]);
+        // Of what a server keeps, a router has nothing.
+        command.args(record.parameters());
+    } else {
+        command.arg("--dbpath").arg(record.data(number));
+        command.args(member.part.flag());
+        if let Some(set) = record.set_of(number) {
+            command.args(["--replSet", &set]);
+        }
+        command.args(&record.flags);
     }
-    command.args(&record.flags);
     if let Some(peers) = record.links.as_ref().and_then(|links| links.peers.get(number)) {
         command.args(["--setParameter", &format!("peerAddresses={peers}")]);
     }
@@ -300,13 +318,15 @@ pub fn wait_until_it_listens(record: &Record, number: usize, stop: &Stop) -> Res
     Ok(())
 }
 
-/// Makes the servers a replica set.
-fn initiate(record: &Record, journal: &Journal) -> Result<()> {
+/// Makes the servers of a part a replica set.
+fn initiate(record: &Record, part: Part, journal: &Journal) -> Result<()> {
+    let own = record.of_part(part);
     let hosts: Vec<(String, bool)> =
-        record.members.iter().map(|member| (member.address(), member.arbiter)).collect();
-    let config = configuration(&record.name, &hosts, true);
+        own.iter().map(|at| (record.members[*at].address(), record.members[*at].arbiter)).collect();
+    let name = record.set_of(own[0]).unwrap_or_default();
+    let config = configuration(&name, &hosts, part, true);
     let text = json::to_json(config.as_raw(), json::Style::Relaxed);
-    let port = record.members[0].port;
+    let port = record.members[own[0]].port;
     journal.note(
         "shell",
         format!("mongosh --quiet --port {port} --eval {}", quoted(&format!("rs.initiate({text})"))),
@@ -351,6 +371,14 @@ mod tests {
         assert!(
             single.standalone && single.connection_string().to_string().ends_with("?directConnection=true")
         );
+        let sharded = planned("--shards 2 --members 2 --routers 2 --config-servers 1 --set a=1").unwrap();
+        assert_eq!(Shape::of(&sharded).to_string(), "2 shards of 2 members, 2 routers, 1 config server");
+        assert_eq!(sharded.members.len(), 7);
+        assert_eq!(sharded.set_of(3).as_deref(), Some("shard0"));
+        assert_eq!(
+            sharded::set_address(&sharded, Part::Config),
+            format!("config/{}", sharded.members[2].address())
+        );
         let far = planned("--distance 0.86ms --centres 0,0,1 --between 71ms").unwrap();
         let trip = |a, b| far.distance.as_ref().unwrap().round_trip(a, b).as_micros();
         assert_eq!((trip(0, 1), trip(0, 2), trip(2, 1)), (860, 71_000, 71_000));
@@ -365,6 +393,10 @@ mod tests {
             ("--standalone --members 2", "single server"),
             ("--standalone --links", "no links"),
             ("--set a", "name=value"),
+            ("--shards 0", "at least one shard"),
+            ("--shards 2 --members 0", "at least one member"),
+            ("--shards 2 --members 51", "at most 50"),
+            ("--shards 2 --links", "single replica set"),
         ] {
             let error = planned(line).unwrap_err().to_string();
             assert!(error.contains(why), "{line}: {error}");
@@ -374,7 +406,6 @@ mod tests {
             let (journal, stop) = (Journal::silent(), Stop::default());
             up(folder.path(), "rs0", &arguments(line), &journal, &stop).unwrap_err().to_string()
         };
-        assert!(go("--shards 2").contains("cannot be started yet"));
         let taken = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let listener = TcpListener::bind(("127.0.0.1", taken)).unwrap();
         assert!(go(&format!("--members 1 --port {taken}")).contains("cannot be used"));
@@ -393,6 +424,7 @@ mod tests {
         for line in ["--members 3", "--arbiters 1", "--standalone", "--port 1", "--distance 6ms"] {
             assert!(again(record.clone(), &arguments(line)).is_err(), "{line}");
         }
+        assert!(again(record.clone(), &arguments("--shards 2")).is_err());
         let changed = again(record, &arguments("--set x=y")).unwrap();
         assert_eq!(changed.flags, ["--setParameter", "x=y"]);
     }

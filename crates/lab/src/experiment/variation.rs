@@ -43,16 +43,20 @@ pub struct AxisValue {
     pub faults: Option<serde_yaml_ng::Value>,
 }
 
-/// Which processes are started. Without `members` it is one standalone server.
+/// Which processes are started. Without `members` and `shards` it is one standalone server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// Members of a replica set that hold data.
+    /// Members of a replica set that hold data, or of each shard.
     pub members: Option<u32>,
     /// Members of the replica set that only vote.
     pub arbiters: Option<u32>,
-    /// Shards, each of them such a replica set, behind a router.
+    /// Shards, each of them such a replica set (of one member unless `members` says more), behind routers.
     pub shards: Option<u32>,
+    /// Routers of a sharded cluster. Default: 1.
+    pub routers: Option<u32>,
+    /// Config servers of a sharded cluster. Default: as many as a shard has members, at most 3.
+    pub config_servers: Option<u32>,
     /// A proxy on every link between two members, which can cut and delay it. Only Sheaf's members can be told to use
     /// them. Default: where `distance` or a fault needs them.
     pub links: Option<bool>,
@@ -205,6 +209,8 @@ impl Topology {
             members: self.members.or(base.members),
             arbiters: self.arbiters.or(base.arbiters),
             shards: self.shards.or(base.shards),
+            routers: self.routers.or(base.routers),
+            config_servers: self.config_servers.or(base.config_servers),
             links: self.links.or(base.links),
             distance: self.distance.clone().or_else(|| base.distance.clone()),
         }

@@ -10,10 +10,11 @@ use crate::client::{Connection, ConnectionString};
 use crate::cluster::Cut;
 use crate::error::{Error, Result};
 use crate::journal::Journal;
+use crate::part::Part;
 use crate::results;
 use crate::stop::Stop;
 use crate::target::Running;
-use crate::target::set::{State, ask, primary_of};
+use crate::target::set::{State, ask, primary_among};
 
 /// How long a set may take to be whole again when everything is healed.
 const RECOVERY: Duration = Duration::from_secs(120);
@@ -25,15 +26,25 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Looks whether the plan can be carried out on these servers.
 pub fn check(plan: &FaultPlan, running: &Running) -> Result<()> {
     let members = running.members.len();
+    let parts = running.parts();
+    let largest = parts.iter().filter(|part| part.is_set()).map(|part| running.of_part(*part).len()).max();
     for fault in &plan.faults {
         let kind = fault.kind;
+        if fault.place.among(&parts).is_none() && !parts.is_empty() {
+            let parts: Vec<String> = parts.iter().map(Part::to_string).collect();
+            return Err(Error::usage(format!(
+                "faults: {}: there is no such part; there are {}",
+                kind.name(),
+                parts.join(", ")
+            )));
+        }
         if running.processes.is_empty() && kind != Kind::Stepdown {
             return Err(Error::usage(format!(
                 "faults: {}: only servers that the laboratory has started can be treated so",
                 kind.name()
             )));
         }
-        if kind == Kind::Stepdown && members < 2 {
+        if kind == Kind::Stepdown && largest.unwrap_or(0) < 2 {
             return Err(Error::usage("faults: stepdown: it takes a replica set of two members or more"));
         }
         if let Whom::Members(numbers) = &fault.whom
@@ -123,29 +134,36 @@ impl<'a> Injector<'a> {
         self.origin.elapsed().as_secs_f64()
     }
 
-    /// Whom the fault meets now, with their addresses for the record. `None` when nobody fits.
+    /// Whom the fault meets now. `None` when nobody fits.
     fn find(&self, fault: &Fault, end: &Receiver<()>) -> Option<usize> {
         let members = &self.running.members;
         let up = |at: &usize| self.running.processes.get(*at).is_none_or(|process| process.is_up());
         let pick = |from: Vec<usize>, choice: u64| {
             (!from.is_empty()).then(|| from[(choice % from.len() as u64) as usize])
         };
-        match &fault.whom {
+        let part = fault.place.among(&self.running.parts())?;
+        let own = self.running.of_part(part);
+        let whom = match &fault.whom {
+            // Routers are all alike.
+            Whom::Primary | Whom::Secondary(_) if part == Part::Router => &Whom::Any(fault.place.choice),
+            whom => whom,
+        };
+        match whom {
             Whom::Members(numbers) => numbers.first().copied().filter(up),
             Whom::Any(choice) => {
-                pick((0..members.len()).filter(|at| !members[*at].arbiter).filter(up).collect(), *choice)
+                pick(own.into_iter().filter(|at| !members[*at].arbiter).filter(up).collect(), *choice)
             }
-            Whom::Arbiter => (0..members.len()).filter(|at| members[*at].arbiter).find(up),
+            Whom::Arbiter => own.into_iter().filter(|at| members[*at].arbiter).find(up),
             Whom::Primary | Whom::Secondary(_) => {
                 let deadline = Instant::now() + ELECTION;
                 loop {
                     let states = self.running.states();
-                    let found = match fault.whom {
+                    let found = match *whom {
                         Whom::Secondary(choice) => {
                             let follows = |at: &usize| states[*at] == State::Secondary;
-                            pick((0..states.len()).filter(follows).collect(), choice)
+                            pick(own.iter().copied().filter(follows).collect(), choice)
                         }
-                        _ => primary_of(&states),
+                        _ => primary_among(&states, &own),
                     };
                     if found.is_some() || Instant::now() > deadline || is_over(end, LOOK, self.stop) {
                         return found;
@@ -155,16 +173,24 @@ impl<'a> Injector<'a> {
         }
     }
 
+    /// What is done to this member: on routers, what a random plan has for members of sets is another thing.
+    fn kind(&self, fault: &Fault, member: usize) -> Kind {
+        let router = self.running.members[member].part == Part::Router;
+        if router && !fault.kind.suits_routers() { Kind::Pause } else { fault.kind }
+    }
+
     fn inject(&mut self, fault: &Fault, end: &Receiver<()>) -> Result<()> {
         let Some(member) = self.find(fault, end) else {
             self.record(format!("{}: {} was not there to be met", fault.kind.name(), fault.whom));
             return Ok(());
         };
         let address = &self.running.members[member].address;
-        let role = role(&fault.whom, address);
+        let part = self.running.members[member].part;
+        let role = role(part, &fault.whom, address);
+        let role = role.as_str();
         let seconds = fault.length.as_secs_f64();
         let process = self.running.processes.get(member);
-        match (fault.kind, process) {
+        match (self.kind(fault, member), process) {
             (Kind::Kill, Some(process)) => {
                 self.record(format!("kill -9 {address}{}", role.trim_end_matches(',')));
                 process.kill(self.journal);
@@ -207,9 +233,10 @@ impl<'a> Injector<'a> {
         {
             return numbers.clone();
         }
-        let all = self.running.members.len();
-        let size = ((all - 1) / 2).max(1);
-        (0..size).map(|further| (member + further) % all).collect()
+        let own = self.running.of_part(self.running.members[member].part);
+        let at = own.iter().position(|of_part| *of_part == member).unwrap_or(0);
+        let size = ((own.len() - 1) / 2).max(1);
+        (0..size).map(|further| own[(at + further) % own.len()]).collect()
     }
 
     fn record(&mut self, what: String) {
@@ -306,17 +333,23 @@ impl<'a> Injector<'a> {
 }
 
 /// What a member is, for the record. Who was looked for as the primary is not asked again: it might be slow to answer.
-fn role(whom: &Whom, address: &str) -> &'static str {
-    match whom {
-        Whom::Primary => ", the primary,",
-        Whom::Secondary(_) => ", a secondary,",
-        Whom::Arbiter => ", an arbiter,",
+fn role(part: Part, whom: &Whom, address: &str) -> String {
+    let role = match whom {
+        _ if part == Part::Router => return ", a router,".to_owned(),
+        Whom::Primary => "the primary",
+        Whom::Secondary(_) => "a secondary",
+        Whom::Arbiter => "an arbiter",
         Whom::Any(_) | Whom::Members(_) => match ask(address) {
-            State::Primary(_) => ", the primary,",
-            State::Secondary => ", a secondary,",
-            State::Arbiter => ", an arbiter,",
-            State::Away => "",
+            State::Primary(_) => "the primary",
+            State::Secondary => "a secondary",
+            State::Arbiter => "an arbiter",
+            State::Away => "a member",
         },
+    };
+    match part {
+        Part::Set if role == "a member" => String::new(),
+        Part::Set => format!(", {role},"),
+        part => format!(", {role} of {part},"),
     }
 }
 

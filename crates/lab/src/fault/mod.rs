@@ -11,5 +11,5 @@ mod report;
 mod tests;
 
 pub use inject::{Injector, check};
-pub use plan::{Fault, FaultPlan, Kind, Whom};
+pub use plan::{Fault, FaultPlan, Kind, Place, Whom};
 pub use report::{COLUMNS, DRAWN, complete, figures};

@@ -9,6 +9,7 @@ use serde_yaml_ng::Value;
 use crate::error::{Error, Result};
 use crate::experiment::Time;
 use crate::generate::Random;
+use crate::part::{Named, Part};
 
 /// What can be done to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -44,6 +45,11 @@ impl Kind {
     /// Whether it needs proxies on the links between members.
     pub fn needs_links(self) -> bool {
         matches!(self, Kind::Cut | Kind::Split)
+    }
+
+    /// Whether it can be done to a router, which is in no set.
+    pub fn suits_routers(self) -> bool {
+        matches!(self, Kind::Kill | Kind::Restart | Kind::Pause)
     }
 
     /// How long it lasts when nothing is said.
@@ -84,6 +90,31 @@ impl fmt::Display for Whom {
     }
 }
 
+/// Where in a sharded cluster a fault is to be. In a set there is but one place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The part, where one is named.
+    pub named: Option<Named>,
+    /// Chooses among those that are meant.
+    pub choice: u64,
+}
+
+impl Place {
+    /// The part of these that is meant, if it is there.
+    pub fn among(self, parts: &[Part]) -> Option<Part> {
+        let shards: Vec<Part> = parts.iter().copied().filter(|part| matches!(part, Part::Shard(_))).collect();
+        let pick = |from: &[Part]| from.get((self.choice % from.len().max(1) as u64) as usize).copied();
+        let there = |part: Part| parts.contains(&part).then_some(part);
+        match self.named {
+            None => pick(parts),
+            Some(Named::Shard(None)) => pick(&shards),
+            Some(Named::Shard(Some(number))) => there(Part::Shard(number)),
+            Some(Named::Config) => there(Part::Config),
+            Some(Named::Router(_)) => there(Part::Router),
+        }
+    }
+}
+
 /// One thing that is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
@@ -91,6 +122,8 @@ pub struct Fault {
     pub at: Duration,
     /// What.
     pub kind: Kind,
+    /// In which part of a sharded cluster.
+    pub place: Place,
     /// To whom.
     pub whom: Whom,
     /// Until it is undone.
@@ -196,7 +229,8 @@ impl Entry {
             return Err(format!("at {at}: say one of {words}"));
         };
         let choice = crate::generate::mix(seed ^ at.0.as_nanos() as u64);
-        let whom = parse_whom(&whom, choice).map_err(|what| format!("at {at}: {}: {what}", kind.name()))?;
+        let (named, whom) =
+            parse_whom(&whom, choice).map_err(|what| format!("at {at}: {}: {what}", kind.name()))?;
         match (&whom, kind) {
             (Whom::Members(members), Kind::Split) if members.is_empty() => {
                 return Err(format!("at {at}: split: name the members of one side: [0, 1]"));
@@ -207,23 +241,40 @@ impl Entry {
             _ => {}
         }
         let length = length.map_or(kind.usual_length(), |time| time.0);
-        Ok(Fault { at: at.0.mul_f64(scale), kind, whom, length })
+        let place = Place { named, choice };
+        if matches!(named, Some(Named::Router(_))) && !kind.suits_routers() {
+            return Err(format!("at {at}: {}: a router can be killed, restarted and paused", kind.name()));
+        }
+        Ok(Fault { at: at.0.mul_f64(scale), kind, place, whom, length })
     }
 }
 
-fn parse_whom(value: &Value, choice: u64) -> Result<Whom, String> {
-    const WORDS: &str = "say primary, secondary, any, arbiter or a member's number";
+fn parse_whom(value: &Value, choice: u64) -> Result<(Option<Named>, Whom), String> {
+    const WORDS: &str = "say primary, secondary, any, arbiter or a member's number; in a sharded cluster shard 0, \
+                         shard 0 secondary, shard, config, router";
     let number = |value: &Value| value.as_u64().map(|n| n as usize).ok_or_else(|| WORDS.to_owned());
+    let role = |word: &str| match word {
+        "primary" => Ok(Whom::Primary),
+        "secondary" => Ok(Whom::Secondary(choice)),
+        "any" => Ok(Whom::Any(choice)),
+        "arbiter" => Ok(Whom::Arbiter),
+        _ => Err(WORDS.to_owned()),
+    };
     match value {
-        Value::String(word) => match word.as_str() {
-            "primary" => Ok(Whom::Primary),
-            "secondary" => Ok(Whom::Secondary(choice)),
-            "any" => Ok(Whom::Any(choice)),
-            "arbiter" => Ok(Whom::Arbiter),
-            _ => Err(WORDS.to_owned()),
+        Value::String(words) => match Named::parse(words) {
+            Some((Named::Router(Some(number)), "")) => {
+                Ok((Some(Named::Router(None)), Whom::Any(number.into())))
+            }
+            Some((Named::Router(None), "")) => Ok((Some(Named::Router(None)), Whom::Any(choice))),
+            Some((Named::Router(_), _)) => Err(WORDS.to_owned()),
+            Some((named, "")) => Ok((Some(named), Whom::Primary)),
+            Some((named, word)) => Ok((Some(named), role(word)?)),
+            None => Ok((None, role(words)?)),
         },
-        Value::Sequence(list) => Ok(Whom::Members(list.iter().map(number).collect::<Result<_, _>>()?)),
-        other => Ok(Whom::Members(vec![number(other)?])),
+        Value::Sequence(list) => {
+            Ok((None, Whom::Members(list.iter().map(number).collect::<Result<_, _>>()?)))
+        }
+        other => Ok((None, Whom::Members(vec![number(other)?]))),
     }
 }
 
@@ -256,7 +307,8 @@ impl Dice {
                 _ if kind == Kind::Stepdown => Whom::Primary,
                 _ => Whom::Any(choice),
             };
-            faults.push(Fault { at, kind, whom, length });
+            let place = Place { named: None, choice: crate::generate::mix(choice) };
+            faults.push(Fault { at, kind, place, whom, length });
             at += length + every.mul_f64(part(&mut random, 0.5, 1.5));
         }
         Ok(FaultPlan { faults, random: true })
@@ -276,7 +328,11 @@ mod tests {
         let text = "[{at: 20s, split: [0, 1], for: 3s}, {at: 500ms, kill: primary}, {at: 1m, restart: 2}]";
         let plan = parse(text).unwrap();
         let seconds = |s: f64| Duration::from_secs_f64(s);
-        let fault = |at, kind, whom, length| Fault { at: seconds(at), kind, whom, length: seconds(length) };
+        let fault = |at: f64, kind, whom, length: f64| {
+            let unscaled = seconds(at).as_nanos() as u64;
+            let place = Place { named: None, choice: crate::generate::mix(1 ^ unscaled) };
+            Fault { at: seconds(at), kind, place, whom, length: seconds(length) }
+        };
         let expected = [
             fault(0.5, Kind::Kill, Whom::Primary, 5.0),
             fault(20.0, Kind::Split, Whom::Members(vec![0, 1]), 3.0),
@@ -286,6 +342,27 @@ mod tests {
         assert!(plan.needs_links() && !plan.random);
         let half = FaultPlan::parse(&serde_yaml_ng::from_str(text).unwrap(), 0.5, 1).unwrap();
         assert_eq!((half.faults[1].at, half.faults[1].length), (seconds(10.0), seconds(3.0)));
+    }
+
+    #[test]
+    fn parts_of_a_sharded_cluster_are_named() {
+        let parts = [Part::Config, Part::Shard(0), Part::Shard(1), Part::Router];
+        for (text, part, whom) in [
+            ("shard 1", Some(Part::Shard(1)), Whom::Primary),
+            ("config", Some(Part::Config), Whom::Primary),
+            ("shard 0 arbiter", Some(Part::Shard(0)), Whom::Arbiter),
+            ("router 1", Some(Part::Router), Whom::Any(1)),
+            ("shard 2", None, Whom::Primary),
+        ] {
+            let plan = parse(&format!("[{{at: 1s, kill: {text}}}]")).unwrap();
+            let Fault { place, whom: is, .. } = &plan.faults[0];
+            assert_eq!((place.among(&parts), is), (part, &whom), "{text}");
+        }
+        let met = |named, choice| Place { named, choice }.among(&parts);
+        assert!((0..20).all(|n| matches!(met(Some(Named::Shard(None)), n), Some(Part::Shard(_)))));
+        assert!(parts.iter().all(|part| (0..20).any(|n| met(None, n) == Some(*part))));
+        assert_eq!(Place { named: None, choice: 7 }.among(&[Part::Set]), Some(Part::Set));
+        assert_eq!(Place { named: Some(Named::Config), choice: 7 }.among(&[Part::Set]), None);
     }
 
     #[test]
@@ -309,6 +386,9 @@ mod tests {
             ("[{at: 1s, kill: primary, pause: primary}]", "say one of kill"),
             ("[{at: 1s, kill: everybody}]", "say primary"),
             ("[{at: 1s, kill: [0, 1]}]", "name one member"),
+            ("[{at: 1s, kill: shard 0 boss}]", "say primary"),
+            ("[{at: 1s, kill: router 0 primary}]", "say primary"),
+            ("[{at: 1s, cut: router}]", "killed, restarted and paused"),
             ("[{at: 1s, split: []}]", "one side"),
             ("[{at: soon, kill: primary}]", "no length of time"),
             ("[{at: 1s, kill: primary, during: 1s}]", "unknown field"),

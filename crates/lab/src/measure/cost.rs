@@ -100,6 +100,7 @@ impl ServerProcess {
 pub struct Meter {
     servers: Vec<ServerProcess>,
     begin: OnceLock<Reading>,
+    each: OnceLock<Each>,
 }
 
 /// What had been used at a moment, or since one.
@@ -109,6 +110,9 @@ struct Reading {
     client_s: f64,
     server_s: Option<f64>,
 }
+
+/// What the servers had used when the measured part began.
+type Each = Vec<Option<f64>>;
 
 /// What the measured part has cost.
 #[derive(Clone, Copy, Debug, Default)]
@@ -124,7 +128,7 @@ pub struct Cost {
 impl Meter {
     /// For these servers.
     pub fn new(servers: Vec<ServerProcess>) -> Meter {
-        Meter { servers, begin: OnceLock::new() }
+        Meter { servers, ..Meter::default() }
     }
 
     fn read(&self) -> Reading {
@@ -135,7 +139,26 @@ impl Meter {
 
     /// The measured part begins now, unless it has begun already.
     pub fn begin(&self) {
-        self.begin.get_or_init(|| self.read());
+        self.begin.get_or_init(|| {
+            self.each.get_or_init(|| self.read_each());
+            self.read()
+        });
+    }
+
+    fn read_each(&self) -> Each {
+        self.servers.iter().map(ServerProcess::cpu_seconds).collect()
+    }
+
+    /// The servers, in the order in which they were given.
+    pub fn servers(&self) -> &[ServerProcess] {
+        &self.servers
+    }
+
+    /// Processor seconds that each server has used since the measured part began; `None` for one that has gone.
+    pub fn each(&self) -> Vec<Option<f64>> {
+        let Some(begin) = self.each.get() else { return vec![None; self.servers.len()] };
+        let since = |(now, begin): (Option<f64>, &Option<f64>)| Some(now? - (*begin)?);
+        self.read_each().into_iter().zip(begin).map(since).collect()
     }
 
     /// What has been used since; nothing when nothing was measured.
@@ -178,13 +201,13 @@ mod tests {
     #[test]
     fn the_meter_counts_from_the_first_beginning() {
         let meter = Meter::new(vec![ServerProcess::new(std::process::id())]);
-        assert_eq!(meter.cost().seconds, 0.0);
+        assert_eq!((meter.cost().seconds, meter.each()), (0.0, vec![None]));
         meter.begin();
         let first = meter.cost();
         meter.begin();
         let second = meter.cost();
         assert!(second.seconds > first.seconds && second.client_s >= first.client_s);
-        assert!(second.server_s.is_some());
+        assert!(second.server_s.is_some() && meter.each()[0].is_some_and(|seconds| seconds >= 0.0));
         let gone = Meter::new(vec![ServerProcess::new(u32::MAX - 1)]);
         gone.begin();
         assert!(gone.cost().server_s.is_none());

@@ -3,6 +3,7 @@
 //! Every client thread has its own [`Local`] recorder, so that nothing is shared on the way of an operation; they are
 //! merged when the threads have ended, and once a second for what happened in it.
 
+pub mod cap;
 pub mod cost;
 pub mod generator;
 mod load;

@@ -360,14 +360,18 @@ fn steps(run: &RunResult) -> Vec<Plot> {
     subjects.into_iter().map(plot).collect()
 }
 
-/// What is drawn of the servers: the figure's name in the samples, its title, the axis' title.
-const SERVER_FIGURES: [(&str, &str, &str); 2] =
-    [("cpu_percent", "processor", "% of one processor"), ("resident_mb", "memory", "MB resident")];
+/// What is drawn of the servers: the figure's name in the samples, its title, the axis' title, whether it is a counter of which
+/// the change per second is drawn.
+const SERVER_FIGURES: [(&str, &str, &str, bool); 3] = [
+    ("cpu_percent", "processor", "% of one processor", false),
+    ("resident_mb", "memory", "MB resident", false),
+    ("opcounters.insert", "inserts", "documents per second", true),
+];
 
 fn servers(run: &RunResult) -> Vec<Plot> {
     let names = view::row_names(run);
     let mut plots = Vec::new();
-    for (figure, title, axis_title) in SERVER_FIGURES {
+    for (figure, title, axis_title, counts) in SERVER_FIGURES {
         let mut series = Vec::new();
         for (row, r) in run.rows.iter().enumerate() {
             let Some(repetition) = r.repetitions.get(view::typical(r)) else { continue };
@@ -376,6 +380,7 @@ fn servers(run: &RunResult) -> Vec<Plot> {
                 let value =
                     |s: &(f64, BTreeMap<String, f64>)| (s.0, s.1.get(figure).copied().unwrap_or(f64::NAN));
                 let points: Vec<(f64, f64)> = server.samples.iter().map(value).collect();
+                let points = if counts { per_second(&points) } else { points };
                 if points.iter().any(|(_, y)| !y.is_nan()) {
                     lines.push(Line { label: server.node.clone(), style: Style::Line, points });
                 }
@@ -403,6 +408,16 @@ fn servers(run: &RunResult) -> Vec<Plot> {
     plots
 }
 
+/// How a counter grows, from each look to the next. One that was started again begins anew.
+fn per_second(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    let rate = |pair: &[(f64, f64)]| {
+        let ((then, before), (now, after)) = (pair[0], pair[1]);
+        let change = if after < before { after } else { after - before };
+        (now, if now > then { change / (now - then) } else { f64::NAN })
+    };
+    points.windows(2).map(rate).collect()
+}
+
 /// Every other figure of the samples: where it began, where it ended, and the change per second.
 fn counters(run: &RunResult) -> String {
     let names = view::row_names(run);
@@ -412,7 +427,7 @@ fn counters(run: &RunResult) -> String {
         for server in &repetition.servers {
             let (Some(first), Some(last)) = (server.samples.first(), server.samples.last()) else { continue };
             for (name, end) in &last.1 {
-                if SERVER_FIGURES.iter().any(|(drawn, _, _)| drawn == name) {
+                if SERVER_FIGURES.iter().any(|(drawn, .., counts)| drawn == name && !counts) {
                     continue;
                 }
                 let begin = first.1.get(name).copied().unwrap_or(0.0);

@@ -52,7 +52,7 @@ fn a_target_that_does_not_start_fails_its_row_with_the_log() {
     assert!(why.contains("exit status: 7") && why.contains("the floor is wet"), "{why}");
     let command = &result.commands[0];
     assert_eq!(command.to, "shell");
-    assert!(command.text.contains("mongod --dbpath") && command.text.contains("--bind_ip 127.0.0.1"));
+    assert!(command.text.contains("mongod --port") && command.text.contains("--bind_ip 127.0.0.1"));
     // Nothing is left behind but the program.
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

@@ -14,6 +14,7 @@ use crate::client::ConnectionString;
 use crate::cluster::Links;
 use crate::database::Database;
 use crate::journal::Journal;
+use crate::part::Part;
 
 /// A listener that says what it is told to say. Its threads end with the test's process.
 pub(crate) struct FakeMember {
@@ -74,7 +75,12 @@ pub(crate) fn running(count: usize, folder: &Path, journal: &Journal) -> (Runnin
         command.arg("1000");
         Process::start(command, fake.address.clone(), data, false, journal).unwrap()
     };
-    let member = |fake: &FakeMember| Member { address: fake.address.clone(), arbiter: false, data: None };
+    let member = |fake: &FakeMember| Member {
+        address: fake.address.clone(),
+        part: Part::Set,
+        arbiter: false,
+        data: None,
+    };
     let addresses: Vec<_> = fakes.iter().map(|fake| fake.address.parse().unwrap()).collect();
     let running = Running {
         database: Database::MongoDb(ConnectionString::direct(&fakes[0].address)),

@@ -14,14 +14,16 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::experiment::{ServerOptions, Topology, Variation};
 use crate::journal::Journal;
+use crate::part::{Part, Sharded};
 use crate::ports;
 use crate::stop::Stop;
 
 /// What is started.
 pub(super) struct Program {
-    pub binary: PathBuf,
-    /// Arguments before the flags.
-    pub arguments: Vec<String>,
+    /// Of a server: the file, and arguments before the flags.
+    pub server: (PathBuf, Vec<String>),
+    /// Of a router.
+    pub router: (PathBuf, Vec<String>),
     /// Whether its members can be told to use links.
     pub takes_links: bool,
 }
@@ -38,60 +40,156 @@ pub(super) fn bring_up(
     journal: &Journal,
     stop: &Stop,
 ) -> Result<Running> {
-    let Topology { members, arbiters, shards, .. } = variation.topology;
-    if shards.is_some_and(|shards| shards > 0) {
-        return Err(Error::usage("topology.shards: starting sharded clusters is not supported"));
-    }
-    let (members, arbiters) = (members.unwrap_or(0), arbiters.unwrap_or(0));
-    if members == 0 && arbiters > 0 {
-        return Err(Error::usage("topology.arbiters: arbiters without members make no replica set"));
-    }
-    let set = (members > 0).then_some(SET);
-    let holding = members.max(1) as usize;
-    let addresses = free_addresses(holding + arbiters as usize)?;
-    let links = links(program, variation, &addresses)?;
-    let mut processes = Vec::new();
-    for (number, address) in addresses.iter().enumerate() {
-        let peers = links.as_ref().map(|links| links.peer_addresses(number));
-        let place = Place { set, number, address: *address, peers };
-        processes.push(start(program, &variation.server, &place, options, journal)?);
-    }
-    for process in &processes {
-        let to = ConnectionString::direct(&process.address);
-        process.wait_until(stop, || {
-            Connection::open(&process.address, &to).is_ok_and(|mut connection| connection.hello().is_ok())
-        })?;
-    }
-    let member = |(at, process): (usize, &Process)| Member {
-        address: process.address.clone(),
-        arbiter: at >= holding,
-        data: Some(process.data.clone()),
-    };
-    let members: Vec<Member> = processes.iter().enumerate().map(member).collect();
-    let nodes: Vec<String> = processes.iter().map(|process| process.address.clone()).collect();
-    let to = ConnectionString::direct(&nodes[0]);
+    let servers = servers(&variation.topology)?;
+    let addresses = free_addresses(servers.len())?;
+    let links = links(program, variation, &servers, &addresses)?;
     let mut running = Running {
-        database: Database::MongoDb(to.clone()),
+        database: Database::MongoDb(ConnectionString::direct("")),
         name: String::new(),
-        processes,
-        nodes,
-        members,
+        processes: Vec::new(),
+        nodes: Vec::new(),
+        members: Vec::new(),
         links,
     };
-    let to = match set {
-        None => to,
-        Some(set) => {
-            // In a set, that a majority need not have it in its journal is said by the configuration.
-            initiate(set, &running.members, variation.server.journal != Some(false), journal)?;
-            let formed = running.wait_until_whole(FORMATION, stop);
-            formed.map_err(|error| with_logs(error, &running.processes))?;
-            let hosts = running.members.iter().filter(|m| !m.arbiter).map(|m| m.address.clone()).collect();
-            ConnectionString { hosts, direct: false, replica_set: Some(set.to_owned()), ..to }
-        }
+    let sharded = servers.iter().any(|(part, _)| *part == Part::Router);
+    let set = if variation.topology.members.unwrap_or(0) > 0 || sharded { Some(SET) } else { None };
+    // Routers come last: they need the config servers.
+    let (members, routers): (Vec<usize>, Vec<usize>) =
+        (0..servers.len()).partition(|at| servers[*at].0 != Part::Router);
+    let launch = Launch { program, server: &variation.server, options, journal, stop, set };
+    launch.start(&mut running, &servers, &addresses, &members)?;
+    if set.is_some() {
+        let journaled = variation.server.journal != Some(false);
+        launch.form(&running, journaled).map_err(|error| with_logs(error, &running.processes))?;
+    }
+    if sharded {
+        launch.start(&mut running, &servers, &addresses, &routers)?;
+        launch.add_shards(&running).map_err(|error| with_logs(error, &running.processes))?;
+    }
+    let first = if sharded { Part::Router } else { servers[0].0 };
+    let at = |wanted: bool| running.members.iter().filter(move |member| (member.part == first) == wanted);
+    running.nodes = at(true).chain(at(false)).map(|member| member.address.clone()).collect();
+    let hosts: Vec<String> = at(true).filter(|member| !member.arbiter).map(|m| m.address.clone()).collect();
+    let to = ConnectionString {
+        direct: set.is_none(),
+        routed: sharded,
+        replica_set: set.filter(|_| !sharded).map(str::to_owned),
+        hosts,
+        ..ConnectionString::direct("")
     };
     running.name = name_of(&mut Client::connect(&to)?)?;
     running.database = Database::MongoDb(to);
     Ok(running)
+}
+
+/// The servers of a topology, and which of them are arbiters; routers last.
+fn servers(topology: &Topology) -> Result<Vec<(Part, bool)>> {
+    let Topology { members, arbiters, shards, routers, config_servers, .. } = *topology;
+    match shards.filter(|shards| *shards > 0) {
+        Some(shards) => {
+            let sharded = Sharded::new(shards, members.filter(|n| *n > 0), arbiters, routers, config_servers);
+            if let Some(problem) = sharded.problem() {
+                return Err(Error::usage(format!("topology: {problem}")));
+            }
+            let (routers, sets): (Vec<_>, Vec<_>) =
+                sharded.servers().into_iter().partition(|(part, _)| *part == Part::Router);
+            Ok(sets.into_iter().chain(routers).collect())
+        }
+        None if routers.or(config_servers).is_some() => Err(Error::usage(
+            "topology: routers and config servers are those of a sharded cluster: say shards",
+        )),
+        None => {
+            let (members, arbiters) = (members.unwrap_or(0), arbiters.unwrap_or(0));
+            if members == 0 && arbiters > 0 {
+                return Err(Error::usage("topology.arbiters: arbiters without members make no replica set"));
+            }
+            let holding = members.max(1);
+            Ok((0..holding + arbiters).map(|at| (Part::Set, at >= holding)).collect())
+        }
+    }
+}
+
+/// What starting servers takes.
+struct Launch<'a> {
+    program: &'a Program,
+    server: &'a ServerOptions,
+    options: &'a LaunchOptions,
+    journal: &'a Journal,
+    stop: &'a Stop,
+    /// The name of the replica set that is not part of a sharded cluster.
+    set: Option<&'a str>,
+}
+
+impl Launch<'_> {
+    /// Starts some of the servers, and waits until they answer.
+    fn start(
+        &self,
+        running: &mut Running,
+        servers: &[(Part, bool)],
+        addresses: &[SocketAddr],
+        which: &[usize],
+    ) -> Result<()> {
+        let config = set_address(running, Part::Config);
+        for number in which {
+            let (part, arbiter) = servers[*number];
+            let peers =
+                running.links.as_ref().filter(|_| part.is_set()).map(|links| links.peer_addresses(*number));
+            let set = if part == Part::Set { self.set.map(str::to_owned) } else { part.set_name() };
+            let place =
+                Place { part, set, config: &config, number: *number, address: addresses[*number], peers };
+            let process = start(self.program, self.server, &place, self.options, self.journal)?;
+            let data = part.is_set().then(|| process.data.clone());
+            running.members.push(Member { address: process.address.clone(), part, arbiter, data });
+            running.processes.push(process);
+        }
+        for number in which {
+            let process = &running.processes[*number];
+            let to = ConnectionString::direct(&process.address);
+            process.wait_until(self.stop, || {
+                Connection::open(&process.address, &to).is_ok_and(|mut connection| connection.hello().is_ok())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Makes sets of the servers. In a set, that a majority need not have it in its journal is said by the configuration.
+    fn form(&self, running: &Running, journaled: bool) -> Result<()> {
+        let of = |part: Part| part.set_name().or_else(|| self.set.map(str::to_owned)).unwrap_or_default();
+        for part in running.parts() {
+            let members: Vec<Member> =
+                running.of_part(part).iter().map(|at| running.members[*at].clone()).collect();
+            initiate(&of(part), &members, part, journaled, self.journal)?;
+        }
+        running.parts().into_iter().try_for_each(|part| running.wait_for_part(part, FORMATION, self.stop))
+    }
+
+    /// Tells the routers of the shards.
+    fn add_shards(&self, running: &Running) -> Result<()> {
+        let routers = running.of_part(Part::Router);
+        let Some(first) = routers.first().map(|at| running.members[*at].address.clone()) else {
+            return Ok(());
+        };
+        let mut router = Connection::open(&first, &ConnectionString::direct(&first))?;
+        for part in running.parts().into_iter().filter(|part| matches!(part, Part::Shard(_))) {
+            let command = doc! { "addShard": set_address(running, part).as_str() };
+            let text = json::to_json(command.as_raw(), json::Style::Relaxed);
+            self.journal.note(&first, format!("use admin; db.runCommand({text})"));
+            router.command("admin", &command).map_err(|error| error.context("addShard"))?;
+        }
+        Ok(())
+    }
+}
+
+/// `shard0/host:port,host:port`: how a part is named to routers.
+fn set_address(running: &Running, part: Part) -> String {
+    let hosts: Vec<&str> = running
+        .of_part(part)
+        .into_iter()
+        .map(|at| &running.members[at])
+        .filter(|member| !member.arbiter)
+        .map(|member| member.address.as_str())
+        .collect();
+    format!("{}/{}", part.set_name().unwrap_or_default(), hosts.join(","))
 }
 
 fn with_logs(error: Error, processes: &[Process]) -> Error {
@@ -109,7 +207,12 @@ fn free_addresses(count: usize) -> Result<Vec<SocketAddr>> {
 }
 
 /// The links that the topology or a fault asks for, with their delays.
-fn links(program: &Program, variation: &Variation, addresses: &[SocketAddr]) -> Result<Option<Links>> {
+fn links(
+    program: &Program,
+    variation: &Variation,
+    servers: &[(Part, bool)],
+    addresses: &[SocketAddr],
+) -> Result<Option<Links>> {
     let Topology { links, distance, .. } = &variation.topology;
     let faults = variation.fault_plan(1.0, 1)?;
     let wanted = links.unwrap_or(distance.is_some() || faults.needs_links());
@@ -131,7 +234,10 @@ fn links(program: &Program, variation: &Variation, addresses: &[SocketAddr]) -> 
     if let Some(distance) = distance {
         for (from, to) in (0..addresses.len()).flat_map(|a| (0..addresses.len()).map(move |b| (a, b))) {
             if from != to {
-                started.set_delay(from, to, distance.round_trip(from, to) / 2)?;
+                // By the place of each in its own set.
+                let place =
+                    |at: usize| at - servers.iter().take_while(|(part, _)| *part != servers[at].0).count();
+                started.set_delay(from, to, distance.round_trip(place(from), place(to)) / 2)?;
             }
         }
     }
@@ -140,7 +246,11 @@ fn links(program: &Program, variation: &Variation, addresses: &[SocketAddr]) -> 
 
 /// Where one server belongs.
 struct Place<'a> {
-    set: Option<&'a str>,
+    part: Part,
+    /// Its replica set.
+    set: Option<String>,
+    /// The config servers, for a router.
+    config: &'a str,
     number: usize,
     address: SocketAddr,
     peers: Option<String>,
@@ -160,9 +270,16 @@ fn start(
         .map_err(|error| Error::from(error).context(options.data.display()))?
         .keep();
     let port = place.address.port();
-    let mut command = Command::new(&program.binary);
-    command.args(&program.arguments).arg("--dbpath").arg(&data);
+    let (binary, arguments) = if place.part == Part::Router { &program.router } else { &program.server };
+    let mut command = Command::new(binary);
+    command.args(arguments);
     command.args(["--port", &port.to_string(), "--bind_ip", "127.0.0.1", "--nounixsocket"]);
+    if place.part == Part::Router {
+        // What the experiment says of servers is about those that keep data.
+        command.args(["--configdb", place.config]);
+        return Process::start(command, place.address.to_string(), data, options.keep, journal);
+    }
+    command.arg("--dbpath").arg(&data).args(place.part.flag());
     // With the journal, which is the default: mongod knows --journal no more. A member of a set always has one.
     if server.journal == Some(false) && place.set.is_none() {
         command.arg("--nojournal");
@@ -173,7 +290,7 @@ fn start(
     if let Some(mb) = server.oplog_mb {
         command.args(["--oplogSize", &mb.to_string()]);
     }
-    if let Some(set) = place.set {
+    if let Some(set) = &place.set {
         command.args(["--replSet", set]);
     }
     if let Some(peers) = &place.peers {
@@ -188,9 +305,12 @@ fn start(
 }
 
 /// The configuration of a new set.
-pub(crate) fn configuration(set: &str, members: &[(String, bool)], journaled: bool) -> DocBuf {
+pub(crate) fn configuration(set: &str, members: &[(String, bool)], part: Part, journaled: bool) -> DocBuf {
     DocBuf::build(|config| {
         config.append("_id", set);
+        if part == Part::Config {
+            config.append("configsvr", true);
+        }
         if !journaled {
             config.append("writeConcernMajorityJournalDefault", false);
         }
@@ -206,9 +326,9 @@ pub(crate) fn configuration(set: &str, members: &[(String, bool)], journaled: bo
 }
 
 /// Makes the servers a replica set.
-fn initiate(set: &str, members: &[Member], journaled: bool, journal: &Journal) -> Result<()> {
+fn initiate(set: &str, members: &[Member], part: Part, journaled: bool, journal: &Journal) -> Result<()> {
     let hosts: Vec<(String, bool)> = members.iter().map(|m| (m.address.clone(), m.arbiter)).collect();
-    let command = doc! { "replSetInitiate": configuration(set, &hosts, journaled).as_raw() };
+    let command = doc! { "replSetInitiate": configuration(set, &hosts, part, journaled).as_raw() };
     let first = &members[0].address;
     let text = json::to_json(command.as_raw(), json::Style::Relaxed);
     journal.note(first, format!("use admin; db.runCommand({text})"));

@@ -19,6 +19,7 @@ use crate::database::Database;
 use crate::error::{Error, Result};
 use crate::experiment::Variation;
 use crate::journal::Journal;
+use crate::part::Part;
 use crate::stop::Stop;
 
 pub(crate) use launch::configuration;
@@ -118,6 +119,8 @@ pub struct LaunchOptions {
 pub struct Member {
     /// "host:port".
     pub address: String,
+    /// What it is a part of.
+    pub part: Part,
     /// It votes and holds no data.
     pub arbiter: bool,
     /// Its data folder, when the laboratory has started it: where to look for `rollback/`.
@@ -135,7 +138,8 @@ pub struct Running {
     pub processes: Vec<Process>,
     /// "host:port" of every server.
     pub nodes: Vec<String>,
-    /// Every member of a replica set, in the order of their numbers; one for a single server, none for PostgreSQL.
+    /// Every member, in the order of their numbers, which is that of the processes: those of a replica set, or the config
+    /// servers, shards and routers of a sharded cluster; one for a single server, none for PostgreSQL.
     pub members: Vec<Member>,
     /// The links between the members, when they go through proxies.
     pub links: Option<Links>,
@@ -144,15 +148,18 @@ pub struct Running {
 impl Running {
     /// Ends the servers; data folders go unless they are to be kept.
     pub fn shut_down(mut self) -> Result<()> {
-        // The primary last, so that nobody is elected meanwhile.
-        let primary = if self.processes.len() > 1 { self.primary() } else { None };
-        if let Some(primary) = primary {
-            self.processes.swap(0, primary);
-        }
-        while let Some(process) = self.processes.pop() {
-            process.end()?;
-        }
-        Ok(())
+        // Routers first, config servers last; of each set the primary last, so that nobody is elected meanwhile.
+        let primaries = if self.processes.len() > 1 { self.primaries() } else { Vec::new() };
+        let rank = |at: usize| {
+            let part = self.members.get(at).map_or(Part::Set, |member| member.part);
+            let turn = [Part::Config, Part::Router].iter().position(|known| *known == part);
+            (turn.map_or(1, |turn| turn * 2), !primaries.contains(&at))
+        };
+        let mut order: Vec<usize> = (0..self.processes.len()).collect();
+        order.sort_by_key(|at| std::cmp::Reverse(rank(*at)));
+        let mut processes: Vec<Option<Process>> =
+            std::mem::take(&mut self.processes).into_iter().map(Some).collect();
+        order.into_iter().filter_map(|at| processes[at].take()).try_for_each(Process::end)
     }
 }
 
@@ -170,13 +177,15 @@ pub fn bring_up(
                 Some(binary) => binary.clone(),
                 None => std::env::current_exe()?,
             };
-            let arguments = vec!["server".to_owned()];
-            let program = launch::Program { binary, arguments, takes_links: true };
+            let role = |name: &str| (binary.clone(), vec![name.to_owned()]);
+            let program =
+                launch::Program { server: role("server"), router: role("router"), takes_links: true };
             launch::bring_up(&program, variation, options, journal, stop)
         }
         Target::Folder(folder) => {
-            let binary = folder.join("mongod");
-            let program = launch::Program { binary, arguments: Vec::new(), takes_links: false };
+            let role = |name: &str| (folder.join(name), Vec::new());
+            let program =
+                launch::Program { server: role("mongod"), router: role("mongos"), takes_links: false };
             launch::bring_up(&program, variation, options, journal, stop)
         }
         Target::Deployment(to) => attach(to),
@@ -201,14 +210,17 @@ fn attach(to: &ConnectionString) -> Result<Running> {
     if let Some(hosts) = hello.get("hosts").and_then(|hosts| hosts.as_array()).filter(|_| !to.direct) {
         nodes = hosts.values().filter_map(|host| host.as_str().map(str::to_owned)).collect();
     }
-    let member = |node: &String| Member { address: node.clone(), arbiter: false, data: None };
-    let mut members: Vec<Member> = nodes.iter().map(member).collect();
+    // Of a sharded cluster only its routers are known: what is behind them may be out of reach from here.
+    let routed = hello.get("msg").and_then(|text| text.as_str()) == Some("isdbgrid");
+    let part = if routed { Part::Router } else { Part::Set };
+    let member = |address: String, arbiter| Member { address, part, arbiter, data: None };
+    let mut members: Vec<Member> = nodes.iter().map(|node| member(node.clone(), false)).collect();
     if let Some(arbiters) = hello.get("arbiters").and_then(|hosts| hosts.as_array()).filter(|_| !to.direct) {
         let arbiters = arbiters.values().filter_map(|host| host.as_str().map(str::to_owned));
-        members.extend(arbiters.map(|address| Member { address, arbiter: true, data: None }));
+        members.extend(arbiters.map(|address| member(address, true)));
     }
     Ok(Running {
-        database: Database::MongoDb(to.clone()),
+        database: Database::MongoDb(ConnectionString { routed, ..to.clone() }),
         name,
         processes: Vec::new(),
         nodes,

@@ -7,6 +7,7 @@ use sheaf_bson::{Value, doc};
 use super::Running;
 use crate::client::{Connection, ConnectionString};
 use crate::error::{Error, Result};
+use crate::part::{Part, parts_of};
 use crate::stop::Stop;
 
 /// What a member says that it is.
@@ -76,15 +77,49 @@ impl Running {
         self.members.iter().map(|member| member.address.as_str()).map(answer).collect()
     }
 
-    /// The number of the member that is primary.
-    pub fn primary(&self) -> Option<usize> {
-        primary_of(&self.states())
+    /// The numbers of the members of a part.
+    pub fn of_part(&self, part: Part) -> Vec<usize> {
+        (0..self.members.len()).filter(|at| self.members[*at].part == part).collect()
     }
 
-    /// Waits until there is one primary and every other member follows or votes.
-    pub fn wait_until_whole(&self, patience: Duration, stop: &Stop) -> Result<()> {
-        wait_until_whole(patience, stop, || self.states(), |at| self.members[at].address.clone())
+    /// Its parts, each once.
+    pub fn parts(&self) -> Vec<Part> {
+        parts_of(self.members.iter().map(|member| member.part))
     }
+
+    /// The numbers of those who are primaries, of each set at most one.
+    pub fn primaries(&self) -> Vec<usize> {
+        let states = self.states();
+        let sets = self.parts().into_iter().filter(|part| part.is_set());
+        sets.filter_map(|part| primary_among(&states, &self.of_part(part))).collect()
+    }
+
+    /// Waits until each set has one primary and every other member of it follows or votes, and every router answers.
+    pub fn wait_until_whole(&self, patience: Duration, stop: &Stop) -> Result<()> {
+        self.parts().into_iter().try_for_each(|part| self.wait_for_part(part, patience, stop))
+    }
+
+    /// The same for one part.
+    pub fn wait_for_part(&self, part: Part, patience: Duration, stop: &Stop) -> Result<()> {
+        let own = self.of_part(part);
+        let states = || {
+            let all = self.states();
+            let state = |at: &usize| match all[*at].clone() {
+                // Each router is one; the first stands for the set's.
+                State::Primary(_) if part == Part::Router && Some(at) != own.first() => State::Secondary,
+                state => state,
+            };
+            own.iter().map(state).collect()
+        };
+        wait_until_whole(patience, stop, states, |at| self.members[own[at]].address.clone())
+            .map_err(|error| if part == Part::Set { error } else { error.context(part) })
+    }
+}
+
+/// The number of the primary among these members.
+pub fn primary_among(states: &[State], members: &[usize]) -> Option<usize> {
+    let own: Vec<State> = members.iter().map(|at| states[*at].clone()).collect();
+    primary_of(&own).map(|at| members[at])
 }
 
 /// See [`Running::wait_until_whole`].

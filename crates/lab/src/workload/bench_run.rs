@@ -87,7 +87,7 @@ impl Workload for BenchRun {
         client.drop_collection(collection)?;
         context.admin(&mut client, &own.database, &doc! { "create": COLLECTION })?;
         let into = Collection::new(&own.database, COLLECTION);
-        load::fill(context, &into, 0..documents as i64, || {
+        load::fill(context, &into.into(), 0..documents as i64, || {
             let mut maker = DocumentMaker::new(context.seed, own.compressible);
             move |bytes: &mut Vec<u8>, key: i64| {
                 maker.append(bytes, key, 0, own.document_bytes, |document| {

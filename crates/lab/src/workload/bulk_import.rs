@@ -2,14 +2,17 @@
 //!
 //! `order: ascending` inserts by increasing `_id`; `order: hashed` by keys that a hash has spread, so that every insert
 //! is somewhere else. Afterwards the collection is read whole: the count, and a checksum over every byte of every
-//! document, must be what was sent.
+//! document, must be what was sent. In a sharded cluster it is also seen how long the shards take until they hold equal parts.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use serde::Deserialize;
 use sheaf_bson::{DocBuf, ObjectIdGenerator, RawDoc, Value, doc, hashed_index_value};
 
+use super::evenness::{self, Evenness};
+use super::placing::{self, ShardKey};
 use super::{Figure, Workload};
 use crate::client::{Collection, WriteConcern};
 use crate::context::{Context, Group, Worker};
@@ -41,6 +44,12 @@ struct Own {
     #[serde(default)]
     bad_records: BadRecords,
     database: String,
+    /// In a sharded cluster: how the collection is spread by `_id`.
+    #[serde(default)]
+    shard_key: Option<ShardKey>,
+    /// In a sharded cluster: whether the ranges are cut and placed by hand before the import, with the balancer off.
+    #[serde(default)]
+    tuned: bool,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -67,7 +76,15 @@ enum BadRecords {
 pub struct BulkImport {
     own: Option<(Own, Collection)>,
     sent: Mutex<Tally>,
+    /// Records that were acknowledged later than [`FIRST`].
+    late: AtomicU64,
+    /// The collection is sharded.
+    sharded: bool,
+    evenness: Option<Evenness>,
 }
+
+/// Seconds after which an import into a sharded collection should go at full speed.
+const FIRST: f64 = 3.0;
 
 const COLLECTION: &str = "imported";
 /// Largest batch in bytes, whatever its number of records.
@@ -102,7 +119,14 @@ impl Workload for BulkImport {
         let (own, collection) = self.own()?;
         let mut client = context.connect()?;
         client.drop_collection(collection)?;
-        context.admin(&mut client, &own.database, &doc! { "create": COLLECTION }).map(drop)
+        context.admin(&mut client, &own.database, &doc! { "create": COLLECTION })?;
+        let sharded = ShardKey::spread(own.shard_key, context, &mut client, collection)?;
+        if sharded && own.tuned && own.shard_key == Some(ShardKey::Ranged) {
+            let cuts = cuts(own.order, context.scaled(own.records), placing::shard_names(&mut client)?.len());
+            placing::pre_split(context, &mut client, collection, &cuts)?;
+        }
+        self.sharded = sharded;
+        Ok(())
     }
 
     fn run(&mut self, context: &Context) -> Result<()> {
@@ -139,6 +163,9 @@ impl Workload for BulkImport {
                 context.warn(format!("{} records were left out: {first}", file.skipped));
             }
         }
+        if self.sharded {
+            self.evenness = Some(evenness::wait(context, collection)?);
+        }
         Ok(())
     }
 
@@ -173,13 +200,25 @@ impl Workload for BulkImport {
         let sent = *self.sent.lock().unwrap_or_else(PoisonError::into_inner);
         let batch = measured.operation("batch");
         let per_second = |amount: f64| if measured.seconds > 0.0 { amount / measured.seconds } else { 0.0 };
-        vec![
+        let mut figures = vec![
             Figure::higher("inserts/s", "1/s", per_second(sent.count as f64)),
             Figure::higher("MB/s", "MB/s", per_second(sent.bytes as f64 / (1 << 20) as f64)),
             Figure::lower("batch p50", "us", batch.percentile_us(50.0)),
             Figure::lower("batch p99", "us", batch.percentile_us(99.0)),
             Figure::lower("batch max", "us", batch.max_us()),
-        ]
+        ];
+        if context.mongodb().is_ok_and(|to| to.routed) {
+            let late = self.late.load(Ordering::Relaxed) as f64;
+            let seconds = measured.seconds - FIRST;
+            // Of a shorter run it would say nothing.
+            if seconds > FIRST {
+                figures.insert(1, Figure::higher("inserts/s after 3 s", "1/s", late / seconds));
+            }
+        }
+        if let Some(evenness) = &self.evenness {
+            figures.extend(evenness.figures());
+        }
+        figures
     }
 }
 
@@ -199,6 +238,10 @@ impl BulkImport {
                 insert.push_raw(record.as_raw());
             }
             insert.send()?;
+            let origin = worker.context().recorder.origin();
+            if origin.is_some_and(|origin| origin.elapsed().as_secs_f64() > FIRST) {
+                self.late.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            }
             worker.done("batch", ticket);
             if let Feed::Generated { total, batch, .. } = feed {
                 worker.context().set_progress((ticket.number + 1) as f64 * *batch as f64 / *total as f64);
@@ -212,6 +255,20 @@ impl BulkImport {
         self.sent.lock().unwrap_or_else(PoisonError::into_inner).merge(tally);
         Ok(())
     }
+}
+
+/// Pieces for each shard where ranges are cut by hand.
+const PIECES: u64 = 4;
+
+/// Where a person who knows the keys cuts them.
+fn cuts(order: Order, records: u64, shards: usize) -> Vec<i64> {
+    let pieces = PIECES * shards as u64;
+    let cut = |at: u64| match order {
+        Order::Ascending => (records * at / pieces) as i64,
+        // Hashes are spread over all numbers.
+        Order::Hashed => (i128::from(i64::MIN) + (1i128 << 64) * i128::from(at) / i128::from(pieces)) as i64,
+    };
+    (1..pieces).map(cut).collect()
 }
 
 /// Where records come from.
@@ -294,6 +351,13 @@ fn format_of(own: &Own, file: &Path) -> Result<Format> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hands_cut_evenly() {
+        assert_eq!(cuts(Order::Ascending, 800, 2), [100, 200, 300, 400, 500, 600, 700]);
+        let hashed = cuts(Order::Hashed, 800, 1);
+        assert_eq!(hashed, [-(1 << 62), 0, 1 << 62]);
+    }
 
     #[test]
     fn records_of_files_get_their_id_in_front() {

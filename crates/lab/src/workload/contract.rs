@@ -28,8 +28,8 @@ pub trait Workload: Send + Sync {
     /// Looks whether what must be true is true. An error means that it could not be looked at, which fails the row too.
     fn check(&mut self, context: &Context) -> Result<Vec<Check>> {
         let mut checks = self.check_own(context)?;
-        if let Some(db) = self.database() {
-            checks.extend(endure::members_hold_the_same(context, db)?);
+        for db in self.databases() {
+            checks.extend(endure::members_hold_the_same(context, &db)?);
         }
         Ok(checks)
     }
@@ -39,9 +39,9 @@ pub trait Workload: Send + Sync {
         Err(Error::usage("this workload cannot be combined with others"))
     }
 
-    /// The database of which all members must hold the same at the end.
-    fn database(&self) -> Option<&str> {
-        None
+    /// The databases of which all members of a set must hold the same at the end; asked after the set-up.
+    fn databases(&self) -> Vec<String> {
+        Vec::new()
     }
 
     /// The columns of the table, in order.

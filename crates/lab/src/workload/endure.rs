@@ -12,6 +12,7 @@ use crate::check::{self};
 use crate::client::{Client, Collection, WriteConcern};
 use crate::context::{Context, Worker};
 use crate::error::{Error, Result};
+use crate::part::{Part, parts_of};
 use crate::results::Check;
 
 /// A sleeping client looks so often whether the run is over.
@@ -43,7 +44,7 @@ pub(super) fn connect(context: &Context) -> Result<Client> {
 pub(super) fn create(context: &Context, client: &mut Client, collection: &Collection) -> Result<()> {
     client.drop_collection(collection)?;
     let mut create = doc! { "create": collection.name.as_str() };
-    if context.mongodb()?.replica_set.is_some() {
+    if context.mongodb()?.is_replicated() {
         create.append("writeConcern", doc! { "w": "majority" }.as_raw());
     }
     context.admin(client, &collection.db, &create).map(drop)
@@ -59,7 +60,7 @@ pub(super) fn fill(
     let mut client = connect(context)?;
     let collection = Collection::new(db, name).with_concern(&safest(context, None)?);
     create(context, &mut client, &collection)?;
-    load::fill(context, &collection, keys, || {
+    load::fill(context, &collection.into(), keys, || {
         |bytes: &mut Vec<u8>, key| bytes.extend_from_slice(make(key).as_bytes())
     })
 }
@@ -69,7 +70,7 @@ pub(super) fn fill(
 pub(super) fn safest(context: &Context, given: Option<&str>) -> Result<WriteConcern> {
     match given {
         Some(text) => WriteConcern::parse(text).map_err(Error::usage),
-        None if context.mongodb()?.replica_set.is_some() => Ok(WriteConcern::majority()),
+        None if context.mongodb()?.is_replicated() => Ok(WriteConcern::majority()),
         None => Ok(WriteConcern::journaled()),
     }
 }
@@ -77,7 +78,9 @@ pub(super) fn safest(context: &Context, given: Option<&str>) -> Result<WriteConc
 /// Waits until every member that holds data has everything, so that none of them still has something to take back: they
 /// all acknowledge one more write. What does not come to rest in time is left to the checks.
 pub(super) fn come_to_rest(context: &Context, db: &str) -> Result<()> {
-    let members = context.data_members().count() as u32;
+    // Of shards: the members of the one where the collection is.
+    let sets = parts_of(context.data_members().map(|member| member.part)).len().max(1);
+    let members = (context.data_members().count() / sets) as u32;
     if members < 2 {
         return Ok(());
     }
@@ -124,7 +127,7 @@ fn may_pass(error: &Error) -> bool {
 }
 
 fn connect_after_all(context: &Context, db: &str) -> Result<Client> {
-    if context.mongodb()?.replica_set.is_none() {
+    if !context.mongodb()?.is_replicated() {
         return connect(context);
     }
     let mut client = connect(context)?.causal();
@@ -140,16 +143,25 @@ fn connect_after_all(context: &Context, db: &str) -> Result<Client> {
 /// Whether reads with the usual read concern may show what is not the newest: while something is done to the members of a
 /// set, a primary that was replaced and does not know it yet still answers, and readConcern "local" promises no more.
 pub(super) fn reads_may_be_old(context: &Context) -> bool {
-    let set = context.mongodb().is_ok_and(|to| to.replica_set.is_some());
+    let set = context.mongodb().is_ok_and(|to| to.is_replicated());
     set && context.under_faults()
 }
 
-/// "members' hashes": at rest, all members that hold data have the same in this database. Nothing for one member alone.
-pub(super) fn members_hold_the_same(context: &Context, db: &str) -> Result<Option<Check>> {
-    let addresses: Vec<String> = context.data_members().map(|member| member.address.clone()).collect();
+/// "members' hashes": at rest, all members of a set that hold data have the same in this database. Nothing for one member
+/// alone.
+pub(super) fn members_hold_the_same(context: &Context, db: &str) -> Result<Vec<Check>> {
+    let parts = parts_of(context.data_members().map(|member| member.part));
+    let checks = parts.into_iter().map(|part| of_a_set(context, part, db));
+    Ok(checks.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+}
+
+fn of_a_set(context: &Context, part: Part, db: &str) -> Result<Option<Check>> {
+    let own = context.data_members().filter(|member| member.part == part);
+    let addresses: Vec<String> = own.map(|member| member.address.clone()).collect();
     if addresses.len() < 2 {
         return Ok(None);
     }
+    let place = if part == Part::Set { String::new() } else { format!(" of {part}") };
     let began = Instant::now();
     loop {
         let hashes: Result<Vec<Member>> =
@@ -161,7 +173,7 @@ pub(super) fn members_hold_the_same(context: &Context, db: &str) -> Result<Optio
                 if anomalies.is_empty() || late {
                     let collections = hashes[0].1.get(db).map_or(0, Hashes::len);
                     let fine = format!("{} members agree on {collections} collections", hashes.len());
-                    return Ok(Some(check::check("members' hashes", &anomalies, fine)));
+                    return Ok(Some(check::check(&format!("members' hashes{place}"), &anomalies, fine)));
                 }
             }
             Err(error) if late || !error.is_transient() => return Err(error.context("dbHash")),

@@ -173,8 +173,8 @@ impl Workload for Ladder {
         Ok(vec![clients.without_client(), reader.load(load).without_client()])
     }
 
-    fn database(&self) -> Option<&str> {
-        self.settings.as_ref().map(|own| own.database.as_str())
+    fn databases(&self) -> Vec<String> {
+        self.settings.iter().map(|own| own.database.clone()).collect()
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
@@ -199,7 +199,7 @@ impl Workload for Ladder {
                 }
             })?;
         }
-        if folders.is_empty() && context.mongodb()?.replica_set.is_some() {
+        if folders.is_empty() && context.mongodb()?.is_replicated() {
             context.warn("the members' rollback files cannot be seen: missing w:1 writes are not looked for");
             answers.values_mut().filter(|answer| **answer == Answer::Primary).for_each(|a| *a = Answer::None);
         }

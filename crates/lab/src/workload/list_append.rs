@@ -12,6 +12,8 @@ use serde::Deserialize;
 use sheaf_bson::{ArrayBuf, RawDoc, doc};
 
 use super::endure::{self, pause};
+use super::load;
+use super::placing::{By, Places};
 use super::slots::Slots;
 use super::{Figure, Workload};
 use crate::check::list_append::{Op, Outcome, Transaction, judge};
@@ -55,7 +57,11 @@ struct Own {
 pub struct ListAppend {
     own: Option<Own>,
     slots: Slots,
+    /// Where the lists are.
+    places: Option<Places>,
     history: Mutex<Vec<Transaction>>,
+    /// By a value that a transaction appended, what was said when it was not committed.
+    refusals: Mutex<BTreeMap<i64, String>>,
 }
 
 const COLLECTION: &str = "lists";
@@ -66,6 +72,10 @@ const SNAPSHOT: &str = "snapshot read";
 impl ListAppend {
     fn own(&self) -> Result<&Own> {
         self.own.as_ref().ok_or_else(|| Error::failed("the workload has no settings"))
+    }
+
+    fn places(&self) -> Result<&Places> {
+        self.places.as_ref().ok_or_else(|| Error::failed("the lists were not set up"))
     }
 
     fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
@@ -79,10 +89,11 @@ impl ListAppend {
             read_concern: Some("snapshot".to_owned()),
             write_concern: endure::safest(worker.context(), own.concern.as_deref())?,
         };
-        let lists = Collection::new(&own.database, COLLECTION);
+        let lists = self.places()?;
         let mut number = 0i64;
-        // A server that is alone has no snapshots outside of transactions.
-        let snapshot_part = if to.replica_set.is_some() { own.snapshot_part } else { 0.0 };
+        // A server that is alone has no snapshots outside of transactions, and one command reads one collection.
+        let at_once = to.is_replicated() && lists.each().len() == 1;
+        let snapshot_part = if at_once { own.snapshot_part } else { 0.0 };
         while let Some(ticket) = worker.next() {
             if worker.random.unit() < snapshot_part {
                 self.read_at_once(worker, own, &mut reader, ticket)?;
@@ -91,7 +102,7 @@ impl ListAppend {
             }
             let mut ops = Vec::new();
             client.start_transaction(&options);
-            let outcome = self.attempt(worker, own, &mut client, &lists, &mut ops, &mut number);
+            let outcome = self.attempt(worker, own, &mut client, lists, &mut ops, &mut number);
             let (outcome, error) = match outcome {
                 // Without a commit, nothing of it can ever be seen.
                 Err(error) => {
@@ -104,6 +115,9 @@ impl ListAppend {
                     Err(error) => (Outcome::Aborted, Some(error)),
                 },
             };
+            if let (Outcome::Aborted, Some(error)) = (outcome, &error) {
+                self.note_refusal(&ops, error);
+            }
             if outcome == Outcome::Aborted {
                 ops.retain(|op| matches!(op, Op::Append { .. }));
             }
@@ -122,6 +136,27 @@ impl ListAppend {
             pause(worker, own.pause_ms);
         }
         Ok(())
+    }
+
+    /// For people who wonder why something is seen of a transaction that was not committed.
+    fn note_refusal(&self, ops: &[Op], error: &Error) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        for op in ops {
+            if let Op::Append { value, .. } = op {
+                refusals.insert(*value, error.to_string());
+            }
+        }
+    }
+
+    /// What was said to those of these anomalies' transactions that did not commit.
+    fn explain(&self, anomalies: &mut [check::Anomaly]) {
+        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        for anomaly in anomalies.iter_mut().filter(|anomaly| anomaly.kind == "G1a") {
+            let value = anomaly.text.split(' ').next().and_then(|value| value.parse::<i64>().ok());
+            if let Some(said) = value.and_then(|value| refusals.get(&value)) {
+                anomaly.text = format!("{} (it was told: {said})", anomaly.text);
+            }
+        }
     }
 
     /// Reads several lists with readConcern snapshot.
@@ -165,7 +200,8 @@ impl ListAppend {
             last.insert(key.ok_or_else(|| Error::failed("a list without a number"))?, elements(document)?);
             Ok(())
         };
-        if client.connection_string().replica_set.is_some() {
+        let lists = self.places()?.each();
+        if client.connection_string().is_replicated() && lists.len() == 1 {
             let mut last = BTreeMap::new();
             client.for_each_at(&own.database, &find, "snapshot", |document| take(&mut last, document))?;
             return Ok(last);
@@ -174,7 +210,9 @@ impl ListAppend {
         let snapshot = TransactionOptions { read_concern: Some("snapshot".to_owned()), ..Default::default() };
         let read = |client: &mut Client| {
             let mut last = BTreeMap::new();
-            client.for_each(&own.database, &find, |document| take(&mut last, document))?;
+            for each in lists {
+                client.for_each(&each.db, &find, |document| take(&mut last, document))?;
+            }
             Ok(last)
         };
         client.transaction(&snapshot, read).map(|(last, _)| last)
@@ -185,7 +223,7 @@ impl ListAppend {
         worker: &mut Worker<'_>,
         own: &Own,
         client: &mut Client,
-        lists: &Collection,
+        lists: &Places,
         ops: &mut Vec<Op>,
         number: &mut i64,
     ) -> Result<()> {
@@ -193,7 +231,7 @@ impl ListAppend {
             let key = self.slots.choose(&mut worker.random);
             // Without new lists the last ones are only read: they would grow, and with them what each read keeps.
             if worker.random.unit() < own.read_part || self.slots.are_used_up() {
-                let list = client.find_by_id(lists, key)?;
+                let list = client.find_by_id(lists.of(key), key)?;
                 let list = list.ok_or_else(|| Error::failed(format!("list {key} is not there")))?;
                 ops.push(Op::Read { key, list: elements(list)? });
             } else {
@@ -201,7 +239,7 @@ impl ListAppend {
                 let value = i64::from(worker.index + 1) << 40 | *number;
                 // Noted first: also without an answer it may have happened.
                 ops.push(Op::Append { key, value });
-                let mut update = client.update(lists);
+                let mut update = client.update(lists.of(key));
                 update.push(|statement| {
                     statement.document("q").append("_id", key);
                     statement.document("u").document("$push").append("list", value);
@@ -234,12 +272,18 @@ impl Workload for ListAppend {
 
     fn setup(&mut self, context: &Context) -> Result<()> {
         let own = self.own()?.clone();
-        endure::fill(context, (&own.database, COLLECTION), 0..own.lists_in_all, |key| {
-            let none = sheaf_bson::array![];
-            let mut document = doc! { "_id": key };
-            document.append("list", sheaf_bson::Value::Array(none.as_raw()));
-            document
+        let mut client = endure::connect(context)?;
+        let all = Collection::new(&own.database, COLLECTION).with_concern(&endure::safest(context, None)?);
+        let places = Places::place(context, &mut client, &all, "_id", By::Hash)?;
+        load::fill(context, &places, 0..own.lists_in_all, || {
+            |bytes: &mut Vec<u8>, key| {
+                let none = sheaf_bson::array![];
+                let mut document = doc! { "_id": key };
+                document.append("list", sheaf_bson::Value::Array(none.as_raw()));
+                bytes.extend_from_slice(document.as_bytes());
+            }
         })?;
+        self.places = Some(places);
         self.slots = Slots::new(own.lists, own.lists_in_all, own.uses);
         Ok(())
     }
@@ -249,15 +293,16 @@ impl Workload for ListAppend {
         Ok(vec![Group::new(TRANSACTION, own.clients, move |worker| self.serve(worker, own)).without_client()])
     }
 
-    fn database(&self) -> Option<&str> {
-        self.own.as_ref().map(|own| own.database.as_str())
+    fn databases(&self) -> Vec<String> {
+        self.places.as_ref().map_or_else(Vec::new, Places::databases)
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
         let last = endure::look(context, &own.database, |client| self.last(client, own))?;
         let history = std::mem::take(&mut *self.history.lock().unwrap_or_else(PoisonError::into_inner));
-        let verdict = judge(&history, &last, own.causal);
+        let mut verdict = judge(&history, &last, own.causal);
+        self.explain(&mut verdict.anomalies);
         let fine = format!(
             "{} transactions committed, {} unknown ({} of them seen), {} dependencies between them, no anomaly",
             verdict.committed, verdict.unknown, verdict.unknown_seen, verdict.dependencies

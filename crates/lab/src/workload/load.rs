@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sheaf_bson::RawDoc;
 
-use crate::client::Collection;
+use super::placing::Places;
 use crate::context::Context;
 use crate::error::{Error, Result};
 
@@ -19,7 +19,7 @@ const BATCH_DOCUMENTS: usize = 1000;
 /// Inserts a document for every key, with acknowledgement. `make` appends the document of a key to the bytes.
 pub(super) fn fill<M: FnMut(&mut Vec<u8>, i64)>(
     context: &Context,
-    into: &Collection,
+    into: &Places,
     keys: Range<i64>,
     make: impl Fn() -> M + Sync,
 ) -> Result<()> {
@@ -40,16 +40,19 @@ pub(super) fn fill<M: FnMut(&mut Vec<u8>, i64)>(
                             return Ok(());
                         }
                         let last = (first + part).min(total);
-                        let mut key = keys.start + first as i64;
-                        while key < keys.start + last as i64 {
-                            let mut insert = client.insert(into);
-                            while key < keys.start + last as i64 && insert.size() < BATCH_BYTES {
-                                bytes.clear();
-                                make(&mut bytes, key);
-                                insert.push_raw(RawDoc::new(&bytes));
-                                key += 1;
+                        let part = keys.start + first as i64..keys.start + last as i64;
+                        for place in into.each() {
+                            let mut own =
+                                part.clone().filter(|key| std::ptr::eq(into.of(*key), place)).peekable();
+                            while own.peek().is_some() {
+                                let mut insert = client.insert(place);
+                                while let Some(key) = own.next_if(|_| insert.size() < BATCH_BYTES) {
+                                    bytes.clear();
+                                    make(&mut bytes, key);
+                                    insert.push_raw(RawDoc::new(&bytes));
+                                }
+                                insert.send().map_err(|error| error.context("loading"))?;
                             }
-                            insert.send().map_err(|error| error.context("loading"))?;
                         }
                     }
                 })

@@ -120,7 +120,7 @@ impl Workload for MixedKv {
         context.admin(&mut client, &parsed.own.database, &doc! { "create": COLLECTION })?;
         let loaded = context.scaled(parsed.own.keys);
         let into = Collection::new(&parsed.own.database, COLLECTION);
-        load::fill(context, &into, 0..loaded as i64, || {
+        load::fill(context, &into.into(), 0..loaded as i64, || {
             let mut maker = DocumentMaker::new(context.seed, parsed.own.compressible);
             move |bytes: &mut Vec<u8>, key: i64| {
                 // The size follows from the key, whoever loads it.

@@ -12,6 +12,7 @@ mod change_stream;
 mod contents;
 mod contract;
 mod endure;
+mod evenness;
 mod figure;
 mod findings;
 mod insert_latency;
@@ -21,6 +22,8 @@ mod load;
 mod mixed_kv;
 mod most_replicaset;
 mod most_single;
+mod moves;
+mod placing;
 mod register;
 mod slots;
 mod torment;
@@ -48,6 +51,7 @@ const ALL: &[(&str, Make)] = &[
     ("register", || Box::<register::Register>::default()),
     ("change-stream", || Box::<change_stream::ChangeStream>::default()),
     ("ladder", || Box::<ladder::Ladder>::default()),
+    ("moves", || Box::<moves::Moves>::default()),
     ("torment", || Box::<torment::Torment>::default()),
 ];
 

@@ -14,6 +14,7 @@ use sheaf_bson::doc;
 use super::batches::{self, Batches};
 use super::endure;
 use super::findings::Findings;
+use super::placing::ShardKey;
 use super::{Figure, Workload};
 use crate::client::{Client, Collection, ReadPreference, W, WriteConcern};
 use crate::context::{Context, Group, Worker};
@@ -21,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::experiment::Settings;
 use crate::generate::document;
 use crate::measure::{Load, Span};
+use crate::part::parts_of;
 use crate::results::Check;
 
 /// Settings of the workload.
@@ -44,6 +46,9 @@ struct Own {
     /// Part of each document that a compressor can remove.
     compressible: f64,
     database: String,
+    /// In a sharded cluster: how the collection is spread by `_id`. Without it, it lies on one shard.
+    #[serde(default)]
+    shard_key: Option<ShardKey>,
 }
 
 /// See the module.
@@ -212,6 +217,9 @@ impl Workload for MostReplicaSet {
         {
             return Err(Error::usage("most-replicaset needs documents, a batch size, writers and readers"));
         }
+        if own.capped && own.shard_key.is_some() {
+            return Err(Error::usage("a capped collection cannot be sharded"));
+        }
         if own.capped_part.is_nan()
             || own.capped_part <= 0.0
             || own.batch as usize * own.document_bytes > 47_000_000
@@ -228,7 +236,9 @@ impl Workload for MostReplicaSet {
         let own = self.own()?.clone();
         self.documents = context.scaled(own.documents);
         self.batches = Batches::new(self.documents, own.batch, own.document_bytes);
-        let members = context.data_members().count();
+        // Of each shard, where there are several.
+        let sets = parts_of(context.data_members().map(|member| member.part)).len().max(1);
+        let members = context.data_members().count() / sets;
         self.asks_all = matches!(self.concern.w, Some(W::Nodes(n)) if members > 0 && n as usize >= members);
         let mut client = context.connect()?;
         client.drop_collection(&self.collection(&own))?;
@@ -238,7 +248,8 @@ impl Workload for MostReplicaSet {
         }
         // Whoever reads from a secondary is to find the collection.
         create.append("writeConcern", doc! { "w": "majority" }.as_raw());
-        context.admin(&mut client, &own.database, &create).map(drop)
+        context.admin(&mut client, &own.database, &create)?;
+        ShardKey::spread(own.shard_key, context, &mut client, &self.collection(&own)).map(drop)
     }
 
     fn run(&mut self, context: &Context) -> Result<()> {

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use sheaf_bson::doc;
 
 use super::batches::{self, Batches};
+use super::placing::ShardKey;
 use super::{Figure, Workload};
 use crate::client::{Collection, WriteConcern};
 use crate::context::{Context, Group, Worker};
@@ -41,6 +42,9 @@ struct Own {
     /// Part of each document that a compressor can remove.
     compressible: f64,
     database: String,
+    /// In a sharded cluster: how the collection is spread by `_id`. Without it, it lies on one shard.
+    #[serde(default)]
+    shard_key: Option<ShardKey>,
 }
 
 /// See the module.
@@ -107,6 +111,9 @@ impl Workload for MostSingle {
         if own.writers == 0 || own.writers > batches::MOST_WRITERS || own.batch == 0 || own.documents == 0 {
             return Err(Error::usage("most-single needs documents, a batch size, and 1 to 255 writers"));
         }
+        if own.capped && own.shard_key.is_some() {
+            return Err(Error::usage("a capped collection cannot be sharded"));
+        }
         if own.capped_part.is_nan() || own.capped_part <= 0.0 {
             return Err(Error::usage("capped_part must be more than 0"));
         }
@@ -127,7 +134,8 @@ impl Workload for MostSingle {
         } else {
             doc! { "create": COLLECTION }
         };
-        context.admin(&mut client, &own.database, &create).map(drop)
+        context.admin(&mut client, &own.database, &create)?;
+        ShardKey::spread(own.shard_key, context, &mut client, &self.collection(own)).map(drop)
     }
 
     fn run(&mut self, context: &Context) -> Result<()> {

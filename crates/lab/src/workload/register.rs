@@ -72,7 +72,7 @@ impl Register {
         let safest = endure::safest(worker.context(), own.concern.as_deref())?;
         let mut registers = Collection::new(&own.database, COLLECTION).with_concern(&safest);
         // A server that is alone has nobody who could know more.
-        if worker.context().mongodb()?.replica_set.is_some() {
+        if worker.context().mongodb()?.is_replicated() {
             registers.read_concern = Some("linearizable".to_owned());
         }
         let weights = [own.weights.read, own.weights.write, own.weights.swap];
@@ -170,8 +170,8 @@ impl Workload for Register {
         Ok(vec![Group::new("register", own.clients, move |worker| self.serve(worker, own)).without_client()])
     }
 
-    fn database(&self) -> Option<&str> {
-        self.own.as_ref().map(|own| own.database.as_str())
+    fn databases(&self) -> Vec<String> {
+        self.own.iter().map(|own| own.database.clone()).collect()
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {

@@ -28,7 +28,7 @@ pub struct Torment {
 }
 
 /// Those that can be combined.
-const POSSIBLE: [&str; 5] = ["bank", "list-append", "register", "change-stream", "ladder"];
+const POSSIBLE: [&str; 6] = ["bank", "list-append", "register", "change-stream", "ladder", "moves"];
 
 impl Workload for Torment {
     fn configure(&mut self, settings: &Settings) -> Result<()> {
@@ -40,8 +40,6 @@ impl Workload for Torment {
             let mut part = by_name(&name)
                 .filter(|_| known)
                 .ok_or_else(|| Error::usage(format!("parts: {name} is none of {}", POSSIBLE.join(", "))))?;
-            let database = settings.get("database").and_then(|name| name.as_str());
-            self.databases.extend(database.map(str::to_owned));
             let settings = Settings::new(settings);
             part.configure(&settings).map_err(|error| error.context(format_args!("parts.{name}")))?;
             self.parts.push((name, part));
@@ -54,9 +52,10 @@ impl Workload for Torment {
 
     fn setup(&mut self, context: &Context) -> Result<()> {
         // A stream is opened there, and what the others load would only push it out of the log's window.
-        self.parts.sort_by_key(|(name, _)| name == "change-stream");
+        self.parts.sort_by_key(|(name, _)| *name == "change-stream");
         for (name, part) in &mut self.parts {
             part.setup(context).map_err(|error| error.context(name))?;
+            self.databases.extend(part.databases());
         }
         Ok(())
     }

@@ -4,10 +4,14 @@
 //! The total is looked at during the run, by reads of all accounts in one snapshot, and afterwards; then the transfer
 //! records must account for every balance, and every transfer that a client was told of must be there, once. The same
 //! steps run on MongoDB's protocol ([`mongodb`]) and on PostgreSQL ([`postgresql`]).
+//!
+//! In a sharded cluster the accounts are spread over the shards ([`vaults`]), and the figures say what shards gain ([`scaling`]).
 
 mod audit;
 mod mongodb;
 mod postgresql;
+mod scaling;
+mod vaults;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -16,6 +20,8 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 
 use self::audit::{Books, Watch};
+use self::scaling::Scaling;
+use self::vaults::Vaults;
 use super::{Figure, Workload};
 use crate::context::{Context, Group, Worker};
 use crate::database::Database;
@@ -46,6 +52,13 @@ struct Own {
     /// Milliseconds from one transfer of a client to its next.
     #[serde(default)]
     pause_ms: u64,
+    /// In a sharded cluster: per cent of the transfers that are between accounts on different shards. Without it any two
+    /// accounts are taken.
+    #[serde(default)]
+    crossing: Option<f64>,
+    /// In a sharded cluster: after the run comes another one with each server that holds data capped to so many processors.
+    #[serde(default)]
+    throttle: Option<f64>,
     database: String,
 }
 
@@ -56,8 +69,13 @@ pub struct Bank {
     accounts: u64,
     watch: Watch,
     books: Mutex<Books>,
+    /// Where accounts and transfer records are, in MongoDB.
+    vaults: Option<Vaults>,
     /// Clients that are still at work.
     busy: AtomicU32,
+    /// Counts runs from 0: the second one is that with capped servers.
+    round: AtomicU32,
+    scaling: Option<Scaling>,
 }
 
 /// One transfer as a client wants it.
@@ -117,9 +135,12 @@ trait Teller: Send {
 }
 
 impl Own {
-    fn teller(&self, context: &Context) -> Result<Box<dyn Teller>> {
+    fn teller(&self, context: &Context, vaults: Option<&Vaults>) -> Result<Box<dyn Teller>> {
         Ok(match &context.database {
-            Database::MongoDb(to) => Box::new(mongodb::MongoTeller::connect(&to.enduring(), self)?),
+            Database::MongoDb(to) => {
+                let vaults = vaults.cloned().unwrap_or_else(|| Vaults::alone(&self.database));
+                Box::new(mongodb::MongoTeller::connect(&to.enduring(), self, vaults)?)
+            }
             Database::PostgreSql(to) => Box::new(postgresql::PostgresTeller::connect(to, self)?),
         })
     }
@@ -152,6 +173,11 @@ impl Workload for Bank {
                 "bank needs clients, a balance of 0 or more and transfers of 1 or more",
             ));
         }
+        if own.crossing.is_some_and(|percent| !(0.0..=100.0).contains(&percent))
+            || own.throttle.is_some_and(|processors| !(processors > 0.0 && processors <= 64.0))
+        {
+            return Err(Error::usage("crossing is a percentage, throttle a number of processors"));
+        }
         if !["repeatable read", "serializable"].contains(&own.isolation.as_str()) {
             return Err(Error::usage("isolation is \"repeatable read\" or \"serializable\""));
         }
@@ -163,7 +189,30 @@ impl Workload for Bank {
         let own = self.own()?.clone();
         // Fewer than two cannot transfer anything.
         self.accounts = context.scaled(own.accounts).max(2);
-        own.teller(context)?.open_accounts(context, self.accounts, own.balance)
+        if let Database::MongoDb(_) = &context.database {
+            self.vaults = Some(Vaults::open(context, &own.database, self.accounts)?);
+        }
+        own.teller(context, self.vaults.as_ref())?.open_accounts(context, self.accounts, own.balance)
+    }
+
+    fn run(&mut self, context: &Context) -> Result<()> {
+        let measured = context.run(&self.groups(context)?)?;
+        if !context.mongodb().is_ok_and(|to| to.routed) {
+            return Ok(());
+        }
+        let mut scaling = Scaling::of(context, &measured);
+        if let Some(processors) = self.own()?.throttle {
+            match scaling::cap(context, processors) {
+                Ok(caps) => {
+                    self.round.store(1, Ordering::Relaxed);
+                    scaling.throttled = Some(context.run(&self.groups(context)?)?.rate(self.operation()));
+                    drop(caps);
+                }
+                Err(error) => context.warn(format!("no servers were capped: {error}")),
+            }
+        }
+        self.scaling = Some(scaling);
+        Ok(())
     }
 
     fn groups<'a>(&'a self, context: &Context) -> Result<Vec<Group<'a>>> {
@@ -180,13 +229,16 @@ impl Workload for Bank {
         Ok(vec![clients.without_client(), auditor.load(load).without_client()])
     }
 
-    fn database(&self) -> Option<&str> {
-        self.own.as_ref().map(|own| own.database.as_str())
+    fn databases(&self) -> Vec<String> {
+        match (&self.vaults, &self.own) {
+            (Some(vaults), _) => vaults.accounts.databases(),
+            (None, own) => own.iter().map(|own| own.database.clone()).collect(),
+        }
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {
         let own = self.own()?;
-        let mut teller = own.teller(context)?;
+        let mut teller = own.teller(context, self.vaults.as_ref())?;
         let mut ledger = audit::Ledger::new(self.accounts, own.balance);
         let Holdings { accounts, transfers } = teller.audit()?;
         let books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
@@ -201,6 +253,9 @@ impl Workload for Bank {
     fn metrics(&self, context: &Context) -> Vec<Figure> {
         let measured = context.measured();
         let transfer = measured.operation("transfer");
+        if let Some(scaling) = &self.scaling {
+            return scaling.figures(&transfer);
+        }
         vec![
             Figure::higher("transactions/s", "1/s", measured.rate("transfer")),
             Figure::lower("median", "us", transfer.percentile_us(50.0)),
@@ -216,21 +271,40 @@ impl Workload for Bank {
 }
 
 impl Bank {
+    /// What a transfer is called in the figures of this run.
+    fn operation(&self) -> &'static str {
+        if self.round.load(Ordering::Relaxed) == 0 { "transfer" } else { "throttled transfer" }
+    }
+
+    fn choose(&self, random: &mut Random, id: i64, own: &Own) -> Transfer {
+        match (&self.vaults, own.crossing) {
+            (Some(vaults), Some(percent)) if vaults.accounts.shards() > 1 => {
+                let (from, to) = vaults.choose(random, percent);
+                let amount = 1 + random.below(own.largest_transfer as u64) as i64;
+                Transfer { id, from, to, amount }
+            }
+            _ => choose(random, id, self.accounts, own.largest_transfer),
+        }
+    }
+
     fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
-        let mut teller = own.teller(worker.context())?;
+        // Each run has clients of its own in the books.
+        let client = worker.index + self.round.load(Ordering::Relaxed) * own.clients;
+        let operation = self.operation();
+        let mut teller = own.teller(worker.context(), self.vaults.as_ref())?;
         let (mut number, mut warned) = (0, false);
         while let Some(ticket) = worker.next() {
-            let id = transfer_id(worker.index, number);
+            let id = transfer_id(client, number);
             number += 1;
-            let transfer = choose(&mut worker.random, id, self.accounts, own.largest_transfer);
+            let transfer = self.choose(&mut worker.random, id, own);
             let outcome = teller.transfer(transfer);
             let mut books = self.books.lock().unwrap_or_else(PoisonError::into_inner);
             books.note(transfer, outcome.as_ref().ok());
             drop(books);
             match outcome {
                 Ok(Outcome::Made(retries)) => {
-                    worker.done("transfer", ticket);
-                    worker.retried("transfer", ticket, retries.into());
+                    worker.done(operation, ticket);
+                    worker.retried(operation, ticket, retries.into());
                 }
                 Ok(Outcome::Refused(retries)) => {
                     worker.done("refused transfer", ticket);
@@ -238,7 +312,7 @@ impl Bank {
                 }
                 // As while a set elects a primary: the bank goes on, and the books keep the transfer as open.
                 Err(error @ (Error::Io(_) | Error::Server(_))) => {
-                    worker.failed("transfer", ticket);
+                    worker.failed(operation, ticket);
                     if !warned {
                         worker.context().warn(format!("a transfer failed for good: {error}"));
                         warned = true;
@@ -254,7 +328,7 @@ impl Bank {
 
     /// Looks at the total again and again while transfers are made.
     fn look_on(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
-        let mut teller = own.teller(worker.context())?;
+        let mut teller = own.teller(worker.context(), self.vaults.as_ref())?;
         let pause = Duration::from_millis(own.look_every_ms);
         let expected = self.accounts as i64 * own.balance;
         let running = || self.busy.load(Ordering::Relaxed) > 0;

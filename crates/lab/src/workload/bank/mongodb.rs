@@ -2,6 +2,7 @@
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
 
+use super::vaults::Vaults;
 use super::{Holdings, Outcome, Own, Teller, Transfer};
 use crate::client::{Client, Collection, ConnectionString, TransactionOptions, WriteConcern};
 use crate::context::Context;
@@ -12,23 +13,21 @@ const LOAD_BATCH: i64 = 1000;
 
 pub(super) struct MongoTeller {
     client: Client,
-    accounts: Collection,
-    transfers: Collection,
+    vaults: Vaults,
     options: TransactionOptions,
 }
 
 impl MongoTeller {
-    pub fn connect(to: &ConnectionString, own: &Own) -> Result<MongoTeller> {
+    pub fn connect(to: &ConnectionString, own: &Own, vaults: Vaults) -> Result<MongoTeller> {
         let commit = match own.durable {
             false => WriteConcern::nodes(1),
             // What only one member has can be lost with it.
-            true if to.replica_set.is_some() => WriteConcern::majority(),
+            true if to.is_replicated() => WriteConcern::majority(),
             true => WriteConcern::journaled(),
         };
         Ok(MongoTeller {
             client: Client::connect(to)?,
-            accounts: Collection::new(&own.database, "accounts"),
-            transfers: Collection::new(&own.database, "transfers"),
+            vaults,
             options: TransactionOptions {
                 read_concern: Some("snapshot".to_owned()),
                 write_concern: if to.write_concern.is_default() { commit } else { to.write_concern.clone() },
@@ -38,35 +37,34 @@ impl MongoTeller {
 }
 
 impl Teller for MongoTeller {
-    fn open_accounts(&mut self, context: &Context, accounts: u64, balance: i64) -> Result<()> {
-        for collection in [&self.accounts, &self.transfers] {
-            self.client.drop_collection(collection)?;
-            let create = doc! { "create": collection.name.as_str() };
-            context.admin(&mut self.client, &collection.db, &create)?;
-        }
-        let accounts = accounts as i64;
-        for first in (0..accounts).step_by(LOAD_BATCH as usize) {
-            let mut insert = self.client.insert(&self.accounts);
-            for id in first..(first + LOAD_BATCH).min(accounts) {
-                insert.push(|account| {
-                    account.append("_id", id).append("balance", balance);
-                });
+    fn open_accounts(&mut self, _: &Context, accounts: u64, balance: i64) -> Result<()> {
+        let places = &self.vaults.accounts;
+        debug_assert_eq!(places.keys_of(places.shards() - 1).end, accounts as i64);
+        for keys in (0..places.shards()).map(|shard| places.keys_of(shard)) {
+            for first in keys.clone().step_by(LOAD_BATCH as usize) {
+                let mut insert = self.client.insert(places.of(first));
+                for id in first..(first + LOAD_BATCH).min(keys.end) {
+                    insert.push(|account| {
+                        account.append("_id", id).append("balance", balance);
+                    });
+                }
+                insert.send()?;
             }
-            insert.send()?;
         }
         Ok(())
     }
 
     fn transfer(&mut self, transfer: Transfer) -> Result<Outcome> {
-        let (accounts, transfers) = (&self.accounts, &self.transfers);
+        let (from, to) = (self.vaults.accounts.of(transfer.from), self.vaults.accounts.of(transfer.to));
+        let transfers = self.vaults.transfers.of(transfer.from);
         let done = self.client.transaction(&self.options, |client| {
-            let held = balance(client, accounts, transfer.from)?;
-            balance(client, accounts, transfer.to)?;
+            let held = balance(client, from, transfer.from)?;
+            balance(client, to, transfer.to)?;
             if held < transfer.amount {
                 return Err(Error::failed(INSUFFICIENT));
             }
             for (account, change) in transfer.updates() {
-                add(client, accounts, account, change)?;
+                add(client, if account == transfer.from { from } else { to }, account, change)?;
             }
             let mut insert = client.insert(transfers);
             insert.push(|record| {
@@ -89,7 +87,7 @@ impl Teller for MongoTeller {
     }
 
     fn balances(&mut self, each: &mut dyn FnMut(i64, i64)) -> Result<()> {
-        let accounts = &self.accounts;
+        let accounts = self.vaults.accounts.each();
         // Collected first: a transaction that is tried again begins from the first account.
         let (read, _) = self.client.transaction(&self.options, |client| read_accounts(client, accounts))?;
         read.into_iter().for_each(|(account, balance)| each(account, balance));
@@ -97,18 +95,20 @@ impl Teller for MongoTeller {
     }
 
     fn audit(&mut self) -> Result<Holdings> {
-        let (accounts, transfers) = (&self.accounts, &self.transfers);
+        let (accounts, transfers) = (self.vaults.accounts.each(), self.vaults.transfers.each());
         let read = |client: &mut Client| {
             let mut holdings = Holdings { accounts: read_accounts(client, accounts)?, transfers: Vec::new() };
-            client.for_each(&transfers.db, &all_of(transfers), |record| {
-                holdings.transfers.push(Transfer {
-                    id: number(record, "_id")?,
-                    from: number(record, "from")?,
-                    to: number(record, "to")?,
-                    amount: number(record, "amount")?,
-                });
-                Ok(())
-            })?;
+            for each in transfers {
+                client.for_each(&each.db, &all_of(each), |record| {
+                    holdings.transfers.push(Transfer {
+                        id: number(record, "_id")?,
+                        from: number(record, "from")?,
+                        to: number(record, "to")?,
+                        amount: number(record, "amount")?,
+                    });
+                    Ok(())
+                })?;
+            }
             Ok(holdings)
         };
         self.client.transaction(&self.options, read).map(|(read, _)| read)
@@ -119,12 +119,14 @@ fn all_of(collection: &Collection) -> DocBuf {
     doc! { "find": collection.name.as_str(), "batchSize": 10_000 }
 }
 
-fn read_accounts(client: &mut Client, accounts: &Collection) -> Result<Vec<(i64, i64)>> {
+fn read_accounts(client: &mut Client, accounts: &[Collection]) -> Result<Vec<(i64, i64)>> {
     let mut read = Vec::new();
-    client.for_each(&accounts.db, &all_of(accounts), |account| {
-        read.push((number(account, "_id")?, number(account, "balance")?));
-        Ok(())
-    })?;
+    for each in accounts {
+        client.for_each(&each.db, &all_of(each), |account| {
+            read.push((number(account, "_id")?, number(account, "balance")?));
+            Ok(())
+        })?;
+    }
     Ok(read)
 }
 

@@ -193,8 +193,8 @@ impl Workload for ChangeStream {
         Ok(vec![writers.without_client(), watchers.load(load).without_client()])
     }
 
-    fn database(&self) -> Option<&str> {
-        self.own.as_ref().map(|own| own.database.as_str())
+    fn databases(&self) -> Vec<String> {
+        self.own.iter().map(|own| own.database.clone()).collect()
     }
 
     fn check_own(&mut self, context: &Context) -> Result<Vec<Check>> {

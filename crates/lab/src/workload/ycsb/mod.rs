@@ -115,7 +115,7 @@ impl Workload for Ycsb {
         client.drop_collection(&parsed.collection)?;
         context.admin(&mut client, &own.database, &doc! { "create": COLLECTION })?;
         let (loaded, maker) = (context.scaled(own.records), Maker::new(own.fields, own.field_bytes));
-        load::fill(context, &Collection::new(&own.database, COLLECTION), 0..loaded as i64, || {
+        load::fill(context, &Collection::new(&own.database, COLLECTION).into(), 0..loaded as i64, || {
             let maker = maker.clone();
             move |bytes: &mut Vec<u8>, key: i64| maker.append(bytes, key as u64)
         })?;

@@ -195,3 +195,27 @@ def same_as_on_one_shard(cluster):
             assert all(counts), f"{key}: {counts}"
     for shard in shards:
         shard.close()
+
+
+@check
+def transactions_that_meet_a_move(cluster):
+    """A router learns by a transaction's second statement that a range has moved: run again, the transaction goes through."""
+    with cluster.client(0) as mover, cluster.client(1) as client:
+        mover.admin.command("enableSharding", "staleness", primaryShard="shard0")
+        for name in ("first", "second", "read"):
+            mover.admin.command("shardCollection", f"staleness.{name}", key={"_id": 1})
+            client.staleness[name].insert_one({"_id": 0})
+        for name in ("second", "read"):
+            mover.admin.command("moveRange", f"staleness.{name}", min={"_id": MinKey()}, max={"_id": MaxKey()}, toShard="shard1")
+        attempts = []
+
+        def statements(session):
+            attempts.append(1)
+            client.staleness.first.insert_one({"_id": 1}, session=session)
+            client.staleness.second.insert_one({"_id": 1}, session=session)
+            return client.staleness.read.find_one({"_id": 0}, session=session)
+
+        with client.start_session() as session:
+            assert session.with_transaction(statements) == {"_id": 0}
+        assert len(attempts) <= 3, f"each of two views was out of date once, and {len(attempts)} attempts were made"
+        assert client.staleness.second.count_documents({}) == 2

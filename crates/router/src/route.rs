@@ -99,25 +99,29 @@ impl<'o, 'a> Route<'o, 'a> {
             _ => return Err(error),
         }
         let op = self.op;
+        // Marked whatever becomes of this request: a transaction that ends by it must not meet the same view when it is run again.
+        let ours = format!("{}.{}", self.db, self.collection);
+        // A stage may read another namespace.
+        let other = other_namespace(&error).filter(|ns| *ns != ours);
+        match (&other, &self.believed) {
+            (Some(other), _) => {
+                let believed =
+                    op.blocking(|| op.router.directory.collection(other, &|| op.check_interrupt()))?;
+                op.router.directory.stale(&believed);
+            }
+            (None, Some(believed)) => op.router.directory.stale(believed),
+            (None, None) => {}
+        }
         if self.began.elapsed() >= PATIENCE {
             return Err(error);
         }
         if op.in_transaction() && !(self.joined_before == 0 && op.blocking(|| transaction::begin_anew(op))) {
             return Err(error.with_label("TransientTransactionError"));
         }
-        if let Some(other) =
-            other_namespace(&error).filter(|ns| *ns != format!("{}.{}", self.db, self.collection))
-        {
-            // A stage reads it.
-            let believed =
-                op.blocking(|| op.router.directory.collection(&other, &|| op.check_interrupt()))?;
-            op.router.directory.stale(&believed);
+        if other.is_some() {
             return op.blocking(|| self.pause());
         }
         let before = self.believed.take();
-        if let Some(before) = &before {
-            op.router.directory.stale(before);
-        }
         self.believed = op.blocking(|| op.believed(self.db, self.collection))?;
         let version = |believed: &Option<Arc<Believed>>| {
             believed.as_ref().and_then(|believed| Some(believed.sharded.as_ref()?.table.version()))

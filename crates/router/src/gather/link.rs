@@ -203,17 +203,18 @@ impl Link {
                 Err(error) if matches!(error.code(), Code::STALE_CONFIG | Code::STALE_DB_VERSION) => error,
                 done => return done,
             };
-            if self.current.lock().transaction.is_some() {
-                return Err(error.with_label("TransientTransactionError"));
-            }
-            if began.elapsed() > Duration::from_secs(20) {
-                return Err(error);
-            }
+            // Marked whatever becomes of this: a transaction that ends by it is run again.
             if let Some(believed) = &believed {
                 directory.stale(believed);
             }
             if error.code() == Code::STALE_DB_VERSION {
                 directory.forget_database(&ns.database);
+            }
+            if self.current.lock().transaction.is_some() {
+                return Err(error.with_label("TransientTransactionError"));
+            }
+            if began.elapsed() > Duration::from_secs(20) {
+                return Err(error);
             }
         }
     }

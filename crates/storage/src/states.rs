@@ -77,17 +77,25 @@ impl Engine {
     /// The newest state that a majority of the set has; `None` until something was committed since the start.
     pub fn majority_view(&self) -> Option<View> {
         let core = self.core();
-        let found = core.commits.majority().newest(&core.published)?;
-        Some(core.with_past(found, None).view)
+        loop {
+            // The newest one has become old only if this thread has slept for long.
+            let found = core.commits.majority().newest(&core.published)?;
+            if let Some(found) = core.with_past(found, None) {
+                return Some(found.view);
+            }
+        }
     }
 
     /// [`Engine::majority_view`], whose time can be given to [`Engine::view_at`] for some minutes.
     pub fn snapshot_view(&self) -> Option<View> {
         let core = self.core();
-        let found = core.commits.majority().newest(&core.published)?;
-        let time = found.view.time().0;
-        let found = core.with_past(found, Some(time));
-        Some(core.commits.majority().name(time, found, NAMED_AGE).view)
+        loop {
+            let found = core.commits.majority().newest(&core.published)?;
+            let time = found.view.time().0;
+            if let Some(found) = core.with_past(found, Some(time)) {
+                return Some(core.commits.majority().name(time, found, NAMED_AGE).view);
+            }
+        }
     }
 
     /// The state at a cluster time, if a majority has it and it is kept. It is kept for some minutes more. `is_final`: nothing that
@@ -97,7 +105,7 @@ impl Engine {
         let majority = core.commits.majority();
         let found = match majority.named(time.0) {
             Some(found) => found,
-            None => core.with_past(majority.at(&core.published, time.0, is_final, false)?, Some(time.0)),
+            None => core.with_past(majority.at(&core.published, time.0, is_final, false)?, Some(time.0))?,
         };
         Some(majority.name(time.0, found, NAMED_AGE).view)
     }
@@ -189,16 +197,15 @@ impl Core {
         if let Some(named) = self.commits.majority().named(time) {
             return Ok(named);
         }
-        match self.commits.majority().at(&self.published, time, true, true) {
-            Some(found) => Ok(self.with_past(found, Some(time))),
-            None => Err(too_old(Timestamp(time))),
-        }
+        let found = self.commits.majority().at(&self.published, time, true, true);
+        found.and_then(|found| self.with_past(found, Some(time))).ok_or_else(|| too_old(Timestamp(time)))
     }
 
-    fn with_past(&self, found: Found, as_of: Option<u64>) -> Found {
-        let beside = self.commits.transactions().beside(found.index, as_of);
+    /// `None`: what was committed behind this state is forgotten, since it was found.
+    fn with_past(&self, found: Found, as_of: Option<u64>) -> Option<Found> {
+        let beside = self.commits.transactions().beside(found.index, as_of)?;
         let past = Past::new(as_of, Arc::new(beside), &self.base.options.block);
-        Found { view: View { past, read_at: as_of.unwrap_or(0), ..found.view }, ..found }
+        Some(Found { view: View { past, read_at: as_of.unwrap_or(0), ..found.view }, ..found })
     }
 }
 

@@ -159,6 +159,13 @@ struct Late {
     of: Arc<Undecided>,
 }
 
+/// Commits, by index, and from which state on all that are behind it are known.
+#[derive(Default)]
+struct LateCommits {
+    all: VecDeque<Late>,
+    known_from: u64,
+}
+
 /// What a step makes of rows; `None`: the row goes.
 pub(crate) type RowChanges = Vec<(TransactionKey, Option<Row>)>;
 
@@ -170,8 +177,7 @@ pub(crate) struct Transactions {
     open: ArcSwap<Vec<Arc<Undecided>>>,
     /// Odd while entries of others that decide are being applied: what is visible then may have later values of what is still listed.
     applying: AtomicU64,
-    /// Commits, by index.
-    late: Mutex<{ rank::LEAF }, VecDeque<Late>>,
+    late: Mutex<{ rank::LEAF }, LateCommits>,
     /// How many are prepared.
     undecided: AtomicUsize,
     ceiling: AtomicU64,
@@ -560,15 +566,16 @@ impl Transactions {
             Ended::Committed(at) => Some(Late { index, at: *at, of: of.clone() }),
             Ended::Aborted => None,
         });
-        self.late.lock().extend(commits);
+        self.late.lock().all.extend(commits);
     }
 
     /// No state before this index is read any more.
     pub fn forget_late(&self, oldest: u64) {
         let mut gone = SmallVec::<[Late; 8]>::new();
         let mut late = self.late.lock();
-        while late.front().is_some_and(|late| late.index <= oldest) {
-            gone.extend(late.pop_front());
+        late.known_from = late.known_from.max(oldest);
+        while late.all.front().is_some_and(|late| late.index <= oldest) {
+            gone.extend(late.all.pop_front());
         }
         drop(late);
     }
@@ -600,20 +607,24 @@ impl Transactions {
     }
 
     /// What is to be looked at besides a snapshot that ends at an index: what was prepared up to then, and decided behind it.
-    /// `as_of` is a time below which all prepares are in the snapshot, and others do not matter.
-    pub fn beside(&self, index: u64, as_of: Option<u64>) -> Vec<Arc<Undecided>> {
+    /// `as_of` is a time below which all prepares are in the snapshot, and others do not matter. `None`: the state is too old; some of it
+    /// is forgotten.
+    pub fn beside(&self, index: u64, as_of: Option<u64>) -> Option<Vec<Arc<Undecided>>> {
         let concerns = |of: &Undecided| of.index <= index && as_of.is_none_or(|as_of| of.prepared <= as_of);
         // What ends meanwhile is in both lists rather than in none.
         let mut found: Vec<_> = self.open.load().iter().filter(|of| concerns(of)).cloned().collect();
         let late = self.late.lock();
-        let behind = late.iter().rev().take_while(|late| late.index > index);
+        if index < late.known_from {
+            return None;
+        }
+        let behind = late.all.iter().rev().take_while(|late| late.index > index);
         let behind = behind.filter(|late| as_of.is_none_or(|as_of| late.at <= as_of) && concerns(&late.of));
         for late in behind {
             if !found.iter().any(|known| Arc::ptr_eq(known, &late.of)) {
                 found.push(late.of.clone());
             }
         }
-        found
+        Some(found)
     }
 }
 

@@ -78,9 +78,10 @@ impl View {
         self.catalog.collection(namespace)
     }
 
-    /// Cluster time up to which everything is visible.
+    /// The time that was asked for, if one was; else the cluster time up to which everything is visible. A state at a time within an entry
+    /// has all of that entry, and is still the one of that time: who reads other shards as of the entry's end sees another state there.
     pub fn time(&self) -> Timestamp {
-        Timestamp(self.at.time.max(self.read_at))
+        Timestamp(if self.read_at == 0 { self.at.time } else { self.read_at })
     }
 
     /// Waits for what is prepared in a collection and not decided, where this view does: for who asks for its counters, which

@@ -124,6 +124,42 @@ fn the_past_at_a_time_has_what_was_stamped_up_to_it() {
 }
 
 #[test]
+fn a_state_within_an_entry_is_the_one_of_its_time() {
+    let shard = Shard::filled();
+    let mut unit = shard.engine().write(GO_ON);
+    let collection = unit.collection(C).unwrap().unwrap();
+    for id in 10..13 {
+        unit.insert(&collection, doc! { "_id": id, "n": 0 }.as_raw()).unwrap();
+    }
+    let at = unit.commit().unwrap();
+    shard.member.commit(at.index);
+    let time = Timestamp(at.time - 1);
+    // Who goes on to another shard goes there with the time that is answered here.
+    let view = shard.engine().view_at(time, true).unwrap();
+    assert_eq!((view.time(), shown(&view, Direction::Forward).len()), (time, 7));
+    assert_eq!(shard.engine().named_view(time).unwrap().time(), time);
+    assert_eq!(shard.begin_at(time.0).snapshot_time(), time.0);
+}
+
+#[test]
+fn what_was_committed_late_is_not_forgotten_under_a_reader() {
+    let shard = Shard::filled();
+    let prepared = shard.prepare().time;
+    let time = shard.line();
+    let core = shard.engine().core();
+    let found = core.commits.majority().at(&core.published, time, true, true).unwrap();
+    shard.commit(prepared);
+    let transactions = core.commits.transactions();
+    assert_eq!(transactions.beside(found.index, Some(time)).unwrap().len(), 1);
+    // The reader has found its state, and sleeps while others go on for longer than states are kept.
+    for n in 0..80 {
+        shard.set(3, n);
+    }
+    shard.member.commit(shard.engine().last_applied().index);
+    assert!(transactions.beside(found.index, Some(time)).is_none());
+}
+
+#[test]
 fn a_state_that_is_held_stays() {
     let shard = Shard::filled();
     let time = shard.line();

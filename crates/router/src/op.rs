@@ -171,7 +171,7 @@ impl<'a> Operation<'a> {
             return None;
         }
         if self.read_at.get().is_none() {
-            self.read_at.set(Some(self.router.present()));
+            self.read_at.set(Some(self.present()));
         }
         self.read_at.get()
     }
@@ -181,8 +181,16 @@ impl<'a> Operation<'a> {
         if let Some(transaction) = &mut *self.transaction.borrow_mut()
             && transaction.participants.iter().all(|participant| !participant.begun)
         {
-            transaction.read_at.get_or_insert_with(|| self.router.present());
+            transaction.read_at.get_or_insert_with(|| self.present());
         }
+    }
+
+    /// The present as this router knows it, and not before what the client has seen elsewhere. The shards, which get the client's time
+    /// too, decide whether that is to be believed.
+    fn present(&self) -> Timestamp {
+        let after = self.generic.read_concern.and_then(|concern| concern.after_cluster_time);
+        let seen = self.generic.cluster_time.max(after);
+        seen.map_or(self.router.present(), |seen| seen.max(self.router.present()))
     }
 
     /// Takes in what a reply of a shard tells of times.

@@ -44,7 +44,10 @@ impl ShardServer {
 
     fn append(&self, record: &LogRecord, go_on: Interrupt<'_>) -> Result<OpTime> {
         let record = match record {
-            LogRecord::Ceiling(at) => return self.engine.write_ceiling((*at).into(), go_on),
+            LogRecord::Ceiling(at) => {
+                *self.own_ceiling.lock() = self.term().map(|term| (term, (*at).into()));
+                return self.engine.write_ceiling((*at).into(), go_on);
+            }
             LogRecord::Transaction(record) => record,
         };
         match record {

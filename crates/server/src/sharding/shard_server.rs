@@ -99,6 +99,8 @@ pub struct ShardServer {
     pub(super) clock: Arc<sheaf_cluster::Clock>,
     /// Messages to other shards that are under way.
     pub(super) sending: AtomicUsize,
+    /// The newest ceiling of this member's own, and the term in which it has written that.
+    pub(super) own_ceiling: Mutex<Option<(u64, Timestamp)>>,
     state: Mutex<State>,
     known: AtomicBool,
     work: mpsc::Sender<Deferred>,
@@ -131,6 +133,7 @@ impl ShardServer {
             directory: OnceLock::new(),
             clock: Arc::default(),
             sending: AtomicUsize::new(0),
+            own_ceiling: Mutex::default(),
             state: Mutex::default(),
             known: AtomicBool::new(false),
             work: sender,
@@ -195,8 +198,14 @@ impl ShardServer {
         Some((value, deferred))
     }
 
+    /// Whether this member has written this ceiling in the office that it has now.
+    fn is_own_ceiling(&self, time: Timestamp) -> bool {
+        let own = *self.own_ceiling.lock();
+        own.is_some_and(|(term, ceiling)| ceiling == time && self.term() == Some(term))
+    }
+
     /// The term in which this member takes writes.
-    fn term(&self) -> Option<u64> {
+    pub(super) fn term(&self) -> Option<u64> {
         let role = self.replica.role();
         role.writable.then_some(role.term)
     }
@@ -254,7 +263,9 @@ impl ShardServer {
     /// An entry with a record is applied. The pipeline is held.
     fn applied(&self, at: OpTime, record: &TransactionRecord) {
         match record {
-            TransactionRecord::Ceiling(time) | TransactionRecord::Commit { at: time, .. } => {
+            TransactionRecord::Commit { at: time, .. } => self.replica.observe_time(*time),
+            // Others may have shown what is below it. What this one shows it has observed itself; its stamps stay with the time of day.
+            TransactionRecord::Ceiling(time) if !self.is_own_ceiling(*time) => {
                 self.replica.observe_time(*time);
             }
             _ => {}

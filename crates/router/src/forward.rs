@@ -197,10 +197,16 @@ pub fn is_change(entry: RawDoc<'_>) -> bool {
 
 /// Whether an answer tells of a statement that has failed; one whose document is to be another shard's has not.
 pub fn has_failed(reply: RawDoc<'_>) -> bool {
-    let errors = reply.get("writeErrors").and_then(|errors| errors.as_array());
-    errors.is_some_and(|errors| {
-        errors.values().filter_map(|entry| entry.as_doc()).any(|entry| !is_change(entry))
-    })
+    let changes = |list: RawDoc<'_>| {
+        list.values().filter_map(|entry| entry.as_doc()).filter(|entry| is_change(*entry)).count()
+    };
+    if let Some(errors) = reply.get("writeErrors").and_then(|errors| errors.as_array()) {
+        return errors.iter().count() > changes(errors);
+    }
+    // That of `bulkWrite` counts them; some may come with a later batch.
+    let count = reply.get("nErrors").and_then(|count| count.as_exact_i64()).unwrap_or(0);
+    let batch = reply.get("cursor").and_then(|cursor| cursor.as_doc()?.get("firstBatch")?.as_array());
+    count > batch.map_or(0, |batch| changes(batch) as i64)
 }
 
 /// The reply for the client. A cursor that is open on the shard is registered here, and the reply has its id here.

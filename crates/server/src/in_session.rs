@@ -153,7 +153,9 @@ fn leave(
                 cursor.lsid == Some(session.id) && cursor.txn_number == Some(txn_number)
             });
         }
-        (Ok(reply), None) if !has_write_errors(reply) && rest.is_some() && is_open(*executed) => {
+        (Ok(reply), None)
+            if !(op.has_failed.get() || has_write_errors(reply)) && rest.is_some() && is_open(*executed) =>
+        {
             let read_at = rest.as_ref().map(|rest| Timestamp(rest.snapshot_time()));
             *transaction = rest.map(Box::new);
             let begins = op.part == TxnPart::Start && op.node.is_in_cluster();

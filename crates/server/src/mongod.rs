@@ -79,6 +79,7 @@ impl Role for Mongod {
             parked: RefCell::new(None),
             committed: Cell::new(None),
             shard_versions: RefCell::default(),
+            has_failed: Cell::default(),
             writing: Cell::default(),
         };
         match read::prepare(&op, request.part) {

@@ -45,6 +45,8 @@ pub struct Operation<'a> {
     pub(crate) committed: Cell<Option<OpTime>>,
     /// Versions of several namespaces, of a command that names them in a list.
     pub(crate) shard_versions: RefCell<Vec<(String, ShardVersion)>>,
+    /// Whether an error that the answer lists ends the transaction, as one of the command's own would.
+    pub(crate) has_failed: Cell<bool>,
     /// What the statement under way does.
     pub(crate) writing: Cell<Writing>,
 }

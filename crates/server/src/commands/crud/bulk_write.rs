@@ -273,6 +273,9 @@ impl<'a> BulkWrite<'a> {
                 }
                 result => {
                     let failed = result.is_err();
+                    // Whose document is to be another shard's has changed nothing, and the router goes on in the transaction.
+                    let ends = |error: &Error| error.code() != Code::WOULD_CHANGE_OWNING_SHARD;
+                    op.has_failed.set(op.has_failed.get() || result.as_ref().is_err_and(ends));
                     self.count(at, &one.kind, result, totals);
                     if failed && (self.ordered || op.in_transaction()) {
                         break;

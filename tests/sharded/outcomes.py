@@ -1,0 +1,47 @@
+"""How transactions end, as their clients are told."""
+
+from checks import check, refused
+
+
+@check
+def a_failed_statement_ends_its_transaction(cluster):
+    """On all its shards, also if the answer is ok and lists the error, as that of bulkWrite."""
+    insert = {"insert": "plants", "documents": [{"_id": 2}, {"_id": 1}]}
+    ops = [{"insert": 0, "document": document} for document in insert["documents"]]
+    bulk = {"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": "ended1.plants"}]}
+    with cluster.client(0) as client, client.start_session() as session:
+        for at in (0, 1):
+            client.admin.command("enableSharding", f"ended{at}", primaryShard=f"shard{at}")
+            client[f"ended{at}"].plants.insert_one({"_id": 1})
+        for db, command in (("ended1", insert), ("admin", bulk)):
+            session.start_transaction()
+            client.ended0.plants.insert_one({"_id": 2}, session=session)
+            reply = client[db].command(command, session=session, check=False)
+            assert reply["ok"] == 1 and (reply.get("nErrors") == 1 or len(reply["writeErrors"]) == 1), reply
+            refused(251, session.commit_transaction)
+            for at in (0, 1):
+                plants = client[f"ended{at}"].plants
+                assert [plant["_id"] for plant in plants.find()] == [1]
+                # Nothing is locked any more.
+                assert plants.update_one({"_id": 1}, {"$inc": {"n": 1}}).modified_count == 1
+        for at in (0, 1):
+            client.drop_database(f"ended{at}")
+
+
+@check
+def collections_over_two_shards(cluster):
+    """A transaction may make collections on one shard, not where several take part."""
+    with cluster.client(0) as client, client.start_session() as session:
+        for at in (0, 1):
+            client.admin.command("enableSharding", f"made{at}", primaryShard=f"shard{at}")
+        with session.start_transaction():
+            client.made0.plants.insert_one({"_id": 1}, session=session)
+        session.start_transaction()
+        client.made0.plants.insert_one({"_id": 2}, session=session)
+        client.made1.plants.insert_one({"_id": 2}, session=session)
+        refused(263, session.commit_transaction)
+        assert client.made0.plants.count_documents({}) == 1
+        assert client.made1.list_collection_names() == []
+        client.made0.plants.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        for at in (0, 1):
+            client.drop_database(f"made{at}")

@@ -106,7 +106,8 @@ impl Directory {
     /// Errors: those of asking the config servers, if nothing is known yet.
     pub fn shards(&self, go_on: GoOn<'_>) -> Result<Vec<Shard>> {
         let known = self.shards.read().clone();
-        if known.read.is_none_or(|read| read.elapsed() > FRESH) {
+        // The first shard may have been added since; afterwards there is always one.
+        if known.by_name.is_empty() || known.read.is_none_or(|read| read.elapsed() > FRESH) {
             if known.by_name.is_empty() {
                 self.refresh_shards(known.read, go_on)?;
             } else if let Some(asking) = self.asking.try_lock() {
@@ -251,11 +252,12 @@ impl Directory {
         if let Some(shard) = self.database(db, go_on)? {
             return right_one(db, shard, wanted);
         }
-        let primary = match wanted {
-            Some(name) => self.shard(name, go_on)?.name,
-            None => self.emptiest(go_on)?,
-        };
-        self.adopt_database(db, &primary, go_on)?;
+        let mut command = doc! { "_configsvrCreateDatabase": db };
+        if let Some(name) = wanted {
+            command.append("primaryShardId", &*self.shard(name, go_on)?.name);
+        }
+        // Asked for twice it is made once.
+        self.run("admin", &command, true, go_on)?;
         let Some(shard) = self.database(db, go_on)? else {
             return Err(Error::new(Code::NAMESPACE_NOT_FOUND, format!("database {db} not found")));
         };
@@ -297,31 +299,6 @@ impl Directory {
             }
         }
         Ok(())
-    }
-
-    fn emptiest(&self, go_on: GoOn<'_>) -> Result<Arc<str>> {
-        let mut counts: BTreeMap<Arc<str>, usize> = self
-            .shards(go_on)?
-            .into_iter()
-            .filter(|shard| !shard.draining)
-            .map(|shard| (shard.name, 0))
-            .collect();
-        for entry in self.find("databases", &doc! {}, go_on)? {
-            let primary = entry.as_raw().get("primary").and_then(|primary| primary.as_str());
-            if let Some(count) = primary.and_then(|primary| counts.get_mut(primary)) {
-                *count += 1;
-            }
-        }
-        let emptiest = counts.into_iter().min_by_key(|(_, count)| *count);
-        emptiest.map(|(name, _)| name).ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))
-    }
-
-    /// The database has been dropped.
-    pub fn remove_database(&self, db: &str, go_on: GoOn<'_>) -> Result<()> {
-        let written = self
-            .write(&doc! { "delete": "databases", "deletes": [{ "q": { "_id": db }, "limit": 1 }] }, go_on);
-        self.forget_database(db);
-        written
     }
 
     /// The documents of `config.<collection>` that match.

@@ -183,6 +183,10 @@ on_config! {
         let uuid: Option<Uuid> = args.optional("collectionUUID")?;
         conductor.drop_collection(&namespace, uuid.map(|uuid| *uuid.as_bytes()), go_on)
     }, "drops a sharded collection";
+    CreateADatabase = "_configsvrCreateDatabase", "createDatabase", |conductor, args, go_on| {
+        let (db, wanted) = (named(args)?, args.optional::<&str>("primaryShardId")?);
+        conductor.create_database(&db, wanted, go_on)
+    }, "makes a database of the cluster";
     DropADatabase = "_configsvrDropDatabase", "dropDatabase", |conductor, args, go_on| {
         let db = named(args)?;
         conductor.drop_database(&db, go_on)

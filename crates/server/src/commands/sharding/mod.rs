@@ -88,6 +88,7 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(ByRouter<internal::Split>),
     registered!(ByRouter<internal::UpdateZoneKeyRange>),
     registered!(ByRouter<internal::DropACollection>),
+    registered!(ByRouter<internal::CreateADatabase>),
     registered!(ByRouter<internal::DropADatabase>),
     registered!(ByRouter<internal::ShardACollection>),
 ];

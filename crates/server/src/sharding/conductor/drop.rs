@@ -16,11 +16,10 @@ use sheaf_storage::Interrupt;
 
 use super::chunks::{CHUNKS, COLLECTIONS, Entry};
 use super::ddl::{DDL, Phase, name_of, text, with};
-use super::{Conductor, db_of, uuid_of, uuid_value};
+use super::{Conductor, DATABASES, db_of, uuid_of, uuid_value};
 use crate::sharding::participants::name;
 use crate::sharding::rows::Change;
 
-const DATABASES: &str = "config.databases";
 const TAGS: &str = "config.tags";
 
 impl Conductor {

@@ -6,6 +6,7 @@
 
 mod chunks;
 mod consistency;
+mod create_database;
 mod ddl;
 mod drive;
 mod drop;
@@ -44,8 +45,11 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How often shards are asked to remove what has left them.
 const CLEAN: Duration = Duration::from_millis(500);
 
+const DATABASES: &str = "config.databases";
+
 /// The collections of the directory, and the keys of their indexes, all of which are unique.
-const COLLECTIONS: [(&str, &[&[&str]]); 8] = [
+const COLLECTIONS: [(&str, &[&[&str]]); 9] = [
+    (DATABASES, &[]),
     ("config.collections", &[]),
     ("config.chunks", &[&["uuid", "min"], &["uuid", "lastmod"]]),
     ("config.tags", &[&["ns", "min"]]),
@@ -157,7 +161,7 @@ impl Conductor {
     ///
     /// Errors: `NamespaceNotFound`.
     fn primary_shard(&self, db: &str) -> Result<String> {
-        let found = self.get("config.databases", Value::String(db))?;
+        let found = self.get(DATABASES, Value::String(db))?;
         let primary = found.as_ref().and_then(|found| found.as_raw().get("primary")?.as_str());
         match primary {
             Some(primary) => Ok(primary.to_owned()),

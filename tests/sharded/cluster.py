@@ -38,13 +38,14 @@ def neighbours(count):
 
 
 class Cluster:
-    """`shards` sets of `members`, one config server, `routers` routers."""
+    """`shards` sets of `members`, one config server, `routers` routers. Nothing moves by itself unless it `balances`."""
 
-    def __init__(self, shards=2, members=1, routers=2):
-        configs = [{}] * members
-        self.config = ReplicaSet([{}], name="config", args=["--configsvr"])
+    def __init__(self, shards=2, members=1, routers=2, balances=False, configs=1):
+        self.balances = balances
+        each = [{}] * members
+        self.config = ReplicaSet([{}] * configs, name="config", args=["--configsvr"])
         self.config.config["configsvr"] = True
-        self.shards = [ReplicaSet(configs, name=f"shard{at}", args=["--shardsvr"]) for at in range(shards)]
+        self.shards = [ReplicaSet(each, name=f"shard{at}", args=["--shardsvr"]) for at in range(shards)]
         self.routers = [Router(self.address(self.config), port) for port in neighbours(routers)]
 
     @staticmethod
@@ -71,6 +72,8 @@ class Cluster:
         with self.client() as client:
             for members in self.shards:
                 client.admin.command("addShard", self.address(members))
+            if not self.balances:
+                client.admin.command("balancerStop")
 
     def shard(self, namespace, key, ranges=()):
         """Shards a collection; `ranges` are (lower bound, upper bound, shard's number) and become zones."""

@@ -289,6 +289,7 @@ def zones(cluster):
         assert client.config.settings.find_one({"_id": "balancer"})["stopped"] is True
         admin.command("balancerStart")
         assert admin.command("balancerStatus")["mode"] == "full"
+        admin.command("balancerStop")
 
 
 @check

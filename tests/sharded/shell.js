@@ -30,6 +30,7 @@ check(sh.getBalancerState() === false, "stopBalancer");
 sh.startBalancer();
 check(sh.getBalancerState() === true, "startBalancer");
 check(sh.isBalancerRunning() !== undefined, "isBalancerRunning");
+sh.stopBalancer();
 sh.disableBalancing("shell.plants");
 check(db.getSiblingDB("config").collections.findOne({ _id: "shell.plants" }).noBalance === true, "disableBalancing");
 sh.enableBalancing("shell.plants");

@@ -8,10 +8,11 @@ use sheaf_errors::{Code, Result};
 use sheaf_front::reply::Reply;
 use sheaf_server::commands::crud::change_stream;
 
-use crate::addressed::Addressed;
+use crate::addressed::{Addressed, ShardVersion};
 use crate::cursor::RouterCursor;
 use crate::gather::OnMember;
 use crate::op::Operation;
+use crate::route::Route;
 use crate::session::{Own, append_snapshot};
 use crate::target::Target;
 
@@ -246,7 +247,20 @@ fn register(op: &Operation<'_>, target: &Target, answer: &Answer, namespace: &st
 
 /// Runs the command on the primary shard of its database.
 pub fn to_database(op: &Operation<'_>, makes: bool) -> Result<Reply> {
-    to_one(op, &op.target(op.db(), makes)?.into())
+    to_home(op, op.db(), || op.target(op.db(), makes))
+}
+
+/// Runs the command on the primary shard of this database, wherever that moves meanwhile.
+pub fn to_home(op: &Operation<'_>, db: &str, home: impl Fn() -> Result<Target>) -> Result<Reply> {
+    let mut route = Route::new(op, db, "", false);
+    loop {
+        let target = home()?;
+        let version = matches!(target, Target::Shard(_)).then_some(ShardVersion::Plain);
+        match to_one(op, &Addressed { target, version }) {
+            Err(error) => route.stale(error)?,
+            done => return done,
+        }
+    }
 }
 
 /// Runs the command there.

@@ -133,9 +133,15 @@ conducted! {
         "merges a shard's neighbouring chunks";
     MergeChunks = "mergeChunks", &["mergechunks"], "_configsvrMergeChunks", "merges neighbouring chunks";
     MoveChunk = "moveChunk", &["movechunk"], "_configsvrMoveChunk", "moves a chunk to another shard";
+    MovePrimary = "movePrimary", &["moveprimary"], "_configsvrMovePrimary", "moves a database to another shard";
     MoveRange = "moveRange", &["moverange"], "_configsvrMoveRange", "moves a range to another shard";
     RefineCollectionShardKey = "refineCollectionShardKey", &["refinecollectionshardkey"], "_configsvrRefineCollectionShardKey",
         "adds fields to a shard key";
+    CommitShardRemoval = "commitShardRemoval", &[], "_configsvrCommitShardRemoval", "removes a drained shard";
+    RemoveShard = "removeShard", &["removeshard"], "_configsvrRemoveShard", "drains a shard, and removes it";
+    ShardDrainingStatus = "shardDrainingStatus", &[], "_configsvrShardDrainingStatus", "tells how far a shard is drained";
+    StartShardDraining = "startShardDraining", &[], "_configsvrStartShardDraining", "drains a shard";
+    StopShardDraining = "stopShardDraining", &[], "_configsvrStopShardDraining", "drains a shard no more";
     RemoveShardFromZone = "removeShardFromZone", &["removeshardfromzone"], "_configsvrRemoveShardFromZone",
         "takes a shard out of a zone";
     Split = "split", &[], "_configsvrSplitChunk", "cuts a chunk in two";

@@ -28,12 +28,14 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         let body = op.body();
         return op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body));
     }
-    let target = op.target(from, false)?;
-    if to != from && op.target(to, true)?.name() != target.name() {
-        bail!(
-            Code::COMMAND_FAILED,
-            "Source and destination collections must be on the same database, or on databases with the same primary shard"
-        );
-    }
-    forward::to_one(op, &target.into())
+    forward::to_home(op, from, || {
+        let target = op.target(from, false)?;
+        if to != from && op.target(to, true)?.name() != target.name() {
+            bail!(
+                Code::COMMAND_FAILED,
+                "Source and destination collections must be on the same database, or on databases with the same primary shard"
+            );
+        }
+        Ok(target)
+    })
 }

@@ -37,6 +37,7 @@ impl Operation<'_> {
             return Ok(spec);
         }
         let drops = sharding.drops();
+        self.check_home_now(&db)?;
         let stop = self.interrupter();
         if !self.blocking(|| sharding.has_database(&db, &|| stop.check()))? {
             return Err(stale_database(&db));
@@ -48,7 +49,7 @@ impl Operation<'_> {
 }
 
 /// The error for a request whose router has to look again where the database lives.
-fn stale_database(db: &str) -> Error {
+pub(super) fn stale_database(db: &str) -> Error {
     let extra = DocBuf::build(|out| _ = out.append("db", db));
     let text = format!("database {db} does not live on this shard");
     Error::new(Code::STALE_DB_VERSION, text).with_extra(extra.into_bytes())

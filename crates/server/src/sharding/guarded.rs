@@ -42,11 +42,28 @@ impl<'w, 'o, 'a> Guarded<'w, 'o, 'a> {
         placements.now(self.op.engine(), &self.op.catalog(), uuid)
     }
 
+    /// Whether what is not sharded of the namespace's database lives here.
+    fn check_home(&mut self, namespace: &str) -> Result<()> {
+        let db = namespace.split_once('.').map_or(namespace, |(db, _)| db);
+        if self.op.in_transaction() {
+            let view = self.inner.view()?;
+            return self.op.check_home(&view, db);
+        }
+        self.op.check_home_now(db)
+    }
+
     /// The placement of the collection that is written to.
     fn of(&self, collection: &Collection) -> Option<&Arc<Placed>> {
         let current = self.current.as_ref().filter(|current| current.uuid == collection.uuid);
         assert!(current.is_some(), "{} is written to before it was asked for", collection.namespace);
         current.and_then(|current| current.placed.as_ref())
+    }
+
+    /// Tells the balancer's figures what was written.
+    fn note(&self, collection: &Collection, document: RawDoc<'_>) {
+        if let Some(placed) = self.of(collection) {
+            placed.traffic.note(&placed.pattern, document);
+        }
     }
 
     /// The error for a document that is to be written and belongs to another shard.
@@ -135,6 +152,9 @@ impl Write for Guarded<'_, '_, '_> {
             None => None,
         };
         self.op.check_version(namespace, found.as_deref(), placed.as_deref())?;
+        if placed.is_none() {
+            self.check_home(namespace)?;
+        }
         self.current =
             found.as_ref().map(|found| Current { namespace: namespace.to_owned(), uuid: found.uuid, placed });
         Ok(found)
@@ -159,7 +179,9 @@ impl Write for Guarded<'_, '_, '_> {
                 _ => self.not_owned(collection, &placed),
             });
         }
-        self.inner.insert(collection, doc)
+        self.inner.insert(collection, doc)?;
+        self.note(collection, doc);
+        Ok(())
     }
 
     fn update(
@@ -171,7 +193,9 @@ impl Write for Guarded<'_, '_, '_> {
         diff: Option<RawDoc<'_>>,
     ) -> Result<()> {
         self.check_update(collection, old, new)?;
-        self.inner.update(collection, key, old, new, diff)
+        self.inner.update(collection, key, old, new, diff)?;
+        self.note(collection, new);
+        Ok(())
     }
 
     fn delete(&mut self, collection: &Arc<Collection>, key: &[u8], old: RawDoc<'_>) -> Result<()> {

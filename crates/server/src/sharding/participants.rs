@@ -48,6 +48,22 @@ pub mod name {
     pub const CLEAN: &str = "_shardsvrCleanRanges";
     /// Finds a key at which a chunk can be cut.
     pub const MEDIAN: &str = "_shardsvrMedianKey";
+    /// Tells the balancer what is here, and what is being written.
+    pub const FIGURES: &str = "_shardsvrBalancerFigures";
+    /// Shows keys of a collection, evenly spaced.
+    pub const SAMPLE: &str = "_shardsvrSampleKeys";
+    /// Tells what of a database is not sharded.
+    pub const LIST_DATABASE: &str = "_shardsvrListDatabase";
+    /// Closes a database that moves to another shard.
+    pub const LEAVE_DATABASE: &str = "_shardsvrLeaveDatabase";
+    /// Hides a database that comes from another shard.
+    pub const ARRIVE_DATABASE: &str = "_shardsvrArriveDatabase";
+    /// Opens a database that has come, or drops one that has left.
+    pub const SETTLE_DATABASE: &str = "_shardsvrSettleDatabase";
+    /// Makes a collection what it is on another shard.
+    pub const TAKE_COLLECTION: &str = "_shardsvrTakeCollection";
+    /// Shows the documents of a collection in its order.
+    pub const RECORDS: &str = "_shardsvrRecords";
     /// Closes a sharded collection.
     pub const BLOCK: &str = "_shardsvrParticipantBlock";
     /// Drops a database, and the placements of its collections.
@@ -60,7 +76,7 @@ pub mod name {
 pub const PLACEMENTS: &str = "config.placements";
 
 /// The newest step that was heard of for each namespace.
-const STEPS: &str = "config.ddlSteps";
+pub(super) const STEPS: &str = "config.ddlSteps";
 
 /// What a command carries.
 pub(super) struct Asked<'a> {
@@ -124,6 +140,10 @@ impl<'a> Asked<'a> {
 
     pub fn document(&self, name: &str) -> RawDoc<'a> {
         self.body.get(name).and_then(|value| value.as_doc()).unwrap_or(RawDoc::EMPTY)
+    }
+
+    pub fn text(&self, name: &str) -> &'a str {
+        self.body.get(name).and_then(|value| value.as_str()).unwrap_or_default()
     }
 
     fn flag(&self, name: &str) -> bool {
@@ -194,7 +214,7 @@ pub(super) fn is_closed(placement: &DocBuf) -> bool {
 }
 
 /// What the other owners of a collection need to make the same.
-fn description(collection: &Collection) -> DocBuf {
+pub(super) fn description(collection: &Collection) -> DocBuf {
     let specs = ArrayBuf::build(|list| {
         collection.indexes.iter().for_each(|index| _ = list.push(index.spec.as_raw()));
     });
@@ -340,11 +360,12 @@ pub fn drop_database(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -
             ns.split_once('.').is_some_and(|(of, _)| of == db)
         };
         let left = rows::find(&asked.engine.view()?, PLACEMENTS, is_of)?;
+        rows::ensure(asked.engine, super::homes::HOMES, go_on)?;
         rows::change(asked.engine, go_on, |change| {
             for placement in &left {
                 change.remove(PLACEMENTS, placement.as_raw().get_or_missing("_id"))?;
             }
-            Ok(())
+            change.remove(super::homes::HOMES, Value::String(db)).map(|_| ())
         })?;
         Ok(doc! {})
     })

@@ -11,6 +11,8 @@ use sheaf_exec::run::{Owned, Ownership};
 use sheaf_shard::placement::CollectionPlacement;
 use sheaf_storage::{Catalog, Collection, Engine, Uuid, View};
 
+use super::traffic::Traffic;
+
 /// Where placements are kept. Each is an ordinary document: commits, snapshots, copies and rollbacks treat it as any other.
 pub const NAMESPACE: &str = "config.placements";
 
@@ -23,6 +25,8 @@ pub struct Placed {
     /// The document that says so.
     document: Box<[u8]>,
     parsed: CollectionPlacement,
+    /// What is written to the collection.
+    pub traffic: Arc<Traffic>,
 }
 
 impl Deref for Placed {
@@ -48,6 +52,8 @@ impl Placed {
 #[derive(Default)]
 pub struct Placements {
     parsed: RwLock<AHashMap<Uuid, Arc<Placed>>>,
+    /// By collection, across changes of its placement.
+    traffic: RwLock<AHashMap<Uuid, Arc<Traffic>>>,
 }
 
 impl Placements {
@@ -79,10 +85,12 @@ impl Placements {
             return Ok(known.clone());
         }
         let parsed = CollectionPlacement::parse(RawDoc::new(document))?;
-        let placed = Arc::new(Placed { document: document.into(), parsed });
+        let traffic = self.traffic.write().entry(*uuid).or_default().clone();
+        let placed = Arc::new(Placed { document: document.into(), parsed, traffic });
         let mut all = self.parsed.write();
         if all.len() >= PARSED_MAX {
             all.clear();
+            self.traffic.write().retain(|known, _| known == uuid);
         }
         all.insert(*uuid, placed.clone());
         Ok(placed)

@@ -92,10 +92,16 @@ impl<'a> Operation<'a> {
     ///
     /// Errors: `StaleConfig`.
     pub(crate) fn check_version_of(&self, view: &View) -> Result<()> {
-        let (Some(sharding), Some(_)) = (self.node.sharding(), self.generic.shard_version) else {
+        let (Some(sharding), Some(version)) = (self.node.sharding(), self.generic.shard_version) else {
             return Ok(());
         };
-        let Some(name) = self.named() else { return Ok(()) };
+        let named = self.named();
+        if version.uuid.is_none() {
+            // Some commands name a whole namespace.
+            let of_named = named.filter(|_| self.db == "admin").and_then(|name| name.split_once('.'));
+            self.check_home(view, of_named.map_or(self.db, |(db, _)| db))?;
+        }
+        let Some(name) = named else { return Ok(()) };
         let namespace = self.namespace(name);
         let collection = view.collection(&namespace);
         let placed = match collection {

@@ -13,8 +13,10 @@ use crate::node::Node;
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::conductor::{Conductor, ShardCollection};
+use crate::sharding::homes;
 use crate::sharding::moving;
 use crate::sharding::participants::{self, name};
+use crate::sharding::traffic;
 
 /// What is true of all of them.
 const fn spec(help: &'static str) -> Spec {
@@ -147,6 +149,14 @@ on_shards! {
     Receive = name::RECEIVE, moving::receive, "begins to receive a range";
     Set = name::SET, moving::set, "tells a shard what it owns";
     Sync = name::SYNC, moving::sync, "receives a range";
+    Figures = name::FIGURES, traffic::figures, "tells what is here of sharded collections, and what is being written";
+    Sample = name::SAMPLE, traffic::sample, "shows keys of a collection, evenly spaced";
+    ListDatabase = name::LIST_DATABASE, homes::list, "tells what of a database is not sharded";
+    LeaveDatabase = name::LEAVE_DATABASE, homes::leave, "closes a database that moves to another shard";
+    ArriveDatabase = name::ARRIVE_DATABASE, homes::arrive, "hides a database that comes from another shard";
+    SettleDatabase = name::SETTLE_DATABASE, homes::settle, "opens a database that has come, or drops one that has left";
+    TakeCollection = name::TAKE_COLLECTION, homes::take, "makes a collection what it is on another shard";
+    Records = name::RECORDS, homes::records, "shows the documents of a collection in its order";
     Median = name::MEDIAN, participants::median, "finds where a chunk can be cut";
     DropDatabase = name::DROP_DATABASE, participants::drop_database, "drops a database";
     Drop = name::DROP, participants::drop, "drops a sharded collection";
@@ -165,11 +175,19 @@ on_config! {
     MergeAllChunks = "_configsvrMergeAllChunksOnShard", "mergeAllChunksOnShard", Conductor::merge_all_chunks,
         "merges a shard's neighbouring chunks";
     MergeChunks = "_configsvrMergeChunks", "mergeChunks", Conductor::merge_chunks, "merges neighbouring chunks";
+    CommitRemoval = "_configsvrCommitShardRemoval", "commitShardRemoval", Conductor::commit_removal, "removes a drained shard";
+    DrainingStatus = "_configsvrShardDrainingStatus", "shardDrainingStatus", Conductor::draining_status,
+        "tells how far a shard is drained";
+    RemoveShard = "_configsvrRemoveShard", "removeShard", Conductor::remove_shard, "drains a shard, and removes it";
+    StartDraining = "_configsvrStartShardDraining", "startShardDraining", Conductor::start_draining, "drains a shard";
+    StopDraining = "_configsvrStopShardDraining", "stopShardDraining", Conductor::stop_draining,
+        "drains a shard no more";
     RemoveShardFromZone = "_configsvrRemoveShardFromZone", "removeShardFromZone", Conductor::remove_shard_from_zone,
         "takes a shard out of a zone";
     CheckConsistency = "_configsvrCheckMetadataConsistency", "checkMetadataConsistency", Conductor::check_consistency,
         "compares the directory with the shards";
     MoveChunk = "_configsvrMoveChunk", "moveChunk", Conductor::move_chunk, "moves a chunk to another shard";
+    MovePrimary = "_configsvrMovePrimary", "movePrimary", Conductor::move_primary, "moves a database to another shard";
     MoveRange = "_configsvrMoveRange", "moveRange", Conductor::move_range, "moves a range to another shard";
     RefineShardKey = "_configsvrRefineCollectionShardKey", "refineCollectionShardKey", Conductor::refine_shard_key,
         "adds fields to a shard key";

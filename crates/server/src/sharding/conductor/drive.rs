@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::Interrupt;
 
 use super::ddl::{DDL, Phase, name_of, text};
-use super::{Conductor, db_of, drop, move_range, refine, rename, shard_collection};
+use super::{Conductor, db_of, drop, move_primary, move_range, refine, rename, shard_collection};
 use crate::sharding::turns::Turn;
 
 /// How long what failed waits before it is tried again, at first and at most.
@@ -84,6 +84,7 @@ impl Conductor {
         match text(at, "op") {
             "drop" => drop::phase(self, at, go_on),
             "dropDatabase" => drop::database_phase(self, at, go_on),
+            "movePrimary" => move_primary::phase(self, at, go_on),
             "moveRange" => move_range::phase(self, at, go_on),
             "refine" => refine::phase(self, at, go_on),
             "rename" => rename::phase(self, at, go_on),

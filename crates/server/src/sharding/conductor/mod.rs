@@ -4,13 +4,16 @@
 //! It keeps nothing outside `config.*`. What takes several steps is a document in `config.ddl` that names the phase it has reached;
 //! each phase can be done again, and the next primary goes on from there. What it means is told in `docs/design/0024-conductor.md`.
 
+mod balancer;
 mod chunks;
 mod consistency;
 mod create_database;
 mod ddl;
+mod drain;
 mod drive;
 mod drop;
 mod log;
+mod move_primary;
 mod move_range;
 mod plan;
 mod ranges;
@@ -19,6 +22,8 @@ mod rename;
 mod settings;
 mod shard_collection;
 mod shards;
+mod watch;
+mod window;
 mod zones;
 
 use std::collections::HashMap;
@@ -48,13 +53,14 @@ const CLEAN: Duration = Duration::from_millis(500);
 const DATABASES: &str = "config.databases";
 
 /// The collections of the directory, and the keys of their indexes, all of which are unique.
-const COLLECTIONS: [(&str, &[&[&str]]); 9] = [
+const COLLECTIONS: [(&str, &[&[&str]]); 10] = [
     (DATABASES, &[]),
     ("config.collections", &[]),
     ("config.chunks", &[&["uuid", "min"], &["uuid", "lastmod"]]),
     ("config.tags", &[&["ns", "min"]]),
     ("config.settings", &[]),
     ("config.changelog", &[]),
+    ("config.actionlog", &[]),
     ("config.migrations", &[]),
     ("config.ddl", &[]),
     ("config.shards", &[]),
@@ -74,6 +80,7 @@ pub struct Conductor {
     steps: AtomicU32,
     /// The term in which the directory's collections were made.
     prepared: Mutex<Option<u64>>,
+    balancer: balancer::Balancer,
 }
 
 impl Conductor {
@@ -90,11 +97,14 @@ impl Conductor {
             databases: Turns::default(),
             steps: AtomicU32::new(0),
             prepared: Mutex::new(None),
+            balancer: balancer::Balancer::default(),
         });
         let of = Arc::downgrade(&conductor);
         spawn("sheaf-conductor", move || run(&of))?;
         let of = Arc::downgrade(&conductor);
         spawn("sheaf-cleaner", move || keep_clean(&of))?;
+        let of = Arc::downgrade(&conductor);
+        spawn("sheaf-balancer", move || balancer::run(&of))?;
         Ok(conductor)
     }
 

@@ -11,8 +11,8 @@ use super::plan::ZoneRange;
 use super::ranges::{Chunks, namespace_of};
 use crate::args::{Args, Loose};
 
-const SETTINGS: &str = "config.settings";
-const BALANCER: &str = "balancer";
+pub(super) const SETTINGS: &str = "config.settings";
+pub(super) const BALANCER: &str = "balancer";
 
 /// What a chunk weighs at most where nobody has said anything else, in megabytes.
 const CHUNK_MEGABYTES: i64 = 128;
@@ -38,6 +38,9 @@ impl Conductor {
             let changes = [("stopped", Value::Bool(mode == "off")), ("mode", mode.into())];
             change.put(SETTINGS, with(known.as_raw(), &changes).as_raw())
         })?;
+        if mode == "off" {
+            self.balancer.await_round(go_on)?;
+        }
         Ok(doc! {})
     }
 
@@ -46,9 +49,10 @@ impl Conductor {
         args.own_value();
         args.finish()?;
         let mode = if self.balances()? { "full" } else { "off" };
-        Ok(
-            doc! { "mode": mode, "inBalancerRound": false, "numBalancerRounds": 0i64, "term": self.replica.role().term as i64 },
-        )
+        let (is_in_round, rounds) = self.balancer.status();
+        Ok(doc! {
+            "mode": mode, "inBalancerRound": is_in_round, "numBalancerRounds": rounds, "term": self.replica.role().term as i64
+        })
     }
 
     /// Whether chunks may be moved without anybody asking for it.
@@ -59,7 +63,7 @@ impl Conductor {
     }
 
     /// What a chunk of a collection weighs at most, in bytes.
-    fn chunk_bytes(&self, entry: &Entry) -> Result<i64> {
+    pub(super) fn chunk_bytes(&self, entry: &Entry) -> Result<i64> {
         let own = entry.document.as_raw().get("maxChunkSizeBytes").and_then(|size| size.as_exact_i64());
         if let Some(own) = own {
             return Ok(own);
@@ -132,6 +136,10 @@ impl Conductor {
                 None
             }
         });
+        let why = match why {
+            None if self.is_uneven(&chunks.entry, &shards, go_on)? => Some("chunksImbalance"),
+            why => why,
+        };
         let megabytes = (self.chunk_bytes(&chunks.entry)? >> 20) as i32;
         let mut status = doc! { "chunkSize": megabytes, "balancerCompliant": why.is_none() };
         if let Some(why) = why {

@@ -12,13 +12,10 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, CollectionChange, Interrupt, Uuid, View, Write};
 
 use super::databases::stale_database;
-use super::participants::{Asked, PLACEMENTS, STEPS, description, name, uuid_value};
+use super::participants::{Asked, HOMES, PLACEMENTS, STEPS, description, name, uuid_value};
 use super::rows;
 use crate::node::Node;
 use crate::op::Operation;
-
-/// Where the documents are: `{_id: "garden", state: "gone"}`.
-pub(super) const HOMES: &str = "config.databaseHomes";
 
 /// So many bytes of a capped collection are inserted together.
 const TOGETHER: usize = 4 << 20;

@@ -12,6 +12,7 @@
 pub mod conductor;
 mod databases;
 mod effects;
+pub mod figures;
 mod guarded;
 pub mod homes;
 mod identity;
@@ -23,7 +24,7 @@ mod rows;
 mod sending;
 mod shard_server;
 mod slot;
-pub mod traffic;
+mod traffic;
 pub mod turns;
 mod version;
 mod writing;

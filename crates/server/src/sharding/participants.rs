@@ -75,6 +75,9 @@ pub mod name {
 /// What the shard owns of each sharded collection.
 pub const PLACEMENTS: &str = "config.placements";
 
+/// Where databases are that have ever moved: `{_id: "garden", state: "gone"}`.
+pub(super) const HOMES: &str = "config.databaseHomes";
+
 /// The newest step that was heard of for each namespace.
 pub(super) const STEPS: &str = "config.ddlSteps";
 
@@ -360,12 +363,12 @@ pub fn drop_database(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -
             ns.split_once('.').is_some_and(|(of, _)| of == db)
         };
         let left = rows::find(&asked.engine.view()?, PLACEMENTS, is_of)?;
-        rows::ensure(asked.engine, super::homes::HOMES, go_on)?;
+        rows::ensure(asked.engine, HOMES, go_on)?;
         rows::change(asked.engine, go_on, |change| {
             for placement in &left {
                 change.remove(PLACEMENTS, placement.as_raw().get_or_missing("_id"))?;
             }
-            change.remove(super::homes::HOMES, Value::String(db)).map(|_| ())
+            change.remove(HOMES, Value::String(db)).map(|_| ())
         })?;
         Ok(doc! {})
     })

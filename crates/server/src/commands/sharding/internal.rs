@@ -13,10 +13,10 @@ use crate::node::Node;
 use crate::op::Operation;
 use crate::reply::Reply;
 use crate::sharding::conductor::{Conductor, ShardCollection};
+use crate::sharding::figures;
 use crate::sharding::homes;
 use crate::sharding::moving;
 use crate::sharding::participants::{self, name};
-use crate::sharding::traffic;
 
 /// What is true of all of them.
 const fn spec(help: &'static str) -> Spec {
@@ -149,8 +149,8 @@ on_shards! {
     Receive = name::RECEIVE, moving::receive, "begins to receive a range";
     Set = name::SET, moving::set, "tells a shard what it owns";
     Sync = name::SYNC, moving::sync, "receives a range";
-    Figures = name::FIGURES, traffic::figures, "tells what is here of sharded collections, and what is being written";
-    Sample = name::SAMPLE, traffic::sample, "shows keys of a collection, evenly spaced";
+    Figures = name::FIGURES, figures::figures, "tells what is here of sharded collections, and what is being written";
+    Sample = name::SAMPLE, figures::sample, "shows keys of a collection, evenly spaced";
     ListDatabase = name::LIST_DATABASE, homes::list, "tells what of a database is not sharded";
     LeaveDatabase = name::LEAVE_DATABASE, homes::leave, "closes a database that moves to another shard";
     ArriveDatabase = name::ARRIVE_DATABASE, homes::arrive, "hides a database that comes from another shard";

@@ -2,11 +2,8 @@
 //! (`sheaf_shard::balance`), and cuts and moves as the commands do.
 
 use std::collections::HashMap;
-use std::sync::Weak;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, MutexGuard};
 use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_shard::ShardId;
@@ -23,9 +20,6 @@ use super::watch::{Watch, weighted};
 use super::{uuid_of, uuid_value};
 use crate::sharding::participants::name;
 
-/// From one round to the next.
-const ROUND: Duration = Duration::from_millis(500);
-
 /// How long a shard may take to tell its figures.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -33,57 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_secs(10);
 const FAILED: Duration = Duration::from_secs(3);
 
-/// How often who waits for the end of a round asks whether to go on.
-const ASK: Duration = Duration::from_millis(20);
-
 const ACTION_LOG: &str = "config.actionlog";
-
-/// What is known of rounds.
-#[derive(Default)]
-pub(super) struct Balancer {
-    /// Held by a round.
-    round: Mutex<()>,
-    is_in_round: AtomicBool,
-    rounds: AtomicI64,
-    /// Collections for which nothing was to be done when their shards had so many bytes.
-    settled: Mutex<HashMap<[u8; 16], u64>>,
-}
-
-impl Balancer {
-    /// Whether a round is under way, and how many there were.
-    pub fn status(&self) -> (bool, i64) {
-        (self.is_in_round.load(Ordering::Acquire), self.rounds.load(Ordering::Acquire))
-    }
-
-    /// Waits until no round is under way.
-    ///
-    /// Errors: those of `go_on`.
-    pub fn await_round(&self, go_on: Interrupt<'_>) -> Result<()> {
-        while self.round.try_lock_for(ASK).is_none() {
-            go_on()?;
-        }
-        Ok(())
-    }
-
-    fn begin(&self) -> Round<'_> {
-        let held = self.round.lock();
-        self.is_in_round.store(true, Ordering::Release);
-        Round { of: self, _held: held }
-    }
-}
-
-/// A round under way.
-struct Round<'b> {
-    of: &'b Balancer,
-    _held: MutexGuard<'b, ()>,
-}
-
-impl Drop for Round<'_> {
-    fn drop(&mut self) {
-        self.of.is_in_round.store(false, Ordering::Release);
-        self.of.rounds.fetch_add(1, Ordering::AcqRel);
-    }
-}
 
 /// What a round has done.
 #[derive(Default)]
@@ -93,28 +37,9 @@ struct Done {
     failed: Option<Error>,
 }
 
-/// Balances for as long as the conductor is there.
-pub(super) fn run(of: &Weak<Conductor>) {
-    let mut watches: HashMap<[u8; 16], Watch> = HashMap::new();
-    loop {
-        std::thread::sleep(ROUND);
-        let Some(conductor) = of.upgrade() else { return };
-        if conductor.front.is_shutting_down() {
-            return;
-        }
-        if conductor.term().is_err() {
-            watches.clear();
-            continue;
-        }
-        let go_on = || conductor.until_end();
-        if let Err(error) = conductor.balance(&mut watches, &go_on) {
-            tracing::debug!(%error, "a round of the balancer has failed");
-        }
-    }
-}
-
 impl Conductor {
-    fn balance(&self, watches: &mut HashMap<[u8; 16], Watch>, go_on: Interrupt<'_>) -> Result<()> {
+    /// A round.
+    pub(super) fn balance(&self, watches: &mut HashMap<[u8; 16], Watch>, go_on: Interrupt<'_>) -> Result<()> {
         let _round = {
             if !self.balances_now()? {
                 return Ok(());

@@ -19,6 +19,7 @@ mod plan;
 mod ranges;
 mod refine;
 mod rename;
+mod rounds;
 mod settings;
 mod shard_collection;
 mod shards;
@@ -52,6 +53,9 @@ const CLEAN: Duration = Duration::from_millis(500);
 
 const DATABASES: &str = "config.databases";
 
+/// From one round of the balancer to the next.
+const ROUND: Duration = Duration::from_millis(500);
+
 /// The collections of the directory, and the keys of their indexes, all of which are unique.
 const COLLECTIONS: [(&str, &[&[&str]]); 10] = [
     (DATABASES, &[]),
@@ -80,7 +84,7 @@ pub struct Conductor {
     steps: AtomicU32,
     /// The term in which the directory's collections were made.
     prepared: Mutex<Option<u64>>,
-    balancer: balancer::Balancer,
+    balancer: rounds::Balancer,
 }
 
 impl Conductor {
@@ -97,14 +101,14 @@ impl Conductor {
             databases: Turns::default(),
             steps: AtomicU32::new(0),
             prepared: Mutex::new(None),
-            balancer: balancer::Balancer::default(),
+            balancer: rounds::Balancer::default(),
         });
         let of = Arc::downgrade(&conductor);
         spawn("sheaf-conductor", move || run(&of))?;
         let of = Arc::downgrade(&conductor);
         spawn("sheaf-cleaner", move || keep_clean(&of))?;
         let of = Arc::downgrade(&conductor);
-        spawn("sheaf-balancer", move || balancer::run(&of))?;
+        spawn("sheaf-balancer", move || keep_balanced(&of))?;
         Ok(conductor)
     }
 
@@ -231,6 +235,26 @@ fn keep_clean(of: &Weak<Conductor>) {
             && let Err(error) = conductor.clean(&go_on)
         {
             tracing::debug!(%error, "a shard has not removed what has left it");
+        }
+    }
+}
+
+/// Moves what is not where it should be.
+fn keep_balanced(of: &Weak<Conductor>) {
+    let mut watches: HashMap<[u8; 16], watch::Watch> = HashMap::new();
+    loop {
+        std::thread::sleep(ROUND);
+        let Some(conductor) = of.upgrade() else { return };
+        if conductor.front.is_shutting_down() {
+            return;
+        }
+        if conductor.term().is_err() {
+            watches.clear();
+            continue;
+        }
+        let go_on = || conductor.until_end();
+        if let Err(error) = conductor.balance(&mut watches, &go_on) {
+            tracing::debug!(%error, "a round of the balancer has failed");
         }
     }
 }

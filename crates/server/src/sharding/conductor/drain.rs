@@ -7,14 +7,13 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::Interrupt;
 
-use super::Conductor;
 use super::chunks::CHUNKS;
 use super::ddl::{name_of, text, with};
+use super::{Conductor, DATABASES};
 use crate::args::Args;
 use crate::sharding::rows::Change;
 
 const SHARDS: &str = "config.shards";
-const DATABASES: &str = "config.databases";
 const TAGS: &str = "config.tags";
 
 /// What is left on a shard.

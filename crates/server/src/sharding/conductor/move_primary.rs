@@ -17,11 +17,9 @@ use sheaf_storage::Interrupt;
 
 use super::chunks::{COLLECTIONS, Entry};
 use super::ddl::{DDL, Phase, name_of, reason, text, with};
-use super::{Conductor, db_of, uuid_of, uuid_value};
+use super::{Conductor, DATABASES, db_of, uuid_of, uuid_value};
 use crate::args::Args;
 use crate::sharding::participants::name;
-
-const DATABASES: &str = "config.databases";
 
 impl Conductor {
     /// `{movePrimary: "garden", to: "s1"}`.

@@ -18,6 +18,7 @@ use crate::quiesce::Quiesce;
 use crate::replication::Replica;
 use crate::session::{LogicalSessionId, Session, Sessions};
 use crate::sharding::conductor::Conductor;
+use crate::sharding::moves::Moves;
 use crate::sharding::turns::Turns;
 use crate::sharding::{OpenTransactions, ShardServer};
 
@@ -50,6 +51,8 @@ pub struct Node {
     replica: OnceLock<Arc<Replica>>,
     sharding: OnceLock<Arc<ShardServer>>,
     conductor: OnceLock<Arc<Conductor>>,
+    /// Moves to and from this shard.
+    moves: OnceLock<Arc<Moves>>,
     /// Of those who change a collection for the conductor, one does at a time.
     pub ddl_turns: Turns,
 }
@@ -87,6 +90,7 @@ impl Node {
             replica: OnceLock::new(),
             sharding: OnceLock::new(),
             conductor: OnceLock::new(),
+            moves: OnceLock::new(),
             ddl_turns: Turns::default(),
         })
     }
@@ -132,12 +136,15 @@ impl Node {
         if let Some(role) = self.options.cluster_role {
             let sessions: Weak<Self> = Arc::downgrade(self);
             let sessions: Weak<dyn OpenTransactions> = sessions;
-            let sharding = ShardServer::start(&self.front, engine, &replica, sessions, role)?;
+            let sharding = ShardServer::start(&self.front, engine, &replica, sessions.clone(), role)?;
+            if role == ClusterRole::Shard {
+                let moves = Moves::start(&self.front, sessions, &sharding, engine, &replica)?;
+                assert!(self.moves.set(moves).is_ok(), "the moves are set once");
+            } else {
+                let conductor = Conductor::start(&self.front, engine, &replica, &sharding)?;
+                assert!(self.conductor.set(conductor).is_ok(), "the conductor is set once");
+            }
             assert!(self.sharding.set(sharding).is_ok(), "a shard's machine is set once");
-        }
-        if self.options.cluster_role == Some(ClusterRole::Config) {
-            let conductor = Conductor::start(&self.front, engine, &replica)?;
-            assert!(self.conductor.set(conductor).is_ok(), "the conductor is set once");
         }
         assert!(self.replica.set(replica).is_ok(), "replication is set once");
         Ok(())
@@ -151,6 +158,11 @@ impl Node {
     /// Whether this node belongs to a sharded cluster.
     pub fn is_in_cluster(&self) -> bool {
         self.options.cluster_role.is_some()
+    }
+
+    /// The moves of ranges to and from this shard; `None` on all that are no shard's members.
+    pub fn moves(&self) -> Option<&Arc<Moves>> {
+        self.moves.get()
     }
 
     /// This node as a member of a shard, or of the config servers, on which transactions are written as on a shard; `None` for all

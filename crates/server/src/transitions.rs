@@ -1,9 +1,10 @@
 //! What a node does when it begins or ceases to be primary.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sheaf_bson::RawDoc;
-use sheaf_errors::{Code, Result};
+use sheaf_errors::{Code, Result, bail};
 use sheaf_replica::Host;
 use sheaf_shard::TransactionId;
 
@@ -11,6 +12,9 @@ use crate::first_start;
 use crate::node::Node;
 use crate::session::{LogicalSessionId, Session, SessionState, TxnState};
 use crate::sharding::OpenTransactions;
+
+/// How long what is running in a session is waited for before a record of it is written.
+const REST: Duration = Duration::from_secs(10);
 
 impl Host for Node {
     /// This node takes no more writes. Operations that write end with an error that tells drivers to look for the new
@@ -66,7 +70,28 @@ impl Host for Node {
 }
 
 impl OpenTransactions for Node {
+    fn at_rest(&self, lsid: RawDoc<'_>, number: i64, work: &mut dyn FnMut() -> Result<()>) -> Result<bool> {
+        let session = LogicalSessionId::parse(lsid).ok().and_then(|lsid| self.sessions.get(lsid));
+        let Some(session) = session else { return Ok(false) };
+        let Some(state) = session.state.try_lock_for(REST) else {
+            bail!(Code::LOCK_TIMEOUT, "a session does not come to rest within {REST:?}");
+        };
+        if !state.loaded || state.txn_number <= number {
+            work()?;
+        }
+        Ok(true)
+    }
+
+    fn ended(&self, id: &TransactionId, committed: bool) {
+        if let Some(moves) = self.moves() {
+            moves.note_end(id, committed);
+        }
+    }
+
     fn discard(&self, id: &TransactionId, opening: u64) {
+        if let Some(moves) = self.moves() {
+            moves.discard(id, opening);
+        }
         let session =
             LogicalSessionId::parse(RawDoc::new(&id.lsid)).ok().and_then(|lsid| self.sessions.get(lsid));
         let Some(session) = session else { return };

@@ -9,6 +9,7 @@ use sheaf_errors::{Error, Result};
 
 use crate::catalog::{Catalog, Collection};
 use crate::commit::prepared::Prepared;
+use crate::commit::watch::Watcher;
 use crate::core::Core;
 use crate::db::Cf;
 use crate::definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
@@ -16,7 +17,7 @@ use crate::durability::LogTail;
 use crate::hooks::{Hook, HookPoint};
 use crate::index::{Index, IndexKind};
 use crate::keys::prefix_range;
-use crate::oplog::{self, LogEntry};
+use crate::oplog::{self, LogEntry, Statement};
 use crate::options::{Interrupt, OpTime, Options};
 use crate::read::validate::{Validation, validate};
 use crate::read::view::View;
@@ -26,6 +27,7 @@ use crate::write::CreateCollection;
 use crate::write::sessions::SessionRecord;
 use crate::write::transaction::Transaction;
 use crate::write::unit::WriteUnit;
+use uuid::Uuid;
 
 /// An open data folder. Cheap to clone; the folder closes with the last clone (and the last view and
 /// cursor), without flushing unless [`Engine::shutdown`] was called.
@@ -301,6 +303,27 @@ impl Engine {
     /// The recorded reply of one retryable statement, if it was executed.
     pub fn statement_result(&self, lsid: RawDoc<'_>, txn_number: i64, stmt: i32) -> Result<Option<DocBuf>> {
         self.core().statement_result(lsid, txn_number, stmt)
+    }
+
+    /// What is on record of a session's newest number, if that is a retryable write's.
+    pub fn session_statements(&self, lsid: RawDoc<'_>) -> Result<Vec<Statement>> {
+        self.core().session_statements(lsid)
+    }
+
+    /// Puts statements on record that another shard has executed, where nothing newer is known of their sessions.
+    ///
+    /// Nobody may run a retryable write or transaction of these sessions meanwhile.
+    pub fn put_statements(&self, statements: &[Statement], interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().put_statements(statements, interrupt)
+    }
+
+    /// Has a watcher told of all changes of these collections that become visible from now on, and of retryable statements that are put on
+    /// record; of no other collections any more. What it is not told of is visible when this returns.
+    pub fn watch(&self, collections: &[Uuid], watcher: Option<Watcher>) {
+        let core = self.core();
+        let catalog = core.published.catalog();
+        let known = collections.iter().filter_map(|uuid| Some((catalog.by_uuid(uuid)?.ident, *uuid)));
+        core.commits.watch(known.collect(), watcher);
     }
 
     /// Sessions that something is on record of, in order, behind `after`; at most `most`.

@@ -56,6 +56,7 @@ mod write;
 pub use apply::check_entry;
 pub use catalog::{Capped, Catalog, Collection};
 pub use commit::transactions::{TransactionListener, TransactionRow};
+pub use commit::watch::{Touched, Watcher};
 pub use copy::Copied;
 pub use definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 pub use durability::{LogPin, LogTail};

@@ -29,4 +29,5 @@ mod transactions;
 mod transactions_random;
 mod validate;
 mod waits;
+mod watch;
 mod writes;

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::placement::{Key, KeyPattern};
 use sheaf_storage::{Direction, Interrupt, Range};
 
-use super::participants::{PLACEMENTS, uuid_value};
+use super::marks::{PLACEMENTS, uuid_value};
 use super::placements::Placed;
 use super::rows;
 use crate::node::Node;

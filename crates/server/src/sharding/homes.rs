@@ -12,7 +12,8 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::{Collection, CollectionChange, Interrupt, Uuid, View, Write};
 
 use super::databases::stale_database;
-use super::participants::{Asked, HOMES, PLACEMENTS, STEPS, description, name, uuid_value};
+use super::marks::{PLACEMENTS, uuid_value};
+use super::participants::{Asked, HOMES, STEPS, description, name};
 use super::rows;
 use crate::node::Node;
 use crate::op::Operation;

@@ -1,11 +1,9 @@
-//! A shard's part in moves of ranges: the donor shows the documents of a range, the recipient makes its own the same, and what a shard has
-//! given away is removed later.
+//! A shard's part in `movePrimary`: one shard shows the documents of a collection, another makes its own the same.
 //!
-//! The recipient takes the range twice: first while others write in it, then once more when the donor is closed, of which only what
-//! differs is sent. Both sides go through it in the order of record keys, the donor's side as hashes.
+//! It takes them twice: first while others write, then once more when the first shard is closed, of which only what differs is sent. Both
+//! sides go through them in the order of record keys, the first shard's side as hashes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use md5::{Digest, Md5};
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
@@ -13,7 +11,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::placement::{Key, KeyPattern, KeyRange};
 use sheaf_storage::{Collection, Direction, Interrupt, Range, RecordCursor, Uuid, View};
 
-use super::participants::{Asked, PLACEMENTS, is_closed, name, uuid_value};
+use super::participants::{Asked, name};
 use super::rows;
 use crate::node::Node;
 
@@ -23,9 +21,6 @@ const DOCUMENTS_BYTES: usize = 4 << 20;
 
 /// So many documents are written or removed together.
 const TOGETHER: usize = 500;
-
-/// How long one removal works before it answers.
-const WORK: Duration = Duration::from_millis(500);
 
 /// A hash, and before it the length of the record key.
 const HASH_BYTES: usize = 16;
@@ -147,33 +142,6 @@ pub fn documents(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result
         found.iter().for_each(|document| _ = list.push(document.as_raw()))
     });
     Ok(doc! { "asked": asked, "documents": Value::Array(list.as_raw()) })
-}
-
-/// [`name::RECEIVE`]: the collection is there, and the range marked as being received.
-///
-/// Errors: `ChunkRangeCleanupPending`, while what was here before is not removed.
-pub fn receive(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
-    Asked::with(node, body, go_on, |asked| {
-        let uuid = asked.uuid("uuid")?;
-        let pattern = KeyPattern::parse(asked.document("key"))?;
-        let range = range_in(&pattern, body)?;
-        asked.make(uuid)?;
-        rows::change(asked.engine, go_on, |change| {
-            let known = change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))?;
-            let known = known.unwrap_or_else(|| DocBuf::from(asked.document("placement")));
-            for mark in ranges_of(&known, "leaving") {
-                if range_in(&pattern, mark)?.overlaps(&range) {
-                    bail!(
-                        Code::CHUNK_RANGE_CLEANUP_PENDING,
-                        "the range was this shard's before, and its documents are not removed yet"
-                    );
-                }
-            }
-            let mark = doc! { "min": asked.document("min"), "max": asked.document("max") };
-            change.put(PLACEMENTS, with_list(&known, "receiving", &[mark]).as_raw())
-        })?;
-        Ok(doc! {})
-    })
 }
 
 /// [`name::SYNC`]: the recipient's range is made what the donor's is.
@@ -323,132 +291,4 @@ fn write(asked: &Asked<'_>, part: &Part, documents: &[RawDoc<'_>]) -> Result<u64
         })?;
     }
     Ok(documents.len() as u64)
-}
-
-/// [`name::SET`]: the placement is this one, with what is leaving besides; a range that leaves now (`leaves`) is added to that.
-pub fn set(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
-    Asked::with(node, body, go_on, |asked| {
-        let uuid = asked.uuid("uuid")?;
-        rows::change(asked.engine, go_on, |change| {
-            let known = change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))?;
-            let mut leaving = known.as_ref().map(leaving_of).unwrap_or_default();
-            if let Some(leaves) = document(body, "leaves") {
-                let is_new = leaving.iter().all(|mark| {
-                    sheaf_bson::compare(mark.as_raw().get_or_missing("min"), leaves.get_or_missing("min"))
-                        .is_ne()
-                });
-                if is_new {
-                    let since = Value::DateTime(node.clock.now_millis());
-                    leaving.push(DocBuf::from(leaves).with("since", since));
-                }
-            }
-            let placement = DocBuf::from(asked.document("placement"));
-            change.put(PLACEMENTS, with_list(&placement, "leaving", &leaving).as_raw())
-        })?;
-        Ok(doc! {})
-    })
-}
-
-/// [`name::CLEAN`]: removes what has been leaving for `orphanCleanupDelaySecs`, for half a second. Gives whether there is more.
-pub fn clean(node: &Arc<Node>, _: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
-    let (engine, began) = (node.engine(), Instant::now());
-    let until = node.clock.now_millis() - node.parameters.int("orphanCleanupDelaySecs") * 1000;
-    let has_marks = |placement: RawDoc<'_>| {
-        placement.get("leaving").and_then(|list| list.as_array()).is_some_and(|list| !list.is_empty())
-    };
-    for placement in rows::find(&engine.view()?, PLACEMENTS, has_marks)? {
-        if is_closed(&placement) {
-            continue;
-        }
-        for mark in ranges_of(&placement, "leaving") {
-            let since = match mark.get("since") {
-                Some(Value::DateTime(since)) => since,
-                _ => i64::MIN,
-            };
-            if since > until {
-                continue;
-            }
-            let named = DocBuf::build(|out| {
-                out.append("uuid", placement.as_raw().get_or_missing("_id"));
-                out.append("key", placement.as_raw().get_or_missing("key"));
-                out.append("min", mark.get_or_missing("min")).append("max", mark.get_or_missing("max"));
-            });
-            if !clean_range(node, named.as_raw(), began, go_on)? {
-                return Ok(doc! { "more": true });
-            }
-        }
-    }
-    Ok(doc! { "more": false })
-}
-
-/// Removes a range that has left, and its mark; false: there was no time for all of it.
-fn clean_range(node: &Arc<Node>, named: RawDoc<'_>, began: Instant, go_on: Interrupt<'_>) -> Result<bool> {
-    let engine = node.engine();
-    match Part::of(node, named) {
-        // It was dropped, or never made.
-        Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => {}
-        Err(error) => return Err(error),
-        Ok(part) if !empty(node, &part, began, go_on)? => return Ok(false),
-        Ok(_) => {}
-    }
-    rows::change(engine, go_on, |change| {
-        let Some(known) = change.get(PLACEMENTS, named.get_or_missing("uuid"))? else { return Ok(()) };
-        let stays = |mark: &RawDoc<'_>| {
-            sheaf_bson::compare(mark.get_or_missing("min"), named.get_or_missing("min")).is_ne()
-        };
-        let leaving: Vec<DocBuf> = ranges_of(&known, "leaving").filter(stays).map(DocBuf::from).collect();
-        change.put(PLACEMENTS, with_list(&known, "leaving", &leaving).as_raw())
-    })?;
-    Ok(true)
-}
-
-/// Removes the documents of a range; false: there was no time for all of them.
-fn empty(node: &Arc<Node>, part: &Part, began: Instant, go_on: Interrupt<'_>) -> Result<bool> {
-    let mut cursor = part.cursor()?;
-    let mut keys: Vec<Vec<u8>> = Vec::new();
-    let flush = |keys: &mut Vec<Vec<u8>>| -> Result<()> {
-        rows::change(node.engine(), go_on, |change| {
-            keys.iter().try_for_each(|key| change.remove_record(&part.collection, key, |old| part.has(old)))
-        })?;
-        keys.clear();
-        Ok(())
-    };
-    while cursor.next()? {
-        if part.has(cursor.doc()) {
-            keys.push(cursor.key().to_vec());
-        }
-        if keys.len() >= TOGETHER {
-            flush(&mut keys)?;
-            if began.elapsed() >= WORK {
-                return Ok(false);
-            }
-        }
-    }
-    flush(&mut keys)?;
-    Ok(true)
-}
-
-/// The ranges of one of a placement's lists.
-fn ranges_of<'d>(placement: &'d DocBuf, name: &str) -> impl Iterator<Item = RawDoc<'d>> {
-    let list = placement.as_raw().get(name).and_then(|list| list.as_array()).unwrap_or(RawDoc::EMPTY);
-    list.values().filter_map(|range| range.as_doc())
-}
-
-/// What is leaving, as a placement has it.
-pub(super) fn leaving_of(placement: &DocBuf) -> Vec<DocBuf> {
-    ranges_of(placement, "leaving").map(DocBuf::from).collect()
-}
-
-/// The placement with another list of this name.
-pub(super) fn with_list(placement: &DocBuf, name: &str, list: &[DocBuf]) -> DocBuf {
-    DocBuf::build(|out| {
-        for field in placement.as_raw().iter() {
-            if field.key() != name {
-                out.append_element(field);
-                continue;
-            }
-            let mut array = out.array(name);
-            list.iter().for_each(|range| _ = array.push(range.as_raw()));
-        }
-    })
 }

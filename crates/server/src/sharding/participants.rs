@@ -12,11 +12,13 @@ use std::sync::Arc;
 use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
-use sheaf_shard::placement::{CLOSED, KeyPattern, KeyRange, closed_placement};
+use sheaf_shard::placement::{KeyPattern, KeyRange, closed_placement};
 use sheaf_storage::{
     Collection, CollectionChange, CreateCollection, Direction, Engine, Index, Interrupt, Range, Uuid,
 };
 
+use super::key_index::{begins_with, unfit};
+use super::marks::{PLACEMENTS, is_closed, uuid_value};
 use super::rows;
 use crate::node::Node;
 
@@ -34,18 +36,14 @@ pub mod name {
     pub const DESCRIBE: &str = "_shardsvrDescribeCollection";
     /// Gives a closed collection another name.
     pub const RENAME: &str = "_shardsvrRenameCollectionParticipant";
-    /// Shows record keys and hashes of a range.
+    /// Shows record keys and hashes of a collection that is copied.
     pub const HASHES: &str = "_shardsvrRangeHashes";
-    /// Shows documents of a range.
+    /// Shows documents of a collection that is copied.
     pub const DOCUMENTS: &str = "_shardsvrRangeDocuments";
-    /// Marks a range as being received.
-    pub const RECEIVE: &str = "_shardsvrReceiveRange";
-    /// Makes a range that is being received what it is on its donor.
+    /// Makes a collection what it is on another shard.
     pub const SYNC: &str = "_shardsvrSyncRange";
-    /// Gives a collection its placement.
-    pub const SET: &str = "_shardsvrSetPlacement";
-    /// Removes what has left.
-    pub const CLEAN: &str = "_shardsvrCleanRanges";
+    /// Makes the collection of a range that is about to be received.
+    pub const MAKE_ROOM: &str = "_shardsvrMakeRoomForRange";
     /// Finds a key at which a chunk can be cut.
     pub const MEDIAN: &str = "_shardsvrMedianKey";
     /// Tells the balancer what is here, and what is being written.
@@ -71,9 +69,6 @@ pub mod name {
     /// Drops the collection with this UUID, and its placement.
     pub const DROP: &str = "_shardsvrDropCollectionParticipant";
 }
-
-/// What the shard owns of each sharded collection.
-pub const PLACEMENTS: &str = "config.placements";
 
 /// Where databases are that have ever moved: `{_id: "garden", state: "gone"}`.
 pub(super) const HOMES: &str = "config.databaseHomes";
@@ -211,11 +206,6 @@ pub fn close(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
     })
 }
 
-/// Whether a placement is closed.
-pub(super) fn is_closed(placement: &DocBuf) -> bool {
-    matches!(placement.as_raw().get("lastmod"), Some(Value::Timestamp(CLOSED)))
-}
-
 /// What the other owners of a collection need to make the same.
 pub(super) fn description(collection: &Collection) -> DocBuf {
     let specs = ArrayBuf::build(|list| {
@@ -244,8 +234,8 @@ pub fn place(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
                 Some(known) if !is_closed(&known) => Ok(()),
                 Some(known) => {
                     let placement = DocBuf::from(asked.document("placement"));
-                    let leaving = super::moving::leaving_of(&known);
-                    change.put(PLACEMENTS, super::moving::with_list(&placement, "leaving", &leaving).as_raw())
+                    let leaving = super::marks::leaving_of(&known);
+                    change.put(PLACEMENTS, super::marks::with_list(&placement, "leaving", &leaving).as_raw())
                 }
                 None => change.put(PLACEMENTS, asked.document("placement")),
             }
@@ -335,8 +325,8 @@ pub fn block(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
             match change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))? {
                 // What is to be removed still is.
                 Some(known) => {
-                    let leaving = super::moving::leaving_of(&known);
-                    let closed = super::moving::with_list(&closed, "leaving", &leaving);
+                    let leaving = super::marks::leaving_of(&known);
+                    let closed = super::marks::with_list(&closed, "leaving", &leaving);
                     change.put(PLACEMENTS, closed.as_raw())
                 }
                 // It is gone, or was never here.
@@ -582,12 +572,7 @@ impl ShardKey<'_> {
     }
 
     fn is_prefix_of(&self, index: RawDoc<'_>) -> bool {
-        let mut of_index = index.iter();
-        self.pattern.document().iter().all(|field| {
-            of_index.next().is_some_and(|other| {
-                other.key() == field.key() && sheaf_bson::compare(other.value(), field.value()).is_eq()
-            })
-        })
+        begins_with(index, self.pattern.document())
     }
 
     /// The specification of the index for the key.
@@ -603,33 +588,4 @@ impl ShardKey<'_> {
         }
         index_spec::prepare(spec.as_raw(), None)
     }
-}
-
-/// Why an index that begins with a shard key is none for it.
-fn unfit(index: &Index) -> Option<String> {
-    let why = if !index.ready {
-        "is being built"
-    } else if index.multikey() {
-        "is multikey"
-    } else if index.sparse {
-        "is sparse"
-    } else if index.partial.is_some() {
-        "is partial"
-    } else if index.hidden {
-        "is hidden"
-    } else if index.spec.as_raw().get("collation").is_some_and(|collation| !is_simple(collation)) {
-        "has a collation"
-    } else {
-        return None;
-    };
-    Some(why.to_owned())
-}
-
-fn is_simple(collation: Value<'_>) -> bool {
-    collation.as_doc().and_then(|collation| collation.get("locale")?.as_str()) == Some("simple")
-}
-
-/// A UUID as documents have it.
-pub(super) fn uuid_value(uuid: &[u8; 16]) -> Value<'_> {
-    Value::Binary(Binary { subtype: 4, bytes: uuid })
 }

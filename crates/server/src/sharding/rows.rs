@@ -19,6 +19,18 @@ pub struct Change {
 }
 
 impl Change {
+    /// Begins a change that is its caller's to commit or to prepare, of this session's transaction.
+    ///
+    /// Errors: those of the engine.
+    pub fn begin(engine: &Engine, session: Option<(DocBuf, i64)>) -> Result<Change> {
+        Ok(Change { transaction: engine.begin(session)? })
+    }
+
+    /// The transaction in which everything was changed.
+    pub fn into_transaction(self) -> Transaction {
+        self.transaction
+    }
+
     /// The document of this `_id` as this change has left it.
     pub fn get(&mut self, namespace: &str, id: Value<'_>) -> Result<Option<DocBuf>> {
         get(&self.transaction.view()?, namespace, id)

@@ -7,14 +7,14 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sheaf_bson::Timestamp;
+use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_cluster::Directory;
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::front::Front;
 use sheaf_replica::{Replica, spawn};
 use sheaf_shard::{
-    Answer, Executed, LogRecord, ReaderId, ReplyId, Request, Row, Rows, Shard, ShardEffect, TransactionId,
-    Until,
+    Answer, Executed, LogRecord, ReaderId, Record, ReplyId, Request, Row, Rows, Shard, ShardEffect,
+    TransactionId, Until,
 };
 use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
 
@@ -31,6 +31,15 @@ const TICK: Duration = Duration::from_millis(100);
 pub trait OpenTransactions: Send + Sync {
     /// This open transaction is over: what it has done is thrown away, unless it was opened anew since.
     fn discard(&self, id: &TransactionId, opening: u64);
+
+    /// Does something while nothing of a session is executed; not where the session has gone past this number. False, and it is not done:
+    /// the session is not in use here.
+    ///
+    /// Errors: `LockTimeout`, if it does not come to rest; those of `work`.
+    fn at_rest(&self, lsid: RawDoc<'_>, number: i64, work: &mut dyn FnMut() -> Result<()>) -> Result<bool>;
+
+    /// The log has the end of a transaction, which may be anybody's. The pipeline is held.
+    fn ended(&self, id: &TransactionId, committed: bool);
 }
 
 /// What is done when the machine is not locked any more.
@@ -276,6 +285,11 @@ impl ShardServer {
         }
         let Some(record) = record_of(record) else { return };
         self.count(&record);
+        if let LogRecord::Transaction(Record::Commit { id, .. } | Record::Abort { id }) = &record
+            && let Some(sessions) = self.sessions.upgrade()
+        {
+            sessions.ended(id, matches!(&record, LogRecord::Transaction(Record::Commit { .. })));
+        }
         self.later(|machine| {
             machine.applied(at.index, time_of(Timestamp(at.time)), Some(&record));
         });

@@ -30,6 +30,8 @@ pub enum PlacementChange {
         the_move: Arc<Move>,
         /// The version.
         lastmod: Timestamp,
+        /// When, in milliseconds of the time of day: what has left is kept for a while, for those who began to read before.
+        since: i64,
     },
     /// The recipient owns the range.
     Own {
@@ -67,6 +69,8 @@ struct Span {
     min: Key,
     max: Key,
     of: Option<MoveId>,
+    /// Of what has left: since when. None: nobody could read it.
+    since: Option<i64>,
 }
 
 /// A placement document, taken apart.
@@ -113,7 +117,7 @@ pub fn leaving_in(document: RawDoc<'_>) -> Result<Vec<(Key, Key)>> {
 
 impl Move {
     fn span(&self, of: Option<MoveId>) -> Span {
-        Span { min: self.min.clone(), max: self.max.clone(), of }
+        Span { min: self.min.clone(), max: self.max.clone(), of, since: None }
     }
 
     /// The placement of a shard that never had anything of the collection, and is about to.
@@ -168,8 +172,8 @@ impl Marks {
                 self.leaving.push(Span { of: None, ..span });
                 sort(&mut self.leaving);
             }
-            PlacementChange::Leave { the_move, lastmod } => {
-                let span = the_move.span(None);
+            PlacementChange::Leave { the_move, lastmod, since } => {
+                let span = Span { since: Some(*since), ..the_move.span(None) };
                 self.disown(&span)?;
                 self.leaving.push(span);
                 sort(&mut self.leaving);
@@ -219,7 +223,7 @@ impl Marks {
         let own = self.owned.remove(at);
         let rests = [(own.min, span.min.clone()), (span.max.clone(), own.max)];
         let rests = rests.into_iter().filter(|(min, max)| min < max);
-        self.owned.extend(rests.map(|(min, max)| Span { min, max, of: None }));
+        self.owned.extend(rests.map(|(min, max)| Span { min, max, of: None, since: None }));
         sort(&mut self.owned);
         Ok(())
     }
@@ -266,7 +270,11 @@ impl Span {
             bound.ok_or_else(|| Error::bad_value(format!("a range in '{list}' of a placement has no {name}")))
         };
         let of = value.as_doc().and_then(|span| uuid_in(span, "move")).map(MoveId);
-        Ok(Span { min: pattern.key(key("min")?)?, max: pattern.key(key("max")?)?, of })
+        let since = match value.as_doc().and_then(|span| span.get("since")) {
+            Some(Value::DateTime(since)) => Some(since),
+            _ => None,
+        };
+        Ok(Span { min: pattern.key(key("min")?)?, max: pattern.key(key("max")?)?, of, since })
     }
 }
 
@@ -281,6 +289,9 @@ fn write_spans(out: &mut DocWriter<'_, Vec<u8>>, name: &str, spans: &[Span]) {
         item.append("min", span.min.document()).append("max", span.max.document());
         if let Some(MoveId(id)) = &span.of {
             item.append("move", uuid_value(id));
+        }
+        if let Some(since) = span.since {
+            item.append("since", Value::DateTime(since));
         }
     }
 }

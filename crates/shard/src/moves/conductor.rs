@@ -16,8 +16,8 @@ use super::{Misfit, Move, MoveAnswer, MoveRequest, MoveStatement, Token};
 
 /// How often the recipient is asked.
 const ASK_MILLIS: u64 = 500;
-/// How soon it is asked again while it is about to have everything.
-const SOON_MILLIS: u64 = 50;
+/// How soon it is asked again when it has answered.
+const SOON_MILLIS: u64 = 20;
 /// After how long the end is tried again that did not come about.
 const PAUSE_MILLIS: u64 = 200;
 /// How often the end is tried.
@@ -213,7 +213,7 @@ impl Conductor {
             (State::Receiving { finish: false }, MoveAnswer::Receiving(progress)) => {
                 if progress.caught_up {
                     self.receive(true);
-                } else if progress.batches > 0 {
+                } else {
                     self.ask_at = self.ask_at.min(self.now + SOON_MILLIS);
                 }
             }
@@ -224,6 +224,7 @@ impl Conductor {
             }
             (State::Receiving { finish: true }, MoveAnswer::Receiving(_)) => {
                 self.state = State::Receiving { finish: false };
+                self.ask_at = self.ask_at.min(self.now + SOON_MILLIS);
             }
             (State::Receiving { .. }, MoveAnswer::Busy) => {
                 self.again("others were writing in the range".to_owned())

@@ -175,19 +175,18 @@ impl Donors {
         self.running.values().map(|donation| &donation.the_move)
     }
 
-    /// A document of a collection has been written or deleted, visibly: `order` are the bytes of its shard key.
-    pub fn changed(&mut self, uuid: &[u8; 16], order: &[u8], document: &Arc<[u8]>) {
+    /// A document of a collection has been written or deleted, visibly. Whether it is, or was, in the range is not asked: what has gone
+    /// has no shard key any more.
+    pub fn changed(&mut self, uuid: &[u8; 16], document: &Arc<[u8]>) {
         for donation in self.running.values_mut().filter(|donation| donation.the_move.uuid == *uuid) {
-            if donation.the_move.range().holds(order) {
-                donation.changes.note(ChangeOf::Document(document.clone()));
-            }
+            donation.changes.note(ChangeOf::Document(document.clone()));
         }
         self.limit();
     }
 
-    /// A retryable statement on a collection has been executed, visibly, whichever documents it wrote: the session's record travels.
-    pub fn session_changed(&mut self, uuid: &[u8; 16], session: &Arc<[u8]>) {
-        for donation in self.running.values_mut().filter(|donation| donation.the_move.uuid == *uuid) {
+    /// A retryable statement has been executed, visibly, whatever it wrote: the session's record travels.
+    pub fn session_changed(&mut self, session: &Arc<[u8]>) {
+        for donation in self.running.values_mut() {
             donation.changes.note(ChangeOf::Session(session.clone()));
         }
         self.limit();
@@ -299,6 +298,11 @@ impl Donors {
             changes,
             closing,
         });
+    }
+
+    /// Whether this range is being closed and [`Donors::drained`] is waited for.
+    pub fn is_closing(&self, id: MoveId) -> bool {
+        self.running.get(&id).is_some_and(|donation| matches!(donation.gate, Gate::Closing { .. }))
     }
 
     /// Nobody writes in the closing range any more.

@@ -239,11 +239,11 @@ pub enum MoveStatement {
 }
 
 impl MoveStatement {
-    /// What it changes in the shard's placement; none on the config servers.
-    pub fn change(&self) -> Option<PlacementChange> {
+    /// What it changes in the shard's placement, at a time of day in milliseconds; none on the config servers.
+    pub fn change(&self, now: i64) -> Option<PlacementChange> {
         match self.clone() {
             MoveStatement::Leave { the_move, lastmod, .. } => {
-                Some(PlacementChange::Leave { the_move, lastmod })
+                Some(PlacementChange::Leave { the_move, lastmod, since: now })
             }
             MoveStatement::Own { the_move, lastmod, .. } => Some(PlacementChange::Own { the_move, lastmod }),
             MoveStatement::Directory { .. } => None,

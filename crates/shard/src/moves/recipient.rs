@@ -24,7 +24,7 @@ const ABANDON_MILLIS: u64 = 2000;
 /// How many batches may wait to be written before another is asked for.
 const AHEAD: u32 = 1;
 /// A round of so many changes is little.
-const FEW: u64 = 100;
+const FEW: u64 = 500;
 /// How many ended moves are remembered.
 const OVER_MAX: usize = 1000;
 
@@ -389,7 +389,9 @@ impl<B> Recipients<B> {
                 if matches!(state, State::Ready { .. }) {
                     *state = State::Following { caught_up: false, next_at: 0 };
                 }
-                if left > 0 || !of.finish.is_empty() {
+                // While much changes, the next round is the shorter the sooner it begins.
+                let behind = matches!(state, State::Following { caught_up: false, .. });
+                if left > 0 || behind || !of.finish.is_empty() {
                     self.follow(id);
                 } else {
                     self.later(id, FOLLOW_MILLIS);

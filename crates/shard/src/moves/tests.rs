@@ -140,10 +140,14 @@ fn a_placement_receives_owns_leaves_and_forgets() {
 
     // A part from the middle leaves, and comes back when it is gone.
     let part = Arc::new(Move { min: key(12), max: key(15), ..(*the_move(4)).clone() });
-    let leave = PlacementChange::Leave { the_move: part.clone(), lastmod: Timestamp::new(6, 1) };
+    let leave = PlacementChange::Leave { the_move: part.clone(), lastmod: Timestamp::new(6, 1), since: 77 };
     let left = apply(leave.clone(), &both).unwrap().unwrap();
     assert_eq!((ends(&left, "owned"), ends(&left, "leaving")), (vec![(10, 12), (15, 30)], vec![(12, 15)]));
     assert_eq!(leaving_in(left.as_raw()).unwrap(), [(key(12), key(15))]);
+    let since = |left: &DocBuf| {
+        left.as_raw().get("leaving")?.as_array()?.get("0")?.as_doc()?.get("since").map(|at| format!("{at:?}"))
+    };
+    assert!(since(&left).is_some_and(|at| at.contains("77")), "{left:?}");
     assert!(apply(leave, &left).is_err());
     let back = PlacementChange::Receive { the_move: part };
     assert!(apply(back.clone(), &left).is_err(), "a range returns only when its removal is done");
@@ -165,7 +169,7 @@ fn other_fields_of_a_placement_stay() {
         "_id": 1, "unique": true, "key": {"k": 1}, "lastmod": Timestamp::new(2, 0), "owned": [{"min": {"k": 0}, "max": {"k": 50}}],
         "receiving": [], "leaving": [], "more": "x"
     };
-    let leave = PlacementChange::Leave { the_move: the_move(1), lastmod: Timestamp::new(3, 1) };
+    let leave = PlacementChange::Leave { the_move: the_move(1), lastmod: Timestamp::new(3, 1), since: 77 };
     let left = leave.apply(Some(placement.as_raw())).unwrap().unwrap();
     assert_eq!(left.as_raw().get("more").and_then(|more| more.as_str()), Some("x"));
     assert_eq!(left.as_raw().get("unique").and_then(|unique| unique.as_bool()), Some(true));
@@ -203,7 +207,7 @@ fn ask(donors: &mut Donors, donation: Token, received: u64, close: bool) -> Vec<
 }
 
 fn write(donors: &mut Donors, k: i32) {
-    donors.changed(&UUID, key(k).order(), &Arc::from(k.to_be_bytes()));
+    donors.changed(&UUID, &Arc::from(k.to_be_bytes()));
 }
 
 fn told(effects: &[DonorEffect]) -> (Vec<u64>, u64, Option<Token>) {
@@ -223,10 +227,10 @@ fn a_donor_tells_each_change_until_it_is_received() {
     write(&mut donors, 12);
     write(&mut donors, 25);
     write(&mut donors, 11);
-    // The session, 12, and 11 by its last change.
-    assert_eq!(told(&ask(&mut donors, donation, 0, false)), (vec![1, 3, 4], 4, None));
-    assert_eq!(told(&ask(&mut donors, donation, 3, false)), (vec![4], 4, None));
-    assert_eq!(told(&ask(&mut donors, donation, 4, false)), (vec![], 4, None));
+    // The session, 12, what is not in the range, and 11 by its last change.
+    assert_eq!(told(&ask(&mut donors, donation, 0, false)), (vec![1, 3, 4, 5], 5, None));
+    assert_eq!(told(&ask(&mut donors, donation, 3, false)), (vec![4, 5], 5, None));
+    assert_eq!(told(&ask(&mut donors, donation, 5, false)), (vec![], 5, None));
 }
 
 #[test]
@@ -381,8 +385,8 @@ impl Cluster {
                 assert_eq!(parts.len(), 3);
                 for statement in std::mem::take(&mut self.prepared).into_values() {
                     match &statement {
-                        MoveStatement::Leave { .. } => self.place(0, &statement.change().unwrap()),
-                        MoveStatement::Own { .. } => self.place(1, &statement.change().unwrap()),
+                        MoveStatement::Leave { .. } => self.place(0, &statement.change(77).unwrap()),
+                        MoveStatement::Own { .. } => self.place(1, &statement.change(77).unwrap()),
                         MoveStatement::Directory { chunks, .. } => {
                             self.table = self.table.changed(chunks.clone()).unwrap();
                         }

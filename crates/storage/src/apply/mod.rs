@@ -325,6 +325,12 @@ impl<'a> Applier<'a> {
                 if let Some(record) = record_of(fields)? {
                     return self.decision(fields, record);
                 }
+                if let Some(statement) = fields.statement().filter(|statement| statement.stmt_id >= 0) {
+                    let mut sink = BatchSink { db: &self.core.base.db, batch: &mut self.batch };
+                    sessions::put_statement(&statement, &mut sink);
+                    self.done_to = self.done_to.max(fields.time);
+                    return self.write_if_large();
+                }
                 if sessions::ends_sessions(fields.o2) {
                     // What is to go may be in the batch.
                     self.write()?;

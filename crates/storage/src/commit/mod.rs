@@ -7,6 +7,7 @@
 //! - [`chain`]: transactions that are several entries of the log;
 //! - [`recent`]: what transactions look at for conflicts;
 //! - [`transactions`]: what is prepared over several shards, and how it ended;
+//! - [`watch`]: who is told of changes as soon as they are visible;
 //! - [`majority`]: states that a majority of the set has;
 //! - [`fsync_lock`]: all commits held back.
 
@@ -20,6 +21,7 @@ mod queue;
 mod recent;
 pub(crate) mod transactions;
 mod units;
+pub(crate) mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,6 +44,8 @@ pub(crate) use position::Position;
 use queue::Queue;
 use recent::Recent;
 use transactions::Transactions;
+use uuid::Uuid;
+use watch::{Watch, Watcher};
 
 /// Buffers kept, and the largest one that is.
 const BUFFERS_MAX: usize = 4;
@@ -62,6 +66,7 @@ pub(crate) struct Commits {
     /// Grows with entries that others have ordered. What was prepared on an older state must not be committed on it.
     others: AtomicU64,
     majority: Majority,
+    watch: Watch,
     fsync_lock: FsyncLock,
     /// Payload buffers to be used again: large ones are costly to get from the system.
     buffers: Mutex<{ rank::LEAF }, Vec<Vec<u8>>>,
@@ -86,6 +91,7 @@ impl Commits {
             chain: Mutex::default(),
             others: AtomicU64::new(0),
             majority: Majority::default(),
+            watch: Watch::default(),
             fsync_lock: FsyncLock::default(),
             buffers: Mutex::default(),
             position: Mutex::new(position),
@@ -178,7 +184,21 @@ impl Commits {
         let bytes = batch.size_in_bytes() as u64;
         let mut recent = self.recent.lock();
         recent.committed(locks, as_of);
-        (bytes, db.write(batch))
+        let touched = self.watch.touched(&batch);
+        let written = db.write(batch);
+        drop(recent);
+        if let (Ok(()), Some((touched, watcher))) = (&written, touched) {
+            watcher(touched);
+        }
+        (bytes, written)
+    }
+
+    /// Has a watcher told of all changes of these collections (their records' prefixes, their UUIDs) that are not visible yet, and of no
+    /// others.
+    pub fn watch(&self, collections: Vec<(u32, Uuid)>, watcher: Option<Watcher>) {
+        // Batches become visible under it.
+        let _none = self.recent.lock();
+        self.watch.set(&self.base.db, collections, watcher);
     }
 
     /// The position of the next batch.

@@ -191,9 +191,13 @@ impl<'d> Op<'d> {
         collection: &Collection,
         rid: Option<u64>,
         statement: Option<&Statement>,
+        from_migrate: bool,
     ) {
         oplog::write_operation(payload, self.code(), &collection.oplog_head, statement, |doc| {
             self.fill(doc, rid, collection.keeps_images);
+            if from_migrate {
+                doc.append("fromMigrate", true);
+            }
         });
     }
 

@@ -16,9 +16,10 @@ use sheaf_errors::Result;
 
 use crate::commit::prepared::Prepared;
 use crate::core::Core;
-use crate::db::sink::Sink;
+use crate::db::sink::{BatchSink, Sink};
 use crate::db::{Cf, Db, io_error};
 use crate::oplog::{self, Statement};
+use crate::options::{Interrupt, OpTime};
 
 /// So many sessions are forgotten with one entry of the log.
 const FORGOTTEN_PER_ENTRY: usize = 1000;
@@ -46,6 +47,12 @@ fn statement_key(lsid: RawDoc<'_>, stmt: i32) -> Vec<u8> {
     key.push(b's');
     key.extend_from_slice(&stmt.to_be_bytes());
     key
+}
+
+/// Whether a key is that of a statement's row.
+pub(crate) fn is_statement_key(key: &[u8]) -> bool {
+    let lsid = oplog::documents(key).next().map_or(0, |lsid| lsid.len());
+    lsid > 0 && key.get(lsid) == Some(&b's')
 }
 
 /// Records a statement and its result.
@@ -92,6 +99,63 @@ impl Core {
         }
         let result = row.get("result").and_then(|v| v.as_doc());
         Ok(Some(result.map_or_else(|| sheaf_bson::doc! { "n": 1 }, DocBuf::from)))
+    }
+
+    /// The statements on record of a session's newest number, in order, if that is not a transaction's.
+    pub fn session_statements(&self, lsid: RawDoc<'_>) -> Result<Vec<Statement>> {
+        let mut found = Vec::new();
+        let Some(SessionRecord { txn_number, committed: false }) = self.session_record(lsid)? else {
+            return Ok(found);
+        };
+        let mut options = rocksdb::ReadOptions::default();
+        options.set_iterate_upper_bound(end_of(lsid));
+        let mut iter = self.base.db.raw().raw_iterator_cf_opt(self.base.db.cf(Cf::Sessions), options);
+        iter.seek(statement_key(lsid, 0));
+        while let (Some(key), Some(row)) = (iter.key(), iter.value()) {
+            let (at, row) = (lsid.len() + 1, RawDoc::new(row));
+            if is_statement_key(key)
+                && let Some(stmt_id) = key.get(at..).and_then(|rest| rest.first_chunk::<4>())
+                && row.get("txnNum").and_then(|number| number.as_exact_i64()) == Some(txn_number)
+            {
+                found.push(Statement {
+                    lsid: lsid.into(),
+                    txn_number,
+                    stmt_id: i32::from_be_bytes(*stmt_id),
+                    result: row.get("result").and_then(|result| result.as_doc()).map(DocBuf::from),
+                });
+            }
+            iter.next();
+        }
+        iter.status().map_err(io_error)?;
+        Ok(found)
+    }
+
+    /// Puts statements on record that another shard has executed: entries of the log without an operation. What is known of a session
+    /// by a higher number stays.
+    ///
+    /// Nobody may run a retryable write or transaction of these sessions meanwhile.
+    pub fn put_statements(&self, statements: &[Statement], interrupt: Interrupt<'_>) -> Result<OpTime> {
+        let _pass = self.commits.pass(interrupt)?;
+        let mut prepared = Prepared { since: Some(self.commits.others()), ..Prepared::default() };
+        let mut sink = BatchSink { db: &self.base.db, batch: &mut prepared.batch };
+        for statement in statements {
+            let known = self.session_record(statement.lsid.as_raw())?;
+            if known.is_some_and(|known| {
+                known.txn_number > statement.txn_number
+                    || (known.txn_number == statement.txn_number && known.committed)
+            }) {
+                continue;
+            }
+            put_statement(statement, &mut sink);
+            oplog::write(&mut prepared.payload, "n", "", None, Some(statement), |doc| {
+                doc.append("o", &sheaf_bson::doc! { "msg": "a statement of another shard" });
+                doc.append("fromMigrate", true);
+            });
+        }
+        if prepared.payload.is_empty() {
+            return Ok(self.published.last());
+        }
+        self.commit(prepared)
     }
 
     /// Sessions that something is on record of (their raw `lsid` documents), in order, behind `after`; at most `most`.

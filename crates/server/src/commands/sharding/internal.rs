@@ -17,6 +17,7 @@ use crate::sharding::figures;
 use crate::sharding::homes;
 use crate::sharding::moving;
 use crate::sharding::participants::{self, name};
+use crate::sharding::room;
 
 /// What is true of all of them.
 const fn spec(help: &'static str) -> Spec {
@@ -143,11 +144,8 @@ on_shards! {
     Check = name::CHECK, participants::check, "checks that a collection can have a shard key";
     Describe = name::DESCRIBE, participants::describe, "tells what a shard has of a collection";
     Rename = name::RENAME, participants::rename, "renames a sharded collection";
-    Clean = name::CLEAN, moving::clean, "removes what has left a shard";
     Documents = name::DOCUMENTS, moving::documents, "shows documents of a range that is moved";
     Hashes = name::HASHES, moving::hashes, "shows hashes of a range that is moved";
-    Receive = name::RECEIVE, moving::receive, "begins to receive a range";
-    Set = name::SET, moving::set, "tells a shard what it owns";
     Sync = name::SYNC, moving::sync, "receives a range";
     Figures = name::FIGURES, figures::figures, "tells what is here of sharded collections, and what is being written";
     Sample = name::SAMPLE, figures::sample, "shows keys of a collection, evenly spaced";
@@ -157,6 +155,7 @@ on_shards! {
     SettleDatabase = name::SETTLE_DATABASE, homes::settle, "opens a database that has come, or drops one that has left";
     TakeCollection = name::TAKE_COLLECTION, homes::take, "makes a collection what it is on another shard";
     Records = name::RECORDS, homes::records, "shows the documents of a collection in its order";
+    MakeRoom = name::MAKE_ROOM, room::make_room, "makes the collection of a range that is about to be received";
     Median = name::MEDIAN, participants::median, "finds where a chunk can be cut";
     DropDatabase = name::DROP_DATABASE, participants::drop_database, "drops a database";
     Drop = name::DROP, participants::drop, "drops a sharded collection";

@@ -2,6 +2,7 @@
 
 mod hold;
 mod internal;
+mod moves;
 mod transactions;
 
 use sheaf_shard::message::name;
@@ -39,8 +40,47 @@ mod asked {
     }
 }
 
+/// Commands about moves of ranges, each with what it is for.
+mod moved {
+    use std::sync::Arc;
+
+    use sheaf_bson::{DocBuf, RawDoc};
+    use sheaf_errors::Result;
+    use sheaf_shard::moves::name;
+    use sheaf_storage::Interrupt;
+
+    use super::moves::OfMoves;
+    use crate::sharding::moves::Moves;
+
+    macro_rules! of_moves {
+        ($($kind:ident = $name:expr, $run:expr, $help:literal;)+) => {
+            $(
+                pub struct $kind;
+
+                impl OfMoves for $kind {
+                    const NAME: &'static str = $name;
+                    const HELP: &'static str = $help;
+                    const RUN: fn(&Arc<Moves>, &str, RawDoc<'_>, Interrupt<'_>) -> Result<DocBuf> = $run;
+                }
+            )+
+        };
+    }
+
+    of_moves! {
+        Receive = name::RECEIVE, Moves::request, "receives a range, or goes on with it";
+        Finish = name::FINISH, Moves::request, "receives the rest of a range, which its donor closes";
+        GiveUp = name::GIVE_UP, Moves::request, "does not receive a range any more";
+        Donate = name::DONATE, Moves::request, "notes what changes in a range from now on";
+        Copy = name::COPY, Moves::request, "shows documents of a range that is moved";
+        Changes = name::CHANGES, Moves::request, "shows what has changed in a range that is moved";
+        Leave = name::LEAVE, Moves::statement, "gives a range away, in a transaction";
+        Own = name::OWN, Moves::statement, "takes a range, in a transaction";
+    }
+}
+
 use hold::HoldSnapshots;
 use internal::{ByConductor, ByRouter};
+use moves::OfMove;
 use transactions::OfTransaction;
 
 /// The commands of this group.
@@ -54,16 +94,22 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(OfTransaction<asked::Prepare>),
     registered!(OfTransaction<asked::Recover>),
     registered!(OfTransaction<asked::Settle>),
+    registered!(OfMove<moved::Receive>),
+    registered!(OfMove<moved::Finish>),
+    registered!(OfMove<moved::GiveUp>),
+    registered!(OfMove<moved::Donate>),
+    registered!(OfMove<moved::Copy>),
+    registered!(OfMove<moved::Changes>),
+    registered!(OfMove<moved::Leave>),
+    registered!(OfMove<moved::Own>),
+    registered!(ByConductor<internal::MakeRoom>),
     registered!(ByConductor<internal::Block>),
     registered!(ByConductor<internal::Close>),
     registered!(ByConductor<internal::DropDatabase>),
     registered!(ByConductor<internal::Drop>),
     registered!(ByConductor<internal::Check>),
-    registered!(ByConductor<internal::Clean>),
     registered!(ByConductor<internal::Documents>),
     registered!(ByConductor<internal::Hashes>),
-    registered!(ByConductor<internal::Receive>),
-    registered!(ByConductor<internal::Set>),
     registered!(ByConductor<internal::Figures>),
     registered!(ByConductor<internal::Sample>),
     registered!(ByConductor<internal::ListDatabase>),

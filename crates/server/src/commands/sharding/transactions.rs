@@ -79,6 +79,8 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
                 (Some(session), Some(state)) => hand_over(op, session, state, id.number),
                 _ => None,
             };
+            // A move's has no session here.
+            let transaction = transaction.or_else(|| op.node().moves().and_then(|moves| moves.hand_over(id)));
             sharding.request(self.request, transaction, &|| stop.check())
         })?;
         let mut reply = Reply::ok();

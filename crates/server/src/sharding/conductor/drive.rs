@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::Interrupt;
 
 use super::ddl::{DDL, Phase, name_of, text};
-use super::{Conductor, db_of, drop, move_primary, move_range, refine, rename, shard_collection};
+use super::{Conductor, db_of, drop, move_primary, refine, rename, shard_collection};
 use crate::sharding::turns::Turn;
 
 /// How long what failed waits before it is tried again, at first and at most.
@@ -32,6 +32,7 @@ impl Conductor {
         for left in self.find(DDL, |left| db_of(name_of(left)) == db)? {
             self.finish_left(&turn, name_of(left.as_raw()), go_on)?;
         }
+        self.end_moves(&turn, db, go_on)?;
         Ok(turn)
     }
 
@@ -85,7 +86,6 @@ impl Conductor {
             "drop" => drop::phase(self, at, go_on),
             "dropDatabase" => drop::database_phase(self, at, go_on),
             "movePrimary" => move_primary::phase(self, at, go_on),
-            "moveRange" => move_range::phase(self, at, go_on),
             "refine" => refine::phase(self, at, go_on),
             "rename" => rename::phase(self, at, go_on),
             "shardCollection" => shard_collection::phase(self, at, go_on),
@@ -94,7 +94,7 @@ impl Conductor {
     }
 
     /// Where tests have it wait, and end the process.
-    fn halt(&self, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
+    pub(super) fn halt(&self, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
         let applies = |data: RawDoc<'_>| {
             ["op", "phase"].iter().all(|name| data.get(name).is_none() || text(data, name) == text(at, name))
         };

@@ -6,12 +6,14 @@
 
 mod balancer;
 mod chunks;
+mod commit;
 mod consistency;
 mod create_database;
 mod ddl;
 mod drain;
 mod drive;
 mod drop;
+mod lead;
 mod log;
 mod move_primary;
 mod move_range;
@@ -40,6 +42,7 @@ use sheaf_front::front::Front;
 use sheaf_replica::{Replica, spawn};
 use sheaf_storage::{Engine, Interrupt};
 
+use super::ShardServer;
 use super::rows::{self, Change};
 use super::turns::Turns;
 
@@ -47,9 +50,6 @@ pub use shard_collection::ShardCollection;
 
 /// How often it looks for what an earlier primary has begun.
 const LOOK: Duration = Duration::from_millis(200);
-
-/// How often shards are asked to remove what has left them.
-const CLEAN: Duration = Duration::from_millis(500);
 
 const DATABASES: &str = "config.databases";
 
@@ -75,6 +75,8 @@ pub struct Conductor {
     front: Arc<Front>,
     engine: Engine,
     replica: Arc<Replica>,
+    /// The config servers as a shard: their part in transactions.
+    sharding: Arc<ShardServer>,
     clock: Clock,
     /// The shards' sets, by name, with the addresses that the directory has for them.
     sets: Mutex<HashMap<String, (String, Arc<ReplicaSet>)>>,
@@ -91,11 +93,17 @@ impl Conductor {
     /// The conductor of this config server.
     ///
     /// Errors: a thread cannot be started.
-    pub fn start(front: &Arc<Front>, engine: &Engine, replica: &Arc<Replica>) -> Result<Arc<Conductor>> {
+    pub fn start(
+        front: &Arc<Front>,
+        engine: &Engine,
+        replica: &Arc<Replica>,
+        sharding: &Arc<ShardServer>,
+    ) -> Result<Arc<Conductor>> {
         let conductor = Arc::new(Conductor {
             front: front.clone(),
             engine: engine.clone(),
             replica: replica.clone(),
+            sharding: sharding.clone(),
             clock: Clock::default(),
             sets: Mutex::default(),
             databases: Turns::default(),
@@ -105,8 +113,6 @@ impl Conductor {
         });
         let of = Arc::downgrade(&conductor);
         spawn("sheaf-conductor", move || run(&of))?;
-        let of = Arc::downgrade(&conductor);
-        spawn("sheaf-cleaner", move || keep_clean(&of))?;
         let of = Arc::downgrade(&conductor);
         spawn("sheaf-balancer", move || keep_balanced(&of))?;
         Ok(conductor)
@@ -216,25 +222,9 @@ fn run(of: &Weak<Conductor>) {
             continue;
         }
         let done = conductor.prepare(&go_on).and_then(|()| conductor.resume(&go_on));
+        let done = done.and_then(|()| conductor.end_left_moves(&go_on));
         if let Err(error) = done {
             tracing::debug!(%error, "the conductor tries again");
-        }
-    }
-}
-
-/// Has shards remove what has left them.
-fn keep_clean(of: &Weak<Conductor>) {
-    loop {
-        std::thread::sleep(CLEAN);
-        let Some(conductor) = of.upgrade() else { return };
-        if conductor.front.is_shutting_down() {
-            return;
-        }
-        let go_on = || conductor.until_end();
-        if conductor.term().is_ok()
-            && let Err(error) = conductor.clean(&go_on)
-        {
-            tracing::debug!(%error, "a shard has not removed what has left it");
         }
     }
 }

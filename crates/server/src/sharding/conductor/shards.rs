@@ -57,6 +57,18 @@ impl Conductor {
         Ok(set)
     }
 
+    /// Has a shard's primary run an internal command that may be run twice, and gives its reply.
+    ///
+    /// Errors: as [`Conductor::tell`].
+    pub(super) fn ask(&self, shard: &str, command: &DocBuf, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        let set = self.set(shard)?;
+        let reply = sheaf_cluster::run(&set, &self.clock, "admin", command, true, &|| go_on());
+        if let Some(time) = self.clock.now() {
+            self.replica.observe_time(time);
+        }
+        reply.map_err(|error| of_shard(shard, error))
+    }
+
     /// Has a shard's primary run an internal command, and waits until a majority of the shard has what it did.
     ///
     /// Errors: that of the reply; the shard does not answer (`HostUnreachable` and its kin); those of `go_on`.

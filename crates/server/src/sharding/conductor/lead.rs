@@ -1,0 +1,287 @@
+//! Leading one move: the machine of `sheaf_shard::moves` with the directory, connections and a clock.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sheaf_bson::{DocBuf, doc};
+use sheaf_cluster::CONFIG_SHARD;
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_shard::moves::{
+    Conductor as Machine, ConductorEffect, Ending, Misfit, Move, MoveAnswer, MoveStatement,
+};
+use sheaf_shard::placement::{Chunk, Version};
+use sheaf_shard::{Executed, Outcome, Part, Request, ShardId, TransactionId};
+use sheaf_storage::{Interrupt, Transaction};
+
+use super::commit::Commit;
+use super::ranges::Chunks;
+use super::{Conductor, db_of, uuid_value};
+use crate::sharding::moves::named;
+use crate::sharding::rows::Change;
+use crate::sharding::turns::Turn;
+
+/// The moves under way.
+pub(super) const MIGRATIONS: &str = "config.migrations";
+
+/// How long is waited where there is nothing to do.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A move that is led.
+struct Led<'l> {
+    conductor: &'l Conductor,
+    the_move: Arc<Move>,
+    machine: Machine,
+    began: Instant,
+    /// The version of the chunks by which the statements were made.
+    read: Version,
+    /// The config servers' part of the transaction, until it is prepared.
+    own: Option<Transaction>,
+}
+
+impl Conductor {
+    /// Moves the range, or gives that up.
+    ///
+    /// Errors: as [`Conductor::move_between`].
+    pub(super) fn lead(&self, _: &Turn<'_>, the_move: &Arc<Move>, go_on: Interrupt<'_>) -> Result<()> {
+        let machine = Machine::new(the_move.clone(), ShardId::new(CONFIG_SHARD), 0);
+        Led::new(self, the_move, machine).run(go_on)
+    }
+
+    /// Gives up what an earlier primary has begun in a database.
+    pub(super) fn end_moves(&self, _: &Turn<'_>, db: &str, go_on: Interrupt<'_>) -> Result<()> {
+        let of_db = |left: sheaf_bson::RawDoc<'_>| {
+            left.get("ns").and_then(|ns| ns.as_str()).is_some_and(|ns| db_of(ns) == db)
+        };
+        for left in self.find(MIGRATIONS, of_db)? {
+            let the_move = Arc::new(Move::parse(left.as_raw())?);
+            let machine = Machine::resume(the_move.clone(), ShardId::new(CONFIG_SHARD), 0);
+            match Led::new(self, &the_move, machine).run(go_on) {
+                // That it is given up is what was wanted.
+                Err(error) if error.code() == Code::CONFLICTING_OPERATION_IN_PROGRESS => {}
+                done => done?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up the moves that earlier primaries have begun.
+    pub(super) fn end_left_moves(&self, go_on: Interrupt<'_>) -> Result<()> {
+        for left in self.find(MIGRATIONS, |_| true)? {
+            let db = db_of(left.as_raw().get("ns").and_then(|ns| ns.as_str()).unwrap_or_default());
+            // Whoever has the turn of the database leads the move.
+            let Some(turn) = self.databases.try_take(db) else { continue };
+            self.end_moves(&turn, db, go_on)?;
+        }
+        Ok(())
+    }
+}
+
+impl<'l> Led<'l> {
+    fn new(conductor: &'l Conductor, the_move: &Arc<Move>, machine: Machine) -> Led<'l> {
+        let read = Version::none(the_move.uuid);
+        Led { conductor, the_move: the_move.clone(), machine, began: Instant::now(), read, own: None }
+    }
+
+    fn run(mut self, go_on: Interrupt<'_>) -> Result<()> {
+        let conductor = self.conductor;
+        let until_end = || conductor.until_end();
+        let mut stopped = None;
+        loop {
+            if stopped.is_none()
+                && let Err(error) = go_on()
+            {
+                self.machine.cancel(error.message().to_owned());
+                stopped = Some(error);
+            }
+            let effects = self.machine.poll();
+            let is_idle = effects.is_empty();
+            let mut statements = Vec::new();
+            for effect in effects {
+                conductor.halt(phase(&self.the_move, &effect).as_raw(), &until_end)?;
+                match effect {
+                    ConductorEffect::Execute { on, id, statement } => statements.push((on, id, statement)),
+                    ConductorEffect::Over(Ending::Committed(_)) => return Ok(()),
+                    ConductorEffect::Over(Ending::GivenUp { why }) => {
+                        return Err(stopped.unwrap_or_else(|| given_up(&self.the_move, &why)));
+                    }
+                    effect => self.perform(effect, &until_end)?,
+                }
+            }
+            if !statements.is_empty() {
+                self.execute(statements, &until_end);
+            }
+            until_end()?;
+            self.machine.tick(self.began.elapsed().as_millis() as u64);
+            if is_idle {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn perform(&mut self, effect: ConductorEffect, go_on: Interrupt<'_>) -> Result<()> {
+        let conductor = self.conductor;
+        match effect {
+            ConductorEffect::Begin => {
+                let document = self.the_move.document();
+                let begun = conductor.change(go_on, |change| change.put(MIGRATIONS, document.as_raw()));
+                go_on()?;
+                self.machine.begun(begun.map_err(misfit));
+            }
+            ConductorEffect::Send(request) => {
+                let answer = conductor.ask(self.the_move.to.as_str(), &request.command(), go_on);
+                match answer.as_ref().map(|answer| MoveAnswer::parse(answer.as_raw())) {
+                    Ok(Some(answer)) => self.machine.answered(answer),
+                    Ok(None) => tracing::warn!("the recipient of a range has given an answer that is none"),
+                    // It is asked again.
+                    Err(error) => tracing::debug!(%error, "the recipient of a range has not answered"),
+                }
+            }
+            ConductorEffect::ReadTable => {
+                let chunks = conductor.change(go_on, |change| Chunks::read(change, &self.the_move.ns));
+                match chunks {
+                    Ok(chunks) => {
+                        self.read = chunks.table.version();
+                        self.machine.table(Some(&chunks.table), conductor.now().into());
+                    }
+                    Err(error) if error.code() == Code::NAMESPACE_NOT_SHARDED => {
+                        self.machine.table(None, conductor.now().into());
+                    }
+                    Err(error) => tracing::debug!(%error, "the chunks cannot be read"),
+                }
+            }
+            ConductorEffect::Commit { id, parts } => {
+                if let Some(outcome) = self.commit(&id, parts, go_on)? {
+                    self.machine.ended(&id, outcome);
+                }
+            }
+            ConductorEffect::Abandon { on, id } => {
+                self.own = self.own.take().filter(|_| on.as_str() != CONFIG_SHARD);
+                let abandoned = conductor.about(&on, Request::Abandon { id }, None, go_on);
+                if let Err(error) = abandoned {
+                    tracing::debug!(%error, shard = %on, "a move's transaction could not be abandoned");
+                }
+            }
+            ConductorEffect::Forget => {
+                let id = self.the_move.id.0;
+                let forgotten = conductor.change(go_on, |change| change.remove(MIGRATIONS, uuid_value(&id)));
+                match forgotten {
+                    Ok(_) => self.machine.forgotten(),
+                    Err(error) => tracing::debug!(%error, "a move's document cannot be deleted"),
+                }
+            }
+            ConductorEffect::Execute { .. } | ConductorEffect::Over(_) => {
+                unreachable!("these were taken out")
+            }
+        }
+        Ok(())
+    }
+
+    /// Executes the statements on all their shards at once.
+    fn execute(
+        &mut self,
+        statements: Vec<(ShardId, TransactionId, MoveStatement)>,
+        go_on: &(dyn Fn() -> Result<()> + Sync),
+    ) {
+        let conductor = self.conductor;
+        let mut done: BTreeMap<ShardId, (TransactionId, Result<Executed>)> = BTreeMap::new();
+        std::thread::scope(|scope| {
+            let (mut asked, mut own) = (Vec::new(), None);
+            for (on, id, statement) in statements {
+                match statement {
+                    MoveStatement::Directory { chunks, .. } => own = Some((on, id, chunks)),
+                    statement => {
+                        let command = statement.command().map(|command| named(command.as_raw(), &id));
+                        let shard = on.clone();
+                        let ask = move || {
+                            let Some(command) = command else { bail!(Code::INTERNAL_ERROR, "no command") };
+                            let reply = conductor.ask(shard.as_str(), &command, go_on)?;
+                            let executed = Executed::parse(reply.as_raw());
+                            executed.ok_or_else(|| Error::new(Code::PROTOCOL_ERROR, "nothing was executed"))
+                        };
+                        asked.push((on, id, scope.spawn(ask)));
+                    }
+                }
+            }
+            if let Some((on, id, chunks)) = own {
+                let executed = self.enter(&id, &chunks);
+                done.insert(on, (id, executed));
+            }
+            for (on, id, asked) in asked {
+                let lost = || Error::new(Code::INTERNAL_ERROR, "a statement of a move was lost");
+                let executed = asked.join().map_err(|_| lost()).and_then(|executed| executed);
+                done.insert(on, (id, executed));
+            }
+        });
+        for (on, (id, executed)) in done {
+            if let Err(error) = &executed {
+                tracing::debug!(%error, shard = %on, "a statement of a move was not executed");
+            }
+            self.machine.executed(&on, &id, executed.map_err(misfit));
+        }
+    }
+
+    /// The config servers' statement: the chunks, and the end of the move's document.
+    fn enter(&mut self, id: &TransactionId, chunks: &[Chunk]) -> Result<Executed> {
+        let (conductor, of) = (self.conductor, self.the_move.clone());
+        self.own = None;
+        let session = (DocBuf::from(sheaf_bson::RawDoc::new(&id.lsid)), id.number);
+        let mut change = Change::begin(&conductor.engine, Some(session))?;
+        let executed = conductor.sharding.execute(id, None)?;
+        let entered = (|| {
+            let now = Chunks::read(&mut change, &of.ns)?;
+            if now.table.version() != self.read {
+                bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "the chunks of {} have changed", of.ns);
+            }
+            now.write(&mut change, chunks)?;
+            if !change.remove(MIGRATIONS, uuid_value(&of.id.0))? {
+                bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "the move was given up");
+            }
+            let details = doc! {
+                "min": of.min.document(), "max": of.max.document(), "from": of.from.as_str(), "to": of.to.as_str()
+            };
+            conductor.note(&mut change, "moveChunk.commit", &of.ns, details.as_raw())
+        })();
+        if let Err(error) = entered {
+            conductor.sharding.abandon(id);
+            return Err(error);
+        }
+        self.own = Some(change.into_transaction());
+        Ok(executed)
+    }
+
+    /// Commits; `None`: the outcome is not known yet.
+    fn commit(
+        &mut self,
+        id: &TransactionId,
+        parts: Vec<Part>,
+        go_on: &(dyn Fn() -> Result<()> + Sync),
+    ) -> Result<Option<Outcome>> {
+        let own = self.own.take();
+        Commit::new(self.conductor, id, parts, own).run(go_on)
+    }
+}
+
+fn misfit(error: Error) -> Misfit {
+    Misfit(error.message().to_owned())
+}
+
+fn given_up(the_move: &Move, why: &str) -> Error {
+    let text = format!("the range of {} could not be moved to shard {}: {why}", the_move.ns, the_move.to);
+    Error::new(Code::CONFLICTING_OPERATION_IN_PROGRESS, text)
+}
+
+/// Where tests have it wait.
+fn phase(of: &Move, effect: &ConductorEffect) -> DocBuf {
+    let phase = match effect {
+        ConductorEffect::Begin => "beginning",
+        ConductorEffect::Send(request) => request.name(),
+        ConductorEffect::ReadTable => "reading",
+        ConductorEffect::Execute { .. } => "executing",
+        ConductorEffect::Commit { .. } => "committing",
+        ConductorEffect::Abandon { .. } => "abandoning",
+        ConductorEffect::Forget => "forgetting",
+        ConductorEffect::Over(_) => "over",
+    };
+    doc! { "_id": &*of.ns, "op": "moveRange", "phase": phase }
+}

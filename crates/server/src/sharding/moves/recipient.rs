@@ -1,0 +1,242 @@
+//! The recipient: one thread of each received range asks the donor, another writes what it has told.
+
+use std::collections::hash_map::Entry;
+use std::sync::mpsc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use sheaf_bson::{DocBuf, RawDoc};
+use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_replica::spawn;
+use sheaf_shard::ShardId;
+use sheaf_shard::moves::{Misfit, Move, MoveAnswer, MoveId, MoveRequest, PlacementChange, RecipientEffect};
+use sheaf_storage::{Collection, Interrupt, Statement, Uuid, Write};
+
+use super::{Moves, State, batch};
+use crate::sharding::marks::{PLACEMENTS, uuid_value};
+use crate::sharding::rows;
+
+/// How often the donor is asked whether to go on waiting for it.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What is written, one after another.
+enum Work {
+    Place { uuid: [u8; 16], change: PlacementChange },
+    Write(DocBuf),
+}
+
+/// The threads of a move to this shard. They end when this is dropped.
+pub(super) struct Worker {
+    calls: mpsc::Sender<(ShardId, u64, MoveRequest)>,
+    work: mpsc::Sender<Work>,
+}
+
+impl Worker {
+    fn start(moves: &Arc<Moves>, id: MoveId) -> Result<Worker> {
+        #[expect(clippy::disallowed_methods, reason = "the machine has two batches under way at most")]
+        let ((calls, asked), (work, wanted)) = (mpsc::channel(), mpsc::channel());
+        let of = Arc::downgrade(moves);
+        spawn("sheaf-move-ask", move || ask(&of, id, &asked))?;
+        let of = Arc::downgrade(moves);
+        spawn("sheaf-move-write", move || write(&of, id, &wanted))?;
+        Ok(Worker { calls, work })
+    }
+}
+
+impl Moves {
+    /// Gives a thread of the move something to do. The machines are locked, so all of it is done in their order.
+    pub(super) fn work(self: &Arc<Self>, state: &mut State, effect: RecipientEffect<DocBuf>) {
+        let id = match &effect {
+            RecipientEffect::Send { request, .. } => request.id(),
+            RecipientEffect::Place { id, .. } | RecipientEffect::Write { id, .. } => *id,
+            RecipientEffect::Reply { .. }
+            | RecipientEffect::NotPrimary { .. }
+            | RecipientEffect::Abandon(_) => {
+                unreachable!("nothing of the donor or of a log is needed for it")
+            }
+        };
+        let worker = match state.workers.entry(id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => match Worker::start(self, id) {
+                Ok(worker) => new.insert(worker),
+                Err(error) => return state.recipients.write_failed(id, error.message().to_owned()),
+            },
+        };
+        // A thread that is gone has seen that this member does not lead any more.
+        let _ = match effect {
+            RecipientEffect::Send { to, call, request } => worker.calls.send((to, call, request)).is_ok(),
+            RecipientEffect::Place { uuid, change, .. } => {
+                worker.work.send(Work::Place { uuid, change }).is_ok()
+            }
+            RecipientEffect::Write { batch, .. } => worker.work.send(Work::Write(batch)).is_ok(),
+            _ => true,
+        };
+    }
+
+    fn is_receiving(&self, id: MoveId) -> bool {
+        self.state.lock().recipients.moves().any(|(running, _)| running == id)
+    }
+
+    fn place(&self, uuid: [u8; 16], change: &PlacementChange) -> Result<()> {
+        let go_on = || self.until_end();
+        rows::ensure(&self.engine, PLACEMENTS, &go_on)?;
+        if matches!(change, PlacementChange::Receive { .. })
+            && self.engine.catalog().by_uuid(&Uuid::from_bytes(uuid)).is_none()
+        {
+            return Err(Misfit("the recipient has no such collection".to_owned()).into());
+        }
+        rows::change(&self.engine, &go_on, |documents| {
+            let known = documents.get(PLACEMENTS, uuid_value(&uuid))?;
+            match change.apply(known.as_ref().map(DocBuf::as_raw))? {
+                Some(changed) => documents.put(PLACEMENTS, changed.as_raw()),
+                None => Ok(()),
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Makes of the range what the donor has told of it.
+    fn take_in(&self, the_move: &Move, told: RawDoc<'_>) -> Result<()> {
+        let go_on = || self.until_end();
+        let mut unit = self.engine.write(&go_on);
+        unit.set_from_migrate();
+        let found = unit.collection(&the_move.ns)?;
+        let Some(collection) = found.filter(|found| *found.uuid.as_bytes() == the_move.uuid) else {
+            bail!(Code::NAMESPACE_NOT_FOUND, "{} was dropped while a range of it was received", the_move.ns);
+        };
+        let range = the_move.range();
+        let has = |document: &[u8]| {
+            let key = the_move.pattern.key_of(RawDoc::new(document));
+            key.is_ok_and(|key| range.contains(&key))
+        };
+        for key in batch::gone(told) {
+            again(|| remove_record(&mut unit, &collection, key, &has))?;
+        }
+        for document in batch::documents(told) {
+            again(|| put_record(&mut unit, &collection, document, &has))?;
+        }
+        unit.commit()?;
+        let Some(statements) = batch::statements(told) else {
+            bail!(Code::PROTOCOL_ERROR, "the donor of a range has sent a statement that is none");
+        };
+        self.take_in_statements(&statements, &go_on)
+    }
+
+    /// Puts another shard's retryable statements on record, so that they are answered here and not executed again.
+    fn take_in_statements(&self, statements: &[Statement], go_on: Interrupt<'_>) -> Result<()> {
+        let Some(sessions) = self.sessions.upgrade() else {
+            return Err(sheaf_front::front::shutting_down_error());
+        };
+        let (mut unused, mut left) = (Vec::new(), statements);
+        while let Some(first) = left.first() {
+            let (own, rest) = left.split_at(left.partition_point(|next| next.lsid == first.lsid));
+            left = rest;
+            let put = &mut || self.engine.put_statements(own, go_on).map(|_| ());
+            if !sessions.at_rest(first.lsid.as_raw(), first.txn_number, put)? {
+                unused.extend_from_slice(own);
+            }
+        }
+        if !unused.is_empty() {
+            self.engine.put_statements(&unused, go_on)?;
+        }
+        Ok(())
+    }
+}
+
+/// Does it again where a lock had to be given up.
+fn again(mut work: impl FnMut() -> Result<()>) -> Result<()> {
+    loop {
+        match work() {
+            Err(error) if error.code() == Code::WRITE_CONFLICT => {}
+            done => return done,
+        }
+    }
+}
+
+/// Takes away a record that is the range's.
+pub(super) fn remove_record(
+    unit: &mut dyn Write,
+    collection: &Arc<Collection>,
+    key: &[u8],
+    has: &dyn Fn(&[u8]) -> bool,
+) -> Result<()> {
+    match unit.read_for_update(collection, key)? {
+        Some(old) if has(&old) => unit.delete(collection, key, RawDoc::new(&old)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes a document; in the place of what has its `_id`, if that is the range's.
+fn put_record(
+    unit: &mut dyn Write,
+    collection: &Arc<Collection>,
+    document: RawDoc<'_>,
+    has: &dyn Fn(&[u8]) -> bool,
+) -> Result<()> {
+    let key = collection.record_key(document.get_or_missing("_id"))?;
+    match unit.read_for_update(collection, &key)? {
+        Some(old) if *old == *document.as_bytes() => Ok(()),
+        Some(old) if has(&old) => unit.update(collection, &key, RawDoc::new(&old), document, None),
+        // The insert says what is in the way.
+        _ => unit.insert(collection, document),
+    }
+}
+
+/// Asks the donor. What is asked again because an answer took long is not asked again when that has come.
+fn ask(of: &Weak<Moves>, id: MoveId, asked: &mpsc::Receiver<(ShardId, u64, MoveRequest)>) {
+    let mut answered = None;
+    while let Ok((to, call, request)) = asked.recv() {
+        let Some(moves) = of.upgrade() else { return };
+        if answered == Some(call) || !moves.is_receiving(id) {
+            continue;
+        }
+        let go_on = || {
+            moves.until_end()?;
+            if moves.is_receiving(id) {
+                Ok(())
+            } else {
+                Err(Error::new(Code::INTERRUPTED, "the move is given up"))
+            }
+        };
+        let reply = moves.sharding.ask_shard(to.as_str(), &request.command(), &go_on);
+        let answer = reply.and_then(|reply| match MoveAnswer::parse(reply.as_raw()) {
+            Some(answer) => Ok((answer, reply)),
+            None => bail!(Code::PROTOCOL_ERROR, "the donor of a range has given an answer that is none"),
+        });
+        match answer {
+            Ok((answer, reply)) => {
+                answered = Some(call);
+                moves.now(|state| state.recipients.answered(id, call, answer, Some(reply)));
+            }
+            Err(error) => {
+                tracing::debug!(%error, ?id, "the donor of a range has not answered");
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+/// Writes what is received, and marks.
+fn write(of: &Weak<Moves>, id: MoveId, wanted: &mpsc::Receiver<Work>) {
+    let mut the_move: Option<Arc<Move>> = None;
+    while let Ok(work) = wanted.recv() {
+        let Some(moves) = of.upgrade() else { return };
+        match work {
+            Work::Place { uuid, change } => {
+                if let PlacementChange::Receive { the_move: received } = &change {
+                    the_move = Some(received.clone());
+                }
+                let placed = moves.place(uuid, &change).map_err(|error| Misfit(error.message().to_owned()));
+                moves.now(|state| state.recipients.placed(id, placed));
+            }
+            Work::Write(told) => {
+                let Some(the_move) = &the_move else { continue };
+                let written = moves.take_in(the_move, told.as_raw());
+                moves.now(|state| match written {
+                    Ok(()) => state.recipients.written(id),
+                    Err(error) => state.recipients.write_failed(id, error.message().to_owned()),
+                });
+            }
+        }
+    }
+}

@@ -61,7 +61,7 @@ impl Seen {
             return 0;
         };
         let millis = last.duration_since(*first).as_millis() as u64;
-        if millis == 0 { 0 } else { after.saturating_sub(*before).saturating_mul(1000) / millis }
+        after.saturating_sub(*before).saturating_mul(1000).checked_div(millis).unwrap_or(0)
     }
 }
 
@@ -188,7 +188,7 @@ impl Watch {
             before * 2 > bytes && **key > chunk.min
         });
         let ShardRate { rate, all, here } = self.rate_in(chunk.shard(), |key| range.contains(key));
-        let written = if all == 0 { 0 } else { rate * here / all };
+        let written = (rate * here).checked_div(all).unwrap_or(0);
         Load { bytes, written, middle: middle.map(|(key, _)| (*key).clone()) }
     }
 

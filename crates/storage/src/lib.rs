@@ -82,4 +82,4 @@ pub use uuid::Uuid;
 pub use write::sessions::SessionRecord;
 pub use write::transaction::Transaction;
 pub use write::unit::WriteUnit;
-pub use write::{CreateCollection, MayCreate, Write};
+pub use write::{CreateCollection, DocumentKey, MayCreate, Write};

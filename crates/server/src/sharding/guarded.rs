@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Error, Result, bail};
-use sheaf_storage::{Collection, CreateCollection, Statement, Uuid, View, Write};
+use sheaf_storage::{Collection, CreateCollection, DocumentKey, Statement, Uuid, View, Write};
 
 use super::ShardServer;
 use super::Writing;
@@ -155,6 +155,7 @@ impl Write for Guarded<'_, '_, '_> {
         if placed.is_none() {
             self.check_home(namespace)?;
         }
+        self.inner.document_key(placed.as_ref().map(|placed| placed.document_key().clone()));
         self.current =
             found.as_ref().map(|found| Current { namespace: namespace.to_owned(), uuid: found.uuid, placed });
         Ok(found)
@@ -221,5 +222,9 @@ impl Write for Guarded<'_, '_, '_> {
 
     fn statement(&mut self, statement: Option<Statement>) {
         self.inner.statement(statement);
+    }
+
+    fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
+        self.inner.document_key(key);
     }
 }

@@ -9,7 +9,7 @@ use sheaf_bson::{Binary, RawDoc, Value};
 use sheaf_errors::Result;
 use sheaf_exec::run::{Owned, Ownership};
 use sheaf_shard::placement::CollectionPlacement;
-use sheaf_storage::{Catalog, Collection, Engine, Uuid, View};
+use sheaf_storage::{Catalog, Collection, DocumentKey, Engine, Uuid, View};
 
 use super::traffic::Traffic;
 
@@ -27,6 +27,7 @@ pub struct Placed {
     parsed: CollectionPlacement,
     /// What is written to the collection.
     pub traffic: Arc<Traffic>,
+    document_key: Arc<DocumentKey>,
 }
 
 impl Deref for Placed {
@@ -38,6 +39,11 @@ impl Deref for Placed {
 }
 
 impl Placed {
+    /// How its documents are named in the log.
+    pub fn document_key(&self) -> &Arc<DocumentKey> {
+        &self.document_key
+    }
+
     /// Whether the shard owns the document, which it may have: what it receives and what it has given away is there, too.
     ///
     /// Errors: `ShardKeyNotFound`, where the document has an array in its shard key.
@@ -86,7 +92,9 @@ impl Placements {
         }
         let parsed = CollectionPlacement::parse(RawDoc::new(document))?;
         let traffic = self.traffic.write().entry(*uuid).or_default().clone();
-        let placed = Arc::new(Placed { document: document.into(), parsed, traffic });
+        let fields = parsed.pattern.fields().iter().map(|field| field.path.dotted().to_owned()).collect();
+        let document_key = Arc::new(DocumentKey { collection: *uuid, fields });
+        let placed = Arc::new(Placed { document: document.into(), parsed, traffic, document_key });
         let mut all = self.parsed.write();
         if all.len() >= PARSED_MAX {
             all.clear();

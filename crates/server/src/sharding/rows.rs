@@ -61,7 +61,8 @@ impl Change {
         Ok(true)
     }
 
-    /// Takes a record away that is there and that `is_meant` accepts.
+    /// Takes a record away that is there and that `is_meant` accepts. It is another shard's now, so that to readers of the log nothing
+    /// changes, here and with [`Change::put_record`].
     pub fn remove_record(
         &mut self,
         collection: &Collection,
@@ -69,6 +70,7 @@ impl Change {
         is_meant: impl FnOnce(RawDoc<'_>) -> bool,
     ) -> Result<()> {
         let collection = self.collection(&collection.namespace)?;
+        self.transaction.set_from_migrate();
         let Some(old) = self.transaction.read_for_update(&collection, key)? else { return Ok(()) };
         if !is_meant(RawDoc::new(&old)) {
             return Ok(());
@@ -86,6 +88,7 @@ impl Change {
         is_meant: impl FnOnce(RawDoc<'_>) -> bool,
     ) -> Result<()> {
         let collection = self.collection(&collection.namespace)?;
+        self.transaction.set_from_migrate();
         let key = collection.record_key(document.get_or_missing("_id"))?;
         match self.transaction.read_for_update(&collection, &key)? {
             Some(old) if old == document.as_bytes() => Ok(()),

@@ -86,6 +86,27 @@ pub trait Write {
 
     /// The following operations are this retryable statement's; its row is written with the first of them.
     fn statement(&mut self, statement: Option<Statement>);
+
+    /// How documents of the collection that is written to next are named in the log; `None`: by their `_id`.
+    fn document_key(&mut self, key: Option<Arc<DocumentKey>>);
+}
+
+/// How documents of a sharded collection are named in the log, and so in change streams: by the fields of the shard key, in its order, and
+/// `_id`.
+#[derive(Debug)]
+pub struct DocumentKey {
+    /// The collection.
+    pub collection: Uuid,
+    /// The fields of its shard key, as paths.
+    pub fields: Vec<String>,
+}
+
+/// What the log says of operations besides what they do.
+#[derive(Default)]
+pub(crate) struct Marks {
+    pub key: Option<Arc<DocumentKey>>,
+    /// They copy what is on another shard, or remove what is there now: nobody's data change.
+    pub from_migrate: bool,
 }
 
 /// Refuses to insert a document that is nested too deep: no driver could read it, and neither could other members.
@@ -156,11 +177,19 @@ impl<'d> Op<'d> {
         &self,
         doc: &mut sheaf_bson::DocWriter<'_, S>,
         rid: Option<u64>,
-        keep_image: bool,
+        collection: &Collection,
+        marks: &Marks,
     ) {
+        let key = marks.key.as_deref().filter(|key| key.collection == collection.uuid);
+        if marks.from_migrate {
+            doc.append("fromMigrate", true);
+        }
         match self {
             Op::Insert(new) => {
                 doc.append("o", *new);
+                if key.is_some() {
+                    key_only(doc, "o2", *new, key);
+                }
             }
             Op::Update { old, new, diff } => {
                 match diff {
@@ -172,14 +201,15 @@ impl<'d> Op<'d> {
                         doc.append("o", *new);
                     }
                 }
-                id_only(doc, "o2", *old);
+                // The name under which it can be found now.
+                key_only(doc, "o2", if key.is_some() { *new } else { *old }, key);
             }
-            Op::Delete(old) => id_only(doc, "o", *old),
+            Op::Delete(old) => key_only(doc, "o", *old, key),
         }
         if let Some(rid) = rid {
             doc.append("rid", rid as i64);
         }
-        if let Some(before) = self.before().filter(|_| keep_image) {
+        if let Some(before) = self.before().filter(|_| collection.keeps_images) {
             doc.append("preImage", before);
         }
     }
@@ -191,29 +221,51 @@ impl<'d> Op<'d> {
         collection: &Collection,
         rid: Option<u64>,
         statement: Option<&Statement>,
-        from_migrate: bool,
+        marks: &Marks,
     ) {
         oplog::write_operation(payload, self.code(), &collection.oplog_head, statement, |doc| {
-            self.fill(doc, rid, collection.keeps_images);
-            if from_migrate {
-                doc.append("fromMigrate", true);
-            }
+            self.fill(doc, rid, collection, marks);
         });
     }
 
     /// Appends it as an element of `applyOps`: without times.
-    pub fn log_inner(&self, payload: &mut Vec<u8>, collection: &Collection, statement: Option<&Statement>) {
+    pub fn log_inner(
+        &self,
+        payload: &mut Vec<u8>,
+        collection: &Collection,
+        statement: Option<&Statement>,
+        marks: &Marks,
+    ) {
         oplog::write_inner(payload, self.code(), &collection.oplog_head, statement, |doc| {
-            self.fill(doc, None, collection.keeps_images);
+            self.fill(doc, None, collection, marks);
         });
     }
 }
 
-fn id_only<S: sheaf_bson::Sink>(doc: &mut sheaf_bson::DocWriter<'_, S>, name: &str, of: RawDoc<'_>) {
+/// The fields that name a document: those of the shard key that it has, and `_id`.
+fn key_only<S: sheaf_bson::Sink>(
+    doc: &mut sheaf_bson::DocWriter<'_, S>,
+    name: &str,
+    of: RawDoc<'_>,
+    key: Option<&DocumentKey>,
+) {
     let mut only = doc.document(name);
-    if let Some(id) = of.element("_id") {
+    let fields = key.map_or(&[][..], |key| &key.fields);
+    for path in fields {
+        if let Some(value) = at_path(of, path) {
+            only.append(path, value);
+        }
+    }
+    if let Some(id) = of.element("_id").filter(|_| fields.iter().all(|path| path != "_id")) {
         only.append_element(id);
     }
+}
+
+/// The value at a path; a shard key does not lead through arrays.
+fn at_path<'d>(document: RawDoc<'d>, path: &str) -> Option<Value<'d>> {
+    let mut parts = path.split('.');
+    let first = document.get(parts.next()?)?;
+    parts.try_fold(first, |value, part| value.as_doc()?.get(part))
 }
 
 /// Errors: `CommandNotSupportedOnView`.

@@ -28,7 +28,9 @@ use crate::read::view::{SnapshotState, View};
 use crate::write::changes::{Changes, record_lock, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
-use crate::write::{CreateCollection, MayCreate, Op, Write, duplicate_id, refuse_view, write_conflict};
+use crate::write::{
+    CreateCollection, DocumentKey, Marks, MayCreate, Op, Write, duplicate_id, refuse_view, write_conflict,
+};
 
 /// How long a transaction waits for DDL on a collection: `maxTransactionLockRequestTimeoutMillis`.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(5);
@@ -59,6 +61,8 @@ pub struct Transaction {
     statement: Option<Statement>,
     /// Whether any operation belongs to one.
     has_statements: bool,
+    /// What the log says of the next operations besides what they do.
+    marks: Marks,
     /// Collections that exist only here until the commit: their commands.
     created: Vec<Command>,
     /// What is asked before these are made.
@@ -115,6 +119,7 @@ impl Transaction {
             key: Vec::new(),
             session,
             statement: None,
+            marks: Marks::default(),
             has_statements: false,
             created: Vec::new(),
             checks: Vec::new(),
@@ -479,10 +484,17 @@ impl Transaction {
         // Views handed out keep what they saw: the overlay is copied if one is still alive.
         let overlay: &mut Overlay = Arc::make_mut(self.view.overlay.get_or_insert_default());
         self.changes.emit(collection, record_key, op.after(), overlay);
-        op.log_inner(&mut self.payload, collection, self.statement.as_ref());
+        op.log_inner(&mut self.payload, collection, self.statement.as_ref(), &self.marks);
         self.has_statements |= self.statement.is_some();
         self.counts.add(&collection.state, op.counts());
         self.take_memory()
+    }
+}
+
+impl Transaction {
+    /// What it writes from now on is a copy of what is on another shard, or the removal of one: no change of anybody's data.
+    pub fn set_from_migrate(&mut self) {
+        self.marks.from_migrate = true;
     }
 }
 
@@ -593,6 +605,10 @@ impl Write for Transaction {
     /// statements with its commit.
     fn statement(&mut self, statement: Option<Statement>) {
         self.statement = statement;
+    }
+
+    fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
+        self.marks.key = key;
     }
 }
 

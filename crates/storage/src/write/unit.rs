@@ -25,7 +25,7 @@ use crate::sequencer::stays_here;
 use crate::write::changes::{Changes, record_lock_at};
 use crate::write::guard;
 use crate::write::sessions;
-use crate::write::{CreateCollection, Op, Write, duplicate_id, refuse_view};
+use crate::write::{CreateCollection, DocumentKey, Marks, Op, Write, duplicate_id, refuse_view};
 
 /// From so much on what is pending is counted with the operation's memory.
 const COUNTED_BYTES: usize = 1 << 20;
@@ -59,8 +59,8 @@ pub struct WriteUnit<'i> {
     trimmed: Option<Vec<u8>>,
     /// What is pending, if it is much. Keys are in it several times, so it can be a multiple of the message.
     memory: Held,
-    /// What it writes only follows what has happened on another shard: `fromMigrate`.
-    from_migrate: bool,
+    /// What the log says of the next operations besides what they do.
+    marks: Marks,
     /// What is pending goes neither into the log nor to other members.
     stays: bool,
     /// [`Commits::others`](crate::commit::Commits::others) at the start.
@@ -150,14 +150,14 @@ impl<'i> WriteUnit<'i> {
             last: None,
             trimmed: None,
             memory: Held::default(),
-            from_migrate: false,
+            marks: Marks::default(),
             stays: false,
         }
     }
 
     /// What it writes from now on is a copy of what is on another shard, or the removal of one: no change of anybody's data.
     pub fn set_from_migrate(&mut self) {
-        self.from_migrate = true;
+        self.marks.from_migrate = true;
     }
 
     /// Commits what is pending and gives the position of the last commit (of the newest state, if there was none).
@@ -298,7 +298,7 @@ impl<'i> WriteUnit<'i> {
 
     /// Notes what [`Changes::compute`] computed last as part of the next commit. Nothing here waits or fails.
     fn put(&mut self, collection: &Arc<Collection>, record_key: &[u8], op: Op<'_>, rid: Option<u64>) {
-        op.log(&mut self.payload, collection, rid, self.statement.as_ref(), self.from_migrate);
+        op.log(&mut self.payload, collection, rid, self.statement.as_ref(), &self.marks);
         let room = op.after().map_or(0, |doc| doc.len()) + self.changes.record.len() + SMALL_BATCH_BYTES;
         let batch = self.batch.get_or_insert_with(|| WriteBatch::with_capacity_bytes(room));
         let mut sink = BatchSink { db: &self.core.base.db, batch };
@@ -475,6 +475,10 @@ impl Write for WriteUnit<'_> {
 
     fn statement(&mut self, statement: Option<Statement>) {
         self.statement = statement;
+    }
+
+    fn document_key(&mut self, key: Option<Arc<DocumentKey>>) {
+        self.marks.key = key;
     }
 }
 

@@ -32,6 +32,7 @@ pub struct Operation<'o> {
     o: RawDoc<'o>,
     o2: Option<RawDoc<'o>>,
     before: Option<RawDoc<'o>>,
+    from_migrate: bool,
 }
 
 /// One event.
@@ -80,8 +81,15 @@ struct Parts<'o> {
 impl<'o> Operation<'o> {
     /// Reads the fields; `None` for what is no operation.
     pub fn read(doc: RawDoc<'o>) -> Option<Self> {
-        let mut operation =
-            Operation { op: "", namespace: "", uuid: None, o: RawDoc::EMPTY, o2: None, before: None };
+        let mut operation = Operation {
+            op: "",
+            namespace: "",
+            uuid: None,
+            o: RawDoc::EMPTY,
+            o2: None,
+            before: None,
+            from_migrate: false,
+        };
         for field in doc.iter() {
             match (field.key(), field.value()) {
                 ("op", Value::String(op)) => operation.op = op,
@@ -89,6 +97,7 @@ impl<'o> Operation<'o> {
                 ("ui", Value::Binary(uuid)) => operation.uuid = uuid.bytes.try_into().ok(),
                 ("o", Value::Document(o)) => operation.o = o,
                 ("o2", Value::Document(o2)) => operation.o2 = Some(o2),
+                ("fromMigrate", Value::Bool(is_copy)) => operation.from_migrate = is_copy,
                 ("preImage", Value::Document(before)) => operation.before = Some(before),
                 _ => {}
             }
@@ -146,6 +155,9 @@ impl<'o> Operation<'o> {
 
     fn parts(&self, stream: &ChangeStream) -> Option<Parts<'o>> {
         if self.op != "c" && !stream.watched.sees(self.namespace) {
+            return None;
+        }
+        if self.from_migrate && !stream.migrations {
             return None;
         }
         match self.op {

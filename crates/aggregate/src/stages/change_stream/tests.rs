@@ -20,6 +20,8 @@ fn stream(watched: Watched, expanded: bool) -> ChangeStream {
         before_change: BeforeChange::Off,
         expanded,
         raw_description: false,
+        migrations: false,
+        merged: false,
     }
 }
 

@@ -95,6 +95,10 @@ pub struct ChangeStream {
     pub expanded: bool,
     /// `showRawUpdateDescription`.
     pub raw_description: bool,
+    /// `showMigrationEvents`: what a shard takes in from others, and removes because others have it.
+    pub migrations: bool,
+    /// `$_merged`: a router merges it with those of other shards, so that the event to resume behind may be another's.
+    pub merged: bool,
 }
 
 /// Fields of the argument as they came.
@@ -108,13 +112,19 @@ struct Fields {
     all_changes: bool,
     expanded: bool,
     raw_description: bool,
+    migrations: bool,
+    merged: bool,
 }
 
 impl ChangeStream {
     /// Reads the argument of a `$changeStream` over this namespace.
     pub(super) fn parse(spec: RawDoc<'_>, namespace: &Namespace) -> Result<ChangeStream> {
         let mut fields = Fields::parse(spec)?;
-        let watched = watched(namespace, fields.all_changes)?;
+        let watched = match (&*namespace.database, &*namespace.collection) {
+            // A router follows which shards there are.
+            ("config", "shards") if fields.merged => Watched::Collection(namespace.to_string()),
+            _ => watched(namespace, fields.all_changes)?,
+        };
         let start = fields.start(&watched)?;
         Ok(ChangeStream {
             watched,
@@ -123,6 +133,8 @@ impl ChangeStream {
             before_change: fields.before_change,
             expanded: fields.expanded,
             raw_description: fields.raw_description,
+            migrations: fields.migrations,
+            merged: fields.merged,
         })
     }
 }
@@ -166,8 +178,10 @@ impl Fields {
                 "allChangesForCluster" => fields.all_changes = flag(key, value)?,
                 "showExpandedEvents" => fields.expanded = flag(key, value)?,
                 "showRawUpdateDescription" => fields.raw_description = flag(key, value)?,
-                // They show what only clusters and their members do.
-                "showMigrationEvents" | "showSystemEvents" => _ = flag(key, value)?,
+                "$_merged" => fields.merged = flag(key, value)?,
+                "showMigrationEvents" => fields.migrations = flag(key, value)?,
+                // It shows what is done to collections that are the system's.
+                "showSystemEvents" => _ = flag(key, value)?,
                 _ => bail!(40415, "BSON field '$changeStream.{key}' is an unknown field."),
             }
         }

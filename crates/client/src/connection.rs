@@ -197,6 +197,18 @@ impl Connection {
         }
     }
 
+    /// Whether a read would not wait: there is something to be read, or the connection is over.
+    pub fn is_readable(&self) -> bool {
+        let looked = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
+        let back = self.stream.set_nonblocking(false);
+        !matches!(looked, Err(error) if error.kind() == io::ErrorKind::WouldBlock) || back.is_err()
+    }
+
+    /// The socket once more, for who waits until it can be read.
+    pub fn socket(&self) -> io::Result<TcpStream> {
+        self.stream.try_clone()
+    }
+
     /// Sends a message; its reply is to be [received](Connection::receive_while).
     pub fn send(&mut self, message: &mut Message) -> Result<()> {
         let bytes = &mut message.bytes;

@@ -108,6 +108,23 @@ impl Call {
         Ok(Call { set: set.clone(), host: host.to_owned(), connection })
     }
 
+    /// Whether something of the answer is there, or nothing can come any more.
+    pub fn is_ready(&self) -> bool {
+        self.connection.is_readable()
+    }
+
+    /// The socket, for who waits for the answer without a thread.
+    ///
+    /// Errors: the process has no room for another.
+    pub fn socket(&self) -> std::io::Result<std::net::TcpStream> {
+        self.connection.socket()
+    }
+
+    /// Who is asked, "host:port".
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
     fn receive(mut self, go_on: &dyn Fn() -> Result<()>) -> Result<Answer, Lost> {
         let mut stopped = None;
         let received = self.connection.receive_while(&mut || {

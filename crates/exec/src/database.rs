@@ -137,6 +137,11 @@ impl Db {
         &self.reads
     }
 
+    /// Where the data are.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// The state that is read at present.
     pub(crate) fn view(&self) -> View {
         self.reads.view()

@@ -124,6 +124,8 @@ pub struct CursorInfo {
     pub read_concern: ReadConcern,
     /// How long a `getMore` that is parked waits.
     pub await_until: Mutex<Option<Instant>>,
+    /// A stream of changes answers as soon as it has told all that happened up to this time.
+    pub up_to: AtomicU64,
     /// The memory that the cursor's plan holds from batch to batch; each batch goes on with it.
     pub account: Arc<Account>,
     /// Wakes a `getMore` that is parked.
@@ -305,6 +307,7 @@ impl<C: Cursor + 'static> Cursors<C> {
             time_left: Mutex::new(op.time_left()),
             read_concern: op.read_concern(),
             await_until: Mutex::new(None),
+            up_to: AtomicU64::new(0),
             account: op.client().meter.account(),
             wake: tokio::sync::Notify::new(),
             killed: AtomicBool::new(false),

@@ -1,4 +1,4 @@
-//! Cursors of a router: one that is open on a shard, or rows of several shards.
+//! Cursors of a router: one that is open on a shard, rows of several shards, or their change streams.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use sheaf_front::cursors::Cursor;
 use sheaf_rows::{BoxOperator, Limits};
 
 use crate::gather::{Link, OnMember};
+use crate::streams::StreamCursor;
 
 /// A cursor of a router.
 pub enum RouterCursor {
@@ -19,11 +20,13 @@ pub enum RouterCursor {
     },
     /// Rows that come together here.
     Merged(Box<Merged>),
+    /// A change stream of all shards.
+    Stream(Box<StreamCursor>),
 }
 
 impl Cursor for RouterCursor {
     fn is_await_data(&self) -> bool {
-        matches!(self, RouterCursor::Passed { awaits: true, .. })
+        matches!(self, RouterCursor::Passed { awaits: true, .. } | RouterCursor::Stream(_))
     }
 }
 

@@ -17,6 +17,7 @@ mod open_times;
 mod route;
 mod router;
 mod session;
+mod streams;
 mod target;
 mod targeting;
 mod transaction;

@@ -41,6 +41,14 @@ pub trait ServerCursor: Send {
         None
     }
 
+    /// Nothing is committed at or below this time any more that majority reads do not show from now on.
+    fn promise(&mut self, _time: u64) {}
+
+    /// Whether a change stream has told all that is committed at or below this time.
+    fn is_known_up_to(&self, _time: u64) -> bool {
+        false
+    }
+
     /// Whether an empty batch leaves the cursor open.
     fn is_tailable(&self) -> bool {
         false

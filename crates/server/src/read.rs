@@ -79,6 +79,21 @@ pub fn hold(op: &Operation<'_>, at: Timestamp, age: Duration) -> Result<()> {
     op.engine().hold_state(at, age)
 }
 
+/// Waits until nothing can be committed at or below a time any more that majority reads do not show; false where this is no primary, which
+/// alone can know.
+///
+/// Errors: those of the operation while it waits.
+pub fn promise(op: &Operation<'_>, at: Timestamp) -> Result<bool> {
+    let Some(replica) = op.node.replica().filter(|replica| replica.is_writable()) else { return Ok(false) };
+    let Some(sharding) = op.node.sharding() else { return Ok(false) };
+    let (at, last) = replica.draw_line(Some(at), present(op));
+    let stop = op.interrupter();
+    match op.blocking(|| sharding.make_final(at, last, &|| stop.check())) {
+        Err(error) if error.code() == Code::NOT_WRITABLE_PRIMARY => Ok(false),
+        done => done.map(|()| true),
+    }
+}
+
 /// The time of day as a cluster time.
 fn present(op: &Operation<'_>) -> Timestamp {
     ClusterTime::from_micros(op.node.clock.now_micros()).into()

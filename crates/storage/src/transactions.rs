@@ -76,6 +76,11 @@ impl Engine {
         self.core().commits.transactions().listen(listener);
     }
 
+    /// When those transactions were prepared that were in doubt at the time of a state that is read. `None`: it is too old to be told.
+    pub fn undecided_at(&self, time: Timestamp) -> Option<Vec<Timestamp>> {
+        self.core().commits.transactions().undecided_at(time)
+    }
+
     /// A transaction that was prepared here at or before this time (`None`: ever), and is not decided.
     pub fn prepared_before(&self, at: Option<Timestamp>) -> Option<TransactionKey> {
         self.core().commits.transactions().prepared_before(at)

@@ -5,6 +5,7 @@
 //! decided by their names, before anything of them is built. Its [`StreamPosition`] is shared with the client's cursor,
 //! which tells it with every batch.
 
+mod doubt;
 mod lookup;
 mod source;
 
@@ -42,12 +43,29 @@ pub struct StreamPosition {
     event: Option<DocBuf>,
     /// Whether nothing comes any more.
     ended: bool,
+    /// What is committed at or below this time is in the states that are read from now on.
+    promised: u64,
 }
 
 /// A position that the source moves and the cursor tells.
 pub type SharedPosition = Arc<Mutex<StreamPosition>>;
 
 impl StreamPosition {
+    /// A stream that begins there.
+    pub fn at(token: ResumeToken) -> Self {
+        StreamPosition { token, event: None, ended: false, promised: 0 }
+    }
+
+    /// What is committed at or below this time is in the states that are read from now on.
+    pub fn promise(&mut self, time: u64) {
+        self.promised = self.promised.max(time);
+    }
+
+    /// Whether all is told that is committed at or below this time.
+    pub fn is_behind(&self, time: u64) -> bool {
+        self.token.time > time
+    }
+
     /// `postBatchResumeToken`.
     pub fn token(&self) -> DocBuf {
         self.token.to_doc()
@@ -78,15 +96,26 @@ impl StreamPosition {
         }
     }
 
-    fn moved(&mut self, token: &ResumeToken, ended: bool) {
+    /// An event is given; perhaps it is the last.
+    pub fn moved(&mut self, token: &ResumeToken, ended: bool) {
         self.token = token.clone();
         self.event = Some(token.to_doc());
         self.ended = ended;
     }
 
-    /// Everything before this time was read.
-    fn read_up_to(&mut self, time: u64) {
-        let mark = ResumeToken::high_water_mark(time);
+    /// Everything before this time was read, and where no transaction is in doubt, everything that was promised.
+    fn read_up_to(&mut self, time: u64, doubt: Option<u64>) {
+        let known = time.max(self.promised + 1).min(doubt.unwrap_or(u64::MAX));
+        self.known_before(ResumeToken::high_water_mark(known));
+    }
+
+    /// Nothing comes any more.
+    pub fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// Nothing more comes before this position.
+    pub fn known_before(&mut self, mark: ResumeToken) {
         if mark > self.token {
             self.token = mark;
         }

@@ -1,6 +1,6 @@
 //! Pulling events out of the log.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,8 +12,9 @@ use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_meter::Held;
 use sheaf_rows::{Cx, Operator, Row, Step};
-use sheaf_storage::{Collection, Oplog, OplogCursor, Uuid, View};
+use sheaf_storage::{Collection, Engine, Oplog, OplogCursor, TransactionRow, Uuid, View};
 
+use super::doubt::{Doubts, commit_times, key_of};
 use super::{SharedPosition, StreamPosition, lookup};
 use crate::database::Db;
 
@@ -34,8 +35,13 @@ pub struct ChangeStreamSource {
     image_seconds: Option<Option<i64>>,
     /// The event being given.
     current: Option<DocBuf>,
-    /// Operations before this time are passed over.
+    /// What has happened before this time is passed over.
     from: u64,
+    /// Entries before this time were read, or need not be.
+    entries_from: u64,
+    /// Transactions in doubt where the cursor stands, and events that are told when these are decided.
+    doubts: Doubts,
+    behind_doubts: BTreeMap<ResumeToken, Ready>,
     /// The position that has to be met before events are given.
     resume: Option<Resume>,
     /// Events of the operation that was read last.
@@ -93,8 +99,9 @@ impl ChangeStreamSource {
             }
         };
         check_history(&oplog, &view, from)?;
+        let doubts = doubts_at(db.engine(), &oplog, &view, from)?;
         let cursor = oplog.from_time(Timestamp(from)).map_err(lost)?.whole_entries();
-        let position = Arc::new(Mutex::new(StreamPosition { token, event: None, ended: false }));
+        let position = Arc::new(Mutex::new(StreamPosition::at(token)));
         Ok(ChangeStreamSource {
             stream,
             cursor,
@@ -103,6 +110,9 @@ impl ChangeStreamSource {
             image_seconds: None,
             current: None,
             from,
+            entries_from: 0,
+            doubts,
+            behind_doubts: BTreeMap::new(),
             resume,
             ready: VecDeque::new(),
             partial: Vec::new(),
@@ -127,21 +137,32 @@ impl ChangeStreamSource {
     }
 
     /// All is read up to the view's time.
-    fn note_end(&mut self, view: &View, skipped: bool) {
+    fn note_end(&mut self, view: &View, skipped: bool) -> Result<Step> {
+        let Some(undecided) = self.db.engine().undecided_at(view.time()) else {
+            // So much has happened since that it is told with the next state.
+            return Ok(Step::Eof);
+        };
         let collection = match &self.stream.watched {
             Watched::Collection(namespace) => view.collection(namespace).map(|collection| collection.uuid),
             Watched::Database(_) | Watched::Cluster => None,
         };
         self.known = Known { collection, until: view.time().0, skipped };
-        self.position.lock().read_up_to(view.time().0);
+        // Of what has been aborted since nobody may have told.
+        self.doubts = Doubts::of(undecided);
+        self.release()?;
+        if !self.ready.is_empty() {
+            return Ok(Step::Row);
+        }
+        self.position.lock().read_up_to(view.time().0, self.doubts.oldest());
+        Ok(Step::Eof)
     }
 
     /// Goes on behind what was skipped, if that was much.
     fn catch_up(&mut self, view: &View) -> Result<()> {
         if std::mem::take(&mut self.known.skipped) && self.cursor.behind() > WORTH_SEEKING {
             let oplog = view.oplog().expect("a stream was opened on a log");
-            self.from = self.from.max(self.known.until + 1);
-            self.cursor = oplog.from_time(Timestamp(self.from)).map_err(lost)?.whole_entries();
+            self.entries_from = self.entries_from.max(self.known.until + 1);
+            self.cursor = oplog.from_time(Timestamp(self.entries_from)).map_err(lost)?.whole_entries();
         }
         Ok(())
     }
@@ -153,6 +174,7 @@ impl ChangeStreamSource {
             let Some(doc) = self.cursor.next(view.time()).map_err(lost)? else { return Ok(Step::Eof) };
             // Most entries concern others; only what is taken in is copied.
             let entry = match names(doc) {
+                _ if self.entries_from > 0 && times(doc).0 < self.entries_from => continue,
                 ("c", _) => DocBuf::from(doc),
                 ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => DocBuf::from(doc),
                 _ => continue,
@@ -160,9 +182,11 @@ impl ChangeStreamSource {
             match names(entry.as_raw()).0 {
                 "c" if is_transaction(entry.as_raw()) => self.transaction(entry, view)?,
                 "c" if is_commit(entry.as_raw()) => self.prepared(&entry, view)?,
+                "c" if is_abort(entry.as_raw()) => self.doubts.aborted(entry.as_raw()),
                 "c" => self.command(entry.as_raw())?,
                 _ => self.single(entry.as_raw())?,
             }
+            self.release()?;
             if !self.ready.is_empty() {
                 return Ok(Step::Row);
             }
@@ -213,6 +237,8 @@ impl ChangeStreamSource {
         let prepare = last.as_raw().get("o").and_then(|o| o.as_doc()?.get("prepare"));
         if prepare.is_some_and(|prepare| prepare.truthy()) {
             // Nothing of it has happened yet, and perhaps never will.
+            let key = key_of(last.as_raw()).map(|(lsid, number)| (DocBuf::from(lsid), number));
+            self.doubts.begun(times(last.as_raw()).0, key);
             return Ok(());
         }
         if times(last.as_raw()).0 < self.from {
@@ -226,26 +252,28 @@ impl ChangeStreamSource {
         }
         entries.push(last);
         let last = entries.last().expect("the last entry was added just now");
-        self.operations(&entries, last.as_raw())
+        self.operations(&entries, last.as_raw(), times(last.as_raw()).0)
     }
 
-    /// The commit of a prepared transaction: its operations, at the time of this entry.
+    /// The commit of a prepared transaction: its operations, at the time of the commit, which is the same on all shards.
     fn prepared(&mut self, commit: &DocBuf, view: &View) -> Result<()> {
-        if times(commit.as_raw()).0 < self.from {
+        let Some((at, prepared)) = commit_times(commit.as_raw()) else { return Ok(()) };
+        self.doubts.committed(prepared);
+        if at < self.from {
             return Ok(());
         }
         let oplog = view.oplog().expect("a stream was opened on a log");
         match oplog.prepared(commit.as_raw()).map_err(lost)? {
-            Some(entries) => self.operations(&entries, commit.as_raw()),
+            Some(entries) => self.operations(&entries, commit.as_raw(), at),
             None => Ok(()),
         }
     }
 
-    /// The operations of a transaction that takes effect with the entry `last`.
-    fn operations(&mut self, entries: &[DocBuf], last: RawDoc<'_>) -> Result<()> {
+    /// The operations of a transaction that takes effect with the entry `last`, as of this time.
+    fn operations(&mut self, entries: &[DocBuf], last: RawDoc<'_>, time: u64) -> Result<()> {
         // Its events are as large until they are given.
         self.held = reserve_for(entries)?;
-        let (time, wall) = times(last);
+        let (_, wall) = times(last);
         let mut index = 0;
         for entry in entries {
             let operations = Operation::read(entry.as_raw()).and_then(|entry| entry.applied());
@@ -263,13 +291,36 @@ impl ChangeStreamSource {
         Ok(())
     }
 
-    /// Readies an operation's events, unless they lie before the position to resume at.
+    /// Takes in an operation's events.
     fn offer(&mut self, found: Option<(Event, Option<Event>)>, wall_millis: i64) -> Result<()> {
         let Some((event, end)) = found else { return Ok(()) };
         for event in std::iter::once(event).chain(end) {
-            if self.is_behind(&event)? {
-                self.ready.push_back(Ready { event, wall_millis });
+            let ready = Ready { event, wall_millis };
+            if self.behind_doubts.is_empty() && self.doubts.oldest().is_none() {
+                self.ready(ready)?;
+            } else {
+                self.behind_doubts.insert(ready.event.token.clone(), ready);
             }
+        }
+        Ok(())
+    }
+
+    /// Readies the events that no transaction in doubt can precede any more.
+    fn release(&mut self) -> Result<()> {
+        let doubt = self.doubts.oldest().unwrap_or(u64::MAX);
+        while let Some(first) = self.behind_doubts.first_entry()
+            && first.key().time < doubt
+        {
+            let ready = first.remove();
+            self.ready(ready)?;
+        }
+        Ok(())
+    }
+
+    /// Readies an event, unless it lies before the position to resume at.
+    fn ready(&mut self, ready: Ready) -> Result<()> {
+        if self.is_behind(&ready.event)? {
+            self.ready.push_back(ready);
         }
         Ok(())
     }
@@ -285,6 +336,11 @@ impl ChangeStreamSource {
             resume.met = true;
             // The rest of a split event is still wanted.
             return Ok(resume.token.fragment.is_some());
+        }
+        if self.stream.merged {
+            // Another shard has the event.
+            resume.met = true;
+            return Ok(true);
         }
         let id = event.token.to_doc();
         bail!(
@@ -304,16 +360,12 @@ impl ChangeStreamSource {
         if self.partial.is_empty() && self.held.bytes() > 0 {
             self.held = Held::default();
         }
-        if self.is_quiet(view) {
-            self.note_end(view, true);
-            return Ok(Step::Eof);
+        if self.behind_doubts.is_empty() && self.is_quiet(view) {
+            return self.note_end(view, true);
         }
         self.catch_up(view)?;
         let step = self.read(cx, view)?;
-        if step == Step::Eof {
-            self.note_end(view, false);
-        }
-        Ok(step)
+        if step == Step::Eof { self.note_end(view, false) } else { Ok(step) }
     }
 
     /// Whether a document that was kept at this time may be shown no more.
@@ -399,6 +451,41 @@ fn is_transaction(entry: RawDoc<'_>) -> bool {
 
 fn is_commit(entry: RawDoc<'_>) -> bool {
     entry.get("o").is_some_and(|o| o.as_doc().is_some_and(|o| o.element("commitTransaction").is_some()))
+}
+
+fn is_abort(entry: RawDoc<'_>) -> bool {
+    entry.get("o").is_some_and(|o| o.as_doc().is_some_and(|o| o.element("abortTransaction").is_some()))
+}
+
+/// The transactions in doubt at the time from which on a stream reads: those that are decided since stand behind it in the log.
+fn doubts_at(engine: &Engine, oplog: &Oplog, view: &View, from: u64) -> Result<Doubts> {
+    if from > view.time().0
+        && let Some(undecided) = engine.undecided_at(view.time())
+    {
+        return Ok(Doubts::of(undecided));
+    }
+    let mut doubts = Doubts::default();
+    let rows = engine.transaction_rows();
+    for (key, row) in &rows {
+        if let TransactionRow::Prepared { at, .. } = row
+            && at.0 < from
+        {
+            doubts.begun(at.0, Some((key.lsid.clone(), key.txn_number)));
+        }
+    }
+    // Where no transaction has been over shards, none was decided.
+    if rows.is_empty() {
+        return Ok(doubts);
+    }
+    let end = Timestamp(engine.last_applied().time);
+    let mut cursor = oplog.from_time(Timestamp(from)).map_err(lost)?.whole_entries();
+    while let Some(doc) = cursor.next(end).map_err(lost)? {
+        let commit = if names(doc).0 == "c" { commit_times(doc) } else { None };
+        if let Some((_, prepared)) = commit.filter(|(at, prepared)| *prepared < from && *at >= from) {
+            doubts.begun(prepared, None);
+        }
+    }
+    Ok(doubts)
 }
 
 /// Views are no part of a stream that does not show how collections come and go.

@@ -1,6 +1,5 @@
 //! `aggregate`: whole on the one shard that has all that it reads and writes; otherwise its leading stages on the shards that have the
-//! documents, and the rest here, where rows come together. Change streams and what is asked of the whole cluster run on the shard that
-//! there is.
+//! documents, and the rest here, where rows come together. What is asked of the whole cluster runs on the shard that there is.
 
 use std::sync::Arc;
 
@@ -13,8 +12,9 @@ use sheaf_front::args::{Args, NonNegative};
 use sheaf_front::reply::Reply;
 use sheaf_query::sort::SortPattern;
 use sheaf_rows::{BoxOperator, Limits};
-use sheaf_server::commands::crud::change_stream;
+use sheaf_server::commands::crud::change_stream::labelled;
 
+use super::change_stream;
 use crate::addressed::{Addressed, Placed};
 use crate::cursor::Merged;
 use crate::database::ClusterDatabase;
@@ -35,19 +35,25 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     };
     let first = stages.values().next().and_then(|stage| stage.as_doc()?.iter().next());
     match first.map(|stage| stage.key()) {
-        Some("$changeStream") => {
-            // A stream on a database that is not there yet goes where the database will be.
-            let target = match op.db() {
-                "admin" => the_only_shard(op, "$changeStream")?,
-                db => op.target(db, true)?,
-            };
-            forward::to_one(op, &target.into()).map_err(change_stream::labelled)
-        }
+        Some("$changeStream") => stream(op, stages).map_err(labelled),
         Some(stage @ ("$currentOp" | "$listLocalSessions")) => {
             forward::to_one(op, &the_only_shard(op, stage)?.into())
         }
         _ => collection(op, stages),
     }
+}
+
+/// A change stream. Its plan is the same on all shards, so that any of them explains it.
+fn stream(op: &Operation<'_>, stages: RawDoc<'_>) -> Result<Reply> {
+    let name = op.body().iter().next().and_then(|first| first.value().as_str()).unwrap_or_default();
+    let namespace = Namespace::new(op.db(), name);
+    let pipeline = parse(op, op.body(), stages, &namespace)?;
+    if op.body().get("explain").is_some_and(|flag| flag.truthy()) {
+        let any = forward::all_shards(op)?.into_iter().next();
+        let any = any.ok_or_else(|| Error::new(Code::SHARD_NOT_FOUND, "No shards found"))?;
+        return forward::to_one(op, &any);
+    }
+    change_stream::open(op, &namespace, &pipeline)
 }
 
 /// What concerns the whole cluster, in a cluster of one shard.

@@ -44,6 +44,7 @@ fn continue_with(op: &Operation<'_>, id: i64, namespace: &str) -> Result<Reply> 
     match pinned.cursor() {
         RouterCursor::Passed { .. } => pass_on(op, id, pinned),
         RouterCursor::Merged(_) => next_merged(op, id, namespace, pinned),
+        RouterCursor::Stream(_) => super::change_stream::next(op, id, namespace, pinned),
     }
 }
 

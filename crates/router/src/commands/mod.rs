@@ -4,6 +4,7 @@
 mod aggregate;
 mod batches;
 mod bulk_write;
+mod change_stream;
 mod conducted;
 mod count;
 mod cursors;

@@ -13,7 +13,7 @@ use sheaf_cluster::{
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
 
-use super::on_member::Abandoned;
+use super::on_member::{Abandoned, OnMember};
 use super::remote::Remote;
 use crate::addressed::{Addressed, Placed, ShardVersion};
 use crate::session::Transaction;
@@ -111,6 +111,16 @@ impl Link {
         &self.abandoned
     }
 
+    /// Where everything is.
+    pub fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    /// The newest time.
+    pub fn clock(&self) -> &Arc<Clock> {
+        &self.clock
+    }
+
     /// Lends what belongs to a command to whoever works with the link meanwhile; what has become of it comes back.
     pub fn during<T>(&self, lent: Current, work: impl FnOnce() -> T) -> (T, Current) {
         *self.current.lock() = lent;
@@ -132,7 +142,13 @@ impl Link {
     }
 
     fn send_get_more(&self, remote: &Remote) -> Result<Call> {
-        let cursor = &remote.cursor;
+        self.send_for_more(&remote.cursor, &DocBuf::new())
+    }
+
+    /// Asks for a cursor's next batch, with these fields besides.
+    ///
+    /// Errors: `HostUnreachable` and kin.
+    pub fn send_for_more(&self, cursor: &OnMember, fields: &DocBuf) -> Result<Call> {
         let (db, collection) = cursor.namespace.split_once('.').unwrap_or((&cursor.namespace, ""));
         let (time, batch_size) = {
             let current = self.current.lock();
@@ -144,6 +160,7 @@ impl Link {
             if let Some(size) = batch_size {
                 out.append("batchSize", size as i64);
             }
+            out.append_all(fields.as_raw());
             out.append_all(self.fields.as_raw());
             self.clock.append(out, time);
             out.append("$db", db);
@@ -152,7 +169,10 @@ impl Link {
             .map_err(|error| unreachable(&cursor.host, &error))
     }
 
-    fn check(&self, target: &Target, answer: &Answer) -> Result<()> {
+    /// Takes in what an answer tells of times and of the transaction.
+    ///
+    /// Errors: the one that it answers.
+    pub fn check(&self, target: &Target, answer: &Answer) -> Result<()> {
         let reply: RawDoc<'_> = answer.reply();
         self.clock.see(reply);
         let mut current = self.current.lock();

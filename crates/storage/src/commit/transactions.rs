@@ -154,6 +154,8 @@ type Rows = BTreeMap<TransactionKey, Known>;
 struct Late {
     /// Index of its entry.
     index: u64,
+    /// Time of its entry.
+    time: u64,
     /// The time as of which it is committed.
     at: u64,
     of: Arc<Undecided>,
@@ -164,6 +166,8 @@ struct Late {
 struct LateCommits {
     all: VecDeque<Late>,
     known_from: u64,
+    /// The time of the last one that was forgotten.
+    known_from_time: u64,
 }
 
 /// What a step makes of rows; `None`: the row goes.
@@ -453,7 +457,7 @@ impl Transactions {
         }
         if !ended.is_empty() {
             // Who looks at what is open and then at what was late finds it in one of them.
-            self.note_late(&ended, at.index);
+            self.note_late(&ended, at);
             let _rows = self.rows.lock();
             self.change_open(None, &ended);
         }
@@ -561,9 +565,11 @@ impl Transactions {
         self.open.store(Arc::new(left.chain(new).collect()));
     }
 
-    fn note_late(&self, ended: &[(Arc<Undecided>, Ended)], index: u64) {
+    fn note_late(&self, ended: &[(Arc<Undecided>, Ended)], entry: OpTime) {
         let commits = ended.iter().filter_map(|(of, how)| match how {
-            Ended::Committed(at) => Some(Late { index, at: *at, of: of.clone() }),
+            Ended::Committed(at) => {
+                Some(Late { index: entry.index, time: entry.time, at: *at, of: of.clone() })
+            }
             Ended::Aborted => None,
         });
         self.late.lock().all.extend(commits);
@@ -577,6 +583,7 @@ impl Transactions {
         while late.all.front().is_some_and(|late| late.index <= oldest) {
             gone.extend(late.all.pop_front());
         }
+        late.known_from_time = gone.last().map_or(late.known_from_time, |last| last.time);
         drop(late);
     }
 
@@ -625,6 +632,18 @@ impl Transactions {
             }
         }
         Some(found)
+    }
+
+    /// When those were prepared that were not decided at this time, which is that of a state that is read. `None`: some of it is forgotten.
+    pub fn undecided_at(&self, time: Timestamp) -> Option<Vec<Timestamp>> {
+        let mut found: Vec<u64> = self.open.load().iter().map(|of| of.prepared).collect();
+        let late = self.late.lock();
+        if time.0 < late.known_from_time {
+            return None;
+        }
+        found.extend(late.all.iter().filter(|late| late.time > time.0).map(|late| late.of.prepared));
+        found.retain(|prepared| *prepared <= time.0);
+        Some(found.into_iter().map(Timestamp).collect())
     }
 }
 

@@ -1,7 +1,9 @@
 //! `getMore`.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Result, bail};
 
 use super::change_stream;
@@ -11,6 +13,7 @@ use crate::command::*;
 use crate::cursors::{Batch, Filled, OpenCursors};
 use crate::op::Operation;
 use crate::parked::Waits;
+use crate::read;
 use crate::reply::Reply;
 
 /// How long an awaitData cursor waits when the client names no time.
@@ -21,6 +24,8 @@ pub struct GetMore<'a> {
     id: i64,
     collection: &'a str,
     batch_size: Option<u64>,
+    /// A router has come as far with other shards' streams: the answer comes when this one has, too.
+    up_to: Option<Timestamp>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
@@ -60,8 +65,12 @@ impl<'a> Command<'a, Operation<'a>> for GetMore<'a> {
             bail!(Code::INVALID_NAMESPACE, "Collection names cannot be empty");
         }
         let batch_size = args.optional::<NonNegative>("batchSize")?.map(|n| n.0 as u64);
+        let up_to = match args.value("upTo") {
+            sheaf_bson::Value::Timestamp(time) => Some(time),
+            _ => None,
+        };
         args.ignore(&["term", "lastKnownCommittedOpTime"]);
-        Ok(GetMore { id, collection, batch_size })
+        Ok(GetMore { id, collection, batch_size, up_to })
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
@@ -98,6 +107,20 @@ impl GetMore<'_> {
             op.set_deadline(Some(if struck { began } else { began + left }));
             op.check_interrupt()?;
         }
+        if let Some(time) = self.up_to {
+            info.up_to.fetch_max(time.0, Ordering::AcqRel);
+        }
+        let mut up_to = info.up_to.load(Ordering::Acquire);
+        if up_to > 0 {
+            let cursor = &mut pinned.cursor().cursor;
+            if cursor.is_known_up_to(up_to) {
+                // That was answered before.
+                info.up_to.store(0, Ordering::Release);
+                up_to = 0;
+            } else if read::promise(op, Timestamp(up_to))? {
+                cursor.promise(up_to);
+            }
+        }
         // A batch size of 0 stands for the default: as many as fit.
         let limit = self.batch_size.filter(|n| *n > 0).map(|n| n as usize);
         let mut reply = Reply::with_capacity(batch_room(op, &namespace, limit));
@@ -125,6 +148,8 @@ impl GetMore<'_> {
         }
         let waits =
             pinned.cursor().cursor.waits().filter(|_| awaits && returned == 0 && filled == Filled::More);
+        let has_come = up_to > 0 && pinned.cursor().cursor.is_known_up_to(up_to);
+        let waits = waits.filter(|_| !has_come);
         if let Some(waits) = waits.filter(|_| Instant::now() < until) {
             *info.await_until.lock() = Some(until);
             pinned.release(0);

@@ -211,6 +211,16 @@ impl ServerCursor for PipelineCursor {
         Some(self.stream.as_ref()?.token.clone())
     }
 
+    fn promise(&mut self, time: u64) {
+        if let Some(stream) = &self.stream {
+            stream.position.lock().promise(time);
+        }
+    }
+
+    fn is_known_up_to(&self, time: u64) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.position.lock().is_behind(time))
+    }
+
     fn is_tailable(&self) -> bool {
         self.stream.is_some()
     }

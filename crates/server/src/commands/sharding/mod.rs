@@ -3,6 +3,7 @@
 mod hold;
 mod internal;
 mod moves;
+mod streams;
 mod transactions;
 
 use sheaf_shard::message::name;
@@ -81,10 +82,12 @@ mod moved {
 use hold::HoldSnapshots;
 use internal::{ByConductor, ByRouter};
 use moves::OfMove;
+use streams::AdvanceStreams;
 use transactions::OfTransaction;
 
 /// The commands of this group.
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
+    registered!(AdvanceStreams),
     registered!(HoldSnapshots),
     registered!(OfTransaction<asked::Abandon>),
     registered!(OfTransaction<asked::Ask>),

@@ -1,6 +1,9 @@
 """How transactions end, as their clients are told."""
 
-from checks import check, refused
+import bson
+from pymongo.write_concern import WriteConcern
+
+from checks import alone, check, refused
 
 
 @check
@@ -45,3 +48,27 @@ def collections_over_two_shards(cluster):
         client.made0.plants.update_one({"_id": 1}, {"$inc": {"n": 1}})
         for at in (0, 1):
             client.drop_database(f"made{at}")
+
+
+@alone(shards=1, members=1, routers=2)
+def a_commit_that_is_asked_for_after_a_restart(cluster):
+    """A transaction that one shard has committed stays committed, whoever asks for it by its token."""
+    with cluster.client(0) as first, cluster.client(1) as second:
+        first.tokens.plants.insert_one({"_id": 0})
+        with first.start_session() as session:
+            session.start_transaction(write_concern=WriteConcern("majority"))
+            first.tokens.plants.insert_one({"_id": 1}, session=session)
+            lsid, number = session.session_id, session._server_session._transaction_id
+            session.commit_transaction()
+        server = cluster.shards[0].servers[0]
+        server.kill()
+        server.start()
+        # As a driver that has lost its router sends it.
+        commit = {"commitTransaction": 1, "txnNumber": bson.Int64(number), "autocommit": False,
+                  "recoveryToken": {"recoveryShardId": "shard0"}}
+        with second.start_session() as same:
+            second.admin.command("ping", session=same)
+            same._server_session.session_id = lsid
+            for _ in range(2):
+                assert second.admin.command(commit, session=same)["ok"] == 1
+        assert first.tokens.plants.count_documents({}) == 2

@@ -59,6 +59,11 @@ impl Engine {
         self.core().commits.transactions().all()
     }
 
+    /// The newest transactions of sessions that were committed here alone: no row tells of them.
+    pub fn lone_commits(&self) -> Result<Vec<TransactionKey>> {
+        self.core().lone_commits()
+    }
+
     /// What is on record of one transaction.
     pub fn transaction_row(&self, key: &TransactionKey) -> Option<TransactionRow> {
         self.core().commits.transactions().row(key).map(|row| row.row)

@@ -180,9 +180,18 @@ impl ShardServer {
         // Records that are applied meanwhile wait for the lock, and are told again: that changes nothing.
         let mut state = self.state.lock();
         if state.machine.is_none() {
-            let last = self.engine.last_applied().index;
+            let lone = self.engine.lone_commits()?;
+            let OpTime { index: last, time, .. } = self.engine.last_applied();
+            // When these have committed is not on record: not later than now.
+            let committed = || Row::Committed {
+                at: time_of(Timestamp(time)),
+                participants: [identity.shard.clone()].into(),
+                settled: true,
+            };
+            let lone = lone.iter().map(|key| (id_of(key), committed()));
             let rows = self.engine.transaction_rows();
-            let rows = Rows::new(rows.iter().map(|(key, row)| (id_of(key), row_of(row))), last);
+            let rows = rows.iter().map(|(key, row)| (id_of(key), row_of(row)));
+            let rows = Rows::new(lone.chain(rows), last);
             let ceiling = time_of(self.engine.ceiling());
             state.machine = Some(Shard::new(identity.shard.clone(), rows, ceiling, last));
             self.identity.get_or_init(|| identity);

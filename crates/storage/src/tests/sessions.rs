@@ -151,3 +151,28 @@ fn statements_of_a_prepared_transaction_are_there_with_its_commit() {
     check_internal(&engine);
     check_internal(&open(crash_copy(dir.path()).path()));
 }
+
+#[test]
+fn commits_without_rows_are_found_in_the_records() {
+    let (dir, engine) = fresh();
+    write(&engine, 1);
+    for (session, number) in [(1, 6), (2, 3), (3, 8)] {
+        let mut txn = engine.begin(Some((lsid(session), number))).unwrap();
+        let collection = txn.collection(C).unwrap().unwrap();
+        txn.insert(&collection, doc! { "_id": 1000 + session }.as_raw()).unwrap();
+        txn.commit(GO_ON).unwrap();
+    }
+    // What came later of the session is no transaction.
+    let mut unit = engine.write(GO_ON);
+    let collection = unit.collection(C).unwrap().unwrap();
+    unit.statement(Some(Statement { lsid: lsid(3), txn_number: 9, stmt_id: 0, result: None }));
+    unit.insert(&collection, doc! { "_id": 2000 }.as_raw()).unwrap();
+    unit.commit().unwrap();
+    let check = |engine: &Engine| {
+        let found = engine.lone_commits().unwrap();
+        let found: Vec<_> = found.into_iter().map(|key| (key.lsid, key.txn_number)).collect();
+        assert_eq!(found, [(lsid(1), 6), (lsid(2), 3)]);
+    };
+    check(&engine);
+    check(&open(crash_copy(dir.path()).path()));
+}

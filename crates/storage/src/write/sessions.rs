@@ -18,7 +18,7 @@ use crate::commit::prepared::Prepared;
 use crate::core::Core;
 use crate::db::sink::{BatchSink, Sink};
 use crate::db::{Cf, Db, io_error};
-use crate::oplog::{self, Statement};
+use crate::oplog::{self, Statement, TransactionKey};
 use crate::options::{Interrupt, OpTime};
 
 /// So many sessions are forgotten with one entry of the log.
@@ -34,6 +34,16 @@ pub struct SessionRecord {
     pub txn_number: i64,
     /// Whether that was a transaction that committed.
     pub committed: bool,
+}
+
+impl SessionRecord {
+    /// As it stands in its own row; what was prepared over several shards has another.
+    fn decode(row: RawDoc<'_>) -> SessionRecord {
+        SessionRecord {
+            txn_number: row.get("txnNum").and_then(|v| v.as_exact_i64()).unwrap_or(-1),
+            committed: row.get("committed").is_some_and(|v| v.truthy()),
+        }
+    }
 }
 
 fn record_key(lsid: RawDoc<'_>) -> Vec<u8> {
@@ -82,13 +92,9 @@ pub(crate) fn put_record(lsid: RawDoc<'_>, txn_number: i64, committed: bool, sin
 impl Core {
     pub fn session_record(&self, lsid: RawDoc<'_>) -> Result<Option<SessionRecord>> {
         let Some(row) = self.base.db.get(Cf::Sessions, &record_key(lsid))? else { return Ok(None) };
-        let row = RawDoc::new(&row);
-        let txn_number = row.get("txnNum").and_then(|v| v.as_exact_i64()).unwrap_or(-1);
-        let committed = row.get("committed").is_some_and(|v| v.truthy());
-        Ok(Some(SessionRecord {
-            txn_number,
-            committed: committed || self.commits.transactions().is_committed(lsid, txn_number),
-        }))
+        let SessionRecord { txn_number, committed } = SessionRecord::decode(RawDoc::new(&row));
+        let committed = committed || self.commits.transactions().is_committed(lsid, txn_number);
+        Ok(Some(SessionRecord { txn_number, committed }))
     }
 
     pub fn statement_result(&self, lsid: RawDoc<'_>, txn_number: i64, stmt: i32) -> Result<Option<DocBuf>> {
@@ -172,6 +178,25 @@ impl Core {
             found.push(lsid.into());
             // Its statements are passed over: there may be many.
             iter.seek(end_of(found[found.len() - 1].as_raw()));
+        }
+        iter.status().map_err(io_error)?;
+        Ok(found)
+    }
+
+    /// The newest transactions of sessions that have committed without a row of their own: nobody but this server took part.
+    pub fn lone_commits(&self) -> Result<Vec<TransactionKey>> {
+        let mut found = Vec::new();
+        let mut iter = self.base.db.raw().raw_iterator_cf(self.base.db.cf(Cf::Sessions));
+        iter.seek_to_first();
+        while let Some(lsid) = iter.key().and_then(|key| oplog::documents(key).next()) {
+            let lsid = DocBuf::from(lsid);
+            let record = record_key(lsid.as_raw());
+            iter.seek(&record);
+            if let Some(value) = iter.value().filter(|_| iter.key() == Some(&record[..])) {
+                let SessionRecord { txn_number, committed } = SessionRecord::decode(RawDoc::new(value));
+                found.extend(committed.then(|| TransactionKey { lsid: lsid.clone(), txn_number }));
+            }
+            iter.seek(end_of(lsid.as_raw()));
         }
         iter.status().map_err(io_error)?;
         Ok(found)

@@ -219,3 +219,49 @@ def transactions_that_meet_a_move(cluster):
             assert session.with_transaction(statements) == {"_id": 0}
         assert len(attempts) <= 3, f"each of two views was out of date once, and {len(attempts)} attempts were made"
         assert client.staleness.second.count_documents({}) == 2
+
+
+def answers_of_bulk_writes_come_in_batches(cluster):
+    """What a `bulkWrite` has done comes by a cursor of the router: in batches of any size, in transactions, until it is killed."""
+    with cluster.client() as client:
+        spread(cluster, client, "bulks.spread", {"k": 1})
+        client.bulks.whole.insert_one({"_id": 0})
+        for name in ("whole", "spread"):
+            ops = [{"insert": 0, "document": {"_id": at, "k": at % 50}} for at in range(10)]
+
+            def bulk(ops=ops, name=name, **options):
+                command = {"bulkWrite": 1, "ops": ops, "nsInfo": [{"ns": f"bulks.{name}"}], "ordered": False}
+                return client.admin.command(command, **options)
+
+            client.bulks[name].delete_many({})
+            answer = bulk(cursor={"batchSize": 3})
+            shown, number = answer["cursor"]["firstBatch"], answer["cursor"]["id"]
+            assert answer["nInserted"] == 10 and len(shown) == 3 and number, answer
+            while number:
+                more = client.admin.command("getMore", number, collection="$cmd.bulkWrite", batchSize=4)["cursor"]
+                assert more["ns"] == "admin.$cmd.bulkWrite" and len(more["nextBatch"]) <= 4, more
+                number, shown = more["id"], shown + more["nextBatch"]
+            assert [item["idx"] for item in shown] == list(range(10)), shown
+            assert bulk(cursor={"batchSize": 10})["cursor"]["id"] == 0
+            empty = bulk(cursor={"batchSize": 0})
+            assert empty["cursor"]["firstBatch"] == [] and empty["nErrors"] == 10, empty
+            killed = client.admin.command("killCursors", "$cmd.bulkWrite", cursors=[Int64(empty["cursor"]["id"])])
+            assert killed["cursorsKilled"] == [empty["cursor"]["id"]], killed
+            refused(43, lambda: client.admin.command("getMore", empty["cursor"]["id"], collection="$cmd.bulkWrite"))
+            # Two answers that no batch holds together.
+            large = [{"update": 0, "filter": {"_id": letter * (9 << 20), "k": at}, "updateMods": {"$set": {"v": 1}},
+                      "upsert": True} for at, letter in enumerate("ab")]
+            with client.start_session() as session, session.start_transaction():
+                answer = bulk(ops=large, session=session)
+                assert len(answer["cursor"]["firstBatch"]) == 1 and answer["nUpserted"] == 2
+                more = client.admin.command("getMore", answer["cursor"]["id"], collection="$cmd.bulkWrite", session=session)
+                assert [item["idx"] for item in more["cursor"]["nextBatch"]] == [1] and more["cursor"]["id"] == 0
+            assert client.bulks[name].count_documents({"v": 1}) == 2
+            errors = bulk(ops=ops * 10000)
+            assert errors["nErrors"] == 100000 and errors["cursor"]["id"], errors["nErrors"]
+            left = len(errors["cursor"]["firstBatch"])
+            number = errors["cursor"]["id"]
+            while number:
+                more = client.admin.command("getMore", number, collection="$cmd.bulkWrite")["cursor"]
+                number, left = more["id"], left + len(more["nextBatch"])
+            assert left == 100000, left

@@ -152,5 +152,9 @@ impl Operator for Documents {
         self.current.as_ref().map_or(Row::default(), |document| Row::of(document.as_raw()))
     }
 
+    fn is_eof(&self) -> bool {
+        self.rest.as_slice().is_empty()
+    }
+
     fn inputs(&mut self, _visit: &mut dyn FnMut(&mut dyn Operator)) {}
 }

@@ -1,7 +1,8 @@
 //! `bulkWrite`: each statement goes to the shard that has what it concerns.
 
+use sheaf_bson::RawDoc;
 use sheaf_errors::Result;
-use sheaf_front::args::Args;
+use sheaf_front::args::{Args, NonNegative};
 use sheaf_front::reply::Reply;
 
 use crate::op::Operation;
@@ -9,6 +10,12 @@ use crate::write::{self, Batch, BulkOutcome, Ran};
 
 /// `{bulkWrite: 1, ops: [...], nsInfo: [{ns: "garden.plants"}]}`, against `admin`.
 pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
+    let mut size = None;
+    if let Some(cursor) = args.optional::<RawDoc<'a>>("cursor")? {
+        let mut options = Args::of_part("bulkWrite.cursor", cursor)?;
+        size = options.optional::<NonNegative>("batchSize")?.map(|size| size.0 as usize);
+        options.finish()?;
+    }
     let mut batch = Batch::parse_bulk(args)?;
     batch.add_ids(&op.request.arena);
     let outcome = match write::run::<BulkOutcome>(op, &batch, true)? {
@@ -16,10 +23,5 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         Ran::Put(outcome) => outcome,
     };
     let errors_only = op.body().get("errorsOnly").is_some_and(|flag| flag.truthy());
-    let mut reply = Reply::ok();
-    outcome.write(&mut reply, errors_only)?;
-    if let Some(transaction) = &*op.transaction.borrow() {
-        transaction.append_token(&mut reply);
-    }
-    Ok(reply)
+    outcome.reply(op, errors_only, size)
 }

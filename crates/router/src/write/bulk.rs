@@ -7,19 +7,22 @@ use sheaf_client::Message;
 use sheaf_cluster::{Answer, Call, error_in, unreachable};
 use sheaf_errors::{Error, Result, bail};
 use sheaf_front::reply::Reply;
+use sheaf_rows::{Documents, Limits};
 
 use super::Answers;
 use super::outcome::{Taken, stale_entry, write_concern_error, write_error};
 use super::own::ConcernErrors;
+use crate::cursor::Merged;
 use crate::forward::{Body, command, is_change};
+use crate::merged::{First, first_batch, link};
 use crate::op::Operation;
 use crate::target::Target;
 
 /// Figures of a reply, which are summed up, except `nErrors`.
 const FIGURES: [&str; 5] = ["nInserted", "nMatched", "nModified", "nUpserted", "nDeleted"];
 
-/// The most bytes of answers that a reply may have.
-const BATCH_MAX: usize = 16 << 20;
+/// By what name the cursors of answers go.
+const NAMESPACE: &str = "admin.$cmd.bulkWrite";
 
 /// What shards have answered to the parts of a `bulkWrite` so far.
 #[derive(Default)]
@@ -157,6 +160,10 @@ impl BulkOutcome {
                     .map_err(|error| unreachable(host, &error))?
                     .finish_there(&go_on)
             })?;
+            op.heard(answer.reply());
+            if let Some(transaction) = &mut *op.transaction.borrow_mut() {
+                transaction.answered(&to.target, answer.reply())?;
+            }
             if let Some(error) = error_in(answer.reply()) {
                 return Err(error);
             }
@@ -169,39 +176,29 @@ impl BulkOutcome {
         Ok(())
     }
 
-    /// Writes it as a mongod writes its own.
+    /// Answers as a mongod does: with the first batch of a cursor on what became of the statements, and with figures.
     ///
-    /// Errors: `BSONObjectTooLarge`, where the answers do not fit a reply.
-    pub fn write(&self, reply: &mut Reply, errors_only: bool) -> Result<()> {
-        let shown = self.items.iter().filter(|(at, _)| !errors_only || self.failed.contains(at));
-        let bytes: usize = shown.clone().map(|(_, item)| item.as_raw().len() + 32).sum();
-        if bytes > BATCH_MAX {
-            bail!(
-                sheaf_errors::Code::BSON_OBJECT_TOO_LARGE,
-                "the answers to this bulkWrite take {bytes} bytes, more than a reply may have"
-            );
-        }
+    /// Errors: those of [`first_batch`].
+    pub fn reply(self, op: &Operation<'_>, errors_only: bool, batch_size: Option<usize>) -> Result<Reply> {
+        let BulkOutcome { figures, items, failed, concerns, retried } = self;
+        let shown = items.iter().filter(|(at, _)| !errors_only || failed.contains(at));
+        let shown = shown.map(|(at, item)| DocBuf::build(|out| write_item(out, *at, item.as_raw())));
+        let shown = Documents::new(shown.collect());
+        let cursor = Merged::new(Box::new(shown), link(op), Limits::default());
+        let first = First { size: batch_size.or(Some(usize::MAX)), ..First::default() };
+        let mut reply = first_batch(op, NAMESPACE, cursor, first)?;
         reply.fill(|out| {
-            let mut cursor = out.document("cursor");
-            cursor.append("id", 0_i64);
-            let mut batch = cursor.array("firstBatch");
-            for (at, item) in shown {
-                write_item(&mut batch.document(), *at, item.as_raw());
-            }
-            drop(batch);
-            cursor.append("ns", "admin.$cmd.bulkWrite");
-            drop(cursor);
-            out.append("nErrors", self.failed.len() as i32);
-            for (figure, name) in self.figures.iter().zip(FIGURES) {
+            out.append("nErrors", failed.len() as i32);
+            for (figure, name) in figures.iter().zip(FIGURES) {
                 out.append(name, *figure as i32);
             }
-            if !self.retried.is_empty() {
+            if !retried.is_empty() {
                 let mut list = out.array("retriedStmtIds");
-                self.retried.iter().for_each(|id| _ = list.push(*id));
+                retried.iter().for_each(|id| _ = list.push(*id));
             }
-            write_concern_error(out, &self.concerns);
+            write_concern_error(out, &concerns);
         });
-        Ok(())
+        Ok(reply)
     }
 }
 

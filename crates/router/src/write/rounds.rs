@@ -171,7 +171,10 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
                 self.left = places[from..].to_vec().into();
                 Ok(again(error))
             }
-            None if is_first => forward::reply(self.op, &to.target, &answer).map(Whole::Answered),
+            // A bulkWrite's answer has a cursor, of which this router gives batches itself.
+            None if is_first && self.batch.kind != Kind::Bulk => {
+                forward::reply(self.op, &to.target, &answer).map(Whole::Answered)
+            }
             None => Ok(Whole::Over),
         }
     }

@@ -305,6 +305,7 @@ codes! {
     LOAD_BALANCER_SUPPORT_MISMATCH = 354 "LoadBalancerSupportMismatch",
     CANNOT_CONVERT_INDEX_TO_UNIQUE = 359 "CannotConvertIndexToUnique",
     COLLECTION_UUID_MISMATCH = 361 "CollectionUUIDMismatch",
+    CANNOT_DROP_SHARD_KEY_INDEX = 370 "CannotDropShardKeyIndex",
     TEMPORARILY_UNAVAILABLE = 365 "TemporarilyUnavailable",
     USER_WRITES_BLOCKED = 371 "UserWritesBlocked",
     QUERY_SETTINGS_REJECTED = 411 "QuerySettingsRejected",

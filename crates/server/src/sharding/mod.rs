@@ -17,6 +17,7 @@ mod guarded;
 pub mod homes;
 mod identity;
 mod key_index;
+pub mod key_rules;
 mod marks;
 pub mod moves;
 pub mod moving;

@@ -109,7 +109,10 @@ impl<'a> Command<'a, Operation<'a>> for CollMod<'a> {
         }
         self.new_options(collection)?;
         let change = match &self.index {
-            Some(wish) => Some((wish.find(collection)?, wish.change(collection)?)),
+            Some(wish) => {
+                wish.check_shard_key(op, collection)?;
+                Some((wish.find(collection)?, wish.change(collection)?))
+            }
             None => None,
         };
         let mut reply = Reply::ok();
@@ -145,6 +148,7 @@ impl CollMod<'_> {
             let mut change =
                 CollectionChange { options: self.new_options(now)?, ..CollectionChange::default() };
             if let Some(wish) = self.index.as_ref().filter(|_| !builds) {
+                wish.check_shard_key(op, now)?;
                 let index_change = wish.change(now)?;
                 if index_change.makes_unique() {
                     bail!(

@@ -12,6 +12,7 @@ use crate::args::{Args, Documents};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sharding::key_rules;
 
 /// Most indexes of a collection.
 const INDEXES_MAX: usize = 64;
@@ -112,7 +113,7 @@ fn create(op: &Operation<'_>, namespace: &str) -> Result<()> {
 
 impl CreateIndexes<'_> {
     fn build(&self, op: &Operation<'_>, collection: &Collection, created: bool) -> Result<Reply> {
-        let new = self.wanted(collection)?;
+        let new = self.wanted(op, collection)?;
         // Indexes that are ready before, and that are made.
         let counts = Cell::new((collection.indexes.iter().filter(|index| index.ready).count(), new.len()));
         if new.is_empty() {
@@ -125,7 +126,7 @@ impl CreateIndexes<'_> {
             let wanted = |now: &Collection| {
                 names::check_uuid(&op.catalog(), &now.namespace, self.uuid)?;
                 names::refuse_view(now)?;
-                let new = self.wanted(now)?;
+                let new = self.wanted(op, now)?;
                 counts.set((now.indexes.iter().filter(|index| index.ready).count(), new.len()));
                 Ok(new)
             };
@@ -144,11 +145,14 @@ impl CreateIndexes<'_> {
     }
 
     /// The specifications that no index of the collection fulfils yet.
-    fn wanted(&self, collection: &Collection) -> Result<Vec<DocBuf>> {
+    fn wanted(&self, op: &Operation<'_>, collection: &Collection) -> Result<Vec<DocBuf>> {
         let collation = collection.options.as_raw().get("collation").and_then(|v| v.as_doc());
         let new = without_existing(collection, prepare_all(self.indexes, collation)?)?;
         if !new.is_empty() {
             check_all(&collection.namespace, collection.indexes.len(), &new)?;
+            if let Some(placed) = op.placed(collection)? {
+                new.iter().try_for_each(|spec| key_rules::check_new_index(&placed.pattern, spec.as_raw()))?;
+            }
         }
         Ok(new)
     }

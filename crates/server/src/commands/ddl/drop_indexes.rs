@@ -13,6 +13,7 @@ use crate::args::Args;
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sharding::key_rules;
 
 /// `{dropIndexes: "users", index: "email_1" | ["a_1", "b_1"] | {email: 1} | "*"}`
 pub struct DropIndexes<'a> {
@@ -67,19 +68,23 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
         let catalog = op.catalog();
         names::check_uuid(&catalog, &namespace, self.uuid)?;
         let collection = names::existing(&catalog, &namespace, &format!("ns not found {namespace}"))?;
-        self.choose(collection)?;
+        self.choose(op, collection)?;
         let were = Cell::new(0);
         let choose = |now: &Collection| {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
             names::refuse_view(now)?;
             were.set(now.indexes.len() as i32);
-            self.choose(now)
+            self.choose(op, now)
         };
         let stop = op.interrupter();
         op.note_commit(op.engine().drop_indexes(&namespace, &choose, &|| stop.check())?);
         let mut reply = Reply::ok().with("nIndexesWas", were.get());
         if matches!(self.index, Value::String("*")) {
-            reply.append("msg", "non-_id indexes dropped for collection");
+            let text = match op.placed(collection)? {
+                Some(_) => "non-_id indexes and non-shard key indexes dropped for collection",
+                None => "non-_id indexes dropped for collection",
+            };
+            reply.append("msg", text);
         }
         Ok(reply)
     }
@@ -87,12 +92,34 @@ impl<'a> Command<'a, Operation<'a>> for DropIndexes<'a> {
 
 impl DropIndexes<'_> {
     /// Names of the indexes that are meant.
-    fn choose(&self, collection: &Collection) -> Result<Vec<String>> {
-        Ok(match self.index {
-            Value::String("*") => {
-                let others = collection.indexes.iter().filter(|index| !is_id(index));
-                others.map(|index| index.name.clone()).collect()
+    ///
+    /// Errors: `IndexNotFound` and kin; `CannotDropShardKeyIndex`.
+    fn choose(&self, op: &Operation<'_>, collection: &Collection) -> Result<Vec<String>> {
+        let placed = op.placed(collection)?;
+        if matches!(self.index, Value::String("*")) {
+            let stays = |index: &Index| match &placed {
+                Some(placed) => key_rules::stays(&placed.pattern, index),
+                None => is_id(index),
+            };
+            let others = collection.indexes.iter().filter(|index| !stays(index));
+            return Ok(others.map(|index| index.name.clone()).collect());
+        }
+        let chosen = self.named(collection)?;
+        for (at, name) in chosen.iter().enumerate() {
+            let (Some(placed), Some(index)) = (&placed, collection.index(name)) else { continue };
+            if key_rules::is_last_for_key(&placed.pattern, collection, index, &chosen[..at]) {
+                bail!(
+                    Code::CANNOT_DROP_SHARD_KEY_INDEX,
+                    "Cannot drop the only compatible index for this collection's shard key"
+                );
             }
+        }
+        Ok(chosen)
+    }
+
+    /// Names of the indexes that are named.
+    fn named(&self, collection: &Collection) -> Result<Vec<String>> {
+        Ok(match self.index {
             Value::String(name) => vec![by_name(collection, name)?.name.clone()],
             Value::Array(list) => {
                 let mut chosen: Vec<String> = Vec::new();

@@ -11,6 +11,7 @@ use super::super::drop_indexes::{find_by_key, is_id};
 use crate::args::{At, FromValue, Loose, safe_i64};
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sharding::key_rules;
 
 /// `{name | keyPattern, hidden, expireAfterSeconds, unique, prepareUnique}`
 pub struct IndexMod<'a> {
@@ -100,6 +101,31 @@ impl<'a> IndexMod<'a> {
             Some(index) => Ok(index),
             None => bail!(Code::INDEX_NOT_FOUND, "cannot find index {shown} for ns {}", collection.namespace),
         }
+    }
+
+    /// Checks the change against the shard key, where the collection is sharded.
+    ///
+    /// Errors: `InvalidOptions`.
+    pub fn check_shard_key(&self, op: &Operation<'_>, collection: &Collection) -> Result<()> {
+        let Some(placed) = op.placed(collection)? else { return Ok(()) };
+        let (index, pattern) = (self.find(collection)?, &placed.pattern);
+        let hides = self.hidden == Some(true) && !index.hidden;
+        if hides && key_rules::is_last_for_key(pattern, collection, index, &[]) {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "can't hide the only compatible index for this collection's shard key"
+            );
+        }
+        let unique = self.prepare_unique == Some(true) || self.unique == Some(true);
+        if unique && !key_rules::is_unique_anywhere(pattern, index.key_pattern()) {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "cannot set 'prepareUnique' for index {} with shard key pattern {}",
+                sheaf_bson::document_text(index.key_pattern()),
+                sheaf_bson::document_text(pattern.document())
+            );
+        }
+        Ok(())
     }
 
     /// What becomes of the index.

@@ -22,5 +22,5 @@ pub use clock::Clock;
 pub use collections::{Believed, Sharded, chunk_of};
 pub use directory::{CONFIG_SHARD, Directory, GoOn, Shard, first_batch, run};
 pub use failure::{error_in, for_client, is_not_primary, unreachable};
-pub use preference::{Mode, Preference};
+pub use preference::{LOCAL_THRESHOLD, Mode, Preference};
 pub use set::ReplicaSet;

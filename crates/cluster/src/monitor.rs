@@ -4,14 +4,11 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, RawDoc, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_client::{Connection, ConnectionString, Message, Role};
 
 use crate::failure::error_in;
-use crate::set::{Member, ReplicaSet};
-
-/// How long a member keeps a `hello` back when nothing changes.
-const AWAIT: Duration = Duration::from_secs(10);
+use crate::set::{HEARTBEAT as AWAIT, Member, ReplicaSet};
 
 /// How long one may take to accept a connection, and to answer beyond what it was allowed to wait.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,13 +67,20 @@ fn follow(set: &Weak<ReplicaSet>, host: &str) -> bool {
         let asked = Instant::now();
         let Some(reply) = ask(set, host, &mut connection, &hello) else { return answered };
         answered = true;
+        let (took, has_awaited) = (asked.elapsed(), version.is_some());
         version = reply.get("topologyVersion").and_then(|version| version.as_doc()).map(DocBuf::from);
-        let member = member(reply);
+        let mut member = member(reply);
+        member.round_trip = (!has_awaited).then_some(took);
         let Some(set) = set.upgrade().filter(|set| set.is_watched(host)) else { return answered };
         set.heard(host, member);
         // One that does not wait with its answers is not to be asked all the time.
-        if version.is_none() || asked.elapsed() < SOON && std::mem::replace(&mut soon, true) {
+        let at_once = has_awaited && took < SOON;
+        if version.is_none() || at_once && std::mem::replace(&mut soon, true) {
             set.pause(PAUSE.1);
+        }
+        // What has waited to the end is followed by one that does not wait: it measures the way.
+        if has_awaited && took >= AWAIT {
+            version = None;
         }
     }
 }
@@ -106,5 +110,10 @@ fn ask<'c>(
 fn member(reply: RawDoc<'_>) -> Member {
     let tags = reply.get("tags").and_then(|tags| tags.as_doc()).map(DocBuf::from).unwrap_or_default();
     let config_server = reply.get("configsvr").is_some();
-    Member { role: Role::of(reply), tags, config_server }
+    let written = reply.get("lastWrite").and_then(|write| write.as_doc()?.get("lastWriteDate"));
+    let last_write = match written {
+        Some(Value::DateTime(millis)) => Some((millis, Instant::now())),
+        _ => None,
+    };
+    Member { role: Role::of(reply), tags, config_server, last_write, round_trip: None }
 }

@@ -1,6 +1,8 @@
 //! Read preferences: which members of a set may answer.
 //!
-//! The manual's page "Read Preference". `maxStalenessSeconds` and `hedge` are taken and not looked at.
+//! The manual's page "Read Preference". `hedge` is taken and not looked at.
+
+use std::time::Duration;
 
 use sheaf_bson::{RawDoc, Value};
 
@@ -33,13 +35,26 @@ impl Mode {
     }
 }
 
+/// By so much a member may be farther away than the nearest one, where nothing else is said.
+pub const LOCAL_THRESHOLD: Duration = Duration::from_millis(15);
+
 /// A `$readPreference`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Preference<'a> {
     /// Which members may answer.
     pub mode: Mode,
     /// Sets of tags, of which the first counts that a member has.
     tags: Option<RawDoc<'a>>,
+    /// How far behind the primary a secondary may be.
+    pub max_staleness: Option<Duration>,
+    /// By how much a member may be farther away than the nearest one.
+    pub local_threshold: Duration,
+}
+
+impl Default for Preference<'_> {
+    fn default() -> Self {
+        Preference { mode: Mode::Primary, tags: None, max_staleness: None, local_threshold: LOCAL_THRESHOLD }
+    }
 }
 
 impl<'a> Preference<'a> {
@@ -53,7 +68,19 @@ impl<'a> Preference<'a> {
             _ => Mode::Primary,
         };
         let tags = preference.and_then(|preference| preference.get("tags")?.as_array());
-        Preference { mode, tags }
+        let staleness = preference.and_then(|preference| preference.get("maxStalenessSeconds")?.as_f64());
+        let max_staleness = staleness.filter(|seconds| *seconds > 0.0 && *seconds < f64::from(u32::MAX));
+        Preference {
+            mode,
+            tags,
+            max_staleness: max_staleness.map(Duration::from_secs_f64),
+            ..Preference::default()
+        }
+    }
+
+    /// The same for a client of a router with this `--localThreshold`.
+    pub fn within(self, local_threshold: Duration) -> Self {
+        Preference { local_threshold, ..self }
     }
 
     /// Of these members, those that the first set of tags selects which selects any.

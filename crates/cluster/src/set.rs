@@ -33,7 +33,17 @@ pub(crate) struct Member {
     pub role: Role,
     pub tags: DocBuf,
     pub config_server: bool,
+    /// `lastWriteDate`, in milliseconds, and when it was heard.
+    pub last_write: Option<(i64, Instant)>,
+    /// How long it takes to answer.
+    pub round_trip: Option<Duration>,
 }
+
+/// How often a member tells its state when nothing changes: for so long what is known of it may have been out of date.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Of a round trip that is measured anew, so much counts.
+const NEWEST_COUNTS: f64 = 0.2;
 
 /// A replica set as a client knows it. Its members are watched for as long as it lives.
 pub struct ReplicaSet {
@@ -192,7 +202,7 @@ impl State {
         for host in &new {
             self.members.insert(host.clone(), None);
         }
-        self.members.insert(host.to_owned(), Some(member));
+        self.members.insert(host.to_owned(), Some(self.averaged(host, member)));
         // Before there is a primary, members tell of each other, too.
         if self.primary.is_none() {
             let told = self.members.values().flatten().flat_map(|member| &member.role.hosts);
@@ -207,16 +217,51 @@ impl State {
         new
     }
 
+    /// The member with its round trips so far.
+    fn averaged(&self, host: &str, member: Member) -> Member {
+        let before = self.members.get(host).and_then(|known| known.as_ref()?.round_trip);
+        let round_trip = match (before, member.round_trip) {
+            (Some(before), Some(now)) => {
+                Some(before.mul_f64(1.0 - NEWEST_COUNTS) + now.mul_f64(NEWEST_COUNTS))
+            }
+            (before, now) => now.or(before),
+        };
+        Member { round_trip, ..member }
+    }
+
+    /// Whether a secondary may be farther behind than this, as drivers reckon it: behind the primary, or behind the newest secondary
+    /// where there is none.
+    fn is_stale(&self, member: &Member, most: Duration) -> bool {
+        let Some((written, heard)) = member.last_write else { return false };
+        let known = |member: &Member| member.last_write;
+        let primary = self.primary.as_ref().and_then(|host| known(self.members.get(host)?.as_ref()?));
+        let behind = match primary {
+            Some((newest, then)) => {
+                let later = heard.saturating_duration_since(then).as_millis() as i64;
+                let earlier = then.saturating_duration_since(heard).as_millis() as i64;
+                newest - written + later - earlier
+            }
+            None => {
+                let others = self.members.values().flatten().filter(|other| other.role.secondary);
+                others.filter_map(known).map(|(other, _)| other - written).max().unwrap_or(0)
+            }
+        };
+        behind + HEARTBEAT.as_millis() as i64 > most.as_millis() as i64
+    }
+
     fn select(&self, preference: &Preference<'_>) -> Option<String> {
         let primary = self.primary.clone();
-        let secondaries = || self.pick(preference, |_, member| member.role.secondary);
+        let fresh =
+            |member: &Member| !preference.max_staleness.is_some_and(|most| self.is_stale(member, most));
+        let secondaries = || self.pick(preference, |_, member| member.role.secondary && fresh(member));
         match preference.mode {
             Mode::Primary => primary,
             Mode::PrimaryPreferred => primary.or_else(secondaries),
             Mode::Secondary => secondaries(),
             Mode::SecondaryPreferred => secondaries().or(primary),
-            Mode::Nearest => self
-                .pick(preference, |host, member| member.role.secondary || primary.as_deref() == Some(host)),
+            Mode::Nearest => self.pick(preference, |host, member| {
+                member.role.secondary && fresh(member) || primary.as_deref() == Some(host)
+            }),
         }
     }
 
@@ -229,7 +274,13 @@ impl State {
             .collect();
         let there: Vec<&(&str, &Member)> = there.iter().collect();
         let tagged = preference.tagged(&there, |(_, member)| member.tags.as_raw());
-        tagged.choose(&mut rand::rng()).map(|(host, _)| (*host).to_owned())
+        let nearest = tagged.iter().filter_map(|(_, member)| member.round_trip).min();
+        let near = |member: &Member| match (nearest, member.round_trip) {
+            (Some(nearest), Some(own)) => own <= nearest + preference.local_threshold,
+            _ => true,
+        };
+        let near: Vec<_> = tagged.into_iter().filter(|(_, member)| near(member)).collect();
+        near.choose(&mut rand::rng()).map(|(host, _)| (*host).to_owned())
     }
 }
 
@@ -272,6 +323,38 @@ mod tests {
         assert!(!state.members.contains_key("seed:1"));
         state.heard("x", "a:1", primary(1, &["a:1"]));
         assert_eq!(selected(&state, Mode::Primary).unwrap(), "b:1", "an older primary counts for nothing");
+    }
+
+    #[test]
+    fn stale_and_distant_members_are_not_chosen() {
+        let now = Instant::now();
+        let member = |written: i64, round_trip: u64| Member {
+            last_write: Some((written, now)),
+            round_trip: Some(Duration::from_millis(round_trip)),
+            ..secondary()
+        };
+        let leading = Member { last_write: Some((200_000, now)), ..primary(1, &["p:1", "a:1", "b:1"]) };
+        let mut state = State::default();
+        state.heard("x", "p:1", Member { round_trip: Some(Duration::from_millis(40)), ..leading.clone() });
+        state.heard("x", "a:1", member(199_000, 5));
+        state.heard("x", "b:1", member(100_000, 1));
+        let select = |state: &State, mode: &str, staleness: i32, threshold: u64| {
+            let preference = sheaf_bson::doc! { "mode": mode, "maxStalenessSeconds": staleness };
+            let preference =
+                Preference::of(Some(preference.as_raw())).within(Duration::from_millis(threshold));
+            let chosen = (0..50).filter_map(|_| state.select(&preference));
+            chosen.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(select(&state, "secondary", -1, 15), "a:1 b:1");
+        assert_eq!(select(&state, "secondary", 90, 15), "a:1", "b is 100 seconds behind");
+        assert_eq!(select(&state, "secondary", 120, 0), "b:1", "and the nearest");
+        assert_eq!(select(&state, "nearest", -1, 15), "a:1 b:1", "the primary is far away");
+        assert_eq!(select(&state, "nearest", 90, 50), "a:1 p:1");
+        state.primary = None;
+        assert_eq!(select(&state, "secondary", 90, 15), "a:1", "b is behind a");
+        // Later measurements count by and by.
+        state.heard("x", "a:1", member(199_000, 105));
+        assert_eq!(state.members["a:1"].as_ref().unwrap().round_trip, Some(Duration::from_millis(25)));
     }
 
     #[test]

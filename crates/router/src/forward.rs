@@ -1,10 +1,12 @@
 //! A request on its way to a shard, and a shard's reply on its way to the client. Documents are not looked at in either direction: a
 //! request's fields are copied once, for what is added to them, and a reply goes out from where it came in with one copy.
 
+use std::time::Instant;
+
 use sheaf_bson::{DocBuf, DocWriter, Element, RawDoc, Value};
 use sheaf_client::Message;
 use sheaf_cluster::{Answer, Call, error_in, for_client};
-use sheaf_errors::{Code, Result};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_front::reply::Reply;
 use sheaf_server::commands::crud::change_stream;
 
@@ -151,15 +153,28 @@ pub fn ask_each(op: &Operation<'_>, all: &[Addressed], body: &Body<'_>) -> Resul
 
 /// Sends these messages, and gives what became of each, in the same order.
 pub fn exchange_all(op: &Operation<'_>, messages: Vec<(&Addressed, Message)>) -> Vec<Result<Answer>> {
-    let go_on = || op.check_interrupt();
-    let asker = op.asker(&go_on);
+    exchange_until(op, messages, None)
+}
+
+/// The same; who cannot be reached at this time is not waited for any more.
+pub fn exchange_until(
+    op: &Operation<'_>,
+    messages: Vec<(&Addressed, Message)>,
+    until: Option<Instant>,
+) -> Vec<Result<Answer>> {
+    let go_on = || match until {
+        Some(until) if Instant::now() >= until => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+        _ => op.check_interrupt(),
+    };
+    let receives = || op.check_interrupt();
+    let (sender, asker) = (op.asker(&go_on), op.asker(&receives));
     for (to, _) in &messages {
         note_participant(op, &to.target);
     }
     op.blocking(|| {
         let send = |(to, mut message): (_, Message)| {
             let to: &Addressed = to;
-            (to, Call::send(to.target.set(), &mut message, &asker), message)
+            (to, Call::send(to.target.set(), &mut message, &sender), message)
         };
         let under_way: Vec<_> = messages.into_iter().map(send).collect();
         let finish = |(to, call, mut message): (&Addressed, Result<Call>, Message)| {

@@ -108,7 +108,7 @@ impl<'a> Operation<'a> {
     {
         let preference = match self.writes() || self.in_transaction() {
             true => Preference::default(),
-            false => Preference::of(self.generic.read_preference),
+            false => Preference::of(self.generic.read_preference).within(self.router.local_threshold()),
         };
         Asker { preference, again: self.may_be_sent_again(), go_on }
     }

@@ -2,11 +2,11 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sheaf_bson::{ClusterTime, Timestamp, Value, doc};
-use sheaf_cluster::{Clock, Directory, GoOn, ReplicaSet, SetAddress};
+use sheaf_cluster::{Clock, Directory, GoOn, LOCAL_THRESHOLD, ReplicaSet, SetAddress};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::cursors::Cursors;
 use sheaf_front::front::{Front, new_object_id};
@@ -39,6 +39,8 @@ pub struct Router {
     pub(crate) finishing: AtomicUsize,
     /// Cursors on shards that are to be closed.
     pub(crate) abandoned: Arc<Abandoned>,
+    /// `--localThreshold`, in milliseconds.
+    local_threshold: AtomicU64,
 }
 
 /// Whoever has the router has its front.
@@ -68,8 +70,19 @@ impl Router {
             open_times: Arc::default(),
             finishing: AtomicUsize::new(0),
             abandoned: Arc::default(),
+            local_threshold: AtomicU64::new(LOCAL_THRESHOLD.as_millis() as u64),
             front,
         })
+    }
+
+    /// By how much a member that answers may be farther away than the nearest one.
+    pub fn local_threshold(&self) -> Duration {
+        Duration::from_millis(self.local_threshold.load(Ordering::Relaxed))
+    }
+
+    /// Sets that.
+    pub fn set_local_threshold(&self, threshold: Duration) {
+        self.local_threshold.store(threshold.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// What every server has.

@@ -211,8 +211,8 @@ pub struct RouterFlags {
     /// The config servers: name of their set/host:port,...
     #[arg(long, value_name = "SET/HOST:PORT,...")]
     pub configdb: Option<String>,
-    /// Taken for compatibility: members that answer are equally near
-    #[arg(long = "localThreshold")]
+    /// By how many milliseconds a member that answers reads may be farther away than the nearest one (15)
+    #[arg(long = "localThreshold", value_name = "MS")]
     pub local_threshold: Option<u32>,
 }
 

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use sheaf_cluster::SetAddress;
 use sheaf_front::listener::Listeners;
@@ -45,6 +46,9 @@ pub fn main(flags: &RouterFlags, argv: &[String]) -> ExitCode {
         Ok(Mongos(router)) => router,
         Err(error) => return bad_options(error.message()),
     };
+    if let Some(millis) = flags.local_threshold {
+        router.set_local_threshold(Duration::from_millis(u64::from(millis)));
+    }
     let (control, data) = match runtimes() {
         Ok(runtimes) => runtimes,
         Err(error) => {

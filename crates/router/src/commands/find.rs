@@ -18,7 +18,7 @@ use crate::addressed::{Addressed, Placed};
 use crate::cursor::Merged;
 use crate::forward::{self, Body};
 use crate::gather::{Gather, Order};
-use crate::merged::{First, first_batch, link, open};
+use crate::merged::{First, first_batch, link, open, open_reachable};
 use crate::op::Operation;
 use crate::route::until_fresh;
 use crate::targeting;
@@ -37,7 +37,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         Placed::Spread(sharded) => {
             let to = targets(op, sharded, "filter")?;
             match &to[..] {
-                [only] => forward::to_one(op, only),
+                [only] if !allows_partial(op) => forward::to_one(op, only),
                 _ => over_shards(op, sharded, &to),
             }
         }
@@ -46,6 +46,10 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         Err(error) => views::find(op, collection, error),
         ran => ran,
     }
+}
+
+fn allows_partial(op: &Operation<'_>) -> bool {
+    op.body().get("allowPartialResults").is_some_and(|flag| flag.truthy())
 }
 
 /// The shards that can have documents which match this field of the request.
@@ -87,6 +91,8 @@ struct Find {
     tailable: bool,
     return_key: bool,
     no_timeout: bool,
+    /// Whether shards that cannot be reached may be left out.
+    partial: bool,
 }
 
 impl Find {
@@ -110,6 +116,7 @@ impl Find {
             tailable: flag("tailable")?,
             return_key: flag("returnKey")?,
             no_timeout: flag("noCursorTimeout")?,
+            partial: flag("allowPartialResults")? && !op.in_transaction(),
         })
     }
 
@@ -183,7 +190,11 @@ fn over_shards(op: &Operation<'_>, sharded: &Sharded, to: &[Addressed]) -> Resul
     let (order, projection) = find.order(projection);
     let body = find.for_shards(op, projection.as_ref());
     op.metrics().namespace.replace(Some(sharded.ns.to_string()));
-    let remotes = open(op, to, &Body { db: op.db(), body: body.as_raw() })?;
+    let body = Body { db: op.db(), body: body.as_raw() };
+    let (remotes, partial) = match find.partial {
+        true => open_reachable(op, to, &body)?,
+        false => (open(op, to, &body)?, false),
+    };
     let link = link(op);
     let mut run: BoxOperator = Box::new(Gather::new(link.clone(), remotes, order));
     if find.skip > 0 {
@@ -193,6 +204,7 @@ fn over_shards(op: &Operation<'_>, sharded: &Sharded, to: &[Addressed]) -> Resul
         run = Box::new(Limit::new(run, wanted));
     }
     let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
-    let first = First { size: find.batch_size, single: find.single_batch, no_timeout: find.no_timeout };
+    let first =
+        First { size: find.batch_size, single: find.single_batch, no_timeout: find.no_timeout, partial };
     first_batch(op, &sharded.ns, Merged::new(run, link, limits), first)
 }

@@ -31,6 +31,7 @@ pub struct Link {
     preference: Option<DocBuf>,
     read_concern: Option<DocBuf>,
     write_concern: Option<DocBuf>,
+    local_threshold: Duration,
     current: Mutex<Current>,
 }
 
@@ -55,6 +56,8 @@ pub struct Cluster {
     pub clock: Arc<Clock>,
     /// Where cursors go that nobody will read from.
     pub abandoned: Arc<Abandoned>,
+    /// By how much a member that answers may be farther away than the nearest one.
+    pub local_threshold: Duration,
 }
 
 /// How an operation reads.
@@ -102,6 +105,7 @@ impl Link {
                 None => own("readConcern").filter(|_| !reads.in_transaction),
             },
             write_concern: own("writeConcern").filter(|_| !reads.in_transaction),
+            local_threshold: to.local_threshold,
             current: Mutex::default(),
         })
     }
@@ -239,8 +243,31 @@ impl Link {
         }
     }
 
+    /// The fields of a collection's shard key; `None`: it is not sharded.
+    ///
+    /// Errors: those of asking the config servers.
+    pub fn shard_key(&self, ns: &Namespace, go_on: GoOn<'_>) -> Result<Option<Vec<String>>> {
+        let believed = match &*ns.database {
+            "admin" | "config" | "local" => return Ok(None),
+            _ => self.directory.collection(&ns.to_string(), go_on)?,
+        };
+        let names = |sharded: &Arc<Sharded>| {
+            sharded.pattern().document().iter().map(|field| field.key().to_owned()).collect()
+        };
+        Ok(believed.sharded.as_ref().map(names))
+    }
+
+    /// Whether a collection is sharded.
+    ///
+    /// Errors: those of asking the config servers.
+    pub fn is_sharded(&self, ns: &Namespace, go_on: GoOn<'_>) -> Result<bool> {
+        Ok(self.shard_key(ns, go_on)?.is_some())
+    }
+
     /// Where the collections of a database are that are not sharded.
-    fn whole(&self, db: &str, makes: bool, go_on: GoOn<'_>) -> Result<Addressed> {
+    ///
+    /// Errors: `ShardNotFound` without shards; those of asking the config servers.
+    pub fn whole(&self, db: &str, makes: bool, go_on: GoOn<'_>) -> Result<Addressed> {
         let directory = &*self.directory;
         if matches!(db, "admin" | "config") {
             return Ok(Target::Config(directory.config().clone()).into());
@@ -275,7 +302,8 @@ impl Link {
     ) -> Result<Vec<Result<Answer>>> {
         let preference = self.preference.as_ref().filter(|_| !writes).map(DocBuf::as_raw);
         let again = !writes && self.current.lock().transaction.is_none();
-        let asker = Asker { preference: Preference::of(preference), again, go_on };
+        let asker =
+            Asker { preference: Preference::of(preference).within(self.local_threshold), again, go_on };
         let mut under_way = Vec::with_capacity(to.len());
         for to in to {
             let mut message = self.message(to, db, command, writes);

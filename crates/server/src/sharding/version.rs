@@ -67,8 +67,10 @@ impl<'a> Operation<'a> {
             ("explain", Value::Document(explained)) => explained.iter().next()?.value(),
             (_, first) => first,
         };
-        match first {
-            Value::String(name) => Some(name),
+        match (self.command.name, first) {
+            // It names all of the namespace.
+            ("dataSize", Value::String(name)) => name.strip_prefix(self.db)?.strip_prefix('.'),
+            (_, Value::String(name)) => Some(name),
             _ => None,
         }
     }

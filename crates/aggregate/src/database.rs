@@ -36,6 +36,8 @@ pub enum StatsSource {
     CurrentOp,
     /// `$listLocalSessions`: one document for each session.
     ListLocalSessions,
+    /// `$shardedDataDistribution`: one document for each sharded collection.
+    ShardedDataDistribution,
 }
 
 impl StatsSource {
@@ -46,6 +48,7 @@ impl StatsSource {
             StatsSource::IndexStats => "$indexStats",
             StatsSource::CurrentOp => "$currentOp",
             StatsSource::ListLocalSessions => "$listLocalSessions",
+            StatsSource::ShardedDataDistribution => "$shardedDataDistribution",
         }
     }
 }

@@ -41,6 +41,7 @@ pub static STAGES: &[&StageEntry] = &[
     &search::SEARCH,
     &search::SEARCH_META,
     &project::SET,
+    &stats::SHARDED_DATA_DISTRIBUTION,
     &skip::SKIP,
     &sort::SORT,
     &group::SORT_BY_COUNT,

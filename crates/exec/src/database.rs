@@ -4,6 +4,9 @@ mod out;
 mod spread;
 mod stats;
 
+pub use out::Shape;
+pub use stats::orphans;
+
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -46,6 +49,8 @@ pub struct Hooks {
     pub random: fn() -> u64,
     /// `host:port`, as `$collStats` and `$indexStats` show it.
     pub host: String,
+    /// The shard that the server is, which these show, too.
+    pub shard: Option<String>,
     /// `$$CLUSTER_TIME` in views; `None` outside a replica set.
     pub cluster_clock: Option<Arc<dyn ClusterClock>>,
     /// Whether the command belongs to a transaction, in which a pipeline may not write.
@@ -311,6 +316,9 @@ impl Database for Db {
             StatsSource::IndexStats => stats::index_stats(self, namespace),
             StatsSource::CurrentOp | StatsSource::ListLocalSessions => {
                 (self.hooks.server_stats)(source, spec)
+            }
+            StatsSource::ShardedDataDistribution => {
+                bail!(6789101, "The $shardedDataDistribution stage can only be run on router")
             }
         }
     }

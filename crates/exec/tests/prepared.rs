@@ -18,6 +18,7 @@ fn hooks() -> Hooks {
         new_object_id: || ObjectId([0; 12]),
         random: || 0,
         host: String::new(),
+        shard: None,
         cluster_clock: None,
         in_transaction: false,
         bypass_validation: false,

@@ -1,6 +1,6 @@
 //! What stages that run on a router need from the rest of the cluster: other collections, by routed reads and writes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use sheaf_aggregate::{
     Database, MergeIndex, MergeWrite, Namespace, OutWriter, Pipeline, Probe, SharedDatabase, StatsSource,
@@ -12,6 +12,9 @@ use sheaf_rows::{BoxOperator, Cx};
 
 use crate::addressed::{Addressed, Placed};
 use crate::gather::{self, Gather, Link, Order};
+use crate::out;
+use crate::router::Router;
+use crate::stats::Source;
 use crate::targeting;
 use crate::view;
 
@@ -19,6 +22,8 @@ use crate::view;
 #[derive(Clone)]
 pub struct ClusterDatabase {
     link: Arc<Link>,
+    /// The router, whose cursors have such databases.
+    router: Weak<Router>,
     /// `let` and `collation` of the command, which go for all that is read.
     variables: Option<DocBuf>,
     collation: Option<DocBuf>,
@@ -28,11 +33,12 @@ pub struct ClusterDatabase {
 
 impl ClusterDatabase {
     /// The cluster as a command with this body sees it.
-    pub fn new(link: Arc<Link>, body: RawDoc<'_>, in_transaction: bool) -> Self {
+    pub fn new(router: &Arc<Router>, link: Arc<Link>, body: RawDoc<'_>, in_transaction: bool) -> Self {
         let own = |name: &str| body.get(name).and_then(|value| value.as_doc()).map(DocBuf::from);
         let bypass_validation = body.get("bypassDocumentValidation").is_some_and(|flag| flag.truthy());
         ClusterDatabase {
             link,
+            router: Arc::downgrade(router),
             variables: own("let"),
             collation: own("collation"),
             in_transaction,
@@ -148,7 +154,8 @@ impl ClusterDatabase {
     }
 }
 
-fn first_write_error(reply: RawDoc<'_>) -> Option<Error> {
+/// The first entry of `writeErrors`.
+pub fn first_write_error(reply: RawDoc<'_>) -> Option<Error> {
     let errors = reply.get("writeErrors").and_then(|errors| errors.as_array())?;
     let error = errors.values().next()?.as_doc()?;
     let code = error.get("code").and_then(|code| code.as_exact_i64()).unwrap_or(1) as i32;
@@ -184,27 +191,31 @@ impl Database for ClusterDatabase {
     fn stats(
         &self,
         source: StatsSource,
-        _: &Namespace,
-        _: RawDoc<'_>,
-        _: &mut Cx<'_>,
+        namespace: &Namespace,
+        spec: RawDoc<'_>,
+        cx: &mut Cx<'_>,
     ) -> Result<Vec<DocBuf>> {
-        bail!(
-            Code::COMMAND_NOT_SUPPORTED,
-            "This version does not run {} on a router in a pipeline over several shards",
-            source.stage_name()
-        )
+        let Some(router) = self.router.upgrade() else {
+            bail!(Code::INTERRUPTED_AT_SHUTDOWN, "this router is about to end")
+        };
+        Source { router: &router, link: &self.link }.documents(source, namespace, spec, cx)
     }
 
-    fn begin_out(&self, _: &Namespace, _: Value<'_>, _: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
+    fn begin_out(&self, target: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Result<Box<dyn OutWriter>> {
         self.refuse_in_transaction("$out")?;
-        bail!(
-            Code::COMMAND_NOT_SUPPORTED,
-            "This version runs $out only where all that the pipeline reads, and what it writes, is on one shard"
-        )
+        out::begin(&self.link, target, spec, self.bypass_validation, cx)
     }
 
     fn merge_index(&self, namespace: &Namespace, on: &[String]) -> Result<Option<MergeIndex>> {
         if on.len() == 1 && on[0] == "_id" {
+            return Ok(Some(MergeIndex { sparse: false }));
+        }
+        if let Some(key) = self.link.shard_key(namespace, &|| Ok(()))?
+            && on.iter().any(|path| path == "_id")
+            && on.iter().all(|path| path == "_id" || key.contains(path))
+            && key.iter().all(|field| on.contains(field))
+        {
+            // The shard key says which shard, and that has each `_id` once.
             return Ok(Some(MergeIndex { sparse: false }));
         }
         let command = doc! { "listIndexes": &*namespace.collection, "cursor": { "batchSize": 1000 } };

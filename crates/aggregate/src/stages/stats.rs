@@ -1,5 +1,5 @@
 //! Stages whose documents come from the server itself: `$collStats`, `$indexStats`, `$currentOp`,
-//! `$listLocalSessions`.
+//! `$listLocalSessions`, `$shardedDataDistribution`.
 
 use std::sync::Arc;
 
@@ -41,6 +41,17 @@ pub(crate) const LIST_LOCAL_SESSIONS: StageEntry = StageEntry::new(
 .first()
 .collectionless()
 .unstable()
+.not_in_transactions();
+
+/// `$shardedDataDistribution`.
+pub(crate) const SHARDED_DATA_DISTRIBUTION: StageEntry = StageEntry::new(
+    "$shardedDataDistribution",
+    parse_sharded_data_distribution,
+    Split::Router,
+    Needs::Cluster(&["shardedDataDistribution"]),
+)
+.first()
+.collectionless()
 .not_in_transactions();
 
 /// A parsed stage of this kind.
@@ -166,6 +177,20 @@ pub(crate) fn parse_list_local_sessions(
         }
     }
     Ok(stage(StatsSource::ListLocalSessions, spec, cx))
+}
+
+pub(crate) fn parse_sharded_data_distribution(
+    argument: Value<'_>,
+    cx: &mut StageCx<'_>,
+) -> Result<Vec<SharedStage>> {
+    let spec = match argument {
+        Value::Document(spec) if spec.is_empty() => spec,
+        _ => bail!(6789100, "The $shardedDataDistribution stage specification must be an empty object"),
+    };
+    if cx.namespace.database != "admin" || !cx.namespace.collection.is_empty() {
+        bail!(6789102, "The $shardedDataDistribution stage must be run on the admin database");
+    }
+    Ok(stage(StatsSource::ShardedDataDistribution, spec, cx))
 }
 
 impl Stage for StatsStage {

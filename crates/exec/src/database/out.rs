@@ -28,9 +28,11 @@ struct Out {
 }
 
 /// What has to be the same of a target when it is replaced.
-struct Shape {
-    options: DocBuf,
-    indexes: Vec<DocBuf>,
+pub struct Shape {
+    /// Its options.
+    pub options: DocBuf,
+    /// The specifications of its indexes.
+    pub indexes: Vec<DocBuf>,
 }
 
 impl Shape {
@@ -44,8 +46,10 @@ impl Shape {
         }
     }
 
+    /// Compares it with a target as it is now.
+    ///
     /// Errors: `CommandFailed`, as MongoDB's.
-    fn check(&self, target: &str, now: Option<&Collection>) -> Result<()> {
+    pub fn check(&self, target: &str, now: Option<&Collection>) -> Result<()> {
         let now = Shape::of(now);
         let text = |options: &DocBuf| sheaf_bson::value_text(Value::Document(options.as_raw()));
         if now.options != self.options {

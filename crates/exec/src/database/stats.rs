@@ -1,12 +1,18 @@
 //! `$collStats` and `$indexStats`.
 
+use std::sync::Arc;
+
 use sheaf_aggregate::Namespace;
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_rows::Cx;
+use sheaf_storage::Collection;
 
 use super::Db;
 use crate::ddl::stats::{append_number, write_storage_stats};
+use crate::find;
+use crate::plan::Query;
+use crate::run::Reads;
 
 /// The document of `$collStats`.
 pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
@@ -30,8 +36,15 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
         None => None,
     };
     let scale = storage_scale(spec)?;
+    let orphans = match collection.filter(|_| spec.get("storageStats").is_some()) {
+        Some(collection) => orphans(collection, &db.reads, cx)?,
+        None => 0,
+    };
     Ok(vec![DocBuf::build(|out| {
         out.append("ns", namespace.to_string().as_str());
+        if let Some(shard) = &db.hooks.shard {
+            out.append("shard", shard.as_str());
+        }
         out.append("host", db.hooks.host.as_str());
         out.append("localTime", Value::DateTime(now_millis));
         if let Some(options) = spec.get("latencyStats") {
@@ -40,7 +53,7 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
         }
         if spec.get("storageStats").is_some() {
             let collection = collection.map(|collection| &**collection);
-            write_storage_stats(&mut out.document("storageStats"), &db.engine, collection, scale);
+            write_storage_stats(&mut out.document("storageStats"), &db.engine, collection, orphans, scale);
         }
         if let Some(count) = count {
             append_number(out, "count", count);
@@ -52,6 +65,18 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
             scans.append("total", total as i64).append("nonTailable", non_tailable as i64);
         }
     })])
+}
+
+/// How many documents of a collection belong to other shards. Where nothing has been moved lately, nothing is read for it.
+///
+/// Errors: those of reading.
+pub fn orphans(collection: &Arc<Collection>, reads: &Reads, cx: &mut Cx<'_>) -> Result<u64> {
+    if reads.owned(collection)?.is_none() {
+        return Ok(0);
+    }
+    let query = Query { counting: true, only_paths: Some(Vec::new()), ..Query::default() };
+    let owned = find::open(&query, collection, reads, cx)?.count(cx)?;
+    Ok(collection.count().saturating_sub(owned))
 }
 
 /// `storageStats: {scale: n}`
@@ -79,7 +104,7 @@ pub fn index_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
     if collection.is_view() {
         bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Namespace {namespace} is a view, not a collection");
     }
-    let one = |index: &std::sync::Arc<sheaf_storage::Index>| {
+    let one = |index: &Arc<sheaf_storage::Index>| {
         DocBuf::build(|out| {
             out.append("name", &index.name);
             out.append("key", crate::index::key_pattern(index));
@@ -88,6 +113,9 @@ pub fn index_stats(db: &Db, namespace: &Namespace) -> Result<Vec<DocBuf>> {
             out.document("accesses").append("ops", index.accesses.ops() as i64).append("since", since);
             if !index.ready {
                 out.append("building", true);
+            }
+            if let Some(shard) = &db.hooks.shard {
+                out.append("shard", shard.as_str());
             }
             out.append("spec", &index.spec);
         })

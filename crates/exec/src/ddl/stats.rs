@@ -55,8 +55,15 @@ fn sampled_bytes(engine: &Engine, collection: &Collection, index: &Index) -> Res
     Ok(bytes / entries * collection.count().max(entries))
 }
 
-/// The figures of a collection, sizes divided by `scale`; `None` for one that does not exist.
-pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Option<&Collection>, scale: i64) {
+/// The figures of a collection, sizes divided by `scale`; `None` for one that does not exist. `orphans`: how many of its documents
+/// belong to other shards.
+pub fn write_storage_stats(
+    doc: &mut Doc<'_>,
+    engine: &Engine,
+    collection: Option<&Collection>,
+    orphans: u64,
+    scale: i64,
+) {
     let scale = scale.max(1) as u64;
     let Some(collection) = collection else { return write_absent(doc, scale) };
     let is_log = collection.is_oplog();
@@ -74,7 +81,7 @@ pub fn write_storage_stats(doc: &mut Doc<'_>, engine: &Engine, collection: Optio
     if let Some(average) = bytes.checked_div(count) {
         append_number(doc, "avgObjSize", average);
     }
-    doc.append("numOrphanDocs", 0);
+    append_number(doc, "numOrphanDocs", orphans);
     append_number(doc, "storageSize", storage / scale);
     doc.append("freeStorageSize", 0);
     doc.append("capped", collection.capped.is_some());

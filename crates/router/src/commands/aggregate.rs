@@ -22,6 +22,7 @@ use crate::forward::{self, Body};
 use crate::gather::{Gather, Order};
 use crate::merged::{First, first_batch, link, open};
 use crate::op::Operation;
+use crate::out::with_merge_fields;
 use crate::route::not_over_shards;
 use crate::route::{Route, until_fresh};
 use crate::target::Target;
@@ -36,9 +37,7 @@ pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let first = stages.values().next().and_then(|stage| stage.as_doc()?.iter().next());
     match first.map(|stage| stage.key()) {
         Some("$changeStream") => stream(op, stages).map_err(labelled),
-        Some(stage @ ("$currentOp" | "$listLocalSessions")) => {
-            forward::to_one(op, &the_only_shard(op, stage)?.into())
-        }
+        Some("$currentOp" | "$listLocalSessions" | "$shardedDataDistribution") => on_cluster(op, stages),
         _ => collection(op, stages),
     }
 }
@@ -56,17 +55,11 @@ fn stream(op: &Operation<'_>, stages: RawDoc<'_>) -> Result<Reply> {
     change_stream::open(op, &namespace, &pipeline)
 }
 
-/// What concerns the whole cluster, in a cluster of one shard.
-fn the_only_shard(op: &Operation<'_>, stage: &str) -> Result<Target> {
-    let mut shards = forward::all_shards(op)?;
-    match (shards.pop(), shards.is_empty()) {
-        (Some(shard), true) => Ok(shard.target),
-        (None, _) => bail!(Code::SHARD_NOT_FOUND, "No shards found"),
-        _ => bail!(
-            Code::COMMAND_NOT_SUPPORTED,
-            "This version runs {stage} on the whole of a cluster only where the cluster has one shard"
-        ),
-    }
+/// A pipeline on what servers do: its first stage has its documents from this router.
+fn on_cluster(op: &Operation<'_>, stages: RawDoc<'_>) -> Result<Reply> {
+    let name = op.body().iter().next().and_then(|first| first.value().as_str()).unwrap_or_default();
+    let placed = Placed::Whole(Target::Config(op.router.directory.config().clone()).into());
+    Plan::new(op, op.body(), name, stages, &placed)?.apart().run(op, None)
 }
 
 /// A pipeline that begins with the documents of a collection, or makes its own.
@@ -154,6 +147,20 @@ impl<'b> Plan<'b> {
         placed: &Placed,
     ) -> Result<Self> {
         let namespace = Namespace::new(op.db(), name);
+        let key_of = |db: &str, collection: &str| {
+            if sheaf_front::args::check_db_name(db).is_err() || collection.is_empty() {
+                return Ok(None);
+            }
+            Ok(match Route::new(op, db, collection, false).placed()? {
+                Placed::Whole(_) => None,
+                Placed::Spread(sharded) => {
+                    let fields = sharded.pattern().document();
+                    Some(fields.iter().map(|field| field.key().to_owned()).collect())
+                }
+            })
+        };
+        let merging = with_merge_fields(stages, op.db(), key_of)?;
+        let stages = merging.as_ref().map_or(stages, |stages| stages.as_raw());
         let pipeline = parse(op, body, stages, &namespace)?;
         let to = match placed {
             Placed::Whole(to) => vec![to.clone()],
@@ -225,7 +232,7 @@ impl<'b> Plan<'b> {
             None => Order::None,
         };
         let merger = parse(op, body, split.merger.as_raw(), &self.namespace)?;
-        let database = ClusterDatabase::new(link.clone(), body, op.in_transaction()).shared();
+        let database = ClusterDatabase::new(op.router, link.clone(), body, op.in_transaction()).shared();
         let gathered: BoxOperator = Box::new(Gather::new(link.clone(), rows, order));
         let run = match merger.has_own_source() {
             true => merger.open_own(&database),

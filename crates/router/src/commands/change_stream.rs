@@ -113,7 +113,8 @@ fn on_all_shards(
         Start::At(time) => ResumeToken::high_water_mark(*time),
         Start::After(token) => token.clone(),
     };
-    let documents = looks_up(stream).then(|| ClusterDatabase::new(link.clone(), op.body(), false).shared());
+    let documents =
+        looks_up(stream).then(|| ClusterDatabase::new(op.router, link.clone(), op.body(), false).shared());
     let inputs = Arc::new(Mutex::new(Inputs::new(link.clone(), opening, inputs, watch.ok())));
     let position = Arc::new(Mutex::new(StreamPosition::at(token)));
     let source = StreamSource::new(inputs.clone(), position.clone(), documents.clone());
@@ -133,6 +134,7 @@ fn link(op: &Operation<'_>) -> Arc<Link> {
         directory: op.router.directory.clone(),
         clock: op.router.clock.clone(),
         abandoned: op.router.abandoned.clone(),
+        local_threshold: op.router.local_threshold(),
     };
     let concern = op.body().get("readConcern").and_then(|concern| concern.as_doc());
     let body = DocBuf::build(|out| {

@@ -2,6 +2,7 @@
 //! is its [`Spread`]. What has to be done here has a file here.
 
 mod aggregate;
+mod analyze;
 mod batches;
 mod bulk_write;
 mod change_stream;
@@ -23,11 +24,12 @@ mod server_status;
 mod sessions;
 mod shards;
 mod transaction;
+mod version;
 mod views;
 
 use std::sync::LazyLock;
 
-use sheaf_errors::Result;
+use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::command::{Description, Entry, Run, Spread, Table, Threads};
 use sheaf_front::command_entry;
@@ -47,6 +49,8 @@ static OWN: &[Entry<RunOnRouter>] = &[
     command_entry!(shards::AddShard<'_>, Operation),
     command_entry!(shards::EnableSharding<'_>, Operation),
     command_entry!(shards::GetShardMap, Operation),
+    command_entry!(analyze::AnalyzeShardKey<'_>, Operation),
+    command_entry!(version::GetShardVersion<'_>, Operation),
     command_entry!(shards::FlushRouterConfig, Operation),
     command_entry!(shards::ListShards, Operation),
     command_entry!(isdbgrid::IsDbGrid, Operation),
@@ -164,6 +168,9 @@ fn to_collection(op: &Operation<'_>) -> Result<Reply> {
         Placed::Spread(sharded) if op.command.spec.spread == Spread::AnyOwner => {
             let any = op.owners(sharded)?.swap_remove(0);
             forward::to_one(op, &any)
+        }
+        Placed::Spread(_) if op.command.name == "convertToCapped" => {
+            bail!(Code::ILLEGAL_OPERATION, "You can't convertToCapped a sharded collection")
         }
         Placed::Spread(sharded) => Err(not_over_shards(op, sharded)),
     })

@@ -7,6 +7,7 @@ use sheaf_front::reply::Reply;
 
 use crate::forward::{self, Body};
 use crate::op::Operation;
+use crate::stats::append_operation;
 use crate::target::Target;
 
 /// `{currentOp: 1, <field>: <filter>}`: those of all shards and of the config servers.
@@ -20,18 +21,7 @@ pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             let shown = answer.reply().get("inprog").and_then(|shown| shown.as_array());
             for entry in shown.into_iter().flat_map(|shown| shown.values()).filter_map(|entry| entry.as_doc())
             {
-                let mut out = list.document();
-                out.append("shard", target.name());
-                for field in entry {
-                    match (field.key(), field.value().as_exact_i64()) {
-                        ("opid", Some(number)) => {
-                            out.append("opid", &format!("{}:{number}", target.name()));
-                        }
-                        _ => {
-                            out.append_element(field);
-                        }
-                    }
-                }
+                append_operation(&mut list.document(), target.name(), entry);
             }
         }
     }))

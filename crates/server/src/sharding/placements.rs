@@ -1,11 +1,12 @@
 //! What this shard owns of sharded collections: documents of `config.placements`, read in the state that an operation works on.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
 use ahash::AHashMap;
 use parking_lot::RwLock;
-use sheaf_bson::{Binary, RawDoc, Value};
+use sheaf_bson::{ArrayWriter, Binary, RawDoc, Timestamp, Value};
 use sheaf_errors::Result;
 use sheaf_exec::run::{Owned, Ownership};
 use sheaf_shard::placement::CollectionPlacement;
@@ -52,6 +53,16 @@ impl Placed {
         self.pattern.put_order(document, order)?;
         Ok(self.placement.owned.holds(order))
     }
+
+    /// Adds each range that the shard owns as an array of its two ends.
+    pub fn put_owned(&self, list: &mut ArrayWriter<'_, Vec<u8>>) {
+        let owned = RawDoc::new(&self.document).get("owned").and_then(|owned| owned.as_array());
+        for range in owned.into_iter().flat_map(|owned| owned.values()).filter_map(|range| range.as_doc()) {
+            let mut ends = list.array();
+            ends.push(range.get_or_missing("min"));
+            ends.push(range.get_or_missing("max"));
+        }
+    }
 }
 
 /// The placements that were read before, by collection: a document is parsed once for as long as it stays the same.
@@ -66,6 +77,21 @@ impl Placements {
     /// Where placements are, if any collection was ever sharded here.
     pub fn home(catalog: &Catalog) -> Option<&Arc<Collection>> {
         catalog.collection(NAMESPACE)
+    }
+
+    /// The collections that are sharded in this state, in order, and the versions of what the shard has of them.
+    ///
+    /// Errors: those of reading.
+    pub fn versions(view: &View) -> Result<BTreeMap<String, Timestamp>> {
+        let version = |placement: RawDoc<'_>| {
+            let ns = placement.get("ns")?.as_str()?.to_owned();
+            match placement.get("lastmod") {
+                Some(Value::Timestamp(version)) => Some((ns, version)),
+                _ => None,
+            }
+        };
+        let found = super::rows::find(view, NAMESPACE, |_| true)?;
+        Ok(found.iter().filter_map(|placement| version(placement.as_raw())).collect())
     }
 
     /// The placement of a collection in this state; `None`: it is not sharded.

@@ -379,6 +379,11 @@ impl ShardServer {
         self.identity.get().map(|identity| identity.shard.as_str())
     }
 
+    /// Where the cluster's directory is, once that is known.
+    pub fn config_servers(&self) -> Option<String> {
+        self.identity.get().map(|identity| identity.config.to_string())
+    }
+
     // Statements in sessions.
 
     /// A statement of a transaction is about to be executed, after what has been (`None`: it is the first, and its snapshot is taken).

@@ -31,6 +31,7 @@ pub fn database(op: &Operation<'_>, hint: Option<(&Namespace, Hint)>, bypass_val
         new_object_id: crate::node::new_object_id,
         random: rand::random,
         host: op.node().host_and_port(),
+        shard: op.node().sharding().and_then(|sharding| sharding.shard_name()).map(str::to_owned),
         in_transaction: op.in_transaction(),
         bypass_validation,
         report: crate::log::events::failed_validation,

@@ -1,13 +1,25 @@
 //! `collStats`.
 
+use std::sync::Arc;
+
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::stats;
+use sheaf_rows::{Cx, Limits};
+use sheaf_storage::Collection;
 
 use crate::args::{Args, safe_i64};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+
+/// How many documents of a collection belong to other shards.
+fn orphans(op: &Operation<'_>, collection: &Arc<Collection>) -> Result<u64> {
+    let stop = op.interrupter();
+    let interrupt = || stop.check();
+    let limits = Limits { now_millis: op.now_millis(), ..Limits::default() };
+    sheaf_exec::database::orphans(collection, &op.reads(op.view()?), &mut Cx::new(limits, &interrupt))
+}
 
 /// `{collStats: "users", scale: 1}`
 pub struct CollStats<'a> {
@@ -74,9 +86,13 @@ impl<'a> Command<'a, Operation<'a>> for CollStats<'a> {
                 view.namespace
             );
         }
+        let orphans = match collection {
+            Some(collection) => orphans(op, collection)?,
+            None => 0,
+        };
         let collection = collection.map(|collection| &**collection);
         Ok(Reply::ok()
             .with("ns", &namespace)
-            .with_fields(|doc| stats::write_storage_stats(doc, op.engine(), collection, self.scale)))
+            .with_fields(|doc| stats::write_storage_stats(doc, op.engine(), collection, orphans, self.scale)))
     }
 }

@@ -20,6 +20,7 @@ pub mod names;
 mod plan_cache_clear;
 mod re_index;
 mod rename;
+mod rename_if;
 mod room;
 mod search_indexes;
 mod validate;
@@ -50,6 +51,7 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(plan_cache_clear::PlanCacheClear<'_>),
     registered!(re_index::ReIndex<'_>),
     registered!(rename::RenameCollection<'_>),
+    registered!(rename_if::RenameIf<'_>),
     registered!(search_indexes::CreateSearchIndexes),
     registered!(search_indexes::DropSearchIndex),
     registered!(search_indexes::ListSearchIndexes),

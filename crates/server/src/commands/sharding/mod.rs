@@ -3,6 +3,7 @@
 mod hold;
 mod internal;
 mod moves;
+mod state;
 mod streams;
 mod transactions;
 
@@ -89,6 +90,9 @@ use transactions::OfTransaction;
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(AdvanceStreams),
     registered!(HoldSnapshots),
+    registered!(state::CleanupOrphaned<'_>),
+    registered!(state::GetShardVersion<'_>),
+    registered!(state::ShardingState),
     registered!(OfTransaction<asked::Abandon>),
     registered!(OfTransaction<asked::Ask>),
     registered!(OfTransaction<asked::CommitAlone>),

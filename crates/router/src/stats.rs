@@ -1,0 +1,213 @@
+//! The documents of stages that show what servers do: of the shards all together, or of this router.
+
+use std::sync::Arc;
+
+use sheaf_aggregate::{Namespace, StatsSource};
+use sheaf_bson::{ArrayBuf, DocBuf, DocWriter, RawDoc, Value, doc};
+use sheaf_cluster::GoOn;
+use sheaf_errors::Result;
+use sheaf_front::front::Front;
+use sheaf_front::operations;
+use sheaf_rows::{Cx, Operator};
+
+use crate::addressed::{Addressed, Placed};
+use crate::gather::{self, Gather, Link, Order, Remote};
+use crate::router::Router;
+use crate::target::Target;
+
+/// What such stages read.
+pub struct Source<'s> {
+    /// This router.
+    pub router: &'s Arc<Router>,
+    /// The way to the shards.
+    pub link: &'s Arc<Link>,
+}
+
+impl Source<'_> {
+    /// The documents of a stage with this argument.
+    ///
+    /// Errors: those of the shards and of the way there.
+    pub fn documents(
+        &self,
+        of: StatsSource,
+        namespace: &Namespace,
+        spec: RawDoc<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<Vec<DocBuf>> {
+        let flag = |name: &str| spec.get(name).is_some_and(|flag| flag.truthy());
+        match of {
+            StatsSource::CurrentOp if flag("localOps") => Ok(self.own_operations(&flag)),
+            StatsSource::CurrentOp => self.operations(spec, cx),
+            StatsSource::ListLocalSessions => Ok(self.sessions()),
+            StatsSource::ShardedDataDistribution => self.distribution(cx),
+            StatsSource::CollStats | StatsSource::IndexStats => self.of_collection(of, namespace, spec, cx),
+        }
+    }
+
+    /// What each shard says of a collection, of which it has something.
+    fn of_collection(
+        &self,
+        of: StatsSource,
+        namespace: &Namespace,
+        spec: RawDoc<'_>,
+        cx: &mut Cx<'_>,
+    ) -> Result<Vec<DocBuf>> {
+        let stages = ArrayBuf::of(&[doc! { (of.stage_name()): spec }]);
+        let command = doc! {
+            "aggregate": &*namespace.collection, "pipeline": Value::Array(stages.as_raw()), "cursor": {}
+        };
+        let interrupt = cx.interrupt();
+        let go_on = || interrupt();
+        let remotes = self.link.until_fresh(namespace, false, &go_on, |placed| {
+            let to = match placed {
+                Placed::Whole(to) => vec![to.clone()],
+                Placed::Spread(sharded) => {
+                    let owners = sharded.table.shards();
+                    owners.map(|shard| self.link.addressed(sharded, shard, &go_on)).collect::<Result<_>>()?
+                }
+            };
+            let answers = self.link.ask_each(&to, &namespace.database, &command, false, &go_on)?;
+            gather::opened(self.link.abandoned(), &to, answers)
+        })?;
+        self.rows(remotes, cx)
+    }
+
+    fn rows(&self, remotes: Vec<Remote>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+        let mut rows = Gather::new(self.link.clone(), remotes, Order::None);
+        let mut all = Vec::new();
+        while sheaf_rows::pull(&mut rows, cx)? {
+            all.push(DocBuf::from(rows.row().document()));
+        }
+        Ok(all)
+    }
+
+    fn own_operations(&self, flag: &dyn Fn(&str) -> bool) -> Vec<DocBuf> {
+        let (front, cursors): (&Front, _) = (self.router.front(), &*self.router.cursors);
+        let mut all = operations::under_way(front, cursors, flag("idleConnections"));
+        if flag("idleCursors") {
+            all.extend(operations::idle_cursors(front, cursors));
+        }
+        all
+    }
+
+    /// What all sets of the cluster are doing.
+    fn operations(&self, spec: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+        let command = of_admin(doc! { "$currentOp": spec });
+        let interrupt = cx.interrupt();
+        let sets = self.sets(&|| interrupt())?;
+        let mut all = Vec::new();
+        for to in sets {
+            let name = to.target.name().to_owned();
+            for entry in self.ask(to, "admin", &command, cx)? {
+                all.push(DocBuf::build(|out| append_operation(out, &name, entry.as_raw())));
+            }
+        }
+        Ok(all)
+    }
+
+    fn sets(&self, go_on: GoOn<'_>) -> Result<Vec<Addressed>> {
+        let directory = &self.router.directory;
+        let shards = directory.shards(go_on)?.into_iter().map(Target::Shard);
+        Ok(shards.chain([Target::Config(directory.config().clone())]).map(Addressed::from).collect())
+    }
+
+    /// All that a set gives to a command with a cursor.
+    fn ask(&self, to: Addressed, db: &str, command: &DocBuf, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+        let interrupt = cx.interrupt();
+        let to = [to];
+        let answers = self.link.ask_each(&to, db, command, false, &|| interrupt())?;
+        let remotes = gather::opened(self.link.abandoned(), &to, answers)?;
+        self.rows(remotes, cx)
+    }
+
+    /// The sessions that this router knows.
+    fn sessions(&self) -> Vec<DocBuf> {
+        let (router, now) = (self.router, self.router.front().clock.now_millis());
+        let mut sessions = router.sessions.list();
+        sessions.sort_by_key(|session| session.id);
+        sessions.dedup_by_key(|session| session.id);
+        let shown = sessions.iter().map(|session| {
+            let used = session.last_used.load(std::sync::atomic::Ordering::Relaxed);
+            let idle = router.uptime_millis().saturating_sub(used);
+            DocBuf::build(|out| {
+                session.id.write(out, "_id");
+                out.append("lastUse", Value::DateTime(now - idle as i64));
+            })
+        });
+        shown.collect()
+    }
+
+    /// How each sharded collection lies on the shards.
+    fn distribution(&self, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+        let interrupt = cx.interrupt();
+        let go_on = || interrupt();
+        let entries = self.router.directory.find("collections", &doc! {}, &go_on)?;
+        let shards = self.router.directory.shards(&go_on)?;
+        let stages = ArrayBuf::of(&[doc! { "$collStats": { "storageStats": {} } }]);
+        let mut all = Vec::new();
+        for entry in &entries {
+            let ns = entry.as_raw().get("_id").and_then(|ns| ns.as_str()).unwrap_or_default();
+            let Some((db, collection)) = ns.split_once('.') else { continue };
+            if entry.as_raw().get("unsplittable").is_some_and(|flag| flag.truthy()) {
+                continue;
+            }
+            let command =
+                doc! { "aggregate": collection, "pipeline": Value::Array(stages.as_raw()), "cursor": {} };
+            let mut found = Vec::new();
+            let believed = self.router.directory.collection(ns, &go_on)?;
+            let Some(sharded) = &believed.sharded else { continue };
+            for shard in &shards {
+                let owns = sharded.table.shards().any(|owner| owner.as_str() == &*shard.name);
+                let to = Target::Shard(shard.clone()).into();
+                for told in self.ask(to, db, &command, cx)? {
+                    let stats = told.as_raw().get("storageStats").and_then(|stats| stats.as_doc());
+                    found.extend(stats.and_then(|stats| part(&shard.name, stats, owns)));
+                }
+            }
+            all.push(doc! { "ns": ns, "shards": &ArrayBuf::of(&found) });
+        }
+        Ok(all)
+    }
+}
+
+/// What a shard has of a collection; `None`: nothing.
+fn part(shard: &str, stats: RawDoc<'_>, owns: bool) -> Option<DocBuf> {
+    let number = |name: &str| stats.get(name).and_then(|number| number.as_exact_i64()).unwrap_or(0);
+    let (count, orphans, average) = (number("count"), number("numOrphanDocs"), number("avgObjSize"));
+    if !owns && count == 0 {
+        return None;
+    }
+    Some(DocBuf::build(|out| {
+        out.append("shardName", shard);
+        append(out, "numOrphanedDocs", orphans);
+        append(out, "numOwnedDocuments", count - orphans);
+        append(out, "ownedSizeBytes", (count - orphans) * average);
+        append(out, "orphanedSizeBytes", orphans * average);
+    }))
+}
+
+fn append(out: &mut DocWriter<'_, Vec<u8>>, name: &str, number: i64) {
+    match i32::try_from(number) {
+        Ok(small) => out.append(name, small),
+        Err(_) => out.append(name, number),
+    };
+}
+
+/// A pipeline of this stage, against `admin`.
+fn of_admin(stage: DocBuf) -> DocBuf {
+    let stages = ArrayBuf::of(&[stage]);
+    doc! { "aggregate": 1, "pipeline": Value::Array(stages.as_raw()), "cursor": {} }
+}
+
+/// Adds an operation of a shard as routers show it: with the shard, by whose name its number is known here.
+pub fn append_operation(out: &mut DocWriter<'_, Vec<u8>>, shard: &str, operation: RawDoc<'_>) {
+    out.append("shard", shard);
+    for field in operation {
+        match (field.key(), field.value().as_exact_i64()) {
+            ("opid", Some(number)) => _ = out.append("opid", &format!("{shard}:{number}")),
+            // The shard's client is a router.
+            ("client", _) => _ = out.append("client_s", field.value()),
+            _ => _ = out.append_element(field),
+        }
+    }
+}

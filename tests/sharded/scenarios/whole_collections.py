@@ -1,0 +1,84 @@
+"""The pages on convertToCapped, cloneCollectionAsCapped, renameCollection, $out and $merge: what whole collections undergo."""
+
+from checks import check, refused
+from scenarios import spread_evenly
+
+
+@check
+def sharded_collections_are_never_capped(cluster):
+    with cluster.client() as client:
+        spread_evenly(client, "capped.plants")
+        command = client.capped.command
+        error = refused(20, lambda: command("convertToCapped", "plants", size=4096))
+        assert "You can't convertToCapped a sharded collection" in str(error)
+        refused(59, lambda: command("cloneCollectionAsCapped", "plants", toCollection="few", size=4096))
+        client.capped.whole.insert_one({})
+        command("convertToCapped", "whole", size=4096)
+        assert client.capped.whole.options()["capped"]
+        refused(72, lambda: client.admin.command("shardCollection", "capped.whole", key={"_id": 1}))
+
+
+@check
+def out_replaces_collections_on_one_shard(cluster):
+    with cluster.client() as client:
+        plants = spread_evenly(client, "outs.plants")
+        client.admin.command("enableSharding", "outselsewhere", primaryShard="shard1")
+        every = [{"$match": {"k": {"$gte": 20}}}, {"$sort": {"k": 1}}]
+        for db in ("outs", "outselsewhere"):
+            into = client[db].tall
+            for _ in range(2):
+                plants.aggregate([*every, {"$out": {"db": db, "coll": "tall"}}])
+                assert into.count_documents({}) == 80
+                assert [plant["k"] for plant in into.find({}).sort("k", -1).limit(2)] == [99, 98]
+            # The target's options and indexes stay.
+            into.create_index("name", unique=True)
+            plants.aggregate([*every, {"$out": {"db": db, "coll": "tall"}}])
+            assert into.index_information()["name_1"]["unique"] and "temp" not in into.options()
+            refused(11000, lambda: plants.aggregate(
+                [{"$set": {"name": "one"}}, {"$out": {"db": db, "coll": "tall"}}]))
+            assert into.count_documents({}) == 80 and client[db].list_collection_names(filter={"name": {"$regex": "tmp"}}) == []
+        # An unsharded collection into a database on another shard.
+        client.outs.tall.aggregate([{"$match": {"k": {"$lt": 30}}}, {"$out": {"db": "outselsewhere", "coll": "small"}}])
+        assert client.outselsewhere.small.count_documents({}) == 10
+        client.outselsewhere.create_collection("rows", capped=True, size=4096)
+        refused(17152, lambda: plants.aggregate([{"$out": {"db": "outselsewhere", "coll": "rows"}}]))
+        client.outselsewhere.create_collection("view", viewOn="tall", pipeline=[])
+        refused(166, lambda: plants.aggregate([{"$out": {"db": "outselsewhere", "coll": "view"}}]))
+
+
+@check
+def out_never_replaces_a_sharded_collection(cluster):
+    with cluster.client() as client:
+        plants = spread_evenly(client, "outsharded.plants")
+        client.outsharded.whole.insert_one({"k": 1})
+        for source in (plants, client.outsharded.whole):
+            error = refused(28769, lambda: source.aggregate([{"$out": "plants"}]))
+            assert "outsharded.plants cannot be sharded" in str(error), error
+        assert plants.count_documents({}) == 100
+
+
+@check
+def merge_tells_documents_apart_by_the_shard_key(cluster):
+    with cluster.client() as client:
+        plants = spread_evenly(client, "merges.plants")
+        client.merges.news.insert_many([{"_id": 5, "k": 5, "name": "new"}, {"_id": 500, "k": 70, "name": "another"}])
+        client.merges.news.aggregate([{"$merge": "plants"}])
+        assert plants.find_one({"k": 5})["name"] == "new" and plants.count_documents({"k": 70}) == 2
+        refused(51183, lambda: client.merges.news.aggregate([{"$merge": {"into": "plants", "on": "name"}}]))
+        plants.create_index([("k", 1), ("name", 1)], unique=True)
+        stage = {"into": "plants", "on": ["name", "k"], "whenMatched": "fail"}
+        refused(11000, lambda: client.merges.news.aggregate([{"$merge": stage}]))
+        plants.aggregate([{"$set": {"copied": True}}, {"$merge": {"into": "plants", "whenNotMatched": "fail"}}])
+        assert plants.count_documents({"copied": True}) == 101
+
+
+@check
+def renaming_stays_within_a_database(cluster):
+    with cluster.client() as client:
+        spread_evenly(client, "renames.plants")
+        client.admin.command("enableSharding", "renameselsewhere", primaryShard="shard1")
+        client.renames.whole.insert_one({})
+        refused(125, lambda: client.admin.command("renameCollection", "renames.whole", to="renameselsewhere.whole"))
+        client.renames.plants.rename("herbs")
+        assert client.renames.herbs.count_documents({}) == 100
+        assert client.config.collections.find_one({"_id": "renames.herbs"})["key"] == {"k": 1}

@@ -200,7 +200,7 @@ impl Db {
 
     /// How many documents a collection has: by its counter, unless not all that is there may be seen.
     fn count(&self, collection: &Arc<Collection>, cx: &mut Cx<'_>) -> Result<u64> {
-        if self.reads.owned(collection)?.is_none() {
+        if !self.reads.mixed(collection)? {
             return Ok(collection.count());
         }
         let query = Query { counting: true, only_paths: Some(Vec::new()), ..Query::default() };
@@ -297,7 +297,7 @@ impl Database for Db {
             return Ok(None);
         }
         self.check_here(namespace, &collection)?;
-        if self.reads.owned(&collection)?.is_some() {
+        if self.reads.mixed(&collection)? {
             return Ok(None);
         }
         let probe = EqualProbe::plan(&collection, field, &self.reads);

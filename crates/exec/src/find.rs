@@ -24,14 +24,14 @@ pub fn open(query: &Query, collection: &Arc<Collection>, reads: &Reads, cx: &mut
     Ok(executor)
 }
 
-/// All plans worth trying. Where not all that is there may be seen, they look at each document.
+/// All plans worth trying. Those of a sharded collection have whole documents: what arrives while a cursor rests is left out.
 ///
 /// Errors: those of [`choose::candidates`].
 pub fn candidates(query: &Query, collection: &Arc<Collection>, reads: &Reads) -> Result<Vec<PlanNode>> {
-    let Some(owned) = reads.owned(collection)? else { return choose::candidates(query, collection) };
+    let Some(part) = reads.part(collection)? else { return choose::candidates(query, collection) };
     let query = Query { whole_documents: true, ..query.clone() };
     let plans = choose::candidates(&query, collection)?;
-    Ok(plans.into_iter().map(|plan| plan.filtered(&owned)).collect())
+    Ok(plans.into_iter().map(|plan| plan.filtered(&part)).collect())
 }
 
 fn choose_plan(

@@ -71,7 +71,7 @@ pub fn coll_stats(db: &Db, namespace: &Namespace, spec: RawDoc<'_>, cx: &mut Cx<
 ///
 /// Errors: those of reading.
 pub fn orphans(collection: &Arc<Collection>, reads: &Reads, cx: &mut Cx<'_>) -> Result<u64> {
-    if reads.owned(collection)?.is_none() {
+    if !reads.mixed(collection)? {
         return Ok(0);
     }
     let query = Query { counting: true, only_paths: Some(Vec::new()), ..Query::default() };

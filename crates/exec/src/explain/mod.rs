@@ -91,7 +91,7 @@ pub fn explain(
 ) -> Result<Explained> {
     let Some((collection, reads)) = collection else { return Ok(nothing(query, namespace, verbosity, top)) };
     let counter = top == Top::Count && query.matcher().matches_everything() && query.hint == Hint::None;
-    if counter && reads.owned(collection)?.is_none() {
+    if counter && !reads.mixed(collection)? {
         return Ok(fast_count(query, namespace, collection, verbosity));
     }
     let (explaining, mut winner) = Explaining::start(query, collection, reads, cx)?;

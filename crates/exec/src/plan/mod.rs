@@ -23,7 +23,7 @@ use sheaf_storage::{Index, Range};
 use smallvec::SmallVec;
 
 use crate::bounds::IndexBounds;
-use crate::run::Owned;
+use crate::run::Part;
 
 pub use query::Query;
 
@@ -258,7 +258,7 @@ pub enum PlanNode {
         /// Gives documents.
         input: Box<PlanNode>,
         /// What it owns.
-        owned: Arc<dyn Owned>,
+        part: Part,
     },
 }
 
@@ -281,10 +281,10 @@ impl PlanNode {
 
     /// The same plan, of documents that the shard owns: they are filtered as soon as they are there.
     #[must_use]
-    pub fn filtered(self, owned: &Arc<dyn Owned>) -> Self {
-        let below = |input: Box<PlanNode>| Box::new(input.filtered(owned));
-        let all = |inputs: Vec<PlanNode>| inputs.into_iter().map(|input| input.filtered(owned)).collect();
-        let filter = |input| PlanNode::ShardingFilter { input: Box::new(input), owned: owned.clone() };
+    pub fn filtered(self, part: &Part) -> Self {
+        let below = |input: Box<PlanNode>| Box::new(input.filtered(part));
+        let all = |inputs: Vec<PlanNode>| inputs.into_iter().map(|input| input.filtered(part)).collect();
+        let filter = |input| PlanNode::ShardingFilter { input: Box::new(input), part: part.clone() };
         match self {
             PlanNode::Eof => PlanNode::Eof,
             scan @ (PlanNode::CollScan { .. } | PlanNode::IdLookup { .. } | PlanNode::Fetch { .. }) => {

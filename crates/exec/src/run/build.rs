@@ -57,8 +57,8 @@ impl Building<'_> {
             PlanNode::Fetch { input, filter } => {
                 Box::new(Fetch::new(reads, collection, self.build(input)?, filter.clone()))
             }
-            PlanNode::ShardingFilter { input, owned } => {
-                Box::new(ShardingFilter::new(self.build(input)?, owned.clone()))
+            PlanNode::ShardingFilter { input, part } => {
+                Box::new(ShardingFilter::new(self.build(input)?, part.clone()))
             }
             PlanNode::Or { inputs } => Box::new(Or::new(self.build_all(inputs)?)),
             PlanNode::SortMerge { inputs, pattern } => {

@@ -15,6 +15,6 @@ mod reads;
 mod scan;
 
 pub use executor::{Batch, Executor};
-pub use owned::{Owned, Ownership};
+pub use owned::{Owned, Ownership, Part};
 pub(crate) use probe::{EqualProbe, equals_only_itself};
 pub use reads::Reads;

@@ -10,8 +10,17 @@ use sheaf_storage::{Collection, View};
 
 /// Tells of collections in which documents have to be looked at one by one.
 pub trait Ownership: Send + Sync {
-    /// What is owned of a collection in this state; `None`: all that is there.
-    fn of(&self, view: &View, collection: &Collection) -> Result<Option<Arc<dyn Owned>>>;
+    /// What is owned of a collection in this state; `None`: it is not sharded, and all that is there may be seen.
+    fn of(&self, view: &View, collection: &Collection) -> Result<Option<Part>>;
+}
+
+/// What a shard owns of a collection.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// Tells of each document.
+    pub owned: Arc<dyn Owned>,
+    /// Whether other documents are there, too. Where they are not, they may have arrived when a cursor goes on.
+    pub mixed: bool,
 }
 
 /// The documents of a collection that are the shard's.
@@ -20,18 +29,21 @@ pub trait Owned: Debug + Send + Sync {
     fn owns(&self, document: RawDoc<'_>, buffer: &mut Vec<u8>) -> Result<bool>;
 }
 
-/// Lets the documents through that the shard owns.
+/// Lets the documents through that the shard owned when the run began. Where nothing else was there then it looks at none before the run
+/// has rested: whoever goes on sees a later state, into which a range may have been copied.
 pub struct ShardingFilter {
     input: BoxOperator,
     owned: Arc<dyn Owned>,
+    looks: bool,
     buffer: Vec<u8>,
     figures: Figures,
 }
 
 impl ShardingFilter {
     /// Filters rows that have documents.
-    pub fn new(input: BoxOperator, owned: Arc<dyn Owned>) -> Self {
-        ShardingFilter { input, owned, buffer: Vec::new(), figures: Figures::default() }
+    pub fn new(input: BoxOperator, part: Part) -> Self {
+        let Part { owned, mixed } = part;
+        ShardingFilter { input, owned, looks: mixed, buffer: Vec::new(), figures: Figures::default() }
     }
 }
 
@@ -42,6 +54,7 @@ impl Operator for ShardingFilter {
             return Ok(self.figures.count(step));
         }
         let passes = match self.input.row().doc {
+            _ if !self.looks => true,
             Some(document) => self.owned.owns(document, &mut self.buffer)?,
             None => false,
         };
@@ -69,6 +82,7 @@ impl Operator for ShardingFilter {
     }
 
     fn suspend(&mut self) {
+        self.looks = true;
         self.figures.saves += 1;
         self.input.suspend();
     }

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 use sheaf_errors::Result;
 use sheaf_storage::{Collection, View};
 
-use super::{Owned, Ownership};
+use super::{Ownership, Part};
 
 /// The state that a run's operators read: a command's, for as long as the command pulls. A cursor keeps it empty between
 /// two commands. Shared by the operators of all plans of one cursor.
@@ -31,12 +31,21 @@ impl Reads {
         Reads(Arc::new(State { view: Mutex::new(Some(view)), ownership }))
     }
 
-    /// What of a collection may be seen, where that is not all that is there.
-    pub fn owned(&self, collection: &Collection) -> Result<Option<Arc<dyn Owned>>> {
+    /// What of a collection is the shard's; `None`: it is not sharded, and all that is there may be seen.
+    ///
+    /// Errors: those of [`Ownership::of`].
+    pub fn part(&self, collection: &Collection) -> Result<Option<Part>> {
         match &self.0.ownership {
             Some(ownership) => ownership.of(&self.view(), collection),
             None => Ok(None),
         }
+    }
+
+    /// Whether documents are there that are not to be seen.
+    ///
+    /// Errors: those of [`Ownership::of`].
+    pub fn mixed(&self, collection: &Collection) -> Result<bool> {
+        Ok(self.part(collection)?.is_some_and(|part| part.mixed))
     }
 
     /// The next command reads at this view.

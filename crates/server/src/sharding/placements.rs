@@ -8,7 +8,7 @@ use ahash::AHashMap;
 use parking_lot::RwLock;
 use sheaf_bson::{ArrayWriter, Binary, RawDoc, Timestamp, Value};
 use sheaf_errors::Result;
-use sheaf_exec::run::{Owned, Ownership};
+use sheaf_exec::run::{Owned, Ownership, Part};
 use sheaf_shard::placement::CollectionPlacement;
 use sheaf_storage::{Catalog, Collection, DocumentKey, Engine, Uuid, View};
 
@@ -132,9 +132,9 @@ impl Placements {
 }
 
 impl Ownership for Placements {
-    fn of(&self, view: &View, collection: &Collection) -> Result<Option<Arc<dyn Owned>>> {
+    fn of(&self, view: &View, collection: &Collection) -> Result<Option<Part>> {
         let placed = self.in_view(view, &collection.uuid)?;
-        Ok(placed.filter(|placed| placed.placement.filters()).map(|placed| placed as Arc<dyn Owned>))
+        Ok(placed.map(|placed| Part { mixed: placed.placement.filters(), owned: placed }))
     }
 }
 

@@ -86,7 +86,7 @@ impl<'a> Command<'a, Operation<'a>> for Count<'a> {
             && query.hint == Hint::None
             && !collection.is_oplog()
             && !op.reads_majority()
-            && reads.owned(collection)?.is_none()
+            && !reads.mixed(collection)?
         {
             // The collection's own counter.
             view.await_decisions(collection)?;

@@ -60,14 +60,14 @@ def out_never_replaces_a_sharded_collection(cluster):
 @check
 def merge_tells_documents_apart_by_the_shard_key(cluster):
     with cluster.client() as client:
-        plants = spread_evenly(client, "merges.plants")
-        client.merges.news.insert_many([{"_id": 5, "k": 5, "name": "new"}, {"_id": 500, "k": 70, "name": "another"}])
-        client.merges.news.aggregate([{"$merge": "plants"}])
+        plants = spread_evenly(client, "mergings.plants")
+        client.mergings.news.insert_many([{"_id": 5, "k": 5, "name": "new"}, {"_id": 500, "k": 70, "name": "another"}])
+        client.mergings.news.aggregate([{"$merge": "plants"}])
         assert plants.find_one({"k": 5})["name"] == "new" and plants.count_documents({"k": 70}) == 2
-        refused(51183, lambda: client.merges.news.aggregate([{"$merge": {"into": "plants", "on": "name"}}]))
+        refused(51183, lambda: client.mergings.news.aggregate([{"$merge": {"into": "plants", "on": "name"}}]))
         plants.create_index([("k", 1), ("name", 1)], unique=True)
         stage = {"into": "plants", "on": ["name", "k"], "whenMatched": "fail"}
-        refused(11000, lambda: client.merges.news.aggregate([{"$merge": stage}]))
+        refused(11000, lambda: client.mergings.news.aggregate([{"$merge": stage}]))
         plants.aggregate([{"$set": {"copied": True}}, {"$merge": {"into": "plants", "whenNotMatched": "fail"}}])
         assert plants.count_documents({"copied": True}) == 101
 

@@ -160,8 +160,9 @@ impl Asked for ShardCollection {
 
     fn before(op: &Operation<'_>, body: RawDoc<'_>) -> Result<()> {
         let named = body.iter().next().and_then(|field| field.value().as_str()).unwrap_or_default();
-        let db = named.split_once('.').map_or(named, |(db, _)| db);
-        if sheaf_front::args::check_db_name(db).is_err() || matches!(db, "" | "admin" | "config" | "local") {
+        let (db, collection) = named.split_once('.').unwrap_or((named, ""));
+        let is_refused = collection.is_empty() || sheaf_front::args::check_db_name(db).is_err();
+        if is_refused || matches!(db, "" | "admin" | "config" | "local") {
             // The conductor says what is wrong with it.
             return Ok(());
         }

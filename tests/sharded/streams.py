@@ -272,7 +272,8 @@ def stream_follows_added_shards(cluster):
             client.streamlater.plants.insert_one({"_id": "there"})
             plants.insert_one({"_id": "here"})
             events = drained(stream, 2)
-        assert [event["documentKey"]["_id"] for event in events] == ["there", "here"], events
+        # The first events of a new shard may come behind later ones of others.
+        assert sorted(event["documentKey"]["_id"] for event in events) == ["here", "there"], events
 
 
 @alone(members=3)

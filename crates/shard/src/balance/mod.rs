@@ -16,8 +16,10 @@ use even::Weights;
 
 /// More than this being written a second is loading.
 pub const LOADING_BYTES: u64 = 8 << 20;
+/// More than this being written a second to a collection that has little is its first load.
+pub const FILLING_BYTES: u64 = 2 << 20;
 /// A collection with less is in its first load.
-const FIRST_BYTES: u64 = 256 << 20;
+pub const FIRST_BYTES: u64 = 256 << 20;
 /// Into how many pieces for each shard a first load is cut.
 const PIECES: usize = 4;
 /// How many recent keys there must be for each piece.
@@ -43,7 +45,7 @@ pub struct ShardState {
 pub struct Load {
     /// Bytes in it.
     pub bytes: u64,
-    /// Bytes written to it a second, over the last three.
+    /// Bytes written to it a second, of late.
     pub written: u64,
     /// A key with as many bytes before it as behind it.
     pub middle: Option<Key>,
@@ -133,7 +135,7 @@ fn first_load(figures: &Figures<'_>) -> Vec<Step> {
     let shards = figures.shards.iter().filter(|shard| !shard.draining).count();
     let pieces = PIECES * shards;
     if bytes >= FIRST_BYTES
-        || written <= LOADING_BYTES
+        || written <= FILLING_BYTES
         || shards < 2
         || figures.recent.len() < pieces * SAMPLES
     {

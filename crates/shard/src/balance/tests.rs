@@ -116,6 +116,18 @@ fn a_first_load_is_cut_in_pieces_and_spread() {
 }
 
 #[test]
+fn a_first_load_of_small_documents_is_spread_too() {
+    // 3 MB a second, far from what else is taken for loading.
+    let data = (0..1000).map(|k| (k, (1000, 3000))).collect();
+    let mut load = Collection::new(data, (0..2).map(|number| state(number, &[])).collect());
+    load.recent = (0..1000).step_by(4).map(key).collect();
+    assert!(matches!(load.round()[..], [Step::Split { ref cuts }] if cuts.len() == 7));
+    load.settle();
+    let written = load.of_shards(|load| load.written);
+    assert!(written.iter().all(|written| *written > 1_000_000), "{written:?}");
+}
+
+#[test]
 fn ascending_keys_go_on_elsewhere() {
     let data = (0..100).map(|k| (k, (2 << 20, if k >= 95 { 4 << 20 } else { 0 }))).collect();
     let mut load = Collection::new(data, (0..2).map(|number| state(number, &[])).collect());

@@ -133,7 +133,7 @@ impl Conductor {
         let is_uneven = watch.uneven(able) > 2 * chunk_bytes;
         let rests = watch.idle.is_some_and(|until| Instant::now() < until)
             && watch.bytes().abs_diff(watch.idle_bytes) < chunk_bytes;
-        if !(watch.is_loading() || is_forced || (is_uneven && !rests)) {
+        if !(watch.is_loading() || watch.is_filling() || is_forced || (is_uneven && !rests)) {
             return Ok(());
         }
         if is_uneven && !rests && !watch.is_loading() {

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use sheaf_bson::{RawDoc, Value};
 use sheaf_shard::ShardId;
-use sheaf_shard::balance::{LOADING_BYTES, Load};
+use sheaf_shard::balance::{FILLING_BYTES, FIRST_BYTES, LOADING_BYTES, Load};
 use sheaf_shard::placement::{Key, KeyPattern, RoutingTable};
 
 /// Over so long a rate is taken.
-const WINDOW: Duration = Duration::from_secs(3);
+const WINDOW: Duration = Duration::from_millis(1500);
 
 /// So many recent keys of all shards are given to the rules.
 const RECENT: usize = 1024;
@@ -119,6 +119,11 @@ impl Watch {
     /// Whether much is being written.
     pub fn is_loading(&self) -> bool {
         self.rate() > LOADING_BYTES
+    }
+
+    /// Whether it has little, and is being filled.
+    pub fn is_filling(&self) -> bool {
+        self.rate() > FILLING_BYTES && self.bytes() < FIRST_BYTES
     }
 
     /// By how much the shards differ of these.

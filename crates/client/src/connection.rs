@@ -183,6 +183,18 @@ impl Connection {
         RawDoc::new(&self.received[HEAD..self.length])
     }
 
+    /// The last reply's document, for good: a large one is not copied.
+    pub fn take_reply(&mut self) -> DocBuf {
+        if self.length <= READ_SIZE {
+            return DocBuf::from(self.reply());
+        }
+        let mut bytes = std::mem::replace(&mut self.received, vec![0; READ_SIZE]);
+        bytes.truncate(self.length);
+        bytes.drain(..HEAD);
+        self.length = 0;
+        DocBuf::from_bytes(bytes)
+    }
+
     /// How long one read of the socket waits, and how long a write may make no progress.
     pub fn set_patience(&mut self, read: Duration, write: Duration) -> Result<()> {
         self.stream.set_read_timeout(Some(read))?;

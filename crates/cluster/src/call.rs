@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::RawDoc;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_client::{Connection, ConnectionString, Message};
 use sheaf_errors::{Code, Error, Result};
 
@@ -51,6 +51,11 @@ impl Answer {
     /// The reply.
     pub fn reply(&self) -> RawDoc<'_> {
         self.connection.as_ref().expect("it is there until the drop").reply()
+    }
+
+    /// The reply, for good.
+    pub fn into_reply(mut self) -> DocBuf {
+        self.connection.as_mut().expect("it is there until the drop").take_reply()
     }
 
     /// Who has answered, "host:port".

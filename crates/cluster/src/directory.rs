@@ -351,7 +351,7 @@ pub fn run(
     clock.see(answer.reply());
     match error_in(answer.reply()) {
         Some(error) => Err(error),
-        None => Ok(DocBuf::from(answer.reply())),
+        None => Ok(answer.into_reply()),
     }
 }
 

@@ -22,7 +22,7 @@ const LOOK_MILLIS: u64 = 500;
 /// After how long a transaction that does not go on is to be abandoned.
 const ABANDON_MILLIS: u64 = 2000;
 /// How many batches may wait to be written before another is asked for.
-const AHEAD: u32 = 1;
+const AHEAD: u32 = 2;
 /// A round of so many changes is little.
 const FEW: u64 = 500;
 /// How many ended moves are remembered.

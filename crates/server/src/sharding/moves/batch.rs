@@ -1,18 +1,43 @@
 //! Documents and statements on their way from the donor to the recipient: fields of the donor's replies.
 
-use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Value};
+use sheaf_bson::{ArrayBuf, ArrayWriter, Binary, DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::Result;
 use sheaf_storage::Statement;
 
-/// What one answer has at most, unless a single document is larger.
-const BATCH_BYTES: usize = 6 << 20;
+/// What one answer has at most, unless a single document is larger. The recipient makes a commit of it, for which its other writers wait; and
+/// larger buffers are new memory each time.
+const BATCH_BYTES: usize = 1 << 20;
 
-/// What one answer of the donor brings.
+/// What an answer has besides, roughly: names and lengths.
+const ROOM: usize = BATCH_BYTES / 8;
+
+/// What one answer of the donor brings of what has changed.
 #[derive(Default)]
 pub(super) struct Batch {
     documents: Vec<DocBuf>,
     gone: Vec<Vec<u8>>,
     statements: Vec<DocBuf>,
     bytes: usize,
+}
+
+/// The fields of an answer with the documents that `fill` finds, and what it gives. It is to stop where [`take`] says so.
+///
+/// Errors: those of `fill`.
+pub(super) fn copied<T>(
+    fill: impl FnOnce(&mut ArrayWriter<'_, Vec<u8>>) -> Result<T>,
+) -> Result<(T, DocBuf)> {
+    let mut bytes = Vec::with_capacity(BATCH_BYTES + ROOM);
+    let filled = fill(&mut DocWriter::new(&mut bytes).array("documents"))?;
+    Ok((filled, DocBuf::from_bytes(bytes)))
+}
+
+/// Takes a document as it is now; false: it is for the next batch.
+pub(super) fn take(list: &mut ArrayWriter<'_, Vec<u8>>, document: RawDoc<'_>) -> bool {
+    let fits = list.count() == 0 || list.size() + document.len() <= BATCH_BYTES;
+    if fits {
+        list.push_raw_document(document.as_bytes());
+    }
+    fits
 }
 
 impl Batch {

@@ -8,7 +8,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::moves::{ChangeOf, Move, MoveAnswer, Token};
 use sheaf_storage::Uuid;
 
-use super::batch::Batch;
+use super::batch::{self, Batch};
 use super::scan::Part;
 use super::{Moves, Told};
 use crate::sharding::rows;
@@ -44,9 +44,9 @@ impl Moves {
     /// The next documents of the range.
     pub(super) fn copy(&self, the_move: &Move, after: Option<&[u8]>) -> Result<Told> {
         let part = Part::of(&self.engine, the_move)?;
-        let mut batch = Batch::default();
-        let last = part.scan(after, &mut |_, document| Ok(batch.take(document)))?;
-        Ok((MoveAnswer::Copied { last }, batch.fields()))
+        let (last, fields) =
+            batch::copied(|list| part.scan(after, &mut |_, document| Ok(batch::take(list, document))))?;
+        Ok((MoveAnswer::Copied { last }, fields))
     }
 
     /// What has changed, as it is now.
@@ -62,7 +62,7 @@ impl Moves {
         for (number, change) in changes {
             let fits = match change {
                 ChangeOf::Document(key) => match part.get(key)? {
-                    Some(document) => batch.take(RawDoc::new(&document)),
+                    Some(document) => batch.take(document.as_raw()),
                     None => batch.take_gone(key),
                 },
                 ChangeOf::Session(lsid) => {

@@ -141,11 +141,9 @@ impl Moves {
         self.perform(deferred);
         let answer = slot.wait(go_on);
         self.state.lock().waiting.remove(&to);
-        let (answer, fields) = answer?;
-        Ok(DocBuf::build(|out| {
-            answer.append(out);
-            out.append_all(fields.as_raw());
-        }))
+        let (answer, mut fields) = answer?;
+        fields.edit(|out| answer.append(out));
+        Ok(fields)
     }
 
     fn ask(&self, state: &mut State, slot: &Arc<Slot<Told>>, request: MoveRequest) -> ReplyId {

@@ -33,7 +33,7 @@ pub(super) struct Worker {
 
 impl Worker {
     fn start(moves: &Arc<Moves>, id: MoveId) -> Result<Worker> {
-        #[expect(clippy::disallowed_methods, reason = "the machine has two batches under way at most")]
+        #[expect(clippy::disallowed_methods, reason = "the machine has few batches under way")]
         let ((calls, asked), (work, wanted)) = (mpsc::channel(), mpsc::channel());
         let of = Arc::downgrade(moves);
         spawn("sheaf-move-ask", move || ask(&of, id, &asked))?;
@@ -112,6 +112,7 @@ impl Moves {
         for key in batch::gone(told) {
             again(|| remove_record(&mut unit, &collection, key, &has))?;
         }
+        unit.reserve(told.len());
         for document in batch::documents(told) {
             again(|| put_record(&mut unit, &collection, document, &has))?;
         }
@@ -173,12 +174,17 @@ fn put_record(
     document: RawDoc<'_>,
     has: &dyn Fn(&[u8]) -> bool,
 ) -> Result<()> {
+    // Most are new here.
+    let inserted = unit.insert(collection, document);
+    let Err(in_the_way) = inserted.as_ref() else { return Ok(()) };
+    if in_the_way.code() != Code::DUPLICATE_KEY {
+        return inserted;
+    }
     let key = collection.record_key(document.get_or_missing("_id"))?;
     match unit.read_for_update(collection, &key)? {
         Some(old) if *old == *document.as_bytes() => Ok(()),
         Some(old) if has(&old) => unit.update(collection, &key, RawDoc::new(&old), document, None),
-        // The insert says what is in the way.
-        _ => unit.insert(collection, document),
+        _ => inserted,
     }
 }
 

@@ -6,7 +6,7 @@ use sheaf_bson::{RawDoc, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::moves::Move;
 use sheaf_shard::placement::{KeyPattern, KeyRange};
-use sheaf_storage::{Collection, Cut, Direction, Engine, Index, Range, Uuid, View};
+use sheaf_storage::{Collection, Cut, Direction, Doc, Engine, Index, Range, Uuid, View};
 
 use crate::sharding::key_index::is_index_of;
 
@@ -46,9 +46,9 @@ impl Part {
     }
 
     /// The document of a record, if it is in the range.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, key: &[u8]) -> Result<Option<Doc<'_>>> {
         let found = self.view.get(&self.collection, key)?;
-        Ok(found.filter(|document| self.has(document.as_raw())).map(|document| document.to_vec()))
+        Ok(found.filter(|document| self.has(document.as_raw())))
     }
 
     /// Goes through the range behind where an earlier scan ended, by the shard key where there is an index for it. Gives where it
@@ -79,7 +79,7 @@ impl Part {
             if place.as_ref().is_none_or(|place| (place.key, place.record) < (now.key, now.record)) {
                 let now = now.bytes();
                 if let Some(document) = self.get(cursor.record_key())?
-                    && !take(cursor.record_key(), RawDoc::new(&document))?
+                    && !take(cursor.record_key(), document.as_raw())?
                 {
                     return Ok(Some(last));
                 }

@@ -263,3 +263,22 @@ def answers_of_bulk_writes_come_in_batches(cluster):
                 more = client.admin.command("getMore", number, collection="$cmd.bulkWrite")["cursor"]
                 number, left = more["id"], left + len(more["nextBatch"])
             assert left == 10000, left
+
+
+@check
+def ordered_inserts_that_commit_on_one_shard_only(cluster):
+    """With `w: 1` each shard commits its documents by itself: what one has refused goes again, what the other has is not inserted twice."""
+    with cluster.client(0) as client, cluster.shards[1].direct(0) as shard:
+        spread(cluster, client, "halves.plants", {"k": 1})
+        plants = client.halves.get_collection("plants", write_concern=pymongo.WriteConcern(w=1))
+        for retries in (True, False):
+            with cluster.client(0, retryWrites=retries) as other:
+                plants = other.halves.get_collection("plants", write_concern=pymongo.WriteConcern(w=1))
+                plants.delete_many({})
+                shard.admin.command({
+                    "configureFailPoint": "failCommand", "mode": {"times": 1},
+                    "data": {"failCommands": ["commitTransaction"], "errorCode": 112, "failInternalCommands": True}})
+                inserted = plants.insert_many([{"_id": at, "k": at} for at in range(50)])
+                assert len(inserted.inserted_ids) == 50
+                assert plants.count_documents({}) == 50
+        shard.admin.command({"configureFailPoint": "failCommand", "mode": "off"})

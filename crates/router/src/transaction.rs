@@ -227,7 +227,7 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
 /// and the shards that they are of.
 ///
 /// Errors: those of the commit; the transaction is over.
-pub fn commit_own(op: &Operation<'_>, alone: bool) -> Result<Vec<(String, DocBuf)>> {
+pub fn commit_own(op: &Operation<'_>, alone: Option<&mut Vec<String>>) -> Result<Vec<(String, DocBuf)>> {
     let (id, participants) = {
         let mut transaction = op.transaction.borrow_mut();
         let transaction = transaction.as_mut().expect("it was begun");
@@ -240,7 +240,7 @@ pub fn commit_own(op: &Operation<'_>, alone: bool) -> Result<Vec<(String, DocBuf
             .map(|participant| (participant.target.clone(), participant.executed.unwrap_or_default()));
         (id, taking.collect::<Vec<_>>())
     };
-    if participants.len() > 1 && !alone {
+    if participants.len() > 1 && alone.is_none() {
         let taking = participants.iter().filter_map(|(target, executed)| match target {
             Target::Shard(shard) => {
                 Some(Participating { shard: shard.clone(), executed: *executed, wrote: true })
@@ -258,14 +258,15 @@ pub fn commit_own(op: &Operation<'_>, alone: bool) -> Result<Vec<(String, DocBuf
     if let Some(concern) = op.body().element("writeConcern") {
         command.edit(|out| _ = out.append_element(concern));
     }
-    end_alone(op, &participants, &command)
+    end_alone(op, &participants, &command, alone.unwrap_or(&mut Vec::new()))
 }
 
-/// Has each of these commit by itself.
+/// Has each of these commit by itself. After an error `committed` are those that have.
 fn end_alone(
     op: &Operation<'_>,
     participants: &[(Target, Executed)],
     command: &DocBuf,
+    committed: &mut Vec<String>,
 ) -> Result<Vec<(String, DocBuf)>> {
     let go_on = || op.check_interrupt();
     let asker = sheaf_cluster::Asker { preference: Default::default(), again: true, go_on: &go_on };
@@ -286,8 +287,9 @@ fn end_alone(
             match call.and_then(|call| call.finish(&mut message, &asker)) {
                 Ok(answer) => {
                     op.heard(answer.reply());
-                    if let Some(error) = sheaf_cluster::error_in(answer.reply()) {
-                        failed.get_or_insert(sheaf_cluster::for_client(error));
+                    match sheaf_cluster::error_in(answer.reply()) {
+                        Some(error) => _ = failed.get_or_insert(sheaf_cluster::for_client(error)),
+                        None => committed.push(target.name().to_owned()),
                     }
                     let error = answer.reply().get("writeConcernError").and_then(|error| error.as_doc());
                     concerns.extend(error.map(|error| (target.name().to_owned(), error.into())));

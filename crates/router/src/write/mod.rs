@@ -23,5 +23,5 @@ pub use batch::{Batch, Kind};
 pub use bulk::BulkOutcome;
 pub use moved::{Change, Moving};
 pub use outcome::{Answers, Outcome, write_concern_error};
-pub use own::{ConcernErrors, within};
+pub use own::{ConcernErrors, is_transient, within, within_each};
 pub use rounds::{Ran, run};

@@ -32,14 +32,35 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// Gives the errors of write concerns that its commit has met, and the shards that they are of.
 ///
 /// Errors: those of `work`, after which nothing has happened; those of the commit, of which some do not say whether it has.
-pub fn within<T>(op: &Operation<'_>, mut work: impl FnMut() -> Result<T>) -> Result<(T, ConcernErrors)> {
+pub fn within<T>(op: &Operation<'_>, work: impl FnMut() -> Result<T>) -> Result<(T, ConcernErrors)> {
+    run(op, None, work)
+}
+
+/// As [`within`], but where the client does not wait for a majority each shard commits by itself. `committed` tells after an error which of
+/// them have: what they have done stays, and is not to be done again.
+pub fn within_each<T>(
+    op: &Operation<'_>,
+    committed: &mut Vec<String>,
+    work: impl FnMut() -> Result<T>,
+) -> Result<(T, ConcernErrors)> {
+    let is_alone =
+        op.request.write_concern().is_some_and(|concern| matches!(concern.w, Some(W::Nodes(0 | 1))));
+    run(op, is_alone.then_some(committed), work)
+}
+
+fn run<T>(
+    op: &Operation<'_>,
+    mut alone: Option<&mut Vec<String>>,
+    mut work: impl FnMut() -> Result<T>,
+) -> Result<(T, ConcernErrors)> {
     if op.in_transaction() {
         return work().map(|value| (value, Vec::new()));
     }
     let began = Instant::now();
     let mut pause = Duration::from_millis(1);
     loop {
-        match attempt(op, &mut work) {
+        match attempt(op, alone.as_deref_mut(), &mut work) {
+            Err(error) if alone.as_ref().is_some_and(|committed| !committed.is_empty()) => return Err(error),
             Err(error) if is_transient(&error) && began.elapsed() < PATIENCE => {
                 op.check_interrupt()?;
                 op.blocking(|| std::thread::sleep(pause));
@@ -51,7 +72,8 @@ pub fn within<T>(op: &Operation<'_>, mut work: impl FnMut() -> Result<T>) -> Res
     }
 }
 
-fn is_transient(error: &Error) -> bool {
+/// Whether others were in the way, and the transaction can be run again.
+pub fn is_transient(error: &Error) -> bool {
     error.labels().contains(&"TransientTransactionError")
         || matches!(error.code(), Code::WRITE_CONFLICT | Code::LOCK_TIMEOUT | Code::SNAPSHOT_UNAVAILABLE)
 }
@@ -72,7 +94,11 @@ fn without_label(error: Error) -> Error {
     bare
 }
 
-fn attempt<T>(op: &Operation<'_>, work: &mut impl FnMut() -> Result<T>) -> Result<(T, ConcernErrors)> {
+fn attempt<T>(
+    op: &Operation<'_>,
+    alone: Option<&mut Vec<String>>,
+    work: &mut impl FnMut() -> Result<T>,
+) -> Result<(T, ConcernErrors)> {
     let kept = op.router.own_sessions.lock().pop();
     let OwnSession { lsid, number } = kept.map_or_else(
         || OwnSession { lsid: LogicalSessionId { id: *uuid::Uuid::new_v4().as_bytes() }, number: 0 },
@@ -90,7 +116,7 @@ fn attempt<T>(op: &Operation<'_>, work: &mut impl FnMut() -> Result<T>) -> Resul
     let retry_of = op.request.lsid().zip(op.request.txn_number()).filter(|_| op.records_statements());
     op.own.replace(Some(Own { lsid, number, records: true, result: None, retry_of }));
     op.transaction.replace(Some(transaction));
-    let done = work().and_then(|value| end(op).map(|concerns| (value, concerns)));
+    let done = work().and_then(|value| transaction::commit_own(op, alone).map(|concerns| (value, concerns)));
     if done.is_err() {
         transaction::abort_after_error(op);
     }
@@ -101,10 +127,4 @@ fn attempt<T>(op: &Operation<'_>, work: &mut impl FnMut() -> Result<T>) -> Resul
         kept.push(OwnSession { lsid, number });
     }
     done
-}
-
-/// Commits: as one where the client waits for a majority, or names nothing; otherwise on each shard by itself, as its write concern says.
-fn end(op: &Operation<'_>) -> Result<ConcernErrors> {
-    let alone = op.request.write_concern().is_some_and(|concern| matches!(concern.w, Some(W::Nodes(0 | 1))));
-    transaction::commit_own(op, alone)
 }

@@ -11,7 +11,7 @@ use super::aim::Aiming;
 use super::moved::{self, Moved};
 use super::multi::Multis;
 use super::outcome::{Answers, Taken, is_stale};
-use super::{Aim, Batch, Kind, anywhere, within};
+use super::{Aim, Batch, Kind, anywhere, is_transient, within_each};
 use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body};
 use crate::op::Operation;
@@ -282,7 +282,8 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         }
     }
 
-    /// Inserts all documents of an ordered batch on their shards at once, in one transaction.
+    /// Inserts all documents of an ordered batch on their shards at once, in one transaction; where the client does not wait for a majority each
+    /// shard commits its own, and what then fails goes again without what has committed.
     fn together(&mut self, placed: &[Placed]) -> Result<Together> {
         let [Placed::Spread(sharded)] = placed else { return Ok(Together::InRuns) };
         let mut lots: BTreeMap<&ShardId, Vec<u32>> = BTreeMap::new();
@@ -302,26 +303,43 @@ impl<'o, 'a, 'b, A: Answers> Rounds<'o, 'a, 'b, A> {
         }
         let lot = |(shard, places)| Ok(Lot { to: self.op.addressed(sharded, shard)?, places });
         let lots: Vec<Lot> = lots.into_iter().map(lot).collect::<Result<_>>()?;
-        let mut has_failed = false;
-        let done = within(self.op, || {
+        let (mut has_failed, mut committed, mut answers) = (false, Vec::new(), Vec::<A>::new());
+        let done = within_each(self.op, &mut committed, || {
             let messages =
                 lots.iter().map(|lot| (&lot.to, self.batch.message(self.op, &lot.to, &lot.places)));
-            let mut answers = A::default();
+            answers.clear();
             for (lot, answer) in lots.iter().zip(forward::exchange_all(self.op, messages.collect())) {
-                let taken = answers.take(self.op, &lot.to.target, &lot.places, &answer?)?;
+                let mut own = A::default();
+                let taken = own.take(self.op, &lot.to.target, &lot.places, &answer?)?;
                 if let Some((_, error)) = taken.stale {
                     return Err(error);
                 }
+                answers.push(own);
             }
-            if answers.has_failed() {
+            if answers.iter().any(A::has_failed) {
                 has_failed = true;
                 return Err(Error::new(Code::OPERATION_FAILED, "a document cannot be inserted"));
             }
-            Ok(answers)
+            Ok(())
         });
+        let is_there = |lot: &Lot| committed.iter().any(|name| name == lot.to.target.name());
+        if done.is_err() && !committed.is_empty() {
+            for (lot, own) in lots.iter().zip(answers).filter(|(lot, _)| is_there(lot)) {
+                self.answers.add(own, Vec::new());
+                self.left.retain(|at| lot.places.binary_search(at).is_err());
+            }
+            return match done {
+                Err(error) if !is_transient(&error) && !is_stale(error.code()) => {
+                    let places = Vec::from(std::mem::take(&mut self.left));
+                    self.failed(vec![(places, error)]).map(|()| Together::Done)
+                }
+                _ => Ok(Together::Done),
+            };
+        }
         match done {
-            Ok((answers, concerns)) => {
-                self.answers.add(answers, concerns);
+            Ok(((), concerns)) => {
+                answers.into_iter().for_each(|own| self.answers.add(own, Vec::new()));
+                self.answers.add(A::default(), concerns);
                 self.left.clear();
                 Ok(Together::Done)
             }

@@ -1,9 +1,12 @@
 //! The moves from a shard: what has changed since the copying began, and the closing of the range.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 
+use sheaf_bson::doc;
+
+use crate::placement::KeyRange;
 use crate::transaction::ReplyId;
 use crate::types::TransactionId;
 
@@ -16,14 +19,14 @@ const CLOSED_MILLIS: u64 = 2000;
 /// How long a donation lasts without a word of its recipient.
 const SILENCE_MILLIS: u64 = 30_000;
 /// How many changes one answer names.
-const BATCH: usize = 1000;
+const BATCH: usize = 5000;
 /// How many changes are kept. If a recipient falls behind further, the donation ends.
 const CHANGES_MAX: usize = 1_000_000;
 
 /// What has changed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeOf {
-    /// A document, by the driver's name for it. It may be gone.
+    /// A document, by its record's key. It may be gone.
     Document(Arc<[u8]>),
     /// The record of a session's retryable statements.
     Session(Arc<[u8]>),
@@ -95,9 +98,25 @@ struct Changes {
     last: u64,
     by_number: BTreeMap<u64, ChangeOf>,
     numbers: BTreeMap<ChangeOf, u64>,
+    /// Sessions that have changed since changes were told last.
+    busy: BTreeSet<Arc<[u8]>>,
 }
 
 impl Changes {
+    fn note_session(&mut self, session: &Arc<[u8]>) {
+        self.busy.insert(session.clone());
+        self.note(ChangeOf::Session(session.clone()));
+    }
+
+    /// Puts off what would be told in vain: the records of sessions that are at work. Each is all statements of a number, and another one by
+    /// the next time. Gives how many these are.
+    fn put_off_busy(&mut self) -> u64 {
+        let busy = mem::take(&mut self.busy);
+        let count = busy.len() as u64;
+        busy.into_iter().for_each(|session| self.note(ChangeOf::Session(session)));
+        count
+    }
+
     fn note(&mut self, change: ChangeOf) {
         self.last += 1;
         if let Some(old) = self.numbers.insert(change.clone(), self.last) {
@@ -121,8 +140,16 @@ struct Donation {
     attempt: Token,
     name: Token,
     changes: Changes,
+    /// The keys of the range's records, where these tell the shard key.
+    records: Option<KeyRange>,
     gate: Gate,
     heard_at: u64,
+}
+
+impl Donation {
+    fn is_of(&self, uuid: &[u8; 16], record: &[u8]) -> bool {
+        self.the_move.uuid == *uuid && self.records.as_ref().is_none_or(|range| range.holds(record))
+    }
 }
 
 /// All moves from a shard, on its primary.
@@ -175,10 +202,10 @@ impl Donors {
         self.running.values().map(|donation| &donation.the_move)
     }
 
-    /// A document of a collection has been written or deleted, visibly. Whether it is, or was, in the range is not asked: what has gone
-    /// has no shard key any more.
+    /// A document of a collection has been written or deleted, visibly. Where its record's key does not tell the shard key, whether it is, or
+    /// was, in the range is not asked: what has gone has no shard key any more.
     pub fn changed(&mut self, uuid: &[u8; 16], document: &Arc<[u8]>) {
-        for donation in self.running.values_mut().filter(|donation| donation.the_move.uuid == *uuid) {
+        for donation in self.running.values_mut().filter(|donation| donation.is_of(uuid, document)) {
             donation.changes.note(ChangeOf::Document(document.clone()));
         }
         self.limit();
@@ -187,7 +214,7 @@ impl Donors {
     /// A retryable statement has been executed, visibly, whatever it wrote: the session's record travels.
     pub fn session_changed(&mut self, session: &Arc<[u8]>) {
         for donation in self.running.values_mut() {
-            donation.changes.note(ChangeOf::Session(session.clone()));
+            donation.changes.note_session(session);
         }
         self.limit();
     }
@@ -276,25 +303,31 @@ impl Donors {
             changes.note(ChangeOf::Session(session));
         }
         let id = the_move.id;
-        let donation = Donation { the_move, attempt, name, changes, gate: Gate::Open, heard_at: self.now };
+        let by_id = sheaf_bson::compare_docs(the_move.pattern.document(), doc! { "_id": 1 }.as_raw()).is_eq();
+        let records = by_id.then(|| the_move.range());
+        let (gate, heard_at) = (Gate::Open, self.now);
+        let donation = Donation { the_move, attempt, name, changes, records, gate, heard_at };
         self.running.insert(id, donation);
         self.out.push(DonorEffect::Reply { to, answer: MoveAnswer::Donating { donation: name } });
     }
 
     fn tell(&mut self, id: MoveId, to: ReplyId, received: u64) {
-        let Some(donation) = self.running.get(&id) else { return };
-        let all = &donation.changes.by_number;
-        let changes: Vec<(u64, ChangeOf)> =
-            all.iter().take(BATCH).map(|(number, change)| (*number, change.clone())).collect();
+        let Some(donation) = self.running.get_mut(&id) else { return };
         let closing = match &donation.gate {
             Gate::Closed { closing, .. } => Some(*closing),
             Gate::Open | Gate::Closing { .. } => None,
         };
+        let put_off = if closing.is_none() { donation.changes.put_off_busy() } else { 0 };
+        // What was put off is at the end.
+        let all = &donation.changes.by_number;
+        let told = (all.len() as u64 - put_off) as usize;
+        let changes: Vec<(u64, ChangeOf)> =
+            all.iter().take(told.min(BATCH)).map(|(number, change)| (*number, change.clone())).collect();
         self.out.push(DonorEffect::Changes {
             to,
             the_move: donation.the_move.clone(),
             upto: changes.last().map_or(received, |(number, _)| *number),
-            left: (all.len() - changes.len()) as u64,
+            left: (told - changes.len()) as u64,
             changes,
             closing,
         });

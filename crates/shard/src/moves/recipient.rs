@@ -23,8 +23,11 @@ const LOOK_MILLIS: u64 = 500;
 const ABANDON_MILLIS: u64 = 2000;
 /// How many batches may wait to be written before another is asked for.
 const AHEAD: u32 = 2;
-/// A round of so many changes is little.
+/// A round of so many changes is little. Where writers are fast, no round is; so more and more are, up to what is told and written
+/// in a fraction of the time for which a range stays closed.
 const FEW: u64 = 500;
+const FEW_PER_SECOND: u64 = 2000;
+const FEW_MAX: u64 = 20_000;
 /// How many ended moves are remembered.
 const OVER_MAX: usize = 1000;
 
@@ -118,6 +121,8 @@ struct Receiving {
     /// What the last answer of the donor leads to when its batch is written.
     then: Option<(u64, Option<Token>)>,
     progress: Progress,
+    /// Since when changes are followed.
+    following: u64,
     placing: bool,
     /// Whether there may be a mark.
     marked: bool,
@@ -251,6 +256,7 @@ impl<B> Recipients<B> {
             received: 0,
             then: None,
             progress: Progress::default(),
+            following: 0,
             placing: false,
             marked,
             finish: Vec::new(),
@@ -301,12 +307,19 @@ impl<B> Recipients<B> {
             ) => {
                 of.received = upto;
                 of.then = Some((left, closing));
+                let few = FEW + (self.now - of.following) * FEW_PER_SECOND / 1000;
+                let mut more = false;
                 if let State::Following { caught_up, .. } = &mut of.state {
-                    *caught_up = left == 0 && count <= FEW;
+                    *caught_up = left == 0 && count <= few.min(FEW_MAX);
                     of.progress.caught_up = *caught_up;
+                    more = left > 0;
                 }
                 if count > 0 {
                     self.write(id, batch);
+                }
+                // The donor finds the next while these are written.
+                if more {
+                    self.follow(id);
                 }
                 self.caught(id);
             }
@@ -336,6 +349,7 @@ impl<B> Recipients<B> {
         match (is_end, of.writing) {
             (true, 0) => {
                 of.state = State::Following { caught_up: false, next_at: 0 };
+                of.following = self.now;
                 self.follow(id);
             }
             (false, writing) if writing <= AHEAD && of.call.is_none() => {
@@ -346,14 +360,14 @@ impl<B> Recipients<B> {
         }
     }
 
-    /// Asks for changes, unless that is under way or what came is still being written.
+    /// Asks for changes, unless that is under way or much of what came is still to be written.
     fn follow(&mut self, id: MoveId) {
         let Some(of) = self.running.get(&id) else { return };
-        if of.call.is_some() || of.writing > 0 {
+        if of.call.is_some() || of.writing > AHEAD {
             return;
         }
         let caught_up = matches!(of.state, State::Following { caught_up: true, .. });
-        let close = caught_up && !of.finish.is_empty();
+        let close = caught_up && !of.finish.is_empty() && of.writing == 0;
         let request = MoveRequest::Changes { id, donation: of.donation, received: of.received, close };
         self.ask(id, request);
     }

@@ -234,6 +234,75 @@ fn a_donor_tells_each_change_until_it_is_received() {
 }
 
 #[test]
+fn a_donor_puts_off_sessions_that_are_at_work() {
+    let mut donors = donors();
+    let donation = donating(&mut donors, 1);
+    let session: Arc<[u8]> = Arc::from(*b"t");
+    donors.session_changed(&session);
+    write(&mut donors, 11);
+    assert_eq!(told(&ask(&mut donors, donation, 1, false)), (vec![3], 3, None));
+    donors.session_changed(&session);
+    assert_eq!(told(&ask(&mut donors, donation, 3, false)), (vec![], 3, None));
+    // It has come to rest.
+    assert_eq!(told(&ask(&mut donors, donation, 3, false)), (vec![6], 6, None));
+    donors.session_changed(&session);
+    ask(&mut donors, donation, 6, true);
+    donors.drained(the_move(1).id);
+    assert_eq!(told(&donors.poll()).0, [7], "when the range is closed it is told in any case");
+}
+
+#[test]
+fn where_records_tell_the_shard_key_what_is_not_in_the_range_is_not_told() {
+    let by_id = KeyPattern::parse(doc! {"_id": 1}.as_raw()).unwrap();
+    let key = |k: i32| by_id.key(doc! {"_id": k}.as_raw()).unwrap();
+    let the_move = Move { pattern: by_id.clone(), min: key(10), max: key(20), ..(*the_move(1)).clone() };
+    let mut donors = donors();
+    let request = MoveRequest::Donate { the_move: Arc::new(the_move), attempt: token(1) };
+    donors.handle(ReplyId(1), request, |_| true, |_| Vec::new());
+    let [DonorEffect::Reply { answer: MoveAnswer::Donating { donation }, .. }] = donors.poll()[..] else {
+        panic!("it does not donate")
+    };
+    for k in [9, 10, 19, 20] {
+        donors.changed(&UUID, &Arc::from(key(k).order()));
+    }
+    assert_eq!(told(&ask(&mut donors, donation, 0, false)), (vec![1, 2], 2, None));
+}
+
+#[test]
+fn a_recipient_asks_for_more_while_it_writes() {
+    let id = the_move(1).id;
+    let mut recipients: Recipients<u8> = Recipients::new();
+    recipients.became_primary(5, []);
+    recipients.handle(ReplyId(1), MoveRequest::Receive { the_move: the_move(1) });
+    // Answers what the donor is asked, and gives what is to be done then.
+    let answer = |recipients: &mut Recipients<u8>, answer: MoveAnswer| {
+        let asked = recipients.poll().into_iter().find_map(|effect| match effect {
+            RecipientEffect::Send { call, .. } => Some(call),
+            _ => None,
+        });
+        recipients.answered(id, asked.expect("the donor is asked"), answer, Some(0));
+    };
+    let changed = |upto, left| MoveAnswer::Changed { upto, count: 4000, left, closing: None };
+    answer(&mut recipients, MoveAnswer::Donating { donation: token(1) });
+    recipients.placed(id, Ok(()));
+    answer(&mut recipients, MoveAnswer::Copied { last: None });
+    recipients.written(id);
+    answer(&mut recipients, changed(4000, 9000));
+    answer(&mut recipients, changed(8000, 5000));
+    let caught_up = |recipients: &Recipients<u8>| recipients.moves().next().unwrap().1.caught_up;
+    recipients.written(id);
+    answer(&mut recipients, changed(12_000, 0));
+    assert!(!caught_up(&recipients), "4,000 is much");
+    recipients.written(id);
+    recipients.written(id);
+    // With writers who are that fast it is taken for little in the end.
+    recipients.handle(ReplyId(2), MoveRequest::Receive { the_move: the_move(1) });
+    recipients.tick(3000);
+    answer(&mut recipients, changed(16_000, 0));
+    assert!(caught_up(&recipients));
+}
+
+#[test]
 fn a_later_recipient_replaces_an_earlier_one() {
     let mut donors = donors();
     let first = donating(&mut donors, 1);

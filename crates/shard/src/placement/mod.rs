@@ -21,5 +21,5 @@ pub use key::Key;
 pub use pattern::{Interval, KeyField, KeyPattern};
 pub use range::{KeyRange, Ranges};
 pub use row::CollectionPlacement;
-pub use shard::{ShardPlacement, Stale};
+pub use shard::{Belief, ShardPlacement, Stale};
 pub use table::{Chunk, Owned, RoutingTable, Version};

@@ -119,6 +119,23 @@ impl Ranges {
         self.0.is_empty()
     }
 
+    /// A number that other sets of keys hardly have: by it a router says what it believes a shard to own. The same in every process
+    /// (FNV-1a).
+    pub fn fingerprint(&self) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut take = |bytes: &[u8]| {
+            for byte in (bytes.len() as u64).to_le_bytes().iter().chain(bytes) {
+                hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+            }
+        };
+        for range in &self.0 {
+            take(&range.low);
+            take(&[u8::from(range.high.is_some())]);
+            take(range.high().unwrap_or_default());
+        }
+        hash
+    }
+
     /// Whether it holds the key.
     pub fn contains(&self, key: &Key) -> bool {
         self.holds(key.order())

@@ -19,6 +19,20 @@ pub struct ShardPlacement {
     pub leaving: Ranges,
 }
 
+/// What a router believes a shard to own when it sends a request there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Belief {
+    /// What the shard has owned since its last change.
+    Version(Version),
+    /// What it owned at an earlier time, by the history of the collection's chunks. They do not say which version that was.
+    Owned {
+        /// The collection.
+        uuid: [u8; 16],
+        /// [`Ranges::fingerprint`] of what it owned.
+        fingerprint: u64,
+    },
+}
+
 /// A request was sent by another view of the collection than the one that it met: `StaleConfig`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
@@ -57,16 +71,17 @@ impl ShardPlacement {
         Err(Stale { received, wanted: self.version, at: changed_at })
     }
 
-    /// Compares the version of the whole table by which a request was sent that reads at a time; this view is as of that time. By its
-    /// history, a table knows of all earlier times; if it is older than this view, it knows too little.
-    pub fn check_at(&self, known: Option<Version>, changed_at: ClusterTime) -> Result<(), Stale> {
-        let is_known = |known: Version| {
-            known.uuid == self.version.uuid && known.lastmod.seconds() >= self.version.lastmod.seconds()
-        };
-        if known.is_some_and(is_known) {
-            return Ok(());
+    /// Compares what a router believes this shard to own as of the time that it reads at; this view is as of that time.
+    pub fn check_belief(&self, belief: Belief, changed_at: ClusterTime) -> Result<(), Stale> {
+        match belief {
+            Belief::Version(version) => self.check(Some(version), changed_at),
+            Belief::Owned { uuid, fingerprint }
+                if uuid == self.version.uuid && fingerprint == self.owned.fingerprint() =>
+            {
+                Ok(())
+            }
+            Belief::Owned { .. } => Err(Stale { received: None, wanted: self.version, at: changed_at }),
         }
-        Err(Stale { received: known, wanted: self.version, at: changed_at })
     }
 
     /// Whether documents with this key are the shard's to write and to show.

@@ -9,7 +9,7 @@ use sheaf_errors::{Code, Error, Result};
 use crate::time::ClusterTime;
 use crate::types::ShardId;
 
-use super::{Key, KeyPattern, KeyRange, Ranges};
+use super::{Belief, Key, KeyPattern, KeyRange, Ranges};
 
 /// The version of a collection's ranges, all of them or a shard's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +96,7 @@ pub struct RoutingTable {
     chunks: Vec<Chunk>,
     versions: BTreeMap<ShardId, Timestamp>,
     lastmod: Timestamp,
+    changed_at: ClusterTime,
 }
 
 impl RoutingTable {
@@ -114,8 +115,9 @@ impl RoutingTable {
         if end != pattern.max() {
             return Err(torn(format!("no chunk from {end} on")));
         }
-        let mut table =
-            RoutingTable { pattern, uuid, chunks, versions: BTreeMap::new(), lastmod: Timestamp(0) };
+        let changed_at = chunks.iter().map(|chunk| chunk.history[0].since).max().unwrap_or_default();
+        let (versions, lastmod) = (BTreeMap::new(), Timestamp(0));
+        let mut table = RoutingTable { pattern, uuid, chunks, versions, lastmod, changed_at };
         for chunk in &table.chunks {
             let of = table.versions.entry(chunk.shard().clone()).or_insert(chunk.lastmod);
             *of = (*of).max(chunk.lastmod);
@@ -203,6 +205,40 @@ impl RoutingTable {
     /// What a shard owns, neighbouring chunks as one range: what it knows of the collection itself.
     pub fn ranges_of(&self, shard: &ShardId) -> Ranges {
         Ranges::new(self.chunks.iter().filter(|chunk| chunk.shard() == shard).map(|chunk| self.range(chunk)))
+    }
+
+    /// What a shard owned as of `at`.
+    ///
+    /// Errors: `StaleChunkHistory`, if the history does not reach back so far.
+    pub fn ranges_at(&self, shard: &ShardId, at: ClusterTime) -> Result<Ranges> {
+        let mut ranges = Vec::new();
+        for chunk in &self.chunks {
+            if chunk.shard_at(at).ok_or_else(|| no_history(chunk))? == shard {
+                ranges.push(self.range(chunk));
+            }
+        }
+        Ok(Ranges::new(ranges))
+    }
+
+    /// When a range last got another owner, by the history.
+    pub fn changed_at(&self) -> ClusterTime {
+        self.changed_at
+    }
+
+    /// What a request to this shard says of it: one that reads as of `at`, or now.
+    ///
+    /// The version tells more than the history, whose times are a little below those as of which moves have committed: who reads between the
+    /// two is refused by the shard, which did not own the range yet.
+    ///
+    /// Errors: `StaleChunkHistory`, if the history does not reach back so far.
+    pub fn belief(&self, shard: &ShardId, at: Option<ClusterTime>) -> Result<Belief> {
+        match at.filter(|at| *at < self.changed_at) {
+            None => Ok(Belief::Version(self.version_of(shard))),
+            Some(at) => {
+                let fingerprint = self.ranges_at(shard, at)?.fingerprint();
+                Ok(Belief::Owned { uuid: self.uuid, fingerprint })
+            }
+        }
     }
 
     /// A chunk's keys.

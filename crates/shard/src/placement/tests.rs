@@ -184,9 +184,16 @@ fn a_shard_takes_requests_of_its_own_version_only() {
     let moved = split.changed(to).unwrap();
     let after = ShardPlacement::new(moved.version_of(&shard(0)), moved.ranges_of(&shard(0)));
     assert!(after.check(Some(split.version_of(&shard(0))), at).is_err());
-    assert!(after.check_at(Some(split.version()), at).is_err());
-    assert_eq!(placement.check_at(Some(moved.version()), at), Ok(()));
-    assert!(placement.check_at(None, at).is_err());
+    // Who reads at an earlier time says by the history what the shard owned then.
+    let belief = |table: &RoutingTable, bits| {
+        table.belief(&shard(0), Some(ClusterTime::from_bits(bits))).expect("the history reaches back")
+    };
+    assert_eq!(placement.check_belief(belief(&moved, 29), at), Ok(()));
+    assert!(placement.check_belief(belief(&moved, 30), at).is_err());
+    assert!(after.check_belief(belief(&moved, 29), at).is_err());
+    assert_eq!(after.check_belief(belief(&moved, 30), at), Ok(()));
+    assert_eq!(placement.check_belief(belief(&split, 30), at), Ok(()));
+    assert!(moved.belief(&shard(0), Some(ClusterTime::ZERO)).is_err(), "nobody knows who owned it then");
     assert!(
         placement.owns(&key_of(&table, -1)) && !placement.owns(&key_of(&table, 0)) && !placement.filters()
     );

@@ -7,13 +7,15 @@ use crate::transaction::Outcome;
 use crate::types::TransactionId;
 
 use super::judge::Story;
-use super::message::{Address, Change, Command, Done, Message, Op};
+use super::message::{Address, Change, Command, Done, Message, Op, Retryable};
 use super::world::{Event, World};
 
 /// After how long a client takes its router for dead.
 const PATIENCE_MILLIS: u64 = 1500;
 /// How often it asks for the outcome of a commit.
 const COMMITS: u32 = 5;
+/// How often it sends a retryable statement.
+const RETRIES: u32 = 8;
 /// So much a client does after the faults.
 const CALM_WORK: u32 = 3;
 
@@ -21,10 +23,29 @@ const CALM_WORK: u32 = 3;
 #[derive(Debug)]
 enum Work {
     Nothing,
-    Transaction { id: TransactionId, left: Vec<(usize, Op)>, story: Story },
-    Committing { id: TransactionId, token: Option<usize>, tries: u32, crossing: bool },
-    Scan,
+    Transaction {
+        id: TransactionId,
+        left: Vec<(usize, Op)>,
+        story: Story,
+        wrote: Vec<usize>,
+    },
+    Committing {
+        id: TransactionId,
+        token: Option<usize>,
+        tries: u32,
+        crossing: bool,
+    },
+    /// Perhaps as of an earlier scan's time.
+    Scan {
+        at: Option<ClusterTime>,
+    },
     Write(Change),
+    /// Statements that are sent again until they are answered: which is next, and how often it was sent.
+    Retry {
+        changes: Vec<Change>,
+        next: u32,
+        tries: u32,
+    },
 }
 
 pub(super) struct Client {
@@ -38,6 +59,9 @@ pub(super) struct Client {
     /// The command that it waits for.
     waits_for: u64,
     work: Work,
+    /// The number of its retryable statements, which have a session of their own.
+    retries: i64,
+    scanned_at: Option<ClusterTime>,
     /// What it has done since the faults ended.
     calm_done: u32,
 }
@@ -52,6 +76,8 @@ impl Client {
             committed: ClusterTime::ZERO,
             waits_for: 0,
             work: Work::Nothing,
+            retries: 0,
+            scanned_at: None,
             calm_done: 0,
         }
     }
@@ -79,25 +105,55 @@ impl World {
 
     /// Something new, or the next step of what is being done.
     pub(super) fn think(&mut self, client: usize) {
-        if !matches!(self.clients[client].work, Work::Nothing) {
-            return self.next_statement(client);
+        match self.clients[client].work {
+            Work::Nothing => {}
+            Work::Retry { .. } => return self.next_retry(client),
+            _ => return self.next_statement(client),
         }
         if self.clients[client].calm_done >= CALM_WORK {
             return;
         }
         match self.rng.below(10) {
             0..=1 => {
-                self.clients[client].work = Work::Scan;
-                self.ask(client, Command::Scan);
+                let earlier = self.clients[client].scanned_at;
+                let at = earlier.filter(|_| self.plan.moves && self.rng.percent(40));
+                self.clients[client].work = Work::Scan { at };
+                self.ask(client, Command::Scan { at });
+            }
+            2..=3 if self.plan.moves && self.rng.percent(70) => {
+                let changes = (0..self.rng.between(1, 3)).map(|_| {
+                    let (key, writer) = (self.rng.below(self.plan.keys), self.new_writer());
+                    Change { key, delta: 0, writer }
+                });
+                let changes = changes.collect();
+                let of = &mut self.clients[client];
+                of.retries += 1;
+                of.work = Work::Retry { changes, next: 0, tries: 0 };
+                self.next_retry(client);
             }
             2..=3 => {
                 let change =
                     Change { key: self.rng.below(self.plan.keys), delta: 0, writer: self.new_writer() };
                 self.clients[client].work = Work::Write(change);
-                self.ask(client, Command::Write(change));
+                self.ask(client, Command::Write { change, retryable: None });
             }
             _ => self.begin_transaction(client),
         }
+    }
+
+    /// Sends the next retryable statement, or the same again.
+    fn next_retry(&mut self, client: usize) {
+        let of = &mut self.clients[client];
+        let Work::Retry { changes, next, tries } = &mut of.work else { return };
+        let Some(change) = changes.get(*next as usize).copied().filter(|_| *tries < RETRIES) else {
+            of.work = Work::Nothing;
+            let think = 1 + self.rng.below(self.plan.think_millis);
+            return self.after(think, Event::Think { client });
+        };
+        *tries += 1;
+        let lsid: Vec<u8> = of.lsid.iter().copied().chain([1]).collect();
+        let retryable = Retryable { lsid: lsid.into(), number: of.retries, stmt: *next };
+        self.ask(client, Command::Write { change, retryable: Some(retryable) });
     }
 
     fn new_writer(&mut self) -> u64 {
@@ -130,22 +186,20 @@ impl World {
         let of = &mut self.clients[client];
         of.number += 1;
         let id = TransactionId::new(of.lsid.clone(), of.number);
-        of.work = Work::Transaction { id, left, story: Story::new(of.committed) };
+        of.work = Work::Transaction { id, left, story: Story::new(of.committed), wrote: Vec::new() };
         self.next_statement(client);
     }
 
     fn next_statement(&mut self, client: usize) {
         let of = &mut self.clients[client];
-        let Work::Transaction { id, left, story } = &mut of.work else { return };
+        let Work::Transaction { id, left, story, wrote } = &mut of.work else { return };
         let id = id.clone();
         if let Some((shard, op)) = left.first().cloned() {
             let first = story.is_new();
             return self.ask(client, Command::Statement { id, first, shard, op });
         }
-        let shards = self.plan.shards;
-        let writers: Vec<usize> = story.writes.keys().map(|key| *key as usize % shards).collect();
-        let token = writers.first().copied();
-        let crossing = writers.iter().any(|shard| Some(*shard) != token);
+        let token = wrote.first().copied();
+        let crossing = wrote.iter().any(|shard| Some(*shard) != token);
         let story = std::mem::take(story);
         of.work = Work::Committing { id: id.clone(), token, tries: 0, crossing };
         self.judge.asked_to_commit(&id, story);
@@ -161,18 +215,24 @@ impl World {
         }
         of.waits_for = 0;
         match (std::mem::replace(&mut of.work, Work::Nothing), done) {
-            (Work::Transaction { id, mut left, mut story }, Done::Executed { read_at, seen }) => {
+            (
+                Work::Transaction { id, mut left, mut story, wrote: mut all },
+                Done::Executed { read_at, seen, wrote },
+            ) => {
                 let (_, op) = left.remove(0);
                 story.note(read_at, &op, &seen);
-                of.work = Work::Transaction { id, left, story };
+                all.extend(wrote);
+                of.work = Work::Transaction { id, left, story, wrote: all };
             }
             (Work::Committing { id, crossing, .. }, Done::Ended(outcome)) => {
                 self.ended(client, &id, outcome, crossing);
             }
             (Work::Committing { .. }, _) => self.tally.unknown += 1,
-            (Work::Scan, Done::Scanned { at, seen }) => {
+            (Work::Scan { at: named }, Done::Scanned { at, seen }) => {
                 self.tally.scans += 1;
-                let check = self.judge.scanned(at, self.clients[client].committed, &seen);
+                of.scanned_at = Some(at);
+                let after = if named.is_some() { ClusterTime::ZERO } else { of.committed };
+                let check = self.judge.scanned(at, after, &seen);
                 self.check(check);
                 self.clients[client].calm_done += u32::from(self.calm);
             }
@@ -181,6 +241,17 @@ impl World {
                 self.judge.written(change, before);
                 self.clients[client].calm_done += u32::from(self.calm);
             }
+            (Work::Retry { changes, next, tries }, done) => {
+                if let (Done::Written { before }, Some(change)) = (&done, changes.get(next as usize)) {
+                    self.tally.written += 1;
+                    self.judge.written(*change, *before);
+                    of.calm_done += u32::from(self.calm);
+                    of.work = Work::Retry { changes, next: next + 1, tries: 0 };
+                } else {
+                    of.work = Work::Retry { changes, next, tries };
+                }
+            }
+            (Work::Scan { .. }, _) => of.scanned_at = None,
             _ => {}
         }
         let think = 1 + self.rng.below(self.plan.think_millis);
@@ -222,6 +293,8 @@ impl World {
                 return self.ask(client, Command::Commit { id, token });
             }
             Work::Committing { .. } => self.tally.unknown += 1,
+            Work::Retry { changes, next, tries } => of.work = Work::Retry { changes, next, tries },
+            Work::Scan { .. } => of.scanned_at = None,
             Work::Transaction { id, .. } => {
                 self.clients[client].router = old;
                 self.ask(client, Command::Abort { id });

@@ -2,7 +2,25 @@
 
 use crate::transaction::Row;
 
+use super::directory::shard_key;
+use super::node::Process;
 use super::world::{Event, World};
+
+impl Process {
+    /// What is left of moves.
+    fn unfinished_moves(&self) -> Option<&'static str> {
+        let filters = self.store.newest_placement().is_some_and(|placed| placed.placement.filters());
+        let leads = self.leads();
+        let left = [
+            (filters, "marks"),
+            (!self.store.migrations.is_empty(), "documents of moves"),
+            (leads && !self.moves.conductors.is_empty(), "moves that it leads"),
+            (leads && self.moves.recipients.moves().count() > 0, "moves that it receives"),
+            (leads && !self.moves.removals.is_idle(), "something to remove"),
+        ];
+        left.into_iter().find(|(is, _)| *is).map(|(_, what)| what)
+    }
+}
 
 impl World {
     /// One fault, and the time of the next.
@@ -47,7 +65,7 @@ impl World {
 
     /// A machine; a primary more often than others.
     fn victim(&mut self) -> usize {
-        let shard = self.rng.below(self.plan.shards as u64) as usize;
+        let shard = self.rng.below(self.plan.sets() as u64) as usize;
         if self.rng.percent(60) {
             return self.guess(shard);
         }
@@ -76,7 +94,7 @@ impl World {
         if let Some(doubt) = self.judge.in_doubt() {
             return Some(doubt);
         }
-        for shard in 0..self.plan.shards {
+        for shard in 0..self.plan.sets() {
             let members = self.nodes[shard * self.plan.members..].iter().take(self.plan.members);
             let mut first: Option<&super::node::Process> = None;
             for node in members {
@@ -95,6 +113,9 @@ impl World {
                 if !process.writing.is_empty() {
                     return Some(format!("{} is writing", node.host));
                 }
+                if let Some(what) = process.unfinished_moves() {
+                    return Some(format!("{} has {what}", node.host));
+                }
                 if first.is_some_and(|first| first.member.commit_point() != process.member.commit_point()) {
                     return Some(format!("{} is not where others are", node.host));
                 }
@@ -104,9 +125,22 @@ impl World {
         None
     }
 
+    /// No document is on a shard that does not own it.
+    fn check_places(&self) -> Result<(), String> {
+        for node in &self.nodes {
+            let Some(store) = node.process.as_ref().map(|process| &process.store) else { continue };
+            let Some(placed) = store.newest_placement() else { continue };
+            let there = store.versions.keys().filter(|key| store.newest(**key).is_some());
+            if let Some(key) = there.into_iter().find(|key| !placed.placement.owns(&shard_key(**key))) {
+                return Err(format!("{} has document {key}, which it does not own", node.host));
+            }
+        }
+        Ok(())
+    }
+
     /// Everything that must hold at rest.
     pub(super) fn final_judgement(&self) -> Result<(), String> {
-        for shard in 0..self.plan.shards {
+        for shard in 0..self.plan.sets() {
             let members = &self.nodes[shard * self.plan.members..][..self.plan.members];
             let processes: Vec<_> = members.iter().filter_map(|node| node.process.as_ref()).collect();
             let rows = |process: &super::node::Process| -> Vec<_> {
@@ -118,6 +152,7 @@ impl World {
                 }
             }
         }
+        self.check_places()?;
         self.judge.finish()
     }
 }

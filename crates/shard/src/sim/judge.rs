@@ -1,13 +1,16 @@
 //! The judge: holds what clients were told and what they read against all versions of all documents by commit time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::LogRecord;
 use crate::time::ClusterTime;
 use crate::transaction::{Outcome, Record};
 use crate::types::TransactionId;
 
+use super::directory::{Placed, Table, shard_id};
 use super::message::{Change, Op, Seen};
+use super::plan::Plan;
 use super::store::{Key, Payload, Value};
 
 type Check = Result<(), String>;
@@ -57,7 +60,9 @@ impl Story {
 #[derive(Debug, Default)]
 struct ShardLog {
     known: u64,
-    prepared: BTreeMap<TransactionId, (ClusterTime, BTreeMap<Key, Value>)>,
+    prepared: BTreeMap<TransactionId, (ClusterTime, Payload)>,
+    /// What the shard owned, by commit time.
+    placements: BTreeMap<ClusterTime, Arc<Placed>>,
 }
 
 pub(super) struct Judge {
@@ -66,19 +71,28 @@ pub(super) struct Judge {
     stories: BTreeMap<TransactionId, Story>,
     /// All versions that logs have on majorities.
     versions: BTreeMap<Key, BTreeMap<ClusterTime, Value>>,
+    /// How many documents a scan is to find, or what never was: where scans go through what shards have.
+    all_keys: Option<u64>,
     scans: Vec<(ClusterTime, Vec<Seen>)>,
-    plain: BTreeMap<u64, Written>,
+    /// The directory, by commit time.
+    tables: BTreeMap<ClusterTime, Table>,
+    /// Executions of plain writes: more than one, if the log of a primary that was replaced had the others.
+    plain: BTreeMap<u64, Vec<Written>>,
     /// Plain writes that were acknowledged.
     acknowledged: Vec<(Key, u64)>,
 }
 
 impl Judge {
-    pub fn new(shards: usize) -> Self {
+    pub fn new(plan: &Plan) -> Self {
+        let log = |set| ShardLog { placements: plan.first_store(set).placements, ..ShardLog::default() };
+        let table = plan.moves.then(|| plan.first_store(plan.config()).table).flatten();
         Judge {
-            shards: (0..shards).map(|_| ShardLog::default()).collect(),
+            shards: (0..plan.sets()).map(log).collect(),
+            tables: table.map(|table| (ClusterTime::ZERO, table)).into_iter().collect(),
             outcomes: BTreeMap::new(),
             stories: BTreeMap::new(),
             versions: BTreeMap::new(),
+            all_keys: plan.moves.then_some(plan.keys),
             scans: Vec::new(),
             plain: BTreeMap::new(),
             acknowledged: Vec::new(),
@@ -94,18 +108,18 @@ impl Judge {
     pub fn entry(&mut self, shard: usize, index: u64, time: ClusterTime, payload: Option<Payload>) -> Check {
         self.shards[shard].known = index;
         let Some(payload) = payload else { return Ok(()) };
-        match payload.record {
-            None => self.put(time, payload.writes),
+        match payload.record.clone() {
+            None => self.put(shard, time, payload),
             Some(LogRecord::Transaction(Record::Alone { id })) => {
-                self.put(time, payload.writes)?;
+                self.put(shard, time, payload)?;
                 self.outcome(&id, Outcome::Committed(time))
             }
             Some(LogRecord::Transaction(Record::Prepare { id, .. })) => {
-                self.shards[shard].prepared.insert(id, (time, payload.writes));
+                self.shards[shard].prepared.insert(id, (time, payload));
                 Ok(())
             }
             Some(LogRecord::Transaction(Record::Commit { id, at })) => {
-                let Some((prepared, writes)) = self.shards[shard].prepared.remove(&id) else {
+                let Some((prepared, payload)) = self.shards[shard].prepared.remove(&id) else {
                     return Err(format!("shard {shard} commits {id:?}, which it has not prepared"));
                 };
                 if at < prepared || at >= time {
@@ -113,7 +127,7 @@ impl Judge {
                         "{id:?}: prepared {prepared}, committed as of {at} by an entry of {time}"
                     ));
                 }
-                self.put(at, writes)?;
+                self.put(shard, at, payload)?;
                 self.outcome(&id, Outcome::Committed(at))
             }
             Some(LogRecord::Transaction(Record::Abort { id })) => {
@@ -124,8 +138,18 @@ impl Judge {
         }
     }
 
-    fn put(&mut self, at: ClusterTime, writes: BTreeMap<Key, Value>) -> Check {
-        for (key, value) in writes {
+    fn put(&mut self, shard: usize, at: ClusterTime, payload: Payload) -> Check {
+        if let Some(placed) = payload.placement {
+            self.shards[shard].placements.insert(at, placed);
+        }
+        if !payload.chunks.is_empty()
+            && let Some((_, table)) = self.tables.last_key_value()
+        {
+            let mut table = table.clone();
+            table.change(&payload.chunks);
+            self.tables.insert(at, table);
+        }
+        for (key, value) in payload.writes {
             if let Some(other) = self.versions.entry(key).or_default().insert(at, value) {
                 return Err(format!("document {key} has {other:?} and {value:?} at {at}"));
             }
@@ -157,7 +181,8 @@ impl Judge {
 
     /// A plain write was proposed.
     pub fn plain(&mut self, change: Change, before: Value) {
-        self.plain.insert(change.writer, Written { before, after: change.of(before) });
+        let written = Written { before, after: change.of(before) };
+        self.plain.entry(change.writer).or_default().push(written);
     }
 
     /// A plain write was acknowledged.
@@ -167,7 +192,16 @@ impl Judge {
 
     /// A scan was answered.
     pub fn scanned(&mut self, at: ClusterTime, after: ClusterTime, seen: &[Seen]) -> Check {
-        self.scans.push((at, seen.to_vec()));
+        let mut all = seen.to_vec();
+        if let Some(keys) = self.all_keys {
+            let there: BTreeSet<Key> = seen.iter().map(|seen| seen.key).collect();
+            if there.len() < seen.len() {
+                return Err(format!("a scan at {at} has seen a document twice: {seen:?}"));
+            }
+            let missing = (0..keys).filter(|key| !there.contains(key));
+            all.extend(missing.map(|key| Seen { key, value: Value::default() }));
+        }
+        self.scans.push((at, all));
         if at < after {
             return Err(format!("a scan at {at} by one who has committed at {after}"));
         }
@@ -177,6 +211,7 @@ impl Judge {
 
     /// The cluster is at rest: everything is known.
     pub fn finish(&self) -> Check {
+        self.check_owners()?;
         for (at, seen) in &self.scans {
             self.check_reads("a scan", *at, seen)?;
         }
@@ -193,6 +228,28 @@ impl Judge {
         for (key, writer) in &self.acknowledged {
             if !self.versions.get(key).is_some_and(|of| of.values().any(|value| value.writer == *writer)) {
                 return Err(format!("document {key} has lost plain write {writer}, which was acknowledged"));
+            }
+        }
+        Ok(())
+    }
+
+    /// At every time each key has one owner, and the directory agrees.
+    fn check_owners(&self) -> Check {
+        let times = self.shards.iter().flat_map(|log| log.placements.keys()).chain(self.tables.keys());
+        for at in times.copied().collect::<BTreeSet<ClusterTime>>() {
+            let Some((_, table)) = self.tables.range(..=at).next_back() else { return Ok(()) };
+            for (number, log) in self.shards.iter().enumerate() {
+                let Some((_, placed)) = log.placements.range(..=at).next_back() else { continue };
+                let (shard, placement) = (shard_id(number), &placed.placement);
+                let told = table.0.ranges_of(&shard);
+                if told != placement.owned {
+                    let owned = &placement.owned;
+                    return Err(format!("{shard} owns {owned:?} at {at}, and the directory says {told:?}"));
+                }
+                let version = table.0.version_of(&shard);
+                if !told.is_empty() && !version.is_same_ownership(placement.version) {
+                    return Err(format!("{shard} has {placement:?} at {at}, and the directory {version}"));
+                }
             }
         }
         Ok(())
@@ -242,9 +299,18 @@ impl Judge {
         expected: &mut BTreeMap<u64, (Key, Option<ClusterTime>, Written)>,
     ) -> Check {
         let mut before = Value::default();
+        let mut plain_writers = BTreeSet::new();
         for (at, value) in versions {
             let of_transaction = expected.remove(&value.writer);
-            let plain = || self.plain.get(&value.writer).map(|written| (key, None, *written));
+            let plain = || {
+                let executions = self.plain.get(&value.writer)?;
+                let fits =
+                    executions.iter().find(|written| written.before == before && written.after == *value);
+                Some((key, None, *fits.or(executions.first())?))
+            };
+            if of_transaction.is_none() && !plain_writers.insert(value.writer) {
+                return Err(format!("document {key} has {value:?} again at {at}: it was executed twice"));
+            }
             let Some((to, committed, written)) = of_transaction.or_else(plain) else {
                 return Err(format!("document {key} has {value:?} at {at}, which nobody has committed"));
             };

@@ -1,12 +1,17 @@
 //! What processes say to each other. Every message but those within a set carries its sender's cluster time.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use sheaf_repl::Envelope;
 
+use crate::moves::{Misfit, MoveAnswer, MoveRequest, MoveStatement};
+use crate::placement::{Belief, RoutingTable};
 use crate::time::ClusterTime;
 use crate::transaction::{Answer, Executed, Outcome, Request};
 use crate::types::TransactionId;
 
-use super::store::{Key, Value};
+use super::store::{Key, Statements, Value};
 
 /// Where a message comes from or goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,21 +50,69 @@ pub(super) struct Seen {
     pub value: Value,
 }
 
+/// Which retryable statement a write is.
+#[derive(Clone, Debug)]
+pub(super) struct Retryable {
+    pub lsid: Arc<[u8]>,
+    pub number: i64,
+    pub stmt: u32,
+}
+
+/// What a donor gives: documents, or names of those that are gone, and what is on record of sessions.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Batch {
+    pub documents: BTreeMap<Key, Option<Value>>,
+    pub statements: BTreeMap<Arc<[u8]>, Statements>,
+}
+
+/// What a router asks of a shard has its belief of what that owns; none where documents have fixed places.
 #[derive(Clone, Debug)]
 pub(super) enum Call {
-    Execute { id: TransactionId, after: Option<Executed>, read_at: Option<ClusterTime>, op: Op },
+    Execute {
+        id: TransactionId,
+        after: Option<Executed>,
+        read_at: Option<ClusterTime>,
+        op: Op,
+        belief: Option<Belief>,
+    },
     Request(Request),
-    ReadAt { at: ClusterTime, keys: Vec<Key> },
-    Write(Change),
+    ReadAt {
+        at: ClusterTime,
+        keys: Vec<Key>,
+        belief: Option<Belief>,
+    },
+    Write {
+        change: Change,
+        retryable: Option<Retryable>,
+        belief: Option<Belief>,
+    },
+    ReadTable,
+    Move(MoveRequest),
+    /// The first statement of this transaction.
+    Statement {
+        id: TransactionId,
+        statement: MoveStatement,
+    },
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Return {
     NotPrimary,
     Failed,
-    Executed { executed: Executed, read_at: ClusterTime, seen: Vec<Seen> },
+    /// The shard does not own what the router believes.
+    Stale,
+    Table(RoutingTable),
+    Move(MoveAnswer, Batch),
+    Statement(Result<Executed, Misfit>),
+    Executed {
+        executed: Executed,
+        read_at: ClusterTime,
+        seen: Vec<Seen>,
+    },
     Read(Vec<Seen>),
-    Written { before: Value },
+    Written {
+        before: Value,
+    },
     Answer(Answer),
 }
 
@@ -80,8 +133,14 @@ pub(super) enum Command {
     Abort {
         id: TransactionId,
     },
-    Scan,
-    Write(Change),
+    /// As of the router's present, or of a time that an earlier scan was given.
+    Scan {
+        at: Option<ClusterTime>,
+    },
+    Write {
+        change: Change,
+        retryable: Option<Retryable>,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -89,6 +148,8 @@ pub(super) enum Done {
     Executed {
         read_at: ClusterTime,
         seen: Vec<Seen>,
+        /// Where it has written.
+        wrote: Option<usize>,
     },
     Ended(Outcome),
     /// No router and no shard knows any more.

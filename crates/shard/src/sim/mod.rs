@@ -1,20 +1,25 @@
 //! The simulator: whole clusters with their networks, disks, clocks and clients in one thread, from one seed.
 //!
 //! [`run`] plays a seed: shards of real [`sheaf_repl::Member`]s with a [`crate::Shard`] each, routers with a [`crate::Committer`], clients
-//! that move balances, write and scan. First there are faults, then none, and the cluster must come to rest. A judge holds everything
+//! that move balances, write and scan. With odd seeds there are config servers, and ranges of documents are moved between the shards. First there are faults, then none, and the cluster must come to rest. A judge holds everything
 //! that was read against all versions of all documents by commit time. Nothing depends on anything but the seed; [`Tally::trace`] is a
 //! hash of everything that happened.
 
 mod client;
+mod conduct;
+mod directory;
 mod disk;
 mod faults;
+mod gate;
 mod judge;
 mod message;
+mod moving;
 mod node;
 mod plan;
 mod replication;
 mod router;
 mod serve;
+mod state;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -46,11 +51,21 @@ pub enum Mutation {
     ConfirmUnasked,
     /// A shard prepares what it has of a transaction, whether that is all of it or not.
     PrepareInPart,
+    /// Writers are let in when the donor has prepared.
+    DonorWritesAfterPrepare,
+    /// What has changed last before the range was closed is not written.
+    TailSkipped,
+    /// Routers and shards go by what is owned now, whenever is read.
+    NewestTableAtT,
+    /// A range comes back while its remains are being removed.
+    ReturnedRangeRemoved,
+    /// Records of retryable statements do not travel.
+    StatementRowsLeft,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 10] = [
+    pub const ALL: [Mutation; 15] = [
         Mutation::AbortBeforeDurable,
         Mutation::PrepareBeforeDurable,
         Mutation::OwnCommitTime,
@@ -61,6 +76,11 @@ impl Mutation {
         Mutation::SilenceAborts,
         Mutation::ConfirmUnasked,
         Mutation::PrepareInPart,
+        Mutation::DonorWritesAfterPrepare,
+        Mutation::TailSkipped,
+        Mutation::NewestTableAtT,
+        Mutation::ReturnedRangeRemoved,
+        Mutation::StatementRowsLeft,
     ];
 
     /// The name on the command line.
@@ -76,6 +96,11 @@ impl Mutation {
             Mutation::SilenceAborts => "silence-aborts",
             Mutation::ConfirmUnasked => "confirm-unasked",
             Mutation::PrepareInPart => "prepare-in-part",
+            Mutation::DonorWritesAfterPrepare => "donor-writes-after-prepare",
+            Mutation::TailSkipped => "tail-skipped",
+            Mutation::NewestTableAtT => "newest-table-at-t",
+            Mutation::ReturnedRangeRemoved => "returned-range-removed",
+            Mutation::StatementRowsLeft => "statement-rows-left",
         }
     }
 }
@@ -115,6 +140,18 @@ pub struct Tally {
     pub rollbacks: u64,
     /// Ceilings in logs.
     pub ceilings: u64,
+    /// Moves begun.
+    pub moves: u64,
+    /// Moves that their conductors know to have happened.
+    pub moved: u64,
+    /// Moves given up, or found by another primary.
+    pub given_up: u64,
+    /// Requests of routers that did not know of a move.
+    pub stale: u64,
+    /// Reads at a time before the newest move that the router knew of.
+    pub by_history: u64,
+    /// Retryable statements answered from what is on record.
+    pub repeated: u64,
 }
 
 impl Tally {
@@ -136,6 +173,12 @@ impl Tally {
         self.primaries += other.primaries;
         self.rollbacks += other.rollbacks;
         self.ceilings += other.ceilings;
+        self.moves += other.moves;
+        self.moved += other.moved;
+        self.given_up += other.given_up;
+        self.stale += other.stale;
+        self.by_history += other.by_history;
+        self.repeated += other.repeated;
     }
 }
 

@@ -5,20 +5,23 @@ use std::sync::Arc;
 
 use sheaf_repl::{Member, MemberOptions, Persist, Recovered};
 
+use crate::placement::Belief;
 use crate::time::{Clock, ClusterTime};
 use crate::transaction::{Executed, ReplyId, Rows, WaiterId};
-use crate::types::{ShardId, TransactionId};
+use crate::types::TransactionId;
 use crate::{LogRecord, ReaderId, Shard};
 
+use super::directory::shard_id;
 use super::disk::Disk;
 use super::message::{Address, Op};
+use super::state::Moves;
 use super::store::{Key, Payload, Store, Value};
 
 /// What a reader is about to do when its state can be shown.
 #[derive(Clone, Debug)]
 pub(super) enum Reading {
-    Execute { id: TransactionId, after: Option<Executed>, op: Op },
-    At { keys: Vec<Key> },
+    Execute { id: TransactionId, after: Option<Executed>, op: Op, belief: Option<Belief> },
+    At { keys: Vec<Key>, belief: Option<Belief> },
 }
 
 /// A reader, and whom to answer.
@@ -34,7 +37,8 @@ pub(super) struct Reader {
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenWrites {
     pub executed: Executed,
-    pub writes: BTreeMap<Key, Value>,
+    pub read_at: ClusterTime,
+    pub payload: Payload,
 }
 
 /// What is gone with the process.
@@ -49,6 +53,9 @@ pub(super) struct Process {
     pub open: BTreeMap<TransactionId, OpenWrites>,
     /// Documents of plain writes that are proposed and not applied.
     pub writing: BTreeSet<Key>,
+    /// Transactions whose prepare or commit is proposed and not applied.
+    pub ending: BTreeSet<TransactionId>,
+    pub moves: Moves,
     /// Plain writes by the index that must be on a majority: whom to tell, and what was there before.
     pub written: BTreeMap<u64, (Address, u64, Value)>,
     pub replies: BTreeMap<ReplyId, (Address, u64)>,
@@ -77,17 +84,6 @@ pub(super) struct Node {
     pub wall_wrong: i64,
 }
 
-/// The name of shard `number`.
-pub(super) fn shard_id(number: usize) -> ShardId {
-    ShardId::new(format!("shard{number}"))
-}
-
-/// The number of a shard of this name.
-pub(super) fn shard_number(id: &ShardId) -> usize {
-    let number = id.as_str().strip_prefix("shard").and_then(|number| number.parse().ok());
-    number.expect("shards are named by their number")
-}
-
 impl Node {
     pub fn new(shard: usize, id: u64, wall_wrong: i64) -> Self {
         let host = Arc::from(format!("s{shard}m{id}:27018"));
@@ -104,11 +100,11 @@ impl Node {
     }
 
     /// Starts the process on what the disk has: the data is the log, applied.
-    pub fn start(&mut self, seed: u64, payloads: &[Payload]) {
+    pub fn start(&mut self, seed: u64, first: Store, payloads: &[Payload]) {
         self.incarnation += 1;
         let image = &self.disk.image;
         let me = shard_id(self.shard);
-        let (mut store, mut rows, mut ceiling) = (Store::default(), Rows::default(), ClusterTime::ZERO);
+        let (mut store, mut rows, mut ceiling) = (first, Rows::default(), ClusterTime::ZERO);
         for entry in &image.entries {
             let Some(payload) = payload_of(&entry.payload, payloads) else { continue };
             let time = ClusterTime::from_bits(entry.time);
@@ -143,6 +139,8 @@ impl Node {
             last_index: last.index,
             open: BTreeMap::new(),
             writing: BTreeSet::new(),
+            ending: BTreeSet::new(),
+            moves: Moves::default(),
             written: BTreeMap::new(),
             replies: BTreeMap::new(),
             reads: BTreeMap::new(),
@@ -166,11 +164,12 @@ pub(super) fn payload_of<'a>(bytes: &[u8], payloads: &'a [Payload]) -> Option<&'
 impl Process {
     /// Whether somebody else has written to the document, or is about to, since `read_at` (`None`: ever committed is no obstacle).
     pub fn conflicts(&self, key: Key, id: Option<&TransactionId>, read_at: Option<ClusterTime>) -> bool {
-        let other =
-            |(of, open): (&TransactionId, &OpenWrites)| Some(of) != id && open.writes.contains_key(&key);
+        let other = |(of, open): (&TransactionId, &OpenWrites)| {
+            Some(of) != id && open.payload.writes.contains_key(&key)
+        };
         self.writing.contains(&key)
             || self.open.iter().any(other)
-            || self.store.holders(&[key]).next().is_some()
+            || self.store.prepared.values().any(|payload| payload.writes.contains_key(&key))
             || read_at.is_some_and(|at| self.store.changed(key) > at)
     }
 

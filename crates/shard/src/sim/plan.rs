@@ -15,8 +15,12 @@ pub struct Plan {
     pub routers: usize,
     /// Clients, each with one session.
     pub clients: usize,
-    /// Documents; each belongs to the shard of its number modulo the shards.
+    /// Documents; each belongs to the shard of its number modulo the shards, if there are no moves.
     pub keys: u64,
+    /// Whether there are config servers, and ranges of documents are moved: with odd seeds.
+    pub moves: bool,
+    /// Longest time between the end of a move and the next.
+    pub move_gap_millis: u64,
     /// How long there are faults.
     pub faults_millis: u64,
     /// How long the cluster may take afterwards to come to rest.
@@ -45,16 +49,21 @@ impl Plan {
         let mut rng = Rng::new(seed ^ 0x7368_6172_6473);
         let rough = rng.percent(60);
         let slow_disk = rng.percent(25);
+        let moves = seed % 2 == 1;
         let shards = [1, 2, 2, 2, 3, 3, 4][rng.below(7) as usize];
+        let shards = if moves { shards.max(2) } else { shards };
+        let mut of_moves = Rng::new(seed ^ 0x6d6f_7665);
         Plan {
             seed,
+            moves,
+            move_gap_millis: [50, 300, 1500][of_moves.below(3) as usize],
             shards,
             members: [1, 3, 3][rng.below(3) as usize],
             routers: 2,
             clients: rng.between(3, 8) as usize,
             keys: shards as u64 * rng.between(2, 5),
             faults_millis: rng.between(4, 10) * 1000,
-            calm_millis: 60_000,
+            calm_millis: if moves { 180_000 } else { 60_000 },
             latency: (1, rng.between(1, 20)),
             loss: if rough { rng.below(10) } else { 0 },
             doubled: if rough { rng.below(25) } else { 0 },

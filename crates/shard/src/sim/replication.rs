@@ -20,7 +20,8 @@ impl World {
             return;
         }
         let seed = mix(self.plan.seed ^ node as u64);
-        self.nodes[node].start(seed, &self.payloads);
+        let first = self.plan.first_store(self.nodes[node].shard);
+        self.nodes[node].start(seed, first, &self.payloads);
         let incarnation = self.nodes[node].incarnation;
         self.tally.restarts += u64::from(incarnation > 1);
         let first = self.rng.below(25);
@@ -56,6 +57,10 @@ impl World {
         process.member.tick(now, wall / 1_000_000);
         let time = process.clock.now(wall);
         process.shard.tick(now, time);
+        if self.plan.moves {
+            self.tick_moves(node);
+        }
+        let Some(process) = &mut self.nodes[node].process else { return };
         let gap = process.member.tick_millis();
         self.settle_node(node);
         self.after(gap, Event::Tick { node, incarnation });
@@ -68,9 +73,7 @@ impl World {
             let Some(process) = &mut self.nodes[node].process else { return };
             let of_member = process.member.poll();
             let of_shard = process.shard.poll();
-            if of_member.is_empty() && of_shard.is_empty() {
-                return;
-            }
+            let nothing = of_member.is_empty() && of_shard.is_empty();
             for effect in of_member {
                 self.perform(node, effect);
             }
@@ -78,6 +81,10 @@ impl World {
                 self.perform_of_shard(node, effect);
             }
             if self.nodes[node].incarnation != incarnation {
+                return;
+            }
+            let moved = self.plan.moves && self.settle_moves(node);
+            if nothing && !moved {
                 return;
             }
         }
@@ -127,6 +134,8 @@ impl World {
             process.shard.lost_primary();
             process.open.clear();
             process.writing.clear();
+            process.ending.clear();
+            process.moves.lost();
             process.written.clear();
             process.reads.clear();
             process.waits.clear();
@@ -239,6 +248,9 @@ impl World {
         if more {
             self.schedule_apply(node);
         }
+        if self.plan.moves {
+            self.pass_gate(node);
+        }
         self.settle_node(node);
     }
 
@@ -246,15 +258,21 @@ impl World {
         let mutation = self.mutation;
         let Some(process) = &mut self.nodes[node].process else { return };
         process.clock.follow(time);
-        let Some(payload) = payload else { return process.shard.applied(index, time, None) };
-        process.store.apply(time, &payload);
+        let Some(payload) = payload else {
+            process.shard.applied(index, time, None);
+            return self.applied_for_moves(node, index, None);
+        };
+        let made = process.store.apply(time, &payload);
         if payload.record.is_none() {
             process.writing.retain(|key| !payload.writes.contains_key(key));
         }
         process.shard.applied(index, time, payload.record.as_ref());
+        self.applied_for_moves(node, index, made.as_ref());
+        let Some(process) = &mut self.nodes[node].process else { return };
         let Some(LogRecord::Transaction(record)) = &payload.record else { return };
         if let Record::Prepare { id, .. } | Record::Alone { id } = record {
             process.open.remove(id);
+            process.ending.remove(id);
         }
         let early = match record {
             Record::Abort { .. } => mutation == Some(Mutation::AbortBeforeDurable),
@@ -263,6 +281,11 @@ impl World {
         };
         if early {
             process.shard.majority(index);
+        }
+        match record {
+            Record::Commit { id, .. } => self.ended_for_moves(node, id, true),
+            Record::Abort { id } => self.ended_for_moves(node, id, false),
+            _ => {}
         }
         if let Record::Commit { id, at } = record {
             let check = self.judge.committed(id, *at);
@@ -286,5 +309,6 @@ impl World {
         let Some(process) = &mut self.nodes[node].process else { return };
         process.shard.majority(at.index);
         self.tell_written(node, at.index);
+        self.majority_for_moves(node, at.index);
     }
 }

@@ -2,14 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::placement::{Belief, Ranges, RoutingTable};
 use crate::time::{Clock, ClusterTime};
 use crate::transaction::{Committer, CommitterEffect, Executed, Outcome, Part, Request};
 use crate::types::TransactionId;
 
-use super::message::{Address, Call, Change, Command, Done, Message, Op, Return, Seen};
-use super::node::{shard_id, shard_number};
+use super::Mutation;
+use super::directory::{shard_id, shard_key, shard_number};
+use super::message::{Address, Call, Change, Command, Done, Message, Op, Retryable, Return, Seen};
+use super::plan::Plan;
+use super::store::Key;
 use super::world::{Event, World};
-use super::{Mutation, Plan};
 
 /// A transaction that a client runs through this router.
 #[derive(Debug, Default)]
@@ -18,7 +21,7 @@ struct Running {
     parts: BTreeMap<usize, (Executed, bool)>,
 }
 
-/// A statement on its way.
+/// A statement on its way: what of it goes to this shard, what is left, and what has come of what is done.
 #[derive(Clone, Debug)]
 struct Statement {
     client: usize,
@@ -26,15 +29,34 @@ struct Statement {
     id: TransactionId,
     shard: usize,
     op: Op,
+    left: Op,
+    seen: Vec<Seen>,
+    wrote: Option<usize>,
 }
 
 /// What a router waits for, by the number of its call.
 #[derive(Clone, Debug)]
 enum Pending {
     Execute(Statement),
-    Request { shard: usize, id: TransactionId },
-    Scan { scan: u64, shard: usize },
-    Write { client: usize, number: u64, change: Change },
+    Request {
+        shard: usize,
+        id: TransactionId,
+    },
+    /// A scan that has yet to learn which shards own something.
+    BeginScan {
+        scan: u64,
+    },
+    Scan {
+        scan: u64,
+        shard: usize,
+    },
+    Write {
+        client: usize,
+        number: u64,
+        change: Change,
+        retryable: Option<Retryable>,
+    },
+    Table,
 }
 
 #[derive(Debug)]
@@ -42,6 +64,8 @@ struct Scan {
     client: usize,
     number: u64,
     at: ClusterTime,
+    /// Whether the client has named the time.
+    is_named: bool,
     left: BTreeSet<usize>,
     seen: Vec<Seen>,
 }
@@ -55,6 +79,11 @@ pub(super) struct Process {
     /// Clients that wait for an outcome, and since when.
     asked: BTreeMap<TransactionId, (usize, u64, u64)>,
     time: ClusterTime,
+    /// The directory as far as it is known, where ranges are moved.
+    table: Option<RoutingTable>,
+    /// What waits for the directory, and since when that is being read.
+    waiting: Vec<(Pending, u32)>,
+    reading_since: Option<u64>,
 }
 
 pub(super) struct Router {
@@ -113,6 +142,11 @@ impl World {
         }
         let Some(process) = &mut at.process else { return };
         process.committer.tick(now);
+        if process.reading_since.is_some_and(|since| since + 300 < now) {
+            process.reading_since = None;
+            self.read_table(router);
+        }
+        let Some(process) = &mut self.routers[router].process else { return };
         if impatient {
             let late = process.asked.iter().filter(|(_, (_, _, since))| since + 400 < now);
             let late: Vec<TransactionId> = late.map(|(id, _)| id.clone()).collect();
@@ -143,7 +177,9 @@ impl World {
             }
             Command::Statement { id, shard, op, .. } => {
                 process.running.entry(id.clone()).or_default();
-                self.call(router, Pending::Execute(Statement { client, number, id, shard, op }), 0);
+                let (seen, wrote, left) = (Vec::new(), None, op.clone());
+                let statement = Statement { client, number, id, shard, op, left, seen, wrote };
+                self.call(router, Pending::Execute(statement), 0);
             }
             Command::Commit { id, token } => {
                 process.asked.insert(id.clone(), (client, number, clock));
@@ -171,48 +207,155 @@ impl World {
                     self.request_of_router(router, shard, Request::Abandon { id: id.clone() });
                 }
             }
-            Command::Scan => self.scan(router, client, number, now),
-            Command::Write(change) => self.call(router, Pending::Write { client, number, change }, 0),
+            Command::Scan { at } => self.scan(router, client, number, at.unwrap_or(now), at.is_some()),
+            Command::Write { change, retryable } => {
+                self.call(router, Pending::Write { client, number, change, retryable }, 0);
+            }
         }
         self.settle_router(router);
     }
 
-    fn scan(&mut self, router: usize, client: usize, number: u64, at: ClusterTime) {
-        let shards = self.plan.shards;
+    fn scan(&mut self, router: usize, client: usize, number: u64, at: ClusterTime, is_named: bool) {
+        let (shards, moves) = (self.plan.shards, self.plan.moves);
         self.next_call += 1;
         let scan = self.next_call;
         let Some(process) = &mut self.routers[router].process else { return };
-        process
-            .scans
-            .insert(scan, Scan { client, number, at, left: (0..shards).collect(), seen: Vec::new() });
+        let left = (0..shards).collect();
+        process.scans.insert(scan, Scan { client, number, at, is_named, left, seen: Vec::new() });
+        if moves {
+            return self.call(router, Pending::BeginScan { scan }, 0);
+        }
         for shard in 0..shards {
             self.call(router, Pending::Scan { scan, shard }, 0);
         }
     }
 
-    /// Sends a call to the shard that it is for.
-    fn call(&mut self, router: usize, pending: Pending, tries: u32) {
+    /// Asks the shards that own something as of the scan's time.
+    fn begin_scan(&mut self, router: usize, scan: u64, tries: u32) {
+        let newest = self.mutation == Some(Mutation::NewestTableAtT);
+        let shards = self.plan.shards;
         let Some(process) = &mut self.routers[router].process else { return };
+        let (Some(of), Some(table)) = (process.scans.get_mut(&scan), &process.table) else { return };
+        let at = (!newest).then_some(of.at);
+        let owners: BTreeSet<usize> =
+            (0..shards).filter(|shard| !table_ranges(table, *shard, at).is_empty()).collect();
+        of.left = owners.clone();
+        of.seen.clear();
+        for shard in owners {
+            self.call(router, Pending::Scan { scan, shard }, tries);
+        }
+    }
+
+    /// Sends a call to the shard that it is for.
+    fn call(&mut self, router: usize, mut pending: Pending, tries: u32) {
+        let Some(process) = &mut self.routers[router].process else { return };
+        if self.plan.moves && process.table.is_none() && !matches!(pending, Pending::Table) {
+            process.waiting.push((pending, tries));
+            return self.read_table(router);
+        }
+        if let Pending::BeginScan { scan } = pending {
+            return self.begin_scan(router, scan, tries);
+        }
+        self.aim(router, &mut pending);
+        let newest = self.mutation == Some(Mutation::NewestTableAtT);
+        let Some(process) = &mut self.routers[router].process else { return };
+        let belief = |shard: usize, at: Option<ClusterTime>| -> Option<Belief> {
+            let table = process.table.as_ref()?;
+            let at = at.filter(|_| !newest);
+            Some(table.belief(&shard_id(shard), at).expect("the history reaches back to the beginning"))
+        };
         let (shard, call) = match &pending {
             Pending::Execute(Statement { id, shard, op, .. }) => {
                 let running = process.running.get(id);
                 let read_at = running.and_then(|running| running.read_at);
                 let after =
                     running.and_then(|running| running.parts.get(shard)).map(|(executed, _)| *executed);
-                (*shard, Call::Execute { id: id.clone(), after, read_at, op: op.clone() })
+                let belief = belief(*shard, read_at);
+                (*shard, Call::Execute { id: id.clone(), after, read_at, op: op.clone(), belief })
             }
             Pending::Scan { scan, shard } => {
                 let Some(scan) = process.scans.get(scan) else { return };
-                (*shard, Call::ReadAt { at: scan.at, keys: self.plan.keys_of(*shard) })
+                let (belief, all) = (belief(*shard, Some(scan.at)), (0..self.plan.keys).collect());
+                let keys = if self.plan.moves { all } else { self.plan.keys_of(*shard) };
+                (*shard, Call::ReadAt { at: scan.at, keys, belief })
             }
-            Pending::Write { change, .. } => (change.key as usize % self.plan.shards, Call::Write(*change)),
-            Pending::Request { .. } => return,
+            Pending::Write { change, retryable, .. } => {
+                let shard = owner(process.table.as_ref(), self.plan.shards, change.key, None);
+                let belief = belief(shard, None);
+                (shard, Call::Write { change: *change, retryable: retryable.clone(), belief })
+            }
+            Pending::Table => (self.plan.config(), Call::ReadTable),
+            Pending::BeginScan { .. } | Pending::Request { .. } => return,
         };
         self.next_call += 1;
         let (number, time) = (self.next_call, process.time);
         process.pending.insert(number, (pending, tries));
         let to = Address::Member(self.guess(shard));
         self.send(Address::Router(router), to, Message::Call { number, time, call });
+    }
+
+    /// Of a statement, what goes to one shard, by who owned the documents at the transaction's time.
+    fn aim(&mut self, router: usize, pending: &mut Pending) {
+        let newest = self.mutation == Some(Mutation::NewestTableAtT);
+        let shards = self.plan.shards;
+        let Some(process) = &mut self.routers[router].process else { return };
+        let (Pending::Execute(statement), Some(table)) = (pending, &process.table) else { return };
+        let read_at = process.running.get(&statement.id).and_then(|running| running.read_at);
+        let of = |key: &Key| owner(Some(table), shards, *key, read_at.filter(|_| !newest));
+        let Some(first) = statement.left.keys().first().map(of) else { return };
+        statement.shard = first;
+        statement.op.reads = statement.left.reads.iter().copied().filter(|key| of(key) == first).collect();
+        statement.op.write = statement.left.write.filter(|write| of(&write.key) == first);
+    }
+
+    /// Reads the directory, unless that is under way.
+    fn read_table(&mut self, router: usize) {
+        let now = self.now;
+        let Some(process) = &mut self.routers[router].process else { return };
+        if process.reading_since.is_none() {
+            process.reading_since = Some(now);
+            self.call(router, Pending::Table, 0);
+        }
+    }
+
+    fn table_read(&mut self, router: usize, table: RoutingTable) {
+        let Some(process) = &mut self.routers[router].process else { return };
+        let is_newer = |old: &RoutingTable| old.version().lastmod <= table.version().lastmod;
+        if process.table.as_ref().is_none_or(is_newer) {
+            process.table = Some(table);
+        }
+        process.reading_since = None;
+        for (pending, tries) in std::mem::take(&mut process.waiting) {
+            self.call(router, pending, tries);
+        }
+    }
+
+    /// The shard owns something else: the directory is read again before this is tried again.
+    fn stale(&mut self, router: usize, pending: Pending, tries: u32) {
+        let now = self.router_time(router, ClusterTime::ZERO);
+        let Some(process) = &mut self.routers[router].process else { return };
+        let pending = match pending {
+            // All shards are read as of one time.
+            Pending::Scan { scan, .. } => {
+                let Some(mut of) = process.scans.remove(&scan) else { return };
+                if !of.is_named {
+                    of.at = now;
+                }
+                self.next_call += 1;
+                process.scans.insert(self.next_call, of);
+                Pending::BeginScan { scan: self.next_call }
+            }
+            Pending::Execute(statement) => {
+                let running = process.running.get(&statement.id);
+                if running.is_none_or(|running| running.parts.contains_key(&statement.shard)) {
+                    return self.executed(router, statement, Return::Failed);
+                }
+                Pending::Execute(statement)
+            }
+            pending => pending,
+        };
+        process.waiting.push((pending, tries + 1));
+        self.read_table(router);
     }
 
     fn request_of_router(&mut self, router: usize, shard: usize, request: Request) {
@@ -235,6 +378,8 @@ impl World {
                 process.committer.answered(&shard_id(shard), &id, answer);
             }
             (Pending::Request { .. }, _) => {}
+            (Pending::Table, Return::Table(table)) => self.table_read(router, table),
+            (pending, Return::Stale) if tries < TRIES => self.stale(router, pending, tries),
             (pending, Return::NotPrimary) if tries < TRIES => self.call(router, pending, tries + 1),
             (Pending::Execute(statement), result) => self.executed(router, statement, result),
             (Pending::Scan { scan, shard }, Return::Read(seen)) => self.scanned(router, scan, shard, seen),
@@ -242,20 +387,36 @@ impl World {
                 self.done(router, client, number, Done::Written { before });
             }
             (Pending::Write { client, number, .. }, _) => self.done(router, client, number, Done::Failed),
-            (Pending::Scan { .. }, _) => {}
+            (Pending::Scan { scan, .. }, Return::Stale) => {
+                if let Some(of) = process.scans.remove(&scan) {
+                    self.done(router, of.client, of.number, Done::Failed);
+                }
+            }
+            (Pending::Scan { .. } | Pending::BeginScan { .. } | Pending::Table, _) => {}
         }
         self.settle_router(router);
     }
 
-    fn executed(&mut self, router: usize, statement: Statement, result: Return) {
-        let Statement { client, number, id, shard, op } = statement;
+    fn executed(&mut self, router: usize, mut statement: Statement, result: Return) {
+        let (client, number, id) = (statement.client, statement.number, statement.id.clone());
         let Some(process) = &mut self.routers[router].process else { return };
         let Some(running) = process.running.get_mut(&id) else { return };
-        if let Return::Executed { executed, read_at, seen } = result {
+        if let Return::Executed { executed, read_at, mut seen } = result {
             running.read_at = Some(read_at);
+            let (shard, op) = (statement.shard, &statement.op);
             let wrote = op.write.is_some() || running.parts.get(&shard).is_some_and(|(_, wrote)| *wrote);
             running.parts.insert(shard, (executed, wrote));
-            return self.done(router, client, number, Done::Executed { read_at, seen });
+            if op.write.is_some() {
+                statement.wrote = Some(shard);
+                statement.left.write = None;
+            }
+            statement.seen.append(&mut seen);
+            statement.left.reads.retain(|key| !op.reads.contains(key));
+            if self.plan.moves && !statement.left.keys().is_empty() {
+                return self.call(router, Pending::Execute(statement), 0);
+            }
+            let (seen, wrote) = (statement.seen, statement.wrote);
+            return self.done(router, client, number, Done::Executed { read_at, seen, wrote });
         }
         let parts = process.running.remove(&id).map(|running| running.parts).unwrap_or_default();
         for shard in parts.into_keys() {
@@ -317,5 +478,21 @@ impl World {
                 }
             }
         }
+    }
+}
+
+/// Who owns a document, now or as of a time.
+fn owner(table: Option<&RoutingTable>, shards: usize, key: Key, at: Option<ClusterTime>) -> usize {
+    let Some(table) = table else { return key as usize % shards };
+    let key = shard_key(key);
+    let chunk = table.chunks().iter().rev().find(|chunk| chunk.min <= key).expect("chunks leave no gaps");
+    let shard = at.map_or(Some(chunk.shard()), |at| chunk.shard_at(at));
+    shard_number(shard.expect("the history reaches back to the beginning"))
+}
+
+fn table_ranges(table: &RoutingTable, shard: usize, at: Option<ClusterTime>) -> Ranges {
+    match at {
+        None => table.ranges_of(&shard_id(shard)),
+        Some(at) => table.ranges_at(&shard_id(shard), at).expect("the history reaches back"),
     }
 }

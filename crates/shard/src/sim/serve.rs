@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use crate::placement::Belief;
 use crate::time::ClusterTime;
 use crate::transaction::{Executed, Record, ReplyId, Request, Row, WaiterId};
 use crate::types::TransactionId;
 use crate::{Answer, LogRecord, ReaderId, ShardEffect, Until};
 
 use super::Mutation;
-use super::message::{Address, Call, Change, Message, Op, Return, Seen};
-use super::node::{Reader, Reading, shard_id, shard_number};
-use super::store::{Payload, Value};
+use super::directory::{shard_id, shard_number};
+use super::message::{Address, Call, Change, Message, Op, Retryable, Return, Seen};
+use super::node::{Reader, Reading};
+use super::state::Then;
+use super::store::{Payload, Statements, Value};
 use super::world::World;
 
 impl World {
@@ -33,16 +36,27 @@ impl World {
         match call {
             Call::Request(request) => self.request(node, from, number, request, now),
             _ if !process.leads() => self.give_back(node, from, number, Return::NotPrimary),
-            Call::Execute { id, after, read_at, op } => {
+            Call::Execute { id, after, read_at, op, belief } => {
                 let at = read_at.unwrap_or(now);
-                let reading = Reading::Execute { id, after, op };
+                let reading = Reading::Execute { id, after, op, belief };
                 self.read(node, Reader { from, number, at, reading }, Until::Applied, now);
             }
-            Call::ReadAt { at, keys } => {
-                let reader = Reader { from, number, at, reading: Reading::At { keys } };
+            Call::ReadAt { at, keys, belief } => {
+                let reader = Reader { from, number, at, reading: Reading::At { keys, belief } };
                 self.read(node, reader, Until::Final, now);
             }
-            Call::Write(change) => self.plain_write(node, from, number, change),
+            Call::Write { change, retryable, belief } => {
+                let result = self.plain_write(node, from, number, change, retryable, belief);
+                if let Some(result) = result {
+                    self.give_back(node, from, number, result);
+                }
+            }
+            Call::ReadTable => {
+                process.moves.table_readers.push((from, number));
+                self.pass_directory(node);
+            }
+            Call::Move(request) => self.move_request(node, from, number, request),
+            Call::Statement { id, statement } => self.move_statement(node, from, number, id, statement),
         }
         self.settle_node(node);
     }
@@ -85,6 +99,7 @@ impl World {
             ShardEffect::Discard { id, opening } => {
                 if process.open.get(&id).is_some_and(|open| open.executed.opening == opening) {
                     process.open.remove(&id);
+                    self.ended_for_moves(node, &id, false);
                 }
             }
             ShardEffect::Reply { to, answer } => {
@@ -126,15 +141,20 @@ impl World {
     }
 
     fn append(&mut self, node: usize, record: LogRecord) {
+        let mutation = self.mutation;
         let Some(process) = &mut self.nodes[node].process else { return };
-        let writes = match &record {
-            LogRecord::Transaction(Record::Prepare { id, .. } | Record::Alone { id }) => {
-                // An open transaction of the machine's is one of the driver's.
-                process.open.get(id).expect("what is prepared is open").writes.clone()
+        let mut payload = Payload::default();
+        if let LogRecord::Transaction(Record::Prepare { id, .. } | Record::Alone { id }) = &record {
+            // An open transaction of the machine's is one of the driver's.
+            let open = process.open.get(id).expect("what is prepared is open");
+            if !open.payload.writes.is_empty() && !process.may_write(open.read_at, mutation) {
+                process.shard.append_failed(&record);
+                return process.shard.abandon(id);
             }
-            _ => BTreeMap::new(),
-        };
-        let payload = Payload { record: Some(record.clone()), writes };
+            payload = open.payload.clone();
+            process.ending.insert(id.clone());
+        }
+        payload.record = Some(record.clone());
         if self.propose(node, payload).is_none()
             && let Some(process) = &mut self.nodes[node].process
         {
@@ -144,6 +164,9 @@ impl World {
 
     /// Another shard has answered.
     pub(super) fn member_answered(&mut self, node: usize, number: u64, result: Return) {
+        if self.move_answered(node, number, &result) {
+            return self.settle_node(node);
+        }
         let Some(process) = &mut self.nodes[node].process else { return };
         let Some((shard, id)) = process.calls.remove(&number) else { return };
         if let Return::Answer(answer) = result {
@@ -165,13 +188,15 @@ impl World {
     /// The reader looks, unless it meets what is in doubt.
     fn look(&mut self, node: usize, reader: Reader) {
         let past = self.mutation == Some(Mutation::ReadPastDoubt);
+        let newest = self.mutation == Some(Mutation::NewestTableAtT);
+        let has_places = !self.plan.moves;
         let Some(process) = &mut self.nodes[node].process else { return };
         if !process.leads() {
             return self.give_back(node, reader.from, reader.number, Return::NotPrimary);
         }
         let keys = match &reader.reading {
             Reading::Execute { op, .. } => op.keys(),
-            Reading::At { keys } => keys.clone(),
+            Reading::At { keys, .. } => keys.clone(),
         };
         let in_doubt = |id: &&TransactionId| process.shard.is_in_doubt(id, Some(reader.at));
         let doubt = process.store.holders(&keys).find(in_doubt).cloned();
@@ -181,12 +206,23 @@ impl World {
             process.waits.insert(waiter, reader);
             return process.shard.wait(&id, waiter);
         }
+        let (Reading::Execute { belief, .. } | Reading::At { belief, .. }) = &reader.reading;
+        let owned_at = if newest { ClusterTime::from_bits(u64::MAX) } else { reader.at };
+        if !process.store.is_believed(*belief, owned_at) {
+            self.tally.stale += 1;
+            return self.give_back(node, reader.from, reader.number, Return::Stale);
+        }
+        self.tally.by_history += u64::from(matches!(belief, Some(Belief::Owned { .. })));
         let result = match reader.reading {
-            Reading::Execute { id, after, op } => self.execute(node, &id, after, reader.at, &op),
-            Reading::At { keys } => {
+            Reading::Execute { id, after, op, .. } => self.execute(node, &id, after, reader.at, &op),
+            Reading::At { keys, .. } if has_places => {
                 let seen =
                     keys.iter().map(|key| Seen { key: *key, value: process.store.read(*key, reader.at) });
                 Return::Read(seen.collect())
+            }
+            Reading::At { .. } => {
+                let visible = process.store.visible(reader.at).into_iter();
+                Return::Read(visible.map(|(key, value)| Seen { key, value }).collect())
             }
         };
         self.give_back(node, reader.from, reader.number, result);
@@ -200,9 +236,13 @@ impl World {
         at: ClusterTime,
         op: &Op,
     ) -> Return {
+        let mutation = self.mutation;
         let Some(process) = &mut self.nodes[node].process else { return Return::Failed };
         let Ok(executed) = process.shard.try_execute(id, after) else { return Return::Failed };
-        if op.write.is_some_and(|write| process.conflicts(write.key, Some(id), Some(at))) {
+        let conflicts = |write: &Change| {
+            process.conflicts(write.key, Some(id), Some(at)) || !process.may_write(at, mutation)
+        };
+        if op.write.as_ref().is_some_and(conflicts) {
             process.shard.abandon(id);
             return Return::Failed;
         }
@@ -212,31 +252,70 @@ impl World {
         }
         let open = process.open.entry(id.clone()).or_default();
         open.executed = executed;
-        let value = |key| open.writes.get(&key).copied().unwrap_or_else(|| store.read(key, at));
+        open.read_at = at;
+        let value = |key| open.payload.writes.get(&key).copied().unwrap_or_else(|| store.read(key, at));
         let seen = op.keys().into_iter().map(|key| Seen { key, value: value(key) }).collect();
         if let Some(change) = op.write {
             let changed = change.of(value(change.key));
-            open.writes.insert(change.key, changed);
+            open.payload.writes.insert(change.key, changed);
         }
         Return::Executed { executed, read_at: at, seen }
     }
 
-    /// A write without a transaction: on the newest state, visible at once, acknowledged by a majority.
-    fn plain_write(&mut self, node: usize, from: Address, number: u64, change: Change) {
-        let Some(process) = &mut self.nodes[node].process else { return };
-        if process.conflicts(change.key, None, None) {
-            return self.give_back(node, from, number, Return::Failed);
+    /// A write without a transaction: on the newest state, visible at once, acknowledged by a majority. None: it will be answered.
+    fn plain_write(
+        &mut self,
+        node: usize,
+        from: Address,
+        number: u64,
+        change: Change,
+        retryable: Option<Retryable>,
+        belief: Option<Belief>,
+    ) -> Option<Return> {
+        let mutation = self.mutation;
+        let newest = ClusterTime::from_bits(u64::MAX);
+        let process = self.nodes[node].process.as_mut()?;
+        if !process.may_write(newest, mutation) {
+            return Some(Return::Failed);
         }
-        let before = process.store.read(change.key, ClusterTime::from_bits(u64::MAX));
-        let payload = Payload { record: None, writes: BTreeMap::from([(change.key, change.of(before))]) };
-        let Some(at) = self.propose(node, payload) else {
-            return self.give_back(node, from, number, Return::NotPrimary);
-        };
+        if !process.store.is_believed(belief, newest) {
+            self.tally.stale += 1;
+            return Some(Return::Stale);
+        }
+        let mut statements = BTreeMap::new();
+        if let Some(retryable) = retryable {
+            let known = process.store.statements.get(&retryable.lsid);
+            match known.filter(|known| known.number >= retryable.number) {
+                Some(known) if known.number > retryable.number => return Some(Return::Failed),
+                Some(known) if known.executed.contains_key(&retryable.stmt) => {
+                    let result = Return::Written { before: known.executed[&retryable.stmt] };
+                    self.tally.repeated += 1;
+                    let result = Box::new(result);
+                    let then = Then::Answer { to: from, number, result };
+                    process.moves.majority.entry(process.last_index).or_default().push(then);
+                    let sure = process.member.commit_point().index;
+                    self.majority_for_moves(node, sure);
+                    return None;
+                }
+                _ => {}
+            }
+            let before = process.store.read(change.key, newest);
+            let executed = BTreeMap::from([(retryable.stmt, before)]);
+            statements.insert(retryable.lsid, Statements { number: retryable.number, executed });
+        }
+        if process.conflicts(change.key, None, None) {
+            return Some(Return::Failed);
+        }
+        let before = process.store.read(change.key, newest);
+        let writes = BTreeMap::from([(change.key, change.of(before))]);
+        let payload = Payload { writes, statements, ..Payload::default() };
+        let Some(at) = self.propose(node, payload) else { return Some(Return::NotPrimary) };
         self.judge.plain(change, before);
         if let Some(process) = &mut self.nodes[node].process {
             process.writing.insert(change.key);
             process.written.insert(at.index, (from, number, before));
         }
+        None
     }
 
     /// Answers plain writes that are on a majority.

@@ -27,6 +27,7 @@ pub(super) enum Event {
     Think { client: usize },
     Timeout { client: usize, number: u64 },
     Fault,
+    WantMove,
 }
 
 /// Everything.
@@ -61,7 +62,7 @@ impl World {
     pub fn new(plan: Plan, mutation: Option<Mutation>) -> Self {
         let mut rng = Rng::new(plan.seed ^ 0x0077_6f72_6c64);
         let mut wrong = || rng.below(2 * plan.skew_millis + 1) as i64 - plan.skew_millis as i64;
-        let members = (0..plan.shards).flat_map(|shard| (0..plan.members).map(move |id| (shard, id as u64)));
+        let members = (0..plan.sets()).flat_map(|shard| (0..plan.members).map(move |id| (shard, id as u64)));
         let nodes: Vec<Node> = members.map(|(shard, id)| Node::new(shard, id, wrong())).collect();
         let routers = (0..plan.routers).map(|_| Router::new(wrong())).collect();
         World {
@@ -75,7 +76,7 @@ impl World {
             clients: (0..plan.clients).map(Client::new).collect(),
             calm: false,
             payloads: Vec::new(),
-            judge: Judge::new(plan.shards),
+            judge: Judge::new(&plan),
             next_call: 0,
             next_writer: 0,
             tally: Tally::default(),
@@ -130,7 +131,7 @@ impl World {
         for node in 0..self.nodes.len() {
             self.start(node);
         }
-        for shard in 0..self.plan.shards {
+        for shard in 0..self.plan.sets() {
             let first = shard * self.plan.members;
             let hosts = self.nodes[first..first + self.plan.members].iter().map(|node| node.host.clone());
             let members = (0..).zip(hosts).map(|(id, host)| MemberConfig::new(id, host)).collect();
@@ -151,6 +152,9 @@ impl World {
             self.after(first, Event::Think { client });
         }
         self.after(1000, Event::Fault);
+        if self.plan.moves {
+            self.after(800, Event::WantMove);
+        }
     }
 
     pub(super) fn after(&mut self, millis: u64, event: Event) {
@@ -208,6 +212,7 @@ impl World {
             Event::Think { client } => self.think(client),
             Event::Timeout { client, number } => self.timeout(client, number),
             Event::Fault => self.fault(),
+            Event::WantMove => self.want_move(),
         }
     }
 
@@ -304,7 +309,9 @@ impl World {
 fn may_be_doubled(message: &Message) -> bool {
     !matches!(
         message,
-        Message::Command { .. } | Message::Done { .. } | Message::Call { call: Call::Write(_), .. }
+        Message::Command { .. }
+            | Message::Done { .. }
+            | Message::Call { call: Call::Write { retryable: None, .. }, .. }
     )
 }
 

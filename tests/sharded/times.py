@@ -1,13 +1,16 @@
 """Which state of the cluster is the present one, whoever is asked."""
 
+import contextlib
 import time
 
 import bson
+from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
-from checks import alone, refused
+from checks import alone, check, refused
 from cluster import Cluster
 from members import ReplicaSet
+from moves import cleanup, move, no_moves
 
 AHEAD = 60
 
@@ -45,6 +48,75 @@ def snapshots_of_the_present(cluster):
         with second.start_session(snapshot=True) as session:
             session.advance_cluster_time(told)
             assert seen(second, session) == list(range(11))
+
+
+def states(plants, session):
+    """What every kind of read sees, in a session."""
+    group = [{"$group": {"_id": None, "n": {"$sum": 1}, "times": {"$sum": "$times"}}}]
+    join = [{"$match": {"n": {"$lt": 3}}}, {"$lookup": {"from": "plants", "localField": "n", "foreignField": "n", "as": "same"}}]
+    return (
+        sorted(plants.find(session=session), key=lambda plant: plant["n"]),
+        [plants.find_one({"n": n}, session=session) for n in (5, 8, 15, 25)],
+        list(plants.find({"n": {"$gte": 8, "$lt": 22}}, session=session).sort("n", -1)),
+        sorted(plants.distinct("n", {"times": 0}, session=session)),
+        list(plants.aggregate(group, session=session)),
+        sorted(plants.aggregate(join, session=session), key=lambda plant: plant["n"]),
+    )
+
+
+@check
+def snapshots_read_on_after_a_move(cluster):
+    """A session or transaction that began before a range was moved sees what it saw, whoever has the range now."""
+    with cluster.client(0) as client, cluster.client(1) as other:
+        client.admin.command("enableSharding", "past", primaryShard="shard0")
+        client.admin.command("shardCollection", "past.plants", key={"n": 1})
+        plants = client.get_database("past", write_concern=WriteConcern("majority")).plants
+        plants.insert_many([{"_id": n, "n": n, "times": 0} for n in range(40)])
+        cleanup(cluster, 0)
+        move(client, "past.plants", {"n": 20}, {"n": 30}, "shard1")
+        with client.start_session(snapshot=True) as snapshot, client.start_session() as reader, \
+                client.start_session() as late, client.start_session() as writer:
+            before = states(plants, snapshot)
+            for session in (reader, late, writer):
+                session.start_transaction()
+            assert states(plants, reader) == before
+            # These two know one shard each, until the range has moved.
+            late.client.past.plants.find_one({"n": 25}, session=late)
+            plants.find_one({"n": 5}, session=writer)
+            for low, high, to in ((0, 10, "shard1"), (22, 24, "shard0"), (0, 6, "shard0")):
+                move(client, "past.plants", {"n": low}, {"n": high}, to)
+                plants.update_many({"n": {"$lt": 25}}, {"$inc": {"times": 1}})
+                plants.delete_one({"n": low + 1})
+                plants.insert_one({"n": low + 0.5, "times": 7})
+                assert states(plants, snapshot) == before, f"after the range from {low} on has moved to {to}"
+                assert states(plants, reader) == before, f"after the range from {low} on has moved to {to}"
+            assert states(plants, late) == before
+            # Another router has never heard of the table of that time.
+            at = snapshot._snapshot_time
+            read = {"find": "plants", "filter": {"n": {"$lt": 10}}, "sort": {"n": 1},
+                    "readConcern": {"level": "snapshot", "atClusterTime": at}}
+            seen_there = other.past.command(read)["cursor"]["firstBatch"]
+            assert seen_there == before[0][:10], seen_there
+            # What has another owner is not written as of a time when it had not.
+            with expected_transient():
+                plants.update_one({"n": 5}, {"$inc": {"times": 1}}, session=writer)
+                writer.commit_transaction()
+            reader.commit_transaction()
+            late.commit_transaction()
+        assert states(plants, None)[0] != before[0]
+        no_moves(cluster)
+        cleanup(cluster, 900)
+        client.drop_database("past")
+
+
+@contextlib.contextmanager
+def expected_transient():
+    try:
+        yield
+    except PyMongoError as error:
+        assert error.has_error_label("TransientTransactionError"), error
+    else:
+        raise AssertionError("a transaction has written what was moved since it began")
 
 
 @alone(shards=0, members=1, routers=2)

@@ -73,10 +73,13 @@ pub struct ShardVersion {
     pub uuid: Option<[u8; 16]>,
     /// The version that the router's table gives to this shard.
     pub version: Timestamp,
+    /// For a read as of an earlier time: the fingerprint of what the shard owned then, by the history in the router's table. The version is
+    /// then the table's.
+    pub owned: Option<u64>,
 }
 
 impl ShardVersion {
-    /// Reads `{uuid: <UUID>, v: <Timestamp>}`.
+    /// Reads `{uuid: <UUID>, v: <Timestamp>, owned: <long>}`.
     ///
     /// Errors: `FailedToParse`.
     pub fn parse(doc: RawDoc<'_>) -> Result<Self> {
@@ -85,8 +88,12 @@ impl ShardVersion {
             Value::Binary(uuid) => <[u8; 16]>::try_from(uuid.bytes).ok().map(Some),
             _ => None,
         };
+        let owned = match doc.get_or_missing("owned") {
+            Value::Int64(owned) => Some(owned.cast_unsigned()),
+            _ => None,
+        };
         match (uuid, doc.get_or_missing("v")) {
-            (Some(uuid), Value::Timestamp(version)) => Ok(ShardVersion { uuid, version }),
+            (Some(uuid), Value::Timestamp(version)) => Ok(ShardVersion { uuid, version, owned }),
             _ => bail!(
                 Code::FAILED_TO_PARSE,
                 "shardVersion is {{uuid: <UUID>, v: <Timestamp>}}, not {}",

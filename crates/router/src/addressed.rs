@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use sheaf_bson::{Binary, DocWriter, Timestamp, Value};
 use sheaf_cluster::Sharded;
-use sheaf_shard::placement::Version;
+use sheaf_errors::Result;
+use sheaf_shard::placement::{Belief, RoutingTable, Version};
+use sheaf_shard::{ClusterTime, ShardId};
 
 use crate::target::Target;
 
@@ -33,6 +35,20 @@ pub enum ShardVersion {
     Plain,
     /// The shard owns ranges as of this version.
     Of(Version),
+    /// The shard owned ranges with this fingerprint at the time as of which is read, by a table of this version.
+    At { version: Version, fingerprint: u64 },
+}
+
+impl ShardVersion {
+    /// What a table says of a shard, as of a time if one is given.
+    ///
+    /// Errors: `StaleChunkHistory`, if the collection's history does not reach back so far.
+    pub fn in_table(table: &RoutingTable, shard: &ShardId, at: Option<Timestamp>) -> Result<ShardVersion> {
+        Ok(match table.belief(shard, at.map(ClusterTime::from))? {
+            Belief::Version(version) => ShardVersion::Of(version),
+            Belief::Owned { fingerprint, .. } => ShardVersion::At { version: table.version(), fingerprint },
+        })
+    }
 }
 
 impl From<Target> for Addressed {
@@ -48,10 +64,13 @@ impl Addressed {
         let mut told = out.document("shardVersion");
         match version {
             ShardVersion::Plain => _ = told.append("v", Value::Timestamp(Timestamp(0))),
-            ShardVersion::Of(version) => {
+            ShardVersion::Of(version) | ShardVersion::At { version, .. } => {
                 told.append("uuid", Value::Binary(Binary { subtype: 4, bytes: &version.uuid }));
                 told.append("v", Value::Timestamp(version.lastmod));
             }
+        }
+        if let ShardVersion::At { fingerprint, .. } = version {
+            told.append("owned", fingerprint.cast_signed());
         }
     }
 }
@@ -81,5 +100,8 @@ mod tests {
                 "v": Value::Timestamp(Timestamp::new(3, 4))
             } }
         );
+        let told = carried(Some(ShardVersion::At { version, fingerprint: u64::MAX }));
+        let told = told.as_raw().get("shardVersion").and_then(|told| told.as_doc()).expect("it is told");
+        assert_eq!(told.get("owned").and_then(|owned| owned.as_exact_i64()), Some(-1));
     }
 }

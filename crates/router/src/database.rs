@@ -60,8 +60,7 @@ impl ClusterDatabase {
         let alike = targeting::compares_bytes(sharded, self.collation.as_ref().map(DocBuf::as_raw));
         let head = pipeline.head();
         let ranges = targeting::ranges_for(sharded, head.matcher.map(|matcher| &**matcher), alike);
-        let owners = targeting::owners(sharded, &ranges).into_iter();
-        owners.map(|shard| self.link.addressed(sharded, shard, go_on)).collect()
+        targeting::addressed_at(self.link.directory(), sharded, &ranges, self.link.reads_as_of(), go_on)
     }
 
     /// `let` for what shards run of this pipeline: the command's, and what enclosing stages have set.

@@ -176,6 +176,18 @@ impl<'a> Operation<'a> {
         self.read_at.get()
     }
 
+    /// The time as of which the operation's statement reads, if that is known already: its transaction's, the client's, or the one that is
+    /// chosen here.
+    pub fn reads_as_of(&self) -> Option<Timestamp> {
+        match &*self.transaction.borrow() {
+            Some(transaction) => transaction.reads_as_of(),
+            None => {
+                let concern = self.generic.read_concern;
+                concern.and_then(|concern| concern.at_cluster_time).or_else(|| self.read_at())
+            }
+        }
+    }
+
     /// Several shards are about to be asked: of a transaction that has not read anything the time is chosen now.
     pub fn choose_read_time(&self) {
         if let Some(transaction) = &mut *self.transaction.borrow_mut()

@@ -7,10 +7,12 @@ use sheaf_bson::RawDoc;
 use sheaf_cluster::{Believed, Sharded};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
+use sheaf_shard::placement::Ranges;
 
 use crate::addressed::{Addressed, Placed, ShardVersion};
 use crate::op::Operation;
 use crate::target::Target;
+use crate::targeting;
 use crate::transaction;
 
 impl Operation<'_> {
@@ -21,6 +23,19 @@ impl Operation<'_> {
         let target =
             self.router.directory.shard(shard.as_str(), &|| self.check_interrupt()).map(Target::Shard)?;
         Ok(Addressed { target, version: Some(ShardVersion::Of(sharded.table.version_of(shard))) })
+    }
+
+    /// The shards that have documents of these ranges for a statement that reads, as of its time.
+    ///
+    /// Errors: `ShardNotFound`; `StaleChunkHistory`; those of asking the config servers.
+    pub fn readers_of(&self, sharded: &Sharded, ranges: &Ranges) -> Result<Vec<Addressed>> {
+        let at = self.reads_as_of();
+        let go_on = || self.check_interrupt();
+        let found = targeting::addressed_at(&self.router.directory, sharded, ranges, at, &go_on);
+        found.map_err(|error| match self.in_transaction() && error.code() == Code::STALE_CHUNK_HISTORY {
+            true => error.with_label("TransientTransactionError"),
+            false => error,
+        })
     }
 
     /// The shards that own something of the collection.

@@ -117,6 +117,15 @@ impl Transaction {
         Ok(())
     }
 
+    /// The time as of which its statements read, if a shard has chosen it, or its client has named it.
+    pub fn reads_as_of(&self) -> Option<Timestamp> {
+        let named = || match self.read_concern.as_ref()?.as_raw().get("atClusterTime") {
+            Some(Value::Timestamp(at)) => Some(at),
+            _ => None,
+        };
+        self.read_at.or_else(named)
+    }
+
     /// Write errors have ended the transaction on their shard.
     pub fn fail(&mut self) {
         self.failed = true;

@@ -5,15 +5,19 @@
 
 use std::collections::BTreeSet;
 
-use sheaf_bson::{DocBuf, RawDoc, Value, hashed_index_value};
-use sheaf_cluster::Sharded;
+use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, hashed_index_value};
+use sheaf_cluster::{Directory, GoOn, Sharded};
+use sheaf_errors::Result;
 use sheaf_exec::bounds::Intervals;
 use sheaf_exec::bounds::predicate::{FieldTraits, negated_bounds, test_bounds};
 use sheaf_exec::plan::analyze::may_hold_strings;
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
-use sheaf_shard::ShardId;
 use sheaf_shard::placement::{Interval, Key, KeyRange, Ranges};
+use sheaf_shard::{ClusterTime, ShardId};
+
+use crate::addressed::{Addressed, ShardVersion};
+use crate::target::Target;
 
 /// The keys that documents may have which match a filter. A filter that cannot be parsed here says nothing: a shard says what is wrong.
 ///
@@ -54,6 +58,32 @@ pub fn owners<'s>(sharded: &'s Sharded, ranges: &Ranges) -> BTreeSet<&'s ShardId
         owners.extend(sharded.table.shards().next());
     }
     owners
+}
+
+/// The shards that own keys in these ranges, or owned them at the time as of which is read, as a request addresses them.
+///
+/// Errors: `StaleChunkHistory`, if nobody knows any more who owned what then; `ShardNotFound`; those of asking the config servers.
+pub fn addressed_at(
+    directory: &Directory,
+    sharded: &Sharded,
+    ranges: &Ranges,
+    at: Option<Timestamp>,
+    go_on: GoOn<'_>,
+) -> Result<Vec<Addressed>> {
+    let table = &sharded.table;
+    let earlier = at.filter(|at| ClusterTime::from(*at) < table.changed_at());
+    let mut owners = match earlier {
+        Some(at) => table.owners(ranges, Some(at.into()))?,
+        None => owners(sharded, ranges),
+    };
+    if owners.is_empty() {
+        owners.extend(table.shards().next());
+    }
+    let addressed = |shard: &ShardId| {
+        let target = directory.shard(shard.as_str(), go_on).map(Target::Shard)?;
+        Ok(Addressed { target, version: Some(ShardVersion::in_table(table, shard, earlier)?) })
+    };
+    owners.into_iter().map(addressed).collect()
 }
 
 /// The one key that documents can have which match: each field of the shard key is given a value, and nothing has to be parsed.

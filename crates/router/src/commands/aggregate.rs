@@ -297,7 +297,7 @@ fn targets(
     let alike = targeting::compares_bytes(sharded, collation);
     let head = pipeline.head();
     let ranges = targeting::ranges_for(sharded, head.matcher.map(|matcher| &**matcher), alike);
-    targeting::owners(sharded, &ranges).into_iter().map(|shard| op.addressed(sharded, shard)).collect()
+    op.readers_of(sharded, &ranges)
 }
 
 /// The request with other stages.

@@ -54,7 +54,7 @@ fn allows_partial(op: &Operation<'_>) -> bool {
 
 /// The shards that can have documents which match this field of the request.
 ///
-/// Errors: `ShardNotFound`; those of asking the config servers.
+/// Errors: `ShardNotFound`; `StaleChunkHistory`; those of asking the config servers.
 pub fn targets(op: &Operation<'_>, sharded: &Sharded, filter: &str) -> Result<Vec<Addressed>> {
     let document = |name: &str| op.body().get(name).and_then(|value| value.as_doc());
     let filter = document(filter).unwrap_or(RawDoc::EMPTY);
@@ -63,7 +63,7 @@ pub fn targets(op: &Operation<'_>, sharded: &Sharded, filter: &str) -> Result<Ve
 
 /// The shards that can have documents which match a filter.
 ///
-/// Errors: `ShardNotFound`; those of asking the config servers.
+/// Errors: `ShardNotFound`; `StaleChunkHistory`; those of asking the config servers.
 pub fn owners_of(
     op: &Operation<'_>,
     sharded: &Sharded,
@@ -71,7 +71,7 @@ pub fn owners_of(
     collation: Option<RawDoc<'_>>,
 ) -> Result<Vec<Addressed>> {
     let ranges = targeting::ranges_for_filter(sharded, filter, collation);
-    targeting::owners(sharded, &ranges).into_iter().map(|shard| op.addressed(sharded, shard)).collect()
+    op.readers_of(sharded, &ranges)
 }
 
 /// A number of documents in the request, read as a shard reads it; 0 if there is none.

@@ -281,6 +281,17 @@ impl Link {
         Ok(Addressed { target: Target::Shard(shard), version: Some(ShardVersion::Plain) })
     }
 
+    /// The time as of which it reads, if that is known.
+    pub fn reads_as_of(&self) -> Option<Timestamp> {
+        if let Some(transaction) = &self.current.lock().transaction {
+            return transaction.reads_as_of();
+        }
+        match self.read_concern.as_ref()?.as_raw().get("atClusterTime") {
+            Some(Value::Timestamp(at)) => Some(at),
+            _ => None,
+        }
+    }
+
     /// A shard as a request for this collection addresses it.
     ///
     /// Errors: `ShardNotFound`; those of asking the config servers.

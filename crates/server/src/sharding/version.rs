@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_exec::run::{Ownership, Reads};
 use sheaf_front::generic::ShardVersion;
 use sheaf_shard::ClusterTime;
-use sheaf_shard::placement::Version;
+use sheaf_shard::placement::{Belief, Ranges, Version};
 use sheaf_storage::{Collection, View};
 
 use super::ShardServer;
@@ -127,12 +127,17 @@ impl<'a> Operation<'a> {
             (None, None) => return Ok(()),
             (None, Some(_)) => "the collection is sharded, and the router does not know it",
             (Some(uuid), Some(placed)) => {
-                let version = Version { uuid, lastmod: received.version };
-                match placed.placement.check(Some(version), ClusterTime::default()) {
+                let belief = match received.owned {
+                    Some(fingerprint) => Belief::Owned { uuid, fingerprint },
+                    None => Belief::Version(Version { uuid, lastmod: received.version }),
+                };
+                match placed.placement.check_belief(belief, ClusterTime::default()) {
                     Ok(()) => return Ok(()),
                     Err(_) => "what the shard owns has changed",
                 }
             }
+            // Nothing was owned of it then.
+            (Some(_), None) if received.owned == Some(Ranges::default().fingerprint()) => return Ok(()),
             // Nothing is owned of what is not here.
             (Some(_), None) if collection.is_none() && received.version.0 == 0 => return Ok(()),
             (Some(_), None) => "the collection is not sharded here",

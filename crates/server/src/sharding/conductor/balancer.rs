@@ -27,6 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const REST: Duration = Duration::from_secs(10);
 const FAILED: Duration = Duration::from_secs(3);
 
+/// How often one collection is decided about in a round.
+const STEPS: usize = 8;
+
 const ACTION_LOG: &str = "config.actionlog";
 
 /// What a round has done.
@@ -136,14 +139,18 @@ impl Conductor {
         if !(watch.is_loading() || watch.is_filling() || is_forced || (is_uneven && !rests)) {
             return Ok(());
         }
+        if watch.is_behind(Instant::now()) && !is_forced {
+            return Ok(());
+        }
+        let moves = done.moves;
         if is_uneven && !rests && !watch.is_loading() {
             self.scan(entry, watch, go_on)?;
         }
         let zones: Vec<Zone> =
             zones.into_iter().map(|zone| Zone { min: zone.min, max: zone.max, name: zone.zone }).collect();
         let states: Vec<ShardState> = shards.iter().map(|shard| state_of(shard, answering)).collect();
-        // Cuts come first, and what they have made is moved at once.
-        for _ in 0..4 {
+        // Cuts come first, and what they have made is moved at once; in a first load one range after another, while there is little in them.
+        for _ in 0..STEPS {
             let table = self.table(entry)?;
             let loads = watch.loads(&table);
             let recent = watch.recent();
@@ -167,9 +174,12 @@ impl Conductor {
             for step in steps.iter() {
                 self.step_of_round(entry, &table, step, done, go_on)?;
             }
-            if steps.is_empty() || !cuts {
+            if steps.is_empty() || !(cuts || watch.is_filling()) {
                 break;
             }
+        }
+        if done.moves > moves {
+            watch.moved(Instant::now());
         }
         Ok(())
     }

@@ -14,6 +14,9 @@ use sheaf_shard::placement::{Key, KeyPattern, RoutingTable};
 /// Over so long a rate is taken.
 const WINDOW: Duration = Duration::from_millis(1500);
 
+/// For so long after a move rates and recent keys may be those of before: the moved range's are with its donor.
+const BEHIND: Duration = Duration::from_secs(3);
+
 /// So many recent keys of all shards are given to the rules.
 const RECENT: usize = 1024;
 
@@ -36,6 +39,8 @@ pub(super) struct Watch {
     pub idle_bytes: u64,
     /// Until then nothing is tried: it failed.
     pub failed: Option<Instant>,
+    /// Until then what was written lately is not where it will be written.
+    behind: Option<Instant>,
 }
 
 /// What the shards have found when they went through what they own. Moves leave it as it is.
@@ -124,6 +129,16 @@ impl Watch {
     /// Whether it has little, and is being filled.
     pub fn is_filling(&self) -> bool {
         self.rate() > FILLING_BYTES && self.bytes() < FIRST_BYTES
+    }
+
+    /// Ranges have been moved.
+    pub fn moved(&mut self, now: Instant) {
+        self.behind = (self.is_loading() || self.is_filling()).then(|| now + BEHIND);
+    }
+
+    /// Whether what is known of writers is still of the time before ranges were moved.
+    pub fn is_behind(&self, now: Instant) -> bool {
+        self.behind.is_some_and(|until| now < until)
     }
 
     /// By how much the shards differ of these.
@@ -256,6 +271,9 @@ mod tests {
         assert_eq!(loads[0].written, 40 << 20);
         assert_eq!(loads[0].middle, Some(key(20)));
         assert_eq!(watch.recent().len(), 40);
+        // What is moved now is not written where these figures say.
+        watch.moved(began);
+        assert!(watch.is_behind(began) && !watch.is_behind(began + BEHIND));
         // The same keys again are not counted twice.
         tell(&mut watch, 10, 40 << 20, 0..40, 40);
         assert!(!watch.is_loading());

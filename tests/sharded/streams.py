@@ -296,3 +296,39 @@ def stream_survives_primaries(cluster):
         inserted = {event["documentKey"]["_id"] for event in events if event["operationType"] == "insert"}
         there = {plant["_id"] for plant in plants.find({}, {"_id": 1})} - {"end"}
         assert inserted == there, (len(inserted), len(there))
+
+
+@check
+def stream_tells_definitions_once(cluster):
+    """What is done to a collection of several shards is one event, and what only makes room on a shard is none."""
+    with cluster.client() as client:
+        watched, expanded = client.streamddl, {"show_expanded_events": True, "max_await_time_ms": 100}
+        client.admin.command("enableSharding", "streamddl", primaryShard="shard0")
+        with client.watch([{"$match": {"ns.db": "streamddl"}}], **expanded) as stream:
+            client.admin.command("shardCollection", "streamddl.plants", key={"n": "hashed"})
+            watched.plants.insert_one({"_id": 1, "n": 1})
+            watched.plain.insert_one({"_id": 2})
+            watched.plain.create_index("a")
+            client.admin.command("shardCollection", "streamddl.plain", key={"_id": 1}, unique=True)
+            client.admin.command({"moveRange": "streamddl.plain", "min": {"_id": MinKey()}, "toShard": "shard1"})
+            watched.plain.create_index([("_id", 1), ("a", 1)], unique=True)
+            client.admin.command("refineCollectionShardKey", "streamddl.plain", key={"_id": 1, "a": 1})
+            client.admin.command("renameCollection", "streamddl.plants", to="streamddl.herbs")
+            watched.drop_collection("herbs")
+            client.drop_database("streamddl")
+            watched.end.insert_one({"_id": "end"})
+            events = until_marker(stream, "end")
+        seen = [event["operationType"] for event in events]
+        # Indexes are built by each shard that has something of the collection, as in MongoDB.
+        once = [kind for kind in seen if kind != "createIndexes"]
+        assert once == [
+            "create", "shardCollection", "insert", "create", "insert", "shardCollection", "refineCollectionShardKey", "rename", "drop",
+            "drop", "dropDatabase", "create"], seen
+        by_kind = {event["operationType"]: event for event in events}
+        described = [event["operationDescription"] for event in events if event["operationType"] == "shardCollection"]
+        assert [(told["shardKey"], told["unique"], told["presplitHashedZones"]) for told in described] == [
+            ({"n": "hashed"}, False, False), ({"_id": 1}, True, False)], described
+        refined = by_kind["refineCollectionShardKey"]
+        assert refined["operationDescription"] == {"shardKey": {"_id": 1, "a": 1}, "oldShardKey": {"_id": 1}}, refined
+        assert refined["ns"] == {"db": "streamddl", "coll": "plain"} and len(refined["collectionUUID"].bytes) == 16, refined
+        client.drop_database("streamddl")

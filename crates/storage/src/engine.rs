@@ -12,6 +12,7 @@ use crate::commit::prepared::Prepared;
 use crate::commit::watch::Watcher;
 use crate::core::Core;
 use crate::db::Cf;
+use crate::definitions::command::Told;
 use crate::definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 use crate::durability::LogTail;
 use crate::hooks::{Hook, HookPoint};
@@ -178,6 +179,28 @@ impl Engine {
         let mut prepared = Prepared::default();
         oplog::write(&mut prepared.payload, "n", "", None, None, |doc| {
             doc.append("o", o);
+        });
+        core.commit(prepared)
+    }
+
+    /// Commits an entry that tells readers of the log what has happened to a collection besides changes of its data and definition, and has
+    /// no effect here: `{op: "n", ns, ui, o: {}, o2: {shardCollection: "garden.plants", shardKey: {...}}}`.
+    pub fn write_event(
+        &self,
+        namespace: &str,
+        uuid: Uuid,
+        event: RawDoc<'_>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        let core = self.core();
+        let _pass = core.commits.pass(interrupt)?;
+        let mut prepared = Prepared::default();
+        // Those who wait for a change of the collection hear of it.
+        if let Some(collection) = core.published.peek_catalog().by_uuid(&uuid) {
+            prepared.counts.add(&collection.state, (0, 0));
+        }
+        oplog::write(&mut prepared.payload, "n", namespace, Some(&uuid), None, |doc| {
+            doc.append("o", RawDoc::EMPTY).append("o2", event);
         });
         core.commit(prepared)
     }
@@ -377,7 +400,7 @@ impl Engine {
 
     /// Drops a collection or view; waits for its writers.
     pub fn drop_collection(&self, namespace: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        self.core().drop_collection(namespace, &|_| Ok(()), interrupt)
+        self.core().drop_collection(namespace, &|_| Ok(()), Told::Here, interrupt)
     }
 
     /// [`Engine::drop_collection`] of what `check` accepts.
@@ -385,9 +408,10 @@ impl Engine {
         &self,
         namespace: &str,
         check: Check<'_>,
+        told: Told,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.core().drop_collection(namespace, check, interrupt)
+        self.core().drop_collection(namespace, check, told, interrupt)
     }
 
     /// Drops collections with the option `temp`, which commands have left behind: at a start, and when this member becomes
@@ -397,8 +421,8 @@ impl Engine {
     }
 
     /// Drops all collections of a database.
-    pub fn drop_database(&self, db: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        self.core().drop_database(db, interrupt)
+    pub fn drop_database(&self, db: &str, told: Told, interrupt: Interrupt<'_>) -> Result<OpTime> {
+        self.core().drop_database(db, told, interrupt)
     }
 
     /// Renames, also to another database: data stays where it is. `check` has seen both sides when it happens.
@@ -408,9 +432,10 @@ impl Engine {
         to: &str,
         drop_target: bool,
         check: RenameCheck<'_>,
+        told: Told,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
-        self.core().rename_collection(from, to, drop_target, check, interrupt)
+        self.core().rename_collection(from, to, drop_target, check, told, interrupt)
     }
 
     /// Builds the given indexes (complete, checked specs) and returns when they are ready. Writers go on

@@ -58,6 +58,7 @@ pub use catalog::{Capped, Catalog, Collection};
 pub use commit::transactions::{TransactionListener, TransactionRow};
 pub use commit::watch::{Touched, Watcher};
 pub use copy::Copied;
+pub use definitions::command::Told;
 pub use definitions::ddl::{Check, CollectionChange, NamedSpecs, RenameCheck};
 pub use durability::{LogPin, LogTail};
 pub use engine::Engine;

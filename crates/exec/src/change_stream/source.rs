@@ -176,6 +176,9 @@ impl ChangeStreamSource {
             let entry = match names(doc) {
                 _ if self.entries_from > 0 && times(doc).0 < self.entries_from => continue,
                 ("c", _) => DocBuf::from(doc),
+                ("n", namespace) if self.stream.expanded && self.stream.watched.sees(namespace) => {
+                    DocBuf::from(doc)
+                }
                 ("i" | "u" | "d", namespace) if self.stream.watched.sees(namespace) => DocBuf::from(doc),
                 _ => continue,
             };

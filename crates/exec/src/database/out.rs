@@ -6,7 +6,7 @@ use sheaf_aggregate::{Database, Namespace, OutWriter};
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_rows::Cx;
-use sheaf_storage::{Collection, CreateCollection, Uuid, Write};
+use sheaf_storage::{Collection, CreateCollection, Told, Uuid, Write};
 
 use super::Db;
 use crate::write::Validator;
@@ -96,7 +96,7 @@ pub fn begin(db: &Db, namespace: &Namespace, spec: Value<'_>, cx: &Cx<'_>) -> Re
     let unique = sheaf_bson::ObjectId(db.new_object_id().0);
     let temporary = format!("{}.tmp.agg_out.{}", namespace.database, hex(&unique.0));
     let uuid = Uuid::new_v4();
-    let create = CreateCollection { options, uuid: Some(uuid), id_index, check: None };
+    let create = CreateCollection { options, uuid: Some(uuid), id_index, ..CreateCollection::default() };
     let out = Out {
         db: db.clone(),
         temporary,
@@ -154,8 +154,14 @@ impl Out {
             }
             self.before.check(&self.target, target)
         };
-        let replaced =
-            db.engine.rename_collection(&self.temporary, &self.target, true, &check, cx.interrupt())?;
+        let replaced = db.engine.rename_collection(
+            &self.temporary,
+            &self.target,
+            true,
+            &check,
+            Told::Here,
+            cx.interrupt(),
+        )?;
         db.note_commit(replaced);
         Ok(())
     }
@@ -190,7 +196,7 @@ impl Drop for Out {
             bail!(Code::NAMESPACE_NOT_FOUND, "it was dropped")
         };
         // What cannot be dropped now is dropped as a temporary collection, at the next start or by the next primary.
-        let _ = self.db.engine.drop_collection_if(&self.temporary, &own, &|| Ok(()));
+        let _ = self.db.engine.drop_collection_if(&self.temporary, &own, Told::Here, &|| Ok(()));
     }
 }
 

@@ -1,6 +1,5 @@
 //! The merged events, as the rows of a pipeline.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,8 +17,6 @@ pub struct StreamSource {
     position: SharedPosition,
     /// Finds documents as they are now, where the stream wants that.
     documents: Option<SharedDatabase>,
-    /// Collections whose drop was told: all shards that have something of one drop it.
-    dropped: BTreeSet<[u8; 16]>,
     current: Option<DocBuf>,
 }
 
@@ -30,7 +27,7 @@ impl StreamSource {
         position: SharedPosition,
         documents: Option<SharedDatabase>,
     ) -> Self {
-        StreamSource { inputs, position, documents, dropped: BTreeSet::new(), current: None }
+        StreamSource { inputs, position, documents, current: None }
     }
 
     /// Takes the next event, if all that is before it was told.
@@ -40,34 +37,27 @@ impl StreamSource {
         if position.has_ended() {
             return Ok(None);
         }
-        loop {
-            let at = match inputs.next() {
-                Next::Event(at) => at,
-                Next::Over => {
-                    // A stage of the client's has taken the last event away.
-                    position.end();
-                    return Ok(None);
-                }
-                Next::Unknown => {
-                    if let Some(mark) = inputs.mark() {
-                        position.known_before(mark);
-                    }
-                    return Ok(None);
-                }
-            };
-            let input = inputs.at(at);
-            let event = DocBuf::from(input.document());
-            let token = input.next().expect("an event is at hand").clone();
-            inputs.advance(at)?;
-            let kind = event.as_raw().get("operationType").and_then(|kind| kind.as_str());
-            if let Some(uuid) = token.uuid.filter(|_| kind == Some("drop"))
-                && !self.dropped.insert(uuid)
-            {
-                continue;
+        let at = match inputs.next() {
+            Next::Event(at) => at,
+            Next::Over => {
+                // A stage of the client's has taken the last event away.
+                position.end();
+                return Ok(None);
             }
-            position.moved(&token, kind == Some("invalidate"));
-            return Ok(Some(event));
-        }
+            Next::Unknown => {
+                if let Some(mark) = inputs.mark() {
+                    position.known_before(mark);
+                }
+                return Ok(None);
+            }
+        };
+        let input = inputs.at(at);
+        let event = DocBuf::from(input.document());
+        let token = input.next().expect("an event is at hand").clone();
+        inputs.advance(at)?;
+        let kind = event.as_raw().get("operationType").and_then(|kind| kind.as_str());
+        position.moved(&token, kind == Some("invalidate"));
+        Ok(Some(event))
     }
 
     /// An update's document as it is now.

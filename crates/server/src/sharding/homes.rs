@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Collection, CollectionChange, Interrupt, Uuid, View, Write};
+use sheaf_storage::{Collection, Interrupt, Told, Uuid, View, Write};
 
 use super::databases::stale_database;
 use super::marks::{PLACEMENTS, uuid_value};
-use super::participants::{Asked, HOMES, STEPS, description, name};
+use super::participants::{Asked, HOMES, STEPS, description, name, only_closed};
 use super::rows;
 use crate::node::Node;
 use crate::op::Operation;
@@ -75,8 +75,7 @@ fn pass_creations(node: &Node, asked: &Asked<'_>) -> Result<()> {
     if let Some(sharding) = node.sharding() {
         sharding.note_drop();
     }
-    let unchanged = |_: &Collection| Ok(CollectionChange::default());
-    asked.engine.coll_mod(STEPS, &unchanged, asked.go_on).map(|_| ())
+    asked.engine.coll_mod(STEPS, &only_closed, asked.go_on).map(|_| ())
 }
 
 /// The collections and views of a database that are not sharded.
@@ -117,9 +116,8 @@ pub fn leave(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
     Asked::with(node, body, go_on, |asked| {
         set_state(asked, "leaving")?;
         pass_creations(node, asked)?;
-        let unchanged = |_: &Collection| Ok(CollectionChange::default());
         for collection in unsharded(asked, asked.namespace)?.iter().filter(|found| !found.is_view()) {
-            match asked.engine.coll_mod(&collection.namespace, &unchanged, go_on) {
+            match asked.engine.coll_mod(&collection.namespace, &only_closed, go_on) {
                 Err(error) if error.code() != Code::NAMESPACE_NOT_FOUND => return Err(error),
                 _ => {}
             }
@@ -165,7 +163,7 @@ fn drop_it(asked: &Asked<'_>, collection: &Collection) -> Result<()> {
         true => Ok(()),
         false => bail!(Code::NAMESPACE_NOT_FOUND, "{} is another collection now", now.namespace),
     };
-    match asked.engine.drop_collection_if(&collection.namespace, &check, asked.go_on) {
+    match asked.engine.drop_collection_if(&collection.namespace, &check, Told::Elsewhere, asked.go_on) {
         Err(error) if error.code() != Code::NAMESPACE_NOT_FOUND => Err(error),
         _ => Ok(()),
     }

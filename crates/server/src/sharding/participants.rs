@@ -14,7 +14,7 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
 use sheaf_shard::placement::{KeyPattern, KeyRange, closed_placement};
 use sheaf_storage::{
-    Collection, CollectionChange, CreateCollection, Direction, Engine, Index, Interrupt, Range, Uuid,
+    Collection, CollectionChange, CreateCollection, Direction, Engine, Index, Interrupt, Range, Told, Uuid,
 };
 
 use super::key_index::{begins_with, unfit};
@@ -64,6 +64,8 @@ pub mod name {
     pub const RECORDS: &str = "_shardsvrRecords";
     /// Closes a sharded collection.
     pub const BLOCK: &str = "_shardsvrParticipantBlock";
+    /// Tells change streams what is done to a collection over several shards.
+    pub const NOTIFY: &str = "_shardsvrNotifyShardingEvent";
     /// Drops a database, and the placements of its collections.
     pub const DROP_DATABASE: &str = "_shardsvrDropDatabaseParticipant";
     /// Drops the collection with this UUID, and its placement.
@@ -144,6 +146,11 @@ impl<'a> Asked<'a> {
         self.body.get(name).and_then(|value| value.as_str()).unwrap_or_default()
     }
 
+    /// Whose event a change is: the primary shard's commands name none, those of all others are copies.
+    fn told(&self) -> Told {
+        if self.flag("copy") { Told::Elsewhere } else { Told::Here }
+    }
+
     fn flag(&self, name: &str) -> bool {
         self.body.get(name).is_some_and(|value| value.truthy())
     }
@@ -168,9 +175,13 @@ impl<'a> Asked<'a> {
 
     /// Writers that have not seen what was written about the collection are through, and transactions fail.
     fn pass_writers(&self) -> Result<()> {
-        let unchanged = |_: &Collection| Ok(CollectionChange::default());
-        self.engine.coll_mod(self.namespace, &unchanged, self.go_on).map(|_| ())
+        self.engine.coll_mod(self.namespace, &only_closed, self.go_on).map(|_| ())
     }
+}
+
+/// Changes nothing, for which the collection is closed once.
+pub(super) fn only_closed(_: &Collection) -> Result<CollectionChange> {
+    Ok(CollectionChange { told: Told::Elsewhere, ..CollectionChange::default() })
 }
 
 /// [`name::CLOSE`]. Gives what the conductor has to know of the collection.
@@ -259,21 +270,23 @@ impl Asked<'_> {
                     asked.namespace
                 )
             };
-            asked.engine.drop_collection_if(asked.namespace, &check, go_on)?;
+            asked.engine.drop_collection_if(asked.namespace, &check, Told::Elsewhere, go_on)?;
         }
         let specs = asked.body.get("indexes").and_then(|specs| specs.as_array()).unwrap_or(RawDoc::EMPTY);
         let specs: Vec<RawDoc<'_>> = specs.values().filter_map(|spec| spec.as_doc()).collect();
         let is_id = |spec: &RawDoc<'_>| {
             index_spec::is_id_key(spec.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY))
         };
+        let others: Vec<RawDoc<'_>> = specs.iter().copied().filter(|spec| !is_id(spec)).collect();
         let spec = CreateCollection {
             options: DocBuf::from(asked.document("options")),
-            uuid: None,
             id_index: specs.iter().find(|spec| is_id(spec)).map(|spec| DocBuf::from(*spec)),
-            check: None,
+            indexes: others.iter().map(|spec| DocBuf::from(*spec)).collect(),
+            told: Told::Elsewhere,
+            ..CreateCollection::default()
         };
         asked.ensure(uuid, spec)?;
-        let others: Vec<RawDoc<'_>> = specs.into_iter().filter(|spec| !is_id(spec)).collect();
+        // Of a collection that was there already some may be missing.
         if !others.is_empty() {
             asked.engine.create_indexes(asked.namespace, &others, go_on)?;
         }
@@ -306,11 +319,19 @@ pub fn drop(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
             true => Ok(()),
             false => bail!(Code::NAMESPACE_NOT_FOUND, "{} is another collection now", asked.namespace),
         };
-        match asked.engine.drop_collection_if(asked.namespace, &check, go_on) {
+        match asked.engine.drop_collection_if(asked.namespace, &check, asked.told(), go_on) {
             Err(error) if error.code() != Code::NAMESPACE_NOT_FOUND => return Err(error),
             _ => {}
         }
         rows::change(asked.engine, go_on, |change| change.remove(PLACEMENTS, uuid_value(uuid.as_bytes())))?;
+        Ok(doc! {})
+    })
+}
+
+/// [`name::NOTIFY`].
+pub fn notify(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+    Asked::with(node, body, go_on, |asked| {
+        asked.engine.write_event(asked.namespace, asked.uuid("uuid")?, asked.document("event"), go_on)?;
         Ok(doc! {})
     })
 }
@@ -344,8 +365,9 @@ pub fn drop_database(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -
         if let Some(sharding) = node.sharding() {
             sharding.note_drop();
         }
-        if asked.engine.catalog().has_database(db) {
-            asked.engine.drop_database(db, go_on)?;
+        // The event is told where the sharded collections were all there was, too.
+        if asked.engine.catalog().has_database(db) || asked.told() == Told::Here {
+            asked.engine.drop_database(db, asked.told(), go_on)?;
             node.metrics.forget_database(db);
         }
         let is_of = |placement: RawDoc<'_>| {
@@ -427,7 +449,8 @@ pub fn rename(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Resul
                 Some(uuid) if uuid != source.uuid => bail!(Code::NAMESPACE_NOT_FOUND, "{from} was replaced"),
                 _ => Ok(()),
             };
-            asked.engine.rename_collection(from, to, asked.flag("dropTarget"), &check, go_on)?;
+            let (drop_target, told) = (asked.flag("dropTarget"), asked.told());
+            asked.engine.rename_collection(from, to, drop_target, &check, told, go_on)?;
             node.metrics.forget(from);
         }
         if let Some(uuid) = uuid {

@@ -17,12 +17,33 @@ use crate::keys::catalog_key;
 use crate::oplog;
 use crate::write::CreateCollection;
 
+/// Who tells readers of the log of a change of definitions.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Told {
+    /// This server's log: it is an event of change streams.
+    #[default]
+    Here,
+    /// Another shard's log, or none: here it only follows what is done to a collection of several shards, or goes with data that move.
+    /// The entry has `fromMigrate`.
+    Elsewhere,
+}
+
+impl Told {
+    fn append_to<S: sheaf_bson::Sink>(self, doc: &mut sheaf_bson::DocWriter<'_, S>) {
+        if self == Told::Elsewhere {
+            doc.append("fromMigrate", true);
+        }
+    }
+}
+
 /// One DDL command as the oplog has it.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
     /// Full name of the collection that it is about.
     target: String,
     pub uuid: Option<Uuid>,
+    /// See [`Told`].
+    pub told: Told,
     /// `{create: "name", ...}` and so on. What only storage needs is in a field `sheaf`.
     o: DocBuf,
 }
@@ -93,18 +114,26 @@ pub(crate) fn create_command(
 ) -> Result<Command> {
     let raw = spec.options.as_raw();
     let capped = raw.get("capped").is_some_and(|v| v.truthy());
-    let indexes = if raw.get("viewOn").is_some() {
-        Vec::new()
-    } else {
-        vec![Arc::new(id_index(spec.id_index.as_ref(), definitions.new_ident(namespace), capped)?)]
-    };
+    let mut indexes = Vec::new();
+    if raw.get("viewOn").is_none() {
+        indexes.push(Arc::new(id_index(spec.id_index.as_ref(), definitions.new_ident(namespace), capped)?));
+    }
+    for spec in &spec.indexes {
+        indexes.push(Arc::new(Index::from_spec(
+            spec.as_raw(),
+            definitions.new_ident(namespace),
+            true,
+            None,
+        )?));
+    }
     let entries = index_entries(&indexes);
     let ident = definitions.new_ident(namespace);
     let o = DocBuf::build(|doc| {
         doc.append("create", split(namespace).1).append_all(raw);
         doc.document("sheaf").append("ident", i64::from(ident)).append("indexes", &entries);
     });
-    Ok(Command { target: namespace.to_owned(), uuid: Some(spec.uuid.unwrap_or_else(Uuid::new_v4)), o })
+    let uuid = Some(spec.uuid.unwrap_or_else(Uuid::new_v4));
+    Ok(Command { target: namespace.to_owned(), uuid, told: spec.told, o })
 }
 
 /// Options of a collection that is temporary no more.
@@ -122,7 +151,11 @@ pub(crate) fn no_collection(namespace: &str) -> Error {
 
 impl Command {
     pub fn new(namespace: &str, uuid: Option<Uuid>, o: DocBuf) -> Command {
-        Command { target: namespace.to_owned(), uuid, o }
+        Command { target: namespace.to_owned(), uuid, told: Told::Here, o }
+    }
+
+    pub fn told(self, told: Told) -> Command {
+        Command { told, ..self }
     }
 
     /// Reads it from an oplog document, or from an element of `applyOps`.
@@ -132,7 +165,11 @@ impl Command {
         let first = o.iter().next()?;
         let name = first.value().as_str().unwrap_or_default();
         let target = if first.key() == "renameCollection" { name.to_owned() } else { format!("{db}.{name}") };
-        Some(Command { target, uuid: oplog::value_uuid(doc.get("ui")), o: o.into() })
+        let told = match doc.get("fromMigrate") {
+            Some(Value::Bool(true)) => Told::Elsewhere,
+            _ => Told::Here,
+        };
+        Some(Command { target, uuid: oplog::value_uuid(doc.get("ui")), told, o: o.into() })
     }
 
     pub fn target(&self) -> &str {
@@ -146,6 +183,7 @@ impl Command {
     /// Appends the oplog document.
     pub fn log(&self, payload: &mut Vec<u8>) {
         oplog::write(payload, "c", &self.command_namespace(), self.uuid.as_ref(), None, |doc| {
+            self.told.append_to(doc);
             doc.append("o", &self.o);
         });
     }
@@ -157,6 +195,7 @@ impl Command {
             if let Some(uuid) = &self.uuid {
                 doc.append("ui", oplog::uuid_value(uuid));
             }
+            self.told.append_to(doc);
             doc.append("o", &self.o);
         })
     }

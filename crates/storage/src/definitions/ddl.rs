@@ -10,7 +10,7 @@ use ahash::AHashSet;
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
 
-use super::command::{Command, create_command, drop_command, index_names_command, no_collection};
+use super::command::{Command, Told, create_command, drop_command, index_names_command, no_collection};
 use crate::catalog::{Catalog, Collection};
 use crate::commit::prepared::Prepared;
 use crate::core::Core;
@@ -31,6 +31,8 @@ pub struct CollectionChange {
     pub options: Option<DocBuf>,
     /// Indexes' new specifications, by name.
     pub index_specs: NamedSpecs,
+    /// Whose event it is.
+    pub told: Told,
 }
 
 /// Index specifications by the indexes' names.
@@ -200,15 +202,16 @@ impl Core {
         &self,
         namespace: &str,
         check: Check<'_>,
+        told: Told,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         refuse_oplog(namespace, "drop")?;
         let (collection, closed, _turn) = self.close_for_ddl(namespace, interrupt)?;
         check(&collection)?;
-        self.run_commands(&[drop_command(&collection)], std::slice::from_ref(&closed))
+        self.run_commands(&[drop_command(&collection).told(told)], std::slice::from_ref(&closed))
     }
 
-    pub fn drop_database(&self, db: &str, interrupt: Interrupt<'_>) -> Result<OpTime> {
+    pub fn drop_database(&self, db: &str, told: Told, interrupt: Interrupt<'_>) -> Result<OpTime> {
         if db == "local" && self.published.oplog.is_some() {
             bail!(Code::ILLEGAL_OPERATION, "Cannot drop '{db}' database while replication is active");
         }
@@ -234,8 +237,9 @@ impl Core {
                 self.run_commands(&own, &closed)?;
             }
             let mut commands: Vec<Command> =
-                catalog.collections(db).filter(|c| !stays(c)).map(drop_command).collect();
-            commands.push(Command::new(&format!("{db}."), None, sheaf_bson::doc! { "dropDatabase": 1 }));
+                catalog.collections(db).filter(|c| !stays(c)).map(|c| drop_command(c).told(told)).collect();
+            let last = Command::new(&format!("{db}."), None, sheaf_bson::doc! { "dropDatabase": 1 });
+            commands.push(last.told(told));
             return self.run_commands(&commands, &closed);
         }
     }
@@ -246,6 +250,7 @@ impl Core {
         to: &str,
         drop_target: bool,
         check: RenameCheck<'_>,
+        told: Told,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         [from, to].into_iter().try_for_each(|namespace| refuse_oplog(namespace, "rename"))?;
@@ -273,7 +278,7 @@ impl Core {
                 Some(_) if !drop_target => bail!(Code::NAMESPACE_EXISTS, "target namespace exists"),
                 _ => {}
             }
-            return self.run_commands(&[rename_command(source, to, target)], &closed);
+            return self.run_commands(&[rename_command(source, to, target).told(told)], &closed);
         }
     }
 
@@ -332,7 +337,7 @@ impl Core {
     ) -> Result<OpTime> {
         refuse_oplog(namespace, "change options of the")?;
         let (collection, closed, _turn) = self.close_for_ddl(namespace, interrupt)?;
-        let CollectionChange { options, index_specs } = change(&collection)?;
+        let CollectionChange { options, index_specs, told } = change(&collection)?;
         for (name, spec) in &index_specs {
             check_index_change(&collection, name, spec.as_raw())?;
         }
@@ -356,7 +361,8 @@ impl Core {
                 }
             }
         });
-        self.run_commands(&[Command::new(namespace, Some(collection.uuid), o)], std::slice::from_ref(&closed))
+        let command = Command::new(namespace, Some(collection.uuid), o).told(told);
+        self.run_commands(&[command], std::slice::from_ref(&closed))
     }
 }
 

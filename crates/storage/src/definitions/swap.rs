@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::catalog::Collection;
 use crate::core::Core;
-use crate::definitions::command::{create_command, drop_command};
+use crate::definitions::command::{Told, create_command, drop_command};
 use crate::definitions::ddl::rename_command;
 use crate::hooks::HookPoint;
 use crate::locks::Closed;
@@ -156,7 +156,7 @@ impl Core {
                 }
                 bail!(Code::NAMESPACE_NOT_FOUND, "it is temporary no more")
             };
-            match self.drop_collection(&collection.namespace, &still, interrupt) {
+            match self.drop_collection(&collection.namespace, &still, Told::Here, interrupt) {
                 Ok(_) => {
                     tracing::info!(collection = collection.namespace, "dropped a temporary collection");
                 }

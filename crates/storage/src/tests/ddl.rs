@@ -39,7 +39,7 @@ fn catalog_changes_survive_a_crash_and_a_clean_stop() {
     let engine = open(dir.path());
     check(&engine);
     assert_eq!(engine.stats().log_appends, 0);
-    engine.drop_database("db", GO_ON).unwrap();
+    engine.drop_database("db", crate::Told::Here, GO_ON).unwrap();
     assert_eq!(engine.catalog().all().count(), 0);
 }
 

@@ -142,7 +142,7 @@ pub fn index_order(engine: &Engine, namespace: &str, name: &str, direction: Dire
 }
 
 pub fn rename(engine: &Engine, from: &str, to: &str, drop_target: bool) -> Result<OpTime> {
-    engine.rename_collection(from, to, drop_target, &|_, _| Ok(()), GO_ON)
+    engine.rename_collection(from, to, drop_target, &|_, _| Ok(()), crate::Told::Here, GO_ON)
 }
 
 pub fn drop_indexes(engine: &Engine, namespace: &str, names: &[&str]) -> Result<OpTime> {

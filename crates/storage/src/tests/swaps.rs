@@ -320,7 +320,7 @@ fn a_renaming_asks_when_nothing_can_change_any_more() {
     let refuse = |_: &crate::Collection, _: Option<&crate::Collection>| -> Result<()> {
         Err(Error::new(Code::COMMAND_FAILED, "indexes changed"))
     };
-    let error = engine.rename_collection("db.new", C, true, &refuse, GO_ON).unwrap_err();
+    let error = engine.rename_collection("db.new", C, true, &refuse, crate::Told::Here, GO_ON).unwrap_err();
     assert_eq!(error.code(), Code::COMMAND_FAILED);
     create(&engine, "db.view", doc! { "viewOn": "c", "pipeline": [{ "$match": { "a": 1 } }] });
     assert_eq!(rename(&engine, "db.new", "db.view", true).unwrap_err().code(), Code::NAMESPACE_EXISTS);
@@ -343,7 +343,9 @@ fn a_renaming_asks_when_nothing_can_change_any_more() {
             fill(engine, "db.target", 3);
             txn.commit(GO_ON).unwrap();
         });
-        engine.rename_collection("db.new", "db.target", true, &|_, _| Ok(()), &interrupt).unwrap();
+        engine
+            .rename_collection("db.new", "db.target", true, &|_, _| Ok(()), crate::Told::Here, &interrupt)
+            .unwrap();
     });
     assert_eq!(ids(&engine, "db.target"), BTreeSet::from([1]));
 }
@@ -357,7 +359,7 @@ fn drops_beside_writers() {
             while engine.catalog().collection(C).is_none() {
                 std::thread::yield_now();
             }
-            engine.drop_database("db", GO_ON).unwrap();
+            engine.drop_database("db", crate::Told::Here, GO_ON).unwrap();
             while engine.catalog().collections("db").count() < 3 {
                 std::thread::yield_now();
             }
@@ -384,9 +386,9 @@ fn drops_of_databases_and_conversions_end() {
             }
             scope.spawn(|| drop(rename(&engine, "db.z", "db.a", true)));
             scope.spawn(|| drop(rename(&engine, "db.a", "db.z", true)));
-            scope.spawn(|| engine.drop_database("db", GO_ON).unwrap());
+            scope.spawn(|| engine.drop_database("db", crate::Told::Here, GO_ON).unwrap());
         });
-        engine.drop_database("db", GO_ON).unwrap();
+        engine.drop_database("db", crate::Told::Here, GO_ON).unwrap();
         assert_eq!(engine.catalog().all().count(), 0);
     }
 }
@@ -420,7 +422,10 @@ fn an_index_that_is_built_anew_is_not_changed_meanwhile() {
     build(&engine, C, &spec).unwrap();
     let hidden = index_spec(doc! { "_id": 1, "text": 1 }, "i", doc! { "hidden": true });
     let hide = |_: &crate::Collection| {
-        Ok(CollectionChange { options: None, index_specs: vec![("i".to_owned(), hidden.clone())] })
+        Ok(CollectionChange {
+            index_specs: vec![("i".to_owned(), hidden.clone())],
+            ..CollectionChange::default()
+        })
     };
     let tried = AtomicBool::new(false);
     let interrupt = || {

@@ -19,6 +19,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use uuid::Uuid;
 
 use crate::catalog::Collection;
+use crate::definitions::command::Told;
 use crate::oplog::{self, Statement};
 use crate::read::view::View;
 
@@ -33,6 +34,10 @@ pub struct CreateCollection {
     pub check: Option<MayCreate>,
     /// The `_id` index's spec, if the caller has special wishes (name of a clustered index, collation).
     pub id_index: Option<DocBuf>,
+    /// Complete, checked specs of the other indexes that it comes with.
+    pub indexes: Vec<DocBuf>,
+    /// Whose event it is.
+    pub told: Told,
 }
 
 /// See [`CreateCollection::check`].

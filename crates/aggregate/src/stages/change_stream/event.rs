@@ -78,6 +78,9 @@ struct Parts<'o> {
     invalidates: bool,
 }
 
+/// What is done to a collection over several shards, as its event is called.
+const SHARDING_EVENTS: [&str; 3] = ["shardCollection", "refineCollectionShardKey", "reshardCollection"];
+
 impl<'o> Operation<'o> {
     /// Reads the fields; `None` for what is no operation.
     pub fn read(doc: RawDoc<'o>) -> Option<Self> {
@@ -120,6 +123,7 @@ impl<'o> Operation<'o> {
         match self.op {
             "i" | "u" | "d" => stream.watched.sees(self.namespace),
             "c" => self.command(stream).is_some(),
+            "n" => self.sharding_event(stream).is_some(),
             _ => false,
         }
     }
@@ -176,8 +180,26 @@ impl<'o> Operation<'o> {
             }),
             "u" => Some(self.update_parts(stream)),
             "c" => self.command_parts(stream),
+            "n" => self.sharding_parts(stream),
             _ => None,
         }
+    }
+
+    /// What an entry without effect here tells of a collection over several shards, if the stream shows it: the command's name.
+    fn sharding_event(&self, stream: &ChangeStream) -> Option<&'static str> {
+        let told = self.o2.filter(|_| stream.expanded && stream.watched.sees(self.namespace))?;
+        let first = told.iter().next()?.key();
+        SHARDING_EVENTS.into_iter().find(|name| *name == first)
+    }
+
+    fn sharding_parts(&self, stream: &ChangeStream) -> Option<Parts<'o>> {
+        let name = self.sharding_event(stream)?;
+        Some(Parts {
+            operation_type: name,
+            namespace: self.namespace.to_owned(),
+            operation_description: self.o2.map(|told| without(told, &[name])),
+            ..Parts::default()
+        })
     }
 
     fn update_parts(&self, stream: &ChangeStream) -> Parts<'o> {

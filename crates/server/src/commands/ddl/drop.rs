@@ -1,7 +1,7 @@
 //! `drop`.
 
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Collection, Uuid};
+use sheaf_storage::{Collection, Told, Uuid};
 
 use super::{names, views};
 use crate::args::Args;
@@ -75,7 +75,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
             }
             Ok(())
         };
-        match op.engine().drop_collection_if(&namespace, &check, &interrupt) {
+        match op.engine().drop_collection_if(&namespace, &check, Told::Here, &interrupt) {
             Ok(position) => op.note_commit(position),
             // Somebody else was faster.
             Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => return Ok(Reply::ok()),

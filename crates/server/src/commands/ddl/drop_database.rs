@@ -50,7 +50,7 @@ impl<'a> Command<'a, Operation<'a>> for DropDatabase {
             return Ok(Reply::ok());
         }
         let stop = op.interrupter();
-        let position = op.engine().drop_database(op.db(), &|| stop.check())?;
+        let position = op.engine().drop_database(op.db(), sheaf_storage::Told::Here, &|| stop.check())?;
         op.note_commit(position);
         op.node().metrics.forget_database(op.db());
         Ok(Reply::ok().with("dropped", op.db()))

@@ -2,7 +2,7 @@
 
 use sheaf_bson::Value;
 use sheaf_errors::{Code, Result, bail};
-use sheaf_storage::{Collection, Uuid};
+use sheaf_storage::{Collection, Told, Uuid};
 
 use super::names;
 use crate::args::{Args, Loose};
@@ -87,7 +87,8 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
             refuse_system(source)?;
             names::check_uuid(&op.catalog(), from, uuid)
         };
-        let position = op.engine().rename_collection(from, to, drop_target, &check, &|| stop.check())?;
+        let position =
+            op.engine().rename_collection(from, to, drop_target, &check, Told::Here, &|| stop.check())?;
         op.note_commit(position);
         op.metrics().namespace.replace(Some(from.to_owned()));
         Ok(Reply::ok())

@@ -3,7 +3,7 @@
 use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Result, bail};
 use sheaf_exec::database::Shape;
-use sheaf_storage::Collection;
+use sheaf_storage::{Collection, Told};
 
 use super::names;
 use crate::args::{Args, Documents};
@@ -69,7 +69,14 @@ impl<'a> Command<'a, Operation<'a>> for RenameIf<'a> {
             before.check(self.to, target)
         };
         let stop = op.interrupter();
-        op.note_commit(op.engine().rename_collection(self.from, self.to, true, &check, &|| stop.check())?);
+        op.note_commit(op.engine().rename_collection(
+            self.from,
+            self.to,
+            true,
+            &check,
+            Told::Here,
+            &|| stop.check(),
+        )?);
         Ok(Reply::ok())
     }
 }

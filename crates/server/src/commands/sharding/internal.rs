@@ -157,6 +157,7 @@ on_shards! {
     Records = name::RECORDS, homes::records, "shows the documents of a collection in its order";
     MakeRoom = name::MAKE_ROOM, room::make_room, "makes the collection of a range that is about to be received";
     Median = name::MEDIAN, participants::median, "finds where a chunk can be cut";
+    Notify = name::NOTIFY, participants::notify, "tells change streams of a collection";
     DropDatabase = name::DROP_DATABASE, participants::drop_database, "drops a database";
     Drop = name::DROP, participants::drop, "drops a sharded collection";
 }

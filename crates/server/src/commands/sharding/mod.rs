@@ -112,6 +112,7 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(ByConductor<internal::MakeRoom>),
     registered!(ByConductor<internal::Block>),
     registered!(ByConductor<internal::Close>),
+    registered!(ByConductor<internal::Notify>),
     registered!(ByConductor<internal::DropDatabase>),
     registered!(ByConductor<internal::Drop>),
     registered!(ByConductor<internal::Check>),

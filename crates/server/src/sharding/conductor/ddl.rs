@@ -1,11 +1,12 @@
 //! What takes several steps: documents of `config.ddl`, each with the phase that it has reached.
 
-use sheaf_bson::{DocBuf, RawDoc, Value};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::Interrupt;
 
 use super::Conductor;
 use super::shards::may_pass;
+use crate::sharding::participants::name;
 
 /// Where they are.
 pub(super) const DDL: &str = "config.ddl";
@@ -21,6 +22,22 @@ pub(super) enum Phase {
 }
 
 impl Conductor {
+    /// Has a shard tell change streams what is done to the collection that the document is about. Who does it again after a death tells it
+    /// again.
+    pub(super) fn notify(
+        &self,
+        shard: &str,
+        at: RawDoc<'_>,
+        event: &DocBuf,
+        go_on: Interrupt<'_>,
+    ) -> Result<()> {
+        let step = self.step()?;
+        let command = doc! {
+            (name::NOTIFY): name_of(at), "step": step, "uuid": at.get_or_missing("uuid"), "event": event.as_raw()
+        };
+        self.tell(shard, &command, go_on).map(|_| ())
+    }
+
     /// After a phase that has failed: the phase in which what was done is taken back. What may pass is tried again, and whoever waits no
     /// more has not found that anything cannot be.
     pub(super) fn back(error: Error, at: RawDoc<'_>, phase: &str, go_on: Interrupt<'_>) -> Result<Phase> {

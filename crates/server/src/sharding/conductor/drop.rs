@@ -118,7 +118,7 @@ pub(super) fn database_phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Inter
             Ok(Phase::Reached(with(at, &[("phase", "database".into())])))
         }
         "database" => {
-            drop_on_shards(conductor, at, go_on)?;
+            drop_on_shards(conductor, at, Some(text(at, "primary")), go_on)?;
             conductor.change(go_on, |change| {
                 forget_zones(conductor, change, |namespace| db_of(namespace) == db)?;
                 conductor.note(change, "dropDatabase", db, RawDoc::EMPTY)?;
@@ -128,20 +128,27 @@ pub(super) fn database_phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Inter
         }
         _ => {
             // What was on its way there meanwhile would lie there unseen.
-            drop_on_shards(conductor, at, go_on)?;
+            drop_on_shards(conductor, at, None, go_on)?;
             conductor.change(go_on, |change| change.remove(DDL, Value::String(db)).map(|_| ()))?;
             Ok(Phase::Over(doc! { "dropped": db }))
         }
     }
 }
 
-fn drop_on_shards(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
+/// The shard `told_by` tells change streams of it.
+fn drop_on_shards(
+    conductor: &Conductor,
+    at: RawDoc<'_>,
+    told_by: Option<&str>,
+    go_on: Interrupt<'_>,
+) -> Result<()> {
     let (db, primary) = (name_of(at), text(at, "primary"));
     let shards = conductor.shards()?;
     let others = shards.iter().map(|shard| shard.name.as_str()).filter(|shard| *shard != primary);
     for shard in others.chain([primary]) {
         let step = conductor.step()?;
-        conductor.tell(shard, &doc! { (name::DROP_DATABASE): db, "step": step }, go_on)?;
+        let command = doc! { (name::DROP_DATABASE): db, "step": step, "copy": Some(shard) != told_by };
+        conductor.tell(shard, &command, go_on)?;
     }
     Ok(())
 }
@@ -194,7 +201,9 @@ fn forget_zones(conductor: &Conductor, change: &mut Change, concerned: impl Fn(&
 pub(super) fn drop_everywhere(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
     for shard in concerned(at) {
         let step = conductor.step()?;
-        let command = doc! { (name::DROP): name_of(at), "step": step, "uuid": at.get_or_missing("uuid") };
+        let command = doc! {
+            (name::DROP): name_of(at), "step": step, "uuid": at.get_or_missing("uuid"), "copy": shard != text(at, "primary")
+        };
         conductor.tell(shard, &command, go_on)?;
     }
     Ok(())

@@ -87,6 +87,10 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
             let Some(entry) = conductor.entry(namespace)? else {
                 bail!(Code::INTERNAL_ERROR, "config.collections has no entry of {namespace}");
             };
+            let event = doc! {
+                "refineCollectionShardKey": namespace, "shardKey": at.get_or_missing("newKey"), "oldShardKey": at.get_or_missing("key")
+            };
+            conductor.notify(text(at, "primary"), at, &event, go_on)?;
             conductor.open_everywhere(namespace, &entry, &concerned(at), go_on)?;
             conductor.change(go_on, |change| change.remove(DDL, Value::String(namespace)).map(|_| ()))?;
             return Ok(Phase::Over(doc! {}));

@@ -156,7 +156,8 @@ fn rename(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
     for shard in shards {
         let step = conductor.step()?;
         let mut command = doc! {
-            (name::RENAME): name_of(at), "step": step, "to": text(at, "to"), "dropTarget": at.get_or_missing("dropTarget")
+            (name::RENAME): name_of(at), "step": step, "to": text(at, "to"), "dropTarget": at.get_or_missing("dropTarget"),
+            "copy": shard != primary[0]
         };
         if let Some(source) = side(at, "source") {
             command.append("uuid", source.get_or_missing("uuid"));

@@ -127,7 +127,8 @@ impl Conductor {
         let uuid: [u8; 16] = *sheaf_storage::Uuid::new_v4().as_bytes();
         let begin = doc! {
             "_id": namespace, "op": "shardCollection", "phase": "closing", "primary": &primary,
-            "key": asked.pattern.document(), "unique": asked.unique, "simple": asked.simple, "newUuid": uuid_value(&uuid)
+            "key": asked.pattern.document(), "unique": asked.unique, "simple": asked.simple, "presplit": asked.presplit,
+            "newUuid": uuid_value(&uuid)
         };
         self.perform(&turn, begin, go_on)
     }
@@ -216,6 +217,9 @@ fn place(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
     // The primary shard is the last: as soon as it is open, requests go on.
     let others = table.shards().filter(|shard| **shard != primary);
     for shard in others.chain([&primary]) {
+        if *shard == primary {
+            notify(conductor, at, go_on)?;
+        }
         let (placement, step) = (table.placement(namespace, unique, shard), conductor.step()?);
         let command = doc! {
             (name::PLACE): namespace, "step": step, "uuid": at.get_or_missing("uuid"),
@@ -225,6 +229,15 @@ fn place(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
         conductor.tell(shard.as_str(), &command, go_on)?;
     }
     Ok(Phase::Reached(with(at, &[("phase", "entering".into())])))
+}
+
+/// The event comes before all that is done to the collection now.
+fn notify(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
+    let event = doc! {
+        "shardCollection": name_of(at), "shardKey": at.get_or_missing("key"), "unique": at.get_or_missing("unique"),
+        "numInitialChunks": chunks_of(at).count() as i64, "presplitHashedZones": at.get_or_missing("presplit")
+    };
+    conductor.notify(text(at, "primary"), at, &event, go_on)
 }
 
 fn enter(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<Phase> {
@@ -259,7 +272,9 @@ fn open(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<P
     if at.get("chunks").is_some() {
         for shard in planned(at)?.shards().filter(|shard| shard.as_str() != primary) {
             let step = conductor.step()?;
-            let command = doc! { (name::DROP): namespace, "step": step, "uuid": at.get_or_missing("uuid") };
+            let command = doc! {
+                (name::DROP): namespace, "step": step, "uuid": at.get_or_missing("uuid"), "copy": true
+            };
             conductor.tell(shard.as_str(), &command, go_on)?;
         }
     }

@@ -1,10 +1,14 @@
 """Which state of the cluster is the present one, whoever is asked."""
 
 import contextlib
+import threading
 import time
 
 import bson
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
 from pymongo.errors import PyMongoError
+from pymongo.read_preferences import Secondary
 from pymongo.write_concern import WriteConcern
 
 from checks import alone, check, refused
@@ -133,3 +137,45 @@ def the_first_shard(cluster):
     finally:
         for server in shard.servers:
             server.cleanup()
+
+
+@alone(members=3)
+def snapshots_on_any_member(cluster):
+    """A snapshot is of one state of the whole cluster, whichever members are read, and a shard that is idle comes as far as its readers."""
+    low, high = [({"_id": end}) for end in (MinKey(), MaxKey())]
+    cluster.shard("anywhere.plants", {"_id": 1}, [(low, {"_id": 0}, 0), ({"_id": 0}, high, 1)])
+    with cluster.client() as client, cluster.client(readPreference="nearest") as anywhere:
+        plants = client.get_database("anywhere", write_concern=WriteConcern("majority")).plants
+        plants.insert_many([{"_id": at, "n": 0} for at in range(-4, 4)])
+        over = threading.Event()
+
+        def write(at):
+            n = 0
+            while not over.is_set():
+                n += 1
+                with client.start_session() as session, session.start_transaction(write_concern=WriteConcern("majority")):
+                    for each in (at, -1 - at):
+                        plants.update_one({"_id": each}, {"$set": {"n": n}}, session=session)
+        writers = [threading.Thread(target=write, args=(at,)) for at in range(4)]
+        for writer in writers:
+            writer.start()
+        try:
+            seen = set()
+            for _ in range(200):
+                command = {"find": "plants", "readConcern": {"level": "snapshot"}, "$readPreference": {"mode": "nearest"}}
+                batch = anywhere.anywhere.command(command)["cursor"]["firstBatch"]
+                found = {plant["_id"]: plant["n"] for plant in batch}
+                assert all(found[at] == found[-1 - at] for at in range(4)), found
+                seen.add(tuple(sorted(found.items())))
+        finally:
+            over.set()
+            for writer in writers:
+                writer.join()
+        assert len(seen) > 3, "nothing was written meanwhile"
+        # The first shard has nothing to write any more; what a session has seen is of the second one.
+        with client.start_session(causal_consistency=True) as session:
+            behind = client.get_database("anywhere", read_preference=Secondary()).plants
+            for n in range(5):
+                plants.update_one({"_id": 1}, {"$set": {"n": -n}}, session=session)
+                assert behind.find_one({"_id": -1}, session=session)["_id"] == -1
+                assert behind.find_one({"_id": 1}, session=session)["n"] == -n

@@ -158,8 +158,8 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// The time as of which shards are to be read, outside a transaction: `snapshot` is of one state of the whole cluster. On secondaries
-    /// nobody brings it about that they have come as far as the present, so that it is left to them what they show.
+    /// The time as of which shards are to be read, outside a transaction: `snapshot` is of one state of the whole cluster, whichever members
+    /// show it.
     pub fn read_at(&self) -> Option<Timestamp> {
         let concern =
             self.generic.read_concern.filter(|concern| concern.level == Some(ReadLevel::Snapshot))?;
@@ -167,11 +167,12 @@ impl<'a> Operation<'a> {
             let preference = self.generic.read_preference.and_then(|preference| preference.get("mode"));
             preference.is_none_or(|mode| mode.as_str() == Some("primary"))
         };
-        if self.in_transaction() || concern.at_cluster_time.is_some() || !on_primaries() {
+        if self.in_transaction() || concern.at_cluster_time.is_some() {
             return None;
         }
         if self.read_at.get().is_none() {
-            self.read_at.set(Some(self.present()));
+            let at = if on_primaries() { self.present() } else { self.lately() };
+            self.read_at.set(Some(at));
         }
         self.read_at.get()
     }
@@ -186,6 +187,11 @@ impl<'a> Operation<'a> {
                 concern.and_then(|concern| concern.at_cluster_time).or_else(|| self.read_at())
             }
         }
+    }
+
+    /// Forgets the time that was chosen to read at, so that another one is; false if none was.
+    pub fn choose_anew(&self) -> bool {
+        self.read_at.take().is_some()
     }
 
     /// Several shards are about to be asked: of a transaction that has not read anything the time is chosen now.
@@ -203,6 +209,14 @@ impl<'a> Operation<'a> {
         let after = self.generic.read_concern.and_then(|concern| concern.after_cluster_time);
         let seen = self.generic.cluster_time.max(after);
         seen.map_or(self.router.present(), |seen| seen.max(self.router.present()))
+    }
+
+    /// A time that is about to be on secondaries, and not before what anybody has seen who has spoken to this router: they have the entries up
+    /// to it, or ask their primaries for one.
+    fn lately(&self) -> Timestamp {
+        let after = self.generic.read_concern.and_then(|concern| concern.after_cluster_time);
+        let seen = self.generic.cluster_time.max(after);
+        seen.map_or(self.router.lately(), |seen| seen.max(self.router.lately()))
     }
 
     /// Takes in what a reply of a shard tells of times.

@@ -102,13 +102,17 @@ impl<'o, 'a> Route<'o, 'a> {
         Ok(Placed::Whole(Addressed { target, version }))
     }
 
-    /// A shard has answered this error. `Ok`: it said that the router's view is out of date; there is a newer one now, or some time has
-    /// passed, and the request can begin anew.
+    /// A shard has answered this error. `Ok`: it said that the router's view is out of date, or the time to read at that the router has
+    /// chosen; there is a newer one now, or some time has passed, and the request can begin anew.
     ///
     /// Errors: this one, if it is another or nothing has helped for 20 seconds, or if the transaction has done something before, in
     /// which case it is labelled; those of asking the config servers.
     pub fn stale(&mut self, error: Error) -> Result<()> {
         match error.code() {
+            // A shard took longer to come as far as that time than it keeps states.
+            Code::SNAPSHOT_TOO_OLD if self.began.elapsed() < PATIENCE && self.op.choose_anew() => {
+                return Ok(());
+            }
             Code::STALE_CONFIG => {}
             Code::STALE_DB_VERSION => self.op.router.directory.forget_database(self.db),
             _ => return Err(error),

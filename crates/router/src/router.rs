@@ -18,6 +18,9 @@ use crate::gather::Abandoned;
 use crate::open_times::OpenTimes;
 use crate::session::{OwnSessions, SessionState};
 
+/// So long before the present all members are expected to have come: shorter than states are kept.
+const LATELY: Duration = Duration::from_millis(100);
+
 /// What the connections of a router share.
 pub struct Router {
     front: Arc<Front>,
@@ -97,6 +100,13 @@ impl Router {
         let present = self.clock.now().map_or(day, |heard| heard.max(day));
         self.clock.reach(present);
         present
+    }
+
+    /// The newest time that this router has heard of; or a moment ago, if it has not heard of anything for longer than states are kept.
+    pub fn lately(&self) -> Timestamp {
+        let before = self.front.clock.now_micros().saturating_sub(LATELY.as_micros() as _);
+        let day = Timestamp::from(ClusterTime::from_micros(before));
+        self.clock.now().map_or(day, |heard| heard.max(day))
     }
 
     /// Makes sure that the cluster has an identity, and gives it; the first router of a cluster makes it.

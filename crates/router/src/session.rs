@@ -4,12 +4,14 @@
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp, Value};
-use sheaf_errors::{Code, Error, Result};
+use sheaf_cluster::Shard;
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::reply::Reply;
 use sheaf_front::session::{self, LogicalSessionId};
 use sheaf_shard::Executed;
 
 use crate::open_times::OpenTime;
+use crate::router::Router;
 use crate::target::Target;
 
 /// A session of a router.
@@ -88,6 +90,16 @@ pub struct Participant {
     pub executed: Option<Executed>,
 }
 
+impl Participant {
+    /// The shard; the config servers are one, too.
+    pub fn shard(&self, router: &Router) -> Shard {
+        match &self.target {
+            Target::Shard(shard) => shard.clone(),
+            Target::Config(_) => router.directory.config_shard(),
+        }
+    }
+}
+
 impl Transaction {
     /// Notes that a statement goes to this target.
     pub fn take_part(&mut self, target: &Target, writes: bool) {
@@ -151,6 +163,27 @@ impl Transaction {
             reply.fill(|out| {
                 out.document("recoveryToken").append("recoveryShardId", shard);
             });
+        }
+    }
+
+    /// The shard that is to be asked how the transaction has ended. A commit that was begun may have come to its end although nobody was told:
+    /// who has only been read has forgotten the transaction by then, and what it says of it now says nothing about the others.
+    ///
+    /// Errors: `NoSuchTransaction`, if nobody here knows who took part.
+    pub fn to_be_asked(&self, stage: Stage, router: &Router) -> Result<Option<Shard>> {
+        let writer = || self.participants.iter().find(|participant| participant.writes);
+        match stage {
+            Stage::Open | Stage::Aborted => Ok(None),
+            Stage::Committing if self.participants.len() == 1 => Ok(None),
+            Stage::Committing => Ok(writer().map(|writer| writer.shard(router))),
+            Stage::Recovering => match self.participants.first() {
+                Some(named) => Ok(Some(named.shard(router))),
+                None => bail!(
+                    Code::NO_SUCH_TRANSACTION,
+                    "Transaction {} is not known here, and there is no recoveryToken",
+                    self.number
+                ),
+            },
         }
     }
 

@@ -190,25 +190,15 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
     let id = TransactionId::new(lsid.document().into_bytes(), number);
     let transaction = op.transaction.borrow();
     let transaction = transaction.as_ref().expect("it was just there");
-    if stage == Stage::Recovering {
-        let writer = transaction.participants.first().map(|participant| &participant.target);
-        let Some(Target::Shard(shard)) = writer else {
-            bail!(
-                Code::NO_SUCH_TRANSACTION,
-                "Transaction {number} is not known here, and there is no recoveryToken"
-            );
-        };
-        let at = op.blocking(|| commit::recover(op, &id, shard))?;
+    if let Some(shard) = transaction.to_be_asked(stage, op.router)? {
+        let at = op.blocking(|| commit::recover(op, &id, &shard))?;
         op.note_time(at.into());
         return Ok(with_token(Reply::ok(), transaction));
     }
     // What was read on one shard alone is of one state; of several, each says that what it has shown is sure.
     if transaction.participants.len() > 1 {
         let taking = transaction.participants.iter().map(|participant| Participating {
-            shard: match &participant.target {
-                Target::Shard(shard) => shard.clone(),
-                Target::Config(_) => op.router.directory.config_shard(),
-            },
+            shard: participant.shard(op.router),
             executed: participant.executed.unwrap_or_default(),
             wrote: participant.writes,
         });

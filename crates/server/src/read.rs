@@ -113,12 +113,26 @@ fn final_snapshot(op: &Operation<'_>, replica: &Replica, at: Timestamp) -> Resul
     op.engine().view_at(at, true).ok_or_else(|| too_old(at))
 }
 
-/// A primary whose log has not come as far as the time that a client has seen elsewhere writes an entry.
+/// A primary whose log has not come as far as the time that a client has seen elsewhere writes an entry; a member of a shard that follows
+/// has its primary write it.
 fn bring_about(replica: &Replica, op: &Operation<'_>, wanted: StateWanted) -> Result<()> {
     if replica.is_writable() && op.last_applied().time < wanted.time {
         let note = doc! { "msg": "no-op for afterClusterTime", "readConcern": Timestamp(wanted.time) };
         let stop = op.interrupter();
         op.blocking(|| replica.write_noop(&note, &|| stop.check()))?;
+    }
+    if let Some(sharding) = op.node.sharding().filter(|_| !replica.is_writable()) {
+        let stop = op.interrupter();
+        // Without a primary nothing comes, and it is waited for all the same: there will be one.
+        let engine = op.engine();
+        let go_on = || match engine.last_applied().time < wanted.time {
+            true => stop.check(),
+            false => bail!(Code::STALE_CLUSTER_TIME, "it has come meanwhile"),
+        };
+        match op.blocking(|| sharding.have_noted(Timestamp(wanted.time), &go_on)) {
+            Err(error) if stop.check().is_err() => return Err(error),
+            _ => {}
+        }
     }
     Ok(())
 }

@@ -199,7 +199,7 @@ fn declare(
     let mut delete = client.delete(collection);
     delete.push(|statement| {
         statement.document("q").append(field, PROBE);
-        statement.append("limit", 0);
+        statement.append("limit", 1);
     });
     delete.send().map(drop)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::DocBuf;
+use sheaf_bson::{DocBuf, Timestamp, doc};
 use sheaf_cluster::{Directory, ReplicaSet};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::{Answer, Request, ShardId};
@@ -81,6 +81,22 @@ impl ShardServer {
     pub fn ask_shard(&self, to: &str, command: &DocBuf, go_on: Interrupt<'_>) -> Result<DocBuf> {
         let shard = self.directory()?.shard(to, &|| go_on())?;
         sheaf_cluster::run(&shard.set, &self.clock, "admin", command, true, &|| go_on())
+    }
+
+    /// Has the primary of this member's own shard write an entry, if its log has not come as far as this time: so that this member, which
+    /// follows, comes there.
+    ///
+    /// Errors: `StaleClusterTime`, if it has; those of the way there and of `go_on`.
+    pub fn have_noted(&self, at: Timestamp, go_on: Interrupt<'_>) -> Result<()> {
+        if self.engine.last_applied().time >= at.0 || !self.is_known()? {
+            return Ok(());
+        }
+        let Some(identity) = self.identity.get() else { return Ok(()) };
+        self.clock.reach(at);
+        let note = doc! {
+            "appendOplogNote": 1, "data": { "msg": "no-op for a time that was seen elsewhere" }, "maxClusterTime": at
+        };
+        self.ask_shard(identity.shard.as_str(), &note, go_on).map(|_| ())
     }
 
     pub(super) fn directory(&self) -> Result<&Directory> {

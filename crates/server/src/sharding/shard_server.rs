@@ -168,7 +168,7 @@ impl ShardServer {
     }
 
     /// Whether this member knows which shard it is; looks for it if not.
-    fn is_known(&self) -> Result<bool> {
+    pub(super) fn is_known(&self) -> Result<bool> {
         if self.known.load(Ordering::Acquire) {
             return Ok(true);
         }

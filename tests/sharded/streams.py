@@ -330,5 +330,5 @@ def stream_tells_definitions_once(cluster):
             ({"n": "hashed"}, False, False), ({"_id": 1}, True, False)], described
         refined = by_kind["refineCollectionShardKey"]
         assert refined["operationDescription"] == {"shardKey": {"_id": 1, "a": 1}, "oldShardKey": {"_id": 1}}, refined
-        assert refined["ns"] == {"db": "streamddl", "coll": "plain"} and len(refined["collectionUUID"].bytes) == 16, refined
+        assert refined["ns"] == {"db": "streamddl", "coll": "plain"} and len(bytes(refined["collectionUUID"])) == 16, refined
         client.drop_database("streamddl")

@@ -4,14 +4,13 @@
 
 use parking_lot::Mutex;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Timestamp, Value};
-use sheaf_cluster::Shard;
+use sheaf_cluster::{Directory, Shard};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::reply::Reply;
 use sheaf_front::session::{self, LogicalSessionId};
 use sheaf_shard::Executed;
 
 use crate::open_times::OpenTime;
-use crate::router::Router;
 use crate::target::Target;
 
 /// A session of a router.
@@ -92,10 +91,10 @@ pub struct Participant {
 
 impl Participant {
     /// The shard; the config servers are one, too.
-    pub fn shard(&self, router: &Router) -> Shard {
+    pub fn shard(&self, directory: &Directory) -> Shard {
         match &self.target {
             Target::Shard(shard) => shard.clone(),
-            Target::Config(_) => router.directory.config_shard(),
+            Target::Config(_) => directory.config_shard(),
         }
     }
 }
@@ -170,14 +169,14 @@ impl Transaction {
     /// who has only been read has forgotten the transaction by then, and what it says of it now says nothing about the others.
     ///
     /// Errors: `NoSuchTransaction`, if nobody here knows who took part.
-    pub fn to_be_asked(&self, stage: Stage, router: &Router) -> Result<Option<Shard>> {
+    pub fn to_be_asked(&self, stage: Stage, directory: &Directory) -> Result<Option<Shard>> {
         let writer = || self.participants.iter().find(|participant| participant.writes);
         match stage {
             Stage::Open | Stage::Aborted => Ok(None),
             Stage::Committing if self.participants.len() == 1 => Ok(None),
-            Stage::Committing => Ok(writer().map(|writer| writer.shard(router))),
+            Stage::Committing => Ok(writer().map(|writer| writer.shard(directory))),
             Stage::Recovering => match self.participants.first() {
-                Some(named) => Ok(Some(named.shard(router))),
+                Some(named) => Ok(Some(named.shard(directory))),
                 None => bail!(
                     Code::NO_SUCH_TRANSACTION,
                     "Transaction {} is not known here, and there is no recoveryToken",

@@ -190,7 +190,7 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
     let id = TransactionId::new(lsid.document().into_bytes(), number);
     let transaction = op.transaction.borrow();
     let transaction = transaction.as_ref().expect("it was just there");
-    if let Some(shard) = transaction.to_be_asked(stage, op.router)? {
+    if let Some(shard) = transaction.to_be_asked(stage, &op.router.directory)? {
         let at = op.blocking(|| commit::recover(op, &id, &shard))?;
         op.note_time(at.into());
         return Ok(with_token(Reply::ok(), transaction));
@@ -198,7 +198,7 @@ pub fn commit(op: &Operation<'_>) -> Result<Reply> {
     // What was read on one shard alone is of one state; of several, each says that what it has shown is sure.
     if transaction.participants.len() > 1 {
         let taking = transaction.participants.iter().map(|participant| Participating {
-            shard: participant.shard(op.router),
+            shard: participant.shard(&op.router.directory),
             executed: participant.executed.unwrap_or_default(),
             wrote: participant.writes,
         });

@@ -27,6 +27,8 @@ pub struct Sharded {
     pub timestamp: Timestamp,
     /// Whether the shard key is unique.
     pub unique: bool,
+    /// Whether it is not sharded, but has a place of its own, in one piece.
+    pub unsplittable: bool,
     /// The collation of queries that name none, where it is not the simple one.
     pub default_collation: Option<DocBuf>,
     /// Who owns what.
@@ -193,6 +195,7 @@ impl Directory {
             uuid: described.uuid,
             timestamp: described.timestamp,
             unique: described.unique,
+            unsplittable: described.unsplittable,
             default_collation: described.default_collation,
             table,
         }))
@@ -259,6 +262,7 @@ struct Described {
     timestamp: Timestamp,
     pattern: KeyPattern,
     unique: bool,
+    unsplittable: bool,
     default_collation: Option<DocBuf>,
 }
 
@@ -276,6 +280,7 @@ impl Described {
             timestamp: timestamp_of(entry, "timestamp").unwrap_or(Timestamp(0)),
             pattern: KeyPattern::parse(key)?,
             unique: entry.get("unique").is_some_and(|unique| unique.truthy()),
+            unsplittable: entry.get("unsplittable").is_some_and(|flag| flag.truthy()),
             default_collation: collation.filter(|collation| !is_simple(collation)).map(DocBuf::from),
         })
     }

@@ -131,7 +131,9 @@ impl Role for Mongod {
     }
 
     fn operations(&self, _: &Request<'_>) -> Result<Vec<DocBuf>> {
-        Ok(self.0.idle_transactions())
+        let mut shown = self.0.idle_transactions();
+        shown.extend(self.0.resharding_operations());
+        Ok(shown)
     }
 
     fn step_down(&self, patience: Duration, force: bool) -> Result<()> {

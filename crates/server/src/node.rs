@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use sheaf_bson::DocBuf;
 use sheaf_client::pool::Pool;
 use sheaf_errors::Result;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
@@ -174,6 +175,13 @@ impl Node {
     /// The conductor, on a config server.
     pub fn conductor(&self) -> Option<&Arc<Conductor>> {
         self.conductor.get()
+    }
+
+    /// Operations that give a collection another key or place, in which this server has a part.
+    pub fn resharding_operations(&self) -> Vec<DocBuf> {
+        let of_shard = self.moves().map(|moves| moves.resharding_operations());
+        let of_conductor = self.conductor().map(|conductor| conductor.resharding_operations());
+        of_shard.into_iter().chain(of_conductor).flatten().collect()
     }
 
     /// The default read and write concern in force now.

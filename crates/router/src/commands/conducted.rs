@@ -133,6 +133,16 @@ conducted! {
         "merges a shard's neighbouring chunks";
     MergeChunks = "mergeChunks", &["mergechunks"], "_configsvrMergeChunks", "merges neighbouring chunks";
     MoveChunk = "moveChunk", &["movechunk"], "_configsvrMoveChunk", "moves a chunk to another shard";
+    MoveCollection = "moveCollection", &[], "_configsvrMoveCollection", "moves a collection that is not sharded";
+    ReshardCollection = "reshardCollection", &[], "_configsvrReshardCollection", "gives a collection another shard key";
+    UnshardCollection = "unshardCollection", &[], "_configsvrUnshardCollection", "puts a sharded collection on one shard";
+    AbortMoveCollection = "abortMoveCollection", &[], "_configsvrAbortMoveCollection", "gives the move of a collection up";
+    AbortUnshardCollection = "abortUnshardCollection", &[], "_configsvrAbortUnshardCollection", "has a collection stay sharded";
+    AbortReshardCollection = "abortReshardCollection", &[], "_configsvrAbortReshardCollection", "gives the change of a shard key up";
+    CommitReshardCollection = "commitReshardCollection", &[], "_configsvrCommitReshardCollection",
+        "brings the change of a shard key to its end";
+    CleanupReshardCollection = "cleanupReshardCollection", &[], "_configsvrCleanupReshardCollection",
+        "waits until nothing is left of the change of a shard key";
     MovePrimary = "movePrimary", &["moveprimary"], "_configsvrMovePrimary", "moves a database to another shard";
     MoveRange = "moveRange", &["moverange"], "_configsvrMoveRange", "moves a range to another shard";
     RefineCollectionShardKey = "refineCollectionShardKey", &["refinecollectionshardkey"], "_configsvrRefineCollectionShardKey",

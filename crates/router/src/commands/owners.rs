@@ -171,7 +171,7 @@ pub fn coll_stats<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> 
         let (count, size) = (sum("count"), sum("size"));
         let first = told.first();
         let scale = first.map_or(1.0, |told| told.number("scaleFactor"));
-        Reply::ok().with("sharded", true).with("capped", false).with_fields(|out| {
+        Reply::ok().with("sharded", !sharded.unsplittable).with("capped", false).with_fields(|out| {
             out.append("ns", &*sharded.ns);
             append(out, "count", count);
             append(out, "size", size);

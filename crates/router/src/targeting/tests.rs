@@ -15,6 +15,7 @@ fn sharded(key: DocBuf, cuts: &[DocBuf], collation: Option<DocBuf>) -> Sharded {
         uuid: [1; 16],
         timestamp: Timestamp(1),
         unique: false,
+        unsplittable: false,
         default_collation: collation,
         table,
     }

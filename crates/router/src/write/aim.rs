@@ -109,13 +109,13 @@ impl<'d> Selection<'d> {
         if let Some(owner) = self.owner(sharded)? {
             return Ok(Aim::One(owner));
         }
-        if multi {
+        if multi && !sharded.unsplittable {
             return Err(Error::new(
                 Code::SHARD_KEY_NOT_FOUND,
                 "Failed to target upsert by query :: could not extract exact shard key",
             ));
         }
-        Ok(match self.aim(sharded, false)? {
+        Ok(match self.aim(sharded, multi)? {
             Aim::Each(shards) => Aim::Anywhere(shards),
             aim => aim,
         })

@@ -48,3 +48,11 @@ pub(super) fn with_list(placement: &DocBuf, name: &str, list: &[DocBuf]) -> DocB
         }
     })
 }
+
+/// A UUID that a command names.
+pub(super) fn uuid_in(body: RawDoc<'_>, name: &str) -> Option<[u8; 16]> {
+    match body.get(name)? {
+        Value::Binary(Binary { subtype: 4, bytes }) => bytes.try_into().ok(),
+        _ => None,
+    }
+}

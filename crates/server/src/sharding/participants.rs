@@ -62,6 +62,26 @@ pub mod name {
     pub const TAKE_COLLECTION: &str = "_shardsvrTakeCollection";
     /// Shows the documents of a collection in its order.
     pub const RECORDS: &str = "_shardsvrRecords";
+    /// Makes the hidden collection of an operation that gives a collection another key or place.
+    pub const PREPARE: &str = "_shardsvrReshardingPrepare";
+    /// Takes documents into the hidden collection.
+    pub const FETCH: &str = "_shardsvrReshardingFetch";
+    /// Has a donor note what changes.
+    pub const BEGIN_NOTES: &str = "_shardsvrReshardingBeginNotes";
+    /// Tells what a donor has noted.
+    pub const NOTED: &str = "_shardsvrReshardingNoted";
+    /// Ends a donor's notes.
+    pub const END_NOTES: &str = "_shardsvrReshardingEndNotes";
+    /// Closes a collection, sharded or not.
+    pub const SHUT: &str = "_shardsvrReshardingClose";
+    /// Puts the hidden collection in the place of the old one.
+    pub const SWAP: &str = "_shardsvrReshardingSwap";
+    /// Drops the old collection on a shard that has nothing of the new one.
+    pub const RETIRE: &str = "_shardsvrReshardingRetire";
+    /// Drops the hidden collection.
+    pub const GIVE_UP: &str = "_shardsvrReshardingGiveUp";
+    /// Finds ends of chunks for a key that a collection does not have yet.
+    pub const SAMPLE_FOR: &str = "_shardsvrReshardingSample";
     /// Closes a sharded collection.
     pub const BLOCK: &str = "_shardsvrParticipantBlock";
     /// Tells change streams what is done to a collection over several shards.
@@ -151,11 +171,11 @@ impl<'a> Asked<'a> {
         if self.flag("copy") { Told::Elsewhere } else { Told::Here }
     }
 
-    fn flag(&self, name: &str) -> bool {
+    pub fn flag(&self, name: &str) -> bool {
         self.body.get(name).is_some_and(|value| value.truthy())
     }
 
-    fn collection(&self) -> Option<Arc<Collection>> {
+    pub fn collection(&self) -> Option<Arc<Collection>> {
         self.engine.catalog().collection(self.namespace).cloned()
     }
 
@@ -174,7 +194,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Writers that have not seen what was written about the collection are through, and transactions fail.
-    fn pass_writers(&self) -> Result<()> {
+    pub fn pass_writers(&self) -> Result<()> {
         self.engine.coll_mod(self.namespace, &only_closed, self.go_on).map(|_| ())
     }
 }

@@ -93,8 +93,9 @@ enum Gate {
     Closed { closing: Token, since: u64, transaction: Option<TransactionId> },
 }
 
+/// What has changed, each thing once, numbered by when it did last.
 #[derive(Debug, Default)]
-struct Changes {
+pub struct Changes {
     last: u64,
     by_number: BTreeMap<u64, ChangeOf>,
     numbers: BTreeMap<ChangeOf, u64>,
@@ -117,7 +118,8 @@ impl Changes {
         count
     }
 
-    fn note(&mut self, change: ChangeOf) {
+    /// Something has changed.
+    pub fn note(&mut self, change: ChangeOf) {
         self.last += 1;
         if let Some(old) = self.numbers.insert(change.clone(), self.last) {
             self.by_number.remove(&old);
@@ -125,8 +127,31 @@ impl Changes {
         self.by_number.insert(self.last, change);
     }
 
+    /// The oldest that are kept, as many as one answer names, with their numbers; and how many more there are.
+    pub fn told(&self) -> (Vec<(u64, ChangeOf)>, u64) {
+        self.told_of(self.by_number.len())
+    }
+
+    /// The same of so many of the oldest.
+    fn told_of(&self, count: usize) -> (Vec<(u64, ChangeOf)>, u64) {
+        let some = self.by_number.iter().take(count.min(BATCH));
+        let some: Vec<(u64, ChangeOf)> = some.map(|(number, change)| (*number, change.clone())).collect();
+        let left = (count - some.len()) as u64;
+        (some, left)
+    }
+
+    /// The number of the newest.
+    pub fn newest(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether there are more than are kept.
+    pub fn are_too_many(&self) -> bool {
+        self.by_number.len() > CHANGES_MAX
+    }
+
     /// What was received need not be told again.
-    fn received(&mut self, upto: u64) {
+    pub fn received(&mut self, upto: u64) {
         let rest = self.by_number.split_off(&(upto + 1));
         for (_, change) in mem::replace(&mut self.by_number, rest) {
             self.numbers.remove(&change);
@@ -220,9 +245,7 @@ impl Donors {
     }
 
     fn limit(&mut self) {
-        self.running.retain(|_, donation| {
-            donation.gate != Gate::Open || donation.changes.by_number.len() <= CHANGES_MAX
-        });
+        self.running.retain(|_, donation| donation.gate != Gate::Open || !donation.changes.are_too_many());
     }
 
     /// A request has come. `owns` tells whether this shard owns all of a range now; `sessions` are those whose records travel.
@@ -319,15 +342,13 @@ impl Donors {
         };
         let put_off = if closing.is_none() { donation.changes.put_off_busy() } else { 0 };
         // What was put off is at the end.
-        let all = &donation.changes.by_number;
-        let told = (all.len() as u64 - put_off) as usize;
-        let changes: Vec<(u64, ChangeOf)> =
-            all.iter().take(told.min(BATCH)).map(|(number, change)| (*number, change.clone())).collect();
+        let count = donation.changes.by_number.len() - put_off as usize;
+        let (changes, left) = donation.changes.told_of(count);
         self.out.push(DonorEffect::Changes {
             to,
             the_move: donation.the_move.clone(),
             upto: changes.last().map_or(received, |(number, _)| *number),
-            left: (told - changes.len()) as u64,
+            left,
             changes,
             closing,
         });

@@ -31,7 +31,7 @@ use crate::types::ShardId;
 
 pub use change::{Misfit, PlacementChange, leaving_in, receiving_in};
 pub use conductor::{Conductor, ConductorEffect, Ending};
-pub use donor::{ChangeOf, DonorEffect, Donors};
+pub use donor::{ChangeOf, Changes, DonorEffect, Donors};
 pub use message::name;
 pub use recipient::{RecipientEffect, Recipients};
 pub use removal::{RemovalEffect, Removals};

@@ -15,6 +15,8 @@ pub struct CollectionPlacement {
     pub pattern: KeyPattern,
     /// Whether no two documents have the same key.
     pub unique: bool,
+    /// Whether it stays in one piece: the key is one that nobody has chosen, and asks nothing of indexes.
+    pub unsplittable: bool,
     /// What the shard has of it.
     pub placement: ShardPlacement,
 }
@@ -50,7 +52,8 @@ impl CollectionPlacement {
             leaving: ranges("leaving")?,
         };
         let unique = document.get("unique").is_some_and(|unique| unique.truthy());
-        Ok(CollectionPlacement { ns: ns.to_owned(), pattern, unique, placement })
+        let unsplittable = document.get("unsplittable").is_some_and(|flag| flag.truthy());
+        Ok(CollectionPlacement { ns: ns.to_owned(), pattern, unique, unsplittable, placement })
     }
 }
 

@@ -142,6 +142,10 @@ impl<'o> Operation<'o> {
             "renameCollection" => {
                 let from = first.value().as_str()?;
                 let to = self.o.get("to").and_then(|to| to.as_str()).unwrap_or_default();
+                // A collection that gets another shard key or place is the same to clients.
+                if [from, to].into_iter().any(is_hidden) {
+                    return None;
+                }
                 (stream.watched.sees(from) || stream.watched.sees(to)).then(|| from.to_owned())
             }
             "dropDatabase" => {
@@ -405,6 +409,11 @@ fn without(doc: RawDoc<'_>, names: &[&str]) -> DocBuf {
 
 fn indexes(spec: RawDoc<'_>) -> DocBuf {
     DocBuf::build(|out| _ = out.array("indexes").push(spec))
+}
+
+/// Whether a collection takes the documents of another one in, or was one whose place was taken.
+fn is_hidden(namespace: &str) -> bool {
+    namespace.split_once('.').is_some_and(|(_, name)| name.starts_with("system.resharding."))
 }
 
 /// All of the command but the names that the event has elsewhere, the target as `{db, coll}`.

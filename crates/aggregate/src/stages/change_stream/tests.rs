@@ -418,3 +418,16 @@ fn large_events_are_split() {
     let error = split(event.as_raw(), 900).expect_err("a field that is too large for any fragment");
     assert_eq!(error.code(), Code::BSON_OBJECT_TOO_LARGE);
 }
+
+#[test]
+fn another_shard_key_is_no_event() {
+    let hidden = "db.system.resharding.7f6a";
+    for (from, to) in [(hidden, "db.c"), ("db.c", hidden)] {
+        let rename = doc! {
+            "op": "c", "ns": "db.$cmd", "ui": uuid(), "o": { "renameCollection": from, "to": to, "dropTarget": uuid() }
+        };
+        for watched in [collection(), Watched::Database("db".to_owned()), Watched::Cluster] {
+            assert!(run(&stream(watched, true), &rename).is_none(), "{from} -> {to}");
+        }
+    }
+}

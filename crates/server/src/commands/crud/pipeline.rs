@@ -75,6 +75,7 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
             if spec.get("idleSessions").is_none_or(|v| v.truthy()) {
                 all.extend(node.idle_transactions());
             }
+            all.extend(node.resharding_operations());
             Ok(all)
         }
     }

@@ -150,7 +150,7 @@ impl CreateIndexes<'_> {
         let new = without_existing(collection, prepare_all(self.indexes, collation)?)?;
         if !new.is_empty() {
             check_all(&collection.namespace, collection.indexes.len(), &new)?;
-            if let Some(placed) = op.placed(collection)? {
+            if let Some(placed) = op.placed(collection)?.filter(|placed| !placed.unsplittable) {
                 new.iter().try_for_each(|spec| key_rules::check_new_index(&placed.pattern, spec.as_raw()))?;
             }
         }

@@ -17,6 +17,7 @@ use crate::sharding::figures;
 use crate::sharding::homes;
 use crate::sharding::moving;
 use crate::sharding::participants::{self, name};
+use crate::sharding::resharding;
 use crate::sharding::room;
 
 /// What is true of all of them.
@@ -156,6 +157,16 @@ on_shards! {
     TakeCollection = name::TAKE_COLLECTION, homes::take, "makes a collection what it is on another shard";
     Records = name::RECORDS, homes::records, "shows the documents of a collection in its order";
     MakeRoom = name::MAKE_ROOM, room::make_room, "makes the collection of a range that is about to be received";
+    PrepareResharding = name::PREPARE, resharding::prepare, "makes the collection that takes another one's place";
+    FetchResharded = name::FETCH, resharding::fetch, "takes documents for a collection that takes another one's place";
+    BeginNotes = name::BEGIN_NOTES, resharding::begin_notes, "notes what changes in a collection";
+    Noted = name::NOTED, resharding::changes, "tells what has changed in a collection";
+    EndNotes = name::END_NOTES, resharding::end_notes, "notes no more what changes in a collection";
+    Shut = name::SHUT, resharding::shut, "closes a collection whose place another one takes";
+    SampleFor = name::SAMPLE_FOR, resharding::sample, "shows keys that documents would have by another shard key";
+    Swap = name::SWAP, resharding::swap, "puts a collection in the place of another one";
+    Retire = name::RETIRE, resharding::retire, "drops a collection whose place another one has taken";
+    GiveUpResharding = name::GIVE_UP, resharding::give_up, "drops the collection that was to take another one's place";
     Median = name::MEDIAN, participants::median, "finds where a chunk can be cut";
     Notify = name::NOTIFY, participants::notify, "tells change streams of a collection";
     DropDatabase = name::DROP_DATABASE, participants::drop_database, "drops a database";
@@ -187,6 +198,22 @@ on_config! {
     CheckConsistency = "_configsvrCheckMetadataConsistency", "checkMetadataConsistency", Conductor::check_consistency,
         "compares the directory with the shards";
     MoveChunk = "_configsvrMoveChunk", "moveChunk", Conductor::move_chunk, "moves a chunk to another shard";
+    MoveCollection = "_configsvrMoveCollection", "moveCollection", Conductor::move_collection,
+        "moves a collection that is not sharded";
+    ReshardCollection = "_configsvrReshardCollection", "reshardCollection", Conductor::reshard_collection,
+        "gives a collection another shard key";
+    UnshardCollection = "_configsvrUnshardCollection", "unshardCollection", Conductor::unshard_collection,
+        "puts a sharded collection on one shard";
+    AbortMoveCollection = "_configsvrAbortMoveCollection", "abortMoveCollection", Conductor::abort_move_collection,
+        "gives the move of a collection up";
+    AbortUnshardCollection = "_configsvrAbortUnshardCollection", "abortUnshardCollection", Conductor::abort_unshard,
+        "has a collection stay sharded";
+    AbortReshardCollection = "_configsvrAbortReshardCollection", "abortReshardCollection", Conductor::abort_reshard,
+        "gives the change of a shard key up";
+    CommitReshardCollection = "_configsvrCommitReshardCollection", "commitReshardCollection", Conductor::commit_reshard,
+        "brings the change of a shard key to its end";
+    CleanupReshardCollection = "_configsvrCleanupReshardCollection", "cleanupReshardCollection", Conductor::cleanup_reshard,
+        "waits until nothing is left of the change of a shard key";
     MovePrimary = "_configsvrMovePrimary", "movePrimary", Conductor::move_primary, "moves a database to another shard";
     MoveRange = "_configsvrMoveRange", "moveRange", Conductor::move_range, "moves a range to another shard";
     RefineShardKey = "_configsvrRefineCollectionShardKey", "refineCollectionShardKey", Conductor::refine_shard_key,

@@ -55,7 +55,8 @@ impl Conductor {
         }
         let entries: Result<Vec<Entry>> =
             self.find(COLLECTIONS, |_| true)?.into_iter().map(Entry::parse).collect();
-        let entries = entries?;
+        let mut entries = entries?;
+        entries.retain(|entry| !entry.unsplittable());
         watches.retain(|uuid, _| entries.iter().any(|entry| entry.uuid == *uuid));
         let shards = self.shards()?;
         if entries.is_empty() || shards.len() < 2 {

@@ -2,6 +2,7 @@
 
 use sheaf_bson::{DocBuf, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_shard::ShardId;
 use sheaf_shard::placement::{Chunk, KeyPattern, RoutingTable};
 
 use super::ddl::name_of;
@@ -45,6 +46,17 @@ impl Entry {
     /// Whether its shard key is unique.
     pub fn unique(&self) -> bool {
         self.document.as_raw().get("unique").is_some_and(|unique| unique.truthy())
+    }
+
+    /// Whether it is not sharded: it has a place of its own, in one piece.
+    pub fn unsplittable(&self) -> bool {
+        self.document.as_raw().get("unsplittable").is_some_and(|flag| flag.truthy())
+    }
+
+    /// What a shard knows of it.
+    pub fn placement(&self, table: &RoutingTable, shard: &ShardId) -> DocBuf {
+        let placement = table.placement(self.namespace(), self.unique(), shard);
+        if self.unsplittable() { placement.with("unsplittable", true) } else { placement }
     }
 }
 

@@ -106,7 +106,7 @@ impl Conductor {
             }
             let placement =
                 told.get("placement").and_then(|placement| placement.as_doc()).unwrap_or(RawDoc::EMPTY);
-            let wanted = table.placement(&namespace, entry.unique(), shard);
+            let wanted = entry.placement(&table, shard);
             let same = ["key", "owned"].iter().all(|name| {
                 sheaf_bson::compare(placement.get_or_missing(name), wanted.as_raw().get_or_missing(name))
                     .is_eq()

@@ -7,7 +7,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_storage::Interrupt;
 
 use super::ddl::{DDL, Phase, name_of, text};
-use super::{Conductor, db_of, drop, move_primary, refine, rename, shard_collection};
+use super::{Conductor, db_of, drop, move_primary, refine, rename, reshard, shard_collection};
 use crate::sharding::turns::Turn;
 
 /// How long what failed waits before it is tried again, at first and at most.
@@ -87,6 +87,7 @@ impl Conductor {
             "dropDatabase" => drop::database_phase(self, at, go_on),
             "movePrimary" => move_primary::phase(self, at, go_on),
             "refine" => refine::phase(self, at, go_on),
+            "reshard" => reshard::phase(self, at, go_on),
             "rename" => rename::phase(self, at, go_on),
             "shardCollection" => shard_collection::phase(self, at, go_on),
             other => Err(Error::new(Code::COMMAND_NOT_FOUND, format!("config.ddl has an unknown '{other}'"))),

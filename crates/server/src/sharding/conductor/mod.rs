@@ -21,12 +21,14 @@ mod plan;
 mod ranges;
 mod refine;
 mod rename;
+mod reshard;
 mod rounds;
 mod settings;
 mod shard_collection;
 mod shards;
 mod watch;
 mod window;
+mod wishes;
 mod zones;
 
 use std::collections::HashMap;
@@ -57,7 +59,7 @@ const DATABASES: &str = "config.databases";
 const ROUND: Duration = Duration::from_millis(500);
 
 /// The collections of the directory, and the keys of their indexes, all of which are unique.
-const COLLECTIONS: [(&str, &[&[&str]]); 10] = [
+const COLLECTIONS: [(&str, &[&[&str]]); 11] = [
     (DATABASES, &[]),
     ("config.collections", &[]),
     ("config.chunks", &[&["uuid", "min"], &["uuid", "lastmod"]]),
@@ -68,6 +70,7 @@ const COLLECTIONS: [(&str, &[&[&str]]); 10] = [
     ("config.migrations", &[]),
     ("config.ddl", &[]),
     ("config.shards", &[]),
+    ("config.reshardingOperations", &[]),
 ];
 
 /// The conductor on one of the config servers; it works while that is primary.
@@ -87,6 +90,8 @@ pub struct Conductor {
     /// The term in which the directory's collections were made.
     prepared: Mutex<Option<u64>>,
     balancer: rounds::Balancer,
+    /// What is wanted of operations under way that give collections another key or place.
+    wishes: wishes::Wishes,
 }
 
 impl Conductor {
@@ -110,6 +115,7 @@ impl Conductor {
             steps: AtomicU32::new(0),
             prepared: Mutex::new(None),
             balancer: rounds::Balancer::default(),
+            wishes: wishes::Wishes::default(),
         });
         let of = Arc::downgrade(&conductor);
         spawn("sheaf-conductor", move || run(&of))?;

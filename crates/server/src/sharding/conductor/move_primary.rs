@@ -145,8 +145,7 @@ fn define(conductor: &Conductor, entry: &Entry, to: &str, go_on: Interrupt<'_>) 
     let Some(owner) = table.shards().next() else { return Ok(()) };
     let described = conductor.tell(owner.as_str(), &doc! { (name::DESCRIBE): namespace }, go_on)?;
     let described = described.as_raw();
-    let (placement, step) =
-        (table.placement(namespace, entry.unique(), &ShardId::new(to)), conductor.step()?);
+    let (placement, step) = (entry.placement(&table, &ShardId::new(to)), conductor.step()?);
     let command = doc! {
         (name::PLACE): namespace, "step": step, "uuid": uuid_value(&entry.uuid),
         "options": described.get_or_missing("options"), "indexes": described.get_or_missing("indexes"),

@@ -39,6 +39,9 @@ impl Chunks {
     pub fn read(change: &mut Change, namespace: &str) -> Result<Chunks> {
         let entry = change.get(COLLECTIONS, Value::String(namespace))?;
         let entry = Entry::parse(entry.ok_or_else(|| not_sharded(namespace))?)?;
+        if entry.unsplittable() {
+            return Err(not_sharded(namespace));
+        }
         let documents = change.find(CHUNKS, |chunk| uuid_of(chunk, "uuid") == Some(entry.uuid))?;
         let table = table_of(&entry.pattern, entry.uuid, documents.iter().map(DocBuf::as_raw))?;
         Ok(Chunks { entry, documents, table })

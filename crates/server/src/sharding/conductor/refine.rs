@@ -33,7 +33,7 @@ impl Conductor {
         args.finish()?;
         let pattern = KeyPattern::parse(key)?;
         let turn = self.turn(db_of(&namespace), go_on)?;
-        let Some(entry) = self.entry(&namespace)? else {
+        let Some(entry) = self.entry(&namespace)?.filter(|entry| !entry.unsplittable()) else {
             bail!(Code::NAMESPACE_NOT_SHARDED, "Collection {namespace} is not sharded");
         };
         let mut longer = key.iter();

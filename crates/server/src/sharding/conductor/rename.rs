@@ -83,7 +83,7 @@ impl Conductor {
     ) -> Result<()> {
         let table = self.table(entry)?;
         for shard in shards {
-            let placement = table.placement(namespace, entry.unique(), &ShardId::new(*shard));
+            let placement = entry.placement(&table, &ShardId::new(*shard));
             let step = self.step()?;
             let command = doc! {
                 (name::PLACE): namespace, "step": step, "uuid": uuid_value(&entry.uuid), "placement": placement.as_raw(),

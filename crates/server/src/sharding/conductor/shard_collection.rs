@@ -22,9 +22,9 @@ use crate::sharding::participants::name;
 
 /// `{shardCollection: "garden.plants", key: {name: 1}, unique: true, ...}`.
 pub struct ShardCollection {
-    namespace: String,
-    pattern: KeyPattern,
-    unique: bool,
+    pub(super) namespace: String,
+    pub(super) pattern: KeyPattern,
+    pub(super) unique: bool,
     /// Whether the simple collation was asked for.
     simple: bool,
     presplit: bool,
@@ -109,6 +109,9 @@ impl Conductor {
         }
         let turn = self.turn(db, go_on)?;
         if let Some(entry) = self.entry(namespace)? {
+            if entry.unsplittable() {
+                return self.shard_in_its_place(&turn, asked, go_on);
+            }
             let same = compare_docs(entry.pattern.document(), asked.pattern.document()).is_eq()
                 && entry.unique() == asked.unique;
             if same {

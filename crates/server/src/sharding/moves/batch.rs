@@ -13,7 +13,7 @@ const ROOM: usize = BATCH_BYTES / 8;
 
 /// What one answer of the donor brings of what has changed.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(in crate::sharding) struct Batch {
     documents: Vec<DocBuf>,
     gone: Vec<Vec<u8>>,
     statements: Vec<DocBuf>,
@@ -23,7 +23,7 @@ pub(super) struct Batch {
 /// The fields of an answer with the documents that `fill` finds, and what it gives. It is to stop where [`take`] says so.
 ///
 /// Errors: those of `fill`.
-pub(super) fn copied<T>(
+pub(in crate::sharding) fn copied<T>(
     fill: impl FnOnce(&mut ArrayWriter<'_, Vec<u8>>) -> Result<T>,
 ) -> Result<(T, DocBuf)> {
     let mut bytes = Vec::with_capacity(BATCH_BYTES + ROOM);
@@ -32,7 +32,7 @@ pub(super) fn copied<T>(
 }
 
 /// Takes a document as it is now; false: it is for the next batch.
-pub(super) fn take(list: &mut ArrayWriter<'_, Vec<u8>>, document: RawDoc<'_>) -> bool {
+pub(in crate::sharding) fn take(list: &mut ArrayWriter<'_, Vec<u8>>, document: RawDoc<'_>) -> bool {
     let fits = list.count() == 0 || list.size() + document.len() <= BATCH_BYTES;
     if fits {
         list.push_raw_document(document.as_bytes());
@@ -106,12 +106,12 @@ fn list<'d>(reply: RawDoc<'d>, name: &str) -> impl Iterator<Item = Value<'d>> {
 }
 
 /// The documents of a reply.
-pub(super) fn documents(reply: RawDoc<'_>) -> Vec<RawDoc<'_>> {
+pub(in crate::sharding) fn documents(reply: RawDoc<'_>) -> Vec<RawDoc<'_>> {
     list(reply, "documents").filter_map(|document| document.as_doc()).collect()
 }
 
 /// The keys of records that are gone.
-pub(super) fn gone(reply: RawDoc<'_>) -> Vec<&[u8]> {
+pub(in crate::sharding) fn gone(reply: RawDoc<'_>) -> Vec<&[u8]> {
     let keys = list(reply, "gone").map(|key| match key {
         Value::Binary(Binary { bytes, .. }) => Some(bytes),
         _ => None,
@@ -120,7 +120,7 @@ pub(super) fn gone(reply: RawDoc<'_>) -> Vec<&[u8]> {
 }
 
 /// The statements; `None` stands for what is none.
-pub(super) fn statements(reply: RawDoc<'_>) -> Option<Vec<Statement>> {
+pub(in crate::sharding) fn statements(reply: RawDoc<'_>) -> Option<Vec<Statement>> {
     let statement = |value: Value<'_>| {
         let document = value.as_doc()?;
         Some(Statement {

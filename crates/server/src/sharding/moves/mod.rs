@@ -5,16 +5,20 @@
 //! - `statement`: the shard's statement in the transaction that changes the owner;
 //! - `batch`: documents and statements on their way;
 //! - `scan`: the documents of a range, in order;
-//! - `removal`: what has left is removed.
+//! - `removal`: what has left is removed;
+//! - `notes`, `fetched`: what the donor and the recipient remember of a collection that gets another key or place.
 //!
 //! The machines are under one lock, under which nothing is waited for. What they want done that may wait is done by the thread of the
 //! request that has led to it, or by the two threads that each received range has: one asks the donor, one writes.
 //! What it all means is told in `docs/design/0022-moves.md`.
 
-mod batch;
+pub(super) mod batch;
 mod donor;
+pub(super) mod fetched;
+pub(super) mod notes;
 mod recipient;
 mod removal;
+mod renewing;
 mod scan;
 mod statement;
 
@@ -64,6 +68,8 @@ pub struct Moves {
     watching: Mutex<BTreeSet<Uuid>>,
     /// Transactions of moves that have executed their statement here and are not prepared.
     held: Mutex<HashMap<TransactionId, Held>>,
+    /// How far this member has fetched collections.
+    pub(super) fetches: Mutex<fetched::Fetches>,
     ended: mpsc::Sender<(TransactionId, bool)>,
     /// Whether anything is moved: only then ends of transactions are of interest.
     active: AtomicBool,
@@ -81,6 +87,8 @@ struct State {
     /// Collections that are closed for a move.
     holds: HashMap<MoveId, Hold>,
     workers: HashMap<MoveId, Worker>,
+    /// What changes in collections that get another key or place.
+    notes: notes::Notes,
 }
 
 impl Moves {
@@ -105,6 +113,7 @@ impl Moves {
             state: Mutex::default(),
             watching: Mutex::default(),
             held: Mutex::default(),
+            fetches: Mutex::default(),
             ended,
             active: AtomicBool::new(false),
             started: Instant::now(),
@@ -171,11 +180,17 @@ impl Moves {
         let of = Arc::downgrade(self);
         let watcher = move |touched: Vec<Touched>| {
             let Some(moves) = of.upgrade() else { return };
-            let donors = &mut moves.state.lock().donors;
+            let State { donors, notes, .. } = &mut *moves.state.lock();
             for touched in &touched {
                 match touched {
-                    Touched::Record { collection, key } => donors.changed(collection.as_bytes(), key),
-                    Touched::Session(lsid) => donors.session_changed(lsid),
+                    Touched::Record { collection, key } => {
+                        donors.changed(collection.as_bytes(), key);
+                        notes.changed(collection, key);
+                    }
+                    Touched::Session(lsid) => {
+                        donors.session_changed(lsid);
+                        notes.session_changed(lsid);
+                    }
                 }
             }
         };
@@ -247,7 +262,7 @@ impl Moves {
     /// Tells the machines of this member's office, if they do not know of it.
     ///
     /// Errors: `NotWritablePrimary`.
-    fn take_office(self: &Arc<Self>) -> Result<()> {
+    pub(super) fn take_office(self: &Arc<Self>) -> Result<()> {
         let term = self.term();
         if self.state.lock().leading == term {
             return term.map(|_| ()).ok_or_else(not_primary);
@@ -270,6 +285,7 @@ impl Moves {
             state.donors.lost_primary();
             state.recipients.lost_primary();
             state.workers.clear();
+            state.notes.clear();
             for (_, slot) in state.waiting.drain() {
                 slot.give(Err(not_primary()));
             }
@@ -281,13 +297,13 @@ impl Moves {
         term.map(|_| ()).ok_or_else(not_primary)
     }
 
-    fn term(&self) -> Option<u64> {
+    pub(super) fn term(&self) -> Option<u64> {
         let role = self.replica.role();
         role.writable.then_some(role.term)
     }
 
     /// Why work that nobody waits for is not done any more.
-    fn until_end(&self) -> Result<()> {
+    pub(super) fn until_end(&self) -> Result<()> {
         self.sharding.until_end()?;
         if self.term().is_some() { Ok(()) } else { Err(not_primary()) }
     }
@@ -313,10 +329,18 @@ impl Moves {
         });
         let mut watching = self.watching.lock();
         if !watching.is_empty() {
-            let donated: BTreeSet<Uuid> =
-                self.state.lock().donors.moves().map(|of| Uuid::from_bytes(of.uuid)).collect();
+            let donated = self.donated();
             self.watch(&mut watching, |all| *all = donated);
         }
+    }
+}
+
+impl Moves {
+    /// The collections whose changes are noted.
+    fn donated(&self) -> BTreeSet<Uuid> {
+        let state = self.state.lock();
+        let ranges = state.donors.moves().map(|of| Uuid::from_bytes(of.uuid));
+        ranges.chain(state.notes.collections()).collect()
     }
 }
 
@@ -327,7 +351,7 @@ fn answer_to(state: &mut State, to: ReplyId, answer: Result<Told>) {
     }
 }
 
-fn not_primary() -> Error {
+pub(super) fn not_primary() -> Error {
     Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary")
 }
 

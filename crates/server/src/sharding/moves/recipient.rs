@@ -124,7 +124,11 @@ impl Moves {
     }
 
     /// Puts another shard's retryable statements on record, so that they are answered here and not executed again.
-    fn take_in_statements(&self, statements: &[Statement], go_on: Interrupt<'_>) -> Result<()> {
+    pub(in crate::sharding) fn take_in_statements(
+        &self,
+        statements: &[Statement],
+        go_on: Interrupt<'_>,
+    ) -> Result<()> {
         let Some(sessions) = self.sessions.upgrade() else {
             return Err(sheaf_front::front::shutting_down_error());
         };

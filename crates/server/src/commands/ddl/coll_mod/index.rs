@@ -107,7 +107,9 @@ impl<'a> IndexMod<'a> {
     ///
     /// Errors: `InvalidOptions`.
     pub fn check_shard_key(&self, op: &Operation<'_>, collection: &Collection) -> Result<()> {
-        let Some(placed) = op.placed(collection)? else { return Ok(()) };
+        let Some(placed) = op.placed(collection)?.filter(|placed| !placed.unsplittable) else {
+            return Ok(());
+        };
         let (index, pattern) = (self.find(collection)?, &placed.pattern);
         let hides = self.hidden == Some(true) && !index.hidden;
         if hides && key_rules::is_last_for_key(pattern, collection, index, &[]) {

@@ -151,7 +151,10 @@ impl Server {
         let catalog = self.node.engine().catalog();
         // The log that `local` shows is not dropped.
         for database in catalog.databases().filter(|database| *database != "local") {
-            self.node.engine().drop_database(database, &|| Ok(())).expect("a database is dropped");
+            self.node
+                .engine()
+                .drop_database(database, sheaf_storage::Told::Here, &|| Ok(()))
+                .expect("a database is dropped");
         }
     }
 }

@@ -144,8 +144,7 @@ impl Layout<'_> {
         }
         ends.extend([self.pattern.min(), self.pattern.max()]);
         let ends: Vec<Key> = ends.into_iter().collect();
-        let mut turn = 0;
-        for pair in ends.windows(2) {
+        for (turn, pair) in ends.windows(2).enumerate() {
             let zone = self.zones.iter().find(|zone| zone.min <= pair[0] && pair[1] <= zone.max);
             let fit: Vec<&&Known> = match zone {
                 Some(zone) => shards.iter().filter(|shard| shard.zones.contains(&zone.zone)).collect(),
@@ -154,7 +153,6 @@ impl Layout<'_> {
             let Some(shard) = fit.get(turn % fit.len().max(1)) else {
                 bail!(4952607, "no shard that is to have the collection belongs to a zone of its ranges");
             };
-            turn += 1;
             add(&pair[0], &pair[1], &shard.name);
         }
         RoutingTable::new(self.pattern.clone(), self.uuid, chunks)

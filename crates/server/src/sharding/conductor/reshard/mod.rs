@@ -53,7 +53,7 @@ impl<'d> At<'d> {
         KeyPattern::parse(self.0.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY))
     }
 
-    fn new(self) -> [u8; 16] {
+    fn new_uuid(self) -> [u8; 16] {
         uuid_of(self.0, "uuid").unwrap_or_default()
     }
 
@@ -68,12 +68,16 @@ impl<'d> At<'d> {
 
     /// The table that is to be.
     fn table(self) -> Result<RoutingTable> {
-        table_of(&self.pattern()?, self.new(), self.list("chunks"))
+        table_of(&self.pattern()?, self.new_uuid(), self.list("chunks"))
     }
 
     /// The names of the hidden collection, and of an old one on its way out.
     fn hidden(self) -> (String, String) {
-        hidden_names(db_of(self.namespace()), &self.new(), &uuid_of(self.0, "source").unwrap_or_default())
+        hidden_names(
+            db_of(self.namespace()),
+            &self.new_uuid(),
+            &uuid_of(self.0, "source").unwrap_or_default(),
+        )
     }
 
     /// The shards that have the old collection: its owners and the primary shard.
@@ -200,7 +204,7 @@ fn close(conductor: &Conductor, at: At<'_>, go_on: Interrupt<'_>) -> Result<()> 
 }
 
 fn enter(conductor: &Conductor, at: At<'_>, go_on: Interrupt<'_>) -> Result<()> {
-    let (namespace, pattern, new) = (at.namespace(), at.pattern()?, at.new());
+    let (namespace, pattern, new) = (at.namespace(), at.pattern()?, at.new_uuid());
     let old = uuid_of(at.0, "source").unwrap_or_default();
     let since = conductor.now();
     let collation = at.0.get("options").and_then(|options| options.as_doc()?.get("collation")?.as_doc());

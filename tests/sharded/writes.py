@@ -282,3 +282,34 @@ def ordered_inserts_that_commit_on_one_shard_only(cluster):
                 assert len(inserted.inserted_ids) == 50
                 assert plants.count_documents({}) == 50
         shard.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+@check
+def one_document_is_another_shard_s(cluster):
+    """A document that no filter says the place of: made on the shard that was not asked first, and on record on two shards."""
+    with cluster.client(retryWrites=False) as client:
+        plants = client.elsewhere.plants
+        client.admin.command("enableSharding", "elsewhere", primaryShard="shard0")
+        client.admin.command("shardCollection", "elsewhere.plants", key={"k": 1})
+        client.admin.command("split", "elsewhere.plants", middle={"k": 0})
+        # What has no key belongs below all numbers.
+        client.admin.command({"moveRange": "elsewhere.plants", "min": {"k": MinKey()}, "max": {"k": 0}, "toShard": "shard1"})
+        for new in (False, True):
+            made = client.elsewhere.command(
+                "findAndModify", "plants", query={"name": f"rose {new}"}, update={"$set": {"v": 1}}, upsert=True, new=new)
+            assert made["lastErrorObject"]["n"] == 1 and made["lastErrorObject"]["updatedExisting"] is False, made
+            assert (made["value"] or {}).get("v") == (1 if new else None), made
+        assert plants.update_one({"name": "tulip"}, {"$set": {"v": 1}}, upsert=True).upserted_id is not None
+        assert plants.count_documents({"v": 1}) == 3
+        client.admin.command("split", "elsewhere.plants", middle={"k": 10})
+        plants.insert_many([{"_id": 0, "k": 5}, {"_id": 1, "k": 15}])
+        sent = ((0, "update", {"q": {"_id": 0}, "u": {"$inc": {"n": 1}}}), (10, "delete", {"q": {"_id": 1}, "limit": 1}))
+        for low, kind, statement in sent:
+            with client.start_session() as session:
+                command = {kind: "plants", f"{kind}s": [statement], "txnNumber": bson.Int64(1)}
+                first = client.elsewhere.command(command, session=session)
+                client.admin.command({"moveRange": "elsewhere.plants", "min": {"k": low}, "toShard": "shard1"})
+                again = client.elsewhere.command(command, session=session)
+            counts = [[answer.get(field) for field in ("n", "nModified")] for answer in (first, again)]
+            assert counts[0] == counts[1] and counts[0][0] == 1, counts
+        assert plants.find_one({"_id": 0})["n"] == 1

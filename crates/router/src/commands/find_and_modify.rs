@@ -144,6 +144,10 @@ fn move_document(moving: &Moving<'_, '_>, change: &Change) -> Result<std::result
     let is_new = body.get("new").is_some_and(|new| new.truthy());
     let projection =
         body.get("fields").and_then(|fields| fields.as_doc()).filter(|fields| !fields.is_empty());
+    if change.upserts {
+        // Its refusal did not say what the shard has executed; a reply does, without which it does not commit.
+        moving.find(moving.to, change.id(), None)?;
+    }
     let before = match change.upserts || is_new {
         true => None,
         false => moving.find(moving.to, change.id(), projection)?,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::Deserialize;
-use sheaf_bson::{DocBuf, Value, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 
 use super::endure::{self, pause};
 use super::placing;
@@ -24,6 +24,9 @@ struct Own {
     pause_ms: u64,
     /// Part of the turns in which a range is cut at a random place instead.
     split_part: f64,
+    /// Part of the turns in which a whole collection is laid out anew over all shards, by the key that it has.
+    #[serde(default)]
+    reshard_part: f64,
 }
 
 /// See the module.
@@ -33,18 +36,29 @@ pub struct Moves {
     shards: Vec<String>,
     made: AtomicU64,
     cut: AtomicU64,
+    resharded: AtomicU64,
     refused: AtomicU64,
 }
 
 /// In the figures.
 const MOVE: &str = "move";
 const SPLIT: &str = "split";
+const RESHARD: &str = "reshard";
 /// Pause after a look that found nothing to move.
 const NOTHING: Duration = Duration::from_millis(200);
+
+/// What is done in a turn.
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    Move,
+    Split,
+    Reshard,
+}
 
 /// A range of a collection.
 struct Chunk {
     namespace: String,
+    key: DocBuf,
     min: DocBuf,
     max: DocBuf,
     shard: String,
@@ -58,8 +72,14 @@ impl Moves {
     fn serve(&self, worker: &mut Worker<'_>, own: &Own) -> Result<()> {
         let mut client = endure::connect(worker.context())?;
         while let Some(ticket) = worker.next() {
-            let choice = (worker.random.bits(), worker.random.unit() < own.split_part);
-            let outcome = self.turn(&mut client, choice, worker.random.bits());
+            let choice = worker.random.bits();
+            let part = worker.random.unit();
+            let turn = match part {
+                part if part < own.split_part => Turn::Split,
+                part if part < own.split_part + own.reshard_part => Turn::Reshard,
+                _ => Turn::Move,
+            };
+            let outcome = self.turn(&mut client, turn, choice, worker.random.bits());
             match outcome {
                 Ok(Some(operation)) => worker.done(operation, ticket),
                 // There is nothing that could be moved.
@@ -80,18 +100,22 @@ impl Moves {
         Ok(())
     }
 
-    fn turn(
-        &self,
-        client: &mut Client,
-        (choice, split): (u64, bool),
-        value: u64,
-    ) -> Result<Option<&'static str>> {
+    fn turn(&self, client: &mut Client, turn: Turn, choice: u64, value: u64) -> Result<Option<&'static str>> {
         let chunks = chunks(client)?;
         if chunks.is_empty() {
             return Ok(None);
         }
         let chunk = &chunks[(choice % chunks.len() as u64) as usize];
-        if split {
+        if turn == Turn::Reshard {
+            let command = doc! {
+                "reshardCollection": chunk.namespace.as_str(), "key": chunk.key.as_raw(), "forceRedistribution": true,
+                "numInitialChunks": 4
+            };
+            client.command("admin", &command)?;
+            self.resharded.fetch_add(1, Ordering::Relaxed);
+            return Ok(Some(RESHARD));
+        }
+        if turn == Turn::Split {
             let Some(middle) = between(chunk, value) else { return Ok(None) };
             client
                 .command("admin", &doc! { "split": chunk.namespace.as_str(), "middle": middle.as_raw() })?;
@@ -107,7 +131,9 @@ impl Moves {
         let command = doc! {
             "moveChunk": chunk.namespace.as_str(),
             "bounds": (Value::Array(bounds.as_raw())),
-            "to": to.as_str()
+            "to": to.as_str(),
+            // Else a range could not come back for a quarter of an hour.
+            "_waitForDelete": true
         };
         client.command("admin", &command)?;
         self.made.fetch_add(1, Ordering::Relaxed);
@@ -117,14 +143,15 @@ impl Moves {
 
 /// Every range of every sharded collection.
 fn chunks(client: &mut Client) -> Result<Vec<Chunk>> {
-    let mut named: Vec<(String, [u8; 16])> = Vec::new();
+    let mut named: Vec<(String, [u8; 16], DocBuf)> = Vec::new();
     client.for_each("config", &doc! { "find": "collections" }, |collection| {
         if let (Some(name), Some(Value::Binary(uuid))) =
             (collection.get("_id").and_then(|name| name.as_str()), collection.get("uuid"))
             && let Ok(uuid) = uuid.bytes.try_into()
             && !name.starts_with("config.")
         {
-            named.push((name.to_owned(), uuid));
+            let key = collection.get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY);
+            named.push((name.to_owned(), uuid, key.into()));
         }
         Ok(())
     })?;
@@ -132,13 +159,13 @@ fn chunks(client: &mut Client) -> Result<Vec<Chunk>> {
     client.for_each("config", &doc! { "find": "chunks" }, |chunk| {
         let bound = |name: &str| chunk.get(name).and_then(|bound| bound.as_doc()).map(DocBuf::from);
         let Some(Value::Binary(uuid)) = chunk.get("uuid") else { return Ok(()) };
-        let name =
-            named.iter().find(|(_, known)| known.as_slice() == uuid.bytes).map(|(name, _)| name.clone());
+        let collection = named.iter().find(|(_, known, _)| known.as_slice() == uuid.bytes);
+        let collection = collection.map(|(name, _, key)| (name.clone(), key.clone()));
         let shard = chunk.get("shard").and_then(|shard| shard.as_str()).map(str::to_owned);
-        if let (Some(namespace), Some(min), Some(max), Some(shard)) =
-            (name, bound("min"), bound("max"), shard)
+        if let (Some((namespace, key)), Some(min), Some(max), Some(shard)) =
+            (collection, bound("min"), bound("max"), shard)
         {
-            chunks.push(Chunk { namespace, min, max, shard });
+            chunks.push(Chunk { namespace, key, min, max, shard });
         }
         Ok(())
     })?;
@@ -166,8 +193,9 @@ fn between(chunk: &Chunk, choice: u64) -> Option<DocBuf> {
 impl Workload for Moves {
     fn configure(&mut self, settings: &Settings) -> Result<()> {
         let own: Own = settings.parse()?;
-        if !(0.0..=1.0).contains(&own.split_part) {
-            return Err(Error::usage("split_part is a part: from 0 to 1"));
+        let parts = [own.split_part, own.reshard_part, own.split_part + own.reshard_part];
+        if parts.iter().any(|part| !(0.0..=1.0).contains(part)) {
+            return Err(Error::usage("split_part and reshard_part are parts: from 0 to 1 together"));
         }
         self.own = Some(own);
         Ok(())
@@ -198,6 +226,7 @@ impl Workload for Moves {
         vec![
             Figure::plain("made", "", count(&self.made)),
             Figure::plain("cut", "", count(&self.cut)),
+            Figure::plain("resharded", "", count(&self.resharded)),
             Figure::plain("refused", "", count(&self.refused)),
         ]
     }
@@ -214,7 +243,7 @@ mod tests {
             bounds[0].append("_id", min);
             bounds[1].append("_id", max);
             let [min, max] = bounds;
-            Chunk { namespace: "lab.lists".into(), min, max, shard: "shard0".into() }
+            Chunk { namespace: "lab.lists".into(), key: doc! { "_id": 1 }, min, max, shard: "shard0".into() }
         };
         let cut = |min, max, choice| {
             between(&chunk(min, max), choice)

@@ -118,7 +118,7 @@ fn taking_silence_for_an_abort_is_seen() {
 
 #[test]
 fn not_asking_who_was_only_read_is_seen() {
-    is_seen(Mutation::ConfirmUnasked, 393, "has seen");
+    is_seen(Mutation::ConfirmUnasked, 467, "has seen");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn preparing_another_execution_is_seen() {
 
 #[test]
 fn letting_writers_in_when_the_donor_has_prepared_is_seen() {
-    is_seen(Mutation::DonorWritesAfterPrepare, 15, "finds a sum of");
+    is_seen(Mutation::DonorWritesAfterPrepare, 15, "has seen");
 }
 
 #[test]

@@ -10,6 +10,9 @@ use crate::types::ShardId;
 
 use super::{Chunk, Key, KeyPattern, Owned, RoutingTable, Version};
 
+/// For so long back the owners of a chunk are told: longer than anybody keeps a state to be read.
+const HISTORY_SECS: u64 = 600;
+
 impl RoutingTable {
     /// The table of a new collection, cut at these keys, its ranges owned by the shards in turn as of `at`.
     ///
@@ -114,6 +117,8 @@ impl RoutingTable {
         let mut version = self.version().next_major();
         let mut history = chunk.history.clone();
         history.insert(0, Owned { since: at, shard: to.clone() });
+        let begun = history.iter().position(|owned| owned.since.seconds() + HISTORY_SECS <= at.seconds());
+        history.truncate(begun.map_or(usize::MAX, |oldest| oldest + 1));
         let moved = Chunk { min: min.clone(), max: max.clone(), lastmod: version.lastmod, history };
         let rests = [(chunk.min.clone(), min.clone()), (max.clone(), chunk.max.clone())];
         let mut kept: Vec<Chunk> = rests

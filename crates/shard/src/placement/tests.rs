@@ -363,6 +363,20 @@ fn a_move_is_of_one_chunk_and_to_another_shard() {
     assert_eq!(after.changed(vec![whole]).unwrap().chunks().len(), 1);
 }
 
+#[test]
+fn the_history_ends_with_who_owned_a_chunk_ten_minutes_ago() {
+    let mut table = table(&[], &[0]);
+    let (min, max) = (table.pattern().min(), table.pattern().max());
+    let mut owners = Vec::new();
+    for (secs, to) in [(100, 1), (400, 0), (900, 1), (1010, 0)] {
+        let at = ClusterTime::from_bits(secs << 32);
+        table = table.changed(table.move_range(&min, &max, &shard(to), at).unwrap()).unwrap();
+        owners = table.chunks()[0].history.iter().map(|owned| owned.since.seconds()).collect();
+    }
+    // At 410 it was the one who had it since 400.
+    assert_eq!(owners, [1010, 900, 400]);
+}
+
 #[derive(Clone, Debug)]
 enum Change {
     Split(i32),

@@ -87,25 +87,25 @@ class Running:
 @check
 def move_collection(cluster):
     with cluster.client() as client:
-        admin, plants = client.admin, client.placed.plants
-        admin.command("enableSharding", "placed", primaryShard="shard0")
+        admin, plants = client.admin, client.relocated.plants
+        admin.command("enableSharding", "relocated", primaryShard="shard0")
         plants.insert_many([{"_id": n, "n": n, "text": "x" * 100} for n in range(500)])
         plants.create_index("n")
         plants.create_index("text", name="texts")
         plants.create_index("u", unique=True, sparse=True)
         before = plants.index_information()
-        assert admin.command("moveCollection", "placed.plants", toShard="shard1")["ok"] == 1
-        entry = client.config.collections.find_one({"_id": "placed.plants"})
+        assert admin.command("moveCollection", "relocated.plants", toShard="shard1")["ok"] == 1
+        entry = client.config.collections.find_one({"_id": "relocated.plants"})
         assert entry["unsplittable"] is True and entry["key"] == {"_id": 1} and entry["unique"] is False, entry
         [chunk] = client.config.chunks.find({"uuid": entry["uuid"]})
         assert chunk["shard"] == "shard1", chunk
-        assert where(cluster, "placed.plants") == {"shard0": 0, "shard1": 500}
+        assert where(cluster, "relocated.plants") == {"shard0": 0, "shard1": 500}
         with cluster.client(router=1) as other:
-            assert other.placed.plants.count_documents({}) == 500
-            assert other.placed.plants.index_information() == before
-        no_rubbish(cluster, "placed.plants")
+            assert other.relocated.plants.count_documents({}) == 500
+            assert other.relocated.plants.index_information() == before
+        no_rubbish(cluster, "relocated.plants")
         # It is as it was to clients: not sharded, with whatever unique index, and upserts of many.
-        stats = client.placed.command("collStats", "plants")
+        stats = client.relocated.command("collStats", "plants")
         assert stats["sharded"] is False and stats["count"] == 500, stats
         plants.create_index("v", unique=True, sparse=True)
         plants.update_many({"n": {"$gte": 1000}}, {"$set": {"v": 1}}, upsert=True)
@@ -117,18 +117,18 @@ def move_collection(cluster):
         plants.delete_one({"v": 1})
         assert plants.update_many({}, {"$inc": {"n": 1}}).modified_count == 500
         assert plants.find_one_and_update({"n": 5}, {"$set": {"seen": True}})["_id"] == 4
-        for command in ({"split": "placed.plants", "middle": {"_id": 5}},
-                        {"moveRange": "placed.plants", "min": {"_id": 5}, "toShard": "shard0"},
-                        {"refineCollectionShardKey": "placed.plants", "key": {"_id": 1, "n": 1}}):
+        for command in ({"split": "relocated.plants", "middle": {"_id": 5}},
+                        {"moveRange": "relocated.plants", "min": {"_id": 5}, "toShard": "shard0"},
+                        {"refineCollectionShardKey": "relocated.plants", "key": {"_id": 1, "n": 1}}):
             refused(118, lambda: admin.command(command))
         # Once more is nothing, and it goes back, too.
-        assert admin.command("moveCollection", "placed.plants", toShard="shard1")["ok"] == 1
-        assert admin.command("moveCollection", "placed.plants", toShard="shard0")["ok"] == 1
-        assert where(cluster, "placed.plants") in ({"shard0": 500, "shard1": None}, {"shard0": 500, "shard1": 0})
+        assert admin.command("moveCollection", "relocated.plants", toShard="shard1")["ok"] == 1
+        assert admin.command("moveCollection", "relocated.plants", toShard="shard0")["ok"] == 1
+        assert where(cluster, "relocated.plants") in ({"shard0": 500, "shard1": None}, {"shard0": 500, "shard1": 0})
         assert plants.count_documents({"n": {"$gt": 0}}) == 500
-        no_rubbish(cluster, "placed.plants")
+        no_rubbish(cluster, "relocated.plants")
         plants.drop()
-        no_rubbish(cluster, "placed.plants")
+        no_rubbish(cluster, "relocated.plants")
 
 
 @check

@@ -105,5 +105,7 @@ pub fn ends_command(error: &Error) -> bool {
             | Code::MAX_TIME_MS_EXPIRED
             | Code::NO_SUCH_TRANSACTION
             | Code::LOCK_TIMEOUT
+            | Code::SNAPSHOT_UNAVAILABLE
+            | Code::SNAPSHOT_TOO_OLD
     ) || error.labels().contains(&"TransientTransactionError")
 }

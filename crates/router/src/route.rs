@@ -109,9 +109,11 @@ impl<'o, 'a> Route<'o, 'a> {
     /// which case it is labelled; those of asking the config servers.
     pub fn stale(&mut self, error: Error) -> Result<()> {
         match error.code() {
-            // A shard took longer to come as far as that time than it keeps states.
-            Code::SNAPSHOT_TOO_OLD if self.began.elapsed() < PATIENCE && self.op.choose_anew() => {
-                return Ok(());
+            // A shard took longer to come as far as that time than it keeps states; or the collection was laid out anew just then.
+            Code::SNAPSHOT_TOO_OLD | Code::STALE_CHUNK_HISTORY
+                if self.began.elapsed() < PATIENCE && self.op.choose_anew() =>
+            {
+                return self.op.blocking(|| self.pause());
             }
             Code::STALE_CONFIG => {}
             Code::STALE_DB_VERSION => self.op.router.directory.forget_database(self.db),

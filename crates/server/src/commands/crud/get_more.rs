@@ -110,14 +110,10 @@ impl GetMore<'_> {
         if let Some(time) = self.up_to {
             info.up_to.fetch_max(time.0, Ordering::AcqRel);
         }
-        let mut up_to = info.up_to.load(Ordering::Acquire);
+        let up_to = info.up_to.load(Ordering::Acquire);
         if up_to > 0 {
             let cursor = &mut pinned.cursor().cursor;
-            if cursor.is_known_up_to(up_to) {
-                // That was answered before.
-                info.up_to.store(0, Ordering::Release);
-                up_to = 0;
-            } else if read::promise(op, Timestamp(up_to))? {
+            if !cursor.is_known_up_to(up_to) && read::promise(op, Timestamp(up_to))? {
                 cursor.promise(up_to);
             }
         }
@@ -155,6 +151,10 @@ impl GetMore<'_> {
             pinned.release(0);
             op.park(until, Waits::Cursor(waits, info));
             return Ok(reply);
+        }
+        if has_come {
+            // The stream may have come there by itself: whoever asks does not know until this answer. What is asked meanwhile stays asked.
+            let _ = info.up_to.compare_exchange(up_to, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
         op.metrics().returned.set(Some(returned as u64));
         op.metrics().plan_summary.replace(Some(pinned.cursor().cursor.plan_summary()));

@@ -111,6 +111,41 @@ class Writers:
         assert not extra, extra
 
 
+class Exact(Writers):
+    """Writers, and beside them one who counts what they do not write, through the other router: it must never change."""
+
+    def __init__(self, cluster, name, keys):
+        super().__init__(cluster, name, keys)
+        self.expected, self.counts, self.counted = keys, [], threading.Event()
+        self.counter = threading.Thread(target=self.count, args=(cluster, *name.split(".", 1)), daemon=True)
+
+    def count(self, cluster, db, name):
+        query = {"_id": {"$type": "number"}}
+        with cluster.client(router=1) as other:
+            while not self.counted.is_set():
+                try:
+                    self.counts.append(other[db][name].count_documents(query))
+                    self.counts.append(sum(1 for _ in other[db][name].find(query, {"_id": 1}, batch_size=1000)))
+                except PyMongoError as error:
+                    self.counts.append(error)
+
+    def __enter__(self):
+        self.counter.start()
+        return super().__enter__()
+
+    def __exit__(self, *trace):
+        super().__exit__(*trace)
+        self.counted.set()
+        self.counter.join(60)
+
+    def judge_all(self, client):
+        wrong = [count for count in self.counts if count != self.expected]
+        assert self.counts and not wrong, (len(self.counts), wrong[:3])
+        assert not self.errors, self.errors[:3]
+        assert len(self.sure) > 10
+        self.judge(client)
+
+
 @check
 def moves_beside_writers(cluster):
     """Ranges go to and fro; each acknowledged write is found once, and counts are exact."""
@@ -120,34 +155,14 @@ def moves_beside_writers(cluster):
         client.admin.command("shardCollection", name, key={"n": 1})
         client.movers.plants.insert_many([{"_id": n, "n": n, "text": "x" * 200} for n in range(keys)])
         cleanup(cluster, 0)
-        counts, stopped = [], threading.Event()
-
-        def count():
-            with cluster.client(router=1) as other:
-                while not stopped.is_set():
-                    try:
-                        query = {"_id": {"$type": "number"}}
-                        counts.append(other.movers.plants.count_documents(query))
-                        counts.append(sum(1 for _ in other.movers.plants.find(query, {"_id": 1})))
-                    except PyMongoError as error:
-                        counts.append(error)
-
-        counter = threading.Thread(target=count)
-        counter.start()
-        with Writers(cluster, name, keys) as writers:
+        with Exact(cluster, name, keys) as writers:
             for at in range(6):
                 low = at * 50
                 move(client, name, {"n": low}, {"n": low + 50}, "shard1")
             for at in range(3):
                 low = at * 100
                 move(client, name, {"n": low}, {"n": low + 50}, "shard0")
-        stopped.set()
-        counter.join(60)
-        wrong = [count for count in counts if count != keys]
-        assert counts and not wrong, (len(counts), wrong[:3])
-        assert not writers.errors, writers.errors[:3]
-        assert len(writers.sure) > 10
-        writers.judge(client)
+        writers.judge_all(client)
         check_whole(cluster, name, {"n": 1})
         no_moves(cluster)
         eventually(lambda: not any(placed["leaving"] for placed in placements(cluster, name).values()), "it is removed")

@@ -12,7 +12,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from checks import alone, check, refused
 from cluster import eventually
 from collections_ddl import check_whole, placements, shown
-from moves import Writers, cleanup
+from moves import Exact, Writers, cleanup
 
 
 def where(cluster, namespace):
@@ -157,28 +157,10 @@ def move_collection_beside_writers(cluster):
     with cluster.client() as client:
         client.admin.command("enableSharding", "placing", primaryShard="shard0")
         client.placing.plants.insert_many([{"_id": n, "n": n, "text": "x" * 200} for n in range(keys)])
-        counts, stopped = [], threading.Event()
-
-        def count():
-            with cluster.client(router=1) as other:
-                while not stopped.is_set():
-                    try:
-                        counts.append(other.placing.plants.count_documents({"_id": {"$type": "number"}}))
-                    except PyMongoError as error:
-                        counts.append(error)
-
-        counter = threading.Thread(target=count, daemon=True)
-        counter.start()
-        with Writers(cluster, name, keys) as writers:
+        with Exact(cluster, name, keys) as writers:
             for at in range(4):
                 client.admin.command("moveCollection", name, toShard=f"shard{1 - at % 2}")
-        stopped.set()
-        counter.join(60)
-        wrong = [count for count in counts if count != keys]
-        assert counts and not wrong, (len(counts), wrong[:3])
-        assert not writers.errors, writers.errors[:3]
-        assert len(writers.sure) > 10
-        writers.judge(client)
+        writers.judge_all(client)
         check_whole(cluster, name, {"_id": 1})
         no_rubbish(cluster, name)
 
@@ -335,31 +317,11 @@ def reshard_beside_writers(cluster):
     name, keys = "keying.plants", 400
     with cluster.client() as client:
         spread(cluster, client, name, keys)
-        counts, stopped = [], threading.Event()
-
-        def count():
-            with cluster.client(router=1) as other:
-                while not stopped.is_set():
-                    try:
-                        query = {"_id": {"$type": "number"}}
-                        counts.append(other.keying.plants.count_documents(query))
-                        counts.append(sum(1 for _ in other.keying.plants.find(query, {"_id": 1}, batch_size=1000)))
-                    except PyMongoError as error:
-                        counts.append(error)
-
-        counter = threading.Thread(target=count, daemon=True)
-        counter.start()
-        with Writers(cluster, name, keys) as writers:
+        with Exact(cluster, name, keys) as writers:
             for key in ({"_id": "hashed"}, {"n": 1}, {"_id": 1}, {"n": "hashed"}):
                 client.admin.command("reshardCollection", name, key=key, numInitialChunks=4)
             client.admin.command("unshardCollection", name, toShard="shard1")
-        stopped.set()
-        counter.join(60)
-        wrong = [count for count in counts if count != keys]
-        assert counts and not wrong, (len(counts), wrong[:3])
-        assert not writers.errors, writers.errors[:3]
-        assert len(writers.sure) > 10
-        writers.judge(client)
+        writers.judge_all(client)
         check_whole(cluster, name, {"_id": 1})
         no_rubbish(cluster, name)
 

@@ -44,7 +44,15 @@ pub trait ServerCursor: Send {
     /// Nothing is committed at or below this time any more that majority reads do not show from now on.
     fn promise(&mut self, _time: u64) {}
 
-    /// Whether a change stream has told all that is committed at or below this time.
+    /// What the change stream has told by now goes out with an answer.
+    fn note_answer(&mut self) {}
+
+    /// Whether the last answer of a change stream has told all that is committed at or below this time.
+    fn was_answered_up_to(&self, _time: u64) -> bool {
+        false
+    }
+
+    /// Whether a change stream has told all that is committed at or below this time; an answer that says so may be still to come.
     fn is_known_up_to(&self, _time: u64) -> bool {
         false
     }

@@ -55,7 +55,8 @@ mod write;
 
 pub use apply::check_entry;
 pub use catalog::{Capped, Catalog, Collection};
-pub use commit::transactions::{TransactionListener, TransactionRow};
+pub use commit::transaction_rows::TransactionRow;
+pub use commit::transactions::TransactionListener;
 pub use commit::watch::{Touched, Watcher};
 pub use copy::Copied;
 pub use definitions::command::Told;

@@ -9,7 +9,9 @@ use sheaf_errors::{Code, Result, bail};
 
 use crate::apply::{Redone, operations_of_row, redo};
 use crate::commit::prepared::Prepared;
-use crate::commit::transactions::{Step, TransactionListener, TransactionRow};
+use crate::commit::step::Step;
+use crate::commit::transaction_rows::TransactionRow;
+use crate::commit::transactions::TransactionListener;
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::oplog::{self, TransactionKey, TransactionRecord};

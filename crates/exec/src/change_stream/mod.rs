@@ -66,6 +66,11 @@ impl StreamPosition {
         self.token.time > time
     }
 
+    /// All is told that is committed before this time.
+    pub fn time(&self) -> u64 {
+        self.token.time
+    }
+
     /// `postBatchResumeToken`.
     pub fn token(&self) -> DocBuf {
         self.token.to_doc()

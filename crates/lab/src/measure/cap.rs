@@ -104,10 +104,10 @@ mod tests {
 
     #[test]
     fn both_versions_of_control_groups_are_found() {
-        let own = "9:name=systemd:/\n2:cpuacct:/\n1:cpu,cpuset:/work/a:b\n0::/user";
+        let own = "9:name=systemd:/\n2:cpuacct:/\n1:cpu,cpuset:/jobs/a:b\n0::/user";
         let first = "cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0";
         let second = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0";
-        assert_eq!(find(own, first), Some(Hierarchy::First("/sys/fs/cgroup/cpu/work/a:b".into())));
+        assert_eq!(find(own, first), Some(Hierarchy::First("/sys/fs/cgroup/cpu/jobs/a:b".into())));
         assert_eq!(find("0::/user", second), Some(Hierarchy::Second("/sys/fs/cgroup/user".into())));
         assert_eq!(find("0::/", second), Some(Hierarchy::Second("/sys/fs/cgroup".into())));
         assert_eq!(find("0::/", "proc /proc proc rw 0 0"), None);

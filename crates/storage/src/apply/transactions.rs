@@ -6,7 +6,8 @@ use sheaf_errors::{Code, Error, Result, bail};
 
 use super::{Applier, Now};
 use crate::commit::prepared::Counts;
-use crate::commit::transactions::{Holding, Step, operations_of, row_key};
+use crate::commit::step::{Holding, Step};
+use crate::commit::transaction_rows::{operations_of, row_key};
 use crate::core::Core;
 use crate::db::Cf;
 use crate::db::sink::BatchSink;

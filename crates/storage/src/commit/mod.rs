@@ -19,6 +19,8 @@ mod position;
 pub(crate) mod prepared;
 mod queue;
 mod recent;
+pub(crate) mod step;
+pub(crate) mod transaction_rows;
 pub(crate) mod transactions;
 mod units;
 pub(crate) mod watch;

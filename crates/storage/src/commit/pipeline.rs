@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 
 use crate::commit::prepared::{Prepared, UNIT_BYTES_MAX};
 use crate::commit::queue::{Outcome, Still};
-use crate::commit::transactions::{Holding, RowChanges, Step};
+use crate::commit::step::{Holding, Step};
+use crate::commit::transactions::RowChanges;
 use crate::core::Core;
 use crate::critical::{impossible, must};
 use crate::oplog::Stamps;

@@ -7,7 +7,7 @@ use rocksdb::WriteBatch;
 use smallvec::SmallVec;
 
 use crate::catalog::{Catalog, CollectionState};
-use crate::commit::transactions::Step;
+use crate::commit::step::Step;
 use crate::locks::LockKey;
 
 /// The largest unit: what log and links carry in one entry with room to spare. Plain writes are committed when at most 32 MB have

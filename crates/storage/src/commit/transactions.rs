@@ -17,125 +17,25 @@ use std::time::Duration;
 use ahash::AHashSet;
 use arc_swap::ArcSwap;
 use rocksdb::WriteBatch;
-use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value};
+use sheaf_bson::{DocBuf, RawDoc, Timestamp};
 use sheaf_errors::{Code, Result, bail};
 use smallvec::SmallVec;
-use uuid::Uuid;
 
-use crate::catalog::Collection;
+use super::step::{Holding, Step};
+use super::transaction_rows::{Row, TransactionRow, row_key};
 use crate::db::{Cf, Db, io_error};
 use crate::durability::LogPin;
 use crate::keys::catalog_key;
-use crate::locks::{Hold, LockKey, LockTable, Owner, Pass};
-use crate::oplog::{self, TransactionKey, TransactionRecord};
+use crate::oplog::{TransactionKey, TransactionRecord};
 use crate::options::{Block, Interrupt, OpTime};
 use crate::order::{Condvar, Mutex, rank};
-use crate::read::overlay::Overlay;
 use crate::read::undecided::{Ended, Undecided};
 
 /// How often who waits for another's turn looks whether it was interrupted.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What is on record of a transaction.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TransactionRow {
-    /// Its operations wait for the decision; what they change is locked.
-    Prepared {
-        /// Index of its last entry in the log.
-        index: u64,
-        /// Time of that.
-        at: Timestamp,
-        /// An array of the names of all shards that wrote in it.
-        participants: DocBuf,
-    },
-    /// It is committed.
-    Committed {
-        /// The time at which it is, on all shards.
-        at: Timestamp,
-        /// As in the prepare.
-        participants: DocBuf,
-        /// Whether all participants have the commit.
-        settled: bool,
-    },
-    /// It has no effect.
-    Aborted,
-}
-
 /// Is told of records, in the order of the log, with the position of each.
 pub type TransactionListener = Arc<dyn Fn(OpTime, &TransactionRecord) + Send + Sync>;
-
-/// What a prepared transaction keeps from others until it is dropped: locks of records and of unique keys, passes through
-/// the gates of its collections, and holds on those whose placements it changes.
-pub(crate) struct Holding {
-    pub table: Arc<LockTable>,
-    pub owner: Owner,
-    pub locks: Vec<LockKey>,
-    pub passes: SmallVec<[(Arc<Collection>, Pass); 2]>,
-    pub holds: Vec<Hold>,
-    /// What it changes, for readers.
-    pub writes: Overlay,
-}
-
-impl Drop for Holding {
-    fn drop(&mut self) {
-        self.table.unlock(&self.locks, self.owner);
-        self.passes.drain(..).for_each(|(_, pass)| pass.leave_lightly());
-        self.holds.drain(..).for_each(Hold::leave_lightly);
-    }
-}
-
-/// What an entry says, with what its application needs.
-pub(crate) struct Step {
-    pub record: TransactionRecord,
-    /// Of a prepare: its operations, one after another, the entries that it is, and the collections that it changes.
-    pub operations: Vec<u8>,
-    pub entries: u64,
-    pub collections: Vec<Uuid>,
-    /// Of a prepare of this member's own: what it holds already.
-    pub holding: Option<Holding>,
-}
-
-impl Step {
-    pub fn of(record: TransactionRecord) -> Step {
-        Step { record, operations: Vec::new(), entries: 1, collections: Vec::new(), holding: None }
-    }
-
-    /// The time as of which it commits what was prepared; 0 if it does not.
-    pub fn commits_as_of(&self) -> u64 {
-        match &self.record {
-            TransactionRecord::Commit { at, .. } => at.0,
-            _ => 0,
-        }
-    }
-
-    /// Whether it is about the session of one of these.
-    pub fn shares_session(&self, other: &Step) -> bool {
-        fn keys(record: &TransactionRecord) -> &[TransactionKey] {
-            match record {
-                TransactionRecord::Prepare { key, .. }
-                | TransactionRecord::Commit { key, .. }
-                | TransactionRecord::Abort { key }
-                | TransactionRecord::Alone { key } => std::slice::from_ref(key),
-                TransactionRecord::Settled { keys } => keys,
-                TransactionRecord::Ceiling(_) | TransactionRecord::SessionsEnded { .. } => &[],
-            }
-        }
-        let others = keys(&other.record);
-        keys(&self.record).iter().any(|key| others.iter().any(|other| other.lsid == key.lsid))
-    }
-}
-
-/// A row, without the operations.
-#[derive(Clone)]
-pub(crate) struct Row {
-    pub row: TransactionRow,
-    /// Index of the prepare's first entry.
-    first: u64,
-    /// Time of the prepare.
-    pub prepared: Timestamp,
-    /// What a prepared transaction changes.
-    pub collections: Vec<Uuid>,
-}
 
 /// A row and what goes with it in memory.
 struct Known {
@@ -507,7 +407,7 @@ impl Transactions {
         }
         let mut iter = db.raw().raw_iterator_cf(db.cf(Cf::Sessions));
         iter.seek_to_first();
-        while let Some(lsid) = iter.key().and_then(|key| oplog::documents(key).next()) {
+        while let Some(lsid) = iter.key().and_then(|key| crate::oplog::documents(key).next()) {
             let lsid = DocBuf::from(lsid);
             let prefix = [lsid.as_bytes(), b"p"].concat();
             iter.seek(&prefix);
@@ -659,90 +559,6 @@ fn how_it_ended(row: Option<&Row>) -> Ended {
         Some(TransactionRow::Committed { at, .. }) => Ended::Committed(at.0),
         _ => Ended::Aborted,
     }
-}
-
-impl Row {
-    fn aborted() -> Row {
-        Row { row: TransactionRow::Aborted, first: 0, prepared: Timestamp(0), collections: Vec::new() }
-    }
-
-    pub fn is_prepared(&self) -> bool {
-        matches!(self.row, TransactionRow::Prepared { .. })
-    }
-
-    /// Whether others may still have to be told of it: it is prepared, or its commit is not settled.
-    fn is_pending(&self) -> bool {
-        self.is_prepared() || matches!(self.row, TransactionRow::Committed { settled: false, .. })
-    }
-
-    fn encode(&self) -> Vec<u8> {
-        let doc = DocBuf::build(|doc| {
-            let (state, at, participants) = match &self.row {
-                TransactionRow::Prepared { index, at, participants } => {
-                    doc.append("index", *index as i64);
-                    ("prepared", *at, participants)
-                }
-                TransactionRow::Committed { at, participants, settled } => {
-                    doc.append("settled", *settled);
-                    ("committed", *at, participants)
-                }
-                TransactionRow::Aborted => {
-                    doc.append("state", "aborted");
-                    return;
-                }
-            };
-            doc.append("state", state).append("at", at).append("first", self.first as i64);
-            doc.append("prepared", self.prepared);
-            doc.append("participants", Value::Array(participants.as_raw()));
-            let mut list = doc.array("collections");
-            for uuid in &self.collections {
-                list.push(oplog::uuid_value(uuid));
-            }
-        });
-        doc.into_bytes()
-    }
-
-    fn decode(value: &[u8]) -> Option<Row> {
-        let doc = oplog::documents(value).next()?;
-        let time = |name: &str| match doc.get(name) {
-            Some(Value::Timestamp(at)) => Some(at),
-            _ => None,
-        };
-        let number = |name: &str| doc.get(name).and_then(|v| v.as_exact_i64()).map(|n| n as u64);
-        let participants = || doc.get("participants").and_then(|v| v.as_array()).map(DocBuf::from);
-        let row = match doc.get("state").and_then(|v| v.as_str())? {
-            "aborted" => return Some(Row::aborted()),
-            "prepared" => TransactionRow::Prepared {
-                index: number("index")?,
-                at: time("at")?,
-                participants: participants()?,
-            },
-            "committed" => TransactionRow::Committed {
-                at: time("at")?,
-                participants: participants()?,
-                settled: doc.get("settled").is_some_and(|v| v.truthy()),
-            },
-            _ => return None,
-        };
-        let list = doc.get("collections").and_then(|v| v.as_array()).unwrap_or(RawDoc::EMPTY);
-        let collections = list.values().filter_map(|value| oplog::value_uuid(Some(value))).collect();
-        let (first, prepared) = (number("first")?, time("prepared")?);
-        Some(Row { row, first, prepared, collections })
-    }
-}
-
-/// The operations of a prepared transaction, as they stand in its row.
-pub(crate) fn operations_of(value: &[u8]) -> &[u8] {
-    let header = oplog::documents(value).next().map_or(0, |doc| doc.len());
-    &value[header..]
-}
-
-/// The key of a transaction's row.
-pub(crate) fn row_key(key: &TransactionKey) -> Vec<u8> {
-    let mut full = key.lsid.as_bytes().to_vec();
-    full.push(b'p');
-    full.extend_from_slice(&(key.txn_number as u64).to_be_bytes());
-    full
 }
 
 /// The rows of a session, oldest first.

@@ -4,7 +4,7 @@
 //! ```text
 //! [lsid document] 'r'               -> {txnNum, committed?}
 //! [lsid document] 's' [stmtId u32]  -> {txnNum, result?}
-//! [lsid document] 'p' [txnNum u64]  -> transactions over several shards: crate::commit::transactions
+//! [lsid document] 'p' [txnNum u64]  -> transactions over several shards: crate::commit::transaction_rows
 //! ```
 //!
 //! They go when the session has ended: by an entry of the log, `{op: "n", o2: {endedSessions: [lsid, ...]}}`, so that every

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::catalog::Collection;
 use crate::commit::prepared::{Counts, Prepared};
-use crate::commit::transactions::{Holding, Step};
+use crate::commit::step::{Holding, Step};
 use crate::core::Core;
 use crate::critical::must;
 use crate::db::Cf;

@@ -110,10 +110,14 @@ impl GetMore<'_> {
         if let Some(time) = self.up_to {
             info.up_to.fetch_max(time.0, Ordering::AcqRel);
         }
-        let up_to = info.up_to.load(Ordering::Acquire);
+        let mut up_to = info.up_to.load(Ordering::Acquire);
         if up_to > 0 {
             let cursor = &mut pinned.cursor().cursor;
-            if !cursor.is_known_up_to(up_to) && read::promise(op, Timestamp(up_to))? {
+            if cursor.was_answered_up_to(up_to) {
+                // What is asked meanwhile stays asked.
+                let _ = info.up_to.compare_exchange(up_to, 0, Ordering::AcqRel, Ordering::Relaxed);
+                up_to = 0;
+            } else if !cursor.is_known_up_to(up_to) && read::promise(op, Timestamp(up_to))? {
                 cursor.promise(up_to);
             }
         }
@@ -152,10 +156,7 @@ impl GetMore<'_> {
             op.park(until, Waits::Cursor(waits, info));
             return Ok(reply);
         }
-        if has_come {
-            // The stream may have come there by itself: whoever asks does not know until this answer. What is asked meanwhile stays asked.
-            let _ = info.up_to.compare_exchange(up_to, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
+        pinned.cursor().cursor.note_answer();
         op.metrics().returned.set(Some(returned as u64));
         op.metrics().plan_summary.replace(Some(pinned.cursor().cursor.plan_summary()));
         op.metrics().cursor_exhausted.set(filled == Filled::Exhausted);

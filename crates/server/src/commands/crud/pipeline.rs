@@ -102,6 +102,10 @@ struct StreamCursor {
     position: SharedPosition,
     /// Behind what was sent.
     token: DocBuf,
+    /// All is sent that is committed before this time.
+    sent_before: u64,
+    /// The last answer has told all that is committed before this time.
+    answered: u64,
     /// The collection that is watched; databases and clusters are watched through the log.
     collection: Option<String>,
     waits: Option<Changes>,
@@ -114,7 +118,7 @@ impl StreamCursor {
             Watched::Database(_) | Watched::Cluster => None,
         };
         let token = position.lock().token();
-        StreamCursor { position, token, collection, waits: None }
+        StreamCursor { position, token, sent_before: 0, answered: 0, collection, waits: None }
     }
 
     /// Notes what a stream that comes to its end now has to wait for; before it reads.
@@ -133,7 +137,7 @@ impl StreamCursor {
         if let Some(document) = document {
             position.follow(document)?;
         }
-        self.token = position.token();
+        (self.token, self.sent_before) = (position.token(), position.time());
         Ok(())
     }
 }
@@ -217,6 +221,16 @@ impl ServerCursor for PipelineCursor {
         if let Some(stream) = &self.stream {
             stream.position.lock().promise(time);
         }
+    }
+
+    fn note_answer(&mut self) {
+        if let Some(stream) = &mut self.stream {
+            stream.answered = stream.sent_before;
+        }
+    }
+
+    fn was_answered_up_to(&self, time: u64) -> bool {
+        self.stream.as_ref().is_some_and(|stream| stream.answered > time)
     }
 
     fn is_known_up_to(&self, time: u64) -> bool {

@@ -192,6 +192,11 @@ impl Replica {
         }
     }
 
+    /// Nothing may be stamped below this time as soon as this member is primary ([`observe_ceiling`](sheaf_repl::Member::observe_ceiling)).
+    pub fn observe_ceiling(&self, time: Timestamp) {
+        self.core.lock().observe_ceiling(time.0);
+    }
+
     /// Draws the line between what is stamped up to a time (`None`: up to `now`, or what is known if that is later) and what comes.
     /// Gives the time, and the index of the last entry that may be on its near side; entries that are proposed from now on are
     /// above it.

@@ -106,7 +106,9 @@ impl Router {
     pub fn lately(&self) -> Timestamp {
         let before = self.front.clock.now_micros().saturating_sub(LATELY.as_micros() as _);
         let day = Timestamp::from(ClusterTime::from_micros(before));
-        self.clock.now().map_or(day, |heard| heard.max(day))
+        let lately = self.clock.now().map_or(day, |heard| heard.max(day));
+        self.clock.reach(lately);
+        lately
     }
 
     /// Makes sure that the cluster has an identity, and gives it; the first router of a cluster makes it.

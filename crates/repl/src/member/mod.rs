@@ -141,6 +141,8 @@ pub struct Member {
     install_time: u64,
     /// Highest cluster time seen: the no-op of a new term is put after it.
     cluster_time: u64,
+    /// What this member stamps as primary is above this, too.
+    ceiling: u64,
 
     peers: BTreeMap<u64, Peer>,
     election_deadline: u64,
@@ -231,6 +233,7 @@ impl Member {
                 .collect(),
             install_time: 0,
             cluster_time,
+            ceiling: 0,
             peers: BTreeMap::new(),
             election_deadline: 0,
             first_election: false,
@@ -335,6 +338,15 @@ impl Member {
     /// moment says must not become the set's time. Only what a primary writes takes the time of day.
     pub fn observe_time(&mut self, time: u64) {
         self.cluster_time = self.cluster_time.max(time);
+    }
+
+    /// The log says that everything below a time may have been shown: a primary stamps above it. Who follows keeps it for the day when it
+    /// leads, and tells nobody: such times are ahead of the day, and readers who were told of them would drive them on.
+    pub fn observe_ceiling(&mut self, time: u64) {
+        self.ceiling = self.ceiling.max(time);
+        if self.leading.is_some() {
+            self.observe_time(time);
+        }
     }
 
     /// The highest cluster time seen.

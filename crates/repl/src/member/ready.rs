@@ -389,8 +389,8 @@ impl Member {
         let begin = raft.raft.raft_log.last_index();
         // raft-rs has appended the entry that begins the term; it gets its cluster time here, in the log
         // and in the messages that carry it already.
-        self.cluster_time =
-            ClusterTime::from_bits(self.cluster_time.max(self.wall_secs << 32)).successor().bits();
+        let seen = self.cluster_time.max(self.ceiling).max(self.wall_secs << 32);
+        self.cluster_time = ClusterTime::from_bits(seen).successor().bits();
         let time = self.cluster_time;
         let stamp = |entry: &mut RaftEntry| {
             if entry.index == begin {

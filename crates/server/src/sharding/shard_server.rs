@@ -149,7 +149,7 @@ impl ShardServer {
             started: Instant::now(),
         });
         // Nothing that this member stamps is below a time that its predecessors may have shown.
-        replica.observe_time(engine.ceiling());
+        replica.observe_ceiling(engine.ceiling());
         let told = Arc::downgrade(&server);
         engine.on_transaction_record(Arc::new(move |at, record| {
             if let Some(server) = told.upgrade() {
@@ -284,7 +284,7 @@ impl ShardServer {
             TransactionRecord::Commit { at: time, .. } => self.replica.observe_time(*time),
             // Others may have shown what is below it. What this one shows it has observed itself; its stamps stay with the time of day.
             TransactionRecord::Ceiling(time) if !self.is_own_ceiling(*time) => {
-                self.replica.observe_time(*time);
+                self.replica.observe_ceiling(*time);
             }
             _ => {}
         }

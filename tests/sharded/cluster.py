@@ -38,14 +38,15 @@ def neighbours(count):
 
 
 class Cluster:
-    """`shards` sets of `members`, one config server, `routers` routers. Nothing moves by itself unless it `balances`."""
+    """`shards` sets of `members`, one config server, `routers` routers. Nothing moves by itself unless it `balances`. The servers
+    with data get `args`, too."""
 
-    def __init__(self, shards=2, members=1, routers=2, balances=False, configs=1):
+    def __init__(self, shards=2, members=1, routers=2, balances=False, configs=1, args=()):
         self.balances = balances
         each = [{}] * members
-        self.config = ReplicaSet([{}] * configs, name="config", args=["--configsvr"])
+        self.config = ReplicaSet([{}] * configs, name="config", args=["--configsvr", *args])
         self.config.config["configsvr"] = True
-        self.shards = [ReplicaSet(each, name=f"shard{at}", args=["--shardsvr"]) for at in range(shards)]
+        self.shards = [ReplicaSet(each, name=f"shard{at}", args=["--shardsvr", *args]) for at in range(shards)]
         self.routers = [Router(self.address(self.config), port) for port in neighbours(routers)]
 
     @staticmethod

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 
-from bson import Int64
+from bson import Int64, MaxKey, MinKey
 from pymongo.errors import AutoReconnect, PyMongoError
 
 from checks import alone, check
@@ -302,3 +302,41 @@ def moves_beside_elections(cluster):
         no_moves(cluster)
         writers.judge(client)
         check_whole(cluster, name, {"n": 1})
+
+
+@check
+def shard_keys_are_refined_beside_orphans(cluster):
+    """What has left a shard and is not removed yet is known by the longer key afterwards, on the shard that owns nothing any more, too."""
+    with cluster.client() as client:
+        admin = client.admin
+        admin.command("enableSharding", "ddlorphans", primaryShard="shard0")
+        upper, lower = ({"n": 10}, {"n": MaxKey()}), ({"n": MinKey()}, {"n": 10})
+
+        def leaving(namespace):
+            return sum(len(placement["leaving"]) for placement in placements(cluster, namespace).values())
+        for name, first, then in (("some", (), (upper,)), ("all", (lower, upper), (lower, upper))):
+            plants, namespace = client.ddlorphans[name], f"ddlorphans.{name}"
+            admin.command("shardCollection", namespace, key={"n": 1})
+            admin.command("split", namespace, middle={"n": 10})
+            plants.create_index([("n", 1), ("m", 1)])
+            cleanup(cluster, 0)
+            for bounds in first:
+                move(client, namespace, *bounds, "shard1")
+            eventually(lambda: leaving(namespace) == 0, "what has left is removed")
+            cleanup(cluster, 900)
+            plants.insert_many([{"n": n, "m": n} for n in range(20)])
+            for bounds in then:
+                move(client, namespace, *bounds, "shard0" if first else "shard1")
+            assert leaving(namespace) > 0
+            admin.command("refineCollectionShardKey", namespace, key={"n": 1, "m": 1})
+            check_whole(cluster, namespace, {"n": 1, "m": 1})
+            plants.insert_one({"n": 15, "m": -1})
+            assert plants.count_documents({}) == plants.estimated_document_count() == 21
+            assert len(list(plants.find({"n": {"$gte": 10}}))) == 11
+        cleanup(cluster, 0)
+        for name, there in (("some", "shard0"), ("all", "shard1")):
+            move(client, f"ddlorphans.{name}", {"n": 10, "m": MinKey()}, {"n": MaxKey(), "m": MaxKey()}, there)
+            assert client.ddlorphans[name].count_documents({}) == 21
+        cleanup(cluster, 900)
+        client.drop_database("ddlorphans")
+        assert placements(cluster, "ddlorphans.all") == placements(cluster, "ddlorphans.some") == {}

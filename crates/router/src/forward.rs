@@ -267,15 +267,26 @@ pub fn to_database(op: &Operation<'_>, makes: bool) -> Result<Reply> {
 
 /// Runs the command on the primary shard of this database, wherever that moves meanwhile.
 pub fn to_home(op: &Operation<'_>, db: &str, home: impl Fn() -> Result<Target>) -> Result<Reply> {
+    until_right(op, db, || to_plain(op, home()?))
+}
+
+/// Runs it again where a shard says that what is not sharded of the database is elsewhere, or is sharded now.
+///
+/// Errors: those of `run`; the last of those, after a while.
+pub fn until_right(op: &Operation<'_>, db: &str, run: impl Fn() -> Result<Reply>) -> Result<Reply> {
     let mut route = Route::new(op, db, "", false);
     loop {
-        let target = home()?;
-        let version = matches!(target, Target::Shard(_)).then_some(ShardVersion::Plain);
-        match to_one(op, &Addressed { target, version }) {
+        match run() {
             Err(error) => route.stale(error)?,
             done => return done,
         }
     }
+}
+
+/// Runs the command there, on a collection that is not sharded.
+pub fn to_plain(op: &Operation<'_>, target: Target) -> Result<Reply> {
+    let version = matches!(target, Target::Shard(_)).then_some(ShardVersion::Plain);
+    to_one(op, &Addressed { target, version })
 }
 
 /// Runs the command there.

@@ -92,11 +92,13 @@ pub fn is_sharded(op: &Operation<'_>, namespace: &str) -> Result<bool> {
 /// `drop`: of a sharded collection by the conductor, of another one on its database's primary shard.
 pub fn drop_collection<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let namespace = format!("{}.{}", op.db(), args.collection()?);
-    if op.blocking(|| is_sharded(op, &namespace))? {
-        let body = op.body();
-        return op.blocking(|| ask(op, "_configsvrDropCollection", Value::String(&namespace), body));
-    }
-    crate::forward::to_database(op, false)
+    crate::forward::until_right(op, op.db(), || {
+        if op.blocking(|| is_sharded(op, &namespace))? {
+            let body = op.body();
+            return op.blocking(|| ask(op, "_configsvrDropCollection", Value::String(&namespace), body));
+        }
+        crate::forward::to_plain(op, op.target(op.db(), false)?)
+    })
 }
 
 fn is_between(name: &str) -> bool {

@@ -24,11 +24,11 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         }
         Ok(false)
     };
-    if op.blocking(is_one_sharded)? {
-        let body = op.body();
-        return op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body));
-    }
-    forward::to_home(op, from, || {
+    forward::until_right(op, from, || {
+        if op.blocking(is_one_sharded)? {
+            let body = op.body();
+            return op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body));
+        }
         let target = op.target(from, false)?;
         if to != from && op.target(to, true)?.name() != target.name() {
             bail!(
@@ -36,6 +36,6 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
                 "Source and destination collections must be on the same database, or on databases with the same primary shard"
             );
         }
-        Ok(target)
+        forward::to_plain(op, target)
     })
 }

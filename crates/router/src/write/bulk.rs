@@ -49,13 +49,7 @@ impl Answers for BulkOutcome {
         for (figure, name) in self.figures.iter_mut().zip(FIGURES) {
             *figure += number(reply, name);
         }
-        let ids = reply.get("retriedStmtIds").and_then(|ids| ids.as_array());
-        self.retried.extend(
-            ids.into_iter()
-                .flat_map(|ids| ids.values())
-                .filter_map(|id| id.as_exact_i64())
-                .map(|id| id as i32),
-        );
+        let repeated = self.note_retried(op.body(), places, reply);
         if let Some(error) = reply.get("writeConcernError").and_then(|error| error.as_doc()) {
             self.concerns.push((to.name().to_owned(), error.into()));
         }
@@ -63,10 +57,10 @@ impl Answers for BulkOutcome {
             return Ok(Taken::default());
         };
         let mut taken = Taken::default();
-        self.take_batch(places, cursor, "firstBatch", &mut taken);
+        self.take_batch(places, &repeated, cursor, "firstBatch", &mut taken);
         let id = number(cursor, "id");
         if id != 0 {
-            self.take_rest(op, to, answer.host(), id, places, &mut taken)?;
+            self.take_rest(op, to, answer.host(), id, (places, &repeated), &mut taken)?;
         }
         Ok(taken)
     }
@@ -107,7 +101,42 @@ impl Answers for BulkOutcome {
 }
 
 impl BulkOutcome {
-    fn take_batch(&mut self, places: &[u32], cursor: RawDoc<'_>, name: &str, taken: &mut Taken) {
+    /// Notes what this shard has on record of an earlier attempt; gives the places of statements that another shard has on record, too: the
+    /// record goes with a range that moves, and by then two shards tell of the one document.
+    fn note_retried(&mut self, body: RawDoc<'_>, places: &[u32], reply: RawDoc<'_>) -> Vec<u32> {
+        let list = |of: RawDoc<'_>, name| {
+            let ids = of.get(name).and_then(|ids| ids.as_array());
+            let ids = ids.into_iter().flat_map(|ids| ids.values());
+            ids.filter_map(|id| id.as_exact_i64()).map(|id| id as i32).collect::<Vec<_>>()
+        };
+        let (own, first) = (list(body, "stmtIds"), number(body, "stmtId") as i32);
+        let id_of = |at: u32| own.get(at as usize).copied().unwrap_or(first + at as i32);
+        let ids = list(reply, "retriedStmtIds");
+        let repeated: Vec<i32> = ids.into_iter().filter(|id| !self.retried.insert(*id)).collect();
+        places.iter().copied().filter(|at| repeated.contains(&id_of(*at))).collect()
+    }
+
+    /// A statement that was counted before does not count; inserts go to one shard only.
+    fn discount(&mut self, item: RawDoc<'_>) {
+        let [_, matched, modified, upserted, deleted] = &mut self.figures;
+        match (item.element("nModified"), item.element("upserted")) {
+            (None, _) => *deleted -= number(item, "n"),
+            (Some(_), Some(_)) => *upserted -= 1,
+            (Some(_), None) => {
+                *matched -= number(item, "n");
+                *modified -= number(item, "nModified");
+            }
+        }
+    }
+
+    fn take_batch(
+        &mut self,
+        places: &[u32],
+        repeated: &[u32],
+        cursor: RawDoc<'_>,
+        name: &str,
+        taken: &mut Taken,
+    ) {
         let batch = cursor.get(name).and_then(|batch| batch.as_array());
         for item in batch.into_iter().flat_map(|batch| batch.values()).filter_map(|item| item.as_doc()) {
             let index = number(item, "idx") as usize;
@@ -122,6 +151,10 @@ impl BulkOutcome {
             }
             if !item.get("ok").is_some_and(|ok| ok.truthy()) {
                 self.failed.insert(*at);
+            }
+            if repeated.contains(at) {
+                self.discount(item);
+                continue;
             }
             let shown = match self.items.get(at) {
                 Some(other) => both(other.as_raw(), item),
@@ -138,7 +171,7 @@ impl BulkOutcome {
         to: &Target,
         host: &str,
         id: i64,
-        places: &[u32],
+        (places, repeated): (&[u32], &[u32]),
         taken: &mut Taken,
     ) -> Result<()> {
         let mut id = id;
@@ -170,7 +203,7 @@ impl BulkOutcome {
             let Some(cursor) = answer.reply().get("cursor").and_then(|cursor| cursor.as_doc()) else {
                 bail!(sheaf_errors::Code::INTERNAL_ERROR, "a getMore without a cursor");
             };
-            self.take_batch(places, cursor, "nextBatch", taken);
+            self.take_batch(places, repeated, cursor, "nextBatch", taken);
             id = number(cursor, "id");
         }
         Ok(())
@@ -253,14 +286,14 @@ mod tests {
             { "ok": 1.0, "idx": 1, "n": 2, "nModified": 1 }
         ] };
         let mut taken = Taken::default();
-        outcome.take_batch(&[0, 2], first.as_raw(), "firstBatch", &mut taken);
+        outcome.take_batch(&[0, 2], &[], first.as_raw(), "firstBatch", &mut taken);
         assert!(taken.stale.is_none());
         let second = doc! { "firstBatch": [
             { "ok": 0.0, "idx": 0, "n": 0, "code": 11000, "errmsg": "twice" },
             { "ok": 1.0, "idx": 1, "n": 3, "nModified": 3 },
             { "ok": 0.0, "idx": 2, "n": 0, "code": 13388, "errmsg": "stale" }
         ] };
-        outcome.take_batch(&[1, 2, 3], second.as_raw(), "firstBatch", &mut taken);
+        outcome.take_batch(&[1, 2, 3], &[], second.as_raw(), "firstBatch", &mut taken);
         assert!(matches!(taken.stale, Some((2, _))));
         let items: Vec<DocBuf> = outcome
             .items
@@ -274,5 +307,22 @@ mod tests {
         ];
         assert_eq!(items, expected);
         assert_eq!(outcome.failed, BTreeSet::from([1]));
+    }
+    #[test]
+    fn a_statement_on_record_on_two_shards_counts_once() {
+        let mut outcome = BulkOutcome::default();
+        let body = doc! { "stmtId": 5 };
+        let reply = doc! { "retriedStmtIds": [5, 7], "cursor": { "firstBatch": [
+            { "ok": 1.0, "idx": 0, "n": 1, "nModified": 1 }, { "ok": 1.0, "idx": 1, "n": 1 }
+        ] } };
+        let cursor = reply.as_raw().get("cursor").and_then(|cursor| cursor.as_doc()).unwrap();
+        for again in [false, true] {
+            outcome.figures = [0, 1, 1, 0, 1].map(|figure| figure * (1 + i64::from(again)));
+            let repeated = outcome.note_retried(body.as_raw(), &[0, 2], reply.as_raw());
+            assert_eq!(repeated, if again { vec![0, 2] } else { vec![] });
+            outcome.take_batch(&[0, 2], &repeated, cursor, "firstBatch", &mut Taken::default());
+        }
+        assert_eq!(outcome.figures, [0, 1, 1, 0, 1]);
+        assert_eq!(outcome.items[&0], doc! { "ok": 1.0, "n": 1, "nModified": 1 });
     }
 }

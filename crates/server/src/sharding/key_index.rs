@@ -1,7 +1,10 @@
-//! Which indexes are of use for a shard key.
+//! Which indexes are of use for a shard key, and whether a collection can have it.
 
-use sheaf_bson::{RawDoc, Value};
-use sheaf_storage::{Index, IndexKind};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_exec::ddl::index_spec;
+use sheaf_shard::placement::KeyPattern;
+use sheaf_storage::{Collection, Index, IndexKind};
 
 /// Whether an index begins with these fields, in this order and way.
 pub(super) fn begins_with(index: RawDoc<'_>, key: RawDoc<'_>) -> bool {
@@ -20,7 +23,7 @@ pub(super) fn is_index_of(index: &Index, key: RawDoc<'_>) -> bool {
 }
 
 /// Why an index that begins with a shard key is none for it.
-pub(super) fn unfit(index: &Index) -> Option<String> {
+fn unfit(index: &Index) -> Option<String> {
     let why = if !index.ready {
         "is being built"
     } else if index.multikey() {
@@ -41,4 +44,111 @@ pub(super) fn unfit(index: &Index) -> Option<String> {
 
 fn is_simple(collation: Value<'_>) -> bool {
     collation.as_doc().and_then(|collation| collation.get("locale")?.as_str()) == Some("simple")
+}
+
+/// A shard key that a collection shall have.
+pub(super) struct ShardKey<'k> {
+    /// Its fields.
+    pub pattern: &'k KeyPattern,
+    /// Whether it is unique.
+    pub unique: bool,
+    /// Whether the simple collation was asked for.
+    pub simple: bool,
+}
+
+impl ShardKey<'_> {
+    /// Whether the collection has an index for the key; if not, one can be made.
+    ///
+    /// Errors: it cannot have the key.
+    pub fn check(&self, collection: &Collection) -> Result<bool> {
+        let (namespace, key) = (&collection.namespace, sheaf_bson::document_text(self.pattern.document()));
+        if collection.is_view() {
+            bail!(
+                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                "Namespace {namespace} is a view: views cannot be sharded"
+            );
+        }
+        if collection.capped.is_some() {
+            bail!(Code::INVALID_OPTIONS, "can't shard a capped collection: {namespace}");
+        }
+        let collation = collection.options.as_raw().get("collation").and_then(|collation| collation.as_doc());
+        if let Some(collation) = collation.filter(|_| !self.simple) {
+            bail!(
+                Code::BAD_VALUE,
+                "Collection has default collation: {}. Must specify collation {{locale: 'simple'}}",
+                sheaf_bson::document_text(collation)
+            );
+        }
+        let clashing = collection.indexes.iter().find(|index| {
+            let own = index.key_pattern();
+            let is_unique =
+                index.unique || index.spec.as_raw().get("prepareUnique").is_some_and(|flag| flag.truthy());
+            is_unique && !index_spec::is_id_key(own) && !self.is_prefix_of(own)
+        });
+        if let Some(index) = clashing {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "can't shard collection '{namespace}' with unique index on {} and proposed shard key {key}. \
+                 Uniqueness can't be maintained unless shard key is a prefix",
+                sheaf_bson::document_text(index.key_pattern())
+            );
+        }
+        let clustered = collection.options.as_raw().element("clusteredIndex").is_some();
+        if clustered && index_spec::is_id_key(self.pattern.document()) {
+            return Ok(true);
+        }
+        let starting: Vec<&Index> = collection
+            .indexes
+            .iter()
+            .map(|index| &**index)
+            .filter(|index| self.is_prefix_of(index.key_pattern()))
+            .collect();
+        let why = starting.iter().map(|index| unfit(index)).collect::<Vec<_>>();
+        let useful: Vec<&&Index> =
+            starting.iter().zip(&why).filter(|(_, why)| why.is_none()).map(|(index, _)| index).collect();
+        if useful.is_empty() {
+            if collection.count() == 0 && starting.is_empty() {
+                return Ok(false);
+            }
+            let why: Vec<String> = starting
+                .iter()
+                .zip(&why)
+                .filter_map(|(index, why)| Some(format!("Index {} {}.", index.name, why.as_deref()?)))
+                .collect();
+            bail!(
+                Code::INVALID_OPTIONS,
+                "Please create an index that starts with the proposed shard key before sharding the collection. {}",
+                why.join(" ")
+            );
+        }
+        let same = |index: &&&&Index| {
+            sheaf_bson::compare_docs(index.key_pattern(), self.pattern.document()).is_eq()
+                && (index.unique || index_spec::is_id_key(index.key_pattern()))
+        };
+        if self.unique && !useful.iter().any(|index| same(&index)) {
+            bail!(
+                Code::INVALID_OPTIONS,
+                "can't shard collection {namespace}, {key} index not unique, and unique index explicitly specified"
+            );
+        }
+        Ok(true)
+    }
+
+    fn is_prefix_of(&self, index: RawDoc<'_>) -> bool {
+        begins_with(index, self.pattern.document())
+    }
+
+    /// The specification of the index for the key.
+    pub fn spec(&self, collection: &Collection) -> Result<DocBuf> {
+        let key = self.pattern.document();
+        let mut spec = doc! { "v": 2, "key": key, "name": &index_spec::default_name(key) };
+        if self.unique {
+            spec.append("unique", true);
+        }
+        let collation = collection.options.as_raw().element("collation").is_some();
+        if collation {
+            spec.append("collation", doc! { "locale": "simple" }.as_raw());
+        }
+        index_spec::prepare(spec.as_raw(), None)
+    }
 }

@@ -1,7 +1,8 @@
 //! The documents of `config.placements`: their name, their `_id`, and the lists of ranges in them.
 
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
-use sheaf_shard::placement::CLOSED;
+use sheaf_errors::Result;
+use sheaf_shard::placement::{CLOSED, KeyPattern};
 
 /// What the shard owns of each sharded collection.
 pub const PLACEMENTS: &str = "config.placements";
@@ -30,13 +31,37 @@ pub(super) fn ranges_of<'d>(placement: &'d DocBuf, name: &str) -> impl Iterator<
     list.values().filter_map(|range| range.as_doc())
 }
 
-/// What is leaving, as a placement has it.
-pub(super) fn leaving_of(placement: &DocBuf) -> Vec<DocBuf> {
-    ranges_of(placement, "leaving").map(DocBuf::from).collect()
+/// The placement with what was leaving before: its documents are still there. The ends of those ranges get the fields that the shard key
+/// has now, if it was refined.
+///
+/// Errors: `BadValue`, if an end is none of the key of before.
+pub(super) fn with_leaving(placement: &DocBuf, before: &DocBuf) -> Result<DocBuf> {
+    let key = |of: &DocBuf| {
+        KeyPattern::parse(of.as_raw().get("key").and_then(|key| key.as_doc()).unwrap_or(RawDoc::EMPTY))
+    };
+    let (now, before_that) = (key(placement)?, key(before)?);
+    let refined = |range: RawDoc<'_>| {
+        if now.fields().len() == before_that.fields().len() {
+            return Ok(DocBuf::from(range));
+        }
+        let mut changed = DocBuf::new();
+        for field in range.iter() {
+            match (field.key(), field.value().as_doc()) {
+                ("min" | "max", Some(end)) => {
+                    let end = before_that.key(end)?.refined(&before_that, &now)?;
+                    changed.append(field.key(), end.document());
+                }
+                _ => _ = changed.edit(|out| _ = out.append_element(field)),
+            }
+        }
+        Ok(changed)
+    };
+    let leaving = ranges_of(before, "leaving").map(refined).collect::<Result<Vec<_>>>()?;
+    Ok(with_list(placement, "leaving", &leaving))
 }
 
 /// The placement with another list of this name.
-pub(super) fn with_list(placement: &DocBuf, name: &str, list: &[DocBuf]) -> DocBuf {
+fn with_list(placement: &DocBuf, name: &str, list: &[DocBuf]) -> DocBuf {
     DocBuf::build(|out| {
         for field in placement.as_raw().iter() {
             if field.key() != name {

@@ -14,11 +14,11 @@ use sheaf_errors::{Code, Result, bail};
 use sheaf_exec::ddl::index_spec;
 use sheaf_shard::placement::{KeyPattern, KeyRange, closed_placement};
 use sheaf_storage::{
-    Collection, CollectionChange, CreateCollection, Direction, Engine, Index, Interrupt, Range, Told, Uuid,
+    Collection, CollectionChange, CreateCollection, Direction, Engine, Interrupt, Range, Told, Uuid,
 };
 
-use super::key_index::{begins_with, unfit};
-use super::marks::{PLACEMENTS, is_closed, uuid_value};
+use super::key_index::ShardKey;
+use super::marks::{PLACEMENTS, is_closed, uuid_value, with_leaving};
 use super::rows;
 use crate::node::Node;
 
@@ -223,9 +223,20 @@ pub fn close(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
             let closed = closed_placement(asked.namespace, uuid, &pattern, key.unique);
             change.put(PLACEMENTS, closed.as_raw())
         })?;
-        asked.pass_writers()?;
+        let passed = asked.pass_writers();
         // Now nothing changes any more.
-        let Some(collection) = asked.collection().filter(|now| *now.uuid.as_bytes() == uuid) else {
+        let there = asked.collection().filter(|now| *now.uuid.as_bytes() == uuid);
+        if there.is_none() {
+            // Dropped or renamed meanwhile: by another name it is to be as open as it was.
+            rows::change(asked.engine, go_on, |change| {
+                match change.get(PLACEMENTS, uuid_value(&uuid))?.filter(is_closed) {
+                    Some(_) => change.remove(PLACEMENTS, uuid_value(&uuid)).map(|_| ()),
+                    None => Ok(()),
+                }
+            })?;
+        }
+        passed?;
+        let Some(collection) = there else {
             bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "{} was dropped meanwhile", asked.namespace);
         };
         if !key.check(&collection)? {
@@ -265,8 +276,7 @@ pub fn place(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
                 Some(known) if !is_closed(&known) => Ok(()),
                 Some(known) => {
                     let placement = DocBuf::from(asked.document("placement"));
-                    let leaving = super::marks::leaving_of(&known);
-                    change.put(PLACEMENTS, super::marks::with_list(&placement, "leaving", &leaving).as_raw())
+                    change.put(PLACEMENTS, with_leaving(&placement, &known)?.as_raw())
                 }
                 None => change.put(PLACEMENTS, asked.document("placement")),
             }
@@ -365,11 +375,7 @@ pub fn block(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result
         rows::change(asked.engine, go_on, |change| {
             match change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))? {
                 // What is to be removed still is.
-                Some(known) => {
-                    let leaving = super::marks::leaving_of(&known);
-                    let closed = super::marks::with_list(&closed, "leaving", &leaving);
-                    change.put(PLACEMENTS, closed.as_raw())
-                }
+                Some(known) => change.put(PLACEMENTS, with_leaving(&closed, &known)?.as_raw()),
                 // It is gone, or was never here.
                 None => Ok(()),
             }
@@ -526,109 +532,4 @@ pub fn describe(node: &Arc<Node>, body: RawDoc<'_>, _: Interrupt<'_>) -> Result<
         told.append("placement", placement.as_raw());
     }
     Ok(told)
-}
-
-/// A shard key that a collection shall have.
-struct ShardKey<'k> {
-    pattern: &'k KeyPattern,
-    unique: bool,
-    /// Whether the simple collation was asked for.
-    simple: bool,
-}
-
-impl ShardKey<'_> {
-    /// Whether the collection has an index for the key; if not, one can be made.
-    ///
-    /// Errors: it cannot have the key.
-    fn check(&self, collection: &Collection) -> Result<bool> {
-        let (namespace, key) = (&collection.namespace, sheaf_bson::document_text(self.pattern.document()));
-        if collection.is_view() {
-            bail!(
-                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                "Namespace {namespace} is a view: views cannot be sharded"
-            );
-        }
-        if collection.capped.is_some() {
-            bail!(Code::INVALID_OPTIONS, "can't shard a capped collection: {namespace}");
-        }
-        let collation = collection.options.as_raw().get("collation").and_then(|collation| collation.as_doc());
-        if let Some(collation) = collation.filter(|_| !self.simple) {
-            bail!(
-                Code::BAD_VALUE,
-                "Collection has default collation: {}. Must specify collation {{locale: 'simple'}}",
-                sheaf_bson::document_text(collation)
-            );
-        }
-        let clashing = collection.indexes.iter().find(|index| {
-            let own = index.key_pattern();
-            let is_unique =
-                index.unique || index.spec.as_raw().get("prepareUnique").is_some_and(|flag| flag.truthy());
-            is_unique && !index_spec::is_id_key(own) && !self.is_prefix_of(own)
-        });
-        if let Some(index) = clashing {
-            bail!(
-                Code::INVALID_OPTIONS,
-                "can't shard collection '{namespace}' with unique index on {} and proposed shard key {key}. \
-                 Uniqueness can't be maintained unless shard key is a prefix",
-                sheaf_bson::document_text(index.key_pattern())
-            );
-        }
-        let clustered = collection.options.as_raw().element("clusteredIndex").is_some();
-        if clustered && index_spec::is_id_key(self.pattern.document()) {
-            return Ok(true);
-        }
-        let starting: Vec<&Index> = collection
-            .indexes
-            .iter()
-            .map(|index| &**index)
-            .filter(|index| self.is_prefix_of(index.key_pattern()))
-            .collect();
-        let why = starting.iter().map(|index| unfit(index)).collect::<Vec<_>>();
-        let useful: Vec<&&Index> =
-            starting.iter().zip(&why).filter(|(_, why)| why.is_none()).map(|(index, _)| index).collect();
-        if useful.is_empty() {
-            if collection.count() == 0 && starting.is_empty() {
-                return Ok(false);
-            }
-            let why: Vec<String> = starting
-                .iter()
-                .zip(&why)
-                .filter_map(|(index, why)| Some(format!("Index {} {}.", index.name, why.as_deref()?)))
-                .collect();
-            bail!(
-                Code::INVALID_OPTIONS,
-                "Please create an index that starts with the proposed shard key before sharding the collection. {}",
-                why.join(" ")
-            );
-        }
-        let same = |index: &&&&Index| {
-            sheaf_bson::compare_docs(index.key_pattern(), self.pattern.document()).is_eq()
-                && (index.unique || index_spec::is_id_key(index.key_pattern()))
-        };
-        if self.unique && !useful.iter().any(|index| same(&index)) {
-            bail!(
-                Code::INVALID_OPTIONS,
-                "can't shard collection {namespace}, {key} index not unique, and unique index explicitly specified"
-            );
-        }
-        Ok(true)
-    }
-
-    fn is_prefix_of(&self, index: RawDoc<'_>) -> bool {
-        begins_with(index, self.pattern.document())
-    }
-
-    /// The specification of the index for the key.
-    fn spec(&self, collection: &Collection) -> Result<DocBuf> {
-        let key = self.pattern.document();
-        let mut spec = doc! { "v": 2, "key": key, "name": &index_spec::default_name(key) };
-        if self.unique {
-            spec.append("unique", true);
-        }
-        let collation = collection.options.as_raw().element("collation").is_some();
-        if collation {
-            spec.append("collation", doc! { "locale": "simple" }.as_raw());
-        }
-        index_spec::prepare(spec.as_raw(), None)
-    }
 }

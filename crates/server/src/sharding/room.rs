@@ -9,7 +9,7 @@ use sheaf_shard::moves::Move;
 use sheaf_shard::placement::KeyRange;
 use sheaf_storage::{Interrupt, Uuid};
 
-use super::marks::{PLACEMENTS, ranges_of, uuid_value};
+use super::marks::{PLACEMENTS, ranges_of, uuid_value, with_leaving};
 use super::participants::Asked;
 use super::rows::{self, Change};
 use crate::node::Node;
@@ -33,6 +33,18 @@ pub fn make_room(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Re
             let Some(known) = change.get(PLACEMENTS, uuid_value(&the_move.uuid))? else {
                 return change.put(PLACEMENTS, asked.document("placement")).map(|()| true);
             };
+            let is_refined = known.as_raw().get("key").and_then(|key| key.as_doc()).is_some_and(|key| {
+                key.iter().count() != the_move.pattern.fields().len()
+                    && ranges_of(&known, "owned").next().is_none()
+            });
+            let known = match is_refined {
+                // While it owned nothing, nobody has told it of the longer key.
+                true => with_leaving(&DocBuf::from(asked.document("placement")), &known)?,
+                false => known,
+            };
+            if is_refined {
+                change.put(PLACEMENTS, known.as_raw())?;
+            }
             for mark in ranges_of(&known, "leaving") {
                 let end = |name: &str| {
                     let end = mark.get(name).and_then(|end| end.as_doc());

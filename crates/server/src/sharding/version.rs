@@ -145,6 +145,19 @@ impl<'a> Operation<'a> {
         Err(self.stale(namespace, received, placed, why))
     }
 
+    /// Checks, when nothing can change any more, that a collection which a router takes for one that is not sharded has not become one.
+    ///
+    /// Errors: `StaleConfig`.
+    pub(crate) fn check_plain(&self, collection: &Collection) -> Result<()> {
+        let Some(received) = self.generic.shard_version else { return Ok(()) };
+        match self.placed(collection)? {
+            Some(placed) => {
+                Err(self.stale(&collection.namespace, received, Some(&placed), "it is being sharded"))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The error for a request whose router has to look again where documents belong.
     pub(crate) fn stale(
         &self,

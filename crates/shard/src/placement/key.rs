@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use sheaf_bson::{DocBuf, RawDoc, Value, document_text, key};
+use sheaf_errors::Result;
 
 use super::KeyPattern;
 
@@ -32,6 +33,13 @@ impl Key {
     /// The document with a field for each of the pattern's, as `config.chunks` has it in `min` and `max`.
     pub fn document(&self) -> RawDoc<'_> {
         self.document.as_raw()
+    }
+
+    /// The same end of a range by a pattern with more fields behind those of its own.
+    ///
+    /// Errors: `BadValue`, if the longer pattern begins otherwise.
+    pub fn refined(&self, pattern: &KeyPattern, longer: &KeyPattern) -> Result<Self> {
+        if *self == pattern.max() { Ok(longer.max()) } else { longer.key_of_prefix(self.document()) }
     }
 
     /// Bytes that compare as keys of the same pattern do; those of its first values are a prefix.

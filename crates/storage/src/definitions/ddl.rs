@@ -185,6 +185,11 @@ impl Core {
         let _turn = self.ddl_turn(interrupt)?;
         self.refuse_existing(namespace)?;
         spec.check()?;
+        if let Some(uuid) = spec.uuid
+            && let Some(other) = self.published.peek_catalog().by_uuid(&uuid)
+        {
+            bail!(Code::INVALID_UUID, "the collection {uuid} is there already, as {}", other.namespace);
+        }
         let command = create_command(&self.definitions, namespace, spec)?;
         self.run_commands(&[command], &[])
     }

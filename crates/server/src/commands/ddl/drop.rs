@@ -67,6 +67,7 @@ impl<'a> Command<'a, Operation<'a>> for Drop<'a> {
         // Asked again when nothing can change any more.
         let check = |now: &Collection| {
             names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
+            op.check_plain(now)?;
             if now.is_view() != view {
                 bail!(
                     Code::CONFLICTING_OPERATION_IN_PROGRESS,

@@ -83,8 +83,10 @@ impl<'a> Command<'a, Operation<'a>> for RenameCollection<'a> {
         }
         let stop = op.interrupter();
         // Asked again when nothing can change any more.
-        let check = |source: &Collection, _: Option<&Collection>| {
+        let check = |source: &Collection, target: Option<&Collection>| {
             refuse_system(source)?;
+            op.check_plain(source)?;
+            target.map_or(Ok(()), |target| op.check_plain(target))?;
             names::check_uuid(&op.catalog(), from, uuid)
         };
         let position =

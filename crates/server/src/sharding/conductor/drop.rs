@@ -53,12 +53,15 @@ impl Conductor {
         })
     }
 
-    /// The shards that own chunks of a collection.
+    /// The shards that own chunks of a collection, and those that did lately: they may still have what is to be removed.
     fn owners(&self, uuid: &[u8; 16]) -> Result<BTreeSet<String>> {
         let mut owners = BTreeSet::new();
         self.find(CHUNKS, |chunk| {
             if uuid_of(chunk, "uuid") == Some(*uuid) {
                 owners.insert(text(chunk, "shard").to_owned());
+                let before = chunk.get("history").and_then(|history| history.as_array());
+                let before = before.into_iter().flat_map(|history| history.values());
+                owners.extend(before.filter_map(|owned| Some(text(owned.as_doc()?, "shard").to_owned())));
             }
             false
         })?;

@@ -110,10 +110,7 @@ fn enter(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
             // It is so already.
             return Ok(());
         }
-        let longer = |key: &Key| match *key == entry.pattern.max() {
-            true => Ok(new.max()),
-            false => new.key_of_prefix(key.document()),
-        };
+        let longer = |key: &Key| key.refined(&entry.pattern, &new);
         let documents = change.find(CHUNKS, |chunk| uuid_of(chunk, "uuid") == Some(entry.uuid))?;
         let mut chunks = Vec::with_capacity(documents.len());
         for document in &documents {

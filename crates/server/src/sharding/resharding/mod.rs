@@ -14,7 +14,7 @@ use sheaf_shard::placement::{Key, KeyPattern, closed_placement};
 use sheaf_storage::{Collection, Direction, Interrupt, Range, Told, Uuid};
 
 use crate::node::Node;
-use crate::sharding::marks::{PLACEMENTS, is_closed, leaving_of, uuid_in, uuid_value, with_list};
+use crate::sharding::marks::{PLACEMENTS, is_closed, uuid_in, uuid_value, with_leaving};
 use crate::sharding::moving::Part;
 use crate::sharding::participants::Asked;
 use crate::sharding::rows;
@@ -91,8 +91,9 @@ pub fn shut(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
         let (was_plain, _) = rows::change(asked.engine, go_on, |change| {
             let known = change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))?;
             // What is to be removed still is.
-            let leaving = known.as_ref().map(leaving_of).unwrap_or_default();
-            change.put(PLACEMENTS, with_list(&closed, "leaving", &leaving).as_raw())?;
+            let shut =
+                known.as_ref().map_or_else(|| Ok(closed.clone()), |known| with_leaving(&closed, known))?;
+            change.put(PLACEMENTS, shut.as_raw())?;
             Ok(known.is_none())
         })?;
         if was_plain || asked.flag("plain") {

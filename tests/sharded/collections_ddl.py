@@ -1,8 +1,11 @@
 """Collections become sharded, change and go, whoever dies meanwhile."""
 
+import contextlib
 import pathlib
+import random
 import subprocess
 import threading
+import time
 
 from bson import MaxKey, MinKey, Timestamp
 from pymongo.errors import PyMongoError
@@ -462,3 +465,33 @@ def shell_helpers(cluster):
     command = [program, str(shell), uri, "--quiet", "--norc", "--file", str(HERE / "shell.js")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "all helpers answer" in done.stdout, done.stdout + done.stderr
+
+
+@alone(members=3, routers=2)
+def renames_beside_shard_collection(cluster):
+    """Whoever comes first, a collection is made once, and under one name."""
+    until = time.monotonic() + 8
+
+    def work(at):
+        with cluster.client(router=at % 2) as client:
+            client.admin.command("enableSharding", "ddlnames", primaryShard="shard0")
+            while time.monotonic() < until:
+                name, other = random.sample(["a", "b", "x"], 2)
+                db, plants = client.ddlnames, client.ddlnames[name]
+                with contextlib.suppress(PyMongoError):
+                    random.choice([
+                        lambda: plants.insert_many([{"k": k} for k in range(20)]),
+                        lambda: (plants.create_index("k"), client.admin.command("shardCollection", f"ddlnames.{name}", key={"k": 1})),
+                        plants.drop, lambda: plants.rename(other, dropTarget=True), lambda: plants.rename(other, dropTarget=True),
+                    ])()
+    workers = [threading.Thread(target=work, args=(at,)) for at in range(6)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for members in cluster.shards:
+        with members.direct(members.primary()) as shard:
+            made = [entry["ui"] for entry in shard.local["oplog.rs"].find({"op": "c", "o.create": {"$exists": True}, "ns": "ddlnames.$cmd"})]
+            assert len(made) == len(set(made)), "a collection was made twice"
+    for shard in placements(cluster, "ddlnames.a"), placements(cluster, "ddlnames.b"), placements(cluster, "ddlnames.x"):
+        assert CLOSED not in [placement["lastmod"] for placement in shard.values()]

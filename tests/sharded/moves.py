@@ -9,7 +9,7 @@ import time
 from bson import Int64, MaxKey, MinKey
 from pymongo.errors import AutoReconnect, PyMongoError
 
-from checks import alone, check
+from checks import alone, check, refused
 from cluster import eventually
 from collections_ddl import check_whole, placements, shown
 
@@ -307,7 +307,7 @@ def moves_beside_elections(cluster):
 @check
 def shard_keys_are_refined_beside_orphans(cluster):
     """What has left a shard and is not removed yet is known by the longer key afterwards, on the shard that owns nothing any more, too."""
-    with cluster.client() as client:
+    with cluster.client(router=0) as client:
         admin = client.admin
         admin.command("enableSharding", "ddlorphans", primaryShard="shard0")
         upper, lower = ({"n": 10}, {"n": MaxKey()}), ({"n": MinKey()}, {"n": 10})
@@ -328,11 +328,16 @@ def shard_keys_are_refined_beside_orphans(cluster):
             for bounds in then:
                 move(client, namespace, *bounds, "shard0" if first else "shard1")
             assert leaving(namespace) > 0
+            before = client.ddlorphans.command("ping")["operationTime"]
             admin.command("refineCollectionShardKey", namespace, key={"n": 1, "m": 1})
             check_whole(cluster, namespace, {"n": 1, "m": 1})
             plants.insert_one({"n": 15, "m": -1})
             assert plants.count_documents({}) == plants.estimated_document_count() == 21
             assert len(list(plants.find({"n": {"$gte": 10}}))) == 11
+            # Of the layout of before the other router knows nothing.
+            past = {"find": name, "readConcern": {"level": "snapshot", "atClusterTime": before}}
+            with cluster.client(router=1) as other:
+                refused(246, lambda: other.ddlorphans.command(past))
         cleanup(cluster, 0)
         for name, there in (("some", "shard0"), ("all", "shard1")):
             move(client, f"ddlorphans.{name}", {"n": 10, "m": MinKey()}, {"n": MaxKey(), "m": MaxKey()}, there)

@@ -60,6 +60,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// For so long a request is tried again whose shards and directory do not agree.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The same of one that reads at a time which its client has named: the directory has newer layouts of collections only.
+const PATIENCE_WITH_PAST: Duration = Duration::from_secs(1);
+
 /// How often who pauses is asked whether it should go on.
 const ASK: Duration = Duration::from_millis(20);
 
@@ -135,6 +138,11 @@ impl<'o, 'a> Route<'o, 'a> {
         }
         if self.began.elapsed() >= PATIENCE {
             return Err(error);
+        }
+        let named = op.generic.read_concern.and_then(|concern| concern.at_cluster_time);
+        if named.is_some() && self.began.elapsed() >= PATIENCE_WITH_PAST {
+            let text = format!("the collection was laid out anew since the time that is to be read: {error}");
+            return Err(Error::new(Code::SNAPSHOT_UNAVAILABLE, text));
         }
         if op.in_transaction() && !(self.joined_before == 0 && op.blocking(|| transaction::begin_anew(op))) {
             return Err(error.with_label("TransientTransactionError"));

@@ -81,7 +81,8 @@ def shard_collection_refused(cluster):
         def shard(name, key, **options):
             return admin.command({"shardCollection": f"ddlrefused.{name}", "key": key, **options})
 
-        refused(73, lambda: admin.command("shardCollection", "nothing", key={"a": 1}))
+        for name in ("nothing", "ddlrefused.$x", "ddlrefused." + "x" * 250):
+            refused(73, lambda: admin.command("shardCollection", name, key={"a": 1}))
         refused(20, lambda: admin.command("shardCollection", "config.things", key={"a": 1}))
         refused(40414, lambda: admin.command("shardCollection", "ddlrefused.a"))
         refused(40415, lambda: shard("a", {"a": 1}, what=1))

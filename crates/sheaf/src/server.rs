@@ -77,8 +77,10 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);
-    if let Some(shards) = flags.shards {
-        sharded::check(&settings, shards)?;
+    match flags.shards {
+        Some(shards) => sharded::check(&settings, shards)?,
+        None if flags.shutdown => {}
+        None => sharded::folder::check_plain(&data_folder(&settings))?,
     }
     if settings.auth == Some(true) {
         return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by this server yet".to_owned());

@@ -25,6 +25,16 @@ pub fn locked(folder: &Path) -> PathBuf {
     if folder.join(FILE).exists() { folder.join(CONFIG) } else { folder.to_owned() }
 }
 
+/// Refuses the folder of a whole cluster to a server that is not to run one: it would show an empty server beside the data.
+///
+/// Errors: a text for the user.
+pub fn check_plain(folder: &Path) -> Result<(), String> {
+    if !folder.join(FILE).exists() {
+        return Ok(());
+    }
+    Err(format!("BadValue: {} holds a whole cluster: it is started with --shards", folder.display()))
+}
+
 impl Layout {
     /// Reads the file, or plans a new cluster, whose members have the ports behind the router's (free ones, where that is 0).
     ///
@@ -172,6 +182,9 @@ mod tests {
         assert_eq!(layout.set_address(2), format!("shard1/127.0.0.1:{}", layout.ports[2]));
         assert!(layout.data(0).is_dir() && layout.data(2).ends_with("shard1"));
         assert_eq!(locked(&folder.0), layout.data(0));
+        assert!(
+            check_plain(&folder.0).unwrap_err().contains("--shards") && check_plain(&layout.data(0)).is_ok()
+        );
         for text in
             ["", "{}", r#"{"ports": [1], "complete": true}"#, r#"{"ports": [1, 70000], "complete": true}"#]
         {

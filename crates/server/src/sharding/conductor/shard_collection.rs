@@ -47,6 +47,10 @@ impl ShardCollection {
         if !is_name || collection.is_empty() {
             bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{namespace}'");
         }
+        // What is the server's own is refused by other errors.
+        if !collection.starts_with("system.") {
+            crate::commands::ddl::names::check_new_name(namespace)?;
+        }
         if args.has("timeseries") {
             bail!(Code::COMMAND_NOT_SUPPORTED, "Time-series collections are not supported by this server");
         }

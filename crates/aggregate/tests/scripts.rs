@@ -246,7 +246,7 @@ fn run(case: &str) -> String {
 
 #[test]
 fn scripts() {
-    text::run_scripts(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts"), run);
+    text::run_scripts("tests/scripts", run);
 }
 
 /// The scripts' folder holds what they say it holds: an empty collection gives nothing.

@@ -52,7 +52,7 @@ fn parts_of(case: &str) -> String {
 
 #[test]
 fn parts_are_what_the_scripts_say() {
-    text::run_scripts(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/split"), parts_of);
+    text::run_scripts("tests/split", parts_of);
 }
 
 const DOCUMENTS: &[&str] = &[

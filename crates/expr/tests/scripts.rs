@@ -62,7 +62,7 @@ fn check(path: &Path) {
 
 #[test]
 fn scripts() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    let folder = Path::new("tests/scripts");
     let mut paths: Vec<_> = std::fs::read_dir(folder)
         .expect("the scripts' folder")
         .map(|entry| entry.expect("an entry").path())

@@ -119,5 +119,5 @@ fn run(case: &str) -> String {
 
 #[test]
 fn scripts() {
-    text::run_scripts(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/query"), run);
+    text::run_scripts("tests/scripts/query", run);
 }

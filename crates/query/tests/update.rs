@@ -70,5 +70,5 @@ fn apply(
 
 #[test]
 fn scripts() {
-    text::run_scripts(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/scripts/update"), run);
+    text::run_scripts("tests/scripts/update", run);
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use sheaf_server::command::*;
 use sheaf_server::commands::TABLE;
 
-const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
+const FILE: &str = "../../docs/commands.md";
 
 const HEAD: &str = "\
 # The commands, as they describe themselves

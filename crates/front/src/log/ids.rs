@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn no_id_is_written_outside_of_this_table() {
-        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("crates are in one folder");
+        let crates = Path::new("..");
         let mut found = Vec::new();
         for path in sources(crates) {
             let text =

@@ -126,7 +126,7 @@ fn bad_files_get_a_clear_error() {
 
 #[test]
 fn every_ready_made_experiment_is_part_of_the_program_and_parses() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
+    let folder = "../../experiments";
     let mut files = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();

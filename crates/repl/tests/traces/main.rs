@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 #[test]
 fn members_do_as_their_traces_say() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/traces/scripts");
+    let folder = PathBuf::from("tests/traces/scripts");
     let mut scripts: Vec<PathBuf> =
         std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     scripts.sort();

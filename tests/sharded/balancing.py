@@ -101,8 +101,10 @@ def even_spread(cluster):
         assert client.even.plants.count_documents({}) == 1500
         assert len({plant["n"] for plant in client.even.plants.find({}, {"n": 1})}) == 1500
         noted = client.config.actionlog.find_one({"what": "balancer.round", "details.chunksMoved": {"$gt": 0}})
-        assert noted["details"]["errorOccurred"] is False, noted
+        assert noted["details"]["errorOccured"] is False, noted
         assert client.config.changelog.find_one({"what": "split", "ns": "even.plants"})
+        # As shells count moves.
+        assert client.config.changelog.find_one({"what": "moveChunk.from", "details.note": "success", "details.errmsg": {"$exists": False}})
 
 
 @alone(shards=2, members=1, routers=1, balances=True)

@@ -20,7 +20,7 @@ Each command states these beside its code; there are no defaults. A test compare
   **concerns**: which of `readConcern` (r) and `writeConcern` (w) it takes.
 - **privileges**: the actions that its user needs, and where; *c* is the collection that the command names, *db* its
   database, *cluster* the cluster. Nothing checks them yet.
-- **router**: how a router runs it. There is no router yet.
+- **router**: how a router runs it.
 
 | command | access | txn | secondary | auth | v1 | concerns | privileges | router |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |

@@ -59,7 +59,7 @@ fn runtime(name: &str, threads: usize) -> std::io::Result<tokio::runtime::Runtim
 /// Tells the user what is wrong with what he asked for.
 pub fn bad_options(text: &str) -> ExitCode {
     eprintln!("{text}");
-    eprintln!("try 'sheaf server --help' for more information");
+    eprintln!("try '--help' for more information");
     ExitCode::from(exit::BAD_OPTIONS)
 }
 

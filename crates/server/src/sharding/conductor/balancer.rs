@@ -269,7 +269,7 @@ impl Conductor {
         let server = self.front.host_and_port();
         let id = format!("{server}-{now}-{}", sheaf_front::front::new_object_id());
         let mut details = doc! {
-            "executionTimeMillis": took.as_millis() as i64, "errorOccurred": done.failed.is_some(),
+            "executionTimeMillis": took.as_millis() as i64, "errorOccured": done.failed.is_some(),
             "candidateChunks": done.moves as i32, "chunksMoved": done.moves as i32, "splits": done.cuts as i32
         };
         if let Some(error) = &done.failed {

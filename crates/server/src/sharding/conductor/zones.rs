@@ -1,6 +1,6 @@
 //! Zones: which shards belong to one, and which ranges of a collection's keys belong on it.
 
-use sheaf_bson::{DocBuf, RawDoc, Value, compare_docs, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value, compare_docs, doc, document_text};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::placement::KeyPattern;
 use sheaf_storage::Interrupt;
@@ -103,7 +103,8 @@ impl Conductor {
                 None => Ends { min: DocBuf::from(min), max: DocBuf::from(max) },
             };
             if compare_docs(ends.min.as_raw(), ends.max.as_raw()).is_ge() {
-                bail!(Code::FAILED_TO_PARSE, "min: {:?} should be less than max: {:?}", ends.min, ends.max);
+                let (min, max) = (document_text(ends.min.as_raw()), document_text(ends.max.as_raw()));
+                bail!(Code::FAILED_TO_PARSE, "min: {min} should be less than max: {max}");
             }
             self.change_range(change, &namespace, &ends, zone)
         })?;
@@ -132,9 +133,10 @@ impl Conductor {
         {
             bail!(
                 Code::RANGE_OVERLAP_CONFLICT,
-                "Zone range: [{:?}, {:?}) is overlapping with existing: {other:?}",
-                ends.min,
-                ends.max
+                "Zone range: [{}, {}) is overlapping with existing: {}",
+                document_text(ends.min.as_raw()),
+                document_text(ends.max.as_raw()),
+                document_text(other.as_raw())
             );
         }
         let new = Value::ObjectId(sheaf_front::front::new_object_id());
@@ -157,8 +159,8 @@ impl Ends {
             Err(_) => bail!(
                 Code::SHARD_KEY_NOT_FOUND,
                 "{} is not a prefix of the shard key {}",
-                sheaf_bson::document_text(end),
-                sheaf_bson::document_text(pattern.document())
+                document_text(end),
+                document_text(pattern.document())
             ),
         };
         // The end of all keys is one in all fields.

@@ -36,6 +36,8 @@ pub enum StatsSource {
     CurrentOp,
     /// `$listLocalSessions`: one document for each session.
     ListLocalSessions,
+    /// `$listSampledQueries`: one document for each sample.
+    ListSampledQueries,
     /// `$shardedDataDistribution`: one document for each sharded collection.
     ShardedDataDistribution,
 }
@@ -48,6 +50,7 @@ impl StatsSource {
             StatsSource::IndexStats => "$indexStats",
             StatsSource::CurrentOp => "$currentOp",
             StatsSource::ListLocalSessions => "$listLocalSessions",
+            StatsSource::ListSampledQueries => "$listSampledQueries",
             StatsSource::ShardedDataDistribution => "$shardedDataDistribution",
         }
     }

@@ -28,6 +28,7 @@ pub static STAGES: &[&StageEntry] = &[
     &stats::INDEX_STATS,
     &limit::LIMIT,
     &stats::LIST_LOCAL_SESSIONS,
+    &stats::LIST_SAMPLED_QUERIES,
     &search::LIST_SEARCH_INDEXES,
     &lookup::LOOKUP,
     &filter::MATCH,

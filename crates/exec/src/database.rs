@@ -39,7 +39,7 @@ pub type LatencyStats = Box<dyn Fn(&str, bool) -> DocBuf + Send + Sync>;
 
 /// What the server adds: things that storage does not know.
 pub struct Hooks {
-    /// The documents of `$currentOp` and `$listLocalSessions`.
+    /// The documents of `$currentOp`, `$listLocalSessions` and `$listSampledQueries`.
     pub server_stats: ServerStats,
     /// `latencyStats` of a namespace, with histograms or without.
     pub latency_stats: LatencyStats,
@@ -314,7 +314,7 @@ impl Database for Db {
         match source {
             StatsSource::CollStats => stats::coll_stats(self, namespace, spec, cx),
             StatsSource::IndexStats => stats::index_stats(self, namespace),
-            StatsSource::CurrentOp | StatsSource::ListLocalSessions => {
+            StatsSource::CurrentOp | StatsSource::ListLocalSessions | StatsSource::ListSampledQueries => {
                 (self.hooks.server_stats)(source, spec)
             }
             StatsSource::ShardedDataDistribution => {

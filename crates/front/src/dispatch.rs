@@ -229,6 +229,10 @@ fn execute<'a>(
     if let Err(error) = role.place(request) {
         return finish::failed(request.part, error, None);
     }
+    // What was parked has been noted before.
+    if !resumed && request.front.sampling.is_active() {
+        request.front.sampling.note(request);
+    }
     request.client.meter.begin(request.deadline());
     // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
     let takes_turns = request.only_reads() && !request.in_transaction();

@@ -20,6 +20,7 @@ use crate::metrics::{CommandCount, Metrics};
 use crate::options::FrontOptions;
 use crate::params::Parameters;
 use crate::profile::Profiling;
+use crate::sampling::Sampling;
 use crate::session::LogicalSessionId;
 
 /// What all connections of a server share.
@@ -40,6 +41,8 @@ pub struct Front {
     pub commands: Vec<&'static Description>,
     /// Calls of each command.
     pub command_counts: HashMap<&'static str, CommandCount, ahash::RandomState>,
+    /// Samples of queries.
+    pub sampling: Sampling,
     /// Profiling levels.
     pub profiling: Profiling,
     /// When the server started.
@@ -96,6 +99,7 @@ impl Front {
             metrics: Metrics::default(),
             commands,
             command_counts,
+            sampling: Sampling::default(),
             profiling,
             started: Instant::now(),
             process_id: new_object_id(),

@@ -32,6 +32,7 @@ pub mod reactor;
 pub mod reply;
 pub mod request;
 pub mod role;
+pub mod sampling;
 pub mod session;
 pub mod status;
 mod stream;

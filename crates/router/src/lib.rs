@@ -17,6 +17,7 @@ mod open_times;
 mod out;
 mod route;
 mod router;
+mod sampling;
 mod session;
 mod stats;
 mod streams;

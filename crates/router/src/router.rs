@@ -167,7 +167,7 @@ impl Router {
         self.directory.write(&doc! { "update": "mongos", "updates": [update.as_raw()] }, &go_on)
     }
 
-    fn clock_millis(&self) -> i64 {
+    pub(crate) fn clock_millis(&self) -> i64 {
         self.front.clock.now_millis()
     }
 

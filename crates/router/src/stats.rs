@@ -8,6 +8,7 @@ use sheaf_cluster::GoOn;
 use sheaf_errors::Result;
 use sheaf_front::front::Front;
 use sheaf_front::operations;
+use sheaf_front::sampling::SAMPLES;
 use sheaf_rows::{Cx, Operator};
 
 use crate::addressed::{Addressed, Placed};
@@ -39,6 +40,7 @@ impl Source<'_> {
             StatsSource::CurrentOp if flag("localOps") => Ok(self.own_operations(&flag)),
             StatsSource::CurrentOp => self.operations(spec, cx),
             StatsSource::ListLocalSessions => Ok(self.sessions()),
+            StatsSource::ListSampledQueries => self.samples(spec, cx),
             StatsSource::ShardedDataDistribution => self.distribution(cx),
             StatsSource::CollStats | StatsSource::IndexStats => self.of_collection(of, namespace, spec, cx),
         }
@@ -87,6 +89,7 @@ impl Source<'_> {
         if flag("idleCursors") {
             all.extend(operations::idle_cursors(front, cursors));
         }
+        all.extend(front.sampling.operations(true));
         all
     }
 
@@ -118,6 +121,18 @@ impl Source<'_> {
         let answers = self.link.ask_each(&to, db, command, false, &|| interrupt())?;
         let remotes = gather::opened(self.link.abandoned(), &to, answers)?;
         self.rows(remotes, cx)
+    }
+
+    /// The samples of queries, with what this router has not written yet.
+    fn samples(&self, spec: RawDoc<'_>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+        let interrupt = cx.interrupt();
+        self.router.write_samples(&|| interrupt())?;
+        let filter = match spec.get("namespace") {
+            Some(namespace) => doc! { "ns": namespace },
+            None => DocBuf::new(),
+        };
+        let config = Target::Config(self.router.directory.config().clone());
+        self.ask(config.into(), "config", &doc! { "find": SAMPLES, "filter": filter.as_raw() }, cx)
     }
 
     /// The sessions that this router knows.

@@ -24,6 +24,7 @@ mod place;
 mod quiesce;
 mod read;
 pub mod reaper;
+mod sampling;
 pub mod session;
 pub mod sharding;
 mod shutdown;

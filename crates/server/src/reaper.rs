@@ -15,6 +15,7 @@ const SESSIONS_PERIOD: Duration = Duration::from_secs(300);
 /// Runs until shutdown.
 pub async fn run(node: Arc<Node>) {
     tokio::spawn(crate::commands::repl::keep_config_published(node.clone()));
+    tokio::spawn(crate::sampling::run(node.clone()));
     if let Err(error) = tokio::task::block_in_place(|| crate::oplog_size::restore(&node)) {
         let about = sheaf_bson::doc! { "error": error.message() };
         crate::log::warning(

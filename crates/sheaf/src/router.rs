@@ -161,5 +161,6 @@ pub async fn serve(router: &Arc<Router>, listeners: Listeners) {
     data.spawn(router.clone().keep_telling());
     data.spawn(router.clone().reap());
     data.spawn(router.clone().keep_settling());
+    data.spawn(router.clone().keep_sampling());
     listeners.run(Arc::new(Mongos(router.clone()))).await;
 }

@@ -1,5 +1,5 @@
 //! Stages whose documents come from the server itself: `$collStats`, `$indexStats`, `$currentOp`,
-//! `$listLocalSessions`, `$shardedDataDistribution`.
+//! `$listLocalSessions`, `$listSampledQueries`, `$shardedDataDistribution`.
 
 use std::sync::Arc;
 
@@ -37,6 +37,18 @@ pub(crate) const LIST_LOCAL_SESSIONS: StageEntry = StageEntry::new(
     parse_list_local_sessions,
     Split::Router,
     Needs::Cluster(&["listSessions"]),
+)
+.first()
+.collectionless()
+.unstable()
+.not_in_transactions();
+
+/// `$listSampledQueries`.
+pub(crate) const LIST_SAMPLED_QUERIES: StageEntry = StageEntry::new(
+    "$listSampledQueries",
+    parse_list_sampled_queries,
+    Split::Router,
+    Needs::Cluster(&["listSampledQueries"]),
 )
 .first()
 .collectionless()
@@ -177,6 +189,42 @@ pub(crate) fn parse_list_local_sessions(
         }
     }
     Ok(stage(StatsSource::ListLocalSessions, spec, cx))
+}
+
+pub(crate) fn parse_list_sampled_queries(
+    argument: Value<'_>,
+    cx: &mut StageCx<'_>,
+) -> Result<Vec<SharedStage>> {
+    let Value::Document(spec) = argument else {
+        bail!(
+            6876001,
+            "$listSampledQueries must take a nested object but found: $listSampledQueries: {}",
+            crate::print::value(argument)
+        );
+    };
+    if cx.namespace.database != "admin" || !cx.namespace.collection.is_empty() {
+        bail!(
+            Code::INVALID_NAMESPACE,
+            "$listSampledQueries must be run against the 'admin' database with {{aggregate: 1}}"
+        );
+    }
+    for field in spec.iter() {
+        match (field.key(), field.value()) {
+            ("namespace", Value::String(name))
+                if name.split_once('.').is_none_or(|(db, of)| db.is_empty() || of.is_empty()) =>
+            {
+                bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{name}'")
+            }
+            ("namespace", Value::String(_)) => {}
+            ("namespace", other) => bail!(
+                Code::TYPE_MISMATCH,
+                "BSON field '$listSampledQueries.namespace' is the wrong type '{}', expected type 'string'",
+                other.type_name()
+            ),
+            (other, _) => bail!(40415, "BSON field '$listSampledQueries.{other}' is an unknown field."),
+        }
+    }
+    Ok(stage(StatsSource::ListSampledQueries, spec, cx))
 }
 
 pub(crate) fn parse_sharded_data_distribution(

@@ -9,6 +9,7 @@ use sheaf_front::command::*;
 use sheaf_front::generic::is_generic;
 use sheaf_front::reply::Reply;
 
+use super::query_analyzer::forget;
 use super::shards;
 use crate::op::Operation;
 use sheaf_cluster::for_client;
@@ -92,13 +93,14 @@ pub fn is_sharded(op: &Operation<'_>, namespace: &str) -> Result<bool> {
 /// `drop`: of a sharded collection by the conductor, of another one on its database's primary shard.
 pub fn drop_collection<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let namespace = format!("{}.{}", op.db(), args.collection()?);
-    crate::forward::until_right(op, op.db(), || {
+    let dropped = crate::forward::until_right(op, op.db(), || {
         if op.blocking(|| is_sharded(op, &namespace))? {
             let body = op.body();
             return op.blocking(|| ask(op, "_configsvrDropCollection", Value::String(&namespace), body));
         }
         crate::forward::to_plain(op, op.target(op.db(), false)?)
-    })
+    })?;
+    op.blocking(|| forget(op, &doc! { "_id": &namespace })).map(|()| dropped)
 }
 
 fn is_between(name: &str) -> bool {

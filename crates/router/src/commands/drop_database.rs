@@ -1,6 +1,6 @@
 //! `dropDatabase`: the conductor drops its sharded collections, the database on all shards, and its place in the directory.
 
-use sheaf_bson::Value;
+use sheaf_bson::{Value, doc};
 use sheaf_errors::{Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
@@ -16,5 +16,7 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let body = op.body();
     let reply = op.blocking(|| conducted::ask(op, "_configsvrDropDatabase", Value::String(op.db()), body))?;
     op.router.directory.forget_database(op.db());
+    let of_database = doc! { "_id": { "$gte": &format!("{}.", op.db()), "$lt": &format!("{}/", op.db()) } };
+    op.blocking(|| super::query_analyzer::forget(op, &of_database))?;
     Ok(reply)
 }

@@ -19,6 +19,7 @@ mod isdbgrid;
 mod list_databases;
 mod operations;
 mod owners;
+mod query_analyzer;
 mod rename;
 mod server_status;
 mod sessions;
@@ -50,6 +51,7 @@ static OWN: &[Entry<RunOnRouter>] = &[
     command_entry!(shards::EnableSharding<'_>, Operation),
     command_entry!(shards::GetShardMap, Operation),
     command_entry!(analyze::AnalyzeShardKey<'_>, Operation),
+    command_entry!(query_analyzer::ConfigureQueryAnalyzer<'_>, Operation),
     command_entry!(version::GetShardVersion<'_>, Operation),
     command_entry!(shards::FlushRouterConfig, Operation),
     command_entry!(shards::ListShards, Operation),

@@ -1,11 +1,13 @@
 //! `renameCollection`: on the primary shard of the database, within which it has to stay; by the conductor where a sharded collection is
 //! concerned.
 
+use sheaf_bson::{Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 
 use super::conducted::{self, is_sharded};
+use super::query_analyzer::forget;
 use crate::forward;
 use crate::op::Operation;
 
@@ -24,7 +26,7 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         }
         Ok(false)
     };
-    forward::until_right(op, from, || {
+    let renamed = forward::until_right(op, from, || {
         if op.blocking(is_one_sharded)? {
             let body = op.body();
             return op.blocking(|| conducted::ask(op, "_configsvrRenameCollection", source, body));
@@ -37,5 +39,11 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
             );
         }
         forward::to_plain(op, target)
-    })
+    })?;
+    forget_both(op, source, new).map(|()| renamed)
+}
+
+/// What was to be sampled under either name is not any more.
+fn forget_both(op: &Operation<'_>, source: Value<'_>, new: Value<'_>) -> Result<()> {
+    op.blocking(|| forget(op, &doc! { "_id": { "$in": [source, new] } }))
 }

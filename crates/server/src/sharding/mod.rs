@@ -27,7 +27,7 @@ pub mod participants;
 mod placements;
 pub mod resharding;
 pub mod room;
-mod rows;
+pub(crate) mod rows;
 mod sending;
 mod shard_server;
 mod shown;

@@ -3,6 +3,7 @@
 mod cluster_parameter;
 mod fsync;
 mod hello;
+mod query_analyzer;
 mod users_info;
 mod validate_metadata;
 
@@ -14,6 +15,7 @@ use crate::registered;
 pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(cluster_parameter::GetClusterParameter),
     registered!(cluster_parameter::SetClusterParameter<'_>),
+    registered!(query_analyzer::ConfigureQueryAnalyzer<'_>),
     registered!(fsync::Fsync),
     registered!(fsync::FsyncUnlock),
     registered!(hello::Hello<'_>),

@@ -66,6 +66,7 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
             });
             Ok(shown.collect())
         }
+        StatsSource::ListSampledQueries => crate::sampling::list(node, spec),
         _ => {
             let idle = spec.get("idleConnections").is_some_and(|v| v.truthy());
             let mut all = operations::under_way(node, &*node.cursors, idle);
@@ -76,6 +77,7 @@ fn server_documents(node: &Arc<Node>, source: StatsSource, spec: RawDoc<'_>) -> 
                 all.extend(node.idle_transactions());
             }
             all.extend(node.resharding_operations());
+            all.extend(node.sampling.operations(false));
             Ok(all)
         }
     }

@@ -1,0 +1,300 @@
+//! Samples of queries, for `analyzeShardKey`: which requests are noted, how many, and in what shape. Where they are kept is the role's.
+
+mod configuration;
+mod shape;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
+
+use crate::request::Request;
+
+pub use configuration::{Configure, namespace_parts};
+pub use shape::Kind;
+
+/// Where configurations are.
+pub const ANALYZERS: &str = "queryAnalyzers";
+/// Where samples are.
+pub const SAMPLES: &str = "sampledQueries";
+/// The index by which samples go away.
+pub const SAMPLES_INDEX: &str = "SampledQueriesTTLIndex";
+/// For how long samples are kept, in seconds.
+pub const EXPIRATION: &str = "queryAnalysisSampleExpirationSecs";
+/// How often rates are asked for, in seconds.
+pub const REFRESH: &str = "queryAnalysisSamplerConfigurationRefreshSecs";
+/// How often samples are written, in seconds.
+pub const WRITE: &str = "queryAnalysisWriterIntervalSecs";
+
+/// What samples that are not written yet may take.
+const MOST_BYTES: usize = 16 << 20;
+
+/// What one batch of them takes, unless a single one takes more.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// A larger request is not noted: with what a sample has besides it could be no document.
+const LARGEST: usize = 15 << 20;
+
+/// The samples of one server.
+#[derive(Default)]
+pub struct Sampling {
+    /// Whether anything is sampled: all that other requests look at.
+    active: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    collections: HashMap<String, Sampled, ahash::RandomState>,
+    pending: Vec<DocBuf>,
+    bytes: usize,
+}
+
+/// A collection whose queries are sampled.
+struct Sampled {
+    analyzer: Analyzer,
+    /// Samples a second on this server.
+    rate: f64,
+    /// Samples that may be taken now.
+    tokens: f64,
+    counted: Instant,
+    reads: Figures,
+    writes: Figures,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Figures {
+    count: i64,
+    bytes: i64,
+}
+
+/// A document of `config.queryAnalyzers` whose mode is `full`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Analyzer {
+    /// The collection.
+    pub namespace: String,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Samples a second in the whole cluster.
+    pub samples_per_second: f64,
+    /// When it began.
+    pub start: i64,
+}
+
+impl Analyzer {
+    /// Reads the document; `None` where nothing is to be sampled.
+    pub fn parse(document: RawDoc<'_>) -> Option<Analyzer> {
+        if document.get("mode")?.as_str()? != "full" {
+            return None;
+        }
+        let Value::Binary(uuid) = document.get("collUuid")? else { return None };
+        let Value::DateTime(start) = document.get("startTime")? else { return None };
+        Some(Analyzer {
+            namespace: document.get("_id")?.as_str()?.to_owned(),
+            uuid: uuid.bytes.try_into().ok()?,
+            samples_per_second: document.get("samplesPerSecond")?.as_f64()?,
+            start,
+        })
+    }
+}
+
+impl Sampled {
+    fn new(analyzer: Analyzer, rate: f64) -> Sampled {
+        let (reads, writes) = Default::default();
+        Sampled { analyzer, rate, tokens: rate.max(1.0), counted: Instant::now(), reads, writes }
+    }
+
+    /// Whether one more may be taken.
+    fn take(&mut self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.counted).as_secs_f64();
+        self.counted = now;
+        self.tokens = (self.tokens + since * self.rate).min(self.rate.max(1.0));
+        let may = self.tokens >= 1.0;
+        if may {
+            self.tokens -= 1.0;
+        }
+        may
+    }
+}
+
+impl Sampling {
+    /// Whether anything is sampled.
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Relaxed)
+    }
+
+    /// Samples these collections from now on; `share` of their rates falls to this server.
+    pub fn configure(&self, analyzers: Vec<Analyzer>, share: f64) {
+        let state = &mut *self.state.lock();
+        let mut before = std::mem::take(&mut state.collections);
+        for analyzer in analyzers {
+            let rate = analyzer.samples_per_second * share;
+            let known = before.remove(&analyzer.namespace).filter(|known| {
+                (known.analyzer.uuid, known.analyzer.start) == (analyzer.uuid, analyzer.start)
+            });
+            let name = analyzer.namespace.clone();
+            let sampled = match known {
+                Some(known) if known.rate == rate => known,
+                Some(known) => {
+                    Sampled { reads: known.reads, writes: known.writes, ..Sampled::new(analyzer, rate) }
+                }
+                None => Sampled::new(analyzer, rate),
+            };
+            state.collections.insert(name, sampled);
+        }
+        self.active.store(!state.collections.is_empty(), Ordering::Relaxed);
+    }
+
+    /// Notes a request, if its collection is sampled and it is its turn.
+    pub(crate) fn note(&self, request: &Request<'_>) {
+        let Some(kind) = Kind::of(request.command.name) else { return };
+        let Some(Value::String(collection)) = request.body.iter().next().map(|first| first.value()) else {
+            return;
+        };
+        let namespace = request.namespace(collection);
+        let state = &mut *self.state.lock();
+        let Some(sampled) = state.collections.get_mut(&namespace) else { return };
+        let seconds = request.front.parameters.int(EXPIRATION);
+        let expire = request.front.clock.now_millis() + seconds * 1000;
+        let now = Instant::now();
+        for statement in kind.statements(request) {
+            let size =
+                statement.map_or(request.body.as_bytes().len(), |statement| statement.as_bytes().len());
+            if size > LARGEST || state.bytes + size > MOST_BYTES || !sampled.take(now) {
+                continue;
+            }
+            let id = *uuid::Uuid::new_v4().as_bytes();
+            let sample = DocBuf::build(|out| {
+                out.append("_id", Value::Binary(Binary { subtype: 4, bytes: &id }));
+                out.append("ns", namespace.as_str());
+                let uuid = Binary { subtype: 4, bytes: &sampled.analyzer.uuid };
+                out.append("collectionUuid", Value::Binary(uuid));
+                out.append("cmdName", kind.name());
+                kind.write(request, collection, statement, &mut out.document("cmd"));
+                out.append("expireAt", Value::DateTime(expire));
+            });
+            let figures = if kind.is_write() { &mut sampled.writes } else { &mut sampled.reads };
+            figures.count += 1;
+            figures.bytes += sample.as_bytes().len() as i64;
+            state.bytes += sample.as_bytes().len();
+            state.pending.push(sample);
+        }
+    }
+
+    /// The next samples that are to be written, which are forgotten here; none, when all are.
+    pub fn take_batch(&self) -> Vec<DocBuf> {
+        let state = &mut *self.state.lock();
+        let mut bytes = 0;
+        let fits = |sample: &&DocBuf| {
+            bytes += sample.as_bytes().len();
+            bytes <= BATCH_BYTES
+        };
+        let count = state.pending.iter().take(1000).take_while(fits).count().max(1).min(state.pending.len());
+        let batch: Vec<DocBuf> = state.pending.drain(..count).collect();
+        state.bytes -= batch.iter().map(|sample| sample.as_bytes().len()).sum::<usize>();
+        batch
+    }
+
+    /// These could not be written: they are the next again.
+    pub fn put_back(&self, mut batch: Vec<DocBuf>) {
+        let state = &mut *self.state.lock();
+        state.bytes += batch.iter().map(|sample| sample.as_bytes().len()).sum::<usize>();
+        batch.append(&mut state.pending);
+        state.pending = batch;
+    }
+
+    /// Forgets what is not written.
+    pub fn discard(&self) {
+        let state = &mut *self.state.lock();
+        state.pending.clear();
+        state.bytes = 0;
+    }
+
+    /// What `$currentOp` shows of it; the bytes and the rate are those that a member of a set tells.
+    pub fn operations(&self, is_router: bool) -> Vec<DocBuf> {
+        if !self.is_active() {
+            return Vec::new();
+        }
+        let state = self.state.lock();
+        let shown = state.collections.values().map(|sampled| {
+            let Analyzer { namespace, uuid, samples_per_second, start } = &sampled.analyzer;
+            DocBuf::build(|out| {
+                out.append("desc", "query analyzer");
+                out.append("ns", namespace.as_str());
+                out.append("collUuid", Value::Binary(Binary { subtype: 4, bytes: uuid }));
+                out.append("samplesPerSecond", *samples_per_second);
+                out.append("startTime", Value::DateTime(*start));
+                out.append("sampledReadsCount", sampled.reads.count);
+                if !is_router {
+                    out.append("sampledReadsBytes", sampled.reads.bytes);
+                }
+                out.append("sampledWritesCount", sampled.writes.count);
+                if !is_router {
+                    out.append("sampledWritesBytes", sampled.writes.bytes);
+                }
+            })
+        });
+        shown.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn analyzer(samples_per_second: f64) -> Analyzer {
+        Analyzer { namespace: "garden.plants".to_owned(), uuid: [7; 16], samples_per_second, start: 5 }
+    }
+
+    #[test]
+    fn no_more_are_taken_than_the_rate_says() {
+        let mut sampled = Sampled::new(analyzer(10.0), 10.0);
+        let began = sampled.counted;
+        let taken = (0..100).filter(|_| sampled.take(began)).count();
+        assert_eq!(taken, 10, "what one second gives");
+        let half = began + Duration::from_millis(500);
+        assert_eq!((0..100).filter(|_| sampled.take(half)).count(), 5);
+        let long = began + Duration::from_secs(60);
+        assert_eq!((0..100).filter(|_| sampled.take(long)).count(), 10, "what was not used is lost");
+        let mut rare = Sampled::new(analyzer(0.5), 0.5);
+        let began = rare.counted;
+        assert!(rare.take(began) && !rare.take(began + Duration::from_secs(1)));
+        assert!(rare.take(began + Duration::from_secs(3)));
+    }
+
+    #[test]
+    fn what_cannot_be_written_comes_again_first() {
+        let sampling = Sampling::default();
+        let sample = |at: i32| sheaf_bson::doc! { "_id": at };
+        sampling.put_back((0..3).map(sample).collect());
+        let batch = sampling.take_batch();
+        assert_eq!((batch.len(), sampling.state.lock().bytes), (3, 0));
+        sampling.put_back(vec![sample(9)]);
+        sampling.put_back(batch);
+        let again: Vec<_> =
+            sampling.take_batch().iter().map(|doc| doc.as_raw().get("_id").unwrap().as_exact_i64()).collect();
+        assert_eq!(again, [Some(0), Some(1), Some(2), Some(9)]);
+        assert!(sampling.take_batch().is_empty());
+    }
+
+    #[test]
+    fn what_was_counted_is_kept_while_the_analyzer_stays() {
+        let sampling = Sampling::default();
+        assert!(!sampling.is_active() && sampling.operations(true).is_empty());
+        sampling.configure(vec![analyzer(5.0)], 0.5);
+        assert!(sampling.is_active());
+        sampling.state.lock().collections.get_mut("garden.plants").unwrap().reads.count = 4;
+        sampling.configure(vec![analyzer(8.0)], 0.5);
+        let shown = sampling.operations(true);
+        assert_eq!(shown[0].as_raw().get("sampledReadsCount").unwrap().as_exact_i64(), Some(4));
+        sampling.configure(vec![Analyzer { start: 6, ..analyzer(8.0) }], 0.5);
+        let shown = sampling.operations(false);
+        assert_eq!(shown[0].as_raw().get("sampledReadsCount").unwrap().as_exact_i64(), Some(0));
+        sampling.configure(Vec::new(), 1.0);
+        assert!(!sampling.is_active());
+    }
+}

@@ -1,0 +1,145 @@
+//! The requests that are sampled, and what a sample says of one.
+
+use sheaf_bson::{DocWriter, RawDoc, Value, doc};
+
+use crate::generic::is_generic;
+use crate::request::Request;
+
+/// A command that is sampled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// `find`, whose filter is called so.
+    Find,
+    /// `aggregate`, whose filter is the `$match` that it begins with.
+    Aggregate,
+    /// `count`.
+    Count,
+    /// `distinct`.
+    Distinct,
+    /// `update`, each statement by itself.
+    Update,
+    /// `delete`, each statement by itself.
+    Delete,
+    /// `findAndModify`.
+    FindAndModify,
+}
+
+type Writer<'w> = DocWriter<'w, Vec<u8>>;
+
+impl Kind {
+    /// The kind of the command of this name; `None`: it is not sampled.
+    pub fn of(name: &str) -> Option<Kind> {
+        Some(match name {
+            "find" => Kind::Find,
+            "aggregate" => Kind::Aggregate,
+            "count" => Kind::Count,
+            "distinct" => Kind::Distinct,
+            "update" => Kind::Update,
+            "delete" => Kind::Delete,
+            "findAndModify" => Kind::FindAndModify,
+            _ => return None,
+        })
+    }
+
+    /// The command's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Find => "find",
+            Kind::Aggregate => "aggregate",
+            Kind::Count => "count",
+            Kind::Distinct => "distinct",
+            Kind::Update => "update",
+            Kind::Delete => "delete",
+            Kind::FindAndModify => "findAndModify",
+        }
+    }
+
+    /// Whether it writes.
+    pub fn is_write(self) -> bool {
+        matches!(self, Kind::Update | Kind::Delete | Kind::FindAndModify)
+    }
+
+    fn list(self) -> Option<&'static str> {
+        match self {
+            Kind::Update => Some("updates"),
+            Kind::Delete => Some("deletes"),
+            _ => None,
+        }
+    }
+
+    /// What of the request is one sample each: its statements, or all of it (`None`).
+    pub(super) fn statements<'a>(self, request: &Request<'a>) -> Vec<Option<RawDoc<'a>>> {
+        let Some(list) = self.list() else { return vec![None] };
+        if let Some(sequence) = request.sequences.iter().find(|sequence| sequence.name == list) {
+            return sequence.iter().map(Some).collect();
+        }
+        let statements = request.body.get(list).and_then(|list| list.as_array());
+        statements
+            .into_iter()
+            .flat_map(|list| list.values())
+            .filter_map(|one| one.as_doc())
+            .map(Some)
+            .collect()
+    }
+
+    /// Writes what a sample keeps of the request, or of this statement of it.
+    pub(super) fn write(
+        self,
+        request: &Request<'_>,
+        collection: &str,
+        statement: Option<RawDoc<'_>>,
+        out: &mut Writer<'_>,
+    ) {
+        let body = request.body;
+        match self {
+            Kind::Find => read(body, filter(body, "filter"), out),
+            Kind::Count | Kind::Distinct => read(body, filter(body, "query"), out),
+            Kind::Aggregate => {
+                read(body, leading_match(body), out);
+                if body.get("collation").is_none() {
+                    out.append("collation", doc! { "locale": "simple" }.as_raw());
+                }
+            }
+            Kind::Update | Kind::Delete => {
+                out.append(self.name(), collection);
+                if let (Some(list), Some(statement)) = (self.list(), statement) {
+                    out.array(list).push(Value::Document(statement));
+                }
+                if let Some(variables) = body.get("let") {
+                    out.append("let", variables);
+                }
+                out.append("$db", request.db);
+            }
+            Kind::FindAndModify => {
+                out.append(self.name(), collection);
+                for field in body.iter().skip(1).filter(|field| is_own(field.key_bytes())) {
+                    out.append_element(field);
+                }
+                out.append("$db", request.db);
+            }
+        }
+    }
+}
+
+fn is_own(name: &[u8]) -> bool {
+    !is_generic(name) && !name.starts_with(b"$")
+}
+
+fn filter<'a>(body: RawDoc<'a>, name: &str) -> RawDoc<'a> {
+    body.get(name).and_then(|filter| filter.as_doc()).unwrap_or(RawDoc::EMPTY)
+}
+
+fn leading_match(body: RawDoc<'_>) -> RawDoc<'_> {
+    let stages = body.get("pipeline").and_then(|stages| stages.as_array());
+    let first = stages.and_then(|stages| stages.values().next()?.as_doc());
+    first.and_then(|stage| stage.get("$match")?.as_doc()).unwrap_or(RawDoc::EMPTY)
+}
+
+fn read(body: RawDoc<'_>, filter: RawDoc<'_>, out: &mut Writer<'_>) {
+    out.append("filter", filter);
+    for name in ["collation", "let"] {
+        if let Some(value) = body.get(name) {
+            out.append(name, value);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+"""The pages on configureQueryAnalyzer, $listSampledQueries and the distributions of analyzeShardKey."""
+
+import pymongo
+
+from checks import check, refused
+from cluster import ReplicaSet
+from scenarios import spread_evenly
+
+
+def listed(client, namespace):
+    found = client.admin.aggregate([{"$listSampledQueries": {"namespace": namespace}}])
+    return sorted(found, key=lambda sample: sample["cmdName"])
+
+
+def ask_everything(collection):
+    list(collection.find({"k": 3}))
+    list(collection.aggregate([{"$match": {"k": {"$gte": 90}}}, {"$count": "n"}]))
+    collection.database.command("count", collection.name, query={"name": "plant 1"})
+    collection.distinct("name", {"k": 4})
+    collection.bulk_write([
+        pymongo.UpdateOne({"k": 5}, {"$set": {"name": "five"}}),
+        pymongo.UpdateMany({"name": "none"}, {"$set": {"name": "five"}})])
+    collection.delete_one({"k": 6})
+    collection.find_one_and_update({"k": 7}, {"$set": {"name": "seven"}})
+
+
+def check_samples(samples, namespace, uuid):
+    names = [sample["cmdName"] for sample in samples]
+    expected = ["aggregate", "count", "delete", "distinct", "find", "findAndModify", "update", "update"]
+    assert names == expected, names
+    for sample in samples:
+        assert set(sample) == {"_id", "ns", "collectionUuid", "cmdName", "cmd", "expireAt"}, sample
+        assert sample["ns"] == namespace and sample["collectionUuid"] == uuid, sample
+    told = {sample["cmdName"]: sample["cmd"] for sample in samples}
+    assert told["find"] == {"filter": {"k": 3}}, told
+    assert told["aggregate"] == {"filter": {"k": {"$gte": 90}}, "collation": {"locale": "simple"}}, told
+    assert told["count"] == {"filter": {"name": "plant 1"}} and told["distinct"] == {"filter": {"k": 4}}, told
+    db, name = namespace.split(".")
+    assert told["delete"] == {"delete": name, "deletes": [{"q": {"k": 6}, "limit": 1}], "$db": db}, told
+    change = told["findAndModify"]
+    assert change["findAndModify"] == name and change["query"] == {"k": 7} and change["$db"] == db, change
+    assert "lsid" not in change and "txnNumber" not in change, change
+    updates = [sample["cmd"]["updates"] for sample in samples if sample["cmdName"] == "update"]
+    assert sorted(len(statements) for statements in updates) == [1, 1], updates
+
+
+def uuid_of(collection):
+    return next(collection.database.list_collections(filter={"name": collection.name}))["info"]["uuid"]
+
+
+def check_configuration(client, namespace, of_router):
+    admin = client.admin
+    db, name = namespace.split(".")
+
+    def configure(mode, **options):
+        told = admin.command("configureQueryAnalyzer", namespace, mode=mode, **options)
+        return told["newConfiguration"], told.get("oldConfiguration")
+
+    def document():
+        return client.config.queryAnalyzers.find_one({"_id": namespace})
+
+    assert configure("off") == ({"mode": "off"}, None) and document() is None
+    assert configure("full", samplesPerSecond=50) == ({"mode": "full", "samplesPerSecond": 50.0}, None)
+    first = document()
+    assert list(first) == ["_id", "collUuid", "mode", "samplesPerSecond", "startTime"], first
+    assert first["collUuid"] == uuid_of(client[db][name])
+    new, old = configure("full", samplesPerSecond=0.2)
+    assert old == {"mode": "full", "samplesPerSecond": 50.0} and new["samplesPerSecond"] == 0.2
+    assert document()["startTime"] == first["startTime"]
+    assert configure("off") == ({"mode": "off"}, {"mode": "full", "samplesPerSecond": 0.2})
+    stopped = document()
+    assert stopped["mode"] == "off" and stopped["samplesPerSecond"] == 0.2, stopped
+    assert stopped["startTime"] == first["startTime"]
+    assert configure("off")[1] == {"mode": "off", "samplesPerSecond": 0.2} and document() == stopped
+    assert configure("full", samplesPerSecond=1)[1] == {"mode": "off", "samplesPerSecond": 0.2}
+    assert "stopTime" not in document() and document()["startTime"] > first["startTime"]
+    for options in ({"mode": "full", "samplesPerSecond": 0}, {"mode": "full", "samplesPerSecond": 51}, {"mode": "full"},
+                    {"mode": "off", "samplesPerSecond": 1},
+                    {"mode": "full", "samplesPerSecond": 1, "writeConcern": {"w": "majority"}}):
+        refused(72, lambda: admin.command("configureQueryAnalyzer", namespace, **options))
+    refused(2, lambda: configure("some"))
+    refused(40414, lambda: admin.command("configureQueryAnalyzer", namespace))
+    for inner in ("config.chunks", "admin.users", f"{db}.system.profile"):
+        refused(20, lambda: admin.command("configureQueryAnalyzer", inner, mode="off"))
+    refused(26, lambda: admin.command("configureQueryAnalyzer", f"{db}.nothing", mode="off"))
+    client[db].create_collection("view", viewOn=name, pipeline=[])
+    refused(166, lambda: admin.command("configureQueryAnalyzer", f"{db}.view", mode="off"))
+    refused(13, lambda: client[db].command("configureQueryAnalyzer", namespace, mode="off"))
+    # A collection of the same name is another one.
+    client[db][name].drop()
+    assert (document() is None) == of_router, "it goes with its collection"
+    client[db].create_collection(name)
+    assert configure("full", samplesPerSecond=1)[1] is None
+    client[db][name].rename("renamed")
+    assert (document() is None) == of_router
+    client[db].create_collection(name)
+    configure("full", samplesPerSecond=1)
+    client.drop_database(db)
+    assert (document() is None) == of_router
+
+
+@check
+def query_analyzers_are_configured_on_routers(cluster):
+    with cluster.client(0) as client:
+        client.admin.command("enableSharding", "configured")
+        client.configured.create_collection("plants")
+        check_configuration(client, "configured.plants", True)
+        spread_evenly(client, "configured2.plants")
+        check_configuration(client, "configured2.plants", True)
+    with cluster.shards[0].direct(0) as shard:
+        refused(20, lambda: shard.admin.command("configureQueryAnalyzer", "configured.plants", mode="off"))
+
+
+@check
+def queries_are_sampled_by_routers(cluster):
+    with cluster.client(0) as client:
+        namespace = "sampled.plants"
+        plants = spread_evenly(client, namespace)
+        other = client.sampled.other
+        other.insert_one({"_id": 1})
+        ask_everything(plants)
+        assert listed(client, namespace) == []
+        client.admin.command("configureQueryAnalyzer", namespace, mode="full", samplesPerSecond=50)
+        ask_everything(plants)
+        ask_everything(other)
+        samples = listed(client, namespace)
+        check_samples(samples, namespace, uuid_of(plants))
+        with cluster.client(1) as second:
+            assert listed(second, namespace) == samples, "they are the cluster's"
+        assert len(list(client.admin.aggregate([{"$listSampledQueries": {}}]))) >= len(samples)
+        index = client.config.sampledQueries.index_information()["SampledQueriesTTLIndex"]
+        assert index["expireAfterSeconds"] == 0, index
+        shown = list(client.admin.aggregate([{"$currentOp": {"localOps": True}}, {"$match": {"desc": "query analyzer"}}]))
+        shown = [entry for entry in shown if entry["ns"] == namespace]
+        assert [(entry["sampledReadsCount"], entry["sampledWritesCount"]) for entry in shown] == [(4, 4)], shown
+        client.admin.command("configureQueryAnalyzer", namespace, mode="off")
+        ask_everything(plants)
+        assert listed(client, namespace) == samples
+        refused(73, lambda: client.sampled.command({"aggregate": 1, "pipeline": [{"$listSampledQueries": {}}], "cursor": {}}))
+        refused(40415, lambda: list(client.admin.aggregate([{"$listSampledQueries": {"name": 1}}])))
+
+
+@check
+def no_more_is_sampled_than_was_asked_for(cluster):
+    with cluster.client(0) as client:
+        client.rarely.plants.insert_one({"_id": 1})
+        client.admin.command("configureQueryAnalyzer", "rarely.plants", mode="full", samplesPerSecond=0.01)
+        for _ in range(50):
+            client.rarely.plants.find_one({"_id": 1})
+        assert len(listed(client, "rarely.plants")) == 1
+        client.admin.command("configureQueryAnalyzer", "rarely.plants", mode="off")
+
+
+@check
+def queries_are_sampled_by_the_primary_of_a_set(_):
+    with ReplicaSet([{}], name="sampled") as members, members.direct(0) as client:
+        client.alone.create_collection("plants")
+        check_configuration(client, "alone.plants", False)
+        plants = client.beds.plants
+        plants.insert_many([{"_id": at, "k": at} for at in range(10)])
+        client.admin.command("configureQueryAnalyzer", "beds.plants", mode="full", samplesPerSecond=50)
+        ask_everything(plants)
+        check_samples(listed(client, "beds.plants"), "beds.plants", uuid_of(plants))

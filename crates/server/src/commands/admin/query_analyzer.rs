@@ -29,7 +29,7 @@ impl<'a> Command<'a, Operation<'a>> for ConfigureQueryAnalyzer<'a> {
         test_only: false,
         concerns: Concerns::NONE,
         privileges: Privileges::ByCommand("configureQueryAnalyzer on the collection"),
-        spread: Spread::ConfigServers,
+        spread: Spread::Refused,
         counter: Counter::Command,
         threads: Threads::DataMayBlock,
         ends_with_client: false,

@@ -61,7 +61,7 @@ const PARAMETERS: &[Parameter] = &[
     parameter("orphanCleanupDelaySecs", Int(900), Both, (0.0, f64::MAX)),
     parameter("peerAddresses", Text(""), Startup, ANY),
     parameter("queryAnalysisSampleExpirationSecs", Int(7 * 24 * 3600), Both, POSITIVE),
-    parameter("queryAnalysisSamplerConfigurationRefreshSecs", Int(90), Both, POSITIVE),
+    parameter("queryAnalysisSamplerConfigurationRefreshSecs", Int(10), Both, POSITIVE),
     parameter("queryAnalysisWriterIntervalSecs", Int(90), Both, POSITIVE),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),

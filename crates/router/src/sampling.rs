@@ -4,38 +4,44 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{ArrayBuf, Value, doc};
-use sheaf_cluster::GoOn;
-use sheaf_errors::{Code, Result};
-use sheaf_front::sampling::{ANALYZERS, Analyzer, REFRESH, SAMPLES, SAMPLES_INDEX, WRITE};
+use sheaf_bson::{ArrayBuf, Binary, DocBuf, Value, doc};
+use sheaf_cluster::{GoOn, first_batch};
+use sheaf_errors::{Code, Error, Result};
+use sheaf_front::sampling::{ANALYZERS, Analyzer, Due, SAMPLES, SAMPLES_INDEX};
 
 use crate::router::Router;
-
-/// How often is looked whether something is due.
-const TICK: Duration = Duration::from_millis(500);
 
 /// A router that has told nothing of itself for so long is not counted any more.
 const GONE_MILLIS: i64 = 60_000;
 
+/// For so long who drops a collection waits for the config servers to forget that it is sampled.
+const QUICK: Duration = Duration::from_secs(1);
+
+/// What a name stands for.
+pub enum Named {
+    /// A collection, with its UUID.
+    Collection([u8; 16]),
+    /// A view.
+    View,
+    /// Nothing.
+    Nothing,
+}
+
 impl Router {
     /// Asks for what is to be sampled, and writes samples, until shutdown.
     pub async fn keep_sampling(self: Arc<Self>) {
-        let seconds = |name: &str| Duration::from_secs(self.parameters.int(name).max(1) as u64);
-        let (mut asked, mut written) = (None::<Instant>, Instant::now());
+        let mut due = Due::default();
         while !self.is_shutting_down() {
-            let asks = asked.is_none_or(|asked| asked.elapsed() >= seconds(REFRESH));
-            let writes = written.elapsed() >= seconds(WRITE);
+            let (asks, writes) = (due.asks(&self.parameters), due.writes(&self.parameters));
             if asks || writes {
                 let router = self.clone();
                 let done = tokio::task::spawn_blocking(move || router.sample(asks, writes)).await;
-                asked = if asks { Some(Instant::now()) } else { asked };
-                written = if writes { Instant::now() } else { written };
                 if let Ok(Err(error)) = done {
                     tracing::debug!(%error, "queries are not sampled for now");
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(TICK) => {}
+                () = tokio::time::sleep(Due::TICK) => {}
                 () = self.until_shutdown() => {}
             }
         }
@@ -48,6 +54,7 @@ impl Router {
         };
         if asks {
             self.refresh_analyzers(&go_on)?;
+            self.end_analyzers(&go_on)?;
         }
         if writes {
             self.write_samples(&go_on)?;
@@ -74,32 +81,90 @@ impl Router {
         Ok(())
     }
 
+    /// Ends the sampling of collections that are not there any more, whoever has dropped or resharded them.
+    fn end_analyzers(&self, go_on: GoOn<'_>) -> Result<()> {
+        let mut ended = false;
+        for Analyzer { namespace, uuid, .. } in self.sampling.analyzers() {
+            let Some((db, collection)) = namespace.split_once('.') else { continue };
+            // Where a shard does not answer, nothing is known.
+            let Ok(named) = self.named(db, collection, go_on) else { continue };
+            if !matches!(named, Named::Collection(now) if now == uuid) {
+                let uuid = Value::Binary(Binary { subtype: 4, bytes: &uuid });
+                self.forget_analyzers(&doc! { "_id": &*namespace, "collUuid": uuid }, go_on)?;
+                ended = true;
+            }
+        }
+        if ended { self.refresh_analyzers(go_on) } else { Ok(()) }
+    }
+
+    fn forget_analyzers(&self, filter: &DocBuf, go_on: GoOn<'_>) -> Result<()> {
+        let delete = doc! { "delete": ANALYZERS, "deletes": [{ "q": filter.as_raw(), "limit": 0 }] };
+        self.directory.write(&delete, go_on)
+    }
+
+    /// Collections have been dropped or have got other names: those of this filter are sampled no more. Who has done that is neither
+    /// held up nor refused because of it; what is left to do is done when configurations are asked for the next time.
+    pub(crate) fn end_sampling(&self, filter: &DocBuf, go_on: GoOn<'_>) {
+        let began = Instant::now();
+        let go_on = || match began.elapsed() < QUICK {
+            true => go_on(),
+            false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
+        };
+        let found = self.directory.find(ANALYZERS, filter, &go_on);
+        let ended = found.and_then(|found| match found.is_empty() {
+            true => Ok(()),
+            false => self.forget_analyzers(filter, &go_on).and_then(|()| self.refresh_analyzers(&go_on)),
+        });
+        if let Err(error) = ended {
+            tracing::debug!(%error, "the sampling of what was dropped ends later");
+        }
+    }
+
+    /// What a name stands for now: by the directory, or by the primary shard of its database.
+    ///
+    /// Errors: those of asking.
+    pub(crate) fn named(&self, db: &str, collection: &str, go_on: GoOn<'_>) -> Result<Named> {
+        let placed = doc! { "_id": &format!("{db}.{collection}") };
+        if let Some(row) = self.directory.find("collections", &placed, go_on)?.first()
+            && let Some(Value::Binary(uuid)) = row.as_raw().get("uuid")
+            && let Ok(uuid) = uuid.bytes.try_into()
+        {
+            return Ok(Named::Collection(uuid));
+        }
+        let Some(mut shard) = self.directory.database(db, go_on)? else { return Ok(Named::Nothing) };
+        loop {
+            let list = doc! { "listCollections": 1, "filter": { "name": collection } };
+            let reply = sheaf_cluster::run(&shard.set, &self.clock, db, &list, true, go_on)?;
+            if let Some(entry) = first_batch(reply.as_raw()).first() {
+                return named(entry);
+            }
+            // It may have moved with its database.
+            self.directory.forget_database(db);
+            match self.directory.database(db, go_on)? {
+                Some(now) if now.name != shard.name => shard = now,
+                _ => return Ok(Named::Nothing),
+            }
+        }
+    }
+
     /// Writes the samples that were taken.
     ///
     /// Errors: those of the config servers. What is not written is kept for the next time.
     pub(crate) fn write_samples(&self, go_on: GoOn<'_>) -> Result<()> {
-        loop {
-            let batch = self.sampling.take_batch();
-            if batch.is_empty() {
-                return Ok(());
-            }
+        self.sampling.flush(|batch| {
+            self.prepare_samples(go_on)?;
             let insert = doc! {
                 "insert": SAMPLES,
-                "documents": Value::Array(ArrayBuf::of(&batch).as_raw()),
+                "documents": Value::Array(ArrayBuf::of(batch).as_raw()),
                 "ordered": false,
                 "bypassDocumentValidation": true
             };
-            let written =
-                self.prepare_samples(go_on).and_then(|()| match self.directory.write(&insert, go_on) {
-                    // An earlier attempt has come through whose answer was lost.
-                    Err(error) if error.code() == Code::DUPLICATE_KEY => Ok(()),
-                    done => done,
-                });
-            if let Err(error) = written {
-                self.sampling.put_back(batch);
-                return Err(error);
+            match self.directory.write(&insert, go_on) {
+                // An earlier attempt has come through whose answer was lost.
+                Err(error) if error.code() == Code::DUPLICATE_KEY => Ok(()),
+                done => done,
             }
-        }
+        })
     }
 
     /// Makes the index by which samples go away, and with it their collection.
@@ -110,5 +175,19 @@ impl Router {
             "writeConcern": { "w": "majority" }
         };
         self.directory.run("config", &command, true, go_on).map(|_| ())
+    }
+}
+
+/// What an entry of `listCollections` is.
+fn named(entry: &DocBuf) -> Result<Named> {
+    let entry = entry.as_raw();
+    if entry.get("type").and_then(|kind| kind.as_str()) == Some("view") {
+        return Ok(Named::View);
+    }
+    match entry.get("info").and_then(|info| info.as_doc()?.get("uuid")) {
+        Some(Value::Binary(uuid)) if uuid.bytes.len() == 16 => {
+            Ok(Named::Collection(uuid.bytes.try_into().expect("its length was looked at")))
+        }
+        _ => Err(Error::new(Code::INTERNAL_ERROR, "a collection has no UUID")),
     }
 }

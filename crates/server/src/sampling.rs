@@ -3,11 +3,10 @@
 //! Members of a sharded cluster sample nothing: routers do, since only they see a request once.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Result};
-use sheaf_front::sampling::{Analyzer, REFRESH, SAMPLES_INDEX, WRITE};
+use sheaf_front::sampling::{Analyzer, Due, SAMPLES_INDEX};
 use sheaf_storage::{CreateCollection, Write};
 
 use crate::node::Node;
@@ -18,55 +17,50 @@ pub const ANALYZERS: &str = "config.queryAnalyzers";
 /// The samples.
 pub const SAMPLES: &str = "config.sampledQueries";
 
-/// How often is looked whether something is due.
-const TICK: Duration = Duration::from_millis(500);
-
 /// Runs until shutdown.
 pub async fn run(node: Arc<Node>) {
-    let is_alone = node.replica().is_none() || node.is_in_cluster();
-    if is_alone {
+    if node.replica().is_none() || node.is_in_cluster() {
         return;
     }
-    let seconds = |name: &str| Duration::from_secs(node.parameters.int(name).max(1) as u64);
-    let (mut asked, mut written) = (None::<Instant>, Instant::now());
+    let mut due = Due::default();
     loop {
         tokio::select! {
-            () = tokio::time::sleep(TICK) => {}
+            () = tokio::time::sleep(Due::TICK) => {}
             () = node.until_shutdown() => return,
         }
         if !node.is_writable() {
             // The next primary has its own.
             node.sampling.configure(Vec::new(), 1.0);
             node.sampling.discard();
-            asked = None;
+            due = Due::default();
             continue;
         }
-        if asked.is_none_or(|asked| asked.elapsed() >= seconds(REFRESH)) {
-            asked = Some(Instant::now());
+        if due.asks(&node.parameters) {
             tell(tokio::task::block_in_place(|| refresh(&node)));
         }
-        if written.elapsed() >= seconds(WRITE) {
-            written = Instant::now();
+        if due.writes(&node.parameters) {
             tell(tokio::task::block_in_place(|| write(&node)));
         }
     }
 }
 
 fn tell(done: Result<()>) {
-    if let Err(error) = done
-        && error.code() != Code::LOCK_TIMEOUT
-    {
-        tracing::warn!(%error, "queries are not sampled for now");
+    if let Err(error) = done {
+        tracing::debug!(%error, "queries are not sampled for now");
     }
 }
 
-/// Asks what is to be sampled.
+/// Asks what is to be sampled: of collections that are there, since configurations outlive them.
 ///
 /// Errors: it cannot be read.
 pub fn refresh(node: &Node) -> Result<()> {
     let found = rows::find(&node.engine().view()?, ANALYZERS, |_| true)?;
-    let analyzers = found.iter().filter_map(|found| Analyzer::parse(found.as_raw())).collect();
-    node.sampling.configure(analyzers, 1.0);
+    let catalog = node.engine().catalog();
+    let is_there = |analyzer: &Analyzer| {
+        catalog.collection(&analyzer.namespace).is_some_and(|of| *of.uuid.as_bytes() == analyzer.uuid)
+    };
+    let analyzers = found.iter().filter_map(|found| Analyzer::parse(found.as_raw())).filter(is_there);
+    node.sampling.configure(analyzers.collect(), 1.0);
     Ok(())
 }
 
@@ -74,16 +68,7 @@ pub fn refresh(node: &Node) -> Result<()> {
 ///
 /// Errors: `NotWritablePrimary`, `LockTimeout`; those of the disk. What is not written is kept for the next time.
 pub fn write(node: &Node) -> Result<()> {
-    loop {
-        let batch = node.sampling.take_batch();
-        if batch.is_empty() {
-            return Ok(());
-        }
-        if let Err(error) = write_batch(node, &batch) {
-            node.sampling.put_back(batch);
-            return Err(error);
-        }
-    }
+    node.sampling.flush(|batch| write_batch(node, batch))
 }
 
 fn write_batch(node: &Node, batch: &[DocBuf]) -> Result<()> {

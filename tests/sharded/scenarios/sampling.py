@@ -2,8 +2,8 @@
 
 import pymongo
 
-from checks import check, refused
-from cluster import ReplicaSet
+from checks import alone, check, refused
+from cluster import ReplicaSet, eventually
 from scenarios import spread_evenly
 
 
@@ -149,6 +149,48 @@ def no_more_is_sampled_than_was_asked_for(cluster):
             client.rarely.plants.find_one({"_id": 1})
         assert len(listed(client, "rarely.plants")) == 1
         client.admin.command("configureQueryAnalyzer", "rarely.plants", mode="off")
+
+
+@check
+def sampling_ends_with_the_collection_whoever_drops_it(cluster):
+    with cluster.client(0) as client, cluster.client(1) as second, cluster.shards[0].direct(0) as shard:
+        admin = client.admin
+
+        def is_sampled(of, namespace):
+            shown = of.admin.aggregate([{"$currentOp": {"localOps": True}}])
+            return any(entry["ns"] == namespace for entry in shown if entry.get("desc") == "query analyzer")
+
+        admin.command("enableSharding", "ending", primaryShard="shard0")
+        for of in (client, second):
+            of.admin.command("setParameter", 1, queryAnalysisSamplerConfigurationRefreshSecs=1)
+        client.ending.plants.insert_one({"_id": 1})
+        admin.command("configureQueryAnalyzer", "ending.plants", mode="full", samplesPerSecond=1)
+        eventually(lambda: is_sampled(second, "ending.plants"), "the other router has not heard of it")
+        shard.ending.plants.drop()
+        shard.ending.create_collection("plants")
+        eventually(lambda: not is_sampled(client, "ending.plants") and not is_sampled(second, "ending.plants"), "it goes on")
+        assert client.config.queryAnalyzers.find_one({"_id": "ending.plants"}) is None
+        spread_evenly(client, "ending.moved")
+        admin.command("configureQueryAnalyzer", "ending.moved", mode="full", samplesPerSecond=1)
+        admin.command("reshardCollection", "ending.moved", key={"name": 1}, numInitialChunks=1)
+        eventually(lambda: not is_sampled(client, "ending.moved"), "a resharded collection is another one")
+        for of in (client, second):
+            of.admin.command("setParameter", 1, queryAnalysisSamplerConfigurationRefreshSecs=10)
+
+
+@alone(shards=1, routers=1)
+def queries_go_on_while_samples_cannot_be_written(cluster):
+    with cluster.client(0) as client:
+        plants = client.beds.plants
+        plants.insert_one({"_id": 1})
+        client.admin.command("setParameter", 1, queryAnalysisWriterIntervalSecs=1)
+        client.admin.command("configureQueryAnalyzer", "beds.plants", mode="full", samplesPerSecond=50)
+        cluster.config.servers[0].kill()
+        for at in range(20):
+            assert plants.find_one({"_id": 1})["_id"] == 1
+            plants.update_one({"_id": 1}, {"$set": {"at": at}})
+        cluster.config.servers[0].start()
+        eventually(lambda: len(listed(client, "beds.plants")) == 40, "samples are lost")
 
 
 @check

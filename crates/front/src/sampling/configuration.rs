@@ -29,9 +29,11 @@ pub fn namespace_parts(namespace: &str) -> Result<(&str, &str)> {
     if check_db_name(db).is_err() || check_collection_name(collection).is_err() {
         bail!(Code::INVALID_NAMESPACE, "Invalid namespace specified '{namespace}'");
     }
-    let own = collection.starts_with("system.") || collection.starts_with("enxcol_.");
-    if matches!(db, "admin" | "config" | "local") || own {
+    if matches!(db, "admin" | "config" | "local") || collection.starts_with("enxcol_.") {
         bail!(Code::ILLEGAL_OPERATION, "Cannot run against an internal collection");
+    }
+    if collection.starts_with("system.") {
+        bail!(Code::ILLEGAL_OPERATION, "Cannot run against a system collection");
     }
     Ok((db, collection))
 }

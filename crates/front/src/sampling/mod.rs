@@ -5,11 +5,13 @@ mod shape;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
+use sheaf_errors::Result;
 
+use crate::params::Parameters;
 use crate::request::Request;
 
 pub use configuration::{Configure, namespace_parts};
@@ -34,7 +36,7 @@ const MOST_BYTES: usize = 16 << 20;
 /// What one batch of them takes, unless a single one takes more.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// A larger request is not noted: with what a sample has besides it could be no document.
+/// A larger sample is not kept: it could be no document.
 const LARGEST: usize = 15 << 20;
 
 /// The samples of one server.
@@ -147,6 +149,14 @@ impl Sampling {
         self.active.store(!state.collections.is_empty(), Ordering::Relaxed);
     }
 
+    /// What is sampled.
+    pub fn analyzers(&self) -> Vec<Analyzer> {
+        if !self.is_active() {
+            return Vec::new();
+        }
+        self.state.lock().collections.values().map(|sampled| sampled.analyzer.clone()).collect()
+    }
+
     /// Notes a request, if its collection is sampled and it is its turn.
     pub(crate) fn note(&self, request: &Request<'_>) {
         let Some(kind) = Kind::of(request.command.name) else { return };
@@ -160,10 +170,8 @@ impl Sampling {
         let expire = request.front.clock.now_millis() + seconds * 1000;
         let now = Instant::now();
         for statement in kind.statements(request) {
-            let size =
-                statement.map_or(request.body.as_bytes().len(), |statement| statement.as_bytes().len());
-            if size > LARGEST || state.bytes + size > MOST_BYTES || !sampled.take(now) {
-                continue;
+            if state.bytes >= MOST_BYTES || !sampled.take(now) {
+                break;
             }
             let id = *uuid::Uuid::new_v4().as_bytes();
             let sample = DocBuf::build(|out| {
@@ -175,16 +183,36 @@ impl Sampling {
                 kind.write(request, collection, statement, &mut out.document("cmd"));
                 out.append("expireAt", Value::DateTime(expire));
             });
+            let size = sample.as_bytes().len();
+            if size > LARGEST {
+                continue;
+            }
             let figures = if kind.is_write() { &mut sampled.writes } else { &mut sampled.reads };
             figures.count += 1;
-            figures.bytes += sample.as_bytes().len() as i64;
-            state.bytes += sample.as_bytes().len();
+            figures.bytes += size as i64;
+            state.bytes += size;
             state.pending.push(sample);
         }
     }
 
+    /// Writes what was noted, in batches. What cannot be written is the next again.
+    ///
+    /// Errors: that of `write`, after which nothing more is written this time.
+    pub fn flush(&self, write: impl Fn(&[DocBuf]) -> Result<()>) -> Result<()> {
+        loop {
+            let batch = self.take_batch();
+            if batch.is_empty() {
+                return Ok(());
+            }
+            if let Err(error) = write(&batch) {
+                self.put_back(batch);
+                return Err(error);
+            }
+        }
+    }
+
     /// The next samples that are to be written, which are forgotten here; none, when all are.
-    pub fn take_batch(&self) -> Vec<DocBuf> {
+    fn take_batch(&self) -> Vec<DocBuf> {
         let state = &mut *self.state.lock();
         let mut bytes = 0;
         let fits = |sample: &&DocBuf| {
@@ -197,8 +225,7 @@ impl Sampling {
         batch
     }
 
-    /// These could not be written: they are the next again.
-    pub fn put_back(&self, mut batch: Vec<DocBuf>) {
+    fn put_back(&self, mut batch: Vec<DocBuf>) {
         let state = &mut *self.state.lock();
         state.bytes += batch.iter().map(|sample| sample.as_bytes().len()).sum::<usize>();
         batch.append(&mut state.pending);
@@ -240,9 +267,44 @@ impl Sampling {
     }
 }
 
+/// When a server asks for configurations, and when it writes samples.
+pub struct Due {
+    asked: Option<Instant>,
+    written: Instant,
+}
+
+impl Default for Due {
+    fn default() -> Self {
+        Due { asked: None, written: Instant::now() }
+    }
+}
+
+impl Due {
+    /// How often is looked whether something is due.
+    pub const TICK: Duration = Duration::from_millis(500);
+
+    /// Whether configurations are to be asked for now.
+    pub fn asks(&mut self, parameters: &Parameters) -> bool {
+        let is_due = self.asked.is_none_or(|asked| asked.elapsed() >= seconds(parameters, REFRESH));
+        self.asked = if is_due { Some(Instant::now()) } else { self.asked };
+        is_due
+    }
+
+    /// Whether samples are to be written now.
+    pub fn writes(&mut self, parameters: &Parameters) -> bool {
+        let is_due = self.written.elapsed() >= seconds(parameters, WRITE);
+        self.written = if is_due { Instant::now() } else { self.written };
+        is_due
+    }
+}
+
+fn seconds(parameters: &Parameters, name: &str) -> Duration {
+    Duration::from_secs(parameters.int(name).max(1) as u64)
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use sheaf_errors::Error;
 
     use super::*;
 
@@ -271,10 +333,12 @@ mod tests {
         let sampling = Sampling::default();
         let sample = |at: i32| sheaf_bson::doc! { "_id": at };
         sampling.put_back((0..3).map(sample).collect());
-        let batch = sampling.take_batch();
-        assert_eq!((batch.len(), sampling.state.lock().bytes), (3, 0));
-        sampling.put_back(vec![sample(9)]);
-        sampling.put_back(batch);
+        let failed = sampling.flush(|batch| {
+            assert_eq!((batch.len(), sampling.state.lock().bytes), (3, 0));
+            sampling.put_back(vec![sample(9)]);
+            Err(Error::bad_value("nobody is there"))
+        });
+        assert!(failed.is_err());
         let again: Vec<_> =
             sampling.take_batch().iter().map(|doc| doc.as_raw().get("_id").unwrap().as_exact_i64()).collect();
         assert_eq!(again, [Some(0), Some(1), Some(2), Some(9)]);

@@ -9,7 +9,6 @@ use sheaf_front::command::*;
 use sheaf_front::generic::is_generic;
 use sheaf_front::reply::Reply;
 
-use super::query_analyzer::forget;
 use super::shards;
 use crate::op::Operation;
 use sheaf_cluster::for_client;
@@ -100,7 +99,8 @@ pub fn drop_collection<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Re
         }
         crate::forward::to_plain(op, op.target(op.db(), false)?)
     })?;
-    op.blocking(|| forget(op, &doc! { "_id": &namespace })).map(|()| dropped)
+    op.blocking(|| op.router.end_sampling(&doc! { "_id": &namespace }, &|| op.check_interrupt()));
+    Ok(dropped)
 }
 
 fn is_between(name: &str) -> bool {

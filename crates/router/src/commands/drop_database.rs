@@ -17,6 +17,6 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let reply = op.blocking(|| conducted::ask(op, "_configsvrDropDatabase", Value::String(op.db()), body))?;
     op.router.directory.forget_database(op.db());
     let of_database = doc! { "_id": { "$gte": &format!("{}.", op.db()), "$lt": &format!("{}/", op.db()) } };
-    op.blocking(|| super::query_analyzer::forget(op, &of_database))?;
+    op.blocking(|| op.router.end_sampling(&of_database, &|| op.check_interrupt()));
     Ok(reply)
 }

@@ -1,7 +1,6 @@
 //! `configureQueryAnalyzer`: the document in `config.queryAnalyzers`, by which routers sample. It goes with its collection.
 
-use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
-use sheaf_cluster::first_batch;
+use sheaf_bson::{DocBuf, RawDoc, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::command::*;
@@ -9,9 +8,8 @@ use sheaf_front::reply::Reply;
 use sheaf_front::sampling::{ANALYZERS, Configure};
 
 use super::shards;
-use crate::forward::{self, Body};
 use crate::op::Operation;
-use crate::route::until_fresh;
+use crate::sampling::Named;
 
 /// `{configureQueryAnalyzer: "garden.plants", mode: "full", samplesPerSecond: 5}`.
 pub struct ConfigureQueryAnalyzer<'a>(Configure<'a>);
@@ -68,42 +66,14 @@ fn replace(op: &Operation<'_>, found: Option<RawDoc<'_>>, new: &DocBuf) -> Resul
     Ok(reply.as_raw().get("value").is_some_and(|value| value.as_doc().is_some()))
 }
 
-/// The collection's UUID, as its database's primary shard says.
+/// The collection's UUID.
 fn uuid_of(wanted: &Configure<'_>, op: &Operation<'_>) -> Result<[u8; 16]> {
     let Configure { db, collection, namespace, .. } = wanted;
-    if op.router.directory.database(db, &|| op.check_interrupt())?.is_none() {
-        bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {namespace} does not exist");
-    }
-    let list = doc! { "listCollections": 1, "filter": { "name": *collection } };
-    let found = until_fresh(op, db, collection, false, |_| {
-        let to = op.target(db, false)?.into();
-        let answer = forward::ask(op, &to, &Body { db, body: list.as_raw() })?;
-        Ok(first_batch(answer.reply()))
-    })?;
-    let Some(found) = found.first().map(DocBuf::as_raw) else {
-        bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {namespace} does not exist");
-    };
-    if found.get("type").and_then(|kind| kind.as_str()) == Some("view") {
-        bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Operation not supported for a view: {namespace}");
-    }
-    match found.get("info").and_then(|info| info.as_doc()?.get("uuid")) {
-        Some(Value::Binary(Binary { bytes, .. })) if bytes.len() == 16 => {
-            Ok(bytes.try_into().expect("its length was looked at"))
+    match op.router.named(db, collection, &|| op.check_interrupt())? {
+        Named::Collection(uuid) => Ok(uuid),
+        Named::View => {
+            bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Operation not supported for a view: {namespace}")
         }
-        _ => bail!(Code::INTERNAL_ERROR, "{namespace} has no UUID"),
+        Named::Nothing => bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {namespace} does not exist"),
     }
-}
-
-/// Samples no more what goes, or gets another name: of this collection, or of all of a database.
-///
-/// Errors: those of the config servers.
-pub fn forget(op: &Operation<'_>, filter: &DocBuf) -> Result<()> {
-    let (directory, go_on) = (&op.router.directory, || op.check_interrupt());
-    let found = directory.find(ANALYZERS, filter, &go_on)?;
-    if found.is_empty() {
-        return Ok(());
-    }
-    let delete = doc! { "delete": ANALYZERS, "deletes": [{ "q": filter.as_raw(), "limit": 0 }] };
-    directory.write(&delete, &go_on)?;
-    op.router.refresh_analyzers(&go_on)
 }

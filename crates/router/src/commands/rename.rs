@@ -1,13 +1,12 @@
 //! `renameCollection`: on the primary shard of the database, within which it has to stay; by the conductor where a sharded collection is
 //! concerned.
 
-use sheaf_bson::{Value, doc};
+use sheaf_bson::doc;
 use sheaf_errors::{Code, Result, bail};
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 
 use super::conducted::{self, is_sharded};
-use super::query_analyzer::forget;
 use crate::forward;
 use crate::op::Operation;
 
@@ -40,10 +39,7 @@ pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
         }
         forward::to_plain(op, target)
     })?;
-    forget_both(op, source, new).map(|()| renamed)
-}
-
-/// What was to be sampled under either name is not any more.
-fn forget_both(op: &Operation<'_>, source: Value<'_>, new: Value<'_>) -> Result<()> {
-    op.blocking(|| forget(op, &doc! { "_id": { "$in": [source, new] } }))
+    let both = doc! { "_id": { "$in": [source, new] } };
+    op.blocking(|| op.router.end_sampling(&both, &|| op.check_interrupt()));
+    Ok(renamed)
 }

@@ -24,6 +24,7 @@ use crate::outcome::RequestOutcome;
 use crate::reactor::{self, give_way};
 use crate::request::{OpMetrics, Request};
 use crate::role::Role;
+use crate::sampling::{self, Asked};
 
 pub use check::end_fields;
 pub use finish::{RETRYABLE, is_not_primary, is_retryable, is_state_change, without_transient};
@@ -231,7 +232,7 @@ fn execute<'a>(
     }
     // What was parked has been noted before.
     if !resumed && request.front.sampling.is_active() {
-        request.front.sampling.note(request);
+        sample(request);
     }
     request.client.meter.begin(request.deadline());
     // What writes, or has written in a transaction, may hold what others wait for, so it waits for no turn.
@@ -244,6 +245,15 @@ fn execute<'a>(
     request.struck.set(injected.data.is_some());
     let ran = role.run(request, fields);
     finish::finish(role, request, ran, injected)
+}
+
+/// Notes a request for `analyzeShardKey`, if it is its turn.
+#[cold]
+fn sample(request: &Request<'_>) {
+    let Request { front, db, body, sequences, command, .. } = request;
+    let seconds = front.parameters.int(sampling::EXPIRATION);
+    let expires = front.clock.now_millis() + seconds * 1000;
+    front.sampling.note(&Asked { command: command.name, db, body: *body, sequences }, expires);
 }
 
 /// When the operation's time is over. `getMore` gives `maxTimeMS` a meaning of its own.

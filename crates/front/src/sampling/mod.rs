@@ -12,10 +12,10 @@ use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
 use sheaf_errors::Result;
 
 use crate::params::Parameters;
-use crate::request::Request;
 
 pub use configuration::{Configure, namespace_parts};
-pub use shape::Kind;
+pub use shape::Asked;
+use shape::Kind;
 
 /// Where configurations are.
 pub const ANALYZERS: &str = "queryAnalyzers";
@@ -158,18 +158,18 @@ impl Sampling {
     }
 
     /// Notes a request, if its collection is sampled and it is its turn.
-    pub(crate) fn note(&self, request: &Request<'_>) {
-        let Some(kind) = Kind::of(request.command.name) else { return };
-        let Some(Value::String(collection)) = request.body.iter().next().map(|first| first.value()) else {
+    ///
+    /// `expires`: when the samples go, in milliseconds.
+    pub fn note(&self, asked: &Asked<'_>, expires: i64) {
+        let Some(kind) = Kind::of(asked.command) else { return };
+        let Some(Value::String(collection)) = asked.body.iter().next().map(|first| first.value()) else {
             return;
         };
-        let namespace = request.namespace(collection);
+        let namespace = format!("{}.{collection}", asked.db);
         let state = &mut *self.state.lock();
         let Some(sampled) = state.collections.get_mut(&namespace) else { return };
-        let seconds = request.front.parameters.int(EXPIRATION);
-        let expire = request.front.clock.now_millis() + seconds * 1000;
         let now = Instant::now();
-        for statement in kind.statements(request) {
+        for statement in kind.statements(asked) {
             if state.bytes >= MOST_BYTES || !sampled.take(now) {
                 break;
             }
@@ -180,8 +180,8 @@ impl Sampling {
                 let uuid = Binary { subtype: 4, bytes: &sampled.analyzer.uuid };
                 out.append("collectionUuid", Value::Binary(uuid));
                 out.append("cmdName", kind.name());
-                kind.write(request, collection, statement, &mut out.document("cmd"));
-                out.append("expireAt", Value::DateTime(expire));
+                kind.write(asked, collection, statement, &mut out.document("cmd"));
+                out.append("expireAt", Value::DateTime(expires));
             });
             let size = sample.as_bytes().len();
             if size > LARGEST {

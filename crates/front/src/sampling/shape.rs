@@ -1,9 +1,21 @@
 //! The requests that are sampled, and what a sample says of one.
 
 use sheaf_bson::{DocWriter, RawDoc, Value, doc};
+use sheaf_wire::Sequence;
 
 use crate::generic::is_generic;
-use crate::request::Request;
+
+/// A request, as far as samples tell of it.
+pub struct Asked<'a> {
+    /// The command's name.
+    pub command: &'static str,
+    /// The database that it runs against.
+    pub db: &'a str,
+    /// The command as it came, without its sequences.
+    pub body: RawDoc<'a>,
+    /// The message's sequences.
+    pub sequences: &'a [Sequence<'a>],
+}
 
 /// A command that is sampled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,12 +80,12 @@ impl Kind {
     }
 
     /// What of the request is one sample each: its statements, or all of it (`None`).
-    pub(super) fn statements<'a>(self, request: &Request<'a>) -> Vec<Option<RawDoc<'a>>> {
+    pub(super) fn statements<'a>(self, asked: &Asked<'a>) -> Vec<Option<RawDoc<'a>>> {
         let Some(list) = self.list() else { return vec![None] };
-        if let Some(sequence) = request.sequences.iter().find(|sequence| sequence.name == list) {
+        if let Some(sequence) = asked.sequences.iter().find(|sequence| sequence.name == list) {
             return sequence.iter().map(Some).collect();
         }
-        let statements = request.body.get(list).and_then(|list| list.as_array());
+        let statements = asked.body.get(list).and_then(|list| list.as_array());
         statements
             .into_iter()
             .flat_map(|list| list.values())
@@ -85,12 +97,12 @@ impl Kind {
     /// Writes what a sample keeps of the request, or of this statement of it.
     pub(super) fn write(
         self,
-        request: &Request<'_>,
+        asked: &Asked<'_>,
         collection: &str,
         statement: Option<RawDoc<'_>>,
         out: &mut Writer<'_>,
     ) {
-        let body = request.body;
+        let body = asked.body;
         match self {
             Kind::Find => read(body, filter(body, "filter"), out),
             Kind::Count | Kind::Distinct => read(body, filter(body, "query"), out),
@@ -108,14 +120,14 @@ impl Kind {
                 if let Some(variables) = body.get("let") {
                     out.append("let", variables);
                 }
-                out.append("$db", request.db);
+                out.append("$db", asked.db);
             }
             Kind::FindAndModify => {
                 out.append(self.name(), collection);
                 for field in body.iter().skip(1).filter(|field| is_own(field.key_bytes())) {
                     out.append_element(field);
                 }
-                out.append("$db", request.db);
+                out.append("$db", asked.db);
             }
         }
     }

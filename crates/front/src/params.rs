@@ -46,6 +46,7 @@ use When::{Both, Never, Runtime, Startup};
 /// The parameters that have an effect here. Sorted by name.
 const PARAMETERS: &[Parameter] = &[
     parameter("allowMultipleArbiters", Bool(false), Startup, ANY),
+    parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
     parameter("authenticationMechanisms", Text(""), Never, ANY),
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),

@@ -57,9 +57,12 @@ impl ClusterDatabase {
             Placed::Whole(to) => return Ok(vec![to.clone()]),
             Placed::Spread(sharded) => sharded,
         };
-        let alike = targeting::compares_bytes(sharded, self.collation.as_ref().map(DocBuf::as_raw));
+        let alike = targeting::compares_bytes(
+            sharded.default_collation.as_ref(),
+            self.collation.as_ref().map(DocBuf::as_raw),
+        );
         let head = pipeline.head();
-        let ranges = targeting::ranges_for(sharded, head.matcher.map(|matcher| &**matcher), alike);
+        let ranges = targeting::ranges_for(sharded.pattern(), head.matcher.map(|matcher| &**matcher), alike);
         targeting::addressed_at(self.link.directory(), sharded, &ranges, self.link.reads_as_of(), go_on)
     }
 

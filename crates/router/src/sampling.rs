@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{ArrayBuf, Binary, DocBuf, Value, doc};
+use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, first_batch};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::sampling::{ANALYZERS, Analyzer, Due, SAMPLES, SAMPLES_INDEX};
@@ -19,8 +19,13 @@ const QUICK: Duration = Duration::from_secs(1);
 
 /// What a name stands for.
 pub enum Named {
-    /// A collection, with its UUID.
-    Collection([u8; 16]),
+    /// A collection.
+    Collection {
+        /// Its UUID.
+        uuid: [u8; 16],
+        /// The collation of queries that name none, unless that is the simple one.
+        collation: Option<DocBuf>,
+    },
     /// A view.
     View,
     /// Nothing.
@@ -88,7 +93,7 @@ impl Router {
             let Some((db, collection)) = namespace.split_once('.') else { continue };
             // Where a shard does not answer, nothing is known.
             let Ok(named) = self.named(db, collection, go_on) else { continue };
-            if !matches!(named, Named::Collection(now) if now == uuid) {
+            if !matches!(named, Named::Collection { uuid: now, .. } if now == uuid) {
                 let uuid = Value::Binary(Binary { subtype: 4, bytes: &uuid });
                 self.forget_analyzers(&doc! { "_id": &*namespace, "collUuid": uuid }, go_on)?;
                 ended = true;
@@ -123,17 +128,15 @@ impl Router {
     /// What a name stands for now: by the directory, or by the primary shard of its database.
     ///
     /// Errors: those of asking.
-    pub(crate) fn named(&self, db: &str, collection: &str, go_on: GoOn<'_>) -> Result<Named> {
-        let placed = doc! { "_id": &format!("{db}.{collection}") };
-        if let Some(row) = self.directory.find("collections", &placed, go_on)?.first()
-            && let Some(Value::Binary(uuid)) = row.as_raw().get("uuid")
-            && let Ok(uuid) = uuid.bytes.try_into()
-        {
-            return Ok(Named::Collection(uuid));
+    pub(crate) fn named(&self, db: &str, name: &str, go_on: GoOn<'_>) -> Result<Named> {
+        let placed = doc! { "_id": &format!("{db}.{name}") };
+        if let Some(row) = self.directory.find("collections", &placed, go_on)?.first() {
+            let row = row.as_raw();
+            return collection(row.get("uuid"), row.get("defaultCollation"));
         }
         let Some(mut shard) = self.directory.database(db, go_on)? else { return Ok(Named::Nothing) };
         loop {
-            let list = doc! { "listCollections": 1, "filter": { "name": collection } };
+            let list = doc! { "listCollections": 1, "filter": { "name": name } };
             let reply = sheaf_cluster::run(&shard.set, &self.clock, db, &list, true, go_on)?;
             if let Some(entry) = first_batch(reply.as_raw()).first() {
                 return named(entry);
@@ -184,10 +187,21 @@ fn named(entry: &DocBuf) -> Result<Named> {
     if entry.get("type").and_then(|kind| kind.as_str()) == Some("view") {
         return Ok(Named::View);
     }
-    match entry.get("info").and_then(|info| info.as_doc()?.get("uuid")) {
-        Some(Value::Binary(uuid)) if uuid.bytes.len() == 16 => {
-            Ok(Named::Collection(uuid.bytes.try_into().expect("its length was looked at")))
-        }
-        _ => Err(Error::new(Code::INTERNAL_ERROR, "a collection has no UUID")),
-    }
+    let within = |part: &str, name: &str| entry.get(part)?.as_doc()?.get(name);
+    collection(within("info", "uuid"), within("options", "collation"))
+}
+
+fn collection(uuid: Option<Value<'_>>, collation: Option<Value<'_>>) -> Result<Named> {
+    let Some(Value::Binary(Binary { bytes, .. })) = uuid else { return Err(no_uuid()) };
+    let is_simple = |collation: &RawDoc<'_>| {
+        collation.is_empty() || collation.get("locale").and_then(|locale| locale.as_str()) == Some("simple")
+    };
+    let collation =
+        collation.and_then(|collation| collation.as_doc()).filter(|collation| !is_simple(collation));
+    let uuid = bytes.try_into().map_err(|_| no_uuid())?;
+    Ok(Named::Collection { uuid, collation: collation.map(DocBuf::from) })
+}
+
+fn no_uuid() -> Error {
+    Error::new(Code::INTERNAL_ERROR, "a collection has no UUID")
 }

@@ -12,7 +12,7 @@ use sheaf_front::sampling::SAMPLES;
 use sheaf_rows::{Cx, Operator};
 
 use crate::addressed::{Addressed, Placed};
-use crate::gather::{self, Gather, Link, Order, Remote};
+use crate::gather::{self, Gather, Link, Order};
 use crate::router::Router;
 use crate::target::Target;
 
@@ -71,16 +71,7 @@ impl Source<'_> {
             let answers = self.link.ask_each(&to, &namespace.database, &command, false, &go_on)?;
             gather::opened(self.link.abandoned(), &to, answers)
         })?;
-        self.rows(remotes, cx)
-    }
-
-    fn rows(&self, remotes: Vec<Remote>, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
-        let mut rows = Gather::new(self.link.clone(), remotes, Order::None);
-        let mut all = Vec::new();
-        while sheaf_rows::pull(&mut rows, cx)? {
-            all.push(DocBuf::from(rows.row().document()));
-        }
-        Ok(all)
+        all(Gather::new(self.link.clone(), remotes, Order::None), cx)
     }
 
     fn own_operations(&self, flag: &dyn Fn(&str) -> bool) -> Vec<DocBuf> {
@@ -116,11 +107,23 @@ impl Source<'_> {
 
     /// All that a set gives to a command with a cursor.
     fn ask(&self, to: Addressed, db: &str, command: &DocBuf, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+        all(self.open(to, db, command, cx)?, cx)
+    }
+
+    fn open(&self, to: Addressed, db: &str, command: &DocBuf, cx: &mut Cx<'_>) -> Result<Gather> {
         let interrupt = cx.interrupt();
         let to = [to];
         let answers = self.link.ask_each(&to, db, command, false, &|| interrupt())?;
         let remotes = gather::opened(self.link.abandoned(), &to, answers)?;
-        self.rows(remotes, cx)
+        Ok(Gather::new(self.link.clone(), remotes, Order::None))
+    }
+
+    /// What a command with a cursor gives on the database `config` of the config servers.
+    ///
+    /// Errors: those of asking.
+    pub fn of_config(&self, command: &DocBuf, cx: &mut Cx<'_>) -> Result<Gather> {
+        let config = Target::Config(self.router.directory.config().clone());
+        self.open(config.into(), "config", command, cx)
     }
 
     /// The samples of queries, with what this router has not written yet.
@@ -131,8 +134,7 @@ impl Source<'_> {
             Some(namespace) => doc! { "ns": namespace },
             None => DocBuf::new(),
         };
-        let config = Target::Config(self.router.directory.config().clone());
-        self.ask(config.into(), "config", &doc! { "find": SAMPLES, "filter": filter.as_raw() }, cx)
+        all(self.of_config(&doc! { "find": SAMPLES, "filter": filter.as_raw() }, cx)?, cx)
     }
 
     /// The sessions that this router knows.
@@ -183,6 +185,14 @@ impl Source<'_> {
         }
         Ok(all)
     }
+}
+
+fn all(mut rows: Gather, cx: &mut Cx<'_>) -> Result<Vec<DocBuf>> {
+    let mut all = Vec::new();
+    while sheaf_rows::pull(&mut rows, cx)? {
+        all.push(DocBuf::from(rows.row().document()));
+    }
+    Ok(all)
 }
 
 /// What a shard has of a collection; `None`: nothing.

@@ -13,7 +13,7 @@ use sheaf_exec::bounds::predicate::{FieldTraits, negated_bounds, test_bounds};
 use sheaf_exec::plan::analyze::may_hold_strings;
 use sheaf_expr::ParseCx;
 use sheaf_query::matcher::{MatchExpr, Matcher, Test};
-use sheaf_shard::placement::{Interval, Key, KeyRange, Ranges};
+use sheaf_shard::placement::{Interval, Key, KeyPattern, KeyRange, Ranges};
 use sheaf_shard::{ClusterTime, ShardId};
 
 use crate::addressed::{Addressed, ShardVersion};
@@ -23,12 +23,19 @@ use crate::target::Target;
 ///
 /// `collation` is the request's own; without one, the collection's counts.
 pub fn ranges_for_filter(sharded: &Sharded, filter: RawDoc<'_>, collation: Option<RawDoc<'_>>) -> Ranges {
-    let alike = compares_bytes(sharded, collation);
-    if let Some(key) = key_in_filter(sharded, filter, alike) {
+    let alike = compares_bytes(sharded.default_collation.as_ref(), collation);
+    ranges_of_filter(sharded.pattern(), filter, alike)
+}
+
+/// The same by any shard key.
+///
+/// `alike`: whether strings compare by their bytes.
+pub fn ranges_of_filter(pattern: &KeyPattern, filter: RawDoc<'_>, alike: bool) -> Ranges {
+    if let Some(key) = key_in_filter(pattern, filter, alike) {
         return Ranges::new([KeyRange::point(&key)]);
     }
     match Matcher::parse(filter, &mut ParseCx::new()) {
-        Ok(matcher) => ranges_for(sharded, Some(&matcher), alike),
+        Ok(matcher) => ranges_for(pattern, Some(&matcher), alike),
         Err(_) => Ranges::new([KeyRange::all()]),
     }
 }
@@ -36,18 +43,18 @@ pub fn ranges_for_filter(sharded: &Sharded, filter: RawDoc<'_>, collation: Optio
 /// The same for a filter that has been parsed; all keys without one.
 ///
 /// `alike`: whether strings compare by their bytes.
-pub fn ranges_for(sharded: &Sharded, filter: Option<&Matcher>, alike: bool) -> Ranges {
-    let ranges = filter.and_then(|filter| Bounded { sharded, alike }.ranges_of(filter.root()));
+pub fn ranges_for(pattern: &KeyPattern, filter: Option<&Matcher>, alike: bool) -> Ranges {
+    let ranges = filter.and_then(|filter| Bounded { pattern, alike }.ranges_of(filter.root()));
     ranges.unwrap_or_else(|| Ranges::new([KeyRange::all()]))
 }
 
-/// Whether strings of a query compare as those of the shard key.
-pub fn compares_bytes(sharded: &Sharded, collation: Option<RawDoc<'_>>) -> bool {
+/// Whether strings of a query compare as those of the shard key. `default`: the collection's collation, unless that is the simple one.
+pub fn compares_bytes(default: Option<&DocBuf>, collation: Option<RawDoc<'_>>) -> bool {
     match collation {
         Some(own) if !own.is_empty() => {
             own.get("locale").and_then(|locale| locale.as_str()) == Some("simple")
         }
-        _ => sharded.default_collation.is_none(),
+        _ => default.is_none(),
     }
 }
 
@@ -89,7 +96,7 @@ pub fn addressed_at(
 /// The one key that documents can have which match: each field of the shard key is given a value, and nothing has to be parsed.
 ///
 /// `alike`: whether strings compare by their bytes.
-pub fn key_in_filter(sharded: &Sharded, filter: RawDoc<'_>, alike: bool) -> Option<Key> {
+fn key_in_filter(pattern: &KeyPattern, filter: RawDoc<'_>, alike: bool) -> Option<Key> {
     let is_plain = |value: Value<'_>| match value {
         Value::Document(_)
         | Value::Array(_)
@@ -103,7 +110,6 @@ pub fn key_in_filter(sharded: &Sharded, filter: RawDoc<'_>, alike: bool) -> Opti
         Value::Double(number) => !number.is_nan(),
         _ => true,
     };
-    let pattern = sharded.pattern();
     let mut found = DocBuf::new();
     for field in pattern.fields() {
         let mut given = filter.iter().filter(|given| given.key() == field.path.dotted());
@@ -123,7 +129,7 @@ pub fn key_in_filter(sharded: &Sharded, filter: RawDoc<'_>, alike: bool) -> Opti
 
 /// What bounds are made for.
 struct Bounded<'s> {
-    sharded: &'s Sharded,
+    pattern: &'s KeyPattern,
     alike: bool,
 }
 
@@ -156,7 +162,7 @@ impl Bounded<'_> {
     fn of_leaves(&self, parts: &[MatchExpr]) -> Option<Ranges> {
         let mut narrows = false;
         let mut bounds = Vec::new();
-        for field in self.sharded.pattern().fields() {
+        for field in self.pattern.fields() {
             let traits = FieldTraits { hashed: field.hashed, ..FieldTraits::default() };
             let mut intervals = Intervals::all();
             for part in parts {
@@ -167,7 +173,7 @@ impl Bounded<'_> {
             narrows |= !intervals.is_all();
             bounds.push(intervals.iter().map(interval).collect::<Vec<_>>());
         }
-        narrows.then(|| self.sharded.pattern().ranges_of(&bounds))
+        narrows.then(|| self.pattern.ranges_of(&bounds))
     }
 
     fn of_part(&self, part: &MatchExpr, path: &str, traits: FieldTraits) -> Option<Intervals> {

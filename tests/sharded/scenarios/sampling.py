@@ -152,6 +152,46 @@ def no_more_is_sampled_than_was_asked_for(cluster):
 
 
 @check
+def samples_tell_how_a_key_would_spread_reads_and_writes(cluster):
+    with cluster.client(0) as client, cluster.client(1) as second:
+        admin = client.admin
+        plants = spread_evenly(client, "spreading.plants")
+
+        def analyze(of, key, namespace="spreading.plants"):
+            told = of.admin.command("analyzeShardKey", namespace, key=key, keyCharacteristics=False)
+            return told["readDistribution"], told["writeDistribution"]
+
+        for of in (client, second):
+            of.admin.command("setParameter", 1, analyzeShardKeyNumRanges=4)
+        reads, writes = analyze(client, {"k": 1})
+        assert reads == {"sampleSize": {"total": 0, "find": 0, "aggregate": 0, "count": 0, "distinct": 0}}, reads
+        assert writes == {"sampleSize": {"total": 0, "update": 0, "delete": 0, "findAndModify": 0}}, writes
+        admin.command("configureQueryAnalyzer", "spreading.plants", mode="full", samplesPerSecond=50)
+        ask_everything(plants)
+        admin.command("configureQueryAnalyzer", "spreading.plants", mode="off")
+        reads, writes = analyze(client, {"k": 1})
+        assert reads["sampleSize"] == {"total": 4, "find": 1, "aggregate": 1, "count": 1, "distinct": 1}, reads
+        assert reads["percentageOfSingleShardReads"] == 50 and reads["percentageOfMultiShardReads"] == 25, reads
+        assert reads["percentageOfScatterGatherReads"] == 25 and reads["numReadsByRange"] == [3, 1, 1, 2], reads
+        assert writes["sampleSize"] == {"total": 4, "update": 2, "delete": 1, "findAndModify": 1}, writes
+        assert writes["percentageOfSingleShardWrites"] == 75 and writes["percentageOfScatterGatherWrites"] == 25, writes
+        assert writes["numWritesByRange"] == [4, 1, 1, 1], writes
+        assert writes["percentageOfMultiWritesWithoutShardKey"] == 25, writes
+        assert writes["percentageOfSingleWritesWithoutShardKey"] == 0, writes
+        assert [half["sampleSize"]["total"] for half in analyze(second, {"k": "hashed"})] == [4, 4]
+        reads, writes = analyze(client, {"k": "hashed"})
+        assert reads["percentageOfSingleShardReads"] == 50 and reads["percentageOfScatterGatherReads"] == 50, reads
+        assert sum(reads["numReadsByRange"]) == 2 + 2 * 4, reads
+        reads, writes = analyze(client, {"name": 1})
+        assert reads["percentageOfSingleShardReads"] == 25 and writes["percentageOfSingleWritesWithoutShardKey"] == 75
+        plants.update_many({}, {"$set": {"same": 1, "list": [1, 2]}})
+        refused(4952606, lambda: analyze(client, {"same": 1}))
+        refused(2, lambda: analyze(client, {"list": 1}))
+        for of in (client, second):
+            of.admin.command("setParameter", 1, analyzeShardKeyNumRanges=100)
+
+
+@check
 def sampling_ends_with_the_collection_whoever_drops_it(cluster):
     with cluster.client(0) as client, cluster.client(1) as second, cluster.shards[0].direct(0) as shard:
         admin = client.admin

@@ -296,9 +296,9 @@ fn targets(
         return Err(not_over_shards(op, sharded));
     }
     let collation = body.get("collation").and_then(|collation| collation.as_doc());
-    let alike = targeting::compares_bytes(sharded, collation);
+    let alike = targeting::compares_bytes(sharded.default_collation.as_ref(), collation);
     let head = pipeline.head();
-    let ranges = targeting::ranges_for(sharded, head.matcher.map(|matcher| &**matcher), alike);
+    let ranges = targeting::ranges_for(sharded.pattern(), head.matcher.map(|matcher| &**matcher), alike);
     op.readers_of(sharded, &ranges)
 }
 

@@ -1,4 +1,4 @@
-//! `analyzeShardKey`: how well a key would spread a collection. Queries are not sampled, so there are no figures about reads and writes.
+//! `analyzeShardKey`: how well a key would spread a collection.
 
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use sheaf_front::reply::Reply;
 use sheaf_rows::{Cx, Limits, Operator};
 use sheaf_shard::placement::KeyPattern;
 
+use super::distribution::Subject;
 use super::shards;
 use crate::addressed::Placed;
 use crate::database::ClusterDatabase;
@@ -20,6 +21,7 @@ use crate::forward::{self, Body};
 use crate::merged::link;
 use crate::op::Operation;
 use crate::route::until_fresh;
+use crate::sampling::Named;
 use crate::stats::Source;
 
 /// Documents that are looked at, where nothing is said.
@@ -94,7 +96,17 @@ impl<'a> Command<'a, Operation<'a>> for AnalyzeShardKey<'a> {
         if matches!(db, "admin" | "config" | "local") || self.namespace.collection.starts_with("system.") {
             bail!(Code::ILLEGAL_OPERATION, "Cannot run against an internal collection");
         }
-        self.check_exists(op)?;
+        let named =
+            op.blocking(|| op.router.named(db, &self.namespace.collection, &|| op.check_interrupt()))?;
+        let (uuid, collation) = match named {
+            Named::Collection { uuid, collation } => (uuid, collation),
+            Named::View => bail!(
+                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
+                "Operation not supported for a view: {}",
+                self.namespace
+            ),
+            Named::Nothing => bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {} does not exist", self.namespace),
+        };
         let mut reply = Reply::ok();
         if self.characteristics
             && let Some(found) = op.blocking(|| self.analyze(op))?
@@ -102,14 +114,8 @@ impl<'a> Command<'a, Operation<'a>> for AnalyzeShardKey<'a> {
             reply.append("keyCharacteristics", found.as_raw());
         }
         if self.distribution {
-            let none = |kinds: &[&str]| {
-                DocBuf::build(|out| {
-                    let mut sizes = out.document("sampleSize");
-                    kinds.iter().for_each(|kind| _ = sizes.append(kind, 0i64));
-                })
-            };
-            let reads = none(&["total", "find", "aggregate", "count", "distinct"]);
-            let writes = none(&["total", "update", "delete", "findAndModify"]);
+            let subject = Subject { namespace: &self.namespace, uuid, collation, pattern: &self.pattern };
+            let (reads, writes) = op.blocking(|| subject.distributions(op))?;
             reply.append("readDistribution", reads.as_raw()).append("writeDistribution", writes.as_raw());
         }
         Ok(reply)
@@ -122,30 +128,17 @@ struct Supporting {
 }
 
 impl AnalyzeShardKey<'_> {
-    /// What its database's primary shard says of the collection.
+    /// What a shard says that has something of the collection.
     fn ask(&self, op: &Operation<'_>, command: &DocBuf) -> Result<Vec<DocBuf>> {
         let db = &*self.namespace.database;
-        until_fresh(op, db, &self.namespace.collection, false, |_| {
-            let to = op.target(db, false)?.into();
+        until_fresh(op, db, &self.namespace.collection, false, |placed| {
+            let to = match placed {
+                Placed::Whole(to) => to.clone(),
+                Placed::Spread(sharded) => op.addressed(sharded, sharded.table.chunks()[0].shard())?,
+            };
             let answer = forward::ask(op, &to, &Body { db, body: command.as_raw() })?;
             Ok(first_batch(answer.reply()))
         })
-    }
-
-    fn check_exists(&self, op: &Operation<'_>) -> Result<()> {
-        let list = doc! { "listCollections": 1, "filter": { "name": &*self.namespace.collection } };
-        let found = self.ask(op, &list)?;
-        let Some(found) = found.first() else {
-            bail!(Code::NAMESPACE_NOT_FOUND, "Namespace {} does not exist", self.namespace);
-        };
-        if found.as_raw().get("type").and_then(|kind| kind.as_str()) == Some("view") {
-            bail!(
-                Code::COMMAND_NOT_SUPPORTED_ON_VIEW,
-                "Operation not supported for a view: {}",
-                self.namespace
-            );
-        }
-        Ok(())
     }
 
     /// An index that begins with the key's fields and has all documents.

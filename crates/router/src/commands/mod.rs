@@ -10,6 +10,7 @@ mod conducted;
 mod count;
 mod cursors;
 mod distinct;
+mod distribution;
 mod drop_database;
 mod explain;
 mod find;

@@ -70,7 +70,7 @@ fn replace(op: &Operation<'_>, found: Option<RawDoc<'_>>, new: &DocBuf) -> Resul
 fn uuid_of(wanted: &Configure<'_>, op: &Operation<'_>) -> Result<[u8; 16]> {
     let Configure { db, collection, namespace, .. } = wanted;
     match op.router.named(db, collection, &|| op.check_interrupt())? {
-        Named::Collection(uuid) => Ok(uuid),
+        Named::Collection { uuid, .. } => Ok(uuid),
         Named::View => {
             bail!(Code::COMMAND_NOT_SUPPORTED_ON_VIEW, "Operation not supported for a view: {namespace}")
         }

@@ -5,7 +5,7 @@ use sheaf_bson::{RawDoc, Value};
 use sheaf_cluster::Sharded;
 use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
-use sheaf_shard::placement::Interval;
+use sheaf_shard::placement::{Interval, KeyPattern, Ranges};
 
 use super::batch::{Kind, document_of};
 use crate::targeting;
@@ -123,19 +123,23 @@ impl<'d> Selection<'d> {
 
     /// The owner of the one key that the filter names, if it names one.
     fn owner<'s>(&self, sharded: &'s Sharded) -> Result<Option<&'s ShardId>> {
-        let simple = targeting::compares_bytes(sharded, self.collation);
-        let mut bounds = Vec::new();
-        for field in sharded.pattern().fields() {
-            match equality(self.filter, &field.path) {
-                Some(value) if simple || !depends_on_collation(value) => {
-                    bounds.push(vec![Interval::point(value)]);
-                }
-                _ => return Ok(None),
-            }
-        }
-        let ranges = sharded.pattern().ranges_of(&bounds);
+        let simple = targeting::compares_bytes(sharded.default_collation.as_ref(), self.collation);
+        let Some(ranges) = one_key(self.filter, sharded.pattern(), simple) else { return Ok(None) };
         Ok(sharded.table.owners(&ranges, None)?.first().copied())
     }
+}
+
+/// The one key that a filter names, if it names one. `simple`: strings compare by their bytes.
+pub fn one_key(filter: RawDoc<'_>, pattern: &KeyPattern, simple: bool) -> Option<Ranges> {
+    let mut bounds = Vec::new();
+    for field in pattern.fields() {
+        let value = equality(filter, &field.path)?;
+        if !simple && depends_on_collation(value) {
+            return None;
+        }
+        bounds.push(vec![Interval::point(value)]);
+    }
+    Some(pattern.ranges_of(&bounds))
 }
 
 fn depends_on_collation(value: Value<'_>) -> bool {

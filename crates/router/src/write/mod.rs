@@ -17,7 +17,7 @@ mod outcome;
 mod own;
 mod rounds;
 
-pub use aim::{Aim, Selection};
+pub use aim::{Aim, Selection, one_key};
 pub use anywhere::Search;
 pub use batch::{Batch, Kind};
 pub use bulk::BulkOutcome;

@@ -423,7 +423,7 @@ impl<S: Socket> Connection<S> {
             };
             self.client.current.lock().end();
             match waited {
-                Ok(()) => {}
+                Ok(()) => wait.add_to(&mut outcome.reply),
                 Err(error) if wait.is_vital() => {
                     outcome = RequestOutcome {
                         operation_time: outcome.operation_time,

@@ -109,7 +109,7 @@ pub trait Role: Send + Sync + 'static {
     }
 }
 
-/// What must be so before a reply goes out: enough members have a write, the disk has it.
+/// What must be so before a reply goes out: enough members have a write, the disk has it, the answer is known.
 pub trait Wait: Send + Sync {
     /// Waits until it is so.
     ///
@@ -121,6 +121,9 @@ pub trait Wait: Send + Sync {
 
     /// `errInfo` of its `writeConcernError`.
     fn error_info(&self, timed_out: bool) -> DocBuf;
+
+    /// Adds to the reply what was waited for.
+    fn add_to(&self, _reply: &mut Reply) {}
 }
 
 /// What a request waits for before it runs again.

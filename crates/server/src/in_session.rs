@@ -24,11 +24,7 @@ pub fn run<'a>(
     work: impl FnOnce(&Operation<'a>) -> Result<Reply>,
 ) -> Result<Reply> {
     let part = op.part;
-    // Operations of one session come one after another; waiting must not hold up other connections.
-    let mut state = match session.state.try_lock() {
-        Some(state) => state,
-        None => op.blocking(|| wait_for(op, session))?,
-    };
+    let mut state = state_of(op, session)?;
     op.node.refresh_session(session, &mut state);
     load(&mut state, op, session)?;
     learn_fate(&mut state, op, session);
@@ -61,8 +57,17 @@ pub fn run<'a>(
 /// How long a wait goes on before it asks whether to go on.
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
-/// Waits for the session's operation before this one, unless this one is killed or out of time.
-pub fn wait_for<'s>(op: &Operation<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
+/// The session's state, which operations have one after another. Who waits for the one before holds up no other connections.
+///
+/// Errors: it was killed, or is out of time.
+pub fn state_of<'s>(op: &Operation<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
+    match session.state.try_lock() {
+        Some(state) => Ok(state),
+        None => op.blocking(|| wait_for(op, session)),
+    }
+}
+
+fn wait_for<'s>(op: &Operation<'_>, session: &'s Session) -> Result<MutexGuard<'s, SessionState>> {
     loop {
         if let Some(state) = session.state.try_lock_for(WAIT_STEP) {
             return Ok(state);

@@ -77,6 +77,7 @@ impl Role for Mongod {
             txn_ended: Cell::new(None),
             txn_found: Cell::new(None),
             parked: RefCell::new(None),
+            later: RefCell::new(None),
             committed: Cell::new(None),
             shard_versions: RefCell::default(),
             has_failed: Cell::default(),

@@ -11,6 +11,7 @@ use sheaf_expr::ClusterClock;
 use sheaf_front::generic::ShardVersion;
 use sheaf_front::request::Request;
 pub use sheaf_front::request::{ApiParams, Interrupter};
+use sheaf_front::role::Wait;
 use sheaf_shard::Executed;
 use sheaf_storage::{Catalog, Engine, OpTime, Statement, Transaction, View, Write};
 
@@ -41,6 +42,8 @@ pub struct Operation<'a> {
     pub(crate) txn_found: Cell<Option<OpTime>>,
     /// The request runs again when this is over; its answer is not sent.
     pub(crate) parked: RefCell<Option<Parked>>,
+    /// What the command itself has the reply wait for.
+    pub(crate) later: RefCell<Option<Box<dyn Wait>>>,
     /// The newest commit that this operation made or found; what its write concern waits for.
     pub(crate) committed: Cell<Option<OpTime>>,
     /// Versions of several namespaces, of a command that names them in a list.
@@ -230,6 +233,11 @@ impl<'a> Operation<'a> {
     /// What shows `$$CLUSTER_TIME`; `None` outside a replica set.
     pub fn cluster_clock(&self) -> Option<Arc<dyn ClusterClock>> {
         self.node.replica().map(|replica| replica.clone() as Arc<dyn ClusterClock>)
+    }
+
+    /// Has the reply wait for this, besides nothing else.
+    pub fn answer_later(&self, wait: Box<dyn Wait>) {
+        self.later.replace(Some(wait));
     }
 
     /// Throws the reply away and runs the same request again after a wait that holds no thread.

@@ -55,6 +55,9 @@ impl role::Wait for Wait {
 ///
 /// Errors: those of a write that shows that this member still leads.
 pub fn of(op: &Operation<'_>, result: &Result<Reply>) -> Result<Option<Box<dyn role::Wait>>> {
+    if let Some(own) = op.later.take() {
+        return Ok(Some(own));
+    }
     let wait = find(op, result.as_ref().err().map(Error::code))?;
     Ok(wait.map(|wait| Box::new(wait) as Box<dyn role::Wait>))
 }

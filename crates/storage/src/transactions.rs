@@ -10,12 +10,15 @@ use sheaf_errors::{Code, Result, bail};
 use crate::apply::{Redone, operations_of_row, redo};
 use crate::commit::prepared::Prepared;
 use crate::commit::step::Step;
-use crate::commit::transaction_rows::TransactionRow;
+use crate::commit::transaction_rows::{Row, TransactionRow};
 use crate::commit::transactions::TransactionListener;
 use crate::core::Core;
 use crate::engine::Engine;
 use crate::oplog::{self, TransactionKey, TransactionRecord};
 use crate::options::{Interrupt, OpTime};
+
+/// Bytes of operations from which on applying them is work that the thread's other duties must not wait for.
+const LONG_BYTES: usize = 32 << 10;
 
 impl Engine {
     /// Commits a prepared transaction, at a time that all its participants agree on; the entry is stamped above it. Its operations are
@@ -127,7 +130,25 @@ impl Core {
                 row.prepared
             );
         }
-        let Redone { batch, counts, locks } = redo(self, &operations_of_row(self, key)?)?;
+        let operations = operations_of_row(self, key)?;
+        let commit = || self.redo_and_commit(key, at, &row, &operations, since);
+        if operations.len() <= LONG_BYTES {
+            return commit();
+        }
+        let mut done = None;
+        (self.base.options.block)(&mut || done = Some(commit()));
+        done.expect("it was run")
+    }
+
+    fn redo_and_commit(
+        &self,
+        key: &TransactionKey,
+        at: Timestamp,
+        row: &Row,
+        operations: &[u8],
+        since: Option<u64>,
+    ) -> Result<OpTime> {
+        let Redone { batch, counts, locks } = redo(self, operations)?;
         let mut payload = self.commits.take_buffer();
         oplog::write_commit(&mut payload, key, at, row.prepared, &row.collections);
         let step = Step::of(TransactionRecord::Commit { key: key.clone(), at });

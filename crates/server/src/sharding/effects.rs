@@ -52,9 +52,15 @@ impl ShardServer {
         };
         match record {
             Record::Prepare { id, participants } => {
-                self.take_held(id)?.prepare(&array_of(participants), go_on)
+                let prepared = self.take_held(id)?.prepare(&array_of(participants), go_on);
+                self.let_go(id);
+                prepared
             }
-            Record::Alone { id } => self.take_held(id)?.commit(go_on),
+            Record::Alone { id } => {
+                let committed = self.take_held(id)?.commit(go_on);
+                self.let_go(id);
+                committed
+            }
             Record::Commit { id, at } => self.engine.commit_prepared(&key_of(id), (*at).into(), go_on),
             Record::Abort { id } => self.engine.write_abort(&key_of(id), go_on),
             Record::Settled { ids } => {

@@ -25,6 +25,7 @@ pub mod moving;
 mod names;
 pub mod participants;
 mod placements;
+pub mod requests;
 pub mod resharding;
 pub mod room;
 pub(crate) mod rows;

@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sheaf_bson::{RawDoc, Timestamp};
 use sheaf_cluster::Directory;
-use sheaf_errors::{Code, Error, Result, bail};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_front::front::Front;
 use sheaf_replica::{Replica, spawn};
 use sheaf_shard::{
-    Answer, Executed, LogRecord, ReaderId, Record, ReplyId, Request, Row, Rows, Shard, ShardEffect,
-    TransactionId, Until,
+    Answer, Executed, LogRecord, ReaderId, Record, ReplyId, Row, Rows, Shard, ShardEffect, TransactionId,
 };
 use sheaf_storage::{Engine, Interrupt, OpTime, Transaction, TransactionRecord};
 
@@ -61,11 +60,12 @@ pub(super) struct State {
     /// The term in which the machine thinks that it leads.
     leading: Option<u64>,
     next: u64,
-    replies: HashMap<ReplyId, Route>,
+    pub(super) replies: HashMap<ReplyId, Route>,
     /// Who waits until the past at a time is final.
-    readers: HashMap<ReaderId, Arc<Slot<()>>>,
-    /// Transactions that their sessions have handed over, until their entry is appended.
-    held: HashMap<TransactionId, Box<Transaction>>,
+    pub(super) readers: HashMap<ReaderId, Arc<Slot<()>>>,
+    /// Transactions that their sessions have handed over, until their entry is applied or refused; without their operations as soon as
+    /// somebody is about to append it.
+    pub(super) held: HashMap<TransactionId, Option<Box<Transaction>>>,
     figures: Figures,
 }
 
@@ -110,7 +110,7 @@ pub struct ShardServer {
     pub(super) sending: AtomicUsize,
     /// The newest ceiling of this member's own, and the term in which it has written that.
     pub(super) own_ceiling: Mutex<Option<(u64, Timestamp)>>,
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     known: AtomicBool,
     work: mpsc::Sender<Deferred>,
     started: Instant,
@@ -201,7 +201,10 @@ impl ShardServer {
     }
 
     /// Tells the machine something. What it wants done besides answers is given back; nothing, as long as there is no machine.
-    fn tell<T>(&self, work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T) -> Option<(T, Deferred)> {
+    pub(super) fn tell<T>(
+        &self,
+        work: impl FnOnce(&mut Shard, &mut Entrance<'_>) -> T,
+    ) -> Option<(T, Deferred)> {
         let State { machine, leading, next, replies, readers, held, .. } = &mut *self.state.lock();
         let machine = machine.as_mut()?;
         let mut entrance = Entrance { leading, next, replies, readers, held };
@@ -229,7 +232,7 @@ impl ShardServer {
     }
 
     /// Tells the machine of an office that it does not know of. The core is asked, so whoever calls has not locked it.
-    fn take_office(&self) {
+    pub(super) fn take_office(&self) {
         let Some(term) = self.term() else { return };
         if self.state.lock().leading == Some(term) {
             return;
@@ -257,7 +260,7 @@ impl ShardServer {
     }
 
     /// Tells the machine something where nothing may be waited for.
-    fn later(&self, work: impl FnOnce(&mut Shard)) {
+    pub(super) fn later(&self, work: impl FnOnce(&mut Shard)) {
         if let Some(((), deferred)) = self.tell(|machine, _| work(machine))
             && !deferred.is_empty()
         {
@@ -425,149 +428,6 @@ impl ShardServer {
             Some(Row::Aborted) | None => Fate::Aborted,
         }
     }
-
-    // Requests.
-
-    /// Asks the machine, with the transaction that its session hands over for it, and waits for the answer.
-    ///
-    /// Errors: `NotWritablePrimary`; what has kept the log from taking the entry; those of `go_on`. None of them says anything about the
-    /// transaction.
-    pub fn request(
-        self: &Arc<Self>,
-        request: Request,
-        transaction: Option<Box<Transaction>>,
-        go_on: Interrupt<'_>,
-    ) -> Result<Option<Answer>> {
-        if !self.is_known()? {
-            bail!(
-                Code::SHARDING_STATE_NOT_INITIALIZED,
-                "this set has not been added to a cluster as a shard"
-            );
-        }
-        if let Request::Confirm { read_at, .. } = &request {
-            self.replica.observe_time((*read_at).into());
-        }
-        let (now, last) = (time_of(self.replica.cluster_time()), self.engine.last_applied());
-        let slot = Slot::new();
-        let id = request.id().cloned();
-        let asked = self.now(go_on, |machine, entrance| {
-            seen(machine, last);
-            let to = entrance.number();
-            if let Some(id) = &id {
-                entrance.replies.insert(to, Route::Waiting(slot.clone(), id.clone()));
-                if let Some(transaction) = transaction {
-                    entrance.held.insert(id.clone(), transaction);
-                }
-            }
-            machine.request(to, request, now);
-            to
-        });
-        let (Some(to), Some(id)) = (asked, id) else { return Ok(None) };
-        let answer = slot.wait(go_on);
-        let left = {
-            let mut state = self.state.lock();
-            state.replies.remove(&to);
-            state.held.remove(&id)
-        };
-        drop(left);
-        answer.map(Some)
-    }
-
-    /// Waits until the past at a time cannot change any more. This member has seen the time; what had been proposed before ends at
-    /// index `last`.
-    ///
-    /// Errors: `NotWritablePrimary`; those of `go_on`.
-    pub fn make_final(self: &Arc<Self>, at: Timestamp, last: u64, go_on: Interrupt<'_>) -> Result<()> {
-        if !self.is_known()? {
-            return self.engine.wait_committed(last, go_on);
-        }
-        let (now, slot) = (time_of(self.replica.cluster_time()), Slot::new());
-        let applied = self.engine.last_applied();
-        let waiting = self.now(go_on, |machine, entrance| {
-            seen(machine, applied);
-            if !machine.is_leading() {
-                return None;
-            }
-            let reader = ReaderId(entrance.number().0);
-            entrance.readers.insert(reader, slot.clone());
-            machine.read(reader, time_of(at), last, Until::Final, now);
-            Some(reader)
-        });
-        let Some(reader) = waiting.flatten() else { return Err(not_primary()) };
-        let waited = slot.wait(go_on);
-        if waited.is_err() {
-            self.state.lock().readers.remove(&reader);
-            self.later(|machine| machine.cancel_read(reader));
-        }
-        waited?;
-        self.engine.wait_committed(last, go_on)
-    }
-
-    /// Commits a transaction that has written on this shard only.
-    ///
-    /// Errors: `NoSuchTransaction`, if somebody has asked about it before; those of the commit.
-    pub fn commit_alone(
-        self: &Arc<Self>,
-        id: &TransactionId,
-        executed: Executed,
-        transaction: Transaction,
-        go_on: Interrupt<'_>,
-    ) -> Result<OpTime> {
-        if transaction.is_read_only() || !self.is_known()? {
-            self.abandon(id);
-            return transaction.commit(go_on);
-        }
-        let now = time_of(self.replica.cluster_time());
-        let request = Request::CommitAlone { id: id.clone(), executed };
-        self.take_office();
-        let told = self.tell(|machine, entrance| machine.request(entrance.number(), request, now));
-        let mut effects = told.map_or_else(Vec::new, |((), effects)| effects);
-        let own = |effect: &ShardEffect| {
-            use sheaf_shard::Record::Alone;
-            matches!(effect, ShardEffect::Append(LogRecord::Transaction(Alone { id: alone })) if alone == id)
-        };
-        let Some(at) = effects.iter().position(own) else {
-            self.perform(effects, go_on);
-            let text = format!("Transaction with {{ txnNumber: {} }} has been aborted.", id.number);
-            return Err(Error::new(Code::NO_SUCH_TRANSACTION, text).with_label("TransientTransactionError"));
-        };
-        let ShardEffect::Append(record) = effects.remove(at) else { unreachable!("it was just found") };
-        self.perform(effects, go_on);
-        transaction.commit(go_on).inspect_err(|error| self.failed(&record, error))
-    }
-
-    /// The log has not taken a record: who has asked for it is told.
-    pub(super) fn failed(self: &Arc<Self>, record: &LogRecord, error: &Error) {
-        use sheaf_shard::Record;
-        self.later(|machine| {
-            machine.append_failed(record);
-            if let LogRecord::Transaction(Record::Prepare { id, .. } | Record::Alone { id }) = record {
-                // Its operations went with the attempt.
-                machine.abandon(id);
-            }
-        });
-        let LogRecord::Transaction(record) = record else { return };
-        let concerned = |id: &TransactionId| match record {
-            Record::Prepare { id: of, .. }
-            | Record::Alone { id: of }
-            | Record::Commit { id: of, .. }
-            | Record::Abort { id: of } => id == of,
-            Record::Settled { ids } => ids.contains(id),
-        };
-        let mut state = self.state.lock();
-        let answered = state.replies.extract_if(|_, route| concerned(route.id()));
-        answered.for_each(|(_, route)| route.refuse(error.clone()));
-    }
-
-    /// The transaction that a session has handed over for its entry.
-    ///
-    /// Errors: `NoSuchTransaction`.
-    pub(super) fn take_held(&self, id: &TransactionId) -> Result<Transaction> {
-        let held = self.state.lock().held.remove(id);
-        held.map(|held| *held).ok_or_else(|| {
-            Error::new(Code::NO_SUCH_TRANSACTION, "whoever has handed the transaction over has given up")
-        })
-    }
 }
 
 /// What an input of the machine may use besides it.
@@ -575,8 +435,8 @@ pub(super) struct Entrance<'s> {
     leading: &'s mut Option<u64>,
     next: &'s mut u64,
     pub(super) replies: &'s mut HashMap<ReplyId, Route>,
-    readers: &'s mut HashMap<ReaderId, Arc<Slot<()>>>,
-    held: &'s mut HashMap<TransactionId, Box<Transaction>>,
+    pub(super) readers: &'s mut HashMap<ReaderId, Arc<Slot<()>>>,
+    pub(super) held: &'s mut HashMap<TransactionId, Option<Box<Transaction>>>,
 }
 
 impl Entrance<'_> {
@@ -623,14 +483,14 @@ impl Entrance<'_> {
 }
 
 impl Route {
-    fn id(&self) -> &TransactionId {
+    pub(super) fn id(&self) -> &TransactionId {
         match self {
             Route::Waiting(_, id) | Route::Own(id) => id,
         }
     }
 
     /// There will be no answer. The settler asks again by itself.
-    fn refuse(self, error: Error) {
+    pub(super) fn refuse(self, error: Error) {
         if let Route::Waiting(slot, _) = self {
             slot.give(Err(error));
         }
@@ -639,13 +499,13 @@ impl Route {
 
 /// What is visible now: a transaction that begins may read so far. Before it leads, the machine counts on having been told of all
 /// records up to there, and those of the newest entries may be on their way.
-fn seen(machine: &mut Shard, last: OpTime) {
+pub(super) fn seen(machine: &mut Shard, last: OpTime) {
     if machine.is_leading() {
         machine.applied(last.index, time_of(Timestamp(last.time)), None);
     }
 }
 
-fn not_primary() -> Error {
+pub(super) fn not_primary() -> Error {
     Error::new(Code::NOT_WRITABLE_PRIMARY, "not primary")
 }
 

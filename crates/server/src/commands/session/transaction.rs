@@ -6,6 +6,7 @@ use crate::args::Args;
 use crate::command::*;
 use crate::dispatch::end_fields;
 use crate::op::{Operation, TxnEnd};
+use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
 use crate::sharding::transaction_id;
 
@@ -29,7 +30,7 @@ impl<'a> Command<'a, Operation<'a>> for CommitTransaction {
         privileges: Privileges::None,
         spread: Spread::Participants,
         counter: Counter::Command,
-        threads: Threads::DataMayBlock,
+        threads: Threads::Data,
         ends_with_client: false,
     };
 
@@ -49,15 +50,17 @@ impl<'a> Command<'a, Operation<'a>> for CommitTransaction {
             bail!(Code::NO_SUCH_TRANSACTION, "commitTransaction must be run within a transaction");
         };
         let stop = op.interrupter();
-        let position = match op.node().sharding() {
-            None => transaction.commit(&|| stop.check())?,
+        let long = transaction.bytes() > LONG_BYTES;
+        let commit = || match op.node().sharding() {
+            None => transaction.commit(&|| stop.check()),
             Some(sharding) => {
                 let session = op.lsid().zip(op.txn_number());
                 let (lsid, number) = session.expect("a transaction has a session and a number");
                 let id = transaction_id(lsid, number);
-                sharding.commit_alone(&id, op.executed.get(), transaction, &|| stop.check())?
+                sharding.commit_alone(&id, op.executed.get(), transaction, &|| stop.check())
             }
         };
+        let position = if long { op.blocking(commit) } else { commit() }?;
         op.txn_ended.set(Some(TxnEnd::Committed(position)));
         op.note_commit(position);
         Ok(Reply::ok())

@@ -1,19 +1,23 @@
 //! Requests about transactions over several shards. What they say and are answered is `sheaf_shard::message`'s; the shard's machine answers.
 
 use std::marker::PhantomData;
+use std::sync::OnceLock;
 
 use parking_lot::MutexGuard;
-use sheaf_bson::RawDoc;
+use sheaf_bson::{DocBuf, RawDoc};
 use sheaf_errors::{Code, Result, bail};
-use sheaf_shard::{Request, TransactionId};
+use sheaf_front::role::{self, Coming};
+use sheaf_shard::{Answer, Request, TransactionId};
 use sheaf_storage::Transaction as OpenTransaction;
 
 use crate::args::Args;
 use crate::command::*;
 use crate::in_session;
 use crate::op::Operation;
+use crate::reactor::LONG_BYTES;
 use crate::reply::Reply;
 use crate::session::{LogicalSessionId, Session, SessionState, TxnState};
+use crate::sharding::requests::Outstanding;
 
 /// One of the requests.
 pub trait Asked {
@@ -46,7 +50,7 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
         privileges: Privileges::ByCommand("internal on the cluster"),
         spread: Spread::Refused,
         counter: Counter::Command,
-        threads: Threads::DataMayBlock,
+        threads: Threads::Data,
         ends_with_client: false,
     };
 
@@ -67,27 +71,59 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
             );
         };
         let stop = op.interrupter();
-        let answer = op.blocking(|| {
-            let (Request::Prepare { id, .. } | Request::CommitAlone { id, .. }) = &self.request else {
-                return sharding.request(self.request, None, &|| stop.check());
-            };
-            // Other statements of the session wait until the log has said what becomes of it.
-            let session = op.node().sessions.get(session_of(id)?);
-            let mut state =
-                session.as_deref().map(|session| in_session::wait_for(op, session)).transpose()?;
-            let transaction = match (&session, &mut state) {
-                (Some(session), Some(state)) => hand_over(op, session, state, id.number),
-                _ => None,
-            };
-            // A move's has no session here.
-            let transaction = transaction.or_else(|| op.node().moves().and_then(|moves| moves.hand_over(id)));
-            sharding.request(self.request, transaction, &|| stop.check())
-        })?;
-        let mut reply = Reply::ok();
-        if let Some(answer) = answer {
-            reply.fill(|out| answer.append(out));
+        let go_on = || stop.check();
+        let asked = match &self.request {
+            Request::Prepare { id, .. } | Request::CommitAlone { id, .. } => {
+                // Other statements of the session wait until the log has the entry.
+                let session = op.node().sessions.get(session_of(id)?);
+                let mut state =
+                    session.as_deref().map(|session| in_session::state_of(op, session)).transpose()?;
+                let transaction = match (&session, &mut state) {
+                    (Some(session), Some(state)) => hand_over(op, session, state, id.number),
+                    _ => None,
+                };
+                // A move's has no session here.
+                let transaction =
+                    transaction.or_else(|| op.node().moves().and_then(|moves| moves.hand_over(id)));
+                let long = transaction.as_ref().is_some_and(|transaction| transaction.bytes() > LONG_BYTES);
+                let ask = || sharding.request(self.request, transaction, &go_on);
+                if long { op.blocking(ask) } else { ask() }
+            }
+            _ => sharding.request(self.request, None, &go_on),
+        }?;
+        if let Some(asked) = asked {
+            op.answer_later(Box::new(Later { asked, answer: OnceLock::new() }));
         }
-        Ok(reply)
+        Ok(Reply::ok())
+    }
+}
+
+/// An answer that is known when the log has come so far.
+struct Later {
+    asked: Outstanding,
+    answer: OnceLock<Answer>,
+}
+
+impl role::Wait for Later {
+    fn over(&self) -> Coming<'_, Result<()>> {
+        Box::pin(async {
+            let answer = self.asked.come().await?;
+            self.answer.get_or_init(|| answer);
+            Ok(())
+        })
+    }
+
+    fn is_vital(&self) -> bool {
+        true
+    }
+
+    fn error_info(&self, _: bool) -> DocBuf {
+        unreachable!("without its answer the reply is an error")
+    }
+
+    fn add_to(&self, reply: &mut Reply) {
+        let answer = self.answer.get().expect("it was waited for");
+        reply.fill(|out| answer.append(out));
     }
 }
 

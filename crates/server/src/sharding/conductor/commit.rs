@@ -122,7 +122,7 @@ impl Conductor {
         go_on: Interrupt<'_>,
     ) -> Result<Option<Answer>> {
         if to.as_str() == CONFIG_SHARD {
-            return self.sharding.request(request, transaction, go_on);
+            return self.sharding.answer_to(request, transaction, go_on);
         }
         let reply = self.ask(to.as_str(), &request.command(), go_on)?;
         Ok(Answer::parse(reply.as_raw()))

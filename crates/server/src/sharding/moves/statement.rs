@@ -120,7 +120,7 @@ impl Moves {
     pub(super) fn abandon(self: &Arc<Self>, id: &TransactionId) {
         if self.held.lock().contains_key(id) {
             let abandoned =
-                self.sharding.request(Request::Abandon { id: id.clone() }, None, &|| self.until_end());
+                self.sharding.answer_to(Request::Abandon { id: id.clone() }, None, &|| self.until_end());
             if let Err(error) = abandoned {
                 tracing::debug!(%error, "a move's transaction could not be abandoned");
             }

@@ -122,6 +122,17 @@ impl Directory {
         Ok(self.shards.read().by_name.values().cloned().collect())
     }
 
+    /// All sets of the cluster: the shards, and the config servers where they are none.
+    ///
+    /// Errors: as [`Directory::shards`].
+    pub fn sets(&self, go_on: GoOn<'_>) -> Result<Vec<Shard>> {
+        let mut all = self.shards(go_on)?;
+        if all.iter().all(|shard| &*shard.name != CONFIG_SHARD) {
+            all.push(self.config_shard());
+        }
+        Ok(all)
+    }
+
     /// The config servers as a shard: transactions write there as on any other.
     pub fn config_shard(&self) -> Shard {
         Shard { name: CONFIG_SHARD.into(), set: self.config.clone(), draining: false }
@@ -191,6 +202,7 @@ impl Directory {
             let (Some(name), Some(host)) = (text("_id"), text("host")) else { continue };
             let set = match known.by_name.get(name) {
                 Some(known) => known.set.clone(),
+                None if name == CONFIG_SHARD => self.config.clone(),
                 None => ReplicaSet::new(&host.parse::<SetAddress>()?),
             };
             let draining = entry.get("draining").is_some_and(|draining| draining.truthy());

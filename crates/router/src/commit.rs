@@ -330,12 +330,11 @@ impl Router {
         }
         let began = Instant::now();
         let go_on = || limited(&|| self.until_end(), began, HOLD);
-        let Ok(shards) = self.directory.shards(&go_on) else { return };
+        let Ok(sets) = self.directory.sets(&go_on) else { return };
         let list = ArrayBuf::of(times.iter().copied().map(Value::Timestamp));
         let command = doc! { "holdSnapshots": 1, "times": Value::Array(list.as_raw()) };
         let asker = Asker { preference: Default::default(), again: true, go_on: &go_on };
-        let shards = shards.into_iter().chain([self.directory.config_shard()]);
-        let under_way = shards.filter_map(|shard| {
+        let under_way = sets.into_iter().filter_map(|shard| {
             let mut message = message(self, &command);
             Some((Call::send(&shard.set, &mut message, &asker).ok()?, message))
         });

@@ -308,6 +308,14 @@ pub fn all_shards(op: &Operation<'_>) -> Result<Vec<Addressed>> {
     Ok(op.router.directory.shards(&go_on)?.into_iter().map(|shard| Target::Shard(shard).into()).collect())
 }
 
+/// All sets of the cluster: the shards, and the config servers where they are none.
+///
+/// Errors: those of asking the config servers.
+pub fn all_sets(op: &Operation<'_>) -> Result<Vec<Addressed>> {
+    let go_on = || op.check_interrupt();
+    Ok(op.router.directory.sets(&go_on)?.into_iter().map(|set| Target::Shard(set).into()).collect())
+}
+
 /// Runs the command on all shards; the reply is the first one's, with all of them in `raw`.
 pub fn to_all_shards(op: &Operation<'_>) -> Result<Reply> {
     let shards = all_shards(op)?;

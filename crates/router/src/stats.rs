@@ -100,9 +100,8 @@ impl Source<'_> {
     }
 
     fn sets(&self, go_on: GoOn<'_>) -> Result<Vec<Addressed>> {
-        let directory = &self.router.directory;
-        let shards = directory.shards(go_on)?.into_iter().map(Target::Shard);
-        Ok(shards.chain([Target::Config(directory.config().clone())]).map(Addressed::from).collect())
+        let sets = self.router.directory.sets(go_on)?.into_iter().map(Target::Shard);
+        Ok(sets.map(Addressed::from).collect())
     }
 
     /// All that a set gives to a command with a cursor.

@@ -138,13 +138,13 @@ impl Node {
             let sessions: Weak<Self> = Arc::downgrade(self);
             let sessions: Weak<dyn OpenTransactions> = sessions;
             let sharding = ShardServer::start(&self.front, engine, &replica, sessions.clone(), role)?;
-            if role == ClusterRole::Shard {
-                let moves = Moves::start(&self.front, sessions, &sharding, engine, &replica)?;
-                assert!(self.moves.set(moves).is_ok(), "the moves are set once");
-            } else {
-                let conductor = Conductor::start(&self.front, engine, &replica, &sharding)?;
+            // The config servers may become a shard, and must be able to end what they have begun as one.
+            let moves = Moves::start(&self.front, sessions, &sharding, engine, &replica)?;
+            if role == ClusterRole::Config {
+                let conductor = Conductor::start(&self.front, engine, &replica, &sharding, &moves)?;
                 assert!(self.conductor.set(conductor).is_ok(), "the conductor is set once");
             }
+            assert!(self.moves.set(moves).is_ok(), "the moves are set once");
             assert!(self.sharding.set(sharding).is_ok(), "a shard's machine is set once");
         }
         assert!(self.replica.set(replica).is_ok(), "replication is set once");
@@ -161,7 +161,7 @@ impl Node {
         self.options.cluster_role.is_some()
     }
 
-    /// The moves of ranges to and from this shard; `None` on all that are no shard's members.
+    /// The moves of ranges to and from this shard; `None` on all that belong to no cluster.
     pub fn moves(&self) -> Option<&Arc<Moves>> {
         self.moves.get()
     }

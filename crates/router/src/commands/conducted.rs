@@ -158,6 +158,10 @@ conducted! {
     StopShardDraining = "stopShardDraining", &[], "_configsvrStopShardDraining", "drains a shard no more";
     RemoveShardFromZone = "removeShardFromZone", &["removeshardfromzone"], "_configsvrRemoveShardFromZone",
         "takes a shard out of a zone";
+    TransitionFromDedicatedConfigServer = "transitionFromDedicatedConfigServer", &[],
+        "_configsvrTransitionFromDedicatedConfigServer", "makes the config servers a shard";
+    TransitionToDedicatedConfigServer = "transitionToDedicatedConfigServer", &[],
+        "_configsvrTransitionToDedicatedConfigServer", "drains the config servers, and has them be no shard any more";
     Split = "split", &[], "_configsvrSplitChunk", "cuts a chunk in two";
     UpdateZoneKeyRange = "updateZoneKeyRange", &["updatezonekeyrange"], "_configsvrUpdateZoneKeyRange",
         "assigns a range of keys to a zone";

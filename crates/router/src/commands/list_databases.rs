@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use sheaf_cluster::CONFIG_SHARD;
 use sheaf_errors::Result;
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 
 use crate::forward::{self, Body};
 use crate::op::Operation;
-use crate::target::Target;
 
 /// What the shards tell of one database.
 #[derive(Default)]
@@ -19,18 +19,23 @@ struct Database {
 
 /// `{listDatabases: 1, filter: {...}, nameOnly: true}`. The filter looks at names and sizes of each shard.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let mut targets = forward::all_shards(op)?;
-    targets.push(Target::Config(op.router.directory.config().clone()).into());
+    let config_is_shard = forward::all_shards(op)?.iter().any(|shard| shard.target.name() == CONFIG_SHARD);
+    let targets = forward::all_sets(op)?;
     let answers = forward::ask_all(op, &targets, &Body::of(op))?;
     let mut databases = BTreeMap::<String, Database>::new();
     for (to, answer) in targets.iter().zip(&answers) {
         let target = &to.target;
-        let of_config = matches!(target, Target::Config(_));
+        let is_config = target.name() == CONFIG_SHARD;
         let listed = answer.reply().get("databases").and_then(|list| list.as_array());
         for entry in listed.into_iter().flat_map(|list| list.values()).filter_map(|entry| entry.as_doc()) {
             let name = entry.get("name").and_then(|name| name.as_str()).unwrap_or_default();
-            // Shards have their own, which are nobody else's business.
-            if name == "local" || matches!(name, "admin" | "config") != of_config {
+            // What servers have for themselves is nobody else's business.
+            let is_shown = match name {
+                "local" => false,
+                "admin" | "config" => is_config,
+                _ => !is_config || config_is_shard,
+            };
+            if !is_shown {
                 continue;
             }
             let bytes = entry.get("sizeOnDisk").and_then(|size| size.as_exact_i64()).unwrap_or(0);

@@ -85,6 +85,8 @@ static OWN: &[Entry<RunOnRouter>] = &[
     command_entry!(conducted::Conducted<conducted::RemoveShardFromZone>, Operation),
     command_entry!(conducted::Conducted<conducted::ShardDrainingStatus>, Operation),
     command_entry!(conducted::Conducted<conducted::StartShardDraining>, Operation),
+    command_entry!(conducted::Conducted<conducted::TransitionFromDedicatedConfigServer>, Operation),
+    command_entry!(conducted::Conducted<conducted::TransitionToDedicatedConfigServer>, Operation),
     command_entry!(conducted::Conducted<conducted::StopShardDraining>, Operation),
     command_entry!(conducted::Conducted<conducted::Split>, Operation),
     command_entry!(conducted::Conducted<conducted::UpdateZoneKeyRange>, Operation),

@@ -12,8 +12,7 @@ use crate::target::Target;
 
 /// `{currentOp: 1, <field>: <filter>}`: those of all shards and of the config servers.
 pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let mut targets = forward::all_shards(op)?;
-    targets.push(Target::Config(op.router.directory.config().clone()).into());
+    let targets = forward::all_sets(op)?;
     let answers = forward::ask_all(op, &targets, &Body::of(op))?;
     Ok(Reply::ok().with_array("inprog", |list| {
         for (to, answer) in targets.iter().zip(&answers) {

@@ -40,8 +40,7 @@ fn named(ids: &[LogicalSessionId]) -> ArrayBuf {
 impl Router {
     /// All sets that may know of a session.
     fn members(&self, go_on: GoOn<'_>) -> Result<Vec<std::sync::Arc<ReplicaSet>>> {
-        let shards = self.directory.shards(go_on)?.into_iter().map(|shard| shard.set);
-        Ok(shards.chain([self.directory.config().clone()]).collect())
+        Ok(self.directory.sets(go_on)?.into_iter().map(|shard| shard.set).collect())
     }
 
     /// Sends all shards a list of sessions. Who does not answer soon is not waited for.

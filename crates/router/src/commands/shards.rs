@@ -288,10 +288,9 @@ impl<'a> Command<'a, Operation<'a>> for GetShardMap {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let shards = op.blocking(|| op.router.directory.shards(&|| op.check_interrupt()))?;
-        let mut sets: Vec<(String, SetAddress)> =
-            shards.iter().map(|shard| (shard.name.to_string(), shard.set.address())).collect();
-        sets.push(("config".to_owned(), op.router.directory.config().address()));
+        let sets = op.blocking(|| op.router.directory.sets(&|| op.check_interrupt()))?;
+        let sets: Vec<(String, SetAddress)> =
+            sets.iter().map(|set| (set.name.to_string(), set.set.address())).collect();
         Ok(Reply::ok()
             .with_document("map", |map| {
                 for (name, address) in &sets {

@@ -7,7 +7,8 @@
 //! [`Placements`] is what this shard owns of sharded collections, in any state that is read; requests are compared with it by their version
 //! (`version`), writes by the documents' shard keys ([`Guarded`]).
 //!
-//! The config servers' primary has the [`conductor`]; [`participants`] is what that has shards do.
+//! The config servers' primary has the [`conductor`]; [`participants`] is what that has shards do. The config servers may be a shard
+//! themselves, and have all that shards have.
 
 pub mod conductor;
 mod databases;

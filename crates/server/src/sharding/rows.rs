@@ -26,6 +26,11 @@ impl Change {
         Ok(Change { transaction: engine.begin(session)? })
     }
 
+    /// A change that goes on in a transaction which has begun.
+    pub fn of(transaction: Transaction) -> Change {
+        Change { transaction }
+    }
+
     /// The transaction in which everything was changed.
     pub fn into_transaction(self) -> Transaction {
         self.transaction

@@ -357,11 +357,6 @@ impl ShardServer {
         if self.front.is_shutting_down() { Err(sheaf_front::front::shutting_down_error()) } else { Ok(()) }
     }
 
-    /// Whether this is a shard's member, and not the config servers'.
-    pub fn is_shard(&self) -> bool {
-        self.role == ClusterRole::Shard
-    }
-
     /// What this shard owns of sharded collections.
     pub fn placements(&self) -> &Arc<Placements> {
         &self.placements

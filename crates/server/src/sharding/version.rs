@@ -32,7 +32,7 @@ impl<'a> Operation<'a> {
     /// The shard that this server is, if it matters to the operation what that owns: its request says by which version it was sent, or
     /// some collection is sharded.
     pub(crate) fn shard(&self) -> Option<&'a ShardServer> {
-        let sharding = self.node.sharding().filter(|sharding| sharding.is_shard())?;
+        let sharding = self.node.sharding()?;
         let matters = self.generic.shard_version.is_some()
             || !self.shard_versions.borrow().is_empty()
             || Placements::home(&self.catalog()).is_some();

@@ -50,7 +50,8 @@ pub enum ConductorEffect {
     Send(MoveRequest),
     /// Read the collection's chunks: [`Conductor::table`].
     ReadTable,
-    /// Execute this statement, the first of this transaction on this shard: [`Conductor::executed`].
+    /// Execute this statement, the first of this transaction on this shard: [`Conductor::executed`]. Two for the config servers, which may be
+    /// the donor or the recipient, are executed as one, and told once.
     Execute {
         /// Where; the config servers, too.
         on: ShardId,

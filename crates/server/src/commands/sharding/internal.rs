@@ -220,6 +220,10 @@ on_config! {
         "adds fields to a shard key";
     RenameACollection = "_configsvrRenameCollection", "renameCollection", Conductor::rename_collection,
         "renames a sharded collection";
+    TransitionFrom = "_configsvrTransitionFromDedicatedConfigServer", "transitionFromDedicatedConfigServer",
+        Conductor::transition_from_dedicated, "makes the config servers a shard";
+    TransitionTo = "_configsvrTransitionToDedicatedConfigServer", "transitionToDedicatedConfigServer",
+        Conductor::transition_to_dedicated, "drains the config servers, and has them be no shard any more";
     Split = "_configsvrSplitChunk", "split", Conductor::split, "cuts a chunk in two";
     UpdateZoneKeyRange = "_configsvrUpdateZoneKeyRange", "updateZoneKeyRange", Conductor::update_zone_key_range,
         "assigns a range of keys to a zone";

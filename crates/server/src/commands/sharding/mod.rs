@@ -172,6 +172,8 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(ByRouter<internal::RefineShardKey>),
     registered!(ByRouter<internal::RenameACollection>),
     registered!(ByRouter<internal::Split>),
+    registered!(ByRouter<internal::TransitionFrom>),
+    registered!(ByRouter<internal::TransitionTo>),
     registered!(ByRouter<internal::UpdateZoneKeyRange>),
     registered!(ByRouter<internal::DropACollection>),
     registered!(ByRouter<internal::CreateADatabase>),

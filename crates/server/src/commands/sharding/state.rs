@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use sheaf_bson::{RawDoc, Timestamp, Value};
+use sheaf_bson::{Timestamp, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::{Args, check_collection_name, check_db_name};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
-use crate::sharding::{Placements, ShardServer};
+use crate::sharding::{Placements, ShardServer, rows};
 
 /// What is true of all of them.
 const fn spec(help: &'static str, threads: Threads) -> Spec {
@@ -33,9 +33,10 @@ const fn spec(help: &'static str, threads: Threads) -> Spec {
     }
 }
 
-/// The shard that this server is, and the config servers of its cluster; `None`: it is none, or was not added to a cluster yet.
+/// The shard that this server is, and the config servers of its cluster; `None`: it is none, or was not added to a cluster yet. Config
+/// servers know from the beginning as which shard they may hold documents.
 fn shard<'a>(op: &Operation<'a>) -> Option<(&'a ShardServer, &'a str, String)> {
-    let sharding = op.node().sharding().filter(|sharding| sharding.is_shard())?;
+    let sharding = op.node().sharding()?;
     Some((&**sharding, sharding.shard_name()?, sharding.config_servers()?))
 }
 
@@ -71,15 +72,15 @@ impl<'a> Command<'a, Operation<'a>> for ShardingState {
         let Some((_, name, config)) = shard(op) else { return Ok(Reply::ok().with("enabled", false)) };
         let mut reply =
             Reply::ok().with("enabled", true).with("configServer", &config).with("shardName", name);
-        let catalog = op.catalog();
-        if let Some(system) = catalog.collection("admin.system.version") {
-            let key = system.record_key(Value::String("shardIdentity"))?;
-            let identity = op.engine().get(system, &key)?;
-            if let Some(id) = identity.as_ref().and_then(|identity| RawDoc::new(identity).get("clusterId")) {
-                reply.append("clusterId", id);
-            }
+        let view = op.engine().view()?;
+        let identity = match op.node().conductor() {
+            Some(_) => rows::get(&view, "config.version", Value::Int32(1))?,
+            None => rows::get(&view, "admin.system.version", Value::String("shardIdentity"))?,
+        };
+        if let Some(id) = identity.as_ref().and_then(|identity| identity.as_raw().get("clusterId")) {
+            reply.append("clusterId", id);
         }
-        let versions = Placements::versions(&op.engine().view()?)?;
+        let versions = Placements::versions(&view)?;
         Ok(reply.with_document("versions", |out| {
             for (ns, version) in &versions {
                 out.document(ns).append("placementVersion", *version);

@@ -122,7 +122,11 @@ impl Conductor {
         go_on: Interrupt<'_>,
     ) -> Result<Option<Answer>> {
         if to.as_str() == CONFIG_SHARD {
-            return self.sharding.answer_to(request, transaction, go_on);
+            let kept = match &request {
+                Request::Prepare { id, .. } if transaction.is_none() => self.moves.hand_over(id),
+                _ => None,
+            };
+            return self.sharding.answer_to(request, transaction.or(kept), go_on);
         }
         let reply = self.ask(to.as_str(), &request.command(), go_on)?;
         Ok(Answer::parse(reply.as_raw()))

@@ -30,13 +30,18 @@ impl Conductor {
             Some(wanted) => bail!(Code::SHARD_NOT_FOUND, "Shard {wanted} not found"),
             None => self.emptiest()?,
         };
-        let uuid = *Uuid::new_v4().as_bytes();
-        let entry = doc! {
-            "_id": db, "primary": &primary,
-            "version": { "uuid": uuid_value(&uuid), "timestamp": self.now(), "lastMod": 1 }
-        };
+        let entry = self.database_entry(db, &primary);
         self.change(go_on, |change| change.put(DATABASES, entry.as_raw()))?;
         Ok(shown(entry.as_raw()))
+    }
+
+    /// The directory's document for a new database that lives on this shard.
+    pub(super) fn database_entry(&self, db: &str, primary: &str) -> DocBuf {
+        let uuid = *Uuid::new_v4().as_bytes();
+        doc! {
+            "_id": db, "primary": primary,
+            "version": { "uuid": uuid_value(&uuid), "timestamp": self.now(), "lastMod": 1 }
+        }
     }
 
     /// Two databases must not differ by case alone.

@@ -7,43 +7,48 @@ use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_storage::Interrupt;
 
-use super::chunks::CHUNKS;
+use super::chunks::{CHUNKS, COLLECTIONS};
 use super::ddl::{name_of, text, with};
-use super::{Conductor, DATABASES};
+use super::{Conductor, DATABASES, uuid_of};
 use crate::args::Args;
 use crate::sharding::rows::Change;
 
-const SHARDS: &str = "config.shards";
+pub(super) const SHARDS: &str = "config.shards";
 const TAGS: &str = "config.tags";
 
 /// What is left on a shard.
 struct Remaining {
+    /// Of sharded collections: the balancer moves them.
     chunks: i64,
+    jumbo: i64,
+    /// Collections that are not sharded, and are there by themselves.
+    collections: Vec<String>,
     databases: Vec<String>,
 }
 
 impl Remaining {
     fn is_empty(&self) -> bool {
-        self.chunks == 0 && self.databases.is_empty()
+        self.chunks == 0 && self.collections.is_empty() && self.databases.is_empty()
     }
 
     fn append_to(&self, reply: &mut DocBuf) {
         let counts = doc! {
-            "chunks": self.chunks, "dbs": self.databases.len() as i64, "collectionsToMove": 0i64, "jumboChunks": 0i64
+            "chunks": self.chunks, "dbs": self.databases.len() as i64,
+            "collectionsToMove": self.collections.len() as i64, "jumboChunks": self.jumbo
         };
         reply.append("remaining", counts.as_raw());
-        self.append_databases(reply);
+        self.append_to_move(reply);
     }
 
-    /// Collections that are not sharded go with their database.
-    fn append_databases(&self, reply: &mut DocBuf) {
-        let names = ArrayBuf::of(self.databases.iter().map(String::as_str));
+    /// What clients have to move by themselves. Most collections that are not sharded go with their database.
+    fn append_to_move(&self, reply: &mut DocBuf) {
+        let names = |list: &[String]| ArrayBuf::of(list.iter().map(String::as_str));
         reply.append(
             "note",
             "you need to call moveCollection for collectionsToMove and afterwards movePrimary for the dbsToMove",
         );
-        reply.append("dbsToMove", Value::Array(names.as_raw()));
-        reply.append("collectionsToMove", Value::Array(RawDoc::EMPTY));
+        reply.append("dbsToMove", Value::Array(names(&self.databases).as_raw()));
+        reply.append("collectionsToMove", Value::Array(names(&self.collections).as_raw()));
     }
 }
 
@@ -78,18 +83,32 @@ impl Conductor {
     /// Errors: `ShardNotFound`; `IllegalOperation` for the last shard; `ZoneStillInUse`.
     pub fn remove_shard(&self, args: &mut Args<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
         let shard = shard_in(args)?;
-        let shard = shard.as_str();
         self.prepare(go_on)?;
+        self.drain(&shard, &|| Ok(None), go_on)
+    }
+
+    /// Begins to drain a shard, tells how far that is, and removes it when nothing is left and `leave` has no reply that says otherwise.
+    ///
+    /// Errors: as [`Conductor::remove_shard`]; those of `leave`.
+    pub(super) fn drain(
+        &self,
+        shard: &str,
+        leave: &dyn Fn() -> Result<Option<DocBuf>>,
+        go_on: Interrupt<'_>,
+    ) -> Result<DocBuf> {
         if self.begin_draining(shard, go_on)? {
             let mut reply =
                 doc! { "msg": "draining started successfully", "state": "started", "shard": shard };
-            self.remaining(shard)?.append_databases(&mut reply);
+            self.remaining(shard)?.append_to_move(&mut reply);
             return Ok(reply);
         }
         let remaining = self.remaining(shard)?;
         if !remaining.is_empty() {
             let mut reply = doc! { "msg": "draining ongoing", "state": "ongoing" };
             remaining.append_to(&mut reply);
+            return Ok(reply);
+        }
+        if let Some(reply) = leave()? {
             return Ok(reply);
         }
         self.forget_shard(shard, go_on)?;
@@ -193,16 +212,26 @@ impl Conductor {
     }
 
     fn remaining(&self, shard: &str) -> Result<Remaining> {
-        let mut chunks = 0;
+        let whole = |entry: RawDoc<'_>| entry.get("unsplittable").is_some_and(|flag| flag.truthy());
+        let whole = self.find(COLLECTIONS, whole)?;
+        let (mut chunks, mut jumbo, mut collections) = (0, 0, Vec::new());
         self.find(CHUNKS, |chunk| {
-            chunks += i64::from(text(chunk, "shard") == shard);
+            if text(chunk, "shard") != shard {
+                return false;
+            }
+            let uuid = uuid_of(chunk, "uuid");
+            match whole.iter().find(|entry| uuid_of(entry.as_raw(), "uuid") == uuid) {
+                Some(entry) => collections.push(name_of(entry.as_raw()).to_owned()),
+                None => {
+                    chunks += 1;
+                    jumbo += i64::from(chunk.get("jumbo").is_some_and(|jumbo| jumbo.truthy()));
+                }
+            }
             false
         })?;
         let databases = self.find(DATABASES, |db| text(db, "primary") == shard)?;
-        Ok(Remaining {
-            chunks,
-            databases: databases.iter().map(|db| name_of(db.as_raw()).to_owned()).collect(),
-        })
+        let databases = databases.iter().map(|db| name_of(db.as_raw()).to_owned()).collect();
+        Ok(Remaining { chunks, jumbo, collections, databases })
     }
 
     /// Takes the shard out of the directory, unless something has come to it.

@@ -36,7 +36,8 @@ struct Led<'l> {
     began: Instant,
     /// The version of the chunks by which the statements were made.
     read: Version,
-    /// The config servers' part of the transaction, until it is prepared.
+    /// The config servers' part of the transaction, until it is prepared; none where they are the donor or the recipient: then it is among
+    /// the transactions that shards keep.
     own: Option<Transaction>,
 }
 
@@ -178,7 +179,8 @@ impl<'l> Led<'l> {
         Ok(())
     }
 
-    /// Executes the statements on all their shards at once.
+    /// Executes the statements on all their shards at once. Those for the config servers, which may be the donor or the recipient besides, are
+    /// executed here, in one transaction.
     fn execute(
         &mut self,
         statements: Vec<(ShardId, TransactionId, MoveStatement)>,
@@ -187,25 +189,26 @@ impl<'l> Led<'l> {
         let conductor = self.conductor;
         let mut done: BTreeMap<ShardId, (TransactionId, Result<Executed>)> = BTreeMap::new();
         std::thread::scope(|scope| {
-            let (mut asked, mut own) = (Vec::new(), None);
+            let (mut asked, mut own) = (Vec::new(), Vec::new());
             for (on, id, statement) in statements {
-                match statement {
-                    MoveStatement::Directory { chunks, .. } => own = Some((on, id, chunks)),
-                    statement => {
-                        let command = statement.command().map(|command| named(command.as_raw(), &id));
-                        let shard = on.clone();
-                        let ask = move || {
-                            let Some(command) = command else { bail!(Code::INTERNAL_ERROR, "no command") };
-                            let reply = conductor.ask(shard.as_str(), &command, go_on)?;
-                            let executed = Executed::parse(reply.as_raw());
-                            executed.ok_or_else(|| Error::new(Code::PROTOCOL_ERROR, "nothing was executed"))
-                        };
-                        asked.push((on, id, scope.spawn(ask)));
-                    }
+                if on.as_str() == CONFIG_SHARD {
+                    own.push((on, id, statement));
+                    continue;
                 }
+                let command = statement.command().map(|command| named(command.as_raw(), &id));
+                let shard = on.clone();
+                let ask = move || {
+                    let Some(command) = command else { bail!(Code::INTERNAL_ERROR, "no command") };
+                    let reply = conductor.ask(shard.as_str(), &command, go_on)?;
+                    let executed = Executed::parse(reply.as_raw());
+                    executed.ok_or_else(|| Error::new(Code::PROTOCOL_ERROR, "nothing was executed"))
+                };
+                asked.push((on, id, scope.spawn(ask)));
             }
-            if let Some((on, id, chunks)) = own {
-                let executed = self.enter(&id, &chunks);
+            if let Some((on, id, _)) = own.first() {
+                let (on, id) = (on.clone(), id.clone());
+                let statements: Vec<&MoveStatement> = own.iter().map(|(_, _, statement)| statement).collect();
+                let executed = self.execute_here(&id, &statements, go_on);
                 done.insert(on, (id, executed));
             }
             for (on, id, asked) in asked {
@@ -222,36 +225,52 @@ impl<'l> Led<'l> {
         }
     }
 
-    /// The config servers' statement: the chunks, and the end of the move's document.
-    fn enter(&mut self, id: &TransactionId, chunks: &[Chunk]) -> Result<Executed> {
-        let (conductor, of) = (self.conductor, self.the_move.clone());
+    /// The config servers' statements: the directory's, and that of a shard, if they are one and take part as such. Then the transaction is
+    /// kept where those of shards are.
+    fn execute_here(
+        &mut self,
+        id: &TransactionId,
+        statements: &[&MoveStatement],
+        go_on: Interrupt<'_>,
+    ) -> Result<Executed> {
+        let chunks = statements.iter().find_map(|statement| match statement {
+            MoveStatement::Directory { chunks, .. } => Some(chunks),
+            _ => None,
+        });
+        let Some(chunks) = chunks else { bail!(Code::INTERNAL_ERROR, "nothing is to be entered") };
+        let of_shard =
+            statements.iter().find(|statement| !matches!(statement, MoveStatement::Directory { .. }));
         self.own = None;
+        let conductor = self.conductor;
+        if let Some(statement) = of_shard {
+            return conductor.moves.run(statement, id, &mut |change| self.enter(change, chunks), go_on);
+        }
         let session = (DocBuf::from(sheaf_bson::RawDoc::new(&id.lsid)), id.number);
         let mut change = Change::begin(&conductor.engine, Some(session))?;
         let executed = conductor.sharding.execute(id, None)?;
-        let entered = (|| {
-            let now = Chunks::read(&mut change, &of.ns)?;
-            if now.table.version() != self.read {
-                bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "the chunks of {} have changed", of.ns);
-            }
-            now.write(&mut change, chunks)?;
-            if !change.remove(MIGRATIONS, uuid_value(&of.id.0))? {
-                bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "the move was given up");
-            }
-            let details = doc! {
-                "min": of.min.document(), "max": of.max.document(), "from": of.from.as_str(), "to": of.to.as_str()
-            };
-            conductor.note(&mut change, "moveChunk.commit", &of.ns, details.as_raw())?;
-            // What shells count as a move of the last day.
-            let details = with(details.as_raw(), &[("note", "success".into())]);
-            conductor.note(&mut change, "moveChunk.from", &of.ns, details.as_raw())
-        })();
-        if let Err(error) = entered {
-            conductor.sharding.abandon(id);
-            return Err(error);
-        }
+        self.enter(&mut change, chunks).inspect_err(|_| conductor.sharding.abandon(id))?;
         self.own = Some(change.into_transaction());
         Ok(executed)
+    }
+
+    /// What is entered into the directory: the chunks, and the end of the move's document.
+    fn enter(&self, change: &mut Change, chunks: &[Chunk]) -> Result<()> {
+        let (conductor, of) = (self.conductor, &self.the_move);
+        let now = Chunks::read(change, &of.ns)?;
+        if now.table.version() != self.read {
+            bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "the chunks of {} have changed", of.ns);
+        }
+        now.write(change, chunks)?;
+        if !change.remove(MIGRATIONS, uuid_value(&of.id.0))? {
+            bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "the move was given up");
+        }
+        let details = doc! {
+            "min": of.min.document(), "max": of.max.document(), "from": of.from.as_str(), "to": of.to.as_str()
+        };
+        conductor.note(change, "moveChunk.commit", &of.ns, details.as_raw())?;
+        // What shells count as a move of the last day.
+        let details = with(details.as_raw(), &[("note", "success".into())]);
+        conductor.note(change, "moveChunk.from", &of.ns, details.as_raw())
     }
 
     /// Commits; `None`: the outcome is not known yet.

@@ -7,6 +7,7 @@
 mod balancer;
 mod chunks;
 mod commit;
+mod config_shard;
 mod consistency;
 mod create_database;
 mod ddl;
@@ -45,6 +46,7 @@ use sheaf_replica::{Replica, spawn};
 use sheaf_storage::{Engine, Interrupt};
 
 use super::ShardServer;
+use super::moves::Moves;
 use super::rows::{self, Change};
 use super::turns::Turns;
 
@@ -80,6 +82,8 @@ pub struct Conductor {
     replica: Arc<Replica>,
     /// The config servers as a shard: their part in transactions.
     sharding: Arc<ShardServer>,
+    /// Moves to and from the config servers, where they are a shard for documents, too.
+    moves: Arc<Moves>,
     clock: Clock,
     /// The shards' sets, by name, with the addresses that the directory has for them.
     sets: Mutex<HashMap<String, (String, Arc<ReplicaSet>)>>,
@@ -103,12 +107,14 @@ impl Conductor {
         engine: &Engine,
         replica: &Arc<Replica>,
         sharding: &Arc<ShardServer>,
+        moves: &Arc<Moves>,
     ) -> Result<Arc<Conductor>> {
         let conductor = Arc::new(Conductor {
             front: front.clone(),
             engine: engine.clone(),
             replica: replica.clone(),
             sharding: sharding.clone(),
+            moves: moves.clone(),
             clock: Clock::default(),
             sets: Mutex::default(),
             databases: Turns::default(),

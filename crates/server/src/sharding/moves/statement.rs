@@ -12,6 +12,7 @@ use sheaf_storage::{Interrupt, Transaction, Write};
 use super::Moves;
 use crate::sharding::Fate;
 use crate::sharding::marks::{PLACEMENTS, uuid_value};
+use crate::sharding::rows::Change;
 
 /// An open transaction of a move.
 pub(super) struct Held {
@@ -47,32 +48,43 @@ impl Moves {
             bail!(Code::FAILED_TO_PARSE, "'{command}' names no transaction");
         };
         let id = TransactionId::new(lsid.as_bytes(), number);
+        let executed = self.run(&statement, &id, &mut |_| Ok(()), go_on)?;
+        Ok(DocBuf::build(|out| executed.append(out)))
+    }
+
+    /// Executes a statement, and changes documents besides in the same transaction, which is open then.
+    ///
+    /// Errors: as [`Moves::statement`]; those of `also`.
+    pub(in crate::sharding) fn run(
+        self: &Arc<Self>,
+        statement: &MoveStatement,
+        id: &TransactionId,
+        also: &mut dyn FnMut(&mut Change) -> Result<()>,
+        go_on: Interrupt<'_>,
+    ) -> Result<Executed> {
         self.take_office()?;
-        let (ready, deferred) = self.tell(|state| match &statement {
+        let (ready, deferred) = self.tell(|state| match statement {
             MoveStatement::Leave { the_move, closing, .. } => {
-                state.donors.statement(the_move.id, *closing, &id)
+                state.donors.statement(the_move.id, *closing, id)
             }
             MoveStatement::Own { the_move, closing, .. } => {
-                state.recipients.statement(the_move.id, *closing, &id)
+                state.recipients.statement(the_move.id, *closing, id)
             }
-            MoveStatement::Directory { .. } => unreachable!("no command is parsed to it"),
+            MoveStatement::Directory { .. } => unreachable!("it is no shard's"),
         });
         self.perform(deferred);
         ready?;
-        match self.execute(&statement, &id, go_on) {
-            Ok(executed) => Ok(DocBuf::build(|out| executed.append(out))),
-            Err(error) => {
-                self.sharding.abandon(&id);
-                self.note_end(&id, false);
-                Err(error)
-            }
-        }
+        self.execute(statement, id, also, go_on).inspect_err(|_| {
+            self.sharding.abandon(id);
+            self.note_end(id, false);
+        })
     }
 
     fn execute(
         self: &Arc<Self>,
         statement: &MoveStatement,
         id: &TransactionId,
+        also: &mut dyn FnMut(&mut Change) -> Result<()>,
         go_on: Interrupt<'_>,
     ) -> Result<Executed> {
         go_on()?;
@@ -80,7 +92,7 @@ impl Moves {
             MoveStatement::Leave { the_move, .. } | MoveStatement::Own { the_move, .. } => {
                 (the_move, statement.change(self.front.clock.now_millis()))
             }
-            MoveStatement::Directory { .. } => unreachable!("no command is parsed to it"),
+            MoveStatement::Directory { .. } => unreachable!("it is no shard's"),
         };
         let mut transaction = self.engine.begin(Some((DocBuf::from(RawDoc::new(&id.lsid)), id.number)))?;
         let executed = self.sharding.execute(id, None)?;
@@ -95,7 +107,15 @@ impl Moves {
             bail!(Code::CONFLICTING_OPERATION_IN_PROGRESS, "the shard has nothing of {}", the_move.ns);
         };
         transaction.update(&home, &key, old, new.as_raw(), None)?;
-        self.held.lock().insert(id.clone(), Held { transaction: Box::new(transaction), executed });
+        let mut transaction = Change::of(transaction);
+        also(&mut transaction)?;
+        let transaction = Box::new(transaction.into_transaction());
+        self.held.lock().insert(id.clone(), Held { transaction, executed });
+        if !self.sharding.is_open(id, executed) {
+            // Somebody has called it off meanwhile, and has not found it here.
+            self.discard(id, executed.opening);
+            bail!(Code::NO_SUCH_TRANSACTION, "the transaction of a move was given up");
+        }
         Ok(executed)
     }
 

@@ -7,6 +7,7 @@ import time
 from bson import MaxKey
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import SecondaryPreferred
 
 from checks import alone, refused
 from cluster import eventually
@@ -252,6 +253,8 @@ def config_servers_take_and_give_ranges_beside_writers(cluster):
         writers.judge(client)
         check_whole(cluster, name, {"n": 1})
         assert client.config.changelog.count_documents({"what": "moveChunk.commit", "ns": name}) >= 12
+        told = client.beside.command("checkMetadataConsistency")
+        assert told["cursor"]["firstBatch"] == [], told
         client.admin.command("reshardCollection", name, key={"_id": "hashed"})
         writers.judge(client)
         assert all(count > 0 for count in shown(cluster, name).values()), shown(cluster, name)
@@ -318,6 +321,8 @@ def config_servers_elect_beside_writers(cluster):
         client.admin.command("shardCollection", name, key={"n": 1})
         client.elected.plants.insert_many([{"_id": n, "n": n, "text": "x" * 1000} for n in range(keys)])
         move(client, name, {"n": 50}, {"n": MaxKey()}, "shard0")
+        followers = client.elected.get_collection("plants", read_preference=SecondaryPreferred(), read_concern=ReadConcern("majority"))
+        assert followers.count_documents({}) == keys and followers.find_one({"_id": 1})["n"] == 1
         with Writers(cluster, name, keys) as writers:
             for at, (low, to) in enumerate([(0, "shard0"), (50, "config")]):
                 moved = threading.Thread(

@@ -10,9 +10,10 @@ use crate::transaction::{CommitterEffect, Executed, Outcome, Request};
 use crate::types::{ShardId, TransactionId};
 
 use super::directory::{UUID, pattern, shard_id, shard_key, shard_number};
-use super::message::{Call, Return};
+use super::gate::WAIT_MILLIS;
+use super::message::{Address, Call, Return};
 use super::node::OpenWrites;
-use super::state::{Called, Then};
+use super::state::{Called, Statement, Then};
 use super::store::{Payload, Store};
 use super::world::{Event, World};
 
@@ -118,8 +119,7 @@ impl World {
             }
             ConductorEffect::Execute { on, id: transaction, statement } => {
                 if shard_number(&on) == self.plan.config() {
-                    let result = self.change_directory(node, &transaction, &statement);
-                    return self.executed_of_move(node, id, &on, &transaction, result);
+                    return self.execute_here(node, id, transaction, statement);
                 }
                 let called = Called::Statement { id, on: on.clone(), transaction: transaction.clone() };
                 let call = Call::Statement { id: transaction, statement };
@@ -177,7 +177,30 @@ impl World {
         }
     }
 
-    /// The config servers' part of the transaction.
+    /// The config servers' part of the transaction. Where they are the donor or the recipient, both of their statements are executed together.
+    fn execute_here(&mut self, node: usize, id: MoveId, of: TransactionId, statement: MoveStatement) {
+        let until = self.now + WAIT_MILLIS;
+        let Some(process) = &mut self.nodes[node].process else { return };
+        if !matches!(statement, MoveStatement::Directory { .. }) {
+            process.moves.own_statement = Some(statement);
+            return;
+        }
+        if let Some(own) = process.moves.own_statement.take() {
+            let (from, directory) = (Address::Member(node), Some(statement));
+            process.moves.statements.push(Statement {
+                from,
+                number: 0,
+                id: of,
+                statement: own,
+                directory,
+                until,
+            });
+            return self.pass_gate(node);
+        }
+        let result = self.change_directory(node, &of, &statement);
+        self.executed_of_move(node, id, &shard_id(self.plan.config()), &of, result);
+    }
+
     fn change_directory(
         &mut self,
         node: usize,
@@ -185,31 +208,21 @@ impl World {
         statement: &MoveStatement,
     ) -> Result<Executed, Misfit> {
         let misfit = |what: &str| Err(Misfit(what.to_owned()));
-        let MoveStatement::Directory { the_move, chunks } = statement else {
-            return misfit("that is for shards");
-        };
         let Some(process) = &mut self.nodes[node].process else { return misfit("it is down") };
-        let is_there = process.store.migrations.contains_key(&the_move.id);
-        let prepared = process.store.prepared.values().any(|payload| !payload.chunks.is_empty());
-        if !is_there || prepared || !process.moves.gate.is_free() {
+        if !process.moves.gate.is_free() {
             return misfit("others change the directory");
         }
-        let Some(table) = &process.store.table else { return misfit("there is no directory") };
-        if chunks.iter().any(|chunk| chunk.lastmod <= table.0.version().lastmod) {
-            return misfit("the directory has changed since");
-        }
+        let payload = entered(&process.store, statement)?;
         let Ok(executed) = process.shard.try_execute(id, None) else {
             return misfit("the transaction is not new");
         };
         process.moves.gate.hold_by_transaction(id.clone());
-        let payload =
-            Payload { chunks: chunks.clone(), migration: Some((the_move.id, None)), ..Payload::default() };
         let read_at = process.clock.time();
         process.open.insert(id.clone(), OpenWrites { executed, read_at, payload });
         Ok(executed)
     }
 
-    fn executed_of_move(
+    pub(super) fn executed_of_move(
         &mut self,
         node: usize,
         id: MoveId,
@@ -309,6 +322,23 @@ impl World {
             then => unreachable!("{then:?} does not wait for a majority"),
         }
     }
+}
+
+/// What is entered into the directory when a range has a new owner.
+pub(super) fn entered(store: &Store, statement: &MoveStatement) -> Result<Payload, Misfit> {
+    let misfit = |what: &str| Err(Misfit(what.to_owned()));
+    let MoveStatement::Directory { the_move, chunks } = statement else {
+        return misfit("that is for shards");
+    };
+    let is_there = store.migrations.contains_key(&the_move.id);
+    if !is_there || store.prepared.values().any(|payload| !payload.chunks.is_empty()) {
+        return misfit("others change the directory");
+    }
+    let Some(table) = &store.table else { return misfit("there is no directory") };
+    if chunks.iter().any(|chunk| chunk.lastmod <= table.0.version().lastmod) {
+        return misfit("the directory has changed since");
+    }
+    Ok(Payload { chunks: chunks.clone(), migration: Some((the_move.id, None)), ..Payload::default() })
 }
 
 /// Whether the transaction that ends this move is in doubt.

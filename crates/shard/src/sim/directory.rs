@@ -83,14 +83,14 @@ pub(super) fn named(name: &[u8]) -> Key {
 }
 
 impl Plan {
-    /// Sets of members: the shards, and the config servers where ranges are moved.
+    /// Sets of members: the shards, and the config servers where ranges are moved and they are none.
     pub(super) fn sets(&self) -> usize {
-        self.shards + usize::from(self.moves)
+        self.shards + usize::from(self.moves && !self.config_shard)
     }
 
     /// The set that is the config servers'.
     pub(super) fn config(&self) -> usize {
-        self.shards
+        if self.config_shard { 0 } else { self.shards }
     }
 
     fn first_table(&self) -> RoutingTable {
@@ -110,11 +110,12 @@ impl Plan {
             return store;
         }
         let table = self.first_table();
-        if set == self.config() {
-            store.table = Some(Table(table));
-        } else {
+        if set < self.shards {
             let placed = first_placement(&table, &shard_id(set));
             store.placements.insert(ClusterTime::ZERO, Arc::new(Placed::new(placed)));
+        }
+        if set == self.config() {
+            store.table = Some(Table(table));
         }
         store
     }

@@ -11,7 +11,8 @@ use crate::transaction::Executed;
 use crate::types::TransactionId;
 
 use super::Mutation;
-use super::directory::Placed;
+use super::conduct::entered;
+use super::directory::{Placed, shard_id};
 use super::message::{Address, Return};
 use super::node::{OpenWrites, Process};
 use super::state::{Statement, Then};
@@ -75,8 +76,14 @@ impl World {
                     None if statement.until > now => process.moves.statements.push(statement),
                     result => {
                         let late = || Err(Misfit("others were writing".to_owned()));
-                        let result = Return::Statement(result.unwrap_or_else(late));
-                        self.give_back(node, statement.from, statement.number, result);
+                        let result = result.unwrap_or_else(late);
+                        let Some(MoveStatement::Directory { the_move, .. }) = &statement.directory else {
+                            let result = Return::Statement(result);
+                            self.give_back(node, statement.from, statement.number, result);
+                            continue;
+                        };
+                        let here = shard_id(self.plan.config());
+                        self.executed_of_move(node, the_move.id, &here, &statement.id, result);
                     }
                 }
             }
@@ -107,6 +114,11 @@ impl World {
             Ok(None) => return misfit("it changes nothing"),
             Err(error) => return misfit(error.message()),
         };
+        let directory = of.directory.as_ref().map(|directory| entered(&process.store, directory));
+        let directory = match directory.transpose() {
+            Ok(directory) => directory.unwrap_or_default(),
+            Err(why) => return Some(Err(why)),
+        };
         let Ok(executed) = process.shard.try_execute(&of.id, None) else {
             return misfit("the transaction is not new");
         };
@@ -121,7 +133,7 @@ impl World {
             return Some(Err(why));
         }
         moves.gate.hold_by_transaction(of.id.clone());
-        let payload = Payload { placement: Some(Placed::new(after).into()), ..Payload::default() };
+        let payload = Payload { placement: Some(Placed::new(after).into()), ..directory };
         let read_at = process.clock.time();
         process.open.insert(of.id.clone(), OpenWrites { executed, read_at, payload });
         Some(Ok(executed))
@@ -170,7 +182,7 @@ impl World {
     ) {
         let until = self.now + WAIT_MILLIS;
         let Some(process) = &mut self.nodes[node].process else { return };
-        process.moves.statements.push(Statement { from, number, id, statement, until });
+        process.moves.statements.push(Statement { from, number, id, statement, directory: None, until });
         self.pass_gate(node);
     }
 }

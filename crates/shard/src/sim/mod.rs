@@ -1,7 +1,7 @@
 //! The simulator: whole clusters with their networks, disks, clocks and clients in one thread, from one seed.
 //!
 //! [`run`] plays a seed: shards of real [`sheaf_repl::Member`]s with a [`crate::Shard`] each, routers with a [`crate::Committer`], clients
-//! that move balances, write and scan. With odd seeds there are config servers, and ranges of documents are moved between the shards. First there are faults, then none, and the cluster must come to rest. A judge holds everything
+//! that move balances, write and scan. With odd seeds there are config servers, in some the first shard, and ranges of documents are moved between the shards. First there are faults, then none, and the cluster must come to rest. A judge holds everything
 //! that was read against all versions of all documents by commit time. Nothing depends on anything but the seed; [`Tally::trace`] is a
 //! hash of everything that happened.
 

@@ -19,6 +19,8 @@ pub struct Plan {
     pub keys: u64,
     /// Whether there are config servers, and ranges of documents are moved: with odd seeds.
     pub moves: bool,
+    /// Whether the config servers are the first shard, too.
+    pub config_shard: bool,
     /// Longest time between the end of a move and the next.
     pub move_gap_millis: u64,
     /// How long there are faults.
@@ -56,6 +58,7 @@ impl Plan {
         Plan {
             seed,
             moves,
+            config_shard: seed % 8 == 5,
             move_gap_millis: [50, 300, 1500][of_moves.below(3) as usize],
             shards,
             members: [1, 3, 3][rng.below(3) as usize],

@@ -60,6 +60,8 @@ pub(super) struct Moves {
     /// Who waits for the directory.
     pub table_readers: Vec<(Address, u64)>,
     pub conductors: BTreeMap<MoveId, Conductor>,
+    /// The config servers' statement as a shard, until the directory's has come.
+    pub own_statement: Option<MoveStatement>,
     pub committer: Committer,
     /// Conductors that wait for the table, and for their document to be deleted.
     pub reading: BTreeSet<MoveId>,
@@ -147,6 +149,8 @@ pub(super) struct Statement {
     pub number: u64,
     pub id: TransactionId,
     pub statement: MoveStatement,
+    /// The directory's, which is executed with it: here are the config servers.
+    pub directory: Option<MoveStatement>,
     pub until: u64,
 }
 

@@ -1,6 +1,6 @@
 //! The seeds of every build, and whether the judge can see.
 
-use super::{Mutation, Tally, run};
+use super::{Mutation, Plan, Tally, run};
 
 /// Seeds that every build plays.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;
@@ -49,6 +49,16 @@ fn odd_seeds_are_clean() {
             && total.repeated > 80,
         "{total:?}"
     );
+}
+
+/// Moves to and from them have two participants.
+#[test]
+fn config_servers_that_are_a_shard_are_clean() {
+    let mut total = Tally::default();
+    for seed in SEEDS.filter(|seed| Plan::of(*seed).config_shard) {
+        total.add(&run(seed, None).unwrap_or_else(|failure| panic!("{failure}")));
+    }
+    assert!(total.moved > 20 && total.given_up > 40, "{total:?}");
 }
 
 /// In 9962 a settler that had begun before the commit came asked those who had settled and forgotten it, and took that for an abort. In the

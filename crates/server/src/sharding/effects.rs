@@ -10,6 +10,12 @@ use super::names::{array_of, key_of};
 use super::shard_server::{Deferred, ShardServer};
 use crate::log::ids;
 
+/// Whether somebody waits until a majority has this. A decision is seen as soon as it is applied, and comes to a majority with what is
+/// written next, or when those who want it confirmed have waited for a while ([`Outstanding`](super::requests::Outstanding)).
+fn is_urgent(record: &LogRecord) -> bool {
+    !matches!(record, LogRecord::Transaction(Record::Commit { .. } | Record::Settled { .. }))
+}
+
 impl ShardServer {
     /// Does what the machine wants done, in its order. The machine is not locked.
     pub(super) fn perform(self: &Arc<Self>, deferred: Deferred, go_on: Interrupt<'_>) {
@@ -17,10 +23,8 @@ impl ShardServer {
             match effect {
                 ShardEffect::Observe(time) => self.replica.observe_time(time.into()),
                 ShardEffect::Append(record) => match self.append(&record, go_on) {
-                    Ok(at) => {
-                        // Somebody waits for it nearly always: for an answer that is a fact only on a majority.
-                        self.replica.hurry(at);
-                    }
+                    Ok(at) if is_urgent(&record) => self.replica.hurry(at),
+                    Ok(_) => {}
                     Err(error) => self.failed(&record, &error),
                 },
                 ShardEffect::Discard { id, opening } => {

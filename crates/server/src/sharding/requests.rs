@@ -1,6 +1,7 @@
 //! Requests to the machine of this member: what routers, other shards, and sessions of its own ask of it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sheaf_bson::Timestamp;
 use sheaf_errors::{Code, Error, Result, bail};
@@ -13,12 +14,18 @@ use super::names::time_of;
 use super::shard_server::{Route, ShardServer, not_primary, seen};
 use super::slot::Slot;
 
+/// How long a decision waits for the sync of something else. What it has changed is seen as soon as it is applied; only that it can be
+/// settled is waited for.
+const DECISION_WAITS: Duration = Duration::from_millis(4);
+
 /// A request whose answer has not come yet. Who drops it gives up: what the machine has not begun is not done any more.
 pub struct Outstanding {
     server: Arc<ShardServer>,
     to: ReplyId,
     id: TransactionId,
     slot: Arc<Slot<Answer>>,
+    /// Whether it tells of a commit.
+    decides: bool,
 }
 
 impl Outstanding {
@@ -27,6 +34,9 @@ impl Outstanding {
     /// Errors: `NotWritablePrimary`; what has kept the log from taking the entry; those of `go_on`. None of them says anything about the
     /// transaction.
     pub fn wait(self, go_on: Interrupt<'_>) -> Result<Answer> {
+        if self.decides {
+            self.server.hurry_to(self.server.engine.last_applied());
+        }
         self.slot.wait(go_on)
     }
 
@@ -34,6 +44,12 @@ impl Outstanding {
     ///
     /// Errors: as of [`wait`](Outstanding::wait), but for those of `go_on`.
     pub async fn come(&self) -> Result<Answer> {
+        if self.decides {
+            match tokio::time::timeout(DECISION_WAITS, self.slot.come()).await {
+                Ok(answer) => return answer,
+                Err(_) => self.server.hurry_to(self.server.engine.last_applied()),
+            }
+        }
         self.slot.come().await
     }
 }
@@ -76,6 +92,10 @@ impl ShardServer {
         let (now, last) = (time_of(self.replica.cluster_time()), self.engine.last_applied());
         let slot = Slot::new();
         let id = request.id().cloned();
+        let decides = matches!(request, Request::Commit { .. });
+        if matches!(request, Request::Confirm { .. }) {
+            self.hurry_to(last);
+        }
         let asked = self.now(go_on, |machine, entrance| {
             seen(machine, last);
             let to = entrance.number();
@@ -88,7 +108,14 @@ impl ShardServer {
             machine.request(to, request, now);
             to
         });
-        Ok(asked.zip(id).map(|(to, id)| Outstanding { server: self.clone(), to, id, slot }))
+        Ok(asked.zip(id).map(|(to, id)| Outstanding { server: self.clone(), to, id, slot, decides }))
+    }
+
+    /// Who waits for a majority does not wait for decisions that wait for others.
+    fn hurry_to(&self, last: OpTime) {
+        if self.replica.commit_point().index < last.index {
+            self.replica.hurry(last);
+        }
     }
 
     /// Asks the machine and waits for the answer, with this thread.
@@ -124,6 +151,7 @@ impl ShardServer {
             Some(reader)
         });
         let Some(reader) = waiting.flatten() else { return Err(not_primary()) };
+        self.hurry_to(applied);
         let waited = slot.wait(go_on);
         if waited.is_err() {
             self.state.lock().readers.remove(&reader);

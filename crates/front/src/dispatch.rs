@@ -6,7 +6,7 @@ mod fail;
 mod finish;
 mod slow_log;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ use crate::outcome::RequestOutcome;
 use crate::reactor::{self, give_way};
 use crate::request::{OpMetrics, Request};
 use crate::role::Role;
-use crate::sampling::{self, Asked};
+use crate::sampling::Asked;
 
 pub use check::end_fields;
 pub use finish::{RETRYABLE, is_not_primary, is_retryable, is_state_change, without_transient};
@@ -197,6 +197,7 @@ fn prepare<'a>(
         exhaust_reply: Cell::new(false),
         struck: Cell::new(false),
         close_after: Cell::new(false),
+        sampled: RefCell::default(),
         metrics: OpMetrics::default(),
     };
     role.check(&request)?;
@@ -251,9 +252,8 @@ fn execute<'a>(
 #[cold]
 fn sample(request: &Request<'_>) {
     let Request { front, db, body, sequences, command, .. } = request;
-    let seconds = front.parameters.int(sampling::EXPIRATION);
-    let expires = front.clock.now_millis() + seconds * 1000;
-    front.sampling.note(&Asked { command: command.name, db, body: *body, sequences }, expires);
+    let asked = Asked { command: command.name, db, body: *body, sequences };
+    request.sampled.replace(front.sampling.note(&asked, front.samples_expire()));
 }
 
 /// When the operation's time is over. `getMore` gives `maxTimeMS` a meaning of its own.

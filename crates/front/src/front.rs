@@ -20,7 +20,7 @@ use crate::metrics::{CommandCount, Metrics};
 use crate::options::FrontOptions;
 use crate::params::Parameters;
 use crate::profile::Profiling;
-use crate::sampling::Sampling;
+use crate::sampling::{EXPIRATION, Sampling};
 use crate::session::LogicalSessionId;
 
 /// What all connections of a server share.
@@ -239,6 +239,11 @@ impl Drop for Guest {
 }
 
 impl Front {
+    /// When samples of queries that are taken now go away, in milliseconds.
+    pub fn samples_expire(&self) -> i64 {
+        self.clock.now_millis() + self.parameters.int(EXPIRATION) * 1000
+    }
+
     /// The address under which a set of one announces its member: drivers connect to it, so it is
     /// the machine's name only if the server listens for more than this machine.
     pub fn member_address(&self) -> String {

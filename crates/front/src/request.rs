@@ -20,6 +20,7 @@ use crate::front::Front;
 use crate::generic::GenericArgs;
 use crate::reply::Reply;
 use crate::role::Role;
+use crate::sampling::Sample;
 use crate::session::{LogicalSessionId, TxnPart};
 
 /// One request being run: its command, the arguments that every command shares, its limits, and its results besides the
@@ -72,6 +73,8 @@ pub struct Request<'a> {
     pub struck: Cell<bool>,
     /// Whether the connection is to be closed for what the command has done: a fail point.
     pub close_after: Cell<bool>,
+    /// Those of its updates that were sampled.
+    pub sampled: RefCell<Vec<Sample>>,
     /// Figures for the slow log and the profiler.
     pub metrics: OpMetrics,
 }
@@ -218,6 +221,11 @@ impl<'a> Request<'a> {
     /// Milliseconds since the epoch: `$$NOW`, constant for the operation.
     pub fn now_millis(&self) -> i64 {
         self.front.clock.now_millis()
+    }
+
+    /// The number of the sample that the update at this place is, if it was sampled.
+    pub fn sample_at(&self, at: usize) -> Option<[u8; 16]> {
+        self.sampled.borrow().iter().find(|sample| sample.at == at).map(|sample| sample.id)
     }
 
     /// Figures for the slow log and the profiler.

@@ -8,6 +8,7 @@ use sheaf_client::Message;
 use sheaf_cluster::{Answer, Call, error_in, for_client};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_front::reply::Reply;
+use sheaf_front::sampling::TOLD_DIFFS;
 use sheaf_server::commands::crud::change_stream;
 
 use crate::addressed::{Addressed, ShardVersion};
@@ -39,6 +40,7 @@ pub fn is_between(name: &str) -> bool {
             | "$topologyTime"
             | "executed"
             | "readAt"
+            | TOLD_DIFFS
     )
 }
 

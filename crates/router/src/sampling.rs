@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use sheaf_bson::{ArrayBuf, Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_cluster::{GoOn, first_batch};
 use sheaf_errors::{Code, Error, Result};
-use sheaf_front::sampling::{ANALYZERS, Analyzer, Due, SAMPLES, SAMPLES_INDEX};
+use sheaf_front::sampling::{ANALYZERS, Analyzer, Due, SAMPLE_ID, TOLD_DIFFS, expiry_index, inline_diff};
 
+use crate::op::Operation;
 use crate::router::Router;
 
 /// A router that has told nothing of itself for so long is not counted any more.
@@ -154,16 +155,16 @@ impl Router {
     ///
     /// Errors: those of the config servers. What is not written is kept for the next time.
     pub(crate) fn write_samples(&self, go_on: GoOn<'_>) -> Result<()> {
-        self.sampling.flush(|batch| {
-            self.prepare_samples(go_on)?;
+        self.sampling.flush(|collection, batch| {
+            self.prepare_samples(collection, go_on)?;
             let insert = doc! {
-                "insert": SAMPLES,
+                "insert": collection,
                 "documents": Value::Array(ArrayBuf::of(batch).as_raw()),
                 "ordered": false,
                 "bypassDocumentValidation": true
             };
             match self.directory.write(&insert, go_on) {
-                // An earlier attempt has come through whose answer was lost.
+                // An earlier attempt has come through whose answer was lost; or several shards have told of one update.
                 Err(error) if error.code() == Code::DUPLICATE_KEY => Ok(()),
                 done => done,
             }
@@ -171,14 +172,52 @@ impl Router {
     }
 
     /// Makes the index by which samples go away, and with it their collection.
-    fn prepare_samples(&self, go_on: GoOn<'_>) -> Result<()> {
+    fn prepare_samples(&self, collection: &str, go_on: GoOn<'_>) -> Result<()> {
+        let index =
+            doc! { "key": { "expireAt": 1 }, "name": expiry_index(collection), "expireAfterSeconds": 0 };
         let command = doc! {
-            "createIndexes": SAMPLES,
-            "indexes": [{ "key": { "expireAt": 1 }, "name": SAMPLES_INDEX, "expireAfterSeconds": 0 }],
-            "writeConcern": { "w": "majority" }
+            "createIndexes": collection, "indexes": [index.as_raw()], "writeConcern": { "w": "majority" }
         };
         self.directory.run("config", &command, true, go_on).map(|_| ())
     }
+}
+
+impl Operation<'_> {
+    /// Notes what a shard tells of the changes by sampled updates.
+    pub fn note_diffs(&self, reply: RawDoc<'_>) {
+        if self.sampled.borrow().is_empty() {
+            return;
+        }
+        let told = reply.get(TOLD_DIFFS).and_then(|told| told.as_array());
+        for entry in told.into_iter().flat_map(|told| told.values()).filter_map(|entry| entry.as_doc()) {
+            if let (Some(Value::Binary(id)), Some(Value::Document(diff))) =
+                (entry.get("_id"), entry.get("diff"))
+                && let Ok(id) = id.bytes.try_into()
+            {
+                self.note_diff(&id, diff);
+            }
+        }
+    }
+
+    /// Notes what an update changes that its shard has refused, since the document is to be another shard's.
+    pub fn note_change(&self, at: usize, before: RawDoc<'_>, after: RawDoc<'_>) {
+        if let Some(id) = self.sample_at(at)
+            && let Some(diff) = inline_diff(before, after)
+        {
+            self.note_diff(&id, diff.as_raw());
+        }
+    }
+
+    fn note_diff(&self, id: &[u8; 16], diff: RawDoc<'_>) {
+        let collection = self.body().values().next().and_then(|first| first.as_str()).unwrap_or_default();
+        let expires = self.router.samples_expire();
+        self.router.sampling.note_diff(&self.namespace(collection), id, diff, expires);
+    }
+}
+
+/// An update, with the number of its sample for the shard that executes it.
+pub fn with_sample(statement: RawDoc<'_>, id: &[u8; 16]) -> DocBuf {
+    DocBuf::from(statement).with(SAMPLE_ID, Value::Binary(Binary { subtype: 4, bytes: id }))
 }
 
 /// What an entry of `listCollections` is.

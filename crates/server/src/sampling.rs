@@ -2,20 +2,22 @@
 //!
 //! Members of a sharded cluster sample nothing: routers do, since only they see a request once.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use sheaf_bson::{DocBuf, RawDoc, doc};
+use sheaf_bson::{Binary, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result};
-use sheaf_front::sampling::{Analyzer, Due, SAMPLES_INDEX};
+use sheaf_exec::write::Change;
+use sheaf_front::sampling::{Analyzer, Due, SAMPLES, TOLD_DIFFS, expiry_index, inline_diff};
 use sheaf_storage::{CreateCollection, Write};
 
 use crate::node::Node;
+use crate::op::Operation;
+use crate::reply::Reply;
 use crate::sharding::rows;
 
 /// The documents of `configureQueryAnalyzer`.
 pub const ANALYZERS: &str = "config.queryAnalyzers";
-/// The samples.
-pub const SAMPLES: &str = "config.sampledQueries";
 
 /// Runs until shutdown.
 pub async fn run(node: Arc<Node>) {
@@ -68,14 +70,15 @@ pub fn refresh(node: &Node) -> Result<()> {
 ///
 /// Errors: `NotWritablePrimary`, `LockTimeout`; those of the disk. What is not written is kept for the next time.
 pub fn write(node: &Node) -> Result<()> {
-    node.sampling.flush(|batch| write_batch(node, batch))
+    node.sampling.flush(|collection, batch| write_batch(node, collection, batch))
 }
 
-fn write_batch(node: &Node, batch: &[DocBuf]) -> Result<()> {
+fn write_batch(node: &Node, name: &str, batch: &[DocBuf]) -> Result<()> {
     let unless_locked = || node.unless_locked();
-    prepare(node)?;
+    let namespace = format!("config.{name}");
+    prepare(node, &namespace, expiry_index(name))?;
     let mut unit = node.engine().write(&unless_locked);
-    let Some(collection) = unit.collection(SAMPLES)? else { return Ok(()) };
+    let Some(collection) = unit.collection(&namespace)? else { return Ok(()) };
     for sample in batch {
         unit.insert(&collection, sample.as_raw())?;
     }
@@ -83,19 +86,19 @@ fn write_batch(node: &Node, batch: &[DocBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the collection of samples, and the index by which they go away.
-fn prepare(node: &Node) -> Result<()> {
+/// Makes a collection, and the index by which its documents go away.
+fn prepare(node: &Node, namespace: &str, index: &str) -> Result<()> {
     let unless_locked = || node.unless_locked();
     let engine = node.engine();
-    if engine.catalog().collection(SAMPLES).is_none() {
-        match engine.create_collection(SAMPLES, &CreateCollection::default(), &unless_locked) {
+    if engine.catalog().collection(namespace).is_none() {
+        match engine.create_collection(namespace, &CreateCollection::default(), &unless_locked) {
             Err(error) if error.code() != Code::NAMESPACE_EXISTS => return Err(error),
             _ => {}
         }
     }
-    if engine.catalog().collection(SAMPLES).is_some_and(|found| found.index(SAMPLES_INDEX).is_none()) {
-        let spec = doc! { "v": 2, "key": { "expireAt": 1 }, "name": SAMPLES_INDEX, "expireAfterSeconds": 0 };
-        engine.create_indexes(SAMPLES, &[spec.as_raw()], &unless_locked)?;
+    if engine.catalog().collection(namespace).is_some_and(|found| found.index(index).is_none()) {
+        let spec = doc! { "v": 2, "key": { "expireAt": 1 }, "name": index, "expireAfterSeconds": 0 };
+        engine.create_indexes(namespace, &[spec.as_raw()], &unless_locked)?;
     }
     Ok(())
 }
@@ -111,5 +114,54 @@ pub fn list(node: &Node, spec: RawDoc<'_>) -> Result<Vec<DocBuf>> {
     let is_wanted = |sample: RawDoc<'_>| {
         wanted.is_none_or(|wanted| sample.get("ns").and_then(|ns| ns.as_str()) == Some(wanted))
     };
-    rows::find(&node.engine().view()?, SAMPLES, is_wanted)
+    rows::find(&node.engine().view()?, &format!("config.{SAMPLES}"), is_wanted)
+}
+
+/// The sample that the update at this place is: by the number that a router has given it, or by this primary's own choice.
+pub fn sample_of(op: &Operation<'_>, at: usize, told: Value<'_>) -> Option<[u8; 16]> {
+    match told {
+        Value::Binary(Binary { bytes, .. }) if op.node().is_in_cluster() => bytes.try_into().ok(),
+        _ => op.sample_at(at),
+    }
+}
+
+/// What a command's sampled updates have changed.
+#[derive(Default)]
+pub struct Diffs(RefCell<Vec<([u8; 16], DocBuf)>>);
+
+impl Diffs {
+    /// Notes a change by a statement: the first of a sample counts.
+    pub fn note(&self, sample: Option<[u8; 16]>, change: Change<'_>) {
+        let (Some(id), Change::Update { before, after }) = (sample, change) else { return };
+        let mut diffs = self.0.borrow_mut();
+        if diffs.iter().all(|(other, _)| *other != id)
+            && let Some(diff) = inline_diff(before, after)
+        {
+            diffs.push((id, diff));
+        }
+    }
+
+    /// Tells the router that has sampled them, or keeps them where this primary has.
+    pub fn tell(&self, op: &Operation<'_>, namespace: &str, reply: &mut Reply) {
+        let diffs = self.0.take();
+        if diffs.is_empty() {
+            return;
+        }
+        let node = op.node();
+        if !node.is_in_cluster() {
+            let expires = node.samples_expire();
+            diffs
+                .iter()
+                .for_each(|(id, diff)| node.sampling.note_diff(namespace, id, diff.as_raw(), expires));
+            return;
+        }
+        reply.fill(|out| {
+            let mut list = out.array(TOLD_DIFFS);
+            for (id, diff) in &diffs {
+                let mut entry = list.document();
+                entry.append("_id", Value::Binary(Binary { subtype: 4, bytes: id }));
+                entry.append("diff", diff.as_raw());
+            }
+        });
+    }
 }

@@ -191,6 +191,56 @@ def samples_tell_how_a_key_would_spread_reads_and_writes(cluster):
             of.admin.command("setParameter", 1, analyzeShardKeyNumRanges=100)
 
 
+def change_keys(plants):
+    """Updates, of which the first six change `k`; the first is told of by its diff."""
+    plants.update_one({"_id": 1}, {"$set": {"k": 1.5, "new": 1}, "$unset": {"name": ""}})
+    plants.update_one({"k": 2}, {"$inc": {"k": 95}})
+    plants.replace_one({"k": 3}, {"k": 97, "name": "plant 3"})
+    plants.update_one({"k": 4}, [{"$set": {"k": 4.5}}])
+    plants.find_one_and_update({"k": 5}, {"$set": {"k": 5.5}})
+    plants.find_one_and_update({"k": 6}, {"$set": {"k": 99}})
+    plants.update_many({"k": {"$gte": 40, "$lt": 60}}, {"$set": {"n": {"m": 1}}})
+    plants.update_one({"k": 8}, {"$set": {"k": 8}})
+    plants.find_one_and_delete({"k": 9})
+    plants.update_one({"k": 10, "_id": 1000}, {"$set": {"name": "upserted"}}, upsert=True)
+
+
+@check
+def samples_tell_which_updates_change_the_key(cluster):
+    with cluster.client(0) as client:
+        admin = client.admin
+        spread, whole = spread_evenly(client, "changing.plants"), client.changing.whole
+        whole.insert_many(spread.find())
+        admin.command("setParameter", 1, analyzeShardKeyNumRanges=4)
+        for plants in (spread, whole):
+            namespace = plants.full_name
+            admin.command("configureQueryAnalyzer", namespace, mode="full", samplesPerSecond=50)
+            change_keys(plants)
+            command = client.changing.command
+            told = command("update", plants.name, updates=[{"q": {"k": 20}, "u": {"$set": {"told": 1}}}])
+            assert told["nModified"] == 1 and "sampledDiffs" not in told, "that is between router and shard"
+            told = command("findAndModify", plants.name, query={"k": 21}, update={"$set": {"told": 1}})
+            assert told["value"]["_id"] == 21 and "sampledDiffs" not in told, told
+            admin.command("configureQueryAnalyzer", namespace, mode="off")
+
+            def updates(key):
+                told = admin.command("analyzeShardKey", namespace, key=key, keyCharacteristics=False)["writeDistribution"]
+                return told["sampleSize"]["total"], told["percentageOfShardKeyUpdates"]
+
+            assert updates({"k": 1}) == (12, 50), (namespace, updates({"k": 1}))
+            diffs = {bytes(told["_id"]): told for told in client.config.sampledQueriesDiff.find({"ns": namespace})}
+            samples = {bytes(sample["_id"]): sample for sample in listed(client, namespace)}
+            assert diffs.keys() <= samples.keys() and len(diffs) == 9, diffs
+            for told in diffs.values():
+                assert list(told) == ["_id", "ns", "collectionUuid", "diff", "expireAt"], told
+                assert told["collectionUuid"] == uuid_of(plants), told
+            shown = [told["diff"] for told in diffs.values()]
+            assert {"k": "u", "name": "d", "new": "i"} in shown and {"n": "i"} in shown and {"k": "u"} in shown, shown
+        index = client.config.sampledQueriesDiff.index_information()["SampledQueriesDiffTTLIndex"]
+        assert index["expireAfterSeconds"] == 0, index
+        admin.command("setParameter", 1, analyzeShardKeyNumRanges=100)
+
+
 @check
 def sampling_ends_with_the_collection_whoever_drops_it(cluster):
     with cluster.client(0) as client, cluster.client(1) as second, cluster.shards[0].direct(0) as shard:
@@ -242,4 +292,8 @@ def queries_are_sampled_by_the_primary_of_a_set(_):
         plants.insert_many([{"_id": at, "k": at} for at in range(10)])
         client.admin.command("configureQueryAnalyzer", "beds.plants", mode="full", samplesPerSecond=50)
         ask_everything(plants)
-        check_samples(listed(client, "beds.plants"), "beds.plants", uuid_of(plants))
+        samples = listed(client, "beds.plants")
+        check_samples(samples, "beds.plants", uuid_of(plants))
+        changed = {bytes(told["_id"]): told["diff"] for told in client.config.sampledQueriesDiff.find()}
+        updates = {bytes(sample["_id"]) for sample in samples if sample["cmdName"] in ("update", "findAndModify")}
+        assert changed.keys() <= updates and list(changed.values()) == [{"name": "i"}] * 2, changed

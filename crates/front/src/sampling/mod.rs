@@ -1,6 +1,7 @@
 //! Samples of queries, for `analyzeShardKey`: which requests are noted, how many, and in what shape. Where they are kept is the role's.
 
 mod configuration;
+mod diff;
 mod shape;
 
 use std::collections::HashMap;
@@ -8,12 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use sheaf_bson::{Binary, DocBuf, RawDoc, Value};
+use sheaf_bson::{Binary, DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::Result;
 
 use crate::params::Parameters;
 
 pub use configuration::{Configure, namespace_parts};
+pub use diff::{changes, inline_diff};
 pub use shape::Asked;
 use shape::Kind;
 
@@ -21,8 +23,8 @@ use shape::Kind;
 pub const ANALYZERS: &str = "queryAnalyzers";
 /// Where samples are.
 pub const SAMPLES: &str = "sampledQueries";
-/// The index by which samples go away.
-pub const SAMPLES_INDEX: &str = "SampledQueriesTTLIndex";
+/// Where it is told what sampled updates have changed.
+pub const DIFFS: &str = "sampledQueriesDiff";
 /// For how long samples are kept, in seconds.
 pub const EXPIRATION: &str = "queryAnalysisSampleExpirationSecs";
 /// How often rates are asked for, in seconds.
@@ -39,6 +41,26 @@ const BATCH_BYTES: usize = 4 << 20;
 /// A larger sample is not kept: it could be no document.
 const LARGEST: usize = 15 << 20;
 
+/// The field of a statement, or of `findAndModify`, with the number of its sample: a shard tells what it has changed.
+pub const SAMPLE_ID: &str = "sampleId";
+
+/// The field of a shard's reply in which it does.
+pub const TOLD_DIFFS: &str = "sampledDiffs";
+
+/// The index by which documents of this collection go away.
+pub fn expiry_index(collection: &str) -> &'static str {
+    if collection == DIFFS { "SampledQueriesDiffTTLIndex" } else { "SampledQueriesTTLIndex" }
+}
+
+/// An update that was sampled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// Its place among the statements.
+    pub at: usize,
+    /// Its number.
+    pub id: [u8; 16],
+}
+
 /// The samples of one server.
 #[derive(Default)]
 pub struct Sampling {
@@ -50,8 +72,16 @@ pub struct Sampling {
 #[derive(Default)]
 struct State {
     collections: HashMap<String, Sampled, ahash::RandomState>,
-    pending: Vec<DocBuf>,
+    samples: Vec<DocBuf>,
+    diffs: Vec<DocBuf>,
+    /// Of both.
     bytes: usize,
+}
+
+impl State {
+    fn queue(&mut self, collection: &str) -> &mut Vec<DocBuf> {
+        if collection == DIFFS { &mut self.diffs } else { &mut self.samples }
+    }
 }
 
 /// A collection whose queries are sampled.
@@ -109,15 +139,26 @@ impl Sampled {
     }
 
     /// Whether one more may be taken.
-    fn take(&mut self, now: Instant) -> bool {
+    fn may_take(&mut self, now: Instant) -> bool {
         let since = now.saturating_duration_since(self.counted).as_secs_f64();
         self.counted = now;
         self.tokens = (self.tokens + since * self.rate).min(self.rate.max(1.0));
-        let may = self.tokens >= 1.0;
-        if may {
-            self.tokens -= 1.0;
-        }
+        self.tokens >= 1.0
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        let may = self.may_take(now);
+        self.tokens -= f64::from(u8::from(may));
         may
+    }
+}
+
+impl Sampled {
+    /// Writes what a sample begins with.
+    fn begin(&self, out: &mut DocWriter<'_, Vec<u8>>, id: &[u8; 16]) {
+        out.append("_id", Value::Binary(Binary { subtype: 4, bytes: id }));
+        out.append("ns", self.analyzer.namespace.as_str());
+        out.append("collectionUuid", Value::Binary(Binary { subtype: 4, bytes: &self.analyzer.uuid }));
     }
 }
 
@@ -157,28 +198,29 @@ impl Sampling {
         self.state.lock().collections.values().map(|sampled| sampled.analyzer.clone()).collect()
     }
 
-    /// Notes a request, if its collection is sampled and it is its turn.
+    /// Notes a request, if its collection is sampled and it is its turn. Gives those of its statements that may change documents.
     ///
     /// `expires`: when the samples go, in milliseconds.
-    pub fn note(&self, asked: &Asked<'_>, expires: i64) {
-        let Some(kind) = Kind::of(asked.command) else { return };
+    pub fn note(&self, asked: &Asked<'_>, expires: i64) -> Vec<Sample> {
+        let mut updates = Vec::new();
+        let Some(kind) = Kind::of(asked.command) else { return updates };
         let Some(Value::String(collection)) = asked.body.iter().next().map(|first| first.value()) else {
-            return;
+            return updates;
         };
         let namespace = format!("{}.{collection}", asked.db);
         let state = &mut *self.state.lock();
-        let Some(sampled) = state.collections.get_mut(&namespace) else { return };
+        let Some(sampled) = state.collections.get_mut(&namespace) else { return updates };
         let now = Instant::now();
-        for statement in kind.statements(asked) {
+        if !sampled.may_take(now) {
+            return updates;
+        }
+        for (at, statement) in kind.statements(asked).into_iter().enumerate() {
             if state.bytes >= MOST_BYTES || !sampled.take(now) {
                 break;
             }
             let id = *uuid::Uuid::new_v4().as_bytes();
             let sample = DocBuf::build(|out| {
-                out.append("_id", Value::Binary(Binary { subtype: 4, bytes: &id }));
-                out.append("ns", namespace.as_str());
-                let uuid = Binary { subtype: 4, bytes: &sampled.analyzer.uuid };
-                out.append("collectionUuid", Value::Binary(uuid));
+                sampled.begin(out, &id);
                 out.append("cmdName", kind.name());
                 kind.write(asked, collection, statement, &mut out.document("cmd"));
                 out.append("expireAt", Value::DateTime(expires));
@@ -191,52 +233,77 @@ impl Sampling {
             figures.count += 1;
             figures.bytes += size as i64;
             state.bytes += size;
-            state.pending.push(sample);
+            state.samples.push(sample);
+            if kind.changes(asked) {
+                updates.push(Sample { at, id });
+            }
         }
+        updates
     }
 
-    /// Writes what was noted, in batches. What cannot be written is the next again.
+    /// Notes what a sampled update has changed.
+    pub fn note_diff(&self, namespace: &str, id: &[u8; 16], diff: RawDoc<'_>, expires: i64) {
+        let state = &mut *self.state.lock();
+        let Some(sampled) = state.collections.get(namespace) else { return };
+        let size = diff.as_bytes().len();
+        if state.bytes >= MOST_BYTES || size > LARGEST {
+            return;
+        }
+        let told = DocBuf::build(|out| {
+            sampled.begin(out, id);
+            out.append("diff", diff);
+            out.append("expireAt", Value::DateTime(expires));
+        });
+        state.bytes += told.as_bytes().len();
+        state.diffs.push(told);
+    }
+
+    /// Writes what was noted, in batches, of which `write` is told the collection. What cannot be written is the next again.
     ///
     /// Errors: that of `write`, after which nothing more is written this time.
-    pub fn flush(&self, write: impl Fn(&[DocBuf]) -> Result<()>) -> Result<()> {
-        loop {
-            let batch = self.take_batch();
-            if batch.is_empty() {
-                return Ok(());
-            }
-            if let Err(error) = write(&batch) {
-                self.put_back(batch);
-                return Err(error);
+    pub fn flush(&self, write: impl Fn(&'static str, &[DocBuf]) -> Result<()>) -> Result<()> {
+        for collection in [SAMPLES, DIFFS] {
+            loop {
+                let batch = self.take_batch(collection);
+                if batch.is_empty() {
+                    break;
+                }
+                if let Err(error) = write(collection, &batch) {
+                    self.put_back(collection, batch);
+                    return Err(error);
+                }
             }
         }
+        Ok(())
     }
 
-    /// The next samples that are to be written, which are forgotten here; none, when all are.
-    fn take_batch(&self) -> Vec<DocBuf> {
+    /// The next that are to be written, which are forgotten here; none, when all are.
+    fn take_batch(&self, collection: &str) -> Vec<DocBuf> {
         let state = &mut *self.state.lock();
+        let pending = state.queue(collection);
         let mut bytes = 0;
         let fits = |sample: &&DocBuf| {
             bytes += sample.as_bytes().len();
             bytes <= BATCH_BYTES
         };
-        let count = state.pending.iter().take(1000).take_while(fits).count().max(1).min(state.pending.len());
-        let batch: Vec<DocBuf> = state.pending.drain(..count).collect();
-        state.bytes -= batch.iter().map(|sample| sample.as_bytes().len()).sum::<usize>();
+        let count = pending.iter().take(1000).take_while(fits).count().max(1).min(pending.len());
+        let batch: Vec<DocBuf> = pending.drain(..count).collect();
+        state.bytes -= size_of_all(&batch);
         batch
     }
 
-    fn put_back(&self, mut batch: Vec<DocBuf>) {
+    fn put_back(&self, collection: &str, mut batch: Vec<DocBuf>) {
         let state = &mut *self.state.lock();
-        state.bytes += batch.iter().map(|sample| sample.as_bytes().len()).sum::<usize>();
-        batch.append(&mut state.pending);
-        state.pending = batch;
+        state.bytes += size_of_all(&batch);
+        let pending = state.queue(collection);
+        batch.append(pending);
+        *pending = batch;
     }
 
     /// Forgets what is not written.
     pub fn discard(&self) {
         let state = &mut *self.state.lock();
-        state.pending.clear();
-        state.bytes = 0;
+        (state.samples, state.diffs, state.bytes) = Default::default();
     }
 
     /// What `$currentOp` shows of it; the bytes and the rate are those that a member of a set tells.
@@ -265,6 +332,10 @@ impl Sampling {
         });
         shown.collect()
     }
+}
+
+fn size_of_all(batch: &[DocBuf]) -> usize {
+    batch.iter().map(|sample| sample.as_bytes().len()).sum()
 }
 
 /// When a server asks for configurations, and when it writes samples.
@@ -332,17 +403,21 @@ mod tests {
     fn what_cannot_be_written_comes_again_first() {
         let sampling = Sampling::default();
         let sample = |at: i32| sheaf_bson::doc! { "_id": at };
-        sampling.put_back((0..3).map(sample).collect());
-        let failed = sampling.flush(|batch| {
+        sampling.put_back(DIFFS, (0..3).map(sample).collect());
+        let failed = sampling.flush(|collection, batch| {
+            assert_eq!(collection, DIFFS);
             assert_eq!((batch.len(), sampling.state.lock().bytes), (3, 0));
-            sampling.put_back(vec![sample(9)]);
+            sampling.put_back(DIFFS, vec![sample(9)]);
             Err(Error::bad_value("nobody is there"))
         });
         assert!(failed.is_err());
-        let again: Vec<_> =
-            sampling.take_batch().iter().map(|doc| doc.as_raw().get("_id").unwrap().as_exact_i64()).collect();
+        let again: Vec<_> = sampling
+            .take_batch(DIFFS)
+            .iter()
+            .map(|doc| doc.as_raw().get("_id").unwrap().as_exact_i64())
+            .collect();
         assert_eq!(again, [Some(0), Some(1), Some(2), Some(9)]);
-        assert!(sampling.take_batch().is_empty());
+        assert!(sampling.take_batch(DIFFS).is_empty());
     }
 
     #[test]

@@ -71,6 +71,11 @@ impl Kind {
         matches!(self, Kind::Update | Kind::Delete | Kind::FindAndModify)
     }
 
+    /// Whether documents may become others by it.
+    pub(super) fn changes(self, asked: &Asked<'_>) -> bool {
+        self == Kind::Update || (self == Kind::FindAndModify && asked.body.element("update").is_some())
+    }
+
     fn list(self) -> Option<&'static str> {
         match self {
             Kind::Update => Some("updates"),

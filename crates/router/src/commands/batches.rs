@@ -16,7 +16,9 @@ pub fn insert<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
 
 /// `{update: "plants", updates: [{q, u, multi, upsert}], ordered: true}`.
 pub fn update<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    run(op, &Batch::parse(args, op, Kind::Updates)?)
+    let mut batch = Batch::parse(args, op, Kind::Updates)?;
+    batch.add_sample_ids(op);
+    run(op, &batch)
 }
 
 /// `{delete: "plants", deletes: [{q, limit}], ordered: true}`.

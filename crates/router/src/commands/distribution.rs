@@ -6,7 +6,7 @@ use sheaf_aggregate::{Database, Namespace, Pipeline};
 use sheaf_bson::{ArrayBuf, Binary, DocBuf, DocWriter, RawDoc, Value, doc};
 use sheaf_errors::{Code, Error, Result};
 use sheaf_expr::ParseCx;
-use sheaf_front::sampling::SAMPLES;
+use sheaf_front::sampling::{DIFFS, SAMPLES, changes};
 use sheaf_rows::{Cx, Limits, Operator};
 use sheaf_shard::placement::{Key, KeyPattern, KeyRange, Ranges};
 
@@ -64,7 +64,17 @@ impl Subject<'_> {
             let figures = if query.is_read() { &mut reads } else { &mut writes };
             figures.add(&query, self, cuts);
         }
+        let command = doc! { "find": DIFFS, "filter": { "collectionUuid": uuid } };
+        let mut diffs = source.of_config(&command, &mut cx)?;
+        while sheaf_rows::pull(&mut diffs, &mut cx)? {
+            let diff = diffs.row().document().get("diff").and_then(|diff| diff.as_doc());
+            writes.key_updates += i64::from(diff.is_some_and(|diff| self.changes_key(diff)));
+        }
         Ok((reads.document(true), writes.document(false)))
+    }
+
+    fn changes_key(&self, diff: RawDoc<'_>) -> bool {
+        self.pattern.fields().iter().any(|field| changes(diff, field.path.dotted()))
     }
 
     /// The keys at which ranges of about as many documents begin, besides the first.
@@ -217,6 +227,7 @@ struct Figures {
     multi: i64,
     scatter_gather: i64,
     by_range: Vec<i64>,
+    key_updates: i64,
     single_without_key: i64,
     multi_without_key: i64,
 }
@@ -270,6 +281,8 @@ impl Figures {
             self.by_range.iter().for_each(|count| _ = by_range.push(*count));
             drop(by_range);
             if !of_reads {
+                // The two collections are not read at one moment.
+                share(out, "percentageOfShardKeyUpdates", self.key_updates.min(total), total);
                 share(out, "percentageOfSingleWritesWithoutShardKey", self.single_without_key, total);
                 share(out, "percentageOfMultiWritesWithoutShardKey", self.multi_without_key, total);
             }

@@ -10,18 +10,24 @@ use crate::addressed::{Addressed, Placed};
 use crate::forward::{self, Body};
 use crate::op::Operation;
 use crate::route::until_fresh;
+use crate::sampling::with_sample;
 use crate::write::{Aim, Change, ConcernErrors, Moving, Search, Selection, within, write_concern_error};
 
 /// `{findAndModify: "plants", query, sort, remove | update, new, fields, upsert}`: on the shard that has the document.
 pub fn run<'a>(args: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let collection = args.collection()?;
     args.ignore_rest();
+    let told = op.sample_at(0).map(|id| with_sample(op.body(), &id));
+    let body = told.as_ref().map_or(op.body(), DocBuf::as_raw);
     let done = until_fresh(op, op.db(), collection, true, |placed| match placed {
-        Placed::Whole(to) => send(op, to, op.body()),
-        Placed::Spread(sharded) => spread(op, collection, sharded),
+        Placed::Whole(to) => send(op, to, body),
+        Placed::Spread(sharded) => spread(op, collection, sharded, body),
     })?;
     match done {
-        Done::Answered(to, answer) => forward::reply(op, &to.target, &answer),
+        Done::Answered(to, answer) => {
+            op.note_diffs(answer.reply());
+            forward::reply(op, &to.target, &answer)
+        }
         Done::Moved(shown, concerns) => {
             let mut reply = Reply::ok();
             reply.fill(|out| {
@@ -49,20 +55,20 @@ fn send(op: &Operation<'_>, to: &Addressed, body: RawDoc<'_>) -> Result<Done> {
     forward::exchange(op, &to.target, &mut message).map(|answer| Done::Answered(to.clone(), answer))
 }
 
-fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded) -> Result<Done> {
-    let upserts = op.body().get("upsert").is_some_and(|upsert| upsert.truthy());
-    let selection = Selection::of(op.body(), "query");
+fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded, body: RawDoc<'_>) -> Result<Done> {
+    let upserts = body.get("upsert").is_some_and(|upsert| upsert.truthy());
+    let selection = Selection::of(body, "query");
     let aim = if upserts { selection.upsert(sharded, false) } else { selection.aim(sharded, false) };
     let shards = match aim? {
         Aim::One(shard) => {
-            return write(op, collection, sharded, &op.addressed(sharded, shard)?, op.body());
+            return write(op, collection, sharded, &op.addressed(sharded, shard)?, body);
         }
         Aim::Each(shards) | Aim::Anywhere(shards) => shards,
     };
     let to: Vec<Addressed> =
         shards.iter().map(|shard| op.addressed(sharded, shard)).collect::<Result<_>>()?;
     let search = search(op, collection);
-    let probe = with_query(op.body(), &search.filter_of_nothing());
+    let probe = with_query(body, &search.filter_of_nothing());
     let message = |to, body| forward::message(op, to, &Body { db: op.db(), body });
     if op.is_retryable_write() {
         let messages = to.iter().map(|to| (to, message(to, probe.as_raw()))).collect();
@@ -84,12 +90,12 @@ fn spread(op: &Operation<'_>, collection: &str, sharded: &Sharded) -> Result<Don
         let Some(candidate) = search.best(&answers) else {
             drop(answers);
             return match upserts {
-                true => write(op, collection, sharded, &to[0], op.body()),
+                true => write(op, collection, sharded, &to[0], body),
                 false => send(op, &to[0], probe.as_raw()),
             };
         };
         drop(answers);
-        let written = with_query(op.body(), &search.filter_of(&candidate));
+        let written = with_query(body, &search.filter_of(&candidate));
         let done = write(op, collection, sharded, &to[candidate.at], written.as_raw())?;
         // Somebody may have been faster.
         if !matches!(&done, Done::Answered(_, answer) if has_done_nothing(answer.reply())) {
@@ -112,7 +118,11 @@ fn write(
     body: RawDoc<'_>,
 ) -> Result<Done> {
     match send(op, to, body) {
-        Err(error) if Change::refused(&error).is_some() => {}
+        Err(error) => match Change::refused(&error) {
+            Some(change) if change.upserts => {}
+            Some(change) => op.note_change(0, change.before.as_raw(), change.after.as_raw()),
+            None => return Err(error),
+        },
         done => return done,
     }
     let stmt_id = body.get("stmtId").and_then(|id| id.as_exact_i64()).unwrap_or(0) as i32;

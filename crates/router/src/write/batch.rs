@@ -9,6 +9,7 @@ use sheaf_front::front::new_object_id;
 use crate::addressed::Addressed;
 use crate::forward::{self, Body};
 use crate::op::Operation;
+use crate::sampling::with_sample;
 
 /// Most statements that one write command may have.
 const MAX_WRITES: usize = 100_000;
@@ -154,6 +155,17 @@ impl<'b> Batch<'b> {
                 });
             }
             *statement = RawDoc::new(arena.alloc_slice_copy(with_id.as_bytes()));
+            self.changed = true;
+        }
+    }
+
+    /// Has the shards tell what sampled updates change.
+    pub fn add_sample_ids(&mut self, op: &Operation<'b>) {
+        let arena = &op.request.arena;
+        for sample in &*op.request.sampled.borrow() {
+            let Some(statement) = self.statements.get_mut(sample.at) else { continue };
+            let told = with_sample(*statement, &sample.id);
+            *statement = RawDoc::new(arena.alloc_slice_copy(told.as_bytes()));
             self.changed = true;
         }
     }

@@ -15,7 +15,8 @@ use crate::op::Operation;
 
 /// What becomes of a document that is to be another shard's.
 pub struct Change {
-    before: DocBuf,
+    /// The document as it was.
+    pub before: DocBuf,
     /// The document as it is to be.
     pub after: DocBuf,
     /// There was none before.

@@ -82,7 +82,8 @@ impl Answers for Outcome {
         !self.errors.is_empty()
     }
 
-    fn take(&mut self, _: &Operation<'_>, to: &Target, places: &[u32], answer: &Answer) -> Result<Taken> {
+    fn take(&mut self, op: &Operation<'_>, to: &Target, places: &[u32], answer: &Answer) -> Result<Taken> {
+        op.note_diffs(answer.reply());
         Ok(self.take_reply(to.name(), places, answer.reply()))
     }
 

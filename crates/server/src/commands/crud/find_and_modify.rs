@@ -11,6 +11,7 @@ use sheaf_exec::write::{
     find_and_modify_by_id, run_find_and_modify,
 };
 use sheaf_expr::{Env, ParseCx};
+use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::projection::{Mode, Projection};
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::{Uuid, Write};
@@ -23,6 +24,7 @@ use crate::command::*;
 use crate::commands::ddl::names;
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sampling::{Diffs, sample_of};
 use crate::sharding::Writing;
 
 /// `{findAndModify: "users", query, sort, remove | update, new, fields, upsert}`
@@ -42,6 +44,7 @@ pub struct FindAndModify<'a> {
     variables: Option<RawDoc<'a>>,
     stmt_id: i32,
     uuid: Option<Uuid>,
+    sample_id: Value<'a>,
 }
 
 impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
@@ -99,8 +102,9 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             variables: args.optional("let")?,
             stmt_id: args.optional::<i32>("stmtId")?.unwrap_or(0),
             uuid: args.optional("collectionUUID")?,
+            sample_id: args.value(SAMPLE_ID),
         };
-        args.ignore(&["sampleId", "encryptionInformation"]);
+        args.ignore(&["encryptionInformation"]);
         command.check()?;
         Ok(command)
     }
@@ -127,6 +131,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             None => self.action(op).map(|(action, projection)| (Some(action), projection))?,
         };
         names::check_uuid(&op.catalog(), &namespace, self.uuid)?;
+        let (diffs, sample) = (Diffs::default(), sample_of(op, 0, self.sample_id));
         let modified = with_writer(op, self.query.is_some_and(|query| only_id(query).is_some()), |w| {
             let collection = match w.collection(&namespace)? {
                 Some(collection) => collection,
@@ -138,17 +143,18 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
             };
             refuse_view(&collection)?;
             let failed = std::cell::RefCell::new(None);
-            let name = |w: &mut dyn Write, change: Change<'_>| match self.answer_of_change(
-                change,
-                projection.as_ref(),
-                op,
-            ) {
-                Ok(answer) => w.statement(op.statement(self.stmt_id, Some(answer))),
-                Err(error) => _ = failed.borrow_mut().get_or_insert(error),
+            let retryable = op.records_statements();
+            let name = |w: &mut dyn Write, change: Change<'_>| {
+                diffs.note(sample, change);
+                match retryable.then(|| self.answer_of_change(change, projection.as_ref(), op)) {
+                    Some(Ok(answer)) => w.statement(op.statement(self.stmt_id, Some(answer))),
+                    Some(Err(error)) => _ = failed.borrow_mut().get_or_insert(error),
+                    None => {}
+                }
             };
             let result = with_cx(op, self.bypass, |cx| {
-                let retryable = op.records_statements();
-                let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
+                let is_told = retryable || sample.is_some();
+                let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
                 if let Some((id, change)) = &point {
                     let done = find_and_modify_by_id(w, &cx, &collection, *id, change.as_ref(), self.new)
                         .map_err(|error| error.context("Plan executor error during findAndModify"))?;
@@ -178,6 +184,7 @@ impl<'a> Command<'a, Operation<'a>> for FindAndModify<'a> {
         reply.fill(|out| {
             out.append_all(answer.as_raw());
         });
+        diffs.tell(op, &namespace, &mut reply);
         Ok(reply)
     }
 }

@@ -10,6 +10,7 @@ use sheaf_exec::plan::query::Hint;
 use sheaf_exec::write::{
     Change, PointChange, UpdateResult, UpdateStatement, WriteCx, run_update, update_by_id,
 };
+use sheaf_front::sampling::SAMPLE_ID;
 use sheaf_query::update::Update as Modification;
 use sheaf_storage::Write;
 
@@ -23,6 +24,7 @@ use crate::args::{Args, Array, Documents, Loose};
 use crate::command::*;
 use crate::op::Operation;
 use crate::reply::Reply;
+use crate::sampling::{Diffs, sample_of};
 use crate::sharding::Writing;
 
 /// Statements by `_id` that run on the connection's own task.
@@ -83,7 +85,7 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
             return Ok(reply.with("nModified", 0));
         }
         let short = statements.len() <= SHORT_BATCH && statements.iter().all(|one| only_id(one.q).is_some());
-        let totals = RefCell::new(Totals::default());
+        let (totals, diffs) = (RefCell::new(Totals::default()), Diffs::default());
         let outcome = with_writer(op, short, |w| {
             with_cx(op, self.fields.bypass, |cx| {
                 StatementOutcomes::each(
@@ -92,7 +94,12 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
                     statements.iter(),
                     w,
                     |w, at, one| {
+                        let (retryable, sample) = (op.records_statements(), sample_of(op, at, one.sample_id));
                         let name = |w: &mut dyn Write, change: Change<'_>| {
+                            diffs.note(sample, change);
+                            if !retryable {
+                                return;
+                            }
                             let record = match change {
                                 Change::Upsert(doc) => {
                                     doc! { "n": 1, "nModified": 0, "upserted": doc.get_or_missing("_id") }
@@ -101,8 +108,8 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
                             };
                             w.statement(op.statement(self.fields.stmt_id(at), Some(record)));
                         };
-                        let retryable = op.records_statements();
-                        let cx = WriteCx { before_change: if retryable { Some(&name) } else { None }, ..cx };
+                        let is_told = retryable || sample.is_some();
+                        let cx = WriteCx { before_change: if is_told { Some(&name) } else { None }, ..cx };
                         let Some(result) = self.execute(op, w, &cx, &namespace, one)? else {
                             return Ok(None);
                         };
@@ -138,6 +145,7 @@ impl<'a> Command<'a, Operation<'a>> for Update<'a> {
         }
         reply.append("nModified", totals.modified as i32);
         outcome.write(&mut reply);
+        diffs.tell(op, &namespace, &mut reply);
         Ok(reply)
     }
 }
@@ -223,6 +231,7 @@ pub struct UpdateOne<'a> {
     array_filters: Vec<RawDoc<'a>>,
     collation: Option<RawDoc<'a>>,
     sort: Option<RawDoc<'a>>,
+    sample_id: Value<'a>,
 }
 
 /// A stage that does not exist fails the whole command, before any statement runs.
@@ -267,9 +276,10 @@ impl<'a> UpdateOne<'a> {
             array_filters,
             collation: args.optional("collation")?,
             sort: args.optional("sort")?,
+            sample_id: args.value(SAMPLE_ID),
         };
         check_stage_names(one.u)?;
-        args.ignore(&["upsertSupplied", "sampleId", "allowShardKeyUpdatesWithoutFullShardKeyInQuery"]);
+        args.ignore(&["upsertSupplied", "allowShardKeyUpdatesWithoutFullShardKeyInQuery"]);
         args.finish()?;
         Ok(one)
     }

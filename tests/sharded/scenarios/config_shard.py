@@ -41,6 +41,9 @@ def config_servers_become_a_shard(cluster):
             refused(40415, lambda: admin.command(command, 1, hosts="x"))
             refused(13, lambda: client.config.command(command, 1))
             refused(59, lambda: config.admin.command(command, 1))
+        for command in ("startT{}", "stopT{}", "commitT{}", "getT{}Status"):
+            # Of a later version.
+            refused(59, lambda: admin.command(command.format("ransitionToDedicatedConfigServer"), 1))
         refused(70, lambda: admin.command("enableSharding", "garden", primaryShard="config"))
         refused(96, lambda: admin.command("addShard", cluster.address(cluster.config), name="other"))
         assert len(admin.command("getShardMap")["map"]) == 2
@@ -147,6 +150,31 @@ def transactions_on_config_servers_and_shards(cluster):
         assert shown(cluster, "bank.moved") == {"config": 1, "shard0": 0}
         with cluster.config.direct(0) as config:
             eventually(lambda: config.admin.command("serverStatus")["transactions"]["currentPrepared"] == 0, "it is settled")
+
+
+@alone(shards=1, members=1, routers=2)
+def streams_follow_config_servers(cluster):
+    """A stream that was open before they were a shard tells what happens on them, and nothing of what they have for themselves."""
+    with cluster.client() as client:
+        client.field.plants.insert_one({"_id": 0})
+        with client.watch(max_await_time_ms=100) as stream:
+            with AsShard(cluster):
+                client.admin.command("enableSharding", "garden", primaryShard="config")
+                client.garden.plants.insert_many([{"_id": at} for at in range(5)])
+                client.field.plants.insert_one({"_id": 1})
+                seen = [next(stream) for _ in range(6)]
+                told = sorted((event["ns"]["db"], event["documentKey"]["_id"]) for event in seen)
+                assert told == [("field", 1), *(("garden", at) for at in range(5))], told
+                client.admin.command("movePrimary", "garden", to="shard0")
+                client.garden.plants.insert_one({"_id": 5})
+                event = next(stream)
+                assert (event["operationType"], event["documentKey"]) == ("insert", {"_id": 5}), event
+                client.admin.command(TO, 1)
+                assert client.admin.command(TO, 1)["state"] == "completed"
+            client.garden.plants.insert_one({"_id": 6})
+            client.field.plants.insert_one({"_id": 2})
+            seen = [next(stream)["documentKey"]["_id"] for _ in range(2)]
+            assert sorted(seen) == [2, 6], seen
 
 
 @alone(shards=1, members=1, routers=2)

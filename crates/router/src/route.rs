@@ -60,7 +60,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// For so long a request is tried again whose shards and directory do not agree.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The same of one that reads at a time which its client has named: the directory has newer layouts of collections only.
+/// The same of one that reads, at a time which its client has named, what is not sharded any more: that the directory does not tell.
 const PATIENCE_WITH_PAST: Duration = Duration::from_secs(1);
 
 /// How often who pauses is asked whether it should go on.
@@ -139,11 +139,6 @@ impl<'o, 'a> Route<'o, 'a> {
         if self.began.elapsed() >= PATIENCE {
             return Err(error);
         }
-        let named = op.generic.read_concern.and_then(|concern| concern.at_cluster_time);
-        if named.is_some() && self.began.elapsed() >= PATIENCE_WITH_PAST {
-            let text = format!("the collection was laid out anew since the time that is to be read: {error}");
-            return Err(Error::new(Code::SNAPSHOT_UNAVAILABLE, text));
-        }
         if op.in_transaction() && !(self.joined_before == 0 && op.blocking(|| transaction::begin_anew(op))) {
             return Err(error.with_label("TransientTransactionError"));
         }
@@ -152,6 +147,10 @@ impl<'o, 'a> Route<'o, 'a> {
         }
         let before = self.believed.take();
         self.believed = op.blocking(|| op.believed(self.db, self.collection))?;
+        if self.is_past() {
+            let text = format!("the collection was laid out anew since the time that is to be read: {error}");
+            return Err(Error::new(Code::SNAPSHOT_UNAVAILABLE, text));
+        }
         let version = |believed: &Option<Arc<Believed>>| {
             believed.as_ref().and_then(|believed| Some(believed.sharded.as_ref()?.table.version()))
         };
@@ -159,6 +158,17 @@ impl<'o, 'a> Route<'o, 'a> {
             op.blocking(|| self.pause())?;
         }
         Ok(())
+    }
+
+    /// Whether the client reads at a time of which the directory does not know any more where the collection was.
+    fn is_past(&self) -> bool {
+        let Some(at) = self.op.generic.read_concern.and_then(|concern| concern.at_cluster_time) else {
+            return false;
+        };
+        match self.believed.as_ref().and_then(|believed| believed.sharded.as_ref()) {
+            Some(sharded) => sharded.timestamp > at,
+            None => self.began.elapsed() >= PATIENCE_WITH_PAST,
+        }
     }
 
     fn pause(&mut self) -> Result<()> {

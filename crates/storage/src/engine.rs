@@ -504,8 +504,14 @@ impl Engine {
     }
 
     /// Makes a collection capped (`convertToCapped`): a capped copy takes its name. Indexes but `_id` go, as in MongoDB.
-    pub fn convert_to_capped(&self, namespace: &str, size: i64, interrupt: Interrupt<'_>) -> Result<OpTime> {
-        self.core().convert_to_capped(namespace, size, interrupt)
+    pub fn convert_to_capped(
+        &self,
+        namespace: &str,
+        size: i64,
+        check: Check<'_>,
+        interrupt: Interrupt<'_>,
+    ) -> Result<OpTime> {
+        self.core().convert_to_capped(namespace, size, check, interrupt)
     }
 }
 

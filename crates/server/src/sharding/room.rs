@@ -33,16 +33,9 @@ pub fn make_room(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Re
             let Some(known) = change.get(PLACEMENTS, uuid_value(&the_move.uuid))? else {
                 return change.put(PLACEMENTS, asked.document("placement")).map(|()| true);
             };
-            let is_refined = known.as_raw().get("key").and_then(|key| key.as_doc()).is_some_and(|key| {
-                key.iter().count() != the_move.pattern.fields().len()
-                    && ranges_of(&known, "owned").next().is_none()
-            });
-            let known = match is_refined {
-                // While it owned nothing, nobody has told it of the longer key.
-                true => with_leaving(&DocBuf::from(asked.document("placement")), &known)?,
-                false => known,
-            };
-            if is_refined {
+            let mut known = known;
+            if is_behind(&known, &the_move) {
+                known = with_leaving(&DocBuf::from(asked.document("placement")), &known)?;
                 change.put(PLACEMENTS, known.as_raw())?;
             }
             for mark in ranges_of(&known, "leaving") {
@@ -70,4 +63,11 @@ pub fn make_room(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Re
         }
         Ok(doc! {})
     })
+}
+
+/// Whether the shard key became longer while this shard owned nothing: then nobody has told it.
+fn is_behind(known: &DocBuf, the_move: &Move) -> bool {
+    let key = known.as_raw().get("key").and_then(|key| key.as_doc());
+    key.is_some_and(|key| key.iter().count() != the_move.pattern.fields().len())
+        && ranges_of(known, "owned").next().is_none()
 }

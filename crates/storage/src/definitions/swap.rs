@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::catalog::Collection;
 use crate::core::Core;
 use crate::definitions::command::{Told, create_command, drop_command};
-use crate::definitions::ddl::rename_command;
+use crate::definitions::ddl::{Check, rename_command};
 use crate::hooks::HookPoint;
 use crate::locks::Closed;
 use crate::options::{Interrupt, OpTime};
@@ -52,17 +52,20 @@ impl Core {
         self.copy_newest(&view, source, &made, size, interrupt).inspect_err(|_| self.take_back(&made))
     }
 
-    /// Makes a collection capped: a capped copy takes its place. Indexes but `_id` go, as in MongoDB. Writers wait meanwhile.
+    /// Makes a collection capped: a capped copy takes its place. Indexes but `_id` go, as in MongoDB. Writers wait meanwhile; `check` has
+    /// seen the collection when none can come any more.
     pub fn convert_to_capped(
         self: &Arc<Self>,
         namespace: &str,
         size: i64,
+        check: Check<'_>,
         interrupt: Interrupt<'_>,
     ) -> Result<OpTime> {
         refuse_oplog(namespace, "convert")?;
         // What others order from here on is past the gate: then this must not happen.
         let since = self.commits.others();
         let (source, closed) = self.close(namespace, interrupt)?;
+        check(&source)?;
         let spec = capped_like(&source, "convertToCapped", size, true)?;
         let temporary = format!("{}.tmp.convertToCapped.{}", source.db(), Uuid::new_v4().simple());
         let made = self.create_closed(&temporary, &spec, since, interrupt)?;

@@ -137,7 +137,7 @@ fn convert_to_capped_keeps_the_newest() {
     for n in 0..100 {
         insert(&engine, C, &doc! { "_id": n, "text": "0123456789" }).unwrap();
     }
-    engine.convert_to_capped(C, 500, GO_ON).unwrap();
+    engine.convert_to_capped(C, 500, &|_| Ok(()), GO_ON).unwrap();
     let documents = all(&engine, C);
     assert!(documents.len() > 5 && documents.len() < 20, "{}", documents.len());
     assert!(documents.last().unwrap().contains("Int32(99)"));

@@ -13,11 +13,15 @@ use sheaf_errors::{Code, Error, Result};
 use super::member::Member;
 use super::support::*;
 use crate::definitions::command::drop_command;
+use crate::definitions::ddl::Check;
 use crate::{CollectionChange, CreateCollection, Engine, HookPoint, Write};
 
 const SIZE: i64 = 1 << 24;
 /// Long enough for a write to be acknowledged if nothing holds it back.
 const MOMENT: Duration = Duration::from_millis(30);
+
+/// A collection of any kind may be converted.
+const ANY: Check<'_> = &|_| Ok(());
 
 fn fill(engine: &Engine, namespace: &str, count: i32) {
     let mut unit = engine.write(GO_ON);
@@ -129,7 +133,7 @@ fn a_conversion_loses_nothing_that_is_acknowledged() {
             insert(&engine, C, &doc! { "_id": 77 + 3000 }).unwrap();
             let _ = done.send(());
         });
-        beside_writers(&engine, &[C], || _ = engine.convert_to_capped(C, SIZE, GO_ON).unwrap())
+        beside_writers(&engine, &[C], || _ = engine.convert_to_capped(C, SIZE, ANY, GO_ON).unwrap())
     });
     engine.set_hook(HookPoint::Swap, None);
     assert!(engine.catalog().collection(C).unwrap().capped.is_some());
@@ -183,7 +187,7 @@ fn what_is_ended_in_the_middle_leaves_nothing() {
     let (_dir, engine) = fresh();
     fill(&engine, C, 500);
     for count in [0, 1, 3, 5, 10, 100, 400] {
-        let error = engine.convert_to_capped(C, SIZE, &killed_after(count)).unwrap_err();
+        let error = engine.convert_to_capped(C, SIZE, ANY, &killed_after(count)).unwrap_err();
         assert_eq!(error.code(), Code::INTERRUPTED);
         let error = engine.clone_as_capped(C, "db.copy", SIZE, &killed_after(count)).unwrap_err();
         assert_eq!(error.code(), Code::INTERRUPTED);
@@ -195,10 +199,10 @@ fn what_is_ended_in_the_middle_leaves_nothing() {
     assert_eq!(ids(&engine, C).len(), 507);
     let full = || Err(Error::new(Code::OUT_OF_DISK_SPACE, "no room"));
     engine.set_hook(HookPoint::Swap, Some(Arc::new(full)));
-    assert!(engine.convert_to_capped(C, SIZE, GO_ON).is_err());
+    assert!(engine.convert_to_capped(C, SIZE, ANY, GO_ON).is_err());
     engine.set_hook(HookPoint::Swap, None);
     assert_eq!(engine.catalog().all().count(), 1);
-    engine.convert_to_capped(C, SIZE, GO_ON).unwrap();
+    engine.convert_to_capped(C, SIZE, ANY, GO_ON).unwrap();
     assert_eq!(ids(&engine, C).len(), 507);
 }
 
@@ -213,7 +217,7 @@ fn after_a_crash_in_the_middle_the_copy_is_dropped() {
         Ok(())
     };
     engine.set_hook(HookPoint::Swap, Some(Arc::new(hook)));
-    engine.convert_to_capped(C, SIZE, GO_ON).unwrap();
+    engine.convert_to_capped(C, SIZE, ANY, GO_ON).unwrap();
     engine.set_hook(HookPoint::Swap, None);
     let catalog = engine.catalog();
     assert!(catalog.collection(C).unwrap().options.as_raw().get("temp").is_none());
@@ -226,7 +230,7 @@ fn after_a_crash_in_the_middle_the_copy_is_dropped() {
     assert_eq!(ids(&again, C).len(), 500);
     again.drop_temporary_collections(GO_ON).unwrap();
     assert_eq!(again.catalog().all().count(), 1);
-    again.convert_to_capped(C, SIZE, GO_ON).unwrap();
+    again.convert_to_capped(C, SIZE, ANY, GO_ON).unwrap();
     assert_eq!(ids(&again, C).len(), 500);
 }
 
@@ -241,7 +245,7 @@ fn a_conversion_keeps_the_options() {
     };
     engine.create_collection("db.x", &spec, GO_ON).unwrap();
     build(&engine, "db.x", &index_spec(doc! { "a": 1 }, "a_1", doc! {})).unwrap();
-    engine.convert_to_capped("db.x", 4096, GO_ON).unwrap();
+    engine.convert_to_capped("db.x", 4096, ANY, GO_ON).unwrap();
     let catalog = engine.catalog();
     let collection = catalog.collection("db.x").unwrap();
     let expected = doc! { "capped": true, "size": 4096i64, "validator": { "a": 1 }, "collation": &collation };
@@ -277,13 +281,13 @@ fn what_others_have_ordered_meanwhile_ends_a_conversion() {
         Ok(())
     };
     member.engine.set_hook(HookPoint::Swap, Some(Arc::new(hook)));
-    let error = member.engine.convert_to_capped(C, SIZE, GO_ON).unwrap_err();
+    let error = member.engine.convert_to_capped(C, SIZE, ANY, GO_ON).unwrap_err();
     assert_eq!(error.code(), Code::INTERRUPTED_DUE_TO_REPL_STATE_CHANGE, "{error}");
     member.engine.set_hook(HookPoint::Swap, None);
     assert_eq!(ids(&member.engine, C).len(), 51);
     member.engine.drop_temporary_collections(GO_ON).unwrap();
     assert_eq!(member.engine.catalog().all().count(), 1);
-    member.engine.convert_to_capped(C, SIZE, GO_ON).unwrap();
+    member.engine.convert_to_capped(C, SIZE, ANY, GO_ON).unwrap();
     assert_eq!(ids(&member.engine, C).len(), 51);
 }
 
@@ -382,7 +386,7 @@ fn drops_of_databases_and_conversions_end() {
         std::thread::scope(|scope| {
             for name in ["db.a", "db.z"] {
                 let engine = &engine;
-                scope.spawn(move || drop(engine.convert_to_capped(name, SIZE, GO_ON)));
+                scope.spawn(move || drop(engine.convert_to_capped(name, SIZE, ANY, GO_ON)));
             }
             scope.spawn(|| drop(rename(&engine, "db.z", "db.a", true)));
             scope.spawn(|| drop(rename(&engine, "db.a", "db.z", true)));

@@ -1,6 +1,7 @@
 //! `convertToCapped` and `cloneCollectionAsCapped`.
 
 use sheaf_errors::{Code, Result, bail};
+use sheaf_storage::Collection;
 
 use super::names;
 use crate::args::{Args, Loose};
@@ -58,7 +59,8 @@ impl<'a> Command<'a, Operation<'a>> for ConvertToCapped<'a> {
         let missing = format!("source collection {namespace} does not exist");
         names::existing(&catalog, &namespace, &missing)?;
         let stop = op.interrupter();
-        let position = op.engine().convert_to_capped(&namespace, self.size, &|| stop.check())?;
+        let check = |now: &Collection| op.check_plain(now);
+        let position = op.engine().convert_to_capped(&namespace, self.size, &check, &|| stop.check())?;
         op.note_commit(position);
         Ok(Reply::ok())
     }

@@ -184,9 +184,10 @@ def config_servers_become_dedicated_again(cluster):
         with AsShard(cluster):
             cleanup(cluster, 900)
             admin.command("enableSharding", "garden", primaryShard="config")
-            admin.command("shardCollection", "garden.plants", key={"n": 1})
             client.garden.plants.create_index("name")
-            move(client, "garden.plants", {"n": 50}, {"n": MaxKey()}, "shard0")
+            for name in ("garden.plants", "garden.dropped", "garden.renamed", "garden.refined"):
+                client.admin.command("shardCollection", name, key={"n": 1})
+                move(client, name, {"n": 50}, {"n": MaxKey()}, "shard0")
             client.garden.plants.insert_many([{"_id": at, "n": at, "name": f"plant {at}"} for at in range(100)])
             client.garden.notes.insert_one({"_id": 1})
             admin.command("enableSharding", "field", primaryShard="shard0")
@@ -201,7 +202,7 @@ def config_servers_become_dedicated_again(cluster):
             told = admin.command(TO, 1, writeConcern={"w": "majority"})
             assert (told["state"], told["shard"], told["dbsToMove"]) == ("started", "config", ["garden"]), told
             told = admin.command(TO, 1)
-            assert told["state"] == "ongoing" and told["remaining"]["chunks"] == 1 and told["remaining"]["dbs"] == 1, told
+            assert told["state"] == "ongoing" and told["remaining"]["chunks"] == 4 and told["remaining"]["dbs"] == 1, told
             # Nothing new comes there.
             client.fresh.plants.insert_one({})
             assert client.config.databases.find_one({"_id": "fresh"})["primary"] == "shard0"
@@ -217,11 +218,11 @@ def config_servers_become_dedicated_again(cluster):
             assert told["remaining"] == {"chunks": 0, "dbs": 0, "collectionsToMove": 1, "jumboChunks": 0}, told
             admin.command("moveCollection", "field.plants", toShard="shard0")
             told = admin.command(TO, 1)
-            assert told["state"] == "pendingDataCleanup" and told["pendingRangeDeletions"] == 2, told
+            assert told["state"] == "pendingDataCleanup" and told["pendingRangeDeletions"] == 8, told
             assert told["msg"] == "waiting for data to be cleaned up", told
             assert "garden" in config.list_database_names()
             cleanup(cluster, 0)
-            eventually(lambda: not any(each["leaving"] for each in placements(cluster, "garden.plants").values()),
+            eventually(lambda: config.config.placements.count_documents({"leaving.0": {"$exists": True}}) == 0,
                        "what has left is removed")
             # Nobody may lose what a client has written there directly.
             refused(13388, lambda: config.garden.plants.insert_one({"_id": "by itself", "n": 1}))
@@ -238,10 +239,20 @@ def config_servers_become_dedicated_again(cluster):
         assert config.admin.command("hello")["configsvr"] == 2
         assert client.garden.plants.count_documents({}) == 100 and client.garden.notes.count_documents({}) == 1
         refused(70, lambda: admin.command("moveRange", "garden.plants", min={"n": 0}, toShard="config"))
+        # What they have owned once is nobody's business any more.
+        client.garden.command("drop", "dropped", maxTimeMS=10000)
         # Once more, with an index of meanwhile.
         client.garden.plants.create_index("since")
         with AsShard(cluster):
             move(client, "garden.plants", {"n": 0}, {"n": 50}, "config")
+            client.garden.renamed.rename("other", maxTimeMS=10000)
+            client.garden.refined.create_index([("n", 1), ("m", 1)])
+            admin.command("refineCollectionShardKey", "garden.refined", key={"n": 1, "m": 1}, maxTimeMS=10000)
+            for name in ("other", "refined"):
+                client.garden[name].insert_one({"n": 60, "m": 1})
+                assert client.garden[name].count_documents({}) == 1
+            check_whole(cluster, "garden.refined", {"n": 1, "m": 1})
+            assert config.garden.list_collection_names() == ["plants"]
             assert shown(cluster, "garden.plants") == {"config": 50, "shard0": 50}
             assert config.garden.plants.index_information().keys() == {"_id_", "n_1", "name_1", "since_1"}
             check_whole(cluster, "garden.plants", {"n": 1})

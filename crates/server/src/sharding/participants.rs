@@ -265,9 +265,11 @@ pub(super) fn description(collection: &Collection) -> DocBuf {
 pub fn place(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
     Asked::with(node, body, go_on, |asked| {
         let uuid = asked.uuid("uuid")?;
-        // Where it is there for certain, it is opened and nothing else.
+        // Where it is there, it is opened and nothing else.
         if !asked.flag("there") {
             asked.make(uuid)?;
+        } else if asked.collection().is_none_or(|there| there.uuid != uuid) {
+            return Ok(doc! {});
         }
         rows::change(asked.engine, go_on, |change| {
             let known = change.get(PLACEMENTS, uuid_value(uuid.as_bytes()))?;
@@ -462,6 +464,11 @@ pub fn rename(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Resul
         let (from, to) = (asked.namespace, body.get("to").and_then(|to| to.as_str()).unwrap_or_default());
         let uuid = asked.body.get("uuid").map(|_| asked.uuid("uuid")).transpose()?;
         let catalog = asked.engine.catalog();
+        // Another shard than the primary one may have left the cluster meanwhile, and have come back without the collection.
+        let has_none = || uuid.is_some_and(|uuid| catalog.by_uuid(&uuid).is_none());
+        if asked.flag("copy") && has_none() {
+            return Ok(doc! {});
+        }
         let is_done = catalog.collection(to).is_some_and(|there| Some(there.uuid) == uuid);
         if !is_done {
             let Some(source) = catalog.collection(from) else {

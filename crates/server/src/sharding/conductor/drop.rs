@@ -156,19 +156,21 @@ fn drop_on_shards(
     Ok(())
 }
 
-/// All shards that may have something of the collection, the primary shard as the last.
-pub(super) fn concerned(at: RawDoc<'_>) -> Vec<&str> {
+/// All shards that may have something of the collection, the primary shard as the last. One that has left the cluster has nothing of it.
+pub(super) fn concerned<'d>(conductor: &Conductor, at: RawDoc<'d>) -> Result<Vec<&'d str>> {
     let primary = text(at, "primary");
+    let shards = conductor.shards()?;
+    let is_there = |owner: &&str| shards.iter().any(|shard| shard.name == **owner);
     let owners = at.get("owners").and_then(|owners| owners.as_array()).unwrap_or(RawDoc::EMPTY);
-    let mut concerned: Vec<&str> =
-        owners.values().filter_map(|owner| owner.as_str()).filter(|owner| *owner != primary).collect();
+    let owners = owners.values().filter_map(|owner| owner.as_str());
+    let mut concerned: Vec<&str> = owners.filter(|owner| *owner != primary).filter(is_there).collect();
     concerned.push(primary);
-    concerned
+    Ok(concerned)
 }
 
 /// All that have something of the collection close it.
 pub(super) fn close(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
-    for shard in concerned(at) {
+    for shard in concerned(conductor, at)? {
         let step = conductor.step()?;
         let command = doc! {
             (name::BLOCK): name_of(at), "step": step, "uuid": at.get_or_missing("uuid"),
@@ -202,7 +204,7 @@ fn forget_zones(conductor: &Conductor, change: &mut Change, concerned: impl Fn(&
 
 /// All that have something of it drop it.
 pub(super) fn drop_everywhere(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
-    for shard in concerned(at) {
+    for shard in concerned(conductor, at)? {
         let step = conductor.step()?;
         let command = doc! {
             (name::DROP): name_of(at), "step": step, "uuid": at.get_or_missing("uuid"), "copy": shard != text(at, "primary")

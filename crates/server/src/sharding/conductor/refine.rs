@@ -60,11 +60,17 @@ impl Conductor {
             );
         }
         let dropping = self.dropping(&entry)?;
-        for shard in concerned(dropping.as_raw()) {
+        for shard in concerned(self, dropping.as_raw())? {
             let check = doc! {
                 (name::CHECK): &namespace, "uuid": uuid_value(&entry.uuid), "key": key, "unique": entry.unique()
             };
-            self.tell(shard, &check, go_on)?;
+            match self.tell(shard, &check, go_on) {
+                // It has owned something before it left the cluster, and has come back without.
+                Err(error)
+                    if error.code() == Code::NAMESPACE_NOT_FOUND
+                        && shard != text(dropping.as_raw(), "primary") => {}
+                told => _ = told?,
+            }
         }
         let begin = with(dropping.as_raw(), &[("op", "refine".into()), ("newKey", key.into())]);
         self.perform(&turn, begin, go_on)
@@ -91,7 +97,7 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
                 "refineCollectionShardKey": namespace, "shardKey": at.get_or_missing("newKey"), "oldShardKey": at.get_or_missing("key")
             };
             conductor.notify(text(at, "primary"), at, &event, go_on)?;
-            conductor.open_everywhere(namespace, &entry, &concerned(at), go_on)?;
+            conductor.open_everywhere(namespace, &entry, &concerned(conductor, at)?, go_on)?;
             conductor.change(go_on, |change| change.remove(DDL, Value::String(namespace)).map(|_| ()))?;
             return Ok(Phase::Over(doc! {}));
         }

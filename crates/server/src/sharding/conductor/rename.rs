@@ -145,14 +145,11 @@ fn over(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<(
 fn rename(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
     let primary = [text(at, "primary")];
     // The primary shard knows what else may be in the way.
-    let shards = side(at, "source").map_or_else(
-        || primary.to_vec(),
-        |source| {
-            let mut shards = concerned(source);
-            shards.reverse();
-            shards
-        },
-    );
+    let mut shards = match side(at, "source") {
+        Some(source) => concerned(conductor, source)?,
+        None => primary.to_vec(),
+    };
+    shards.reverse();
     for shard in shards {
         let step = conductor.step()?;
         let mut command = doc! {
@@ -200,5 +197,5 @@ fn open(conductor: &Conductor, at: RawDoc<'_>, namespace: &str, go_on: Interrupt
     let Some(entry) = conductor.entry(namespace)? else {
         bail!(Code::INTERNAL_ERROR, "config.collections has no entry of {namespace}");
     };
-    conductor.open_everywhere(namespace, &entry, &concerned(source), go_on)
+    conductor.open_everywhere(namespace, &entry, &concerned(conductor, source)?, go_on)
 }

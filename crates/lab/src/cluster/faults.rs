@@ -4,7 +4,7 @@ use rustix::process::Signal;
 
 use super::control::{Control, word};
 use super::links::Cut;
-use super::record::Record;
+use super::record::{Member, Record};
 use super::{down, up};
 use crate::error::{Error, Result};
 use crate::journal::Journal;
@@ -15,15 +15,30 @@ fn numbers(record: &Record, members: &[String]) -> Result<Vec<usize>> {
     members.iter().map(|text| record.member(text)).collect()
 }
 
+/// The same of members that something was done to, after which the names of those that run may be others'.
+fn numbers_of_gone(
+    record: &Record,
+    members: &[String],
+    is_gone: impl Fn(&Member) -> bool + Copy,
+) -> Result<Vec<usize>> {
+    let mut found = Vec::new();
+    for text in members {
+        let meant = record.gone(text, is_gone)?;
+        found.extend(meant.into_iter().filter(|at| !found.contains(at)).collect::<Vec<_>>());
+    }
+    Ok(found)
+}
+
 /// Kills members at once.
 pub fn kill(record: &mut Record, members: &[String], journal: &Journal) -> Result<()> {
-    for number in numbers(record, members)? {
+    for (number, name) in numbers(record, members)?.into_iter().zip(members) {
         let Some(process) = record.members[number].running() else {
             return Err(Error::usage(format!("member {number} is not running")));
         };
         process.signal(Signal::KILL, journal);
         process.ends_within(std::time::Duration::from_secs(10));
-        (record.members[number].process, record.members[number].paused) = (None, false);
+        let member = &mut record.members[number];
+        (member.process, member.paused, member.called) = (None, false, Some(name.clone()));
         record.save()?;
     }
     Ok(())
@@ -31,12 +46,12 @@ pub fn kill(record: &mut Record, members: &[String], journal: &Journal) -> Resul
 
 /// Stops members until they are resumed.
 pub fn pause(record: &mut Record, members: &[String], journal: &Journal) -> Result<()> {
-    for number in numbers(record, members)? {
+    for (number, name) in numbers(record, members)?.into_iter().zip(members) {
         let Some(process) = record.members[number].running() else {
             return Err(Error::usage(format!("member {number} is not running")));
         };
         process.signal(Signal::STOP, journal);
-        record.members[number].paused = true;
+        (record.members[number].paused, record.members[number].called) = (true, Some(name.clone()));
         record.save()?;
     }
     Ok(())
@@ -44,7 +59,7 @@ pub fn pause(record: &mut Record, members: &[String], journal: &Journal) -> Resu
 
 /// Lets paused members go on.
 pub fn resume(record: &mut Record, members: &[String], journal: &Journal) -> Result<()> {
-    let named = numbers(record, members)?;
+    let named = numbers_of_gone(record, members, |member| member.paused)?;
     let paused = |number: &usize| record.members[*number].paused;
     if let Some(number) = named.iter().find(|number| !paused(number)) {
         return Err(Error::usage(format!("member {number} is not paused")));
@@ -55,7 +70,7 @@ pub fn resume(record: &mut Record, members: &[String], journal: &Journal) -> Res
         if let Some(process) = record.members[number].running() {
             process.signal(Signal::CONT, journal);
         }
-        record.members[number].paused = false;
+        (record.members[number].paused, record.members[number].called) = (false, None);
         record.save()?;
     }
     Ok(())
@@ -63,7 +78,7 @@ pub fn resume(record: &mut Record, members: &[String], journal: &Journal) -> Res
 
 /// Starts members again, and ends them first where they run: one after another, so that an upgrade can be done so.
 pub fn restart(record: &mut Record, members: &[String], journal: &Journal, stop: &Stop) -> Result<()> {
-    for number in numbers(record, members)? {
+    for number in numbers_of_gone(record, members, |member| member.paused || member.running().is_none())? {
         down::end(record, &[number], journal);
         record.save()?;
         up::start_member(record, number, journal)?;
@@ -128,7 +143,6 @@ pub fn heal(record: &Record, member: Option<&str>) -> Result<()> {
 mod tests {
     use super::*;
     use crate::cluster::process::Lasting;
-    use crate::cluster::record::Member;
     use crate::part::Part;
 
     #[test]
@@ -153,6 +167,7 @@ mod tests {
                 arbiter: false,
                 process: Some(process),
                 paused: false,
+                called: None,
             });
         }
         let mut record = Record::new(folder.path().to_owned(), "rs0", members);

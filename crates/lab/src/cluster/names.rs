@@ -1,6 +1,6 @@
 //! Members by what a person calls them.
 
-use super::record::Record;
+use super::record::{Member, Record};
 use crate::error::{Error, Result};
 use crate::part::{Named, Part};
 use crate::target::set::{State, primary_of};
@@ -20,6 +20,38 @@ impl Record {
         let port = self.members.iter().position(|member| member.port.to_string() == by_port);
         let number = text.parse().ok().filter(|number: &usize| *number < self.members.len());
         number.or(port).ok_or_else(|| self.unknown(text))
+    }
+
+    /// The numbers of members that are down or paused, by what they were called when that was done to them; or of the only such one of
+    /// the part that is named; or of who is called so now.
+    pub fn gone(&self, text: &str, is_gone: impl Fn(&Member) -> bool) -> Result<Vec<usize>> {
+        let all = (0..self.members.len()).filter(|at| is_gone(&self.members[*at]));
+        let was_called =
+            |at: &usize| self.members[*at].called.as_deref().is_some_and(|called| is_same_name(called, text));
+        let called: Vec<usize> = all.clone().filter(was_called).collect();
+        if !called.is_empty() {
+            return Ok(called);
+        }
+        self.member(text).map(|number| vec![number]).or_else(|error| {
+            let of_part = self.part_called(text).map_or(Vec::new(), |part| self.of_part(part));
+            let mut gone = all.filter(|at| of_part.contains(at));
+            match (gone.next(), gone.next()) {
+                (Some(only), None) => Ok(vec![only]),
+                _ => Err(error),
+            }
+        })
+    }
+
+    /// The part that a name is about, whoever is meant of it.
+    fn part_called(&self, text: &str) -> Option<Part> {
+        let part = match Named::parse(text) {
+            Some((Named::Router(None), "")) => Part::Router,
+            Some((Named::Config, "" | "primary" | "secondary" | "arbiter")) => Part::Config,
+            Some((Named::Shard(Some(shard)), "" | "primary" | "secondary" | "arbiter")) => Part::Shard(shard),
+            None if ["primary", "secondary", "arbiter"].contains(&text) => Part::Set,
+            _ => return None,
+        };
+        self.parts().contains(&part).then_some(part)
     }
 
     fn unknown(&self, text: &str) -> Error {
@@ -69,13 +101,21 @@ impl Record {
     }
 }
 
+/// Whether two names mean the same: without a role the primary is meant.
+fn is_same_name(one: &str, other: &str) -> bool {
+    let parse = |text| {
+        let (named, role) = Named::parse(text)?;
+        Some((named, if role.is_empty() && !matches!(named, Named::Router(_)) { "primary" } else { role }))
+    };
+    one == other || parse(one).is_some_and(|one| parse(other) == Some(one))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
 
     use super::*;
     use crate::cluster::process::Lasting;
-    use crate::cluster::record::Member;
     use crate::target::fake::{self, FakeMember};
 
     fn record(fakes: &[(Part, FakeMember)]) -> Record {
@@ -87,6 +127,7 @@ mod tests {
             arbiter: false,
             process,
             paused: false,
+            called: None,
         };
         Record::new(PathBuf::from("/nowhere"), "rs0", fakes.iter().map(member).collect())
     }
@@ -139,5 +180,42 @@ mod tests {
         record.members[0].process = None;
         assert_eq!(record.member("router").unwrap(), 1);
         assert_eq!(record.connection_string().hosts.len(), 2);
+    }
+
+    #[test]
+    fn who_is_gone_keeps_the_name() {
+        let parts = [
+            (Part::Router, fake::primary()),
+            (Part::Router, fake::primary()),
+            (Part::Config, fake::primary()),
+            (Part::Shard(0), fake::primary()),
+            (Part::Shard(0), fake::primary()),
+            (Part::Shard(0), fake::secondary()),
+        ];
+        let fakes = parts.map(|(part, says)| (part, FakeMember::start(says)));
+        let mut record = record(&fakes);
+        let is_down = |member: &Member| member.process.is_none();
+        // Who runs is called what it is.
+        assert_eq!(record.gone("config", is_down).unwrap(), [2]);
+        let kill = |record: &mut Record, number: usize, name: Option<&str>| {
+            (record.members[number].process, record.members[number].called) = (None, name.map(str::to_owned));
+        };
+        kill(&mut record, 0, Some("router"));
+        kill(&mut record, 3, Some("shard0"));
+        assert_eq!(record.gone("router", is_down).unwrap(), [0]);
+        // Another one is primary by now.
+        assert_eq!(record.member("shard0").unwrap(), 4);
+        for name in ["shard0", "shard 0", "shard0/primary"] {
+            assert_eq!(record.gone(name, is_down).unwrap(), [3], "{name}");
+        }
+        assert_eq!(record.gone("shard0/secondary", is_down).unwrap(), [5]);
+        // By its number, so that only the part tells.
+        kill(&mut record, 2, None);
+        assert_eq!(record.gone("config", is_down).unwrap(), [2]);
+        kill(&mut record, 4, None);
+        kill(&mut record, 5, None);
+        assert!(record.gone("shard0/secondary", is_down).is_err(), "it may be any of three");
+        kill(&mut record, 1, Some("router"));
+        assert_eq!(record.gone("router", is_down).unwrap(), [0, 1]);
     }
 }

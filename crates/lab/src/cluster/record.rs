@@ -59,6 +59,9 @@ pub struct Member {
     pub process: Option<Lasting>,
     /// Whether the process is stopped.
     pub paused: bool,
+    /// What it was called when it was killed or paused, until it runs again: by then its role is another's.
+    #[serde(default)]
+    pub called: Option<String>,
 }
 
 /// The process that holds the proxies.
@@ -245,7 +248,7 @@ mod tests {
     use super::*;
 
     fn member(port: u16, process: Option<Lasting>) -> Member {
-        Member { port, part: Part::Set, arbiter: false, process, paused: false }
+        Member { port, part: Part::Set, arbiter: false, process, paused: false, called: None }
     }
 
     #[test]

@@ -144,6 +144,7 @@ mod tests {
             arbiter: false,
             process,
             paused,
+            called: None,
         };
         let folder = tempfile::tempdir().unwrap();
         let members = vec![

@@ -119,6 +119,7 @@ fn plan(folder: &Path, name: &str, arguments: &UpArgs) -> Result<Record> {
         arbiter: *arbiter,
         process: None,
         paused: false,
+        called: None,
     };
     let mut record = Record::new(folder.to_owned(), name, servers.iter().zip(&ports).map(member).collect());
     record.standalone = arguments.standalone;
@@ -293,7 +294,7 @@ pub fn start_member(record: &mut Record, number: usize, journal: &Journal) -> Re
     }
     let process = Lasting::start(command, &record.log(number), journal)?;
     let member = &mut record.members[number];
-    (member.process, member.paused) = (Some(process), false);
+    (member.process, member.paused, member.called) = (Some(process), false, None);
     record.save()
 }
 

@@ -381,7 +381,7 @@ mod tests {
     #[test]
     fn a_string_by_a_collation_may_be_any() {
         let find = sample("find", doc! { "filter": { "k": "Fern" } });
-        let told = figures(&[find.clone()], Some(doc! { "locale": "en" }));
+        let told = figures(std::slice::from_ref(&find), Some(doc! { "locale": "en" }));
         assert_eq!((told.single, told.multi), (0, 1));
         assert_eq!(figures(&[find], None).single, 1);
     }

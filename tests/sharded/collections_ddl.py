@@ -496,3 +496,42 @@ def renames_beside_shard_collection(cluster):
             assert len(made) == len(set(made)), "a collection was made twice"
     for shard in placements(cluster, "ddlnames.a"), placements(cluster, "ddlnames.b"), placements(cluster, "ddlnames.x"):
         assert CLOSED not in [placement["lastmod"] for placement in shard.values()]
+
+
+@check
+def what_was_left_by_a_database_goes_too(cluster):
+    """A database that was on a shard for a while leaves its sharded collections' definitions there, of which the directory does not tell."""
+    with cluster.client(router=0) as client:
+        admin = client.admin
+
+        def leave(name):
+            plants = client[name].plants
+            admin.command("enableSharding", name, primaryShard="shard0")
+            plants.insert_many([{"_id": n} for n in range(5)])
+            admin.command("shardCollection", plants.full_name, key={"_id": 1})
+            for to in ("shard1", "shard0"):
+                admin.command("movePrimary", name, to=to)
+            return plants
+        ends = {
+            "ddlleftdrop": lambda plants: plants.drop(),
+            "ddlleftrename": lambda plants: plants.rename("herbs"),
+            "ddllefttarget": lambda plants: (plants.database.herbs.insert_one({}), plants.database.herbs.rename("plants", dropTarget=True)),
+        }
+        for name, end in ends.items():
+            plants = leave(name)
+            end(plants)
+            with cluster.shards[1].direct(cluster.shards[1].primary()) as shard:
+                assert "plants" not in shard[name].list_collection_names(), name
+            plants.drop()
+            plants.insert_many([{"_id": n} for n in range(7)])
+            admin.command("moveCollection", plants.full_name, toShard="shard1")
+            assert plants.count_documents({}) == 7
+            assert list(client[name].command("checkMetadataConsistency")["cursor"]["firstBatch"]) == []
+            client.drop_database(name)
+        # What was left by an earlier version, or by hand, is in nobody's way if it is empty.
+        with cluster.shards[1].direct(cluster.shards[1].primary()) as shard:
+            shard.ddlleft.create_collection("plants")
+        client.ddlleft.plants.insert_one({"_id": 1})
+        admin.command("moveCollection", "ddlleft.plants", toShard="shard1")
+        assert client.ddlleft.plants.count_documents({}) == 1
+        client.drop_database("ddlleft")

@@ -25,7 +25,6 @@ use crate::reactor::{LONG_BYTES, give_way};
 use crate::role::{Role, Wait};
 use crate::stream::{Shared, Socket};
 use bytes::Arrival;
-use waiting::interrupted;
 
 /// Room that an idle connection keeps for its next message.
 const IDLE_BUFFER_BYTES: usize = 4096;
@@ -417,10 +416,7 @@ impl<S: Socket> Connection<S> {
     /// Waits for what the reply has to wait for, and closes its document.
     async fn complete(&mut self, mut outcome: RequestOutcome) -> Result<Vec<u8>, String> {
         if let Some(wait) = outcome.wait.take() {
-            let waited = tokio::select! {
-                waited = wait.over() => waited,
-                error = interrupted(&self.front, &self.client) => Err(error),
-            };
+            let waited = self.fulfilled(&*wait).await?;
             self.client.current.lock().end();
             match waited {
                 Ok(()) => wait.add_to(&mut outcome.reply),

@@ -19,7 +19,14 @@ const LAG_SECS_MAX: u64 = 60 * 60;
 ///
 /// Errors: `ClusterTimeFailsRateLimiter`.
 pub fn cluster_time_seen(node: &Node, request: &Request<'_>) -> Result<()> {
-    let (Some(replica), Some(time)) = (node.replica(), request.generic.cluster_time) else { return Ok(()) };
+    request.generic.cluster_time.map_or(Ok(()), |time| time_seen(node, time))
+}
+
+/// Takes note of a cluster time, as above.
+///
+/// Errors: `ClusterTimeFailsRateLimiter`.
+pub fn time_seen(node: &Node, time: Timestamp) -> Result<()> {
+    let Some(replica) = node.replica() else { return Ok(()) };
     let wall_secs = node.clock.now_millis().max(0) as u64 / 1000;
     let secs = time.0 >> 32;
     let too_far = secs > wall_secs + DRIFT_SECS_MAX && {

@@ -10,6 +10,7 @@ use super::{Connection, IDLE_BUFFER_BYTES};
 use crate::client::Client;
 use crate::front::Front;
 use crate::outcome::Parked;
+use crate::role::Wait;
 use crate::stream::Socket;
 
 impl<S: Socket> Connection<S> {
@@ -47,6 +48,32 @@ impl<S: Socket> Connection<S> {
         parked.cause.stopped()
     }
 
+    /// Waits for what must be so before a reply goes out, with an eye on the client if that takes long.
+    ///
+    /// Errors: the client has closed the connection. Within: those of the wait; why the operation was stopped.
+    pub(super) async fn fulfilled(&mut self, wait: &dyn Wait) -> Result<Result<(), Error>, String> {
+        let (front, client) = (self.front.clone(), self.client.clone());
+        let over = async {
+            tokio::select! {
+                waited = wait.over() => waited,
+                error = interrupted(&front, &client) => Err(error),
+            }
+        };
+        tokio::pin!(over);
+        tokio::select! {
+            biased;
+            waited = &mut over => return Ok(waited),
+            () = tokio::time::sleep(UNWATCHED) => {}
+        }
+        let mut waited = None;
+        self.wait(None, async { waited = Some((&mut over).await) }).await?;
+        match waited {
+            Some(waited) => Ok(waited),
+            // This node shuts down: there is a moment left.
+            None => Ok(over.await),
+        }
+    }
+
     /// Waits until `until`, the server's end, or `woken`, with an eye on the client.
     async fn wait(&mut self, until: Option<Instant>, woken: impl Future<Output = ()>) -> Result<(), String> {
         // Waiting for two things at once is the reactor's art.
@@ -77,11 +104,14 @@ impl<S: Socket> Connection<S> {
     }
 }
 
+/// For so long nobody looks whether the client of a reply that waits is still there.
+const UNWATCHED: Duration = Duration::from_secs(1);
+
 /// For how long a reply still waits for other members or the disk once this node shuts down.
 const LAST_PATIENCE: Duration = Duration::from_millis(100);
 
 /// The error with which somebody stops the operation, or the end of this node does.
-pub(super) async fn interrupted(front: &Front, client: &Client) -> Error {
+async fn interrupted(front: &Front, client: &Client) -> Error {
     let ended = async {
         front.until_shutdown().await;
         tokio::time::sleep(LAST_PATIENCE).await;

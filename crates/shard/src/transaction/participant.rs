@@ -504,7 +504,7 @@ impl Participant {
                         &id,
                         format!("prepared at {prepared}, and told that it has committed at {at}"),
                     );
-                    return;
+                    return self.answer(&id, to, Answer::Prepared(prepared));
                 }
                 self.out.push(ParticipantEffect::Observe(at));
                 self.append(to, Record::Commit { id: id.clone(), at }, id, request);

@@ -2,15 +2,17 @@
 
 use std::marker::PhantomData;
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use parking_lot::MutexGuard;
 use sheaf_bson::{DocBuf, RawDoc};
-use sheaf_errors::{Code, Result, bail};
+use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_front::role::{self, Coming};
 use sheaf_shard::{Answer, Request, TransactionId};
 use sheaf_storage::Transaction as OpenTransaction;
 
 use crate::args::Args;
+use crate::check::time_seen;
 use crate::command::*;
 use crate::in_session;
 use crate::op::Operation;
@@ -70,6 +72,10 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
                 "this server was not started as a shard's (--shardsvr)"
             );
         };
+        if let Request::Confirm { read_at: time, .. } | Request::Commit { at: time, .. } = &self.request {
+            // What is stamped from now on is later.
+            time_seen(op.node(), (*time).into())?;
+        }
         let stop = op.interrupter();
         let go_on = || stop.check();
         let asked = match &self.request {
@@ -92,7 +98,7 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
             _ => sharding.request(self.request, None, &go_on),
         }?;
         if let Some(asked) = asked {
-            op.answer_later(Box::new(Later { asked, answer: OnceLock::new() }));
+            op.answer_later(Box::new(Later { asked, deadline: op.deadline(), answer: OnceLock::new() }));
         }
         Ok(Reply::ok())
     }
@@ -101,13 +107,23 @@ impl<'a, A: Asked> Command<'a, Operation<'a>> for OfTransaction<A> {
 /// An answer that is known when the log has come so far.
 struct Later {
     asked: Outstanding,
+    /// When the operation's own time is over.
+    deadline: Option<Instant>,
     answer: OnceLock<Answer>,
 }
 
 impl role::Wait for Later {
     fn over(&self) -> Coming<'_, Result<()>> {
         Box::pin(async {
-            let answer = self.asked.come().await?;
+            let answer = match self.deadline {
+                None => self.asked.come().await,
+                Some(deadline) => {
+                    let answer = tokio::time::timeout_at(deadline.into(), self.asked.come()).await;
+                    answer.unwrap_or_else(|_| {
+                        Err(Error::new(Code::MAX_TIME_MS_EXPIRED, "operation exceeded time limit"))
+                    })
+                }
+            }?;
             self.answer.get_or_init(|| answer);
             Ok(())
         })

@@ -2,15 +2,13 @@
 //!
 //! | phase | what is done in it |
 //! | --- | --- |
-//! | `closing` | all owners and the primary shard close the collection |
+//! | `closing` | all shards that have something of the collection close it |
 //! | `forgetting` | the directory forgets it |
 //! | `dropping` | all drop it, the primary shard as the last |
 //!
 //! A database's sharded collections go one after another like that; then the database itself.
 
-use std::collections::BTreeSet;
-
-use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
+use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Interrupt;
 
@@ -46,26 +44,10 @@ impl Conductor {
     pub(super) fn dropping(&self, entry: &Entry) -> Result<DocBuf> {
         let namespace = entry.namespace();
         let primary = self.primary_shard(db_of(namespace))?;
-        let owners = ArrayBuf::of(self.owners(&entry.uuid)?.iter().map(String::as_str));
         Ok(doc! {
             "_id": namespace, "op": "drop", "phase": "closing", "uuid": uuid_value(&entry.uuid), "primary": &primary,
-            "key": entry.pattern.document(), "unique": entry.unique(), "owners": Value::Array(owners.as_raw())
+            "key": entry.pattern.document(), "unique": entry.unique()
         })
-    }
-
-    /// The shards that own chunks of a collection, and those that did lately: they may still have what is to be removed.
-    fn owners(&self, uuid: &[u8; 16]) -> Result<BTreeSet<String>> {
-        let mut owners = BTreeSet::new();
-        self.find(CHUNKS, |chunk| {
-            if uuid_of(chunk, "uuid") == Some(*uuid) {
-                owners.insert(text(chunk, "shard").to_owned());
-                let before = chunk.get("history").and_then(|history| history.as_array());
-                let before = before.into_iter().flat_map(|history| history.values());
-                owners.extend(before.filter_map(|owned| Some(text(owned.as_doc()?, "shard").to_owned())));
-            }
-            false
-        })?;
-        Ok(owners)
     }
 
     /// Drops a database with all its collections. Gives the fields of the reply.
@@ -156,15 +138,13 @@ fn drop_on_shards(
     Ok(())
 }
 
-/// All shards that may have something of the collection, the primary shard as the last. One that has left the cluster has nothing of it.
-pub(super) fn concerned<'d>(conductor: &Conductor, at: RawDoc<'d>) -> Result<Vec<&'d str>> {
+/// All shards, the primary shard of the collection as the last. What owned something once, or was the database's primary shard, has the
+/// collection still, and the directory does not tell.
+pub(super) fn concerned(conductor: &Conductor, at: RawDoc<'_>) -> Result<Vec<String>> {
     let primary = text(at, "primary");
-    let shards = conductor.shards()?;
-    let is_there = |owner: &&str| shards.iter().any(|shard| shard.name == **owner);
-    let owners = at.get("owners").and_then(|owners| owners.as_array()).unwrap_or(RawDoc::EMPTY);
-    let owners = owners.values().filter_map(|owner| owner.as_str());
-    let mut concerned: Vec<&str> = owners.filter(|owner| *owner != primary).filter(is_there).collect();
-    concerned.push(primary);
+    let shards = conductor.shards()?.into_iter().map(|shard| shard.name);
+    let mut concerned: Vec<String> = shards.filter(|shard| shard != primary).collect();
+    concerned.push(primary.to_owned());
     Ok(concerned)
 }
 
@@ -176,7 +156,7 @@ pub(super) fn close(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
             (name::BLOCK): name_of(at), "step": step, "uuid": at.get_or_missing("uuid"),
             "key": at.get_or_missing("key"), "unique": at.get_or_missing("unique")
         };
-        conductor.tell(shard, &command, go_on)?;
+        conductor.tell(&shard, &command, go_on)?;
     }
     Ok(())
 }
@@ -209,7 +189,7 @@ pub(super) fn drop_everywhere(conductor: &Conductor, at: RawDoc<'_>, go_on: Inte
         let command = doc! {
             (name::DROP): name_of(at), "step": step, "uuid": at.get_or_missing("uuid"), "copy": shard != text(at, "primary")
         };
-        conductor.tell(shard, &command, go_on)?;
+        conductor.tell(&shard, &command, go_on)?;
     }
     Ok(())
 }

@@ -2,12 +2,15 @@
 //!
 //! | phase | what is done in it |
 //! | --- | --- |
-//! | `closing` | all owners close the collection |
+//! | `closing` | all that have the collection close it |
 //! | `entering` | the directory has the longer key, with new ends of all chunks and zones, in a new version |
 //! | `opening` | all open it |
 
+use std::collections::BTreeSet;
+
 use sheaf_bson::{DocBuf, RawDoc, Timestamp, Value, doc};
 use sheaf_errors::{Code, Result, bail};
+use sheaf_shard::ShardId;
 use sheaf_shard::placement::{Chunk, Key, KeyPattern};
 use sheaf_storage::Interrupt;
 
@@ -60,17 +63,14 @@ impl Conductor {
             );
         }
         let dropping = self.dropping(&entry)?;
-        for shard in concerned(self, dropping.as_raw())? {
+        let table = self.table(&entry)?;
+        let primary = self.primary_shard(db_of(&namespace))?;
+        let owners: BTreeSet<&str> = table.shards().map(ShardId::as_str).chain([primary.as_str()]).collect();
+        for shard in owners {
             let check = doc! {
                 (name::CHECK): &namespace, "uuid": uuid_value(&entry.uuid), "key": key, "unique": entry.unique()
             };
-            match self.tell(shard, &check, go_on) {
-                // It has owned something before it left the cluster, and has come back without.
-                Err(error)
-                    if error.code() == Code::NAMESPACE_NOT_FOUND
-                        && shard != text(dropping.as_raw(), "primary") => {}
-                told => _ = told?,
-            }
+            self.tell(shard, &check, go_on)?;
         }
         let begin = with(dropping.as_raw(), &[("op", "refine".into()), ("newKey", key.into())]);
         self.perform(&turn, begin, go_on)

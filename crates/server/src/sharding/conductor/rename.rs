@@ -78,12 +78,12 @@ impl Conductor {
         &self,
         namespace: &str,
         entry: &Entry,
-        shards: &[&str],
+        shards: &[String],
         go_on: Interrupt<'_>,
     ) -> Result<()> {
         let table = self.table(entry)?;
         for shard in shards {
-            let placement = entry.placement(&table, &ShardId::new(*shard));
+            let placement = entry.placement(&table, &ShardId::new(shard.as_str()));
             let step = self.step()?;
             let command = doc! {
                 (name::PLACE): namespace, "step": step, "uuid": uuid_value(&entry.uuid), "placement": placement.as_raw(),
@@ -143,23 +143,23 @@ fn over(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<(
 }
 
 fn rename(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<()> {
-    let primary = [text(at, "primary")];
+    let primary = text(at, "primary");
     // The primary shard knows what else may be in the way.
     let mut shards = match side(at, "source") {
         Some(source) => concerned(conductor, source)?,
-        None => primary.to_vec(),
+        None => vec![primary.to_owned()],
     };
     shards.reverse();
     for shard in shards {
         let step = conductor.step()?;
         let mut command = doc! {
             (name::RENAME): name_of(at), "step": step, "to": text(at, "to"), "dropTarget": at.get_or_missing("dropTarget"),
-            "copy": shard != primary[0]
+            "copy": shard != primary
         };
         if let Some(source) = side(at, "source") {
             command.append("uuid", source.get_or_missing("uuid"));
         }
-        conductor.tell(shard, &command, go_on)?;
+        conductor.tell(&shard, &command, go_on)?;
     }
     Ok(())
 }

@@ -110,7 +110,9 @@ pub fn swap(node: &Arc<Node>, body: RawDoc<'_>, go_on: Interrupt<'_>) -> Result<
         let (uuid, source) = (asked.uuid("uuid")?, asked.uuid("source")?);
         if asked.collection().is_none_or(|now| now.uuid != uuid) {
             let check = |hidden: &Collection, now: Option<&Collection>| {
-                if hidden.uuid == uuid && now.is_none_or(|now| now.uuid == source) {
+                // An empty one is what was left of a collection that the shard owned nothing of.
+                let may_go = |now: &Collection| now.uuid == source || (now.count() == 0 && !now.is_view());
+                if hidden.uuid == uuid && now.is_none_or(may_go) {
                     return Ok(());
                 }
                 bail!(Code::INVALID_UUID, "the shard has another collection {}", asked.namespace)

@@ -314,6 +314,8 @@ fn what_cannot_be_true_is_told() {
     a.ask(1, prepare(1, 1)).majority();
     a.ask(2, Request::Commit { id: id(1), at: time(0) });
     assert!(matches!(a.effects[..], [ParticipantEffect::Contradiction { .. }]));
+    // Whoever has told it is not left waiting.
+    assert!(matches!(a.answers.last(), Some((2, Answer::Prepared(_)))), "{:?}", a.answers);
 }
 
 #[test]

@@ -270,7 +270,7 @@ fn reopen(conductor: &Conductor, at: At<'_>, go_on: Interrupt<'_>) -> Result<()>
     match conductor.entry(namespace)? {
         Some(entry) if uuid_of(at.0, "source") == Some(entry.uuid) => {
             for shard in at.old() {
-                done.push(conductor.open_everywhere(namespace, &entry, &[shard], go_on));
+                done.push(conductor.open_everywhere(namespace, &entry, &[shard.to_owned()], go_on));
             }
         }
         // It was dropped and made anew, by a router that knows nothing of this.

@@ -483,7 +483,7 @@ def renames_beside_shard_collection(cluster):
                     random.choice([
                         lambda: plants.insert_many([{"k": k} for k in range(20)]),
                         lambda: (plants.create_index("k"), client.admin.command("shardCollection", f"ddlnames.{name}", key={"k": 1})),
-                        plants.drop, lambda: plants.rename(other, dropTarget=True), lambda: plants.rename(other, dropTarget=True),
+                        plants.drop, lambda: db.command("convertToCapped", name, size=1 << 20), lambda: plants.rename(other, dropTarget=True), lambda: plants.rename(other, dropTarget=True),
                     ])()
     workers = [threading.Thread(target=work, args=(at,)) for at in range(6)]
     for worker in workers:

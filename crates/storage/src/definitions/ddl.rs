@@ -221,7 +221,9 @@ impl Core {
             bail!(Code::ILLEGAL_OPERATION, "Cannot drop '{db}' database while replication is active");
         }
         loop {
-            let collections: Vec<_> = self.published.peek_catalog().collections(db).cloned().collect();
+            let mut collections: Vec<_> = self.published.peek_catalog().collections(db).cloned().collect();
+            // As those who rename close them.
+            collections.sort_by_key(|collection| collection.uuid);
             let mut closed = Vec::with_capacity(collections.len());
             for collection in &collections {
                 sheaf_meter::tick(4)?;
@@ -287,8 +289,8 @@ impl Core {
         }
     }
 
-    /// Closes both collections, in the order of their names, so that two renames cannot wait for each other. Gives their
-    /// UUIDs, for what was closed to be known again.
+    /// Closes both collections, in the order of their UUIDs, so that two renames cannot wait for each other: their names may be others by
+    /// the time at which the first is closed. Gives the UUIDs, for what was closed to be known again.
     fn close_for_rename(
         &self,
         from: &str,
@@ -300,7 +302,7 @@ impl Core {
         let target = catalog.collection(to);
         let mut both: Vec<_> =
             std::iter::once(source).chain(target.filter(|target| target.uuid != source.uuid)).collect();
-        both.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+        both.sort_by_key(|collection| collection.uuid);
         let mut closed = Vec::new();
         for collection in both {
             closed.push(collection.state.gate.close(&self.base.options.block, interrupt)?);

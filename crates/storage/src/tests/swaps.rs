@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use sheaf_bson::doc;
@@ -14,7 +14,7 @@ use super::member::Member;
 use super::support::*;
 use crate::definitions::command::drop_command;
 use crate::definitions::ddl::Check;
-use crate::{CollectionChange, CreateCollection, Engine, HookPoint, Write};
+use crate::{CollectionChange, CreateCollection, Engine, HookPoint, Told, Write};
 
 const SIZE: i64 = 1 << 24;
 /// Long enough for a write to be acknowledged if nothing holds it back.
@@ -495,4 +495,32 @@ fn a_write_needs_a_pass() {
     let (_dir, engine) = fresh();
     let collection = engine.catalog().collection(C).unwrap().clone();
     let _ = engine.write(GO_ON).insert(&collection, doc! { "_id": 1 }.as_raw());
+}
+
+#[test]
+fn renames_do_not_wait_for_each_other() {
+    let (_dir, engine) = fresh();
+    let until = Instant::now() + Duration::from_secs(60);
+    let go_on = || match Instant::now() < until {
+        true => Ok(()),
+        false => Err(Error::new(Code::MAX_TIME_MS_EXPIRED, "nobody goes on")),
+    };
+    let names = ["db.a", "db.b", "db.c"];
+    std::thread::scope(|scope| {
+        for me in 0..6 {
+            let engine = &engine;
+            scope.spawn(move || {
+                for round in 0..400 {
+                    // Names change while it is waited for the first of two collections.
+                    let (from, to) = (names[(me + round) % 3], names[(me + round + 1 + round % 2) % 3]);
+                    match engine.rename_collection(from, to, true, &|_, _| Ok(()), Told::Here, &go_on) {
+                        Err(error) if error.code() == Code::NAMESPACE_NOT_FOUND => {
+                            insert_or_create(engine, from, (me * 1000 + round) as i32).unwrap();
+                        }
+                        done => _ = done.unwrap(),
+                    }
+                }
+            });
+        }
+    });
 }

@@ -13,7 +13,7 @@
 //! 0x01, 0xFE or 0xFF in either direction, which leaves room for the [`LOW`] and [`HIGH`] bounds.
 //!
 //! - Numbers: see `number.rs`.
-//! - Strings: the text with NUL as `00 FF`, closed by `00`.
+//! - Strings: the text with NUL as `01 01` and U+0001 as `01 02`, closed by `00`.
 //! - Documents: per field, the type's place, the name closed by `00`, the value's component; closed by `00`.
 //! - Arrays: the elements' components; closed by `00`. Array keys are not kept.
 //! - Dates and timestamps: 8 bytes big-endian. ObjectIds: their 12 bytes.
@@ -70,8 +70,9 @@ mod tag {
 
 /// Closes strings, names, documents and arrays; below every tag and place.
 const END: u8 = 0x00;
-/// After a zero byte within a string: the byte belongs to the text.
-const ESCAPED: u8 = 0xFF;
+/// Before a byte of a string that is [`END`] or this one; the byte follows, made greater by one. (Were [`END`] escaped by
+/// itself, the key of an empty string would begin that of a string that begins with NUL.)
+const ESCAPE: u8 = 0x01;
 
 /// Appends one component for `value` to `out`, and to `types` what its bytes do not say.
 ///
@@ -222,9 +223,9 @@ fn put_text(tag: u8, text: &[u8], out: &mut Vec<u8>) {
 }
 
 fn put_escaped(mut text: &[u8], out: &mut Vec<u8>) {
-    while let Some(at) = memchr::memchr(0, text) {
-        out.extend_from_slice(&text[..=at]);
-        out.push(ESCAPED);
+    while let Some(at) = memchr::memchr2(END, ESCAPE, text) {
+        out.extend_from_slice(&text[..at]);
+        out.extend_from_slice(&[ESCAPE, text[at] + 1]);
         text = &text[at + 1..];
     }
     out.extend_from_slice(text);

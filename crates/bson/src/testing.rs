@@ -133,11 +133,14 @@ fn fields(value: BoxedStrategy<OwnedValue>) -> BoxedStrategy<DocBuf> {
         .boxed()
 }
 
-/// Text, sometimes with NULs.
+/// Text, often with the bytes that keys escape.
 fn text() -> BoxedStrategy<String> {
     prop_oneof![
-        proptest::sample::select(vec!["", "a", "a\0", "a\0b", "\0", "ab", "b", "\u{1}", "\u{7F}", "\u{ff}"])
-            .prop_map(str::to_owned),
+        proptest::sample::select(vec![
+            "", "a", "a\0", "a\0b", "\0", "\0\0", "ab", "b", "\u{1}", "a\u{1}", "\u{1}\0", "\u{2}", "\u{7F}",
+            "\u{ff}"
+        ])
+        .prop_map(str::to_owned),
         ".{0,8}".prop_map(String::from),
     ]
     .boxed()

@@ -8,7 +8,7 @@ use fs4::FileExt as _;
 use sheaf_errors::{Code, Error, Result, bail};
 
 /// Version of the folder's layout.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A file that nobody reads, which keeps room for what opening the folder writes.
 const SPARE: &str = "sheaf.spare";
@@ -91,7 +91,9 @@ pub(crate) fn check_format(path: &Path) -> Result<()> {
         // The power was lost while it was made, and nothing was written before it.
         Ok(text) if text.is_empty() => write_format(path, &name),
         Ok(text) => match text.trim().parse::<u32>() {
-            Ok(version) if version <= FORMAT => Ok(()),
+            Ok(FORMAT) => Ok(()),
+            // An earlier version must not open it any more; the data files are changed when they are opened.
+            Ok(version) if version < FORMAT => write_durably(&name, format!("{FORMAT}\n").as_bytes()),
             Ok(version) => bail!(
                 Code::MUST_UPGRADE,
                 "data folder {} has format {version}, made by a newer version; this version knows formats up to {FORMAT}",

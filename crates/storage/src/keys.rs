@@ -68,6 +68,8 @@ pub(crate) mod catalog_key {
     pub const POSITION: &[u8] = b"P";
     /// The highest ceiling of the past (transactions over shards).
     pub const CEILING: &[u8] = b"T";
+    /// The version of the keys of records and indexes.
+    pub const KEYS: &[u8] = b"K";
     /// Collection documents.
     pub const COLLECTION: u8 = b'C';
     /// Document counts and bytes.

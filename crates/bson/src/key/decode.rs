@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::bits::BitReader;
-use super::{END, ESCAPED, number, tag};
+use super::{END, ESCAPE, number, tag};
 use crate::build::{DocWriter, Sink, put_value};
 use crate::owned::OwnedValue;
 use crate::validate::MAX_DEPTH;
@@ -122,23 +122,26 @@ impl<'k> Reader<'k> {
         Some(bytes)
     }
 
-    /// Whether the zero just read stands for itself; the mark is consumed.
-    fn was_escaped(&mut self) -> bool {
-        let escaped = self.rest.first() == Some(&(ESCAPED ^ self.flip));
-        if escaped {
-            self.rest = &self.rest[1..];
-        }
-        escaped
+    /// The bytes of a text up to its next byte that is escaped, and that byte; `None` in its place at the text's end.
+    fn until_escaped(&mut self) -> Option<(&'k [u8], Option<u8>)> {
+        let at = memchr::memchr2(END ^ self.flip, ESCAPE ^ self.flip, self.rest)?;
+        let (bytes, rest) = self.rest.split_at(at);
+        self.rest = rest;
+        let escaped = match self.byte()? {
+            END => None,
+            _ => Some(self.byte()?.checked_sub(1).filter(|byte| *byte <= ESCAPE)?),
+        };
+        Some((bytes, escaped))
     }
 
     fn escaped<S: Sink>(&mut self, out: &mut S) -> Option<()> {
         loop {
-            let bytes = self.until_zero()?;
+            let (bytes, escaped) = self.until_escaped()?;
             self.copy(bytes, out);
-            if !self.was_escaped() {
-                return Some(());
-            }
-            out.put(&[0]);
+            match escaped {
+                Some(byte) => out.put(&[byte]),
+                None => return Some(()),
+            };
         }
     }
 
@@ -332,12 +335,8 @@ fn skip(bytes: &mut Reader<'_>, depth: usize) -> Option<()> {
 }
 
 fn skip_escaped(bytes: &mut Reader<'_>) -> Option<()> {
-    loop {
-        bytes.until_zero()?;
-        if !bytes.was_escaped() {
-            return Some(());
-        }
-    }
+    while bytes.until_escaped()?.1.is_some() {}
+    Some(())
 }
 
 fn skip_fields(bytes: &mut Reader<'_>, depth: usize) -> Option<()> {

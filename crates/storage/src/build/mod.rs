@@ -45,6 +45,7 @@ use crate::sequencer::stays_here;
 use files::Files;
 use folder::Folder;
 pub(crate) use folder::clear_folder;
+pub(crate) use replay::mark_key;
 use running::Running;
 use sort::Sorter;
 pub(crate) use turn::{Builds, Turn};

@@ -34,7 +34,7 @@ const MARKS: u32 = 0;
 /// Entries written to memtables at once.
 const BATCH_BYTES: usize = 1 << 20;
 
-pub(super) fn mark_key(ident: u32) -> [u8; 2 * PREFIX] {
+pub(crate) fn mark_key(ident: u32) -> [u8; 2 * PREFIX] {
     let mut key = [0; 2 * PREFIX];
     key[..PREFIX].copy_from_slice(&MARKS.to_be_bytes());
     key[PREFIX..].copy_from_slice(&ident.to_be_bytes());

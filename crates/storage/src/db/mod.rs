@@ -151,6 +151,16 @@ impl Db {
         self.db.flush_cfs_opt(&all.each_ref(), &options).map_err(io_error)
     }
 
+    /// Flushes all memtables, at a start, when nobody else writes.
+    pub fn flush_and_wait(&self) -> Result<()> {
+        let failed = self.events.failed_flushes();
+        self.flush()?;
+        while !self.flush_ended(failed)? {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
     /// Ends what RocksDB does in the background: a flush that is at work, or waits at the gate, will not put its files among
     /// the others. (`FlushJob::Run` and whoever installs its result look whether the database shuts down, and give up.) Reads
     /// go on; nothing is flushed any more.

@@ -88,11 +88,7 @@ pub(crate) fn forget_local(folder: &Path, db: &Db) -> Result<()> {
         catalog = applied.catalog;
     }
     db.write(batch)?;
-    let failed = db.events().failed_flushes();
-    db.flush()?;
-    while !db.flush_ended(failed)? {
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+    db.flush_and_wait()?;
     remove(&marker)?;
     sync(folder)
 }

@@ -5,12 +5,14 @@
 //! - [`open`]: the folder, from its lock to an engine;
 //! - [`install`]: another member's data taken into use before that;
 //! - [`reconcile`]: files that RocksDB had flushed by itself;
+//! - [`rekey`]: keys as an earlier version wrote them;
 //! - [`repair`]: operations that cannot be applied, left out;
 //! - [`rollback`]: the log's end taken back, and what is kept of it.
 
 pub(crate) mod install;
 mod open;
 mod reconcile;
+mod rekey;
 pub(crate) mod repair;
 pub(crate) mod rollback;
 

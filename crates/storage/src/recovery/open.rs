@@ -7,6 +7,7 @@ use sheaf_errors::{Code, Error, Result, bail};
 use sheaf_log::Log;
 
 use super::install;
+use super::rekey::rekey;
 use crate::apply::hold_prepared;
 use crate::base::Base;
 use crate::build;
@@ -34,6 +35,7 @@ impl Core {
         stable::finish_rollback(&options.path)?;
         let db = Arc::new(Db::open(&options.path.join("data"), &options)?);
         install::forget_local(&options.path, &db)?;
+        rekey(&db)?;
         let Bookkeeping { at: known, batch, idents, log_knowledge } = read_applied(&db)?;
         let held = Position::read(&db)?;
         if let Some(held) = held.filter(|held| held.batch <= batch && held.at.index > known.index) {

@@ -6,6 +6,7 @@
 pub mod date;
 pub mod events;
 pub mod ids;
+pub mod seldom;
 
 use std::cell::Cell;
 use std::collections::VecDeque;

@@ -198,7 +198,7 @@ impl Commit {
                         sheaf_front::log::ids::SHARDS_CONTRADICT,
                         "Shards contradict each other about a transaction",
                     );
-                    sheaf_front::log::error("TXN", log_id, "router", text, Some(about));
+                    sheaf_front::log::seldom::error("TXN", log_id, "router", text, about);
                 }
             }
         }

@@ -36,7 +36,7 @@ impl ShardServer {
                 ShardEffect::Contradiction { id, what } => {
                     let about = sheaf_bson::doc! { "transaction": &format!("{id:?}"), "what": &what };
                     let text = "Shards contradict each other about a transaction";
-                    crate::log::error("TXN", ids::SHARDS_CONTRADICT, "shard", text, Some(about));
+                    crate::log::seldom::error("TXN", ids::SHARDS_CONTRADICT, "shard", text, about);
                 }
                 ShardEffect::Reply { .. } | ShardEffect::NotPrimary { .. } | ShardEffect::Ready(_) => {
                     unreachable!("answers are given under the lock")

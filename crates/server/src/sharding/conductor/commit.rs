@@ -79,7 +79,7 @@ impl<'c> Commit<'c> {
                 CommitterEffect::Contradiction { id, what } => {
                     let about = doc! { "transaction": &format!("{id:?}"), "what": &what };
                     let text = "Shards contradict each other about a transaction";
-                    crate::log::error("TXN", ids::SHARDS_CONTRADICT, "config", text, Some(about));
+                    crate::log::seldom::error("TXN", ids::SHARDS_CONTRADICT, "config", text, about);
                 }
             }
         }

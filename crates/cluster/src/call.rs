@@ -84,11 +84,11 @@ enum Lost {
 impl Call {
     /// Sends a message to a member that may answer it.
     ///
-    /// Errors: `FailedToSatisfyReadPreference`, `HostUnreachable`; those of [`Asker::go_on`].
+    /// Errors: `ShardNotFound`, `FailedToSatisfyReadPreference`, `HostUnreachable`; those of [`Asker::go_on`].
     pub fn send(set: &Arc<ReplicaSet>, message: &mut Message, asker: &Asker<'_>) -> Result<Call> {
         let began = Instant::now();
         loop {
-            let host = set.select(&asker.preference, &mut || (asker.go_on)())?;
+            let host = set.select(&asker.preference, asker.go_on)?;
             match Call::send_to(set, &host, message) {
                 Ok(call) => return Ok(call),
                 // The message cannot be sent at all.

@@ -97,6 +97,17 @@ impl Collections {
         known.insert(ns.to_owned(), believed.clone());
     }
 
+    /// What says that this shard has something is out of date.
+    pub(crate) fn has_left(&self, shard: &str) {
+        let shard = ShardId::new(shard);
+        for believed in self.known.read().values() {
+            let has = |sharded: &Arc<Sharded>| sharded.table.shards().any(|owner| *owner == shard);
+            if believed.sharded.as_ref().is_some_and(has) {
+                believed.stale.store(true, Ordering::Release);
+            }
+        }
+    }
+
     /// Forgets everything, or what is in this database.
     pub(crate) fn forget(&self, db: Option<&str>) {
         let mut known = self.known.write();

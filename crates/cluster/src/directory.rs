@@ -1,8 +1,8 @@
 //! What `config.*` says of shards and databases, as far as this process has asked.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -16,7 +16,8 @@ use crate::clock::Clock;
 use crate::collections::Collections;
 use crate::failure::error_in;
 use crate::preference::Preference;
-use crate::set::{ReplicaSet, shard_not_found};
+pub use crate::set::GoOn;
+use crate::set::{Look, ReplicaSet, shard_not_found};
 
 /// What is believed of the shards without being asked for again.
 const FRESH: Duration = Duration::from_secs(30);
@@ -65,6 +66,8 @@ struct Shards {
 
 /// What `config.*` says of shards and databases, as far as this process has asked.
 pub struct Directory {
+    /// For its shards, which have it look again.
+    itself: Weak<Directory>,
     config: Arc<ReplicaSet>,
     clock: Arc<Clock>,
     shards: RwLock<Arc<Shards>>,
@@ -79,13 +82,11 @@ pub struct Directory {
 /// The name of the config servers where they are a shard, as MongoDB's.
 pub const CONFIG_SHARD: &str = "config";
 
-/// Whether whoever waits goes on waiting.
-pub type GoOn<'q> = &'q dyn Fn() -> Result<()>;
-
 impl Directory {
     /// The directory on this set of config servers.
-    pub fn new(config: Arc<ReplicaSet>, clock: Arc<Clock>) -> Directory {
-        Directory {
+    pub fn new(config: Arc<ReplicaSet>, clock: Arc<Clock>) -> Arc<Directory> {
+        Arc::new_cyclic(|itself| Directory {
+            itself: itself.clone(),
             config,
             clock,
             shards: RwLock::default(),
@@ -93,7 +94,7 @@ impl Directory {
             forgotten: AtomicU64::new(0),
             asking: Mutex::new(None),
             collections: Collections::default(),
-        }
+        })
     }
 
     /// The config servers.
@@ -112,11 +113,7 @@ impl Directory {
                 self.refresh_shards(known.read, go_on)?;
             } else if let Some(asking) = self.asking.try_lock() {
                 // What is known serves while nobody answers.
-                let began = Instant::now();
-                let _ = self.read_shards(asking, known.read, &|| match began.elapsed() < QUICK {
-                    true => go_on(),
-                    false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
-                });
+                let _ = self.read_shards(asking, known.read, &in_time(go_on));
             }
         }
         Ok(self.shards.read().by_name.values().cloned().collect())
@@ -203,14 +200,38 @@ impl Directory {
             let set = match known.by_name.get(name) {
                 Some(known) => known.set.clone(),
                 None if name == CONFIG_SHARD => self.config.clone(),
-                None => ReplicaSet::new(&host.parse::<SetAddress>()?),
+                None => ReplicaSet::of_shard(&host.parse::<SetAddress>()?, self.look()),
             };
             let draining = entry.get("draining").is_some_and(|draining| draining.truthy());
             let name: Arc<str> = name.into();
             by_name.insert(name.clone(), Shard { name, set, draining });
         }
+        let left = known.by_name.values().filter(|shard| !by_name.contains_key(&shard.name));
+        let left: Vec<Shard> = left.cloned().collect();
         *self.shards.write() = Arc::new(Shards { by_name, read: Some(Instant::now()) });
+        left.iter().for_each(|shard| self.has_left(shard));
         Ok(())
+    }
+
+    /// What a shard does whose members do not answer: it may be no shard any more.
+    fn look(&self) -> Look {
+        let directory = self.itself.clone();
+        Box::new(move |since, go_on| {
+            let Some(directory) = directory.upgrade() else { return };
+            // If the config servers do not answer, either, the shard is waited for.
+            let _ = directory.refresh_shards(Some(since), &in_time(go_on));
+        })
+    }
+
+    /// A shard is none any more. What was believed of its collections and databases is out of date, and nobody waits for its members.
+    fn has_left(&self, shard: &Shard) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        self.databases.write().retain(|_, known| known.shard != shard.name);
+        self.collections.has_left(&shard.name);
+        // The config servers are there for more than being a shard.
+        if !Arc::ptr_eq(&shard.set, &self.config) {
+            shard.set.leave();
+        }
     }
 
     /// The primary shard of a database. `None`: there is no such database.
@@ -226,12 +247,7 @@ impl Directory {
         if let Some(entry) = self.databases.write().get_mut(db) {
             entry.read = Instant::now();
         }
-        let began = Instant::now();
-        let read = self.read_database(db, &|| match began.elapsed() < QUICK {
-            true => go_on(),
-            false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
-        });
-        match read {
+        match self.read_database(db, &in_time(go_on)) {
             Err(_) => {
                 go_on()?;
                 self.shard(&known.shard, go_on).map(Some)
@@ -339,6 +355,15 @@ impl Directory {
     /// Errors: that of the reply; those of asking.
     pub fn run(&self, db: &str, command: &DocBuf, again: bool, go_on: GoOn<'_>) -> Result<DocBuf> {
         run(&self.config, &self.clock, db, command, again, go_on)
+    }
+}
+
+/// Goes on for [`QUICK`] at the longest.
+fn in_time(go_on: GoOn<'_>) -> impl Fn() -> Result<()> {
+    let began = Instant::now();
+    move || match began.elapsed() < QUICK {
+        true => go_on(),
+        false => Err(Error::new(Code::NETWORK_TIMEOUT, "no answer in time")),
     }
 }
 

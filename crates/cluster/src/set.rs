@@ -18,6 +18,9 @@ use crate::preference::{Mode, Preference};
 /// How long a request waits for a member that may answer it.
 pub(crate) const SELECTION: Duration = Duration::from_secs(20);
 
+/// Who waits for a member of a shard for so long asks whether that is still a shard; and again each time that this has passed.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// How often who waits asks whether it should.
 const ASK: Duration = Duration::from_millis(50);
 
@@ -45,9 +48,17 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 /// Of a round trip that is measured anew, so much counts.
 const NEWEST_COUNTS: f64 = 0.2;
 
+/// Whether whoever waits goes on waiting.
+pub type GoOn<'q> = &'q dyn Fn() -> Result<()>;
+
+/// Has the directory read the shards anew, if nobody has since that moment.
+pub(crate) type Look = Box<dyn Fn(Instant, GoOn<'_>) + Send + Sync>;
+
 /// A replica set as a client knows it. Its members are watched for as long as it lives.
 pub struct ReplicaSet {
     name: String,
+    /// Of a shard that a directory has told of.
+    look: Option<Look>,
     state: Mutex<State>,
     changed: Condvar,
     /// Connections to its members.
@@ -65,14 +76,26 @@ struct State {
     doubted: BTreeSet<String>,
     /// Why a member is not watched.
     unwatched: Option<String>,
+    /// It is no shard any more.
+    has_left: bool,
 }
 
 impl ReplicaSet {
     /// The set at this address. Nothing is asked before its members have answered; who needs one waits.
     pub fn new(address: &SetAddress) -> Arc<ReplicaSet> {
+        ReplicaSet::with(address, None)
+    }
+
+    /// The same of a shard; who waits for one of its members in vain has the directory looked at.
+    pub(crate) fn of_shard(address: &SetAddress, look: Look) -> Arc<ReplicaSet> {
+        ReplicaSet::with(address, Some(look))
+    }
+
+    fn with(address: &SetAddress, look: Option<Look>) -> Arc<ReplicaSet> {
         let members = address.hosts.iter().map(|host| (host.clone(), None)).collect();
         let set = Arc::new(ReplicaSet {
             name: address.name.clone(),
+            look,
             state: Mutex::new(State { members, ..State::default() }),
             changed: Condvar::new(),
             pool: Pool::keeping(KEPT),
@@ -100,15 +123,15 @@ impl ReplicaSet {
 
     /// A member that may answer, "host:port". `go_on` is asked now and then while there is none.
     ///
-    /// Errors: `FailedToSatisfyReadPreference` after 20 seconds; those of `go_on`.
-    pub fn select(
-        &self,
-        preference: &Preference<'_>,
-        go_on: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<String> {
-        let began = Instant::now();
+    /// Errors: `ShardNotFound`, if it is no shard any more; `FailedToSatisfyReadPreference` after 20 seconds; those of `go_on`.
+    pub fn select(&self, preference: &Preference<'_>, go_on: GoOn<'_>) -> Result<String> {
+        let mut looked = Instant::now();
+        let began = looked;
         let mut state = self.state.lock();
         loop {
+            if state.has_left {
+                return Err(shard_not_found(&self.name));
+            }
             if let Some(host) = state.select(preference) {
                 return Ok(host);
             }
@@ -122,8 +145,22 @@ impl ReplicaSet {
                 );
             }
             self.changed.wait_for(&mut state, ASK);
-            parking_lot::MutexGuard::unlocked(&mut state, &mut *go_on)?;
+            parking_lot::MutexGuard::unlocked(&mut state, || {
+                if let Some(look) = &self.look
+                    && looked.elapsed() >= LOOK
+                {
+                    look(looked, go_on);
+                    looked = Instant::now();
+                }
+                go_on()
+            })?;
         }
+    }
+
+    /// It is no shard any more: whoever waits for one of its members gives up, and nobody begins to.
+    pub(crate) fn leave(&self) {
+        self.state.lock().has_left = true;
+        self.changed.notify_all();
     }
 
     /// A member has said what it is.

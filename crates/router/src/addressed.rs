@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sheaf_bson::{Binary, DocWriter, Timestamp, Value};
-use sheaf_cluster::Sharded;
-use sheaf_errors::Result;
+use sheaf_cluster::{Sharded, for_client};
+use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::placement::{Belief, RoutingTable, Version};
 use sheaf_shard::{ClusterTime, ShardId};
 
@@ -58,6 +58,11 @@ impl From<Target> for Addressed {
 }
 
 impl Addressed {
+    /// Why it has not answered.
+    pub fn unanswered(&self, error: Error) -> Error {
+        if self.version.is_some() { on_the_way(error) } else { for_client(error) }
+    }
+
     /// Adds `shardVersion` to a request.
     pub fn append_versions(&self, out: &mut DocWriter<'_, Vec<u8>>) {
         let Some(version) = self.version else { return };
@@ -72,6 +77,14 @@ impl Addressed {
         if let ShardVersion::At { fingerprint, .. } = version {
             told.append("owned", fingerprint.cast_signed());
         }
+    }
+}
+
+/// Why a shard has not answered that was asked by what the router believes. Where it is none any more, the router's view is out of date.
+pub fn on_the_way(error: Error) -> Error {
+    match error.code() {
+        Code::SHARD_NOT_FOUND => Error::new(Code::STALE_DB_VERSION, error.message()),
+        _ => for_client(error),
     }
 }
 

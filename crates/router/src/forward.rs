@@ -11,7 +11,7 @@ use sheaf_front::reply::Reply;
 use sheaf_front::sampling::TOLD_DIFFS;
 use sheaf_server::commands::crud::change_stream;
 
-use crate::addressed::{Addressed, ShardVersion};
+use crate::addressed::{Addressed, ShardVersion, on_the_way};
 use crate::cursor::RouterCursor;
 use crate::gather::OnMember;
 use crate::op::Operation;
@@ -132,7 +132,7 @@ pub fn ask(op: &Operation<'_>, to: &Addressed, body: &Body<'_>) -> Result<Answer
 pub fn exchange(op: &Operation<'_>, target: &Target, message: &mut Message) -> Result<Answer> {
     note_participant(op, target);
     let go_on = || op.check_interrupt();
-    let answer = op.blocking(|| target.set().ask(message, &op.asker(&go_on))).map_err(for_client)?;
+    let answer = op.blocking(|| target.set().ask(message, &op.asker(&go_on))).map_err(on_the_way)?;
     check(op, target, answer)
 }
 
@@ -180,7 +180,8 @@ pub fn exchange_until(
         };
         let under_way: Vec<_> = messages.into_iter().map(send).collect();
         let finish = |(to, call, mut message): (&Addressed, Result<Call>, Message)| {
-            let answer = call.and_then(|call| call.finish(&mut message, &asker)).map_err(for_client)?;
+            let answer = call.and_then(|call| call.finish(&mut message, &asker));
+            let answer = answer.map_err(|error| to.unanswered(error))?;
             check(op, &to.target, answer)
         };
         under_way.into_iter().map(finish).collect()
@@ -318,10 +319,27 @@ pub fn all_sets(op: &Operation<'_>) -> Result<Vec<Addressed>> {
     Ok(op.router.directory.sets(&go_on)?.into_iter().map(|set| Target::Shard(set).into()).collect())
 }
 
+/// Sends the request to all that `who` gives, and once more if one of these turns out to be no shard any more.
+///
+/// Errors: those of [`ask_all`]; those of asking the config servers.
+pub fn ask_those(
+    op: &Operation<'_>,
+    who: impl Fn(&Operation<'_>) -> Result<Vec<Addressed>>,
+) -> Result<(Vec<Addressed>, Vec<Answer>)> {
+    let first = who(op)?;
+    match ask_all(op, &first, &Body::of(op)) {
+        Err(error) if error.code() == Code::SHARD_NOT_FOUND => {
+            let left = who(op)?;
+            let answers = ask_all(op, &left, &Body::of(op))?;
+            Ok((left, answers))
+        }
+        answers => Ok((first, answers?)),
+    }
+}
+
 /// Runs the command on all shards; the reply is the first one's, with all of them in `raw`.
 pub fn to_all_shards(op: &Operation<'_>) -> Result<Reply> {
-    let shards = all_shards(op)?;
-    let answers = ask_all(op, &shards, &Body::of(op))?;
+    let (shards, answers) = ask_those(op, all_shards)?;
     Ok(Reply::ok().with_document("raw", |raw| {
         for (shard, answer) in shards.iter().zip(&answers) {
             let shown = DocBuf::build(|out| {

@@ -9,7 +9,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::Ranges;
 
-use crate::addressed::{Addressed, Placed, ShardVersion};
+use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
 use crate::op::Operation;
 use crate::target::Target;
 use crate::targeting;
@@ -18,10 +18,10 @@ use crate::transaction;
 impl Operation<'_> {
     /// A shard as a request for this collection addresses it.
     ///
-    /// Errors: `ShardNotFound`; those of asking the config servers.
+    /// Errors: `StaleDbVersion`, if it is no shard any more; those of asking the config servers.
     pub fn addressed(&self, sharded: &Sharded, shard: &ShardId) -> Result<Addressed> {
-        let target =
-            self.router.directory.shard(shard.as_str(), &|| self.check_interrupt()).map(Target::Shard)?;
+        let shard_there = self.router.directory.shard(shard.as_str(), &|| self.check_interrupt());
+        let target = shard_there.map(Target::Shard).map_err(on_the_way)?;
         Ok(Addressed { target, version: Some(ShardVersion::Of(sharded.table.version_of(shard))) })
     }
 

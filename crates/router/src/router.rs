@@ -64,7 +64,7 @@ impl Router {
         let most = front.parameters.int("maxSessions").max(1) as usize;
         let clock = Arc::<Clock>::default();
         Arc::new(Router {
-            directory: Arc::new(Directory::new(ReplicaSet::new(config), clock.clone())),
+            directory: Directory::new(ReplicaSet::new(config), clock.clone()),
             clock,
             cursors: Arc::default(),
             sessions: Sessions::new(&front.memory, most),

@@ -16,7 +16,7 @@ use sheaf_query::matcher::{MatchExpr, Matcher, Test};
 use sheaf_shard::placement::{Interval, Key, KeyPattern, KeyRange, Ranges};
 use sheaf_shard::{ClusterTime, ShardId};
 
-use crate::addressed::{Addressed, ShardVersion};
+use crate::addressed::{Addressed, ShardVersion, on_the_way};
 use crate::target::Target;
 
 /// The keys that documents may have which match a filter. A filter that cannot be parsed here says nothing: a shard says what is wrong.
@@ -87,7 +87,13 @@ pub fn addressed_at(
         owners.extend(table.shards().next());
     }
     let addressed = |shard: &ShardId| {
-        let target = directory.shard(shard.as_str(), go_on).map(Target::Shard)?;
+        let shard_there = directory.shard(shard.as_str(), go_on);
+        let target = match earlier {
+            None => shard_there.map_err(on_the_way),
+            // A newer view does not tell where that is which a shard has taken along.
+            Some(_) => shard_there,
+        };
+        let target = target.map(Target::Shard)?;
         Ok(Addressed { target, version: Some(ShardVersion::in_table(table, shard, earlier)?) })
     };
     owners.into_iter().map(addressed).collect()

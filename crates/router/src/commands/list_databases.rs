@@ -7,7 +7,7 @@ use sheaf_errors::Result;
 use sheaf_front::args::Args;
 use sheaf_front::reply::Reply;
 
-use crate::forward::{self, Body};
+use crate::forward;
 use crate::op::Operation;
 
 /// What the shards tell of one database.
@@ -20,8 +20,7 @@ struct Database {
 /// `{listDatabases: 1, filter: {...}, nameOnly: true}`. The filter looks at names and sizes of each shard.
 pub fn run<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     let config_is_shard = forward::all_shards(op)?.iter().any(|shard| shard.target.name() == CONFIG_SHARD);
-    let targets = forward::all_sets(op)?;
-    let answers = forward::ask_all(op, &targets, &Body::of(op))?;
+    let (targets, answers) = forward::ask_those(op, forward::all_sets)?;
     let mut databases = BTreeMap::<String, Database>::new();
     for (to, answer) in targets.iter().zip(&answers) {
         let target = &to.target;

@@ -12,8 +12,7 @@ use crate::target::Target;
 
 /// `{currentOp: 1, <field>: <filter>}`: those of all shards and of the config servers.
 pub fn current<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
-    let targets = forward::all_sets(op)?;
-    let answers = forward::ask_all(op, &targets, &Body::of(op))?;
+    let (targets, answers) = forward::ask_those(op, forward::all_sets)?;
     Ok(Reply::ok().with_array("inprog", |list| {
         for (to, answer) in targets.iter().zip(&answers) {
             let target = &to.target;

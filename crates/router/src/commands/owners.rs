@@ -208,8 +208,7 @@ pub fn db_stats<'a>(_: &mut Args<'a>, op: &Operation<'a>) -> Result<Reply> {
     if matches!(op.db(), "admin" | "config") {
         return forward::to_config(op);
     }
-    let shards = forward::all_shards(op)?;
-    let answers = forward::ask_all(op, &shards, &Body::of(op))?;
+    let (shards, answers) = forward::ask_those(op, forward::all_shards)?;
     let told: Vec<Told> = shards
         .iter()
         .zip(answers)

@@ -15,7 +15,7 @@ use sheaf_shard::ShardId;
 
 use super::on_member::{Abandoned, OnMember};
 use super::remote::Remote;
-use crate::addressed::{Addressed, Placed, ShardVersion};
+use crate::addressed::{Addressed, Placed, ShardVersion, on_the_way};
 use crate::session::Transaction;
 use crate::target::Target;
 
@@ -296,7 +296,8 @@ impl Link {
     ///
     /// Errors: `ShardNotFound`; those of asking the config servers.
     pub fn addressed(&self, sharded: &Sharded, shard: &ShardId, go_on: GoOn<'_>) -> Result<Addressed> {
-        let target = self.directory.shard(shard.as_str(), go_on).map(Target::Shard)?;
+        let shard_there = self.directory.shard(shard.as_str(), go_on).map_err(on_the_way)?;
+        let target = Target::Shard(shard_there);
         Ok(Addressed { target, version: Some(ShardVersion::Of(sharded.table.version_of(shard))) })
     }
 
@@ -318,12 +319,13 @@ impl Link {
         let mut under_way = Vec::with_capacity(to.len());
         for to in to {
             let mut message = self.message(to, db, command, writes);
-            let call = Call::send(to.target.set(), &mut message, &asker).map_err(for_client)?;
-            under_way.push((&to.target, call, message));
+            let call =
+                Call::send(to.target.set(), &mut message, &asker).map_err(|error| to.unanswered(error))?;
+            under_way.push((to, call, message));
         }
-        let finish = |(target, call, mut message): (&Target, Call, Message)| {
-            let answer = call.finish(&mut message, &asker).map_err(for_client)?;
-            self.check(target, &answer)?;
+        let finish = |(to, call, mut message): (&Addressed, Call, Message)| {
+            let answer = call.finish(&mut message, &asker).map_err(|error| to.unanswered(error))?;
+            self.check(&to.target, &answer)?;
             Ok(answer)
         };
         Ok(under_way.into_iter().map(finish).collect())

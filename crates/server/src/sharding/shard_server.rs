@@ -104,7 +104,7 @@ pub struct ShardServer {
     placements: Arc<Placements>,
     /// How often a database was dropped here.
     drops: AtomicU64,
-    pub(super) directory: OnceLock<Directory>,
+    pub(super) directory: OnceLock<Arc<Directory>>,
     pub(super) clock: Arc<sheaf_cluster::Clock>,
     /// Messages to other shards that are under way.
     pub(super) sending: AtomicUsize,

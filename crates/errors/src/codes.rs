@@ -302,6 +302,7 @@ codes! {
     API_VERSION_ERROR = 322 "APIVersionError",
     API_STRICT_ERROR = 323 "APIStrictError",
     API_DEPRECATION_ERROR = 324 "APIDeprecationError",
+    MECHANISM_UNAVAILABLE = 334 "MechanismUnavailable",
     RESHARD_COLLECTION_IN_PROGRESS = 338 "ReshardCollectionInProgress",
     NO_SUCH_RESHARD_COLLECTION = 339 "NoSuchReshardCollection",
     RESHARD_COLLECTION_COMMITTED = 340 "ReshardCollectionCommitted",

@@ -11,6 +11,7 @@ use sheaf_errors::{Code, Error, Result};
 use sheaf_meter::{Meter, Process, Source};
 use sheaf_wire::Compressor;
 
+use crate::access::ClientAccess;
 use crate::front::Front;
 use crate::session::LogicalSessionId;
 use crate::watch::{Watch, Watched};
@@ -21,6 +22,10 @@ pub struct Client {
     pub id: i64,
     /// Where it connects from; `None` for a Unix domain socket.
     pub remote: Option<SocketAddr>,
+    /// The address of this server that it has connected to; `None` for a Unix domain socket.
+    pub local: Option<SocketAddr>,
+    /// Who it is.
+    pub access: Mutex<ClientAccess>,
     /// Whether the running operation is to stop, and with which error; it looks at its next check.
     pub stop: Arc<Stop>,
     /// What its operations may use, one after the other.
@@ -150,7 +155,7 @@ impl CurrentOp {
         self.needs_primary = false;
         self.command.clear();
         if body.len() <= SHOWN_COMMAND_BYTES {
-            self.command.extend_from_slice(body.as_bytes());
+            self.command.extend_from_slice(&crate::redact::shown(name, body));
         }
     }
 
@@ -184,6 +189,8 @@ impl Client {
         Client {
             id,
             remote,
+            local: None,
+            access: Mutex::default(),
             meter: Meter::new(memory, stop.clone()),
             stop,
             wake: tokio::sync::Notify::new(),

@@ -32,8 +32,8 @@ use crate::request::Request;
 pub static COMMANDS: &[Entry<RunOnFront>] = &[
     command_entry!(authenticate::Authenticate, Request),
     command_entry!(authenticate::Logout, Request),
-    command_entry!(authenticate::SaslContinue, Request),
-    command_entry!(authenticate::SaslStart, Request),
+    command_entry!(authenticate::SaslContinue<'_>, Request),
+    command_entry!(authenticate::SaslStart<'_>, Request),
     command_entry!(build_info::BuildInfo, Request),
     command_entry!(cmd_line::GetCmdLineOpts, Request),
     command_entry!(conn_pool::ConnPoolStats, Request),

@@ -1,6 +1,7 @@
 //! What all connections of a server share, whatever its role.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,6 +12,7 @@ use sheaf_errors::{Code, Error};
 use sheaf_meter::Process;
 use tokio::sync::Notify;
 
+use crate::access::Access;
 use crate::buffers::Buffers;
 use crate::busy::BusyConnections;
 use crate::client::Client;
@@ -31,6 +33,8 @@ pub struct Front {
     pub clock: Clock,
     /// Server parameters.
     pub parameters: Parameters,
+    /// Who may do what.
+    pub access: Access,
     /// The memory that operations use.
     pub memory: Arc<Process>,
     /// Fail points.
@@ -79,6 +83,7 @@ impl Front {
             parameters.set_at_start(name, value)?;
             parameters.apply(name);
         }
+        let access = Access::new(options.authorization);
         let mut commands: Vec<_> = commands.collect();
         commands.sort_by_key(|command| command.name);
         let command_counts = commands.iter().map(|command| (command.name, CommandCount::default())).collect();
@@ -93,6 +98,7 @@ impl Front {
             busy: BusyConnections::new(options.busy_threads),
             options,
             clock: Clock,
+            access,
             memory,
             parameters,
             fail_points: FailPoints::default(),
@@ -158,14 +164,14 @@ impl Front {
     }
 
     /// Registers a connection. `None`: there are too many.
-    pub fn connect(&self, remote: Option<std::net::SocketAddr>) -> Option<Arc<Client>> {
+    pub fn connect(&self, remote: Option<SocketAddr>, local: Option<SocketAddr>) -> Option<Arc<Client>> {
         let mut clients = self.clients.lock();
         if clients.len() >= self.options.max_connections {
             self.metrics.connections_rejected.add(1);
             return None;
         }
         let id = self.next_client.fetch_add(1, Ordering::Relaxed) + 1;
-        let client = Arc::new(Client::new(id, remote, &self.memory));
+        let client = Arc::new(Client { local, ..Client::new(id, remote, &self.memory) });
         clients.insert(id, client.clone());
         self.metrics.connections_created.add(1);
         Some(client)

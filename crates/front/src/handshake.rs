@@ -3,12 +3,14 @@
 
 use std::sync::atomic::Ordering;
 
+use sheaf_auth::Mechanism;
 use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_wire::Compressor;
 
 use crate::args::{Args, Array};
 use crate::request::Request;
+use crate::sasl::{self, Answer, Start};
 
 /// What a `hello` or `isMaster` says of its client.
 pub struct Handshake<'a> {
@@ -16,9 +18,22 @@ pub struct Handshake<'a> {
     pub legacy: bool,
     client: Option<RawDoc<'a>>,
     compression: Option<RawDoc<'a>>,
-    sasl_supported_mechs: bool,
+    /// The user whose mechanisms are asked for.
+    sasl_supported_mechs: Option<&'a str>,
+    /// A first message of a conversation.
+    speculative: Option<RawDoc<'a>>,
     /// Whether the request says that the client knows `hello`, if it says anything.
     hello_ok: Option<bool>,
+}
+
+/// What both sides agree on.
+pub struct Agreed {
+    /// The compressors that both know.
+    compressors: Vec<Compressor>,
+    /// The mechanisms of the user that was asked about.
+    mechanisms: Option<Vec<Mechanism>>,
+    /// The answer to the first message of a conversation.
+    speculative: Option<Answer>,
 }
 
 impl<'a> Handshake<'a> {
@@ -28,15 +43,25 @@ impl<'a> Handshake<'a> {
             legacy,
             client: args.optional("client")?,
             compression: args.optional::<Array<'a>>("compression")?.map(|array| array.0),
-            sasl_supported_mechs: args.optional::<Value<'a>>("saslSupportedMechs")?.is_some(),
+            sasl_supported_mechs: args.optional("saslSupportedMechs")?,
+            speculative: args.optional("speculativeAuthenticate")?,
             hello_ok: args.optional::<Value<'a>>("helloOk")?.map(|value| value.truthy()),
         })
     }
 
-    /// Keeps the client's metadata and gives the compressors that both know.
+    /// Keeps the client's metadata, begins a conversation, and gives what is agreed.
     ///
     /// Errors: `ClientMetadataCannotBeMutated`, and mistakes in the metadata.
-    pub fn settle(&self, request: &Request<'_>) -> Result<Vec<Compressor>> {
+    pub fn settle(&self, request: &Request<'_>) -> Result<Agreed> {
+        let compressors = self.settle_connection(request)?;
+        let mechanisms = self.sasl_supported_mechs.map(|user| sasl::supported(request, user)).transpose()?;
+        // One that fails is none: the client tries again with saslStart, and is told then.
+        let start = self.speculative.and_then(Start::read);
+        let speculative = start.and_then(|(start, db)| start.run(request, db).ok());
+        Ok(Agreed { compressors, mechanisms, speculative })
+    }
+
+    fn settle_connection(&self, request: &Request<'_>) -> Result<Vec<Compressor>> {
         let mut shake = request.client.handshake.lock();
         if let Some(metadata) = self.client {
             if shake.metadata.is_some() {
@@ -83,7 +108,7 @@ impl<'a> Handshake<'a> {
     }
 
     /// The last fields of the reply, the same for every role: limits, versions, and what was agreed.
-    pub fn end(&self, request: &Request<'_>, agreed: &[Compressor], doc: &mut DocWriter<'_, Vec<u8>>) {
+    pub fn end(&self, request: &Request<'_>, agreed: &Agreed, doc: &mut DocWriter<'_, Vec<u8>>) {
         let session_minutes = request.front.parameters.int("localLogicalSessionTimeoutMinutes") as i32;
         doc.append("maxBsonObjectSize", sheaf_bson::MAX_DOCUMENT_SIZE as i32);
         doc.append("maxMessageSizeBytes", sheaf_wire::MAX_MESSAGE_SIZE as i32);
@@ -94,14 +119,20 @@ impl<'a> Handshake<'a> {
         doc.append("minWireVersion", 0);
         doc.append("maxWireVersion", crate::version::MAX_WIRE_VERSION);
         doc.append("readOnly", false);
-        if !agreed.is_empty() {
+        if !agreed.compressors.is_empty() {
             let mut names = doc.array("compression");
-            for compressor in agreed {
+            for compressor in &agreed.compressors {
                 names.push(compressor.name());
             }
         }
-        if self.sasl_supported_mechs {
-            let _ = doc.array("saslSupportedMechs");
+        if let Some(mechanisms) = &agreed.mechanisms {
+            let mut names = doc.array("saslSupportedMechs");
+            for mechanism in mechanisms {
+                names.push(mechanism.name());
+            }
+        }
+        if let Some(answer) = &agreed.speculative {
+            answer.write(&mut doc.document("speculativeAuthenticate"));
         }
     }
 }

@@ -5,6 +5,7 @@
 //! A request's way: [`connection`] reads a message, [`dispatch`] does once what every command needs, the role runs it with
 //! [`args::Args`] and a [`request::Request`], and its [`reply::Reply`] goes out in the buffer in which it was built.
 
+pub mod access;
 pub mod args;
 mod buffers;
 mod busy;
@@ -26,13 +27,15 @@ pub mod metrics;
 pub mod operations;
 pub mod options;
 pub mod outcome;
-mod params;
+pub mod params;
 pub mod profile;
 pub mod reactor;
+pub mod redact;
 pub mod reply;
 pub mod request;
 pub mod role;
 pub mod sampling;
+pub mod sasl;
 pub mod session;
 pub mod status;
 mod stream;

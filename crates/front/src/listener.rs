@@ -160,7 +160,7 @@ async fn accept_tcp(listener: TcpListener, role: Arc<dyn Role>) {
                 let keepalive =
                     TcpKeepalive::new().with_time(KEEPALIVE).with_interval(Duration::from_secs(10));
                 let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive);
-                if let Some(client) = admit(role.front(), Some(remote)) {
+                if let Some(client) = admit(role.front(), Some(remote), stream.local_addr().ok()) {
                     tokio::spawn(serve(ClientStream::Tcp(stream), client, role.clone()));
                 }
             }
@@ -179,7 +179,7 @@ async fn accept_unix(listener: UnixListener, path: PathBuf, role: Arc<dyn Role>)
         };
         match accepted {
             Ok((stream, _)) => {
-                if let Some(client) = admit(role.front(), None) {
+                if let Some(client) = admit(role.front(), None, None) {
                     tokio::spawn(serve(ClientStream::Unix(stream), client, role.clone()));
                 }
             }
@@ -203,8 +203,8 @@ async fn refused(error: &io::Error) {
     tokio::time::sleep(Duration::from_millis(50)).await;
 }
 
-fn admit(front: &Front, remote: Option<SocketAddr>) -> Option<Arc<Client>> {
-    let client = front.connect(remote);
+fn admit(front: &Front, remote: Option<SocketAddr>, local: Option<SocketAddr>) -> Option<Arc<Client>> {
+    let client = front.connect(remote, local);
     match &client {
         Some(client) if !crate::log::is_quiet() => {
             let attributes = client.about(front);

@@ -53,6 +53,7 @@ fn append_cursor(doc: &mut DocWriter<'_, Vec<u8>>, cursor: &CursorInfo) {
 fn describe(cursors: &dyn OpenCursors, client: &Client, host: &str, now: &str) -> DocBuf {
     let app_name = client.app_name();
     let metadata = client.handshake.lock().metadata.clone();
+    let user = client.access.lock().user().cloned();
     let current = client.current.lock();
     let active = current.op_id != 0;
     DocBuf::build(|doc| {
@@ -66,6 +67,9 @@ fn describe(cursors: &dyn OpenCursors, client: &Client, host: &str, now: &str) -
         }
         if let Some(metadata) = &metadata {
             doc.append("clientMetadata", metadata);
+        }
+        if let Some(user) = &user {
+            user.write(&mut doc.array("effectiveUsers").document());
         }
         doc.append("active", active);
         doc.append("currentOpTime", now);

@@ -24,6 +24,8 @@ pub struct FrontOptions {
     pub profile_level: i32,
     /// Compressors that the server offers, in its order of preference.
     pub compressors: Vec<sheaf_wire::Compressor>,
+    /// Whether clients must prove who they are, and may do only what they were granted (`--auth`).
+    pub authorization: bool,
     /// `--setParameter`s, in order.
     pub parameters: Vec<(String, String)>,
     /// The command line, for `getCmdLineOpts`.
@@ -52,6 +54,7 @@ impl Default for FrontOptions {
                 sheaf_wire::Compressor::Zstd,
                 sheaf_wire::Compressor::Zlib,
             ],
+            authorization: false,
             parameters: Vec::new(),
             argv: Vec::new(),
             parsed: sheaf_bson::DocBuf::new(),

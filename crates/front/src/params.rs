@@ -4,6 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
+use sheaf_auth::Mechanism;
 use sheaf_bson::{DocBuf, DocWriter, Value};
 use sheaf_errors::{Code, Result, bail};
 
@@ -22,7 +23,6 @@ enum When {
     Startup,
     Runtime,
     Both,
-    Never,
 }
 
 struct Parameter {
@@ -41,15 +41,16 @@ const fn parameter(name: &'static str, default: Default_, when: When, range: (f6
 }
 
 use Default_::{Bool, Double, Int, Text};
-use When::{Both, Never, Runtime, Startup};
+use When::{Both, Runtime, Startup};
 
 /// The parameters that have an effect here. Sorted by name.
 const PARAMETERS: &[Parameter] = &[
     parameter("allowMultipleArbiters", Bool(false), Startup, ANY),
     parameter("analyzeShardKeyNumRanges", Int(100), Both, POSITIVE),
-    parameter("authenticationMechanisms", Text(""), Never, ANY),
+    parameter("authenticationMechanisms", Text("SCRAM-SHA-1,SCRAM-SHA-256"), Startup, ANY),
     parameter("clientCursorMonitorFrequencySecs", Int(4), Both, POSITIVE),
     parameter("cursorTimeoutMillis", Int(600_000), Both, ANY),
+    parameter("enableLocalhostAuthBypass", Bool(true), Startup, ANY),
     parameter("enableTestCommands", Bool(false), Startup, ANY),
     parameter("enableTimeoutOfInactiveSessionCursors", Bool(false), Both, ANY),
     parameter("journalCommitInterval", Int(100), Both, (1.0, 500.0)),
@@ -66,6 +67,8 @@ const PARAMETERS: &[Parameter] = &[
     parameter("queryAnalysisWriterIntervalSecs", Int(90), Both, POSITIVE),
     parameter("quiet", Bool(false), Both, ANY),
     parameter("requireApiVersion", Bool(false), Both, ANY),
+    parameter("scramIterationCount", Int(10_000), Both, (5000.0, i32::MAX as f64)),
+    parameter("scramSHA256IterationCount", Int(15_000), Both, (5000.0, i32::MAX as f64)),
     parameter("shutdownTimeoutMillisForSignaledShutdown", Int(3000), Both, (0.0, f64::MAX)),
     parameter("syncdelay", Double(60.0), Both, (0.0, 3600.0)),
     parameter("transactionLifetimeLimitSeconds", Int(60), Both, POSITIVE),
@@ -155,7 +158,11 @@ impl Parameters {
             return true;
         }
         if name == "authenticationMechanisms" {
-            let _ = doc.array(key);
+            let names = self.text(name);
+            let mut list = doc.array(key);
+            names.split(',').for_each(|name| {
+                list.push(name.trim());
+            });
             return true;
         }
         let Some(at) = place(name) else { return false };
@@ -209,6 +216,11 @@ impl Parameters {
         };
         if !matches!(PARAMETERS[at].when, Startup | Both) {
             bail!(Code::BAD_VALUE, "Cannot use --setParameter to set '{name}' at startup");
+        }
+        if name == "authenticationMechanisms"
+            && let Some(unknown) = text.split(',').find(|name| Mechanism::from_name(name.trim()).is_none())
+        {
+            bail!(Code::BAD_VALUE, "SASL Mechanism '{unknown}' is not supported");
         }
         let value = match (PARAMETERS[at].default, text) {
             (Bool(_), "true" | "1") => Value::Bool(true),

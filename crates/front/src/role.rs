@@ -12,6 +12,7 @@ use sheaf_bson::DocBuf;
 use sheaf_errors::{Code, Error, Result};
 use tokio::net::TcpStream;
 
+use crate::access::Accounts;
 use crate::args::Fields;
 use crate::command::Description;
 use crate::cursors::{NoCursors, OpenCursors};
@@ -71,6 +72,11 @@ pub trait Role: Send + Sync + 'static {
     /// The cursors that clients have open, for the commands that show and close them.
     fn cursors(&self) -> &dyn OpenCursors {
         &NoCursors
+    }
+
+    /// The users that clients may prove to be; `None` where there can be none.
+    fn accounts(&self) -> Option<&dyn Accounts> {
+        None
     }
 
     /// What `currentOp` shows besides the operations of this server's clients: transactions that wait for their clients, what

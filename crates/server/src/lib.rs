@@ -4,6 +4,7 @@
 //! A request's way: the front finds the command ([`mongod`] is its role here), [`Operation`](op::Operation) is what the
 //! command's handler (under [`commands`]) runs with.
 
+mod accounts;
 mod background;
 mod check;
 pub mod command;

@@ -5,8 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sheaf_auth::{Account, UserName};
 use sheaf_bson::{DocBuf, Timestamp, Value};
 use sheaf_errors::{Code, Result};
+use sheaf_front::access::Accounts;
 use sheaf_front::args::Fields;
 use sheaf_front::cursors::OpenCursors;
 use sheaf_front::dispatch::is_state_change;
@@ -18,6 +20,7 @@ use sheaf_front::role::{Coming, Found, Role};
 use sheaf_front::session::SessionRegistry;
 use tokio::net::TcpStream;
 
+use crate::accounts::KnownAccounts;
 use crate::command::Run;
 use crate::commands;
 use crate::concern::ReadConcern;
@@ -127,6 +130,10 @@ impl Role for Mongod {
         &*self.0
     }
 
+    fn accounts(&self) -> Option<&dyn Accounts> {
+        Some(self)
+    }
+
     fn cursors(&self) -> &dyn OpenCursors {
         &*self.0.cursors
     }
@@ -156,6 +163,16 @@ impl Role for Mongod {
             initial_sync::MAGIC => Box::pin(initial_sync::serve(stream, replica, guest)),
             _ => Box::pin(receiving::serve(stream, replica, guest)),
         }
+    }
+}
+
+impl Accounts for Mongod {
+    fn account(&self, name: &UserName) -> Result<Option<Arc<Account>>> {
+        self.0.accounts.find(self.0.engine(), name)
+    }
+
+    fn is_empty(&self) -> Result<bool> {
+        KnownAccounts::is_empty(self.0.engine())
     }
 }
 

@@ -12,6 +12,7 @@ use sheaf_errors::Result;
 pub use sheaf_front::front::{Clock, Front, Guest, hostname, new_object_id, shutting_down_error};
 use sheaf_storage::{Catalog, Engine, OpTime};
 
+use crate::accounts::KnownAccounts;
 use crate::cursors::Cursors;
 use crate::default_concerns::{Current, Defaults};
 use crate::options::{ClusterRole, MongodOptions};
@@ -38,6 +39,8 @@ pub struct Node {
     /// Operations that wait within storage now: for a lock (writes all of them, as reads take no
     /// locks), or for a validation or compaction of their own.
     pub lock_waiters: AtomicI64,
+    /// Users, as they were read last.
+    pub(crate) accounts: KnownAccounts,
     /// The default read and write concern.
     defaults: Defaults,
     /// Counts how often this node began or ceased to be primary: what sessions know from before is asked for again.
@@ -82,6 +85,7 @@ impl Node {
             sessions: Sessions::new(&front.memory, most),
             front,
             lock_waiters: AtomicI64::new(0),
+            accounts: KnownAccounts::default(),
             defaults: Defaults::default(),
             role_changes: AtomicU64::new(0),
             views_turn: Mutex::default(),

@@ -41,6 +41,7 @@ pub struct Settings {
     pub unix_socket_permissions: Option<u32>,
     pub compressors: Option<String>,
     pub auth: Option<bool>,
+    pub key_file: Option<PathBuf>,
     pub tls: Option<bool>,
     pub metrics_port: Option<u16>,
 }
@@ -88,6 +89,7 @@ impl Settings {
             unix_socket_permissions,
             compressors,
             auth,
+            key_file,
             tls,
             metrics_port,
         )
@@ -214,7 +216,14 @@ fn apply(settings: &mut Settings, path: &str, value: &Value) -> Result<(), Strin
         }
         "sharding.configDB" => settings.config_db = Some(text(path, value)?),
         "replication.localPingThresholdMs" => {}
-        "security.authorization" => settings.auth = Some(text(path, value)? == "enabled"),
+        "security.authorization" => {
+            settings.auth = Some(match text(path, value)?.as_str() {
+                "enabled" => true,
+                "disabled" => false,
+                other => return Err(format!("Bad value for {path}: {other}")),
+            });
+        }
+        "security.keyFile" => settings.key_file = Some(path_of(value)?),
         "metrics.port" => settings.metrics_port = Some(number(path, value)? as u16),
         _ => return Err(format!("Unrecognized option: {path}")),
     }

@@ -125,10 +125,10 @@ pub struct ProcessFlags {
     /// Taken for compatibility; time zones are built in
     #[arg(long = "timeZoneInfo")]
     pub time_zone_info: Option<PathBuf>,
-    /// Not supported
-    #[arg(long)]
+    /// Clients must prove who they are, and may do only what they were granted
+    #[arg(long, conflicts_with = "noauth")]
     pub auth: bool,
-    /// Taken for compatibility: there is no authentication
+    /// Clients may do everything (the default)
     #[arg(long)]
     pub noauth: bool,
     /// Not supported
@@ -324,7 +324,8 @@ impl ProcessFlags {
             unix_socket_prefix: self.unix_socket_prefix.clone(),
             unix_socket_permissions: permissions,
             compressors: self.compressors.clone(),
-            auth: if self.auth || self.key_file.is_some() { Some(true) } else { None },
+            auth: if self.noauth { Some(false) } else { self.auth.then_some(true) },
+            key_file: self.key_file.clone(),
             tls: self.tls_mode.as_ref().map(|mode| mode != "disabled"),
             ..Settings::default()
         })

@@ -85,8 +85,8 @@ fn settings(flags: &RouterFlags) -> Result<(Settings, SetAddress), String> {
         None => Settings::default(),
     };
     let settings = flags.settings()?.or(file);
-    if settings.auth == Some(true) {
-        return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by this server yet".to_owned());
+    if settings.auth == Some(true) || settings.key_file.is_some() {
+        return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by routers yet".to_owned());
     }
     if settings.tls == Some(true) {
         return Err("Error: TLS is not supported by this server yet".to_owned());

@@ -82,9 +82,7 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
         None if flags.shutdown => {}
         None => sharded::folder::check_plain(&data_folder(&settings))?,
     }
-    if settings.auth == Some(true) {
-        return Err("Error: authentication (--auth, --keyFile, security.authorization) is not supported by this server yet".to_owned());
-    }
+    check_security(&settings, flags.shards.is_some())?;
     if settings.repl_set.is_some() && settings.journal == Some(false) {
         return Err("BadValue: A member of a replica set cannot do without the journal (--nojournal), which is its oplog".to_owned());
     }
@@ -109,6 +107,23 @@ fn settings(flags: &ServerFlags) -> Result<Settings, String> {
         return Err("--journalCommitInterval must be between 1 and 500 milliseconds".to_owned());
     }
     Ok(settings)
+}
+
+/// Members of a set do not prove to each other yet who they are, so a set with users would be open at its side.
+fn check_security(settings: &Settings, is_cluster: bool) -> Result<(), String> {
+    if settings.key_file.is_some() {
+        return Err("Error: --keyFile (security.keyFile) is not supported by this server yet".to_owned());
+    }
+    if settings.auth == Some(true) {
+        return Err(
+            "Error: authentication (--auth, security.authorization) is not supported by this server yet"
+                .to_owned(),
+        );
+    }
+    if settings.auth == Some(true) && (settings.repl_set.is_some() || is_cluster) {
+        return Err("BadValue: security.keyFile is required when authorization is enabled with replica sets, and is not supported by this server yet".to_owned());
+    }
+    Ok(())
 }
 
 /// How a mongod is to be run.

@@ -1,5 +1,6 @@
 //! What the user of a command must be allowed to do, in MongoDB's terms: actions on resources.
 
+pub use sheaf_auth::Action;
 use sheaf_bson::RawDoc;
 use sheaf_wire::Sequence;
 
@@ -115,86 +116,6 @@ pub enum Resource {
     Database,
     /// The cluster.
     Cluster,
-}
-
-macro_rules! actions {
-    ($($variant:ident = $name:literal,)*) => {
-        /// MongoDB's privilege actions, as far as commands here need them.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-        pub enum Action {
-            $(#[doc = concat!("`", $name, "`.")] $variant,)*
-        }
-
-        impl Action {
-            /// The manual's name.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Action::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
-
-actions! {
-    AppendOplogNote = "appendOplogNote",
-    BypassDocumentValidation = "bypassDocumentValidation",
-    CollMod = "collMod",
-    CollStats = "collStats",
-    Compact = "compact",
-    ConnPoolStats = "connPoolStats",
-    ConvertToCapped = "convertToCapped",
-    CreateCollection = "createCollection",
-    CreateIndex = "createIndex",
-    CreateSearchIndexes = "createSearchIndexes",
-    DbHash = "dbHash",
-    DbStats = "dbStats",
-    DropCollection = "dropCollection",
-    DropDatabase = "dropDatabase",
-    DropIndex = "dropIndex",
-    DropSearchIndex = "dropSearchIndex",
-    EnableProfiler = "enableProfiler",
-    Find = "find",
-    Fsync = "fsync",
-    GetClusterParameter = "getClusterParameter",
-    GetCmdLineOpts = "getCmdLineOpts",
-    GetDefaultRwConcern = "getDefaultRWConcern",
-    GetLog = "getLog",
-    GetParameter = "getParameter",
-    HostInfo = "hostInfo",
-    Impersonate = "impersonate",
-    Inprog = "inprog",
-    Insert = "insert",
-    Internal = "internal",
-    KillAnyCursor = "killAnyCursor",
-    KillAnySession = "killAnySession",
-    Killop = "killop",
-    ListCollections = "listCollections",
-    ListDatabases = "listDatabases",
-    ListIndexes = "listIndexes",
-    ListSearchIndexes = "listSearchIndexes",
-    LogRotate = "logRotate",
-    OidReset = "oidReset",
-    PlanCacheWrite = "planCacheWrite",
-    ReIndex = "reIndex",
-    Remove = "remove",
-    ReplSetConfigure = "replSetConfigure",
-    ReplSetGetConfig = "replSetGetConfig",
-    ReplSetGetStatus = "replSetGetStatus",
-    ReplSetResizeOplog = "replSetResizeOplog",
-    ReplSetStateChange = "replSetStateChange",
-    ServerStatus = "serverStatus",
-    SetClusterParameter = "setClusterParameter",
-    SetDefaultRwConcern = "setDefaultRWConcern",
-    SetParameter = "setParameter",
-    Shutdown = "shutdown",
-    Top = "top",
-    Unlock = "unlock",
-    Update = "update",
-    UpdateSearchIndex = "updateSearchIndex",
-    Validate = "validate",
-    ViewRole = "viewRole",
-    ViewUser = "viewUser",
 }
 
 #[cfg(test)]

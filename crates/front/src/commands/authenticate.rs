@@ -1,16 +1,32 @@
-//! Authentication, on a server that has no users yet.
+//! How a client proves who it is, and takes it back. There are no certificates yet, so `authenticate` knows nobody.
 
+use sheaf_bson::{RawDoc, Value};
 use sheaf_errors::{Code, Result, bail};
 
 use crate::args::Args;
 use crate::command::*;
 use crate::reply::Reply;
 use crate::request::Request;
+use crate::sasl::{self, Start};
 
-/// `{saslStart: 1, ...}`.
-pub struct SaslStart;
+fn payload<'a>(args: &mut Args<'a>) -> Result<&'a [u8]> {
+    match args.value("payload") {
+        Value::Binary(payload) => Ok(payload.bytes),
+        Value::Missing => {
+            bail!(40414, "BSON field '{}.payload' is missing but a required field", args.command())
+        }
+        other => bail!(
+            Code::TYPE_MISMATCH,
+            "Wrong type for field. Expected BinData for payload, got {}",
+            other.type_name()
+        ),
+    }
+}
 
-impl<'a> Command<'a, Request<'a>> for SaslStart {
+/// `{saslStart: 1, mechanism: ..., payload: ...}`.
+pub struct SaslStart<'a>(Start<'a>);
+
+impl<'a> Command<'a, Request<'a>> for SaslStart<'a> {
     const NAME: &'static str = "saslStart";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -32,19 +48,26 @@ impl<'a> Command<'a, Request<'a>> for SaslStart {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        args.ignore_rest();
-        Ok(SaslStart)
+        let mechanism = args.required("mechanism")?;
+        let payload = payload(args)?;
+        let options: Option<RawDoc<'a>> = args.optional("options")?;
+        args.ignore(&["autoAuthorize"]);
+        Ok(SaslStart(Start::new(mechanism, payload, options)))
     }
 
-    fn run(self, _: &Request<'a>) -> Result<Reply> {
-        bail!(Code::AUTHENTICATION_FAILED, "Authentication failed.")
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        let answer = self.0.run(op, op.db)?;
+        Ok(Reply::ok().with_fields(|doc| answer.write(doc)))
     }
 }
 
-/// `{saslContinue: 1, ...}`.
-pub struct SaslContinue;
+/// `{saslContinue: 1, conversationId: ..., payload: ...}`.
+pub struct SaslContinue<'a> {
+    conversation: i32,
+    payload: &'a [u8],
+}
 
-impl<'a> Command<'a, Request<'a>> for SaslContinue {
+impl<'a> Command<'a, Request<'a>> for SaslContinue<'a> {
     const NAME: &'static str = "saslContinue";
     const SPEC: Spec = Spec {
         aliases: &[],
@@ -66,12 +89,13 @@ impl<'a> Command<'a, Request<'a>> for SaslContinue {
     };
 
     fn parse(args: &mut Args<'a>) -> Result<Self> {
-        args.ignore_rest();
-        Ok(SaslContinue)
+        let conversation = args.required("conversationId")?;
+        Ok(SaslContinue { conversation, payload: payload(args)? })
     }
 
-    fn run(self, _: &Request<'a>) -> Result<Reply> {
-        bail!(Code::PROTOCOL_ERROR, "No SASL session state found")
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        let answer = sasl::go_on(op, self.conversation, self.payload)?;
+        Ok(Reply::ok().with_fields(|doc| answer.write(doc)))
     }
 }
 
@@ -138,7 +162,9 @@ impl<'a> Command<'a, Request<'a>> for Logout {
         Ok(Logout)
     }
 
-    fn run(self, _: &Request<'a>) -> Result<Reply> {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        let mut access = op.client.access.lock();
+        access.login = access.login.take().filter(|login| login.name.db != op.db);
         Ok(Reply::ok())
     }
 }

@@ -38,12 +38,24 @@ impl<'a> Command<'a, Request<'a>> for ConnectionStatus {
         Ok(ConnectionStatus { show_privileges })
     }
 
-    fn run(self, _: &Request<'a>) -> Result<Reply> {
+    fn run(self, op: &Request<'a>) -> Result<Reply> {
+        let account = crate::sasl::account(op)?;
         Ok(Reply::ok().with_document("authInfo", |doc| {
-            let _ = doc.array("authenticatedUsers");
-            let _ = doc.array("authenticatedUserRoles");
+            let mut users = doc.array("authenticatedUsers");
+            if let Some(account) = &account {
+                account.user.name.write(&mut users.document());
+            }
+            drop(users);
+            let mut roles = doc.array("authenticatedUserRoles");
+            for role in account.iter().flat_map(|account| &account.resolved.roles) {
+                role.write(&mut roles.document());
+            }
+            drop(roles);
             if self.show_privileges {
-                let _ = doc.array("authenticatedUserPrivileges");
+                let mut privileges = doc.array("authenticatedUserPrivileges");
+                if let Some(account) = &account {
+                    account.resolved.privileges.write(&mut privileges);
+                }
             }
         }))
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sheaf_bson::{DocBuf, DocWriter, Value, doc};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value, doc};
 
 use crate::command::{Access, Counter};
 use crate::metrics::Class;
@@ -100,7 +100,7 @@ fn append_command(op: &Request<'_>, doc: &mut DocWriter<'_, Vec<u8>>) {
             }
         }
         None => {
-            doc.append("command", op.body);
+            doc.append("command", RawDoc::new(&crate::redact::shown(op.command.name, op.body)));
         }
     }
 }
@@ -170,8 +170,15 @@ fn profile_entry(op: &Request<'_>, outcome: &RequestOutcome, took: Duration) -> 
         if let Some(name) = op.client().app_name() {
             doc.append("appName", &name);
         }
-        let _ = doc.array("allUsers");
-        doc.append("user", "");
+        let access = op.client().access.lock();
+        {
+            let mut users = doc.array("allUsers");
+            if let Some(user) = access.user() {
+                user.write(&mut users.document());
+            }
+        }
+        doc.append("user", &access.user().map(ToString::to_string).unwrap_or_default());
+        drop(access);
         doc.append("_id", crate::front::new_object_id());
     })
 }

@@ -11,6 +11,10 @@ macro_rules! ids {
 }
 
 ids! {
+    /// A client has proved who it is.
+    AUTHENTICATED = 5286306;
+    /// A client has not proved who it is.
+    NOT_AUTHENTICATED = 5286307;
     /// A document fails its collection's validator.
     VALIDATION_FAILED = 20294;
     /// `validate` has found a document that is damaged.

@@ -7,6 +7,7 @@ pub mod diag;
 pub mod repl;
 pub mod session;
 pub mod sharding;
+pub mod users;
 
 use std::sync::LazyLock;
 
@@ -22,5 +23,6 @@ pub static TABLE: LazyLock<Table<RunOnMongod>> = LazyLock::new(|| {
         repl::COMMANDS,
         session::COMMANDS,
         sharding::COMMANDS,
+        users::COMMANDS,
     ])
 });

@@ -133,6 +133,7 @@ pub fn front_options(
         sample_rate,
         profile_level: settings.profile.unwrap_or(0),
         compressors,
+        authorization: settings.auth == Some(true),
         parameters: parameters(settings),
         argv: argv.to_vec(),
         parsed: parsed(settings),
@@ -172,6 +173,9 @@ fn parsed(settings: &Settings) -> sheaf_bson::DocBuf {
             if let Some(config_db) = &settings.config_db {
                 sharding.append("configDB", config_db);
             }
+        }
+        if let Some(enabled) = settings.auth {
+            doc.document("security").append("authorization", if enabled { "enabled" } else { "disabled" });
         }
         if !settings.parameters.is_empty() {
             let mut parameters = doc.document("setParameter");

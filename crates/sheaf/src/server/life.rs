@@ -40,7 +40,7 @@ async fn live(node: &Arc<Node>, settings: &Settings, process: Process) -> Result
     }
     announce(node);
     if process == Process::Own {
-        warn_about_host();
+        warn_about_host(node.front().access.enabled);
     }
     // The port first: a second server on it must not get as far as the data.
     let listeners = listen(node.front())?;
@@ -251,7 +251,7 @@ fn no_last_flush(text: &str, attributes: sheaf_bson::DocBuf) {
 }
 
 /// What is to be known about the machine and about who may come in.
-pub fn warn_about_host() {
+pub fn warn_about_host(access_control: bool) {
     if let Some(files) = limits::open_files().filter(|files| *files < 64_000) {
         let attributes = sheaf_bson::doc! { "currentValue": files as i64, "recommendedMinimum": 64_000i64 };
         log::warning(
@@ -261,6 +261,9 @@ pub fn warn_about_host() {
             "Soft rlimits for open file descriptors too low",
             Some(attributes),
         );
+    }
+    if access_control {
+        return;
     }
     log::warning(
         "CONTROL",

@@ -105,7 +105,7 @@ impl Whole {
 
     /// Runs until a signal, the `shutdown` command or the end of a member. Errors: the exit code.
     async fn live(&self, routers: &Handle) -> Result<(), u8> {
-        life::warn_about_host();
+        life::warn_about_host(false);
         // The ports first: a second start must not get as far as the data. Who connects meanwhile waits.
         let listeners = listen(self.router.front())?;
         let mut members = JoinSet::new();

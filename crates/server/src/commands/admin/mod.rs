@@ -4,7 +4,6 @@ mod cluster_parameter;
 mod fsync;
 mod hello;
 mod query_analyzer;
-mod users_info;
 mod validate_metadata;
 
 use crate::command::{Entry, RunOnMongod};
@@ -21,6 +20,4 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(hello::Hello<'_>),
     registered!(hello::IsMaster<'_>),
     registered!(validate_metadata::ValidateDbMetadata),
-    registered!(users_info::UsersInfo),
-    registered!(users_info::RolesInfo),
 ];

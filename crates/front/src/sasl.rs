@@ -1,0 +1,232 @@
+//! The conversations by which clients prove who they are, as `saslStart`, `saslContinue` and `hello` lead them.
+
+use std::sync::Arc;
+
+use rand::Rng;
+use sheaf_auth::server::{self, First};
+use sheaf_auth::{Account, Credential, Mechanism, UserName};
+use sheaf_bson::{Binary, DocWriter, RawDoc, Value, doc};
+use sheaf_errors::{Code, Error, Result, bail};
+
+use crate::access::{Conversation, Login, Step};
+use crate::params::Parameters;
+use crate::request::Request;
+
+/// An answer to one of a client's messages.
+pub struct Answer {
+    conversation: i32,
+    done: bool,
+    payload: String,
+}
+
+impl Answer {
+    /// Writes it as `saslStart` answers.
+    pub fn write(&self, doc: &mut DocWriter<'_, Vec<u8>>) {
+        doc.append("conversationId", self.conversation).append("done", self.done);
+        doc.append("payload", Value::Binary(Binary { subtype: 0, bytes: self.payload.as_bytes() }));
+    }
+}
+
+/// A first message.
+pub struct Start<'a> {
+    mechanism: &'a str,
+    payload: &'a [u8],
+    skip_empty: bool,
+}
+
+impl<'a> Start<'a> {
+    /// From the fields of `saslStart`.
+    pub fn new(mechanism: &'a str, payload: &'a [u8], options: Option<RawDoc<'_>>) -> Self {
+        let skip_empty = options.and_then(|options| options.get("skipEmptyExchange"));
+        Start { mechanism, payload, skip_empty: skip_empty.is_some_and(|flag| flag.truthy()) }
+    }
+
+    /// From the document that a `hello` holds, with the database that it names; `None` if it is something else.
+    pub fn read(doc: RawDoc<'a>) -> Option<(Self, &'a str)> {
+        doc.get("saslStart")?;
+        let Some(Value::Binary(payload)) = doc.get("payload") else { return None };
+        let options = doc.get("options").and_then(|options| options.as_doc());
+        Some((Start::new(doc.get("mechanism")?.as_str()?, payload.bytes, options), doc.get("db")?.as_str()?))
+    }
+
+    /// Begins a conversation; one that is under way is given up.
+    ///
+    /// Errors: `MechanismUnavailable`, `AuthenticationFailed`.
+    pub fn run(self, request: &Request<'_>, db: &str) -> Result<Answer> {
+        let mechanism = Mechanism::from_name(self.mechanism)
+            .filter(|mechanism| enabled(&request.front.parameters).contains(mechanism));
+        let Some(mechanism) = mechanism else {
+            bail!(
+                Code::MECHANISM_UNAVAILABLE,
+                "Received authentication for mechanism {} which is not enabled",
+                self.mechanism
+            );
+        };
+        request.client.access.lock().conversation = None;
+        let first = First::read(self.payload)
+            .map_err(|error| refuse(request, mechanism.name(), &UserName::new("", db), &error))?;
+        let user = UserName::new(first.user.clone(), db);
+        let account =
+            find(request, &user).map_err(|error| refuse(request, mechanism.name(), &user, &error))?;
+        // Whoever there is not, or not with this mechanism, is asked for a proof like anyone else.
+        let own = account.as_ref().and_then(|account| account.user.credential(mechanism)).cloned();
+        let known = own.is_some();
+        let credential = own.unwrap_or_else(|| {
+            let iterations = iterations(&request.front.parameters, mechanism);
+            Credential::of_nobody(mechanism, &request.front.access.secret, &user.to_string(), iterations)
+        });
+        let mut nonce = [0; server::NONCE_BYTES];
+        rand::rng().fill_bytes(&mut nonce);
+        let (challenge, payload) = first.challenge(mechanism, credential, known, &nonce);
+        let mut access = request.client.access.lock();
+        access.conversations = access.conversations.wrapping_add(1);
+        let id = access.conversations;
+        access.conversation = Some(Conversation {
+            id,
+            user,
+            mechanism: mechanism.name(),
+            step: Step::Proof(Box::new(challenge)),
+            skip_empty: self.skip_empty,
+        });
+        Ok(Answer { conversation: id, done: false, payload })
+    }
+}
+
+/// Goes on with a conversation.
+///
+/// Errors: `ProtocolError`, `AuthenticationFailed`.
+pub fn go_on(request: &Request<'_>, id: i32, payload: &[u8]) -> Result<Answer> {
+    let conversation = request.client.access.lock().conversation.take();
+    let Some(mut conversation) = conversation else {
+        bail!(Code::PROTOCOL_ERROR, "No SASL session state found");
+    };
+    if conversation.id != id {
+        bail!(Code::PROTOCOL_ERROR, "sasl: Mismatched conversation id");
+    }
+    let answer = |done: bool, payload: String| Answer { conversation: id, done, payload };
+    let (mechanism, user) = (conversation.mechanism, conversation.user.clone());
+    match &conversation.step {
+        Step::Proof(challenge) => {
+            let proof =
+                challenge.verify(payload).map_err(|error| refuse(request, mechanism, &user, &error))?;
+            if conversation.skip_empty {
+                log_in(request, mechanism, &user)?;
+                return Ok(answer(true, proof));
+            }
+            conversation.step = Step::Empty;
+            request.client.access.lock().conversation = Some(conversation);
+            Ok(answer(false, proof))
+        }
+        Step::Empty if payload.is_empty() => {
+            log_in(request, mechanism, &user)?;
+            Ok(answer(true, String::new()))
+        }
+        Step::Empty => {
+            let error = Error::new(Code::BAD_VALUE, "the client's last message is not empty");
+            Err(refuse(request, mechanism, &user, &error))
+        }
+    }
+}
+
+fn find(request: &Request<'_>, user: &UserName) -> Result<Option<Arc<Account>>> {
+    match request.role.accounts() {
+        Some(accounts) => accounts.account(user),
+        None => Ok(None),
+    }
+}
+
+/// The proof was right: the connection is this user's from now on.
+fn log_in(request: &Request<'_>, mechanism: &str, user: &UserName) -> Result<()> {
+    let refused = |error| refuse(request, mechanism, user, &error);
+    let Some(account) = find(request, user).map_err(refused)? else {
+        return Err(refused(Error::new(Code::USER_NOT_FOUND, "the user is gone")));
+    };
+    let from = request.client.remote.map(|remote| remote.ip());
+    if !account.may_come(from, request.client.local.map(|local| local.ip())) {
+        let error = Error::new(Code::AUTHENTICATION_RESTRICTION_UNMET, "the user must not come from there");
+        return Err(refused(error));
+    }
+    let mut access = request.client.access.lock();
+    if let Some(before) = access.login.as_ref().filter(|before| before.name != *user) {
+        bail!(
+            5626701,
+            "Each client connection may only be authenticated once. Previously authenticated as: {}",
+            before.name
+        );
+    }
+    access.login = Some(Login { name: user.clone(), id: account.user.id });
+    drop(access);
+    let attributes = doc! {
+        "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": false,
+        "mechanism": mechanism, "user": &user.user, "db": &user.db, "result": 0,
+    };
+    let context = request.client.context();
+    crate::log::info(
+        "ACCESS",
+        crate::log::ids::AUTHENTICATED,
+        &context,
+        "Successfully authenticated",
+        Some(attributes),
+    );
+    Ok(())
+}
+
+/// What a client is told whose proof fails, whatever the reason; the log has that.
+fn refuse(request: &Request<'_>, mechanism: &str, user: &UserName, why: &Error) -> Error {
+    let attributes = doc! {
+        "client": &request.client.remote_text(), "isSpeculative": false, "isClusterMember": false,
+        "mechanism": mechanism, "user": &user.user, "db": &user.db,
+        "error": &format!("{}: {}", why.code().name(), why.message()), "result": why.code().0,
+    };
+    let context = request.client.context();
+    crate::log::info(
+        "ACCESS",
+        crate::log::ids::NOT_AUTHENTICATED,
+        &context,
+        "Failed to authenticate",
+        Some(attributes),
+    );
+    server::failed()
+}
+
+/// The mechanisms that this server takes.
+pub fn enabled(parameters: &Parameters) -> Vec<Mechanism> {
+    let list = parameters.text("authenticationMechanisms");
+    list.split(',').filter_map(|name| Mechanism::from_name(name.trim())).collect()
+}
+
+/// How often the hash of a new password is applied.
+pub fn iterations(parameters: &Parameters, mechanism: Mechanism) -> u32 {
+    let name = match mechanism {
+        Mechanism::Sha1 => "scramIterationCount",
+        Mechanism::Sha256 => "scramSHA256IterationCount",
+    };
+    parameters.int(name) as u32
+}
+
+/// What `saslSupportedMechs` asks for: the mechanisms of the user `db.name`. One that there is not has all of them.
+///
+/// Errors: `BadValue`; those of reading users.
+pub fn supported(request: &Request<'_>, user: &str) -> Result<Vec<Mechanism>> {
+    let Some((db, name)) = user.split_once('.') else {
+        bail!(Code::BAD_VALUE, "UserName must contain a '.' separated database.user pair");
+    };
+    let mut mechanisms = enabled(&request.front.parameters);
+    mechanisms.sort_unstable_by(|a, b| b.cmp(a));
+    if let Some(account) = find(request, &UserName::new(name, db))? {
+        mechanisms.retain(|mechanism| account.user.credential(*mechanism).is_some());
+    }
+    Ok(mechanisms)
+}
+
+/// The client of the request with all that it may do now; `None` if it has not proved who it is, or is no longer a user.
+///
+/// Errors: those of reading users and roles.
+pub fn account(request: &Request<'_>) -> Result<Option<Arc<Account>>> {
+    let Some(login) = request.client.access.lock().login.clone() else { return Ok(None) };
+    let account = find(request, &login.name)?.filter(|account| account.user.id == login.id);
+    if account.is_none() {
+        request.client.access.lock().login = None;
+    }
+    Ok(account)
+}

@@ -1,0 +1,298 @@
+//! `usersInfo`, `rolesInfo` and `invalidateUserCache`.
+
+use sheaf_auth::{Account, Role, RoleName, Roles, UserName, builtin, resolve};
+use sheaf_bson::{DocBuf, DocWriter, RawDoc, Value};
+use sheaf_errors::{Code, Result, bail};
+use sheaf_expr::ParseCx;
+use sheaf_query::matcher::Matcher;
+
+use super::fields::role_array;
+use crate::accounts::{ROLES, Stored, USERS};
+use crate::args::{Args, Loose};
+use crate::command::*;
+use crate::op::Operation;
+use crate::reply::Reply;
+
+/// Who is asked about.
+enum Asked<N> {
+    /// All of the command's database.
+    OfDatabase,
+    /// All.
+    All,
+    /// These.
+    Named(Vec<N>),
+}
+
+fn asked<N>(value: Value<'_>, read: impl Fn(Value<'_>) -> Option<N>) -> Result<Asked<N>> {
+    let wrong = || sheaf_errors::Error::bad_value("User and role names must be either strings or objects");
+    Ok(match value {
+        value if value.is_number() => Asked::OfDatabase,
+        Value::Document(doc) if doc.get("forAllDBs").is_some_and(|all| all.truthy()) => Asked::All,
+        Value::Array(list) => {
+            Asked::Named(list.values().map(|value| read(value).ok_or_else(wrong)).collect::<Result<_>>()?)
+        }
+        value => Asked::Named(vec![read(value).ok_or_else(wrong)?]),
+    })
+}
+
+/// `{usersInfo: ...}`.
+pub struct UsersInfo<'a> {
+    whom: Value<'a>,
+    credentials: bool,
+    custom_data: bool,
+    privileges: bool,
+    restrictions: bool,
+    filter: Option<RawDoc<'a>>,
+}
+
+impl<'a> Command<'a, Operation<'a>> for UsersInfo<'a> {
+    const NAME: &'static str = "usersInfo";
+    const SPEC: Spec = super::spec::shows(
+        "describes users",
+        Privileges::ByCommand(
+            "viewUser on the database of each user, or on every database, unless it is the user itself",
+        ),
+    );
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let whom = args.own_value();
+        let mut flag = |name: &str, default: bool| -> Result<bool> {
+            Ok(args.optional::<Loose>(name)?.map_or(default, |flag| flag.0))
+        };
+        Ok(UsersInfo {
+            whom,
+            credentials: flag("showCredentials", false)?,
+            custom_data: flag("showCustomData", true)?,
+            privileges: flag("showPrivileges", false)?,
+            restrictions: flag("showAuthenticationRestrictions", false)?,
+            filter: args.optional("filter")?,
+        })
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let view = op.engine().view()?;
+        let stored = Stored(&view);
+        let whom = asked(self.whom, |value| match value {
+            Value::String(user) => Some(UserName::new(user, op.db())),
+            value => value.as_doc().and_then(UserName::read),
+        })?;
+        let mut users = Vec::new();
+        match whom {
+            Asked::Named(names) => {
+                for name in names {
+                    users.extend(stored.document(USERS, &name.id())?);
+                }
+            }
+            _ if self.privileges || self.restrictions => bail!(
+                Code::ILLEGAL_OPERATION,
+                "Privilege or restriction details require exact-match usersInfo queries"
+            ),
+            whom => stored.each(USERS, &mut |user| {
+                let own = UserName::read(user).is_some_and(|name| name.db == op.db());
+                if own || matches!(whom, Asked::All) {
+                    users.push(DocBuf::from(user));
+                }
+                Ok(true)
+            })?,
+        }
+        let matcher = self.filter.map(|filter| Matcher::parse(filter, &mut ParseCx::new())).transpose()?;
+        let mut shown = Vec::new();
+        for user in &users {
+            let described = self.describe(user.as_raw(), &stored)?;
+            if matcher.as_ref().map_or(Ok(true), |matcher| matcher.matches_doc(described.as_raw()))? {
+                shown.push(described);
+            }
+        }
+        Ok(Reply::ok().with_array("users", |list| {
+            shown.iter().for_each(|user| {
+                list.push_raw_document(user.as_bytes());
+            });
+        }))
+    }
+}
+
+impl UsersInfo<'_> {
+    fn describe(&self, user: RawDoc<'_>, stored: &Stored<'_>) -> Result<DocBuf> {
+        let account = if self.privileges { Some(Account::read(user, stored)?) } else { None };
+        Ok(DocBuf::build(|doc| {
+            for field in user {
+                let hidden = match field.key() {
+                    "credentials" => !self.credentials,
+                    "customData" => !self.custom_data,
+                    "authenticationRestrictions" => !(self.restrictions || self.privileges),
+                    _ => false,
+                };
+                if !hidden {
+                    doc.append_element(field);
+                }
+            }
+            if let Some(Value::Document(credentials)) = user.get("credentials") {
+                let mut mechanisms = doc.array("mechanisms");
+                for field in credentials {
+                    mechanisms.push(if field.key() == "external" { "external" } else { field.key() });
+                }
+            }
+            if let Some(account) = &account {
+                doc.append("inheritedRoles", Value::Array(role_array(&account.resolved.roles).as_raw()));
+                account.resolved.privileges.write(&mut doc.array("inheritedPrivileges"));
+                let mut inherited = doc.array("inheritedAuthenticationRestrictions");
+                for set in &account.resolved.restrictions {
+                    set.write(&mut inherited.array());
+                }
+            }
+        }))
+    }
+}
+
+/// What `rolesInfo` tells of privileges.
+#[derive(Clone, Copy, PartialEq)]
+enum Show {
+    No,
+    Yes,
+    /// In the form of one user that has all the roles.
+    AsUser,
+}
+
+/// `{rolesInfo: ...}`.
+pub struct RolesInfo<'a> {
+    which: Value<'a>,
+    privileges: Show,
+    restrictions: bool,
+    built_in: bool,
+}
+
+impl<'a> Command<'a, Operation<'a>> for RolesInfo<'a> {
+    const NAME: &'static str = "rolesInfo";
+    const SPEC: Spec = super::spec::shows(
+        "describes roles",
+        Privileges::ByCommand("viewRole on the database of each role, unless it is one of the user's own"),
+    );
+
+    fn parse(args: &mut Args<'a>) -> Result<Self> {
+        let which = args.own_value();
+        let privileges = match args.value("showPrivileges") {
+            Value::String("asUserFragment") => Show::AsUser,
+            Value::String(other) => {
+                bail!(
+                    Code::BAD_VALUE,
+                    "Failed to parse 'showPrivileges'. 'asUserFragment' is the only supported string value, found '{other}'"
+                )
+            }
+            value if value.truthy() => Show::Yes,
+            _ => Show::No,
+        };
+        let mut flag =
+            |name: &str| -> Result<bool> { Ok(args.optional::<Loose>(name)?.is_some_and(|flag| flag.0)) };
+        let restrictions = flag("showAuthenticationRestrictions")?;
+        Ok(RolesInfo { which, privileges, restrictions, built_in: flag("showBuiltinRoles")? })
+    }
+
+    fn run(self, op: &Operation<'a>) -> Result<Reply> {
+        let view = op.engine().view()?;
+        let stored = Stored(&view);
+        let which = asked(self.which, |value| match value {
+            Value::String(role) => Some(RoleName::new(role, op.db())),
+            value => value.as_doc().and_then(RoleName::read),
+        })?;
+        let mut roles = Vec::new();
+        match &which {
+            Asked::Named(names) => {
+                for name in names {
+                    roles.extend(stored.role(name)?);
+                }
+            }
+            Asked::All => bail!(Code::BAD_VALUE, "rolesInfo does not take 'forAllDBs'"),
+            Asked::OfDatabase => {
+                if self.built_in {
+                    roles.extend(builtin::names(op.db()).iter().filter_map(builtin::find));
+                }
+                stored.each(ROLES, &mut |document| {
+                    roles.extend(Some(Role::read(document)?).filter(|role| role.name.db == op.db()));
+                    Ok(true)
+                })?;
+            }
+        }
+        if self.privileges == Show::AsUser {
+            return as_user(&which, &roles, &stored);
+        }
+        let mut reply = Reply::ok();
+        let described = roles.iter().map(|role| self.describe(role, &stored)).collect::<Result<Vec<_>>>()?;
+        reply.fill(|doc| {
+            let mut list = doc.array("roles");
+            described.iter().for_each(|role| {
+                list.push_raw_document(role.as_bytes());
+            });
+        });
+        Ok(reply)
+    }
+}
+
+impl RolesInfo<'_> {
+    fn describe(&self, role: &Role, stored: &Stored<'_>) -> Result<DocBuf> {
+        let inherited = resolve(&role.roles, stored)?;
+        let all = resolve(std::slice::from_ref(&role.name), stored)?;
+        Ok(DocBuf::build(|doc| {
+            doc.append("_id", &role.name.id());
+            role.name.write(doc);
+            doc.append("isBuiltin", builtin::is_built_in(&role.name));
+            doc.append("roles", Value::Array(role_array(&role.roles).as_raw()));
+            doc.append("inheritedRoles", Value::Array(role_array(&inherited.roles).as_raw()));
+            if self.privileges == Show::Yes {
+                role.privileges.write(&mut doc.array("privileges"));
+                all.privileges.write(&mut doc.array("inheritedPrivileges"));
+            }
+            if self.restrictions {
+                restrictions(role, &all, doc);
+            }
+        }))
+    }
+}
+
+fn restrictions(role: &Role, all: &sheaf_auth::Resolved, doc: &mut DocWriter<'_, Vec<u8>>) {
+    let mut own = doc.array("authenticationRestrictions");
+    if let Some(set) = &role.restrictions {
+        set.write(&mut own);
+    }
+    drop(own);
+    let mut inherited = doc.array("inheritedAuthenticationRestrictions");
+    for set in &all.restrictions {
+        set.write(&mut inherited.array());
+    }
+}
+
+/// A user's document that has nothing but these roles.
+fn as_user(which: &Asked<RoleName>, roles: &[Role], stored: &Stored<'_>) -> Result<Reply> {
+    if !matches!(which, Asked::Named(_)) {
+        bail!(Code::ILLEGAL_OPERATION, "Cannot get user fragment for all roles in a database");
+    }
+    let names: Vec<_> = roles.iter().map(|role| role.name.clone()).collect();
+    let all = resolve(&names, stored)?;
+    Ok(Reply::ok().with_document("userFragment", |doc| {
+        doc.append("roles", Value::Array(role_array(&names).as_raw()));
+        doc.append("inheritedRoles", Value::Array(role_array(&all.roles).as_raw()));
+        all.privileges.write(&mut doc.array("inheritedPrivileges"));
+        let _ = doc.array("inheritedAuthenticationRestrictions");
+    }))
+}
+
+/// `{invalidateUserCache: 1}`: what is kept of users is never old, so there is nothing to forget.
+pub struct InvalidateUserCache;
+
+impl<'a> Command<'a, Operation<'a>> for InvalidateUserCache {
+    const NAME: &'static str = "invalidateUserCache";
+    const SPEC: Spec = Spec {
+        admin_only: true,
+        ..super::spec::shows(
+            "forgets what is kept of users in memory; here it is never old",
+            Privileges::Needs(&[Privilege::on(Resource::Cluster, &[Action::InvalidateUserCache])]),
+        )
+    };
+
+    fn parse(_: &mut Args<'a>) -> Result<Self> {
+        Ok(InvalidateUserCache)
+    }
+
+    fn run(self, _: &Operation<'a>) -> Result<Reply> {
+        Ok(Reply::ok())
+    }
+}

@@ -1,5 +1,6 @@
 //! The command line of `sheaf cluster`.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -7,7 +8,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::record::{Record, usual_folder};
-use super::{control, down, faults, show, up};
+use super::{control, down, faults, process, show, up};
 use crate::cli::{exit_code, stop_on_signals};
 use crate::error::{Error, Result};
 use crate::experiment::Time;
@@ -94,6 +95,12 @@ enum Command {
         #[arg(long = "member", required = true)]
         members: Vec<SocketAddr>,
     },
+    /// Becomes a command when it is told to; started by `up`
+    #[command(hide = true)]
+    Hold {
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// `sheaf cluster up`.
@@ -144,6 +151,9 @@ pub struct UpArgs {
     /// Config servers of a sharded cluster [default: as many as a shard has members, at most 3]
     #[arg(long = "config-servers", value_name = "N", requires = "shards")]
     pub config_servers: Option<u32>,
+    /// The config servers hold documents, too: they are a shard beside the others, called `config`
+    #[arg(long = "config-shard", requires = "shards")]
+    pub config_shard: bool,
 }
 
 /// `sheaf cluster`: runs it and says how the process should end.
@@ -184,5 +194,6 @@ fn run(cluster: &Cluster) -> Result<()> {
         }
         Command::Heal { member } => faults::heal(&open()?, member.as_deref()),
         Command::Links { socket, members } => control::serve(socket, members),
+        Command::Hold { command } => process::hold(command),
     }
 }

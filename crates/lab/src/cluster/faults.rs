@@ -160,7 +160,7 @@ mod tests {
         for port in [1, 2] {
             let mut command = std::process::Command::new("sleep");
             command.arg("1000");
-            let process = Lasting::start(command, &folder.path().join("log"), &journal).unwrap();
+            let process = Lasting::start_at_once(command, &folder.path().join("log"));
             members.push(Member {
                 port,
                 part: Part::Set,

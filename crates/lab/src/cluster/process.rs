@@ -1,9 +1,11 @@
 //! Processes that outlive the one that has started them.
 
+use std::ffi::OsString;
 use std::fs::File;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -36,12 +38,27 @@ fn look(pid: u32) -> Option<(char, u64)> {
 }
 
 impl Lasting {
-    /// Starts a command in the background, its output going to the end of a file.
-    pub fn start(mut command: Command, output: &Path, journal: &Journal) -> Result<Lasting> {
+    /// Starts a command in the background, its output going to the end of a file. It does nothing before `noted` has returned: whoever
+    /// starts it may be killed at any moment, and then it was noted, or ends by itself.
+    pub fn start(
+        command: &Command,
+        output: &Path,
+        journal: &Journal,
+        noted: impl FnOnce(Lasting) -> Result<()>,
+    ) -> Result<()> {
+        journal.note("shell", format!("{} >> {} 2>&1 &", shell_text(command), output.display()));
+        let mut held = Command::new(std::env::current_exe()?);
+        held.args(["cluster", "hold", "--"]).arg(command.get_program()).args(command.get_args());
+        let (process, child) = Lasting::spawn(held, Stdio::piped(), output)?;
+        noted(process)?;
+        let mut gate = child.stdin.expect("it was piped");
+        gate.write_all(b"\n").map_err(|error| Error::from(error).context("a server that was to start"))
+    }
+
+    fn spawn(mut command: Command, input: Stdio, output: &Path) -> Result<(Lasting, Child)> {
         let file = File::options().create(true).append(true).open(output)?;
-        journal.note("shell", format!("{} >> {} 2>&1 &", shell_text(&command), output.display()));
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(file.try_clone()?)
             .stderr(file)
             // Ctrl-C in this terminal is not for it.
@@ -50,7 +67,13 @@ impl Lasting {
             .map_err(|error| Error::from(error).context(Path::new(command.get_program()).display()))?;
         let pid = child.id();
         let started = look(pid).map_or(0, |(_, started)| started);
-        Ok(Lasting { pid, started })
+        Ok((Lasting { pid, started }, child))
+    }
+
+    /// Starts a command at once, for tests.
+    #[cfg(test)]
+    pub fn start_at_once(command: Command, output: &Path) -> Lasting {
+        Lasting::spawn(command, Stdio::null(), output).unwrap().0
     }
 
     /// This very process, for tests.
@@ -91,6 +114,18 @@ impl Lasting {
     }
 }
 
+/// `sheaf cluster hold`: becomes this command when it is told to. Who ends without a word has not noted it.
+///
+/// Errors: the command cannot be run.
+pub fn hold(command: &[OsString]) -> Result<()> {
+    if std::io::stdin().read(&mut [0])? == 0 {
+        return Ok(());
+    }
+    let [program, arguments @ ..] = command else { return Err(Error::usage("hold: name a command")) };
+    let error = Command::new(program).args(arguments).stdin(Stdio::null()).exec();
+    Err(Error::from(error).context(Path::new(program).display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,17 +145,13 @@ mod tests {
         let (output, journal) = (folder.path().join("it's.log"), Journal::silent());
         let mut command = Command::new("sh");
         command.args(["-c", "echo here; exec sleep 1000"]);
-        let process = Lasting::start(command, &output, &journal).unwrap();
+        let process = Lasting::start_at_once(command, &output);
         assert!(process.runs());
         process.signal(Signal::TERM, &journal);
         assert!(process.ends_within(Duration::from_secs(20)));
         // Nothing is left to be signalled, or printed.
         process.signal(Signal::KILL, &journal);
         let lines: Vec<String> = journal.lines().into_iter().map(|line| line.text).collect();
-        assert_eq!(lines.len(), 2);
-        assert!(
-            lines[0].starts_with("sh -c 'echo here; exec sleep 1000' >> ") && lines[0].ends_with(" 2>&1 &")
-        );
-        assert_eq!(lines[1], format!("kill {}", process.pid));
+        assert_eq!(lines, [format!("kill {}", process.pid)]);
     }
 }

@@ -1,5 +1,6 @@
 //! What is known of a cluster: one file in its folder.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,8 @@ use crate::target::set::{State, ask_all};
 
 /// Name of the file.
 const FILE: &str = "cluster.json";
+/// How the names of those begin that were not written to their end, as whoever wrote was killed.
+const UNFINISHED: &str = "cluster.json.";
 /// The layout of the file.
 const VERSION: u32 = 1;
 
@@ -32,6 +35,9 @@ pub struct Record {
     /// Whether the routers know the shards.
     #[serde(default)]
     pub shards_added: bool,
+    /// Whether the config servers are a shard, too.
+    #[serde(default)]
+    pub config_shard: bool,
     /// Flags that every server gets.
     pub flags: Vec<String>,
     /// The servers, by their number.
@@ -95,6 +101,7 @@ impl Record {
             keep: false,
             initiated: false,
             shards_added: false,
+            config_shard: false,
             flags: Vec::new(),
             members,
             links: None,
@@ -131,7 +138,8 @@ impl Record {
     pub fn save(&self) -> Result<()> {
         let place = |error: std::io::Error| Error::from(error).context(self.folder.display());
         let text = serde_json::to_string_pretty(self).map_err(|error| Error::failed(error.to_string()))?;
-        let mut file = tempfile::NamedTempFile::new_in(&self.folder).map_err(place)?;
+        let mut file =
+            tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(&self.folder).map_err(place)?;
         writeln!(file, "{text}").map_err(place)?;
         file.persist(self.folder.join(FILE)).map_err(|error| place(error.error))?;
         Ok(())
@@ -151,6 +159,8 @@ impl Record {
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files: Vec<PathBuf> =
             (0..self.members.len()).flat_map(|number| [self.data(number), self.log(number)]).collect();
+        let unfinished = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        files.extend(unfinished.filter(|entry| is_unfinished(&entry.file_name())).map(|entry| entry.path()));
         files.extend([self.socket(), self.folder.join("links.log"), self.folder.join(FILE)]);
         files
     }
@@ -160,9 +170,20 @@ impl Record {
         self.folder.join("links.sock")
     }
 
-    /// Whether some process of it runs.
+    /// The members whose processes run.
+    pub fn running(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|at| self.members[*at].running().is_some()).collect()
+    }
+
+    /// Whether the process that holds the links runs, if it has such.
+    pub fn is_linked(&self) -> bool {
+        self.links.as_ref().is_none_or(|links| links.process.is_some_and(|process| process.runs()))
+    }
+
+    /// Whether all of it runs, and has become what it was to be.
     pub fn is_up(&self) -> bool {
-        self.members.iter().any(|member| member.running().is_some())
+        let is_made = (self.standalone || self.initiated) && (!self.is_sharded() || self.shards_added);
+        is_made && self.is_linked() && self.running().len() == self.members.len()
     }
 
     /// How a client reaches it.
@@ -227,6 +248,11 @@ impl Record {
     }
 }
 
+/// Whether a file of this name is one that was never written to its end: it says nothing.
+pub fn is_unfinished(name: &OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(UNFINISHED.as_bytes())
+}
+
 /// The folder of a cluster unless one is named: below the user's data, by the cluster's name. Not below `sheaf`: that is the
 /// data folder of the server that `scripts/start` starts.
 pub fn usual_folder(name: &str) -> Result<PathBuf> {
@@ -261,7 +287,12 @@ mod tests {
         let record = Record::new(folder.path().to_owned(), "rs0", members);
         record.save().unwrap();
         assert_eq!(Record::open(folder.path()).unwrap(), record);
-        assert!(record.is_up());
+        assert!(record.running() == [0] && !record.is_up());
+        let whole = Record { initiated: true, members: vec![member(27017, process)], ..record.clone() };
+        assert!(whole.is_up());
+        let links = Some(LinksRecord { process: None, peers: Vec::new() });
+        assert!(!Record { links, ..whole.clone() }.is_up(), "without its links");
+        assert!(!Record { initiated: false, ..whole }.is_up(), "no set yet");
         assert_eq!(record.connection_string().to_string(), "mongodb://127.0.0.1:27017/?replicaSet=rs0");
         std::fs::write(folder.path().join(FILE), "{}").unwrap();
         assert!(Record::open(folder.path()).is_err());

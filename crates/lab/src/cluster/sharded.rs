@@ -27,6 +27,8 @@ pub struct Shape {
     pub shards: u32,
     pub routers: u32,
     pub config_servers: u32,
+    /// Whether the config servers are a shard, too.
+    pub config_shard: bool,
 }
 
 impl Shape {
@@ -42,6 +44,7 @@ impl Shape {
             shards: record.parts().into_iter().filter(|part| matches!(part, Part::Shard(_))).count() as u32,
             routers: count(Part::Router),
             config_servers: count(Part::Config),
+            config_shard: record.config_shard,
         }
     }
 }
@@ -60,6 +63,9 @@ impl fmt::Display for Shape {
             let (routers, config) =
                 (many(self.routers, "router"), many(self.config_servers, "config server"));
             write!(f, ", {routers}, {config}")?;
+            if self.config_shard {
+                f.write_str(", a shard too")?;
+            }
         }
         Ok(())
     }
@@ -104,7 +110,9 @@ pub fn set_address(record: &Record, part: Part) -> String {
 /// Starts the routers and, the first time, tells them of the shards.
 pub fn add_routers(record: &mut Record, journal: &Journal, stop: &Stop) -> Result<()> {
     let routers = record.of_part(Part::Router);
-    up::start(record, &routers, journal, stop)?;
+    let down: Vec<usize> =
+        routers.iter().copied().filter(|at| record.members[*at].running().is_none()).collect();
+    up::start(record, &down, journal, stop)?;
     if record.shards_added {
         return Ok(());
     }
@@ -120,6 +128,16 @@ pub fn add_routers(record: &mut Record, journal: &Journal, stop: &Stop) -> Resul
         router
             .command("admin", &doc! { "addShard": shard.as_str() })
             .map_err(|error| error.context("addShard"))?;
+    }
+    if record.config_shard {
+        let text = quoted("db.adminCommand({transitionFromDedicatedConfigServer: 1})");
+        journal.note(
+            "shell",
+            format!("mongosh --quiet --port {} --eval {text}", record.members[routers[0]].port),
+        );
+        router
+            .command("admin", &doc! { "transitionFromDedicatedConfigServer": 1 })
+            .map_err(|error| error.context("transitionFromDedicatedConfigServer"))?;
     }
     record.shards_added = true;
     record.save()

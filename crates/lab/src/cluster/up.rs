@@ -1,5 +1,6 @@
 //! `sheaf cluster up`.
 
+use std::fs::{DirEntry, File, TryLockError};
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
@@ -9,10 +10,10 @@ use sheaf_bson::{doc, json};
 
 use super::cli::UpArgs;
 use super::control::{Control, check_path};
-use super::down;
 use super::process::Lasting;
-use super::record::{LinksRecord, Member, Record};
+use super::record::{LinksRecord, Member, Record, is_unfinished};
 use super::sharded::{self, Shape};
+use super::{down, faults};
 use crate::client::{Connection, ConnectionString};
 use crate::error::{Error, Result};
 use crate::experiment::{Centres, Distance, Time};
@@ -29,11 +30,15 @@ const PORT: u16 = 27017;
 const START: Duration = Duration::from_secs(60);
 /// How long a set may take to have a primary, and everybody following.
 const FORMATION: Duration = Duration::from_secs(120);
+/// What a member of a set says that is to be made one.
+const ALREADY_INITIALIZED: i32 = 23;
 /// Lines of a log that are shown when a server does not start.
 const TAIL: usize = 12;
 
-/// Starts a cluster, or one that was kept.
+/// Starts a cluster, or what does not run of one that is there: it was kept, some of its servers have ended, or whoever started it
+/// was killed meanwhile.
 pub fn up(folder: &Path, name: &str, arguments: &UpArgs, journal: &Journal, stop: &Stop) -> Result<Record> {
+    let _turn = turn(folder)?;
     let mut record = match Record::find(folder)? {
         Some(record) if record.is_up() => {
             return Err(Error::usage(format!(
@@ -44,10 +49,17 @@ pub fn up(folder: &Path, name: &str, arguments: &UpArgs, journal: &Journal, stop
         Some(record) => again(record, arguments)?,
         None => plan(folder, name, arguments)?,
     };
+    let before = record.running();
     let outcome = start_all(&mut record, arguments, journal, stop);
     if let Err(error) = outcome {
-        // Nothing half-started stays; the data and the logs do, to see why.
-        down::end_all(&mut record, journal);
+        // Nothing half-started stays; the data and the logs do, to see why. What ran before goes on.
+        if before.is_empty() {
+            down::end_all(&mut record, journal);
+        } else {
+            let started: Vec<usize> =
+                record.running().into_iter().filter(|member| !before.contains(member)).collect();
+            down::end(&mut record, &started, journal);
+        }
         record.save()?;
         let kept = format!(
             "; logs and data are in {}, `sheaf cluster down --discard` removes them",
@@ -61,6 +73,24 @@ pub fn up(folder: &Path, name: &str, arguments: &UpArgs, journal: &Journal, stop
     Ok(record)
 }
 
+/// Only one at a time starts a cluster. The folder, open and locked; the system unlocks it when the process ends, however it does.
+fn turn(folder: &Path) -> Result<Option<File>> {
+    let file = match File::open(folder) {
+        Ok(file) => file,
+        // It is about to be made, by whoever gets the ports.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::from(error).context(folder.display())),
+    };
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => {
+            let text = "another `sheaf cluster up` is starting the cluster in";
+            Err(Error::usage(format!("{text} {}", folder.display())))
+        }
+        Err(TryLockError::Error(error)) => Err(Error::from(error).context(folder.display())),
+    }
+}
+
 /// A cluster that was kept, as it was.
 fn again(mut record: Record, arguments: &UpArgs) -> Result<Record> {
     let is = Shape::of(&record);
@@ -70,6 +100,7 @@ fn again(mut record: Record, arguments: &UpArgs) -> Result<Record> {
         || arguments.routers.is_some_and(|number| number != is.routers)
         || arguments.config_servers.is_some_and(|number| number != is.config_servers)
         || arguments.standalone && !record.standalone
+        || arguments.config_shard && !record.config_shard
         || arguments.port.is_some_and(|port| port != 0 && port != record.members[0].port)
         || arguments.links && record.links.is_none()
         || distance(arguments)?.is_some_and(|distance| record.distance != Some(distance));
@@ -82,18 +113,32 @@ fn again(mut record: Record, arguments: &UpArgs) -> Result<Record> {
         )));
     }
     record.keep |= arguments.keep;
-    for member in &mut record.members {
+    let running = record.running();
+    for member in record.members.iter_mut().filter(|member| member.running().is_none()) {
         (member.process, member.paused) = (None, false);
     }
     if !arguments.set.is_empty() || arguments.oplog_size.is_some() || arguments.cache_size_gb.is_some() {
+        if !running.is_empty() {
+            return Err(Error::usage(format!(
+                "members {} of the cluster in {} run without these flags; `sheaf cluster down --keep` ends them",
+                listed(&running),
+                record.folder.display()
+            )));
+        }
         record.flags = flags(arguments);
     }
     Ok(record)
 }
 
+fn listed(members: &[usize]) -> String {
+    members.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
+}
+
 /// A new cluster.
 fn plan(folder: &Path, name: &str, arguments: &UpArgs) -> Result<Record> {
-    if std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_some()) {
+    let strange =
+        |entry: std::io::Result<DirEntry>| !entry.is_ok_and(|entry| is_unfinished(&entry.file_name()));
+    if std::fs::read_dir(folder).is_ok_and(|mut entries| entries.any(strange)) {
         return Err(Error::usage(format!(
             "{} is not empty and holds no cluster; name another folder with --data",
             folder.display()
@@ -123,6 +168,7 @@ fn plan(folder: &Path, name: &str, arguments: &UpArgs) -> Result<Record> {
     };
     let mut record = Record::new(folder.to_owned(), name, servers.iter().zip(&ports).map(member).collect());
     record.standalone = arguments.standalone;
+    record.config_shard = arguments.config_shard;
     record.keep = arguments.keep;
     record.flags = flags(arguments);
     record.distance = distance;
@@ -179,6 +225,10 @@ fn ports_from(first: u16, count: u32) -> Result<Vec<u16>> {
 }
 
 fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &Stop) -> Result<()> {
+    let folder = &record.folder;
+    std::fs::create_dir_all(folder).map_err(|error| Error::from(error).context(folder.display()))?;
+    // Before there is anything else, so that whoever comes knows what that is.
+    record.save()?;
     for number in 0..record.members.len() {
         let data = record.data(number);
         if record.members[number].part.is_set() && !data.is_dir() {
@@ -186,11 +236,23 @@ fn start_all(record: &mut Record, arguments: &UpArgs, journal: &Journal, stop: &
             std::fs::create_dir_all(&data).map_err(|error| Error::from(error).context(data.display()))?;
         }
     }
-    record.save()?;
+    if !record.is_linked() && !record.running().is_empty() {
+        // Links that begin anew have other ports, of which who runs does not know.
+        down::end_all(record, journal);
+    }
+    let running = record.running();
+    if !running.is_empty() {
+        eprintln!("members {} run; the others are started", listed(&running));
+        faults::resume(record, &[], journal)?;
+    }
     start_links(record, journal)?;
     let servers: Vec<usize> =
         (0..record.members.len()).filter(|at| record.members[*at].part.is_set()).collect();
-    start(record, &servers, journal, stop)?;
+    let down: Vec<usize> = servers.iter().copied().filter(|at| !running.contains(at)).collect();
+    start(record, &down, journal, stop)?;
+    for number in &running {
+        wait_until_it_listens(record, *number, stop)?;
+    }
     if !record.standalone {
         if !record.initiated {
             for part in record.parts().into_iter().filter(|part| part.is_set()) {
@@ -245,7 +307,7 @@ fn end_of_log(record: &Record, number: usize) -> String {
 
 /// Starts the process that holds the links, if the cluster has such.
 fn start_links(record: &mut Record, journal: &Journal) -> Result<()> {
-    if record.links.is_none() {
+    if record.is_linked() {
         return Ok(());
     }
     let socket = record.socket();
@@ -255,13 +317,17 @@ fn start_links(record: &mut Record, journal: &Journal) -> Result<()> {
     for member in &record.members {
         command.args(["--member", &member.address()]);
     }
-    let process = Lasting::start(command, &record.folder.join("links.log"), journal)?;
-    record.links = Some(LinksRecord { process: Some(process), peers: Vec::new() });
-    record.save()?;
+    let log = record.folder.join("links.log");
+    Lasting::start(&command, &log, journal, |process| {
+        record.links = Some(LinksRecord { process: Some(process), peers: Vec::new() });
+        record.save()
+    })?;
     let mut control = Control::wait(&socket)?;
     let all = record.members.len();
     let peers = (0..all).map(|member| control.ask(&format!("peers {member}"))).collect::<Result<_>>()?;
-    record.links = Some(LinksRecord { process: Some(process), peers });
+    if let Some(links) = &mut record.links {
+        links.peers = peers;
+    }
     if let Some(distance) = &record.distance {
         for (from, to) in (0..all).flat_map(|a| (0..all).map(move |b| (a, b))).filter(|(a, b)| a != b) {
             let half = Time(distance.round_trip(from, to) / 2);
@@ -292,10 +358,12 @@ pub fn start_member(record: &mut Record, number: usize, journal: &Journal) -> Re
     if let Some(peers) = record.links.as_ref().and_then(|links| links.peers.get(number)) {
         command.args(["--setParameter", &format!("peerAddresses={peers}")]);
     }
-    let process = Lasting::start(command, &record.log(number), journal)?;
-    let member = &mut record.members[number];
-    (member.process, member.paused, member.called) = (Some(process), false, None);
-    record.save()
+    let log = record.log(number);
+    Lasting::start(&command, &log, journal, |process| {
+        let member = &mut record.members[number];
+        (member.process, member.paused, member.called) = (Some(process), false, None);
+        record.save()
+    })
 }
 
 /// Waits until a server answers.
@@ -334,10 +402,11 @@ fn initiate(record: &Record, part: Part, journal: &Journal) -> Result<()> {
     );
     let first: SocketAddr = SocketAddr::from(([127, 0, 0, 1], port));
     let mut connection = Connection::open(&first.to_string(), &ConnectionString::direct(&first.to_string()))?;
-    connection
-        .command("admin", &doc! { "replSetInitiate": config.as_raw() })
-        .map(drop)
-        .map_err(|error| error.context("replSetInitiate"))
+    match connection.command("admin", &doc! { "replSetInitiate": config.as_raw() }) {
+        // Whoever has done it was killed before it could be noted.
+        Err(error) if error.code() == Some(ALREADY_INITIALIZED) => Ok(()),
+        told => told.map(drop).map_err(|error| error.context("replSetInitiate")),
+    }
 }
 
 #[cfg(test)]
@@ -375,6 +444,12 @@ mod tests {
         let sharded = planned("--shards 2 --members 2 --routers 2 --config-servers 1 --set a=1").unwrap();
         assert_eq!(Shape::of(&sharded).to_string(), "2 shards of 2 members, 2 routers, 1 config server");
         assert_eq!(sharded.members.len(), 7);
+        let holding = planned("--shards 1 --config-shard").unwrap();
+        assert_eq!(
+            Shape::of(&holding).to_string(),
+            "1 shard of 1 member, 1 router, 1 config server, a shard too"
+        );
+        assert!(again(sharded.clone(), &arguments("--shards 2 --config-shard")).is_err());
         assert_eq!(sharded.set_of(3).as_deref(), Some("shard0"));
         assert_eq!(
             sharded::set_address(&sharded, Part::Config),

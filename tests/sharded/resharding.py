@@ -456,7 +456,7 @@ def reshard_beside_deaths(cluster):
     name, total = "deaths.plants", 300
     with cluster.client() as client:
         plants = spread(cluster, client, name, total)
-        phases, victims = ("preparing", "copying", "closing", "entering", "opening"), (cluster.config, *cluster.shards)
+        phases, victims = ("preparing", "copying", "closing", "entering", "telling", "opening"), (cluster.config, *cluster.shards)
         rounds = list(itertools.product(phases, victims))
         if not os.environ.get("SHEAF_ALL_DEATHS"):
             # Each phase once, with the next victim. scripts/test --all has all.

@@ -147,6 +147,7 @@ conducted! {
         "brings the change of a shard key to its end";
     CleanupReshardCollection = "cleanupReshardCollection", &[], "_configsvrCleanupReshardCollection",
         "waits until nothing is left of the change of a shard key";
+    SetAllowMigrations = "setAllowMigrations", &[], "_configsvrSetAllowMigrations", "says whether a collection's ranges may move";
     MovePrimary = "movePrimary", &["moveprimary"], "_configsvrMovePrimary", "moves a database to another shard";
     MoveRange = "moveRange", &["moverange"], "_configsvrMoveRange", "moves a range to another shard";
     RefineCollectionShardKey = "refineCollectionShardKey", &["refinecollectionshardkey"], "_configsvrRefineCollectionShardKey",

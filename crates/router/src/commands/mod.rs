@@ -20,6 +20,7 @@ mod isdbgrid;
 mod list_databases;
 mod operations;
 mod owners;
+mod profile;
 mod query_analyzer;
 mod rename;
 mod server_status;
@@ -71,6 +72,7 @@ static OWN: &[Entry<RunOnRouter>] = &[
     command_entry!(conducted::Conducted<conducted::MoveChunk>, Operation),
     command_entry!(conducted::Conducted<conducted::MovePrimary>, Operation),
     command_entry!(conducted::Conducted<conducted::MoveRange>, Operation),
+    command_entry!(conducted::Conducted<conducted::SetAllowMigrations>, Operation),
     command_entry!(conducted::Conducted<conducted::RefineCollectionShardKey>, Operation),
     command_entry!(conducted::Conducted<conducted::MoveCollection>, Operation),
     command_entry!(conducted::Conducted<conducted::ReshardCollection>, Operation),
@@ -129,6 +131,7 @@ const HERE: &[(&str, RunOnRouter)] = &[
     ("renameCollection", rename::run),
     ("commitTransaction", transaction::commit),
     ("abortTransaction", transaction::abort),
+    ("profile", profile::run),
     ("serverStatus", server_status::run),
     ("refreshSessions", sessions::refresh),
 ];

@@ -13,7 +13,7 @@ use crate::args::{Args, safe_i64};
 use crate::command::*;
 use crate::node::Node;
 use crate::op::Operation;
-use crate::profile::ProfileSettings;
+use crate::profile::{ProfileSettings, Profiling};
 use crate::reply::Reply;
 
 /// Size of `system.profile`, as MongoDB makes it.
@@ -82,12 +82,25 @@ impl<'a> Command<'a, Operation<'a>> for Profile<'a> {
     }
 
     fn run(self, op: &Operation<'a>) -> Result<Reply> {
-        let profiling = &op.node().profiling;
+        self.set(&op.node().profiling, op.db())
+    }
+}
+
+impl Profile<'_> {
+    /// Whether the profiler is to write somewhere.
+    pub fn records(&self) -> bool {
+        !matches!(self.level, -1 | 0)
+    }
+
+    /// Sets what is to be set, and tells how it was before.
+    ///
+    /// Errors: those of the filter; `ExceededMemoryLimit`.
+    pub fn set(self, profiling: &Profiling, db: &str) -> Result<Reply> {
         let filter = match self.filter {
             Some(Value::Document(filter)) => Some(Arc::new(Matcher::parse_lasting(filter, Features::All)?)),
             _ => None,
         };
-        let before = profiling.of(op.db());
+        let before = profiling.of(db);
         let level = if (0..=2).contains(&self.level) { self.level as i32 } else { before.level };
         let reply = Reply::ok().with_fields(|doc| {
             doc.append("was", before.level);
@@ -100,7 +113,7 @@ impl<'a> Command<'a, Operation<'a>> for Profile<'a> {
         });
         // No filter given: the old one stays; "unset": none.
         let filter = if self.filter.is_none() { before.filter } else { filter };
-        profiling.set(op.db(), ProfileSettings { level, filter })?;
+        profiling.set(db, ProfileSettings { level, filter })?;
         if let Some(slow_ms) = self.slow_ms {
             profiling.slow_ms.store(slow_ms, Ordering::Relaxed);
         }

@@ -183,6 +183,8 @@ on_config! {
     ClearJumboFlag = "_configsvrClearJumboFlag", "clearJumboFlag", Conductor::clear_jumbo_flag, "takes a chunk's jumbo flag away";
     ConfigureBalancing = "_configsvrConfigureCollectionBalancing", "configureCollectionBalancing",
         Conductor::configure_balancing, "changes how a collection is balanced";
+    SetAllowMigrations = "_configsvrSetAllowMigrations", "setAllowMigrations", Conductor::set_allow_migrations,
+        "says whether a collection's ranges may move";
     MergeAllChunks = "_configsvrMergeAllChunksOnShard", "mergeAllChunksOnShard", Conductor::merge_all_chunks,
         "merges a shard's neighbouring chunks";
     MergeChunks = "_configsvrMergeChunks", "mergeChunks", Conductor::merge_chunks, "merges neighbouring chunks";

@@ -150,6 +150,7 @@ pub static COMMANDS: &[Entry<RunOnMongod>] = &[
     registered!(ByRouter<internal::ClearJumboFlag>),
     registered!(ByRouter<internal::ConfigureBalancing>),
     registered!(ByRouter<internal::MergeAllChunks>),
+    registered!(ByRouter<internal::SetAllowMigrations>),
     registered!(ByRouter<internal::MergeChunks>),
     registered!(ByRouter<internal::CommitRemoval>),
     registered!(ByRouter<internal::DrainingStatus>),

@@ -15,6 +15,7 @@ use super::Conductor;
 use super::chunks::{COLLECTIONS, Entry};
 use super::ddl::text;
 use super::ranges::Chunks;
+use super::settings::permits_migrations;
 use super::shards::Known;
 use super::watch::{Watch, weighted};
 use super::{uuid_of, uuid_value};
@@ -313,7 +314,7 @@ fn state_of(shard: &Known, answering: &[String]) -> ShardState {
 /// Whether a collection's entry lets it be balanced.
 fn may_be_balanced(entry: RawDoc<'_>) -> bool {
     let is = |name: &str| entry.get(name).map(|flag| flag.truthy());
-    is("noBalance") != Some(true) && is("permitMigrations") != Some(false) && !text(entry, "_id").is_empty()
+    is("noBalance") != Some(true) && permits_migrations(entry) && !text(entry, "_id").is_empty()
 }
 
 fn check_same(chunks: &Chunks, entry: &Entry) -> Result<()> {

@@ -10,6 +10,7 @@ use sheaf_shard::placement::Key;
 use sheaf_storage::{Interrupt, Uuid};
 
 use super::ranges::{Chunks, Which, namespace_of};
+use super::settings::permits_migrations;
 use super::{Conductor, db_of};
 use crate::args::{Args, Array};
 use crate::sharding::participants::name;
@@ -102,6 +103,12 @@ impl Conductor {
             bail!(Code::SHARD_NOT_FOUND, "Could not move the range to shard {to}: Shard {to} not found");
         }
         let chunks = self.change(go_on, |change| Chunks::read(change, namespace))?;
+        if !permits_migrations(chunks.entry.document.as_raw()) {
+            bail!(
+                Code::CONFLICTING_OPERATION_IN_PROGRESS,
+                "Collection is undergoing changes so moveChunk is not allowed."
+            );
+        }
         let (min, max) = range(&chunks)?;
         let from = chunks.table.owner(&min).clone();
         if from.as_str() == to {

@@ -4,15 +4,23 @@ use sheaf_bson::{DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_storage::Interrupt;
 
-use super::Conductor;
 use super::chunks::{COLLECTIONS, Entry};
 use super::ddl::{text, with};
 use super::plan::ZoneRange;
 use super::ranges::{Chunks, namespace_of};
+use super::{Conductor, db_of};
 use crate::args::{Args, Loose};
 
 pub(super) const SETTINGS: &str = "config.settings";
 pub(super) const BALANCER: &str = "balancer";
+
+/// The field of a collection's entry by which its ranges stay where they are.
+const PERMIT_MIGRATIONS: &str = "permitMigrations";
+
+/// Whether a collection's entry lets ranges of it be moved.
+pub(super) fn permits_migrations(entry: RawDoc<'_>) -> bool {
+    entry.get(PERMIT_MIGRATIONS).is_none_or(|permits| permits.truthy())
+}
 
 /// What a chunk weighs at most where nobody has said anything else, in megabytes.
 const CHUNK_MEGABYTES: i64 = 128;
@@ -103,6 +111,33 @@ impl Conductor {
                 self.merge_everything(change, &namespace)?;
             }
             Ok(())
+        })?;
+        Ok(doc! {})
+    }
+
+    /// `{setAllowMigrations: "garden.plants", allowMigrations: false}`: waits for a move that is under way.
+    ///
+    /// Errors: `NamespaceNotSharded`.
+    pub fn set_allow_migrations(&self, args: &mut Args<'_>, go_on: Interrupt<'_>) -> Result<DocBuf> {
+        let namespace = namespace_of(args)?;
+        let allowed: bool = args.required("allowMigrations")?;
+        args.finish()?;
+        self.prepare(go_on)?;
+        let _turn = self.turn(db_of(&namespace), go_on)?;
+        self.change(go_on, |change| {
+            let known = change.get(COLLECTIONS, Value::String(&namespace))?.map(Entry::parse).transpose()?;
+            let Some(entry) = known.filter(|entry| !entry.unsplittable()) else {
+                bail!(Code::NAMESPACE_NOT_SHARDED, "Collection must be sharded so migrations can be blocked");
+            };
+            let changed = DocBuf::build(|out| {
+                for field in entry.document.as_raw().iter().filter(|field| field.key() != PERMIT_MIGRATIONS) {
+                    out.append_element(field);
+                }
+                if !allowed {
+                    out.append(PERMIT_MIGRATIONS, false);
+                }
+            });
+            change.put(COLLECTIONS, changed.as_raw())
         })?;
         Ok(doc! {})
     }

@@ -40,6 +40,8 @@ pub(super) struct Wanted<'w> {
     pub indexes: Vec<DocBuf>,
     /// The zones' ranges, as documents of `config.tags`.
     pub zones: Vec<DocBuf>,
+    /// What the client has said of chunks and collation, for change streams.
+    pub told: DocBuf,
 }
 
 impl Source {
@@ -113,7 +115,7 @@ impl Conductor {
             "oldIndexes": source.described.as_raw().get_or_missing("indexes"), "options": source.options(),
             "indexes": Value::Array(indexes.as_raw()), "key": wanted.table.pattern().document(),
             "unique": wanted.unique, "unsplittable": wanted.unsplittable, "chunks": Value::Array(chunks.as_raw()),
-            "donors": Value::Array(donors.as_raw()), "zones": Value::Array(zones.as_raw()),
+            "donors": Value::Array(donors.as_raw()), "zones": Value::Array(zones.as_raw()), "told": wanted.told.as_raw(),
             "since": Value::DateTime(self.front.clock.now_millis())
         };
         self.wishes.forget(&source.namespace);
@@ -206,6 +208,7 @@ impl Conductor {
             unsplittable: true,
             indexes: Vec::new(),
             zones: Vec::new(),
+            told: doc! { "numInitialChunks": 1i64 },
         };
         self.reshard(turn, source, &wanted, go_on)
     }

@@ -81,7 +81,9 @@ impl Conductor {
         let id = uuid_of(begun.as_raw(), "id");
         let is_same = |now: &DocBuf| uuid_of(now.as_raw(), "id") == id;
         while let Some(now) = found()?.filter(&is_same) {
-            if wish == Wish::Abort && matches!(text(now.as_raw(), "phase"), "entering" | "opening") {
+            if wish == Wish::Abort
+                && matches!(text(now.as_raw(), "phase"), "entering" | "telling" | "opening")
+            {
                 return Err(committed(command, &namespace));
             }
             self.wishes.0.lock().insert(namespace.clone(), wish);

@@ -21,7 +21,7 @@ mod progress;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use sheaf_bson::{DocBuf, RawDoc, Value, doc};
+use sheaf_bson::{ArrayBuf, DocBuf, RawDoc, Value, doc};
 use sheaf_errors::{Code, Result, bail};
 use sheaf_shard::ShardId;
 use sheaf_shard::placement::{KeyPattern, RoutingTable};
@@ -129,6 +129,10 @@ pub(super) fn phase(conductor: &Conductor, at: RawDoc<'_>, go_on: Interrupt<'_>)
         },
         "entering" => {
             enter(conductor, of, go_on)?;
+            Ok(is_next("telling"))
+        }
+        "telling" => {
+            tell_streams(conductor, of, go_on)?;
             Ok(is_next("opening"))
         }
         "opening" => {
@@ -240,6 +244,40 @@ fn enter(conductor: &Conductor, at: At<'_>, go_on: Interrupt<'_>) -> Result<()> 
         };
         conductor.note(change, &format!("{}.commit", text(at.0, "command")), namespace, details.as_raw())
     })
+}
+
+/// Change streams are told, of the collection as it was before: it is closed still, so that what is done to the new one comes later.
+fn tell_streams(conductor: &Conductor, at: At<'_>, go_on: Interrupt<'_>) -> Result<()> {
+    let (command, key) = (text(at.0, "command"), at.0.get_or_missing("key"));
+    let event = DocBuf::build(|event| match command {
+        "shardCollection" => {
+            event.append("shardCollection", at.namespace()).append("shardKey", key);
+            event
+                .append("unique", at.flag("unique"))
+                .append("numInitialChunks", at.list("chunks").count() as i64);
+            event.append("presplitHashedZones", false);
+        }
+        _ => {
+            event
+                .append("reshardCollection", at.namespace())
+                .append("reshardUUID", at.0.get_or_missing("id"));
+            event.append("shardKey", key).append("oldShardKey", at.0.get_or_missing("oldKey"));
+            event.append("unique", at.flag("unique"));
+            event.append_all(at.0.get("told").and_then(|told| told.as_doc()).unwrap_or(RawDoc::EMPTY));
+            event.append("provenance", command);
+            let zones = at.list("zones").map(|tag| {
+                let (min, max) = (tag.get_or_missing("min"), tag.get_or_missing("max"));
+                doc! { "zone": tag.get_or_missing("tag"), "min": min, "max": max }
+            });
+            let zones: Vec<DocBuf> = zones.collect();
+            if !zones.is_empty() {
+                let zones = ArrayBuf::of(zones.iter().map(DocBuf::as_raw));
+                event.append("zones", Value::Array(zones.as_raw()));
+            }
+        }
+    });
+    let about = with(at.0, &[("uuid", at.0.get_or_missing("source"))]);
+    conductor.notify(text(at.0, "primary"), about.as_raw(), &event, go_on)
 }
 
 fn open(conductor: &Conductor, at: At<'_>, go_on: Interrupt<'_>) -> Result<()> {

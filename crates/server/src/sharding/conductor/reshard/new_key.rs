@@ -25,11 +25,24 @@ struct Asked<'a> {
     chunks: Option<i64>,
     zones: Option<Documents<'a>>,
     distribution: Option<Documents<'a>>,
+    collation: Option<RawDoc<'a>>,
     force: bool,
     id: Option<Uuid>,
 }
 
 impl<'a> Asked<'a> {
+    /// What change streams are told of chunks and collation.
+    fn told(&self) -> DocBuf {
+        DocBuf::build(|out| {
+            if let Some(chunks) = self.chunks {
+                out.append("numInitialChunks", chunks);
+            }
+            if let Some(collation) = self.collation {
+                out.append("collation", collation);
+            }
+        })
+    }
+
     fn parse(args: &mut Args<'a>) -> Result<Asked<'a>> {
         let namespace = namespace_of(args)?;
         let key: RawDoc<'_> = args.required("key")?;
@@ -63,7 +76,7 @@ impl<'a> Asked<'a> {
             );
         }
         let pattern = KeyPattern::parse(key)?;
-        Ok(Asked { namespace, pattern, chunks, zones, distribution, force, id })
+        Ok(Asked { namespace, pattern, chunks, zones, distribution, collation, force, id })
     }
 }
 
@@ -125,6 +138,7 @@ impl Conductor {
             unsplittable: false,
             indexes,
             zones: tags,
+            told: asked.told(),
         };
         self.reshard(&turn, &source, &wanted, go_on)
     }
@@ -177,6 +191,7 @@ impl Conductor {
             unsplittable: false,
             indexes,
             zones: zones.collect(),
+            told: DocBuf::new(),
         };
         self.reshard(turn, &source, &wanted, go_on)?;
         Ok(doc! { "collectionsharded": namespace })

@@ -1,0 +1,58 @@
+"""Settings of collections and routers: setAllowMigrations, profile."""
+
+from bson import MinKey
+
+from checks import check, refused
+
+
+@check
+def migrations_are_allowed_or_not(cluster):
+    with cluster.client() as client:
+        admin = client.admin
+        admin.command("enableSharding", "still", primaryShard="shard0")
+        admin.command("shardCollection", "still.plants", key={"_id": 1})
+        client.still.plants.insert_many([{"_id": n} for n in range(10)])
+        client.still.plain.insert_one({"_id": 0})
+        refused(118, lambda: admin.command("setAllowMigrations", "still.plain", allowMigrations=False))
+        refused(118, lambda: admin.command("setAllowMigrations", "still.nothing", allowMigrations=False))
+        refused(40414, lambda: admin.command("setAllowMigrations", "still.plants"))
+        refused(13, lambda: client.still.command("setAllowMigrations", "still.plants", allowMigrations=False))
+        known = client.config.collections
+
+        def move(to):
+            admin.command({"moveRange": "still.plants", "min": {"_id": MinKey()}, "toShard": to})
+
+        admin.command("setAllowMigrations", "still.plants", allowMigrations=False)
+        assert known.find_one({"_id": "still.plants"})["permitMigrations"] is False
+        refused(117, lambda: move("shard1"))
+        refused(117, lambda: admin.command("moveChunk", "still.plants", find={"_id": 1}, to="shard1"))
+        # Chunks are the directory's, and documents are written as ever.
+        admin.command("split", "still.plants", middle={"_id": 5})
+        client.still.plants.insert_one({"_id": 10})
+        assert {chunk["shard"] for chunk in client.config.chunks.find({"uuid": known.find_one({"_id": "still.plants"})["uuid"]})} == {
+            "shard0"}
+        admin.command("setAllowMigrations", "still.plants", allowMigrations=True)
+        assert "permitMigrations" not in known.find_one({"_id": "still.plants"})
+        move("shard1")
+        assert client.still.plants.count_documents({}) == 11
+        client.drop_database("still")
+
+
+@check
+def profile_of_a_router(cluster):
+    with cluster.client(0) as client, cluster.client(1) as other:
+        before = client.still.command("profile", -1)
+        assert (before["was"], before["slowms"], before["sampleRate"]) == (0, 100, 1.0), before
+        refused(2, lambda: client.still.command("profile", 1))
+        refused(2, lambda: client.still.command("profile", 2, slowms=1))
+        refused(2, lambda: client.still.command("profile", 0, sampleRate=2.0))
+        client.still.command("profile", 0, slowms=7, sampleRate=0.5, filter={"ns": "still.plants"})
+        now = client.still.command("profile", -1)
+        assert (now["was"], now["slowms"], now["sampleRate"], now["filter"]) == (0, 7, 0.5, {"ns": {"$eq": "still.plants"}}) or \
+            now["filter"] == {"ns": "still.plants"}, now
+        # It is this router's alone, and no shard's.
+        assert other.still.command("profile", -1)["slowms"] == 100
+        with cluster.shards[0].direct(0) as shard:
+            assert shard.still.command("profile", -1)["slowms"] == 100
+        client.still.command("profile", 0, slowms=100, sampleRate=1.0, filter="unset")
+        assert "filter" not in client.still.command("profile", -1)

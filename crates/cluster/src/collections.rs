@@ -78,9 +78,37 @@ pub(crate) struct Collections {
     asking: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// Counts what was forgotten: who has asked before that must not remember the answer.
     forgotten: AtomicU64,
+    read_in_part: AtomicU64,
+    read_in_full: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What a process believes of the cluster, in numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Databases whose primary shard is known.
+    pub databases: usize,
+    /// Sharded collections that are known.
+    pub collections: usize,
+    /// How often only what has changed of a collection was asked for.
+    pub read_in_part: u64,
+    /// How often all of a collection's chunks were asked for.
+    pub read_in_full: u64,
+    /// How often a collection could not be read.
+    pub failed: u64,
 }
 
 impl Collections {
+    pub(crate) fn figures(&self) -> Figures {
+        Figures {
+            databases: 0,
+            collections: self.known.read().values().filter(|known| known.sharded.is_some()).count(),
+            read_in_part: self.read_in_part.load(Ordering::Relaxed),
+            read_in_full: self.read_in_full.load(Ordering::Relaxed),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
     fn fresh(&self, ns: &str) -> Option<Arc<Believed>> {
         let known = self.known.read().get(ns).cloned();
         known.filter(|believed| !believed.stale.load(Ordering::Acquire))
@@ -149,7 +177,11 @@ impl Directory {
         }
         let forgotten = self.collections.forgotten.load(Ordering::SeqCst);
         let before = self.collections.known.read().get(ns).and_then(|known| known.sharded.clone());
-        let sharded = self.read_collection(ns, before, go_on)?;
+        let read = self.read_collection(ns, before, go_on);
+        if read.is_err() {
+            self.collections.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        let sharded = read?;
         let believed = Arc::new(Believed { sharded, stale: AtomicBool::new(false) });
         self.collections.remember(ns, &believed, forgotten);
         Ok(believed)
@@ -195,6 +227,9 @@ impl Directory {
     ) -> Result<Arc<Sharded>> {
         let described = Described::parse(ns, entry)?;
         let since = base.as_ref().map(|base| base.table.version().lastmod);
+        let reads =
+            if base.is_some() { &self.collections.read_in_part } else { &self.collections.read_in_full };
+        reads.fetch_add(1, Ordering::Relaxed);
         let chunks = self.chunks_since(&described, since, go_on)?;
         let table = match &base {
             Some(base) if chunks.is_empty() => return Ok(base.clone()),

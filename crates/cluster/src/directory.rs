@@ -13,7 +13,7 @@ use sheaf_errors::{Code, Error, Result};
 use crate::address::SetAddress;
 use crate::call::Asker;
 use crate::clock::Clock;
-use crate::collections::Collections;
+use crate::collections::{Collections, Figures};
 use crate::failure::error_in;
 use crate::preference::Preference;
 pub use crate::set::GoOn;
@@ -148,6 +148,11 @@ impl Directory {
         }
         self.refresh_shards(known.read, go_on)?;
         self.shards.read().by_name.get(name).cloned().ok_or_else(|| shard_not_found(name))
+    }
+
+    /// What is believed, in numbers.
+    pub fn figures(&self) -> Figures {
+        Figures { databases: self.databases.read().len(), ..self.collections.figures() }
     }
 
     /// Forgets everything that was read.

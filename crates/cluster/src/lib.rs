@@ -19,7 +19,7 @@ mod set;
 pub use address::SetAddress;
 pub use call::{Answer, Asker, Call};
 pub use clock::Clock;
-pub use collections::{Believed, Sharded, chunk_of};
+pub use collections::{Believed, Figures, Sharded, chunk_of};
 pub use directory::{CONFIG_SHARD, Directory, GoOn, Shard, first_batch, run};
 pub use failure::{error_in, for_client, is_not_primary, unreachable};
 pub use preference::{LOCAL_THRESHOLD, Mode, Preference};

@@ -1,6 +1,7 @@
 //! Where a collection is, as far as this router knows, and what it does when a shard says that it knows too little.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use sheaf_bson::RawDoc;
@@ -118,7 +119,7 @@ impl<'o, 'a> Route<'o, 'a> {
             {
                 return self.op.blocking(|| self.pause());
             }
-            Code::STALE_CONFIG => {}
+            Code::STALE_CONFIG => _ = self.op.router.stale_config.fetch_add(1, Ordering::Relaxed),
             Code::STALE_DB_VERSION => self.op.router.directory.forget_database(self.db),
             _ => return Err(error),
         }

@@ -42,6 +42,8 @@ pub struct Router {
     pub(crate) finishing: AtomicUsize,
     /// Cursors on shards that are to be closed.
     pub(crate) abandoned: Arc<Abandoned>,
+    /// How often a shard has said that this router's view is out of date.
+    pub(crate) stale_config: AtomicU64,
     /// `--localThreshold`, in milliseconds.
     local_threshold: AtomicU64,
 }
@@ -73,6 +75,7 @@ impl Router {
             open_times: Arc::default(),
             finishing: AtomicUsize::new(0),
             abandoned: Arc::default(),
+            stale_config: AtomicU64::new(0),
             local_threshold: AtomicU64::new(LOCAL_THRESHOLD.as_millis() as u64),
             front,
         })

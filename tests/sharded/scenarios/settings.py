@@ -1,5 +1,6 @@
-"""Settings of collections and routers: setAllowMigrations, profile."""
+"""Settings and figures of collections, routers and shards: setAllowMigrations, profile, shardingStatistics."""
 
+import bson
 from bson import MinKey
 
 from checks import check, refused
@@ -56,3 +57,42 @@ def profile_of_a_router(cluster):
             assert shard.still.command("profile", -1)["slowms"] == 100
         client.still.command("profile", 0, slowms=100, sampleRate=1.0, filter="unset")
         assert "filter" not in client.still.command("profile", -1)
+
+
+@check
+def sharding_statistics(cluster):
+    def of_shard(number):
+        with cluster.shards[number].direct(0) as shard:
+            return shard.admin.command("serverStatus")["shardingStatistics"]
+
+    def more(before, now):
+        return {name: count - before[name] for name, count in now.items()}
+
+    with cluster.client(0) as client, cluster.client(1) as other:
+        def cache(of):
+            return of.admin.command("serverStatus")["shardingStatistics"]["catalogCache"]
+
+        admin = client.admin
+        admin.command("enableSharding", "counted", primaryShard="shard0")
+        admin.command("shardCollection", "counted.plants", key={"_id": 1})
+        client.counted.plants.insert_many([{"_id": n} for n in range(50)])
+        assert other.counted.plants.count_documents({"_id": {"$gte": 0}}) == 50
+        donor, recipient, known = of_shard(0), of_shard(1), cache(other)
+        assert known["numDatabaseEntries"] > 0 and known["numCollectionEntries"] > 0, known
+        admin.command({"moveRange": "counted.plants", "min": {"_id": 0}, "toShard": "shard1"})
+        # Asked by what is out of date now.
+        assert other.counted.plants.count_documents({"_id": {"$gte": 0}}) == 50
+        moved = more(donor, of_shard(0))
+        assert (moved["countDonorMoveChunkStarted"], moved["countDonorMoveChunkCommitted"], moved["countDonorMoveChunkAborted"],
+                moved["countDocsClonedOnDonor"], moved["countRecipientMoveChunkStarted"]) == (1, 1, 0, 50, 0), moved
+        assert moved["countBytesClonedOnDonor"] == 50 * len(bson.encode({"_id": 1})), moved
+        assert moved["totalDonorChunkCloneTimeMillis"] <= moved["totalDonorMoveChunkTimeMillis"], moved
+        came = more(recipient, of_shard(1))
+        assert (came["countRecipientMoveChunkStarted"], came["countDocsClonedOnRecipient"], came["countDonorMoveChunkStarted"]) == (
+            1, 50, 0), came
+        assert moved["countStaleConfigErrors"] >= 1, moved
+        read = more(known, cache(other))
+        assert read["countStaleConfigErrors"] >= 1 and read["countIncrementalRefreshesStarted"] >= 1, read
+        client.drop_database("counted")
+    with cluster.config.direct(0) as config:
+        assert "countDonorMoveChunkStarted" in config.admin.command("serverStatus")["shardingStatistics"]

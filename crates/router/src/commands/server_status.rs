@@ -1,5 +1,7 @@
 //! `serverStatus`: figures of the router itself.
 
+use std::sync::atomic::Ordering;
+
 use sheaf_bson::Value;
 use sheaf_errors::Result;
 use sheaf_front::args::Args;
@@ -19,6 +21,7 @@ const SECTIONS: &[Section<Router>] = &[
     ("network", |router, doc| status::network(router, doc)),
     ("opcounters", |router, doc| status::opcounters(router, doc)),
     ("sharding", sharding),
+    ("shardingStatistics", sharding_statistics),
 ];
 
 /// `{serverStatus: 1, <section>: 0}`.
@@ -45,4 +48,15 @@ fn sharding(router: &Router, doc: &mut Doc<'_>) {
         doc.document("lastSeenConfigServerOpTime").append("ts", Value::Timestamp(time)).append("t", -1i64);
     }
     doc.append("maxChunkSizeInBytes", 128i64 << 20);
+}
+
+fn sharding_statistics(router: &Router, doc: &mut Doc<'_>) {
+    let known = router.directory.figures();
+    let mut cache = doc.document("catalogCache");
+    cache.append("numDatabaseEntries", known.databases as i64);
+    cache.append("numCollectionEntries", known.collections as i64);
+    cache.append("countStaleConfigErrors", router.stale_config.load(Ordering::Relaxed) as i64);
+    cache.append("countIncrementalRefreshesStarted", known.read_in_part as i64);
+    cache.append("countFullRefreshesStarted", known.read_in_full as i64);
+    cache.append("countFailedRefreshes", known.failed as i64);
 }

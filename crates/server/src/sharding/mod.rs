@@ -34,6 +34,7 @@ mod sending;
 mod shard_server;
 mod shown;
 mod slot;
+pub mod statistics;
 mod traffic;
 pub mod turns;
 mod version;

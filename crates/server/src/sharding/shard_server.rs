@@ -21,6 +21,7 @@ use super::identity::Identity;
 use super::names::{id_of, record_of, row_of, time_of};
 use super::placements::Placements;
 use super::slot::Slot;
+use super::statistics::Statistics;
 use crate::options::ClusterRole;
 
 /// How often the machine is told the time.
@@ -101,6 +102,8 @@ pub struct ShardServer {
     pub(super) sessions: Weak<dyn OpenTransactions>,
     role: ClusterRole,
     pub(super) identity: OnceLock<Identity>,
+    /// What is counted of moves and stale requests.
+    pub statistics: Statistics,
     placements: Arc<Placements>,
     /// How often a database was dropped here.
     drops: AtomicU64,
@@ -137,6 +140,7 @@ impl ShardServer {
             sessions,
             role,
             identity: OnceLock::new(),
+            statistics: Statistics::default(),
             placements: Arc::default(),
             drops: AtomicU64::new(0),
             directory: OnceLock::new(),

@@ -12,6 +12,7 @@ use sheaf_storage::{Collection, View};
 
 use super::ShardServer;
 use super::placements::{Placed, Placements};
+use super::statistics::Statistics;
 use crate::op::Operation;
 
 /// Commands that compare the version with the very state that they read or write. All others do it before they begin.
@@ -167,6 +168,9 @@ impl<'a> Operation<'a> {
         why: &str,
     ) -> Error {
         let wanted = placed.map_or(Timestamp(0), |placed| placed.placement.version.lastmod);
+        if let Some(sharding) = self.node.sharding() {
+            Statistics::count(&sharding.statistics.stale_config);
+        }
         let shard = self.node.sharding().and_then(|sharding| sharding.shard_name());
         let extra = DocBuf::build(|out| {
             out.append("ns", namespace);

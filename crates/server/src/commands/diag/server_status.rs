@@ -43,6 +43,7 @@ const SECTIONS: &[Section<Node>] = &[
     ("security", |_, doc| {
         let _ = doc.document("authentication");
     }),
+    ("shardingStatistics", sharding_statistics),
     ("sheaf", engine),
     ("storageEngine", storage_engine),
     ("transactions", transactions),
@@ -84,10 +85,18 @@ impl<'a> Command<'a, Operation<'a>> for ServerStatus<'a> {
         reply.fill(|doc| {
             status::head(node, "mongod", "shard", doc);
             let in_set = node.replica().is_some();
+            let in_cluster = node.sharding().is_some();
             let list = SECTIONS.iter().filter(|(name, _)| in_set || !ONLY_IN_SETS.contains(name));
+            let list = list.filter(|(name, _)| in_cluster || *name != "shardingStatistics");
             status::sections(self.body, list.copied(), node, doc);
         });
         Ok(reply)
+    }
+}
+
+fn sharding_statistics(node: &Node, doc: &mut Doc<'_>) {
+    if let Some(sharding) = node.sharding() {
+        sharding.statistics.write(doc);
     }
 }
 

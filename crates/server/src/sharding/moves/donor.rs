@@ -12,6 +12,7 @@ use super::batch::{self, Batch};
 use super::scan::Part;
 use super::{Moves, Told};
 use crate::sharding::rows;
+use crate::sharding::statistics::Statistics;
 
 /// How long closing waits for writers. The machine gives up by itself at about that time.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -44,8 +45,16 @@ impl Moves {
     /// The next documents of the range.
     pub(super) fn copy(&self, the_move: &Move, after: Option<&[u8]>) -> Result<Told> {
         let part = Part::of(&self.engine, the_move)?;
-        let (last, fields) =
-            batch::copied(|list| part.scan(after, &mut |_, document| Ok(batch::take(list, document))))?;
+        let of = &self.sharding.statistics;
+        let (last, fields) = batch::copied(|list| {
+            part.scan(after, &mut |_, document| {
+                let taken = batch::take(list, document);
+                if taken {
+                    Statistics::cloned(&of.cloned_from_here, &of.cloned_bytes_from_here, document.len());
+                }
+                Ok(taken)
+            })
+        })?;
         Ok((MoveAnswer::Copied { last }, fields))
     }
 
@@ -100,6 +109,7 @@ impl Moves {
         self.now(|state| {
             if state.donors.is_closing(the_move.id) {
                 state.holds.insert(the_move.id, hold);
+                self.sharding.statistics.closes(the_move.id);
                 state.donors.drained(the_move.id);
             }
         });

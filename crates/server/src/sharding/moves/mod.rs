@@ -42,6 +42,7 @@ use sheaf_storage::{Engine, Hold, Interrupt, Touched, Uuid};
 use super::marks::{PLACEMENTS, uuid_of};
 use super::rows;
 use super::slot::Slot;
+use super::statistics::Statistics;
 use super::{OpenTransactions, ShardServer};
 use recipient::Worker;
 use statement::Held;
@@ -143,7 +144,13 @@ impl Moves {
                 // It is watched before anything is shown, and while the machine does not know of it nobody stops watching.
                 let mut watching = self.watching.lock();
                 self.watch(&mut watching, |all| _ = all.insert(Uuid::from_bytes(the_move.uuid)));
-                self.tell(|state| self.ask(state, &slot, request.clone()))
+                self.tell(|state| {
+                    let to = self.ask(state, &slot, request.clone());
+                    if state.donors.moves().any(|of| of.id == the_move.id) {
+                        self.sharding.statistics.donates(the_move.id);
+                    }
+                    to
+                })
             }
             _ => self.tell(|state| self.ask(state, &slot, request)),
         };
@@ -161,7 +168,11 @@ impl Moves {
         state.waiting.insert(to, slot.clone());
         match request {
             MoveRequest::Receive { .. } | MoveRequest::Finish { .. } | MoveRequest::GiveUp { .. } => {
+                let before = state.recipients.moves().count();
                 state.recipients.handle(to, request);
+                if state.recipients.moves().count() > before {
+                    Statistics::count(&self.sharding.statistics.received);
+                }
             }
             MoveRequest::Donate { .. } | MoveRequest::Copy { .. } | MoveRequest::Changes { .. } => {
                 state.donors.handle(to, request, |of| self.owns(of), |_| self.recorded_sessions());
@@ -213,7 +224,10 @@ impl Moves {
                 match effect {
                     DonorEffect::Reply { to, answer } => answer_to(state, to, Ok((answer, DocBuf::new()))),
                     DonorEffect::NotPrimary { to } => answer_to(state, to, Err(not_primary())),
-                    DonorEffect::Reopen(the_move) => opened.extend(state.holds.remove(&the_move.id)),
+                    DonorEffect::Reopen(the_move) => {
+                        self.sharding.statistics.opens(the_move.id);
+                        opened.extend(state.holds.remove(&the_move.id));
+                    }
                     effect => deferred.push(effect),
                 }
             }
@@ -326,6 +340,8 @@ impl Moves {
             state.recipients.tick(millis);
             let running: BTreeSet<MoveId> = state.recipients.moves().map(|(id, _)| id).collect();
             state.workers.retain(|id, _| running.contains(id));
+            let donated: BTreeSet<MoveId> = state.donors.moves().map(|of| of.id).collect();
+            self.sharding.statistics.runs(|id| donated.contains(id));
         });
         let mut watching = self.watching.lock();
         if !watching.is_empty() {
@@ -363,7 +379,13 @@ fn run(of: &Weak<Moves>, ended: &mpsc::Receiver<(TransactionId, bool)>) {
         let Some(moves) = of.upgrade() else { return };
         match come {
             Ok((id, committed)) => moves.now(|state| {
+                let before: Vec<MoveId> = state.donors.moves().map(|of| of.id).collect();
                 state.donors.ended(&id, committed);
+                let runs = |id: &MoveId| state.donors.moves().any(|of| of.id == *id);
+                before
+                    .into_iter()
+                    .filter(|id| !runs(id))
+                    .for_each(|id| moves.sharding.statistics.commits(id));
                 state.recipients.ended(&id, committed);
             }),
             Err(RecvTimeoutError::Timeout) => {}

@@ -15,6 +15,7 @@ use sheaf_storage::{Collection, Interrupt, Statement, Uuid, Write};
 use super::{Moves, State, batch};
 use crate::sharding::marks::{PLACEMENTS, uuid_value};
 use crate::sharding::rows;
+use crate::sharding::statistics::Statistics;
 
 /// How often the donor is asked whether to go on waiting for it.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -113,8 +114,14 @@ impl Moves {
             again(|| remove_record(&mut unit, &collection, key, &has))?;
         }
         unit.reserve(told.len());
+        let of = &self.sharding.statistics;
+        let (documents, bytes) = match MoveAnswer::parse(told) {
+            Some(MoveAnswer::Changed { .. }) => (&of.caught_up_here, &of.caught_up_bytes_here),
+            _ => (&of.cloned_here, &of.cloned_bytes_here),
+        };
         for document in batch::documents(told) {
             again(|| put_record(&mut unit, &collection, document, &has))?;
+            Statistics::cloned(documents, bytes, document.len());
         }
         unit.commit()?;
         let Some(statements) = batch::statements(told) else {
